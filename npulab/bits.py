@@ -1,0 +1,571 @@
+"""Fields and register maps: which bits of which word mean what, decoded and encoded over many captures.
+
+A word is 32 little-endian bits, bit 0 lowest.  A map is a table, one row per run of bits::
+
+    block, offset, register, field, lsb, width, at, value, feature, address, align, evidence, note
+
+Rows of one block that share a field name and fill in ``at`` are pieces of one split field; ``at`` is
+the place of the piece inside the value.  A row without a field name, and every bit without a row,
+gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``w0x3930_7_1`` in a sparse map: by
+offset), so that all words round-trip.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WORD_BITS = 32
+WORD_BYTES = 4
+COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
+           "address", "align", "evidence", "note")
+REQUIRED = ("field", "lsb", "width")
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """How a raw field becomes a value: ``signed`` or ``f32``, then ``*n``, ``+n``, ``>>n`` in the
+    written order, or an enum.
+
+    ``>>n`` is a fixed-point number: the value is ``raw / 2**n`` exactly, so nothing is lost.
+
+    >>> Meaning.parse("signed raw*2+1").value(np.uint32(15), 4)
+    np.int64(-1)
+    """
+
+    kind: str = ""
+    steps: tuple[tuple[str, int], ...] = ()
+    enum: str = ""
+
+    GRAMMAR = "blank, or signed or f32, then raw, *n, +n, >>n at most once each, or enum:NAME"
+
+    @classmethod
+    def parse(cls, text: str) -> Meaning:
+        words = re.findall(r"signed\b|f32\b|raw\b|enum:\w+|>>|\*|\+|-?0x[0-9a-fA-F]+|-?\d+|\S", text)
+        kind = words.pop(0) if words and words[0] in ("signed", "f32") else ""
+        if len(words) == 1 and words[0].startswith("enum:"):
+            return cls(kind, (), words[0].removeprefix("enum:"))
+        if words and words[0] == "raw":
+            words.pop(0)
+        steps = []
+        while words:
+            operation = words.pop(0)
+            if operation not in ("*", "+", ">>") or operation in dict(steps) or not words:
+                raise ValueError(f"value {text!r}: got {operation!r}, allowed is {cls.GRAMMAR}")
+            steps.append((operation, cls._number(words.pop(0), operation, text)))
+        if kind == "f32" and steps:
+            raise ValueError(f"value {text!r}: f32 takes no arithmetic, allowed is {cls.GRAMMAR}")
+        return cls(kind, tuple(steps))
+
+    @classmethod
+    def _number(cls, word: str, operation: str, text: str) -> int:
+        try:
+            number = int(word, 0)
+        except ValueError:
+            raise ValueError(f"value {text!r}: got {word!r} after {operation!r}, "
+                             f"allowed is {cls.GRAMMAR}") from None
+        if (operation == "*" and number == 0) or (operation == ">>" and not 0 <= number < 64):
+            raise ValueError(f"value {text!r}: got {operation}{number}, which has no inverse")
+        return number
+
+    def __str__(self) -> str:
+        tail = f"enum:{self.enum}" if self.enum else "".join(f"{o}{n}" for o, n in self.steps)
+        if tail and not self.enum:
+            tail = f"raw{tail}"
+        return " ".join(filter(None, (self.kind, tail)))
+
+    def value(self, raw: Any, width: int) -> Any:
+        """Raw (unsigned) to value, elementwise; enums stay their raw code."""
+        if self.kind == "f32":
+            return np.asarray(raw, np.uint32).view(np.float32)[()]
+        if not self.kind and not self.steps:
+            return raw
+        out = np.asarray(raw).astype(np.int64)
+        if self.kind == "signed":
+            out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
+        for operation, number in self.steps:
+            if operation == "*":
+                out = out * number
+            elif operation == "+":
+                out = out + number
+            else:
+                out = out / 2.0 ** number
+        return out[()]
+
+    def raw(self, value: Any) -> Any:
+        """Value to raw, elementwise and possibly negative or too wide; the caller checks the fit.
+
+        Raises ValueError where no raw value gives this value.
+        """
+        if self.kind == "f32":
+            return np.asarray(value, np.float32).view(np.uint32).astype(np.int64)
+        out = np.asarray(value)
+        if out.dtype == object or out.dtype.kind in "US":
+            raise ValueError("is not a number")
+        for operation, number in reversed(self.steps):
+            if operation == "*":
+                if np.any(out % number):
+                    raise ValueError(f"is not a multiple of {number}")
+                out = out // number
+            elif operation == "+":
+                out = out - number
+            else:
+                out = out * 2.0 ** number
+        if out.dtype.kind == "f":
+            if np.any(out != np.floor(out)):
+                raise ValueError("is not a whole raw number")
+            out = out.astype(np.int64)
+        return out
+
+
+class Piece(NamedTuple):
+    """One run of bits of a field: word index in the map, lowest bit, width, place in the value."""
+
+    word: int
+    lsb: int
+    width: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Field:
+    """A named value of a register map: its pieces, meaning, and what is known of it."""
+
+    block: str
+    register: str
+    name: str
+    pieces: tuple[Piece, ...]
+    meaning: Meaning = Meaning()
+    names: tuple[tuple[int, str], ...] = ()
+    address: bool = False
+    align: int = 0
+    evidence: str = "unknown"
+    note: str = ""
+    automatic: bool = False
+    declared: bool = True
+
+    @classmethod
+    def whole_word(cls, block: str, register: str) -> Field:
+        """The automatic field of a register that no map has."""
+        return cls(block, register, f"{register}_0_{WORD_BITS}", (Piece(0, 0, WORD_BITS, 0),),
+                   automatic=True, declared=False)
+
+    @cached_property
+    def width(self) -> int:
+        return max(piece.at + piece.width for piece in self.pieces)
+
+    @property
+    def bits(self) -> str:
+        """Where it lies, as ``5[25:0]``; pieces from the low end of the value, joined by a blank."""
+        return " ".join(f"{p.word}[{p.lsb + p.width - 1}:{p.lsb}]" if p.width > 1
+                        else f"{p.word}[{p.lsb}]" for p in self.pieces)
+
+    def extract(self, words: np.ndarray) -> np.ndarray:
+        """Raw values ``(...)`` of words ``(..., W) uint32``; uint64 where wider than a word."""
+        wide = np.uint32 if self.width <= WORD_BITS else np.uint64
+        out = np.zeros(words.shape[:-1], wide)
+        for piece in self.pieces:
+            run = words[..., piece.word] >> np.uint32(piece.lsb) & mask(piece.width)
+            out |= run.astype(wide) << wide(piece.at)
+        return out
+
+    def insert(self, words: np.ndarray, raw: Any) -> None:
+        """Put raw values ``(...)`` into words ``(..., W) uint32`` in place.
+
+        Raises ValueError where a raw value does not fit, naming register, field, got and allowed.
+        """
+        raw = np.asarray(raw)
+        low, high = (-(1 << self.width - 1), 1 << self.width - 1) if self.meaning.kind == "signed" \
+            else (0, 1 << self.width)
+        if np.any(raw < low) or np.any(raw >= high):
+            got = raw[(raw < low) | (raw >= high)].flat[0]
+            raise ValueError(f"register {self.register} field {self.name}: got raw {int(got)}, "
+                             f"allowed is {low} to {high - 1} ({self.width} bits)")
+        bits = raw.astype(np.int64).view(np.uint64) if raw.dtype.kind == "i" else raw.astype(np.uint64)
+        for piece in self.pieces:
+            run = (bits >> np.uint64(piece.at)).astype(np.uint32) & mask(piece.width)
+            words[..., piece.word] &= ~(mask(piece.width) << np.uint32(piece.lsb))
+            words[..., piece.word] |= run << np.uint32(piece.lsb)
+        if np.any(self.extract(words) != (bits & np.uint64(2 ** self.width - 1))):
+            raise ValueError(f"register {self.register} field {self.name}: got a value with bits set "
+                             f"that no piece holds (pieces {self.bits})")
+
+    def value(self, raw: Any) -> Any:
+        return self.meaning.value(raw, self.width)
+
+    def text(self, raw: int) -> Any:
+        """The value as people read it: an enum's name, a plain int or a float."""
+        if self.meaning.enum:
+            return dict(self.names).get(int(raw), int(raw))
+        return np.asarray(self.value(np.asarray(raw))).item()
+
+    def raw(self, value: Any) -> Any:
+        """Raw of a value or, for an enum, of its name; errors name register and field."""
+        if self.meaning.enum and isinstance(value, str):
+            codes = {name: code for code, name in self.names}
+            if value not in codes:
+                raise LookupError(f"register {self.register} field {self.name}: got {value!r}, allowed "
+                                  f"is one of {', '.join(codes)}")
+            return codes[value]
+        try:
+            return self.meaning.raw(value)
+        except ValueError as error:
+            raise ValueError(f"register {self.register} field {self.name}: got {value!r}, "
+                             f"which {error}") from None
+
+
+class Finding(NamedTuple):
+    """One remark of ``lint``: ``hole`` (bits without a row) or ``unnamed`` (a row without a name)."""
+
+    kind: str
+    word: int
+    lsb: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} at word {self.word} bit {self.lsb} ({self.width} bits)"
+
+
+class Coverage(NamedTuple):
+    """Masks ``(W,) uint32``: bits that have a name, bits with an automatic one; counts of both."""
+
+    named: np.ndarray
+    automatic: np.ndarray
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        return int(np.bitwise_count(self.named).sum()), int(np.bitwise_count(self.automatic).sum())
+
+
+def mask(width: int) -> np.uint32:
+    """The lowest ``width`` bits of a word set."""
+    return np.uint32((1 << width) - 1)
+
+
+class RegisterMap:
+    """A register map: fields over the words of one or more blocks.
+
+    ``rows`` are mappings with the columns of the module's head (missing ones are blank; ``offset``
+    and the numbers may be text).  Kept are the rows without a feature and those whose feature is in
+    ``features``; ``select`` gives the map of the same table for other features.  A dense map spans every word of its blocks from offset 0;
+    otherwise its words are its registers by offset, as a sparse register file wants it.
+
+    Words are ``(..., W) uint32``.  Values are arrays ``(...)``, plain numbers where words are 1-D;
+    keys are field names, with ``register.`` (and ``block.``) in front where a name is not unique.
+
+    Raises ValueError for overlapping fields, a field that crosses its register, an unknown value
+    word; LookupError for an unknown enum.
+
+    >>> m = RegisterMap([dict(offset=0, register="CFG", field="stride", lsb=4, width=3)])
+    >>> m.decode(np.array([0x25], np.uint32))
+    {'w0_0_4': 5, 'stride': 2, 'w0_7_25': 0}
+    >>> m.encode({"stride": 7})
+    array([112], dtype=uint32)
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], *, features: Iterable[str] = (),
+                 enums: Mapping[str, Mapping[int, str]] | None = None, dense: bool = True) -> None:
+        self._rows = tuple(_normal(row) for row in rows)
+        self.features = frozenset(features)
+        self.enums = dict(enums or {})
+        self.dense = dense
+        self._selected: dict[frozenset[str], RegisterMap] = {}
+        kept = [row for row in self._rows if not row["feature"] or row["feature"] in self.features]
+        self.registers, self._labels, index = _registers(kept, dense)
+        self._fields = _build(kept, self.registers, self._labels, index, self.enums)
+        self._keys = _keys(self._fields)
+
+    @classmethod
+    def read(cls, path: Path, *, features: Iterable[str] = (), dense: bool = True,
+             ) -> RegisterMap:
+        """The map in a CSV table, with ``enums.csv`` (enum, raw, name) beside it where there is one.
+
+        Errors name the file.
+        """
+        beside = path.parent / "enums.csv"
+        enums: dict[str, dict[int, str]] = {}
+        for row in read_table(beside) if beside.exists() else ():
+            enums.setdefault(row["enum"], {})[int(row["raw"], 0)] = row["name"]
+        try:
+            return cls(read_table(path), features=features, enums=enums, dense=dense)
+        except (ValueError, LookupError) as error:
+            raise type(error)(f"{path.name}: {error}") from None
+
+    def select(self, features: Iterable[str]) -> RegisterMap:
+        """The same table for a chip with these features."""
+        wanted = frozenset(features)
+        if wanted not in self._selected:
+            self._selected[wanted] = RegisterMap(self._rows, features=wanted, enums=self.enums,
+                                                 dense=self.dense)
+        return self._selected[wanted]
+
+    @classmethod
+    def from_struct(cls, members: Sequence[tuple[str, int]], block: str = "struct") -> RegisterMap:
+        """Lay out ``uint32_t name : width`` members as C does: a member that does not fit into
+        what is left of a word starts the next one and leaves a silent hole, which ``lint`` reports.
+
+        >>> RegisterMap.from_struct([("a", 30), ("b", 3)]).lint()[0]
+        Finding(kind='hole', word=0, lsb=30, width=2)
+        """
+        rows, word, lsb = [], 0, 0
+        for name, width in members:
+            if lsb + width > WORD_BITS:
+                word, lsb = word + 1, 0
+            rows.append(dict(block=block, offset=word * WORD_BYTES, field=name, lsb=lsb, width=width))
+            word, lsb = (word + 1, 0) if lsb + width == WORD_BITS else (word, lsb + width)
+        return cls(rows)
+
+    def __len__(self) -> int:
+        """Words per capture, W."""
+        return len(self.registers)
+
+    def __iter__(self) -> Iterator[Field]:
+        """The fields, automatic ones too, by the place of their lowest piece."""
+        return iter(self._fields)
+
+    def __getitem__(self, name: str) -> Field:
+        try:
+            return self._keys[name]
+        except KeyError:
+            near = difflib.get_close_matches(name, self._keys, 5) or [*self._names.values()][:12]
+            raise LookupError(f"got field {name!r}, the map has {', '.join(near)}, ...") from None
+
+    def __getattr__(self, name: str) -> Field:
+        if name.startswith("_") or name not in self._keys:
+            raise AttributeError(f"register map has no field or attribute {name!r}")
+        return self._keys[name]
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(key for key in self._keys if key.isidentifier())})
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._keys)
+
+    def __repr__(self) -> str:
+        blocks = ", ".join(dict.fromkeys(block for block, _, _ in self.registers))
+        named, automatic = self.coverage().bits
+        return (f"RegisterMap({blocks}: {len(self)} words, {len(self._fields)} fields, "
+                f"{named} bits named, {automatic} automatic)")
+
+    def key(self, item: Field) -> str:
+        """The shortest unambiguous name of a field, the one ``decode`` uses."""
+        return self._names[item]
+
+    @cached_property
+    def _names(self) -> dict[Field, str]:
+        out: dict[Field, str] = {}
+        for key, item in self._keys.items():
+            out[item] = min(out.get(item, key), key, key=len)
+        return out
+
+    def decode(self, words: Any, *, raw: bool = False) -> dict[str, Any]:
+        """Values of every field of words ``(..., W) uint32``; ``raw`` gives them as stored."""
+        words = self._words(words)
+        out: dict[str, Any] = {}
+        for item in self._fields:
+            bits = item.extract(words)
+            value = bits if raw else item.value(bits)
+            plain = words.ndim == 1 and not (item.meaning.kind == "f32" and not raw)
+            out[self.key(item)] = np.asarray(value).item() if plain else value
+        return out
+
+    def encode(self, values: Mapping[str, Any], *, raw: bool = False) -> np.ndarray:
+        """Words ``(..., W) uint32`` of values that broadcast to ``(...)``; absent fields are 0.
+
+        Raises LookupError for an unknown name, ValueError for a value that does not fit.
+        """
+        stored = [(item, value if raw else item.raw(value))
+                  for item, value in ((self[name], value) for name, value in values.items())]
+        shape = np.broadcast_shapes(*(np.shape(value) for _, value in stored))
+        words = np.zeros((*shape, len(self)), np.uint32)
+        for item, value in stored:
+            item.insert(words, np.broadcast_to(value, shape))
+        return words
+
+    def _words(self, words: Any) -> np.ndarray:
+        words = np.asarray(words)
+        if words.dtype != np.uint32:
+            if words.dtype.kind not in "iu" or np.any((words < 0) | (words > 0xFFFFFFFF)):
+                raise ValueError(f"words: got {words.dtype}, allowed is uint32")
+            words = words.astype(np.uint32)
+        if words.ndim == 0 or words.shape[-1] != len(self):
+            got = words.shape[-1] if words.ndim else "a single number"
+            raise ValueError(f"words: got {got} in the last axis, allowed is {len(self)} "
+                             f"(block {self.registers[0][0]})")
+        return words
+
+    def coverage(self) -> Coverage:
+        """Which bits of each word are named and which only have an automatic name."""
+        masks = np.zeros((2, len(self)), np.uint32)
+        for item in self._fields:
+            for piece in item.pieces:
+                masks[int(item.automatic), piece.word] |= mask(piece.width) << np.uint32(piece.lsb)
+        return Coverage(*masks)
+
+    def lint(self) -> list[Finding]:
+        """Holes and unnamed rows, by place; overlaps and crossings are refused when the map is made."""
+        return [Finding("unnamed" if item.declared else "hole", *piece[:3])
+                for item in self._fields if item.automatic for piece in item.pieces]
+
+    @property
+    def declared(self) -> int:
+        """Bits that have a row."""
+        holes = sum(found.width for found in self.lint() if found.kind == "hole")
+        return WORD_BITS * len(self) - holes
+
+    @property
+    def fields(self) -> pd.DataFrame:
+        """The table as a DataFrame, one row per run of bits in the order of the bits, automatic
+        names filled in, with the word's index as ``word``."""
+        import pandas as pd
+
+        rows = []
+        for item in self._fields:
+            for piece in item.pieces:
+                block, offset, register = self.registers[piece.word]
+                rows.append((block, offset, piece.word, register, item.name, piece.lsb, piece.width,
+                             piece.at, str(item.meaning), item.address, item.align,
+                             item.evidence, item.note))
+        rows.sort(key=lambda row: (row[2], row[5]))
+        return pd.DataFrame(rows, columns=["block", "offset", "word", "register", "field", "lsb", "width",
+                                           "at", "value", "address", "align", "evidence", "note"])
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV table; blank lines and lines that begin with # are left out."""
+    with path.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
+
+
+def _normal(row: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = [name for name in row if name not in COLUMNS]
+    missing = [name for name in REQUIRED if name not in row]
+    if unknown or missing:
+        raise ValueError(f"register map: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}"
+                         if unknown else f"register map: column {missing[0]!r} is missing")
+    out = {name: "" if row.get(name) is None else str(row[name]).strip() for name in COLUMNS}
+    for name in ("offset", "lsb", "width", "at", "align"):
+        try:
+            out[name] = int(out[name], 0) if out[name] else None
+        except ValueError:
+            raise ValueError(f"register map, field {out['field']!r}: got {name} {out[name]!r}, "
+                             "allowed is a whole number") from None
+    out["offset"] = out["offset"] or 0
+    if out["offset"] % WORD_BYTES:
+        raise ValueError(f"register map, field {out['field']!r}: got offset {out['offset']:#x}, "
+                         f"allowed is a multiple of {WORD_BYTES}")
+    if out["lsb"] is None or not out["width"] or out["lsb"] < 0 or out["width"] < 0 \
+            or out["lsb"] + out["width"] > WORD_BITS:
+        raise ValueError(f"register map, field {out['field']!r} of register {out['register']!r}: got lsb "
+                         f"{out['lsb']} width {out['width']}, allowed is inside bits 0 to 31")
+    return out
+
+
+def _registers(rows: Sequence[Mapping[str, Any]], dense: bool,
+               ) -> tuple[list[tuple[str, int, str]], list[str], dict[tuple[str, int], int]]:
+    """The (block, offset, register) of each word, its label in automatic names, and the word's
+    index by (block, offset)."""
+    names: dict[tuple[str, int], str] = {}
+    for row in rows:
+        place = row["block"], row["offset"]
+        if row["register"] and names.get(place, row["register"]) != row["register"]:
+            raise ValueError(f"register map, block {place[0]!r} offset {place[1]:#x}: got register names "
+                             f"{names[place]!r} and {row['register']!r}")
+        names[place] = row["register"] or names.get(place, "")
+    places = []
+    for block in dict.fromkeys(block for block, _ in names):
+        offsets = sorted(offset for b, offset in names if b == block)
+        if dense:
+            offsets = list(range(0, offsets[-1] + 1, WORD_BYTES))
+        places += [(block, offset) for offset in offsets]
+    labels = [f"w{i}" if dense else f"w{offset:#06x}" for i, (_, offset) in enumerate(places)]
+    registers = [(*place, names.get(place) or label) for place, label in zip(places, labels, strict=True)]
+    return registers, labels, {place: i for i, place in enumerate(places)}
+
+
+def _build(rows: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, int, str]],
+           labels: Sequence[str], index: Mapping[tuple[str, int], int], enums: Mapping[str, Mapping[int, str]],
+           ) -> tuple[Field, ...]:
+    owner: list[list[str]] = [[""] * WORD_BITS for _ in registers]
+    grouped: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for n, row in enumerate(rows):
+        word = index[row["block"], row["offset"]]
+        name = row["field"] or f"{labels[word]}_{row['lsb']}_{row['width']}"
+        for bit in range(row["lsb"], row["lsb"] + row["width"]):
+            if owner[word][bit]:
+                raise ValueError(f"register map: fields {owner[word][bit]} and {name} overlap at register "
+                                 f"{registers[word][2]} bit {bit}")
+            owner[word][bit] = name
+        split = row["field"] and row["at"] is not None
+        grouped.setdefault((row["block"], row["field"]) if split else (n,), []).append(row)
+    fields = [_field(group, registers, labels, index, enums) for group in grouped.values()]
+    for word, bits in enumerate(owner):
+        for lsb, width in _runs(bits):
+            fields.append(Field(registers[word][0], registers[word][2], f"{labels[word]}_{lsb}_{width}",
+                                (Piece(word, lsb, width, 0),), automatic=True, declared=False))
+    return tuple(sorted(fields, key=lambda item: min(item.pieces)[:2]))
+
+
+def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, int, str]],
+           labels: Sequence[str], index: Mapping[tuple[str, int], int], enums: Mapping[str, Mapping[int, str]]) -> Field:
+    pieces = tuple(sorted((Piece(index[row["block"], row["offset"]], row["lsb"], row["width"],
+                                 row["at"] or 0) for row in group), key=lambda piece: piece.at))
+    first = min(group, key=lambda row: row["at"] or 0)
+    word = pieces[0].word
+    name = first["field"] or f"{labels[word]}_{first['lsb']}_{first['width']}"
+    where = f"register map, register {registers[word][2]} field {name}"
+    for a, b in zip(pieces, pieces[1:], strict=False):
+        if a.at + a.width > b.at:
+            raise ValueError(f"{where}: its pieces at {a.at} (width {a.width}) and {b.at} overlap")
+    try:
+        meaning = Meaning.parse(first["value"])
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if meaning.enum and meaning.enum not in enums:
+        raise LookupError(f"{where}: got enum {meaning.enum!r}, known are {', '.join(enums) or 'none'}")
+    width = max(piece.at + piece.width for piece in pieces)
+    if width > 64 or (meaning.kind == "f32" and width != WORD_BITS):
+        raise ValueError(f"{where}: got {width} bits, allowed is "
+                         f"{'32 for f32' if meaning.kind == 'f32' else 'at most 64'}")
+    if first["address"] not in ("", "yes"):
+        raise ValueError(f"{where}: got address {first['address']!r}, allowed is blank or yes")
+    names = tuple(enums.get(meaning.enum, {}).items())
+    return Field(first["block"], registers[word][2], name, pieces, meaning, names, first["address"] == "yes",
+                 first["align"] or 0, first["evidence"] or "unknown", first["note"], automatic=not first["field"])
+
+
+def _runs(bits: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """(lsb, width) of each run of bits nobody owns."""
+    start = None
+    for bit, name in enumerate([*bits, "end"]):
+        if not name and start is None:
+            start = bit
+        elif name and start is not None:
+            yield start, bit - start
+            start = None
+
+
+def _keys(fields: Sequence[Field]) -> dict[str, Field]:
+    """Every unambiguous spelling of each field: name, register.name, block.register.name."""
+    spellings: dict[str, list[Field]] = {}
+    for item in fields:
+        for name in (item.name, f"{item.register}.{item.name}",
+                     f"{item.block}.{item.register}.{item.name}"):
+            spellings.setdefault(name, []).append(item)
+    out = {name: items[0] for name, items in spellings.items() if len(items) == 1}
+    lost = [item for item in fields if f"{item.block}.{item.register}.{item.name}" not in out]
+    if lost:
+        raise ValueError(f"register map: field {lost[0].name} stands twice in register {lost[0].register} "
+                         f"of block {lost[0].block!r}; pieces of one field fill in the column at")
+    return out
