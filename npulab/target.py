@@ -1,0 +1,116 @@
+"""What an NPU's folder states: its maps, chips, importers, and the ways from capture to layer and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from npulab.bits import RegisterMap, read_table
+
+if TYPE_CHECKING:
+    from npulab.capture import Capture
+    from npulab.layers import Conv2D
+
+Features = Mapping[str, int]
+
+
+class Hang(Exception):
+    """A simulated device would never finish this capture; the text says why."""
+
+
+class Lifted(NamedTuple):
+    """A layer, its input and its captured output ``(H, W, C)``; a tensor nobody recorded is None."""
+
+    layer: Conv2D
+    x: np.ndarray | None
+    output: np.ndarray | None
+
+
+class Item(NamedTuple):
+    """A run of bits of a buffer and what it says: ``bit`` from the buffer's start, ``bits`` of them."""
+
+    bit: int
+    bits: int
+    kind: str
+    value: int = 0
+    core: int | None = None
+    channel: int | None = None
+    plane: int | None = None
+    row: int | None = None
+    column: int | None = None
+    weights: int = 0
+
+
+@dataclass(frozen=True)
+class Importer:
+    """A foreign dump format: ``recognises(path)`` looks, ``read(path)`` gives a capture per case.
+
+    ``read`` raises ValueError with file and line for a dump that is broken.
+    """
+
+    name: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path], Mapping[str, Capture]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One NPU family.
+
+    ``chips`` maps a chip to its features (name to number), the first chip being the usual one;
+    ``tables`` are the register maps by block, the first one that of the parameter block; ``rule`` is
+    the rounding rule that outputs follow.  ``lift`` gives a ``Lifted``, ``lower`` a capture,
+    ``simulate`` the output bytes from words and bytes alone, ``recode`` the coefficient buffer
+    decoded and encoded again, ``explain`` an ``Item`` for every run of bits of it, ``writes`` the
+    register writes in the words of a command stream.
+    """
+
+    name: str
+    title: str
+    chips: Mapping[str, Features]
+    tables: Mapping[str, RegisterMap]
+    rule: str
+    lift: Callable[[Capture], Lifted]
+    lower: Callable[..., Capture]
+    simulate: Callable[[Capture], bytes]
+    recode: Callable[[Capture], bytes]
+    explain: Callable[[Capture], list[Item]]
+    writes: Callable[[np.ndarray], Sequence[tuple[int, int]]]
+    importers: tuple[Importer, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def registers(self) -> RegisterMap:
+        """The parameter block's map for the usual chip."""
+        return next(iter(self.maps(next(iter(self.chips))).values()))
+
+    def maps(self, chip: str) -> dict[str, RegisterMap]:
+        """The register maps by block, for a chip; raises LookupError with the known chips."""
+        features = [name for name, value in self.features(chip).items() if value]
+        return {block: table.select(features) for block, table in self.tables.items()}
+
+    def features(self, chip: str) -> Features:
+        """The features of a chip; raises LookupError with the known chips."""
+        if chip not in self.chips:
+            raise LookupError(f"chip: got {chip!r}, target {self.name} knows {', '.join(self.chips)}")
+        return self.chips[chip]
+
+    def __repr__(self) -> str:
+        return f"Target({self.name}: {self.title}; {', '.join(self.chips)})"
+
+
+def read_chips(path: Path) -> dict[str, dict[str, int]]:
+    """Features by chip from a table (chip, feature, value, evidence, note)."""
+    out: dict[str, dict[str, int]] = {}
+    for row in read_table(path):
+        out.setdefault(row["chip"], {})[row["feature"]] = int(row["value"], 0)
+    return out
+
+
+def read_sources(path: Path) -> dict[str, str]:
+    """Evidence code to title and place from a table (code, title, where)."""
+    return {row["code"]: f"{row['title']} ({row['where']})" for row in read_table(path)}

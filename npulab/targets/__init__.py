@@ -1,0 +1,59 @@
+"""The NPUs that npulab knows, one folder each, found by name.
+
+A folder beside this file is a target, and so is one in ``npulab_targets/`` of the working folder, and
+an entry point of the group ``npulab.targets``.  Each has a ``TARGET``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from npulab.target import Target
+
+HERE = Path(__file__).parent
+LOCAL = "npulab_targets"
+
+
+def targets() -> list[str]:
+    """The names of all targets, sorted.
+
+    >>> "vivante" in targets()
+    True
+    """
+    return sorted({*_folders(HERE), *_folders(Path.cwd() / LOCAL),
+                   *(point.name for point in entry_points(group="npulab.targets"))})
+
+
+def target(name: str) -> Target:
+    """The target of a name; raises LookupError with the known names."""
+    if name not in targets():
+        raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())}")
+    return _load(name, Path.cwd() / LOCAL)
+
+
+@cache
+def _load(name: str, local: Path) -> Target:
+    if name in _folders(HERE):
+        module = importlib.import_module(f"npulab.targets.{name}")
+    elif name in _folders(local):
+        spec = importlib.util.spec_from_file_location(f"{LOCAL}.{name}", local / name / "__init__.py",
+                                                      submodule_search_locations=[str(local / name)])
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        (point,) = entry_points(group="npulab.targets", name=name)
+        module = point.load()
+    found = module.TARGET
+    if not isinstance(found, Target):
+        raise TypeError(f"target {name}: TARGET is {type(found).__name__}, allowed is npulab.target.Target")
+    return found
+
+
+def _folders(where: Path) -> list[str]:
+    return [path.parent.name for path in where.glob("*/__init__.py")]
