@@ -1,0 +1,24 @@
+"""VeriSilicon NN engine (VIPNano-QI and relatives): facts in the tables beside this file."""
+
+from npulab.target import Importer, Target, read_sources
+from npulab.targets.vivante import dump
+from npulab.targets.vivante.commands import writes
+from npulab.targets.vivante.facts import CHIPS, HERE, TABLES
+from npulab.targets.vivante.lowering import MULTIPLIER, explain, lift, lower, recode
+from npulab.targets.vivante.simulate import simulate
+
+TARGET = Target(
+    name="vivante",
+    title="VeriSilicon NN engine, VIPNano-QI and relatives",
+    chips=CHIPS,
+    tables=TABLES,
+    rule=MULTIPLIER.name,
+    lift=lift,
+    lower=lower,
+    simulate=simulate,
+    recode=recode,
+    explain=explain,
+    writes=writes,
+    importers=(Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),),
+    sources=read_sources(HERE / "sources.csv"),
+)

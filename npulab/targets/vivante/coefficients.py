@@ -1,0 +1,293 @@
+"""The V7 coefficient buffer: a header with one stream size per core, then a bit string per core.
+
+A stream is 8 bits zero-run width, 16 bits kernels per core, then weights in the driver's order.  The
+bias follows the first weight of a kernel, the output offset its last.  With a zero-run width, a
+weight item is a run of zero points and the literal behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import construct
+import numpy as np
+
+from npulab.streams import BitReader, pack_bits
+from npulab.target import Item
+
+ALIGN = 64
+ZRL_BITS, COUNT_BITS, WEIGHT_BITS, WORD_BITS = 8, 16, 8, 32
+STREAM_HEAD = ZRL_BITS + COUNT_BITS
+PLANES_PER_GROUP = 6  # pointwise layers with more outputs than this order needs, see `order`
+SEVERAL_OUTPUTS = 8
+HEAD_COLUMNS = 3  # of a wide kernel these columns of two rows come before the rest of both
+WIDE_INPUT = 64
+
+
+class Event(NamedTuple):
+    """A step of a core's stream: ``weight`` at (plane, row, column), ``bias``, ``offset`` or ``flush``."""
+
+    kind: str
+    channel: int = 0
+    plane: int = 0
+    row: int = 0
+    column: int = 0
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What fixes the order of a coefficient buffer: sizes after lowering, as the NN words have them."""
+
+    cores: int
+    channels: int
+    planes: int
+    kernel_h: int
+    kernel_w: int
+    superblocks: int
+    zero_point: int
+    plane_bytes: int
+    input_w: int
+
+    @property
+    def used(self) -> int:
+        return min(self.channels, self.cores)
+
+    @property
+    def per_core(self) -> int:
+        return ceil_div(self.channels, self.used)
+
+    @property
+    def slots(self) -> int:
+        """Kernels in the buffer: the channels, and what fills up the last core's share."""
+        return self.used * self.per_core
+
+    @property
+    def order(self) -> str:
+        """``six``, ``inter`` or ``seq``, as the driver picks it."""
+        if self.kernel_h == self.kernel_w == 1 and self.channels > SEVERAL_OUTPUTS:
+            return "six"
+        return "inter" if self.planes > 1 else "seq"
+
+    @property
+    def header_bytes(self) -> int:
+        return ceil_div(4 * self.cores, ALIGN) * ALIGN
+
+    def cells(self) -> list[tuple[int, int]]:
+        """(row, column) of a 2-D kernel in stream order."""
+        rows, columns = range(self.kernel_h), range(self.kernel_w)
+        if self.kernel_w <= HEAD_COLUMNS or (self.order == "seq" and self.input_w <= WIDE_INPUT):
+            return [(row, column) for row in rows for column in columns]
+        return [(row, column) for top in rows[::2]
+                for part in (columns[:HEAD_COLUMNS], columns[HEAD_COLUMNS:])
+                for row in rows[top:top + 2] for column in part]
+
+    def events(self, core: int) -> Iterator[Event]:
+        """The steps of one core's stream, in order."""
+        cells, full = self.cells(), ceil_div(self.per_core, self.superblocks)
+        group = PLANES_PER_GROUP if self.order == "six" else 1
+        for block in range(self.superblocks):
+            last = block == self.superblocks - 1
+            count = self.per_core - full * block if last else full
+            first = core * count + block * full * self.used
+            for start in range(0, self.planes, group):
+                planes = range(start, min(start + group, self.planes))
+                for channel in range(first, first + count):
+                    places = [(plane, *cell) for plane in planes for cell in cells]
+                    for n, place in enumerate(places):
+                        yield Event("weight", channel, *place)
+                        if start == 0 and n == 0:
+                            yield Event("bias", channel)
+                    if planes[-1] == self.planes - 1:
+                        yield Event("offset", channel)
+                if last and self.order == "inter":
+                    yield Event("flush")
+        yield Event("flush")
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """A coefficient buffer's content, by output channel.
+
+    ``weights`` are ``(slots, planes, kernel_h, kernel_w) uint8``, ``bias`` ``(slots,) int32`` as
+    stored, ``offsets`` ``(slots,) uint32``, ``zrl`` and ``counts`` one per used core, ``size`` the
+    buffer's bytes.  Slots past the last channel are what fills up a core's share.
+    """
+
+    weights: np.ndarray
+    bias: np.ndarray
+    offsets: np.ndarray
+    zrl: tuple[int, ...]
+    counts: tuple[int, ...]
+    size: int
+
+
+def header(cores: int) -> construct.Construct:
+    """One 32-bit byte count per core, filled up to 64 bytes."""
+    return construct.Aligned(ALIGN, construct.Array(cores, construct.Int32ul))
+
+
+def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
+    """Stream bytes per core; raises ValueError where they do not fit the buffer."""
+    if len(buffer) < geometry.header_bytes:
+        raise ValueError(f"coefficients: got {len(buffer)} bytes, allowed is at least the header's "
+                         f"{geometry.header_bytes}")
+    out = [int(size) for size in header(geometry.cores).parse(buffer)]
+    wrong = [size for core, size in enumerate(out) if size % ALIGN or (size > 0) != (core < geometry.used)]
+    if wrong or geometry.header_bytes + sum(out) > len(buffer):
+        raise ValueError(f"coefficients: got core sizes {out}, allowed are multiples of {ALIGN} for the "
+                         f"first {geometry.used} cores, {len(buffer) - geometry.header_bytes} bytes in all")
+    return out
+
+
+def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
+    """Every bit of the buffer as an ``Item``, in order.
+
+    Raises ValueError with core and byte where a stream does not follow the format.
+    """
+    start = 8 * geometry.header_bytes
+    streams = sizes(buffer, geometry)
+    for core, size in enumerate(streams):
+        yield Item(32 * core, 32, "core size", size, core)
+    if start > 32 * len(streams):
+        yield _fill(buffer, 32 * len(streams), start, None)
+    for core, size in enumerate(streams[:geometry.used]):
+        stop = start + 8 * size
+        reader = BitReader(buffer, start, stop)
+        try:
+            yield from _stream(reader, geometry, core)
+        except EOFError:
+            raise ValueError(f"coefficients: the stream of core {core} runs past its {size} bytes "
+                             f"(buffer byte {stop // 8})") from None
+        if stop - reader.position >= 8 * ALIGN:
+            raise ValueError(f"coefficients: the stream of core {core} ends at buffer byte "
+                             f"{ceil_div(reader.position, 8)}, its size says {stop // 8}")
+        if stop > reader.position:
+            yield _fill(buffer, reader.position, stop, core)
+        start = stop
+    if 8 * len(buffer) > start:
+        yield _fill(buffer, start, 8 * len(buffer), None)
+
+
+def _fill(buffer: bytes, start: int, stop: int, core: int | None) -> Item:
+    reader = BitReader(buffer, start, stop)
+    value = reader.read(stop - start)
+    if value:
+        raise ValueError(f"coefficients: got {value:#x} in the fill from byte {start // 8} to "
+                         f"{stop // 8}, allowed is 0")
+    return Item(start, stop - start, "fill", value, core)
+
+
+def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
+    at = reader.position
+    zrl = reader.read(ZRL_BITS)
+    yield Item(at, ZRL_BITS, "zero-run width", zrl, core)
+    count = reader.read(COUNT_BITS)
+    yield Item(at + ZRL_BITS, COUNT_BITS, "kernels per core", count, core)
+    if zrl > ZRL_BITS or count != geometry.per_core:
+        raise ValueError(f"coefficients: core {core} at byte {at // 8}: got zero-run width {zrl}, {count} "
+                         f"kernels per core, allowed is 0 to {ZRL_BITS} and {geometry.per_core}")
+    pending = 0  # weights of the last item that are still to be handed out
+    for event in geometry.events(core):
+        at = reader.position
+        if event.kind == "weight":
+            if not pending:
+                run = reader.read(zrl)
+                literal = reader.read(WEIGHT_BITS)
+                pending = run + 1
+                yield Item(at, reader.position - at, "weight", literal, core, *event[1:], pending)
+            pending -= 1
+        elif pending:
+            raise ValueError(f"coefficients: core {core} at byte {at // 8}: a run of zero points goes "
+                             f"{pending} weights past the {event.kind} of channel {event.channel}")
+        elif event.kind in ("bias", "offset"):
+            yield Item(at, WORD_BITS, event.kind, reader.read(WORD_BITS), core, event.channel)
+
+
+def decode(buffer: bytes, geometry: Geometry) -> Coefficients:
+    """Weights, biases and offsets of a buffer; raises ValueError as ``walk`` does."""
+    g = geometry
+    weights = np.full((g.slots, g.planes, g.kernel_h, g.kernel_w), g.zero_point, np.uint8)
+    bias, offsets = np.zeros(g.slots, np.int32), np.zeros(g.slots, np.uint32)
+    zrl, counts = [], []
+    places: list[tuple[int, int, int, int]] = []
+    reach = 0
+    for item in walk(buffer, g):
+        if item.kind == "zero-run width":
+            zrl.append(item.value)
+            places = [event[1:] for event in g.events(len(zrl) - 1) if event.kind == "weight"]
+            reach = 0
+        elif item.kind == "kernels per core":
+            counts.append(item.value)
+        elif item.kind == "weight":
+            reach += item.weights
+            weights[places[reach - 1]] = item.value
+        elif item.kind == "bias":
+            bias[item.channel] = np.uint32(item.value).astype(np.int32)
+        elif item.kind == "offset":
+            offsets[item.channel] = item.value
+    return Coefficients(weights, bias, offsets, tuple(zrl), tuple(counts), len(buffer))
+
+
+def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
+    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``."""
+    streams = [_pack(coefficients, geometry, core, coefficients.zrl[core])
+               for core in range(geometry.used)]
+    return join(streams, geometry, coefficients.size)
+
+
+def join(streams: list[bytes], geometry: Geometry, size: int = 0) -> bytes:
+    """Header and streams, each filled up to 64 bytes, and zeros up to ``size``."""
+    filled = [stream.ljust(ceil_div(len(stream), ALIGN) * ALIGN, b"\0") for stream in streams]
+    counts = [len(stream) for stream in filled] + [0] * (geometry.cores - len(filled))
+    return (header(geometry.cores).build(counts) + b"".join(filled)).ljust(size, b"\0")
+
+
+def _pack(c: Coefficients, geometry: Geometry, core: int, zrl: int) -> bytes:
+    return pack_bits(_items(c, geometry, core, zrl))
+
+
+def _items(c: Coefficients, geometry: Geometry, core: int, zrl: int) -> Iterator[tuple[int, int]]:
+    """(value, width) of a stream's bits."""
+    zero, longest, run = geometry.zero_point, 2 ** zrl - 1, 0
+    yield zrl, ZRL_BITS
+    yield geometry.per_core, COUNT_BITS
+    for event in geometry.events(core):
+        if event.kind == "weight":
+            weight = int(c.weights[event[1:]])
+            if weight == zero and run < longest:
+                run += 1
+                continue
+            yield run, zrl
+            yield weight, WEIGHT_BITS
+            run = 0
+            continue
+        if run:  # a pending run ends in a literal zero point
+            yield run - 1, zrl
+            yield zero, WEIGHT_BITS
+            run = 0
+        if event.kind == "bias":
+            yield int(c.bias[event.channel]) % 2 ** WORD_BITS, WORD_BITS
+        elif event.kind == "offset":
+            yield int(c.offsets[event.channel]), WORD_BITS
+
+
+def choose_zrl(c: Coefficients, geometry: Geometry, widest: int) -> int:
+    """The zero-run width the driver picks: from the widest down, the smallest total of 32-bit words,
+    ties to the narrower, stopping at the first increase; 0 for pointwise layers."""
+    if geometry.kernel_h == geometry.kernel_w == 1:
+        return 0
+    best, least = 0, None
+    for zrl in range(widest, -1, -1):
+        total = sum(ceil_div(sum(width for _, width in _items(c, geometry, core, zrl)), WORD_BITS)
+                    for core in range(geometry.used))
+        if least is not None and total > least:
+            break
+        best, least = zrl, total
+    return best
+
+
+def ceil_div(a: int, b: int) -> int:
+    """``a / b`` rounded up."""
+    return -(-a // b)

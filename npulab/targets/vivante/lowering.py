@@ -1,0 +1,485 @@
+"""From a layer to what a driver would send, and back, on cores with the plain coefficient stream (V7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from npulab.capture import Capture, Job
+from npulab.layers import Conv2D
+from npulab.quant import Mantissa, QuantParams
+from npulab.target import Lifted
+from npulab.targets.vivante import coefficients
+from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
+from npulab.targets.vivante.commands import start_commands, writes
+from npulab.targets.vivante.facts import CHIPS, USUAL_CHIP, maps
+
+MULTIPLIER = Mantissa(15, "half-even")  # vendor API default; no capture has shown how ties go
+LEADING_ONE = 2 ** MULTIPLIER.bits
+
+ADDRESSES = {"nn": 0x50000000, "coefficients": 0x40000000, "input": 0x60000000, "output": 0x70000000}
+SRAM_START, SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0x800, 0xA00, 0x800
+RING_OFF = 0x3FFFFFF
+MOST_KERNELS = 127  # per core in one superblock
+WIDEST_TILE = 64
+# kernel pattern of partial caching (msb, low, high) by output channels; copied from captures by
+# Mesa, nobody has published a rule
+PATTERNS = ((1024, 0x13, 0x80000, 0), (512, 0x3D, 0, 0x2AAAAAA0), (256, 0x3E, 0xFFFFAAAA, 0x7FFFFFFF),
+            (160, 6, 0x7E, 0), (0, 0x3F, 0xFFFFFFFE, 0xFFFFFFFF))
+# A stride 2 tile keeps an odd height (drivers of 2023; C:update4-vendor and -mesa); Mesa 25 makes it even.
+ODD_STRIDE2_TILE = "odd-stride2-tile"
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A layer as the NN unit runs it: stride 1, planes x rows x columns.
+
+    ``weights`` are ``(O, planes, kernel_h, kernel_w) uint8``; ``pad`` is (top, left); ``output`` the
+    (rows, columns) that leave the unit, ``stride`` that of the layer, ``pooled`` whether only the
+    first pixel of each 2x2 leaves it.
+    """
+
+    weights: np.ndarray
+    rows: int
+    columns: int
+    pad: tuple[int, int]
+    output: tuple[int, int]
+    stride: int
+    pooled: bool
+
+    @property
+    def before_pooling(self) -> tuple[int, int]:
+        factor = 2 if self.pooled else 1
+        return self.output[0] * factor, self.output[1] * factor
+
+
+def lower(layer: Conv2D, chip: str = USUAL_CHIP, x: np.ndarray | None = None, name: str = "lowered",
+          addresses: Mapping[str, int] | None = None, features: Iterable[str] = ()) -> Capture:
+    """What a driver would send for a layer: words, commands, coefficients and, with ``x``, the input.
+
+    ``x`` is ``(H, W, C)``.  int8 layers are shifted to uint8 as the driver does.  ``features`` are
+    habits of a driver (``odd-stride2-tile``); ``layer.habits`` count too.
+    Raises ValueError for a layer or chip that is not covered.
+    """
+    facts = _plain_chip(chip)
+    layer, x = _unsigned(layer, x)
+    _supported(layer, facts)
+    low = _plan(layer)
+    habits = {*layer.habits, *features}
+    where = {**ADDRESSES, **(addresses or {})}
+    geometry, values = _fields(layer, low, facts, habits)
+    content = _content(layer, low, geometry, facts)
+    buffer = coefficients.encode(content, geometry)
+    values |= _caches(layer, low, geometry, facts, values, max(coefficients.sizes(buffer, geometry)))
+    values |= {"kernel_address": where["coefficients"], "in_image_address": where["input"],
+               "out_image_address": where["output"]}
+    commands = start_commands(where["nn"])
+    buffers = {"commands": commands.tobytes(), "coefficients": buffer}
+    if x is not None:
+        buffers["input"] = planes(layer, low, x).tobytes()
+    registers = maps(chip)
+    job = Job("NN", registers["NN"].encode(values), start=Job.from_writes("STATE", writes(commands)))
+    return Capture(name, "vivante", chip, (job,), buffers, where, layer.parameters, "simulated",
+                   tool="npulab lower", maps=registers)
+
+
+def lift(capture: Capture) -> Lifted:
+    """The unlowered layer of an NN job, its input and captured output.
+
+    The words fix the arithmetic; where they leave several readings (stride 2 with padding, 1x1 on
+    one channel), ``capture.parameters`` decide if they are there, else the plainest reading does.
+    Raises ValueError where words or coefficients make no layer.
+    """
+    v, facts = capture.values, _plain_chip(capture.chip)
+    _liftable(v)
+    geometry = geometry_of(v, facts)
+    content = coefficients.decode(_buffer(capture, "coefficients"), geometry)
+    weights = content.weights[:geometry.channels]
+    sums = (weights.astype(np.int64) - geometry.zero_point).sum((1, 2, 3))
+    bias = (content.bias[:geometry.channels] + v["in_image_border_const"] * sums).astype(np.int32)
+    layer, crop = _unlowered(v, weights, bias, capture.parameters)
+    return Lifted(_with_habits(layer, v, facts), _input(capture, v, layer, crop), _output(capture, v))
+
+
+def recode(capture: Capture) -> bytes:
+    """The coefficient buffer decoded and encoded again."""
+    geometry = geometry_of(capture.values, _plain_chip(capture.chip))
+    return coefficients.encode(coefficients.decode(_buffer(capture, "coefficients"), geometry), geometry)
+
+
+def explain(capture: Capture) -> list[coefficients.Item]:
+    """Every bit of the coefficient buffer, as items in order."""
+    geometry = geometry_of(capture.values, _plain_chip(capture.chip))
+    return list(coefficients.walk(_buffer(capture, "coefficients"), geometry))
+
+
+def geometry_of(values: Mapping[str, Any], facts: Mapping[str, int]) -> Geometry:
+    """The coefficient buffer's geometry, from decoded NN words; ValueError for a size of 0."""
+    v = values
+    for name in ("out_image_z_size", "kernel_z_size", "kernel_xy_size", "kernel_y_size", "kernels_per_core"):
+        if v[name] == 0:
+            raise ValueError(f"block NN field {name}: got 0, allowed is at least 1")
+    blocks = ceil_div(ceil_div(v["out_image_z_size"], facts["nn_cores"]), v["kernels_per_core"])
+    return Geometry(facts["nn_cores"], v["out_image_z_size"], v["kernel_z_size"], v["kernel_y_size"],
+                    v["kernel_xy_size"], blocks, v["coef_zero_point"],
+                    v["out_image_x_stride"] * v["out_image_y_stride"], v["in_image_x_size"])
+
+
+def _plain_chip(chip: str) -> Mapping[str, int]:
+    facts = CHIPS.get(chip)
+    plain = [name for name, known in CHIPS.items() if known.get("plain_coefficients")]
+    if facts is None or not facts.get("plain_coefficients"):
+        raise ValueError(f"chip: got {chip!r}, plain coefficient streams are known of {', '.join(plain)}")
+    return facts
+
+
+def _buffer(capture: Capture, name: str) -> bytes:
+    if name not in capture.buffers:
+        raise ValueError(f"capture {capture.name}: buffer {name!r} is missing, there are "
+                         f"{', '.join(capture.buffers) or 'none'}")
+    return capture.buffers[name]
+
+
+# Layer to words
+
+
+def _unsigned(layer: Conv2D, x: np.ndarray | None) -> tuple[Conv2D, np.ndarray | None]:
+    """int8 tensors and their zero points moved up by 128, as the driver stores them."""
+    if x is not None:
+        x = np.asarray(x)
+        if x.shape != layer.input_shape:
+            raise ValueError(f"x: got shape {x.shape}, allowed is {layer.input_shape}")
+    if layer.weights.dtype == np.uint8:
+        return layer, x
+    moved = [QuantParams(q.scale, q.zero_point + 128) for q in (layer.input_q, layer.weight_q, layer.output_q)]
+    layer = replace(layer, weights=(layer.weights.astype(np.int16) + 128).astype(np.uint8),
+                    input_q=moved[0], weight_q=moved[1], output_q=moved[2])
+    return layer, None if x is None else (x.astype(np.int16) + 128).astype(np.uint8)
+
+
+def _supported(layer: Conv2D, facts: Mapping[str, int]) -> None:
+    wrong = None
+    for name, q in (("input_q", layer.input_q), ("weight_q", layer.weight_q), ("output_q", layer.output_q)):
+        if isinstance(q.scale, tuple):
+            wrong = f"{name}: got a scale per channel, allowed is one per tensor"
+        elif not 0 <= q.zero_point <= 255:
+            wrong = f"{name}: got zero point {q.zero_point}, allowed is 0 to 255"
+    if layer.dilation != (1, 1):
+        wrong = f"dilation: got {layer.dilation}, allowed is (1, 1)"
+    if layer.stride not in ((1, 1), (2, 2)):
+        wrong = f"stride: got {layer.stride}, allowed is (1, 1) or (2, 2)"
+    if layer.activation not in (None, "relu"):
+        wrong = f"activation: got {layer.activation!r}, allowed is None or 'relu'"
+    if max(layer.kernel) > facts["max_kernel"]:
+        wrong = f"kernel: got {layer.kernel}, allowed is up to {facts['max_kernel']}"
+    if layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
+        wrong = f"weights: got {layer.weights.shape[3]} depthwise channels, allowed is {layer.input_shape[2]}"
+    if wrong:
+        raise ValueError(f"lower for vivante: {wrong}")
+
+
+def _plan(layer: Conv2D) -> Lowered:
+    """The layer at stride 1: planes split for stride 2, depthwise made dense, 1x1 on one channel made 2x2."""
+    zero = layer.weight_q.zero_point
+    (height, width, channels), output = layer.input_shape, layer.output_shape[:2]
+    weights = layer.weights.transpose(0, 3, 1, 2)
+    if layer.depthwise:
+        dense = np.full((channels, channels, *layer.kernel), zero, np.uint8)
+        dense[range(channels), range(channels)] = weights[0]
+        weights = dense
+    stride, (top, _), (left, _) = layer.stride[0], *layer.pads
+    pointwise = layer.kernel == (1, 1)
+    if pointwise and channels == 1:
+        weights = np.pad(weights, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=zero)
+    if stride == 1 or layer.depthwise or pointwise:
+        return Lowered(weights, height, width, (top, left), output, stride, stride == 2)
+    split = split_kernel(weights, zero)
+    if layer.padding == "valid":
+        rows, columns = ceil_div(height, 2), ceil_div(width, 2)
+    else:
+        rows, columns = (o + k - 1 for o, k in zip(output, split.shape[2:], strict=False))
+    return Lowered(split, rows, columns, (0, 0), output, stride, False)
+
+
+def split_kernel(weights: np.ndarray, zero: int) -> np.ndarray:
+    """A stride 2 kernel ``(O, I, h, w)`` as a stride 1 kernel ``(O, 4 I, ceil(h/2), ceil(w/2))``:
+    plane ``4 i + 2 dy + dx`` holds rows dy, dy + 2, ... and columns dx, dx + 2, ...
+
+    Source: arXiv 1712.02502, figure 3.
+    """
+    return split_planes(weights, zero)
+
+
+def split_planes(planes: np.ndarray, fill: int) -> np.ndarray:
+    """``(..., C, H, W)`` to ``(..., 4 C, ceil(H/2), ceil(W/2))``, odd sizes filled up behind."""
+    *front, channels, height, width = planes.shape
+    even = np.pad(planes, [(0, 0)] * (len(front) + 1) + [(0, height % 2), (0, width % 2)],
+                  constant_values=fill)
+    rows, columns = even.shape[-2] // 2, even.shape[-1] // 2
+    cells = even.reshape(*front, channels, rows, 2, columns, 2)
+    return np.moveaxis(cells, (-3, -1), (-4, -3)).reshape(*front, 4 * channels, rows, columns)
+
+
+def join_planes(planes: np.ndarray) -> np.ndarray:
+    """The inverse of ``split_planes`` for even sizes."""
+    *front, channels, rows, columns = planes.shape
+    cells = planes.reshape(*front, channels // 4, 2, 2, rows, columns)
+    return np.moveaxis(cells, (-4, -3), (-3, -1)).reshape(*front, channels // 4, 2 * rows, 2 * columns)
+
+
+def planes(layer: Conv2D, low: Lowered, x: np.ndarray) -> np.ndarray:
+    """The input ``(H, W, C)`` as the NN unit reads it: ``(planes, rows, columns) uint8``."""
+    planar = np.ascontiguousarray(np.asarray(x, np.uint8).transpose(2, 0, 1))
+    if low.stride == 1 or low.pooled:
+        return planar
+    (top, _), (left, _) = layer.pads
+    height, width = 2 * low.rows, 2 * low.columns
+    canvas = np.full((planar.shape[0], height, width), layer.input_q.zero_point, np.uint8)
+    part = planar[:, :height - top, :width - left]
+    canvas[:, top:top + part.shape[1], left:left + part.shape[2]] = part
+    return split_planes(canvas, layer.input_q.zero_point)
+
+
+def _fields(layer: Conv2D, low: Lowered, facts: Mapping[str, int], habits: set[str],
+            ) -> tuple[Geometry, dict[str, Any]]:
+    """Geometry and the fields that do not depend on the coefficients' size."""
+    channels, planes_in, kernel_h, kernel_w = low.weights.shape
+    tile, blocks = _tiling(low, facts, habits)
+    multiplier, shift = _multiplier(layer)
+    out_h, out_w = low.before_pooling
+    geometry = Geometry(facts["nn_cores"], channels, planes_in, kernel_h, kernel_w, blocks,
+                        layer.weight_q.zero_point, low.output[0] * low.output[1], low.columns)
+    return geometry, {
+        "kernel_xy_size": kernel_w, "kernel_y_size": kernel_h, "kernel_z_size": planes_in,
+        "kernels_per_core": ceil_div(ceil_div(channels, facts["nn_cores"]), blocks),
+        "pooling": "first_pixel" if low.pooled else "none", "pooling_xy_size": int(not low.pooled),
+        "nn_layer_flush": 1, "in_image_x_size": low.columns, "in_image_y_size": low.rows,
+        "in_image_x_offset": -low.pad[1], "in_image_y_offset": -low.pad[0],
+        "relu": int(layer.activation == "relu"), "post_multiplier": multiplier - LEADING_ONE,
+        "post_shift": shift, "out_image_x_size": out_w, "out_image_y_size": out_h,
+        "out_image_z_size": channels, "rounding_mode": 1, "out_image_tile_x_size": tile[1],
+        "out_image_tile_y_size": tile[0], "in_image_border_const": layer.input_q.zero_point,
+        "in_image_x_stride": low.columns, "in_image_y_stride": low.rows,
+        "out_image_x_stride": low.output[1], "out_image_y_stride": low.output[0],
+        "coef_zero_point": layer.weight_q.zero_point, "out_zero_point": layer.output_q.zero_point,
+        "out_image_circular_buf_end_addr_plus_1": RING_OFF * 64,
+        "in_image_circular_buf_end_addr_plus_1": RING_OFF * 64,
+        "further3": RING_OFF, "further4": np.inf, "further5": -np.inf}
+
+
+def _multiplier(layer: Conv2D) -> tuple[int, int]:
+    multiplier, shift = MULTIPLIER.multiplier(layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale)
+    return int(multiplier), int(shift)
+
+
+def _tiling(low: Lowered, facts: Mapping[str, int], habits: set[str]) -> tuple[tuple[int, int], int]:
+    """((tile height, tile width), superblocks)."""
+    channels, _, kernel_h, kernel_w = low.weights.shape
+    height, width = low.before_pooling
+    tile_w = min(width, WIDEST_TILE)
+    span, depth = kernel_h - 1 + tile_w, facts["accumulation_depth"]
+    mode = 1
+    if span <= 36:
+        mode = 1 if tile_w > 32 else 2 if tile_w > 16 else 4 if tile_w > 8 else 8
+        mode = min(mode, 4 if span > 18 else 2)  # looks the wrong way round, and is what the driver does
+    tile_h = min(facts["input_depth"] * mode - kernel_h + 1, mode * depth, height)
+    if low.stride == 2 and ODD_STRIDE2_TILE not in habits:
+        tile_h -= tile_h % 2
+    tile_h = max(tile_h, 1)
+    fit = depth * mode // tile_h
+    if kernel_w == 1:
+        fit = min(fit, depth // 3)
+    share = ceil_div(channels, facts["nn_cores"])
+    fit = max(min(fit, share, MOST_KERNELS), 1)
+    passes = ceil_div(channels, facts["nn_cores"] * fit)
+    return (tile_h, tile_w), ceil_div(share, ceil_div(channels, passes * facts["nn_cores"]))
+
+
+def _content(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int]) -> Coefficients:
+    """Weights, corrected biases and offsets for every slot of the buffer."""
+    g = geometry
+    weights = np.full((g.slots, g.planes, g.kernel_h, g.kernel_w), g.zero_point, np.uint8)
+    weights[:g.channels] = low.weights
+    sums = (low.weights.astype(np.int64) - g.zero_point).sum((1, 2, 3))
+    bias = np.zeros(g.slots, np.int32)
+    bias[:g.channels] = (layer.bias - layer.input_q.zero_point * sums).astype(np.int32)
+    offsets = (np.arange(g.slots) * g.plane_bytes).astype(np.uint32)
+    plain = Coefficients(weights, bias, offsets, (), (g.per_core,) * g.used, 0)
+    zrl = coefficients.choose_zrl(plain, g, facts["zrl_bits"])
+    return Coefficients(weights, bias, offsets, (zrl,) * g.used, plain.counts, 0)
+
+
+def _caches(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int],
+            values: Mapping[str, Any], largest_stream: int) -> dict[str, Any]:
+    """Fields of the on-chip caches."""
+    sram, coefficient_bytes = facts["sram"], geometry.used * largest_stream
+    image = 0
+    if geometry.superblocks > 1:
+        tile = (values["out_image_tile_x_size"] + geometry.kernel_w - 1) \
+            * (values["out_image_tile_y_size"] + geometry.kernel_h - 1)
+        image = _align(_align(tile, 16) * geometry.planes, 128)
+    out: dict[str, Any] = {"kernel_cache_start_address": SRAM_START}
+    if SRAM_START + coefficient_bytes + image < sram:
+        end = max(min(_align(SRAM_START + coefficient_bytes, 128), sram), SMALLEST_CACHE_END)
+        out |= {"kernel_caching_mode": "full", "kernel_cache_end_address": end}
+    else:
+        image = image if image < sram else 0
+        end = sram - image
+        msb, low_half, high = next(row[1:] for row in PATTERNS if geometry.channels >= row[0])
+        out |= {"kernel_caching_mode": "partial", "kernel_cache_end_address": end,
+                "kernel_pattern_msb": msb, "kernel_pattern_low": low_half, "kernel_pattern_high": high}
+    out |= {"image_caching_mode": "full" if image else "none",
+            "image_cache_start_address": 0, "image_cache_end_address": SRAM_START}
+    if image >= SMALL_IMAGE_CACHE:
+        out |= {"image_cache_start_address": end, "image_cache_end_address": min(end + image, sram)}
+    return out
+
+
+def _align(size: int, to: int) -> int:
+    return ceil_div(size, to) * to
+
+
+# Words to layer
+
+
+def _liftable(v: Mapping[str, Any]) -> None:
+    want = {"layer_type": 0, "kernel_data_type": 0, "in_image_data_type": 0, "out_image_data_type": 0,
+            "depthwise": 0, "no_z_offset": 0, "in_image_border_mode": 0}
+    for name, value in want.items():
+        if v[name] != value:
+            raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is {value}")
+    if v["pooling"] not in (0, 3):
+        raise ValueError(f"lift for vivante: block NN field pooling: got {v['pooling']}, allowed is 0 or 3")
+    for name in ("in_image_x_offset", "in_image_y_offset"):
+        if v[name] > 0:
+            raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is up to 0")
+
+
+def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, known: Mapping[str, Any],
+               ) -> tuple[Conv2D, tuple[int, int] | None]:
+    """The layer, and for split planes the (top, left) border that the joined input carries."""
+    zero = v["coef_zero_point"]
+    quantization = _quantization(v, known)
+    common: dict[str, Any] = {"bias": bias, "activation": "relu" if v["relu"] else None, **quantization}
+    out = v["out_image_y_stride"], v["out_image_x_stride"]
+    sizes = v["in_image_y_size"], v["in_image_x_size"]
+    if v["pooling"] == 0 and _is_split(v, weights, known):
+        kernel = tuple(known.get(f"kernel_{axis}") or 2 * k - 1
+                       for axis, k in zip("hw", weights.shape[2:], strict=False))
+        weights = join_planes(weights)[:, :, :kernel[0], :kernel[1]]
+        return _strided(weights, out, sizes, kernel, known, common)
+    stride = 2 if v["pooling"] == 3 else 1
+    if weights.shape[1:] == (1, 2, 2) and out == sizes and np.all(weights.reshape(len(weights), 4)[:, 1:] == zero):
+        weights = weights[:, :, :1, :1]
+    depthwise = _is_depthwise(weights, zero)
+    if depthwise:
+        weights = weights[range(len(weights)), range(len(weights))][None]
+    pads, shape = [], []
+    for axis, (size, o, k) in enumerate(zip(sizes, out, weights.shape[2:], strict=False)):
+        before = -v[("in_image_y_offset", "in_image_x_offset")[axis]]
+        behind = stride * (o - 1) + k - size - before
+        pads.append((before, max(behind, 0)))
+        shape.append(size + min(behind + stride - 1, 0))
+    layer = Conv2D(weights.transpose(0, 2, 3, 1), input_shape=(*shape, v["kernel_z_size"]),
+                   stride=(stride, stride), padding=tuple(pads), depthwise=depthwise, **common)
+    return _named_padding(layer, known), None
+
+
+def _strided(weights: np.ndarray, out: tuple[int, int], sizes: tuple[int, int], kernel: tuple[int, ...],
+             known: Mapping[str, Any], common: Mapping[str, Any]) -> tuple[Conv2D, tuple[int, int]]:
+    """A stride 2 layer from joined weights."""
+    channels = weights.shape[1]
+    ohwi = weights.transpose(0, 2, 3, 1)
+    if {"input_h", "input_w", "pad_top", "pad_bottom", "pad_left", "pad_right"} <= set(known):
+        pads = ((known["pad_top"], known["pad_bottom"]), (known["pad_left"], known["pad_right"]))
+        layer = Conv2D(ohwi, input_shape=(known["input_h"], known["input_w"], channels), stride=(2, 2),
+                       padding=pads, **common)
+        if layer.output_shape[:2] == out:
+            return _named_padding(layer, known), (pads[0][0], pads[1][0])
+    shape = [min(2 * size, 2 * (o - 1) + k + 1) for size, o, k in zip(sizes, out, kernel, strict=False)]
+    return Conv2D(ohwi, input_shape=(shape[0], shape[1], channels), stride=(2, 2), **common), (0, 0)
+
+
+def _named_padding(layer: Conv2D, known: Mapping[str, Any]) -> Conv2D:
+    """The same layer with its padding by name, where a name gives the same border."""
+    names = dict.fromkeys((known.get("padding"), "valid", "same"))
+    for name in names:
+        if name in ("valid", "same") and replace(layer, padding=name).pads == layer.pads:
+            return replace(layer, padding=name)
+    return layer
+
+
+def _is_split(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any]) -> bool:
+    """Whether planes are a split stride 2 image: known, or an odd kernel's missing cells are all empty."""
+    if weights.shape[1] % 4 or v["in_image_x_offset"] or v["in_image_y_offset"]:
+        return False
+    if "stride_h" in known:
+        return bool(known["stride_h"] == 2)
+    if min(weights.shape[2:]) < 2:
+        return False
+    joined = join_planes(weights)
+    return bool(np.all(joined[:, :, -1] == v["coef_zero_point"])
+                and np.all(joined[:, :, :, -1] == v["coef_zero_point"])
+                and np.any(joined != v["coef_zero_point"]))
+
+
+def _is_depthwise(weights: np.ndarray, zero: int) -> bool:
+    """Whether all kernels off the diagonal are empty and those on it are not."""
+    if weights.shape[0] != weights.shape[1] or weights.shape[0] == 1:
+        return False
+    used = np.any(weights != zero, axis=(2, 3))
+    return bool(np.array_equal(used, np.eye(len(used), dtype=bool)))
+
+
+def _quantization(v: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, QuantParams]:
+    """The known scales if they give these words, else all of the scale in the weights."""
+    want = LEADING_ONE + v["post_multiplier"], v["post_shift"]
+    scales = [known.get(name) for name in ("input_scale", "weight_scale", "output_scale")]
+    if not all(isinstance(scale, float) and scale > 0 for scale in scales) \
+            or tuple(int(n) for n in MULTIPLIER.multiplier(*scales)) != want:
+        scales = [1.0, want[0] / 2.0 ** want[1], 1.0]
+    zeros = v["in_image_border_const"], v["coef_zero_point"], v["out_zero_point"]
+    return {name: QuantParams(scale, zero) for name, scale, zero
+            in zip(("input_q", "weight_q", "output_q"), scales, zeros, strict=False)}
+
+
+def _with_habits(layer: Conv2D, v: Mapping[str, Any], facts: Mapping[str, int]) -> Conv2D:
+    """Note the driver's habit where the tile shows it."""
+    low = _plan(layer)
+    even, odd = (_tiling(low, facts, habits)[0][0] for habits in (set[str](), {ODD_STRIDE2_TILE}))
+    seen = v["out_image_tile_y_size"]
+    return replace(layer, habits=frozenset({ODD_STRIDE2_TILE})) if seen == odd != even else layer
+
+
+def _input(capture: Capture, v: Mapping[str, Any], layer: Conv2D, crop: tuple[int, int] | None,
+           ) -> np.ndarray | None:
+    if "input" not in capture.buffers:
+        return None
+    planar = _planar(capture, "input", v["kernel_z_size"], v["in_image_y_stride"], v["in_image_x_stride"])
+    planar = planar[:, :v["in_image_y_size"], :v["in_image_x_size"]]
+    height, width, _ = layer.input_shape
+    if crop is not None:
+        planar = join_planes(planar)[:, crop[0]:, crop[1]:]
+        short = max(height - planar.shape[1], 0), max(width - planar.shape[2], 0)
+        # rows that no window reaches were not handed to the unit
+        planar = np.pad(planar, [(0, 0), (0, short[0]), (0, short[1])],
+                        constant_values=layer.input_q.zero_point)
+    return planar[:, :height, :width].transpose(1, 2, 0)
+
+
+def _output(capture: Capture, v: Mapping[str, Any]) -> np.ndarray | None:
+    if "output" not in capture.buffers:
+        return None
+    return _planar(capture, "output", v["out_image_z_size"], v["out_image_y_stride"],
+                   v["out_image_x_stride"]).transpose(1, 2, 0)
+
+
+def _planar(capture: Capture, name: str, planes: int, rows: int, columns: int) -> np.ndarray:
+    data, need = capture.buffers[name], planes * rows * columns
+    if len(data) < need:
+        raise ValueError(f"capture {capture.name}: buffer {name!r} has {len(data)} bytes, its words say "
+                         f"{planes} planes of {rows}x{columns}, {need} bytes")
+    return np.frombuffer(data, np.uint8, need).reshape(planes, rows, columns)
