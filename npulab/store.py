@@ -1,0 +1,238 @@
+"""Captures on disk: a folder with ``capture.json`` and the bytes as recorded.
+
+::
+
+    {"format": 1, "target": "vivante", "chip": "...", "provenance": "vendor driver",
+     "source": "...", "tool": "...", "date": "2023-08-07",
+     "jobs": [{"block": "NN", "words": "nn.bin", "start": {"block": "STATE", "commands": "commands.bin"}}],
+     "buffers": {"input": "input.bin"}, "addresses": {"input": "0x3348e240"}, "parameters": {},
+     "sha256": {"nn.bin": "..."}}
+
+A job is ``words`` (little-endian) or ``writes`` ((offset, value) pairs of words); ``commands`` is a
+command stream that the target reads the writes from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npulab.bits import RegisterMap
+from npulab.capture import Capture, CaptureSet, Job
+from npulab.target import Target
+from npulab.targets import target, targets
+
+FORMAT = 1
+DESCRIPTION = "capture.json"
+TEXTS = ("provenance", "source", "tool", "date")
+COMMANDS = "commands"
+
+
+def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
+    """The capture in a case folder, or a case of a foreign dump that a target recognises.
+
+    Raises FileNotFoundError, ValueError (file and reason) for a folder or dump that is broken, and
+    LookupError with the names where a dump holds several cases and ``case`` names none of them.
+    """
+    found = load_all(path)
+    if case is None and len(found) == 1:
+        return found[0]
+    if case in found.names:
+        return found[case]
+    raise LookupError(f"{path}: got case {case!r}, it holds {', '.join(found.names) or 'no capture'}")
+
+
+def load_all(path: str | os.PathLike[str]) -> CaptureSet:
+    """Every capture under a folder, or in a foreign dump, by name.
+
+    Raises as ``load``; ValueError too for a file that no target recognises.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
+    for name in targets():
+        for importer in target(name).importers:
+            if importer.recognises(path):
+                return CaptureSet(tuple(importer.read(path).values()))
+    if path.is_dir():
+        return CaptureSet(tuple(_read(found) for found in case_folders(path)))
+    formats = [f"{name}: {one.name}" for name in targets() for one in target(name).importers]
+    raise ValueError(f"{path}: no target recognises this file; known are {'; '.join(formats) or 'none'}")
+
+
+def case_folders(path: Path) -> list[Path]:
+    """The case folders under a folder, itself included, sorted."""
+    return sorted(found.parent for found in path.rglob(DESCRIPTION))
+
+
+def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:
+    """Write a capture as a case folder, whole or not at all.
+
+    Raises FileExistsError where the folder exists; ValueError where the capture cannot be written.
+    """
+    return save_all({Path(folder): capture})[0]
+
+
+def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
+    """Write captures as case folders, all of them or none."""
+    for folder in captures:
+        if folder.exists():
+            raise FileExistsError(f"{folder}: is there already")
+    done: list[Path] = []
+    with_parts = [(folder, *_parts(capture)) for folder, capture in captures.items()]
+    scratch: list[Path] = []
+    try:
+        for folder, files, description in with_parts:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            scratch.append(Path(tempfile.mkdtemp(prefix=".npulab-", dir=folder.parent)))
+            for name, data in files.items():
+                (scratch[-1] / name).write_bytes(data)
+            text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+            (scratch[-1] / DESCRIPTION).write_text(text, encoding="utf-8", newline="\n")
+            scratch[-1].chmod(0o755)
+        for part, (folder, _, _) in zip(scratch, with_parts, strict=True):
+            part.rename(folder)
+            done.append(folder)
+    except BaseException:
+        for folder in [*scratch, *done]:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return done
+
+
+def _parts(capture: Capture) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """The files of a capture, by name, and its description."""
+    files = {f"{name}.bin": bytes(data) for name, data in capture.buffers.items()}
+    for name in capture.buffers:
+        _plain(f"{name}.bin", f"capture {capture.name}: buffer {name!r}")
+    jobs = [_describe(job, f"job{task}" if len(capture.jobs) > 1 else job.block.lower(), capture, files)
+            for task, job in enumerate(capture.jobs)]
+    description = {
+        "format": FORMAT, "target": capture.target, "chip": capture.chip,
+        **{name: getattr(capture, name) for name in TEXTS}, "jobs": jobs,
+        "buffers": {name: f"{name}.bin" for name in capture.buffers},
+        "addresses": {name: f"{where:#010x}" for name, where in capture.addresses.items()},
+        "parameters": dict(capture.parameters),
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}}
+    return files, description
+
+
+def _describe(job: Job, stem: str, capture: Capture, files: dict[str, bytes]) -> dict[str, Any]:
+    out: dict[str, Any] = {"block": job.block}
+    if not job.writes:
+        files[f"{stem}.bin"] = job.words.astype("<u4").tobytes()
+        out["words"] = f"{stem}.bin"
+    elif COMMANDS in capture.buffers and _writes(capture.target, capture.buffers[COMMANDS]) == job.writes:
+        out["commands"] = f"{COMMANDS}.bin"
+    else:
+        files[f"{stem}.bin"] = np.array(job.writes, "<u4").tobytes()
+        out["writes"] = f"{stem}.bin"
+    if job.start:
+        out["start"] = _describe(job.start, f"{stem}-start", capture, files)
+    return out
+
+
+def _writes(name: str, commands: bytes) -> tuple[tuple[int, int], ...]:
+    return tuple(target(name).writes(np.frombuffer(commands, "<u4")))
+
+
+def _read(folder: Path) -> Capture:
+    """The capture in a case folder."""
+    where = folder / DESCRIPTION
+    try:
+        description = json.loads(where.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{where}: is not JSON: {error}") from None
+    try:
+        return _capture(folder, description)
+    except (ValueError, LookupError, OSError) as error:
+        text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        raise type(error)(text if text.startswith(str(folder)) else f"{where}: {text}") from None
+
+
+def _capture(folder: Path, description: Any) -> Capture:
+    d = _of(description, "the description", dict)
+    if d.get("format") != FORMAT:
+        raise ValueError(f"format: got {d.get('format')!r}, allowed is {FORMAT}")
+    of = target(_of(d.get("target"), "target", str))
+    chip = _of(d.get("chip"), "chip", str)
+    maps = of.maps(chip)
+    sums = _of(d.get("sha256", {}), "sha256", dict)
+    files = {name: _file(folder, name, sums) for name in _names(d)}
+    buffers = {name: files[file] for name, file in _of(d.get("buffers", {}), "buffers", dict).items()}
+    addresses = {name: int(str(at), 0) for name, at in _of(d.get("addresses", {}), "addresses", dict).items()}
+    jobs = [_job(job, files, of, maps) for job in _of(d.get("jobs"), "jobs", list)]
+    if not jobs:
+        raise ValueError("jobs: got none, allowed is at least one")
+    texts = {name: _of(d.get(name, ""), name, str) for name in TEXTS}
+    return Capture(folder.resolve().name, of.name, chip, tuple(jobs), buffers, addresses,
+                   _of(d.get("parameters", {}), "parameters", dict), maps=maps, **texts)
+
+
+def _names(description: Mapping[str, Any]) -> set[str]:
+    """Every file that a description names."""
+    out = {_of(name, "buffers", str) for name in _of(description.get("buffers", {}), "buffers", dict).values()}
+    jobs = [*_of(description.get("jobs"), "jobs", list)]
+    while jobs:
+        job = _of(jobs.pop(), "jobs", dict)
+        out |= {_of(job[kind], f"jobs {kind}", str) for kind in ("words", "writes", "commands") if kind in job}
+        jobs += [job["start"]] if "start" in job else []
+    return out
+
+
+def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Mapping[str, RegisterMap],
+         ) -> Job:
+    kinds = [kind for kind in ("words", "writes", "commands") if kind in d]
+    if len(kinds) != 1 or d.get("block") not in maps:
+        raise ValueError(f"jobs: got block {d.get('block')!r} with {kinds}, allowed is one of "
+                         f"{', '.join(maps)} with one of words, writes, commands")
+    name, block = d[kinds[0]], d["block"]
+    data = files[name]
+    if len(data) % 4:
+        raise ValueError(f"{name}: got {len(data)} bytes, allowed is whole 32-bit words")
+    words = np.frombuffer(data, "<u4")
+    start = _job(d["start"], files, of, maps) if "start" in d else None
+    if kinds == ["words"]:
+        if len(words) != len(maps[block]):
+            raise ValueError(f"{name}: got {len(words)} words, allowed is {len(maps[block])} (block {block})")
+        return Job(block, words, start=start)
+    if kinds == ["commands"]:
+        writes = of.writes(words)
+    elif len(words) % 2:
+        raise ValueError(f"{name}: got {len(words)} words, allowed is (offset, value) pairs")
+    else:
+        writes = [(int(offset), int(value)) for offset, value in words.reshape(-1, 2)]
+    return replace(Job.from_writes(block, writes), start=start)
+
+
+def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
+    """The bytes of a file that lies in the folder itself and has the stated sha256."""
+    _plain(name, "file")
+    path = folder / name
+    if path.is_symlink() or not path.is_file():
+        raise ValueError(f"{name}: there is no such file in the folder")
+    data = path.read_bytes()
+    got = hashlib.sha256(data).hexdigest()
+    if name not in sums or sums[name] != got:
+        raise ValueError(f"{name}: got sha256 {got}, {DESCRIPTION} says {sums.get(name, 'nothing')}")
+    return data
+
+
+def _plain(name: str, what: str) -> None:
+    if not name or name != Path(name).name or "\\" in name or name in (".", "..", DESCRIPTION):
+        raise ValueError(f"{what}: got {name!r}, allowed is the plain name of a file inside the folder")
+
+
+def _of(value: Any, name: str, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}: got {value!r:.80}, allowed is {kind.__name__}")
+    return value
