@@ -1,0 +1,323 @@
+"""The ``npulab`` command.  Bad input exits 2 with one sentence; ``--json`` prints an object a line."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from npulab import store
+from npulab.capture import Capture, CaptureSet
+from npulab.compare import Comparison, check, diff
+from npulab.targets import target
+
+PACKAGE = Path(__file__).parent
+START = "0-start.ipynb"
+COPY = "npulab-notebooks"
+BYTES_SHOWN = 32
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    options, rest = _parser().parse_known_args(arguments)
+    if rest and options.run is not _lab:
+        _parser().error(f"got {rest[0]!r}, which {options.command} does not take")
+    try:
+        return int(options.run(options, rest) if options.run is _lab else options.run(options))
+    except (ValueError, LookupError, OSError) as error:
+        print(f"npulab: {_sentence(error)}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("npulab", description="Find out how an undocumented NPU works.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        command.add_argument("--json", action="store_true", help="one JSON object a line")
+        return command
+
+    def filters(command: argparse.ArgumentParser) -> None:
+        command.add_argument("--field", metavar="GLOB", help="only fields (or register.field) that match")
+        command.add_argument("--unknown", action="store_true", help="only bits nobody has named")
+        command.add_argument("--addresses", action="store_true", help="only fields that point into memory")
+
+    add("lab", _lab, "open JupyterLab on the notebooks; other options go to JupyterLab")
+    one = add("list", _list, "what captures there are")
+    one.add_argument("paths", nargs="*", default=["captures"], metavar="PATH")
+    one = add("show", _show, "one capture, decoded")
+    one.add_argument("path", metavar="PATH")
+    one.add_argument("--case", help="which case of a dump that holds several")
+    filters(one)
+    one = add("diff", _diff, "two captures (or two folders of them) by field, addresses apart")
+    one.add_argument("a", metavar="A")
+    one.add_argument("b", metavar="B", nargs="?", help="left out, A is a dump of two cases")
+    filters(one)
+    one = add("check", _check, "words and coefficients round-trip, output emulated against captured")
+    one.add_argument("paths", nargs="+", metavar="PATH")
+    one.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
+    one.add_argument("--chip", help="read every capture as one of this chip")
+    one.add_argument("--explain", action="store_true", help="say where and why")
+    one = add("import", _import, "a foreign dump into capture folders below DEST")
+    one.add_argument("path", metavar="PATH")
+    one.add_argument("dest", metavar="DEST")
+    one.add_argument("--name", help="of the case; NAME-<side> where the dump holds several")
+    one.add_argument("--source", help="where the dump is from, for the record")
+    one.add_argument("--chip", help="the chip it was taken on")
+    return parser
+
+
+# Commands
+
+
+def _lab(options: argparse.Namespace, rest: list[str]) -> int:
+    notebooks = _notebooks()
+    arguments = [f"--ServerApp.root_dir={notebooks}", f"--LabApp.default_url=/lab/tree/{START}",
+                 "--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        arguments.append("--allow-root")
+    if options.json:
+        print(json.dumps({"notebooks": str(notebooks), "arguments": [*arguments, *rest]}), flush=True)
+    from jupyterlab.labapp import main as jupyterlab
+
+    return int(jupyterlab([*arguments, *rest]) or 0)
+
+
+def _notebooks() -> Path:
+    """The checkout's notebooks, or those of the wheel copied out once."""
+    checkout = PACKAGE.parent / "notebooks"
+    if (checkout / START).exists():
+        return checkout
+    copy = Path.cwd() / COPY
+    if not copy.exists():
+        shutil.copytree(PACKAGE / "share", copy)
+        print(f"notebooks and captures copied to {copy}", file=sys.stderr)
+    return copy / "notebooks"
+
+
+def _list(options: argparse.Namespace) -> int:
+    captures = [capture for path in options.paths for capture in store.load_all(path)]
+    rows = [{"case": c.name, "target": c.target, "chip": c.chip, "provenance": c.provenance, "date": c.date,
+             "jobs": len(c.jobs), "buffers": ", ".join(c.buffers)} for c in captures]
+    return _print(options, rows, list(rows[0]) if rows else ["case"])
+
+
+def _show(options: argparse.Namespace) -> int:
+    capture = store.load(options.path, options.case)
+    if not options.json:
+        print(capture)
+        print("".join(f"{name} {text}\n" for name, text in (
+            ("source", capture.source), ("tool", capture.tool), ("date", capture.date)) if text), end="")
+    rows = [{"task": task, "block": block, "register": item.register, "field": item.name, "bits": item.bits,
+             "raw": int(raw), "value": item.text(raw), "evidence": item.evidence, "note": item.note}
+            for task, job in enumerate(capture.jobs) for block, item, raw in job.values(capture.maps)
+            if _wanted(options, item.register, item.name, item.automatic, item.address)]
+    if not options.json:
+        for row in rows:
+            row["raw"] = f"{row['raw']:#x}"
+    return _print(options, rows, ["task", "block", "register", "field", "bits", "raw", "value", "evidence",
+                                  "note"])
+
+
+def _diff(options: argparse.Namespace) -> int:
+    a, b = _two(options)
+    automatic = {item.name for one in (a, b) for capture in (one if isinstance(one, CaptureSet) else [one])
+                 for job in capture.jobs for _, item, _ in job.values(capture.maps) if item.automatic}
+    rows: list[dict[str, Any]] = diff(a, b).to_dict("records")  # type: ignore[assignment]
+    rows = [row for row in rows if _wanted(options, row["register"], row["field"],
+                                           row["field"] in automatic, row["address"])]
+    if options.json:
+        return _print(options, rows, [])
+    names = ["task", "block", "register", "field", *(n for n in (rows[0] if rows else ())
+                                                     if n in ("differs", "constant")), "a", "b"]
+    fields = [row for row in rows if not row["address"]]
+    addresses = [row for row in rows if row["address"]]
+    print(f"a {a!r}\nb {b!r}\n\n{len(fields)} fields differ{', addresses apart' if addresses else ''}")
+    _print(options, fields, names)
+    if addresses:
+        print(f"\n{len(addresses)} addresses differ")
+        _print(options, [{**row, "a": _hex(row["a"]), "b": _hex(row["b"])} for row in addresses], names)
+    return 0
+
+
+def _two(options: argparse.Namespace) -> tuple[Any, Any]:
+    sides = [store.load_all(path) for path in (options.a, options.b) if path is not None]
+    if len(sides) == 1:
+        if len(sides[0]) != 2:
+            raise ValueError(f"{options.a}: holds {len(sides[0])} captures, allowed without B is two")
+        return sides[0][0], sides[0][1]
+    for path, side in zip((options.a, options.b), sides, strict=True):
+        if not len(side):
+            raise ValueError(f"{path}: holds no capture")
+    if all(len(side) == 1 for side in sides):
+        return sides[0][0], sides[1][0]
+    return sides[0], sides[1]
+
+
+def _check(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    if options.jobs < 1:
+        raise ValueError(f"--jobs: got {options.jobs}, allowed is at least 1")
+    captures, broken = _captures(options.paths, options.chip)
+    with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else _Serial() as pool:
+        results = list(tqdm(pool.map(check, captures), total=len(captures), unit="capture", disable=None,
+                            leave=False))
+    rows = [_said(result) for result in results]
+    if options.json:
+        _print(options, rows, [])
+    else:
+        _print(options, rows, ["case", "target", "words", "coefficients", "compared", "mismatches", "verdict",
+                               "predicted"])
+        differ = sum(not result.ok for result in results)
+        print(f"{len(results)} captures, {differ} differ" + (f", {broken} unreadable" if broken else ""))
+    if options.explain and not options.json:
+        for result, capture in zip(results, captures, strict=True):
+            _explain(result, capture)
+    return 2 if broken else int(any(not result.ok for result in results))
+
+
+def _captures(paths: Iterable[str], chip: str | None) -> tuple[list[Capture], int]:
+    """Every capture under the paths and the number that could not be read, each told on stderr."""
+    captures, broken = [], 0
+    for path in map(Path, paths):
+        folders = store.case_folders(path) if path.is_dir() else []
+        for one in folders or [path]:
+            try:
+                found = list(store.load_all(one))
+                captures += [_on_chip(capture, chip) for capture in found]
+                if not found:
+                    raise ValueError(f"{one}: holds no capture")
+            except (ValueError, LookupError, OSError) as error:
+                print(f"npulab: {_sentence(error)}", file=sys.stderr)
+                broken += 1
+    return captures, broken
+
+
+def _on_chip(capture: Capture, chip: str | None) -> Capture:
+    return capture if chip is None else replace(capture, chip=chip, maps=target(capture.target).maps(chip))
+
+
+class _Serial:
+    """The map of an executor, in this process."""
+
+    map = staticmethod(map)
+
+    def __enter__(self) -> _Serial:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _said(result: Comparison) -> dict[str, Any]:
+    def same(equal: bool | None) -> str:
+        return "none" if equal is None else "equal" if equal else "differs"
+
+    row: dict[str, Any] = {
+        "case": result.case, "target": result.target, "words": same(result.words),
+        "coefficients": same(result.coefficients), "compared": result.compared,
+        "mismatches": result.mismatches, "verdict": result.verdict, "simulated": result.simulated,
+        "reason": result.reason, "predicted": ""}
+    if result.predicted is not None and result.verdict == "not executed":
+        row["predicted"] = _bytes(result.predicted)
+    return row
+
+
+def _explain(result: Comparison, capture: Capture) -> None:
+    print(f"\n{result.case}{' (simulated)' if result.simulated else ''}: {result.verdict}")
+    if result.reason:
+        print(f"  {result.reason}")
+    if result.predicted is None or result.captured is None:
+        return
+    print(f"  {target(capture.target).lift(capture).layer}, rule {target(capture.target).rule}")
+    if result.first is not None:
+        print(f"  first difference at (row, column, channel) {result.first}: predicted "
+              f"{result.predicted[result.first]}, captured {result.captured[result.first]}; largest {result.max}")
+        print(f"  predicted {_bytes(result.predicted)}\n  captured  {_bytes(result.captured)}")
+
+
+def _import(options: argparse.Namespace) -> int:
+    found = store.load_all(options.path)
+    if not len(found):
+        raise ValueError(f"{options.path}: holds no capture")
+    name = options.name or Path(options.path).stem
+    if Path(name).name != name:
+        raise ValueError(f"--name: got {name!r}, allowed is a plain folder name")
+    captures = {}
+    for capture in found:
+        case = f"{name}-{capture.name}" if len(found) > 1 else name
+        changed = _on_chip(capture, options.chip)
+        captures[Path(options.dest) / case] = replace(changed, name=case,
+                                                      source=options.source or capture.source)
+    written = store.save_all(captures)
+    rows = [{"case": path.name, "path": str(path)} for path in written]
+    if options.json:
+        return _print(options, rows, [])
+    for path in written:
+        print(path)
+    return 0
+
+
+# Printing
+
+
+def _wanted(options: argparse.Namespace, register: str, field: str, automatic: bool, address: bool) -> bool:
+    names = (field, f"{register}.{field}")
+    return (not options.field or any(fnmatch.fnmatchcase(name, options.field) for name in names)) \
+        and (automatic or not options.unknown) and (address or not options.addresses)
+
+
+def _print(options: argparse.Namespace, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> int:
+    if options.json:
+        for row in rows:
+            print(json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False))
+        return 0
+    cells = [list(names), *([_text(row.get(name)) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    for line in cells if rows else []:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return 0
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else " ".join(map(_text, value)) if isinstance(value, list) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinities; they go as text."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _hex(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_hex(one) for one in value]
+    return f"{value:#010x}" if isinstance(value, int) else value
+
+
+def _bytes(tensor: Any) -> str:
+    data = tensor.astype("u1").tobytes()
+    return data[:BYTES_SHOWN].hex(" ").upper() + (" ..." if len(data) > BYTES_SHOWN else "")
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
