@@ -176,12 +176,13 @@ def _check(options: argparse.Namespace) -> int:
     with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else _Serial() as pool:
         results = list(tqdm(pool.map(check, captures), total=len(captures), unit="capture", disable=None,
                             leave=False))
-    rows = [_said(result) for result in results]
+    rows = [{**_said(result), "provenance": capture.provenance}
+            for result, capture in zip(results, captures, strict=True)]
     if options.json:
         _print(options, rows, [])
     else:
-        _print(options, rows, ["case", "target", "words", "coefficients", "compared", "mismatches", "verdict",
-                               "predicted"])
+        _print(options, rows, ["case", "target", "provenance", "words", "coefficients", "compared",
+                               "mismatches", "verdict", "predicted"])
         differ = sum(not result.ok for result in results)
         print(f"{len(results)} captures, {differ} differ" + (f", {broken} unreadable" if broken else ""))
     if options.explain and not options.json:
