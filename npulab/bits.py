@@ -65,7 +65,7 @@ class Meaning:
                 raise ValueError(f"value {text!r}: got {operation!r}, allowed is {cls.GRAMMAR}")
             steps.append((operation, cls._number(words.pop(0), operation, text)))
         if kind == "f32" and steps:
-            raise ValueError(f"value {text!r}: f32 takes no arithmetic, allowed is {cls.GRAMMAR}")
+            raise ValueError(f"value {text!r}: got arithmetic on f32, allowed is {cls.GRAMMAR}")
         return cls(kind, tuple(steps))
 
     @classmethod
@@ -104,7 +104,7 @@ class Meaning:
         return out[()]
 
     def raw(self, value: Any) -> Any:
-        """Value to raw, elementwise and possibly negative or too wide; the caller checks the fit.
+        """Value to raw, elementwise and possibly negative or too wide; ``Field.raw`` checks the fit.
 
         Raises ValueError where no raw value gives this value.
         """
@@ -185,13 +185,7 @@ class Field:
 
         Raises ValueError where a raw value does not fit, naming register, field, got and allowed.
         """
-        raw = np.asarray(raw)
-        low, high = (-(1 << self.width - 1), 1 << self.width - 1) if self.meaning.kind == "signed" \
-            else (0, 1 << self.width)
-        if np.any(raw < low) or np.any(raw >= high):
-            got = raw[(raw < low) | (raw >= high)].flat[0]
-            raise ValueError(f"register {self.register} field {self.name}: got raw {int(got)}, "
-                             f"allowed is {low} to {high - 1} ({self.width} bits)")
+        raw = self._fitting(np.asarray(raw), 0)
         bits = raw.astype(np.int64).view(np.uint64) if raw.dtype.kind == "i" else raw.astype(np.uint64)
         for piece in self.pieces:
             run = (bits >> np.uint64(piece.at)).astype(np.uint32) & mask(piece.width)
@@ -219,10 +213,22 @@ class Field:
                                   f"is one of {', '.join(codes)}")
             return codes[value]
         try:
-            return self.meaning.raw(value)
+            raw = self.meaning.raw(value)
         except ValueError as error:
             raise ValueError(f"register {self.register} field {self.name}: got {value!r}, "
                              f"which {error}") from None
+        if self.meaning.kind == "signed":
+            half = 2 ** (self.width - 1)
+            return np.where(self._fitting(raw, -half) < 0, raw + 2 * half, raw)
+        return raw
+
+    def _fitting(self, raw: np.ndarray, low: int) -> np.ndarray:
+        high = low + 2 ** self.width
+        wrong = (raw < low) | (raw >= high)
+        if np.any(wrong):
+            raise ValueError(f"register {self.register} field {self.name}: got raw {int(raw[wrong].flat[0])}, "
+                             f"allowed is {low} to {high - 1} ({self.width} bits)")
+        return raw
 
 
 class Finding(NamedTuple):

@@ -1,0 +1,41 @@
+"""What several tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import npulab
+
+ROOT = Path(__file__).parents[1]
+CAPTURES = ROOT / "captures"
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def captures() -> npulab.CaptureSet:
+    """Every capture of the project."""
+    return npulab.load_all(CAPTURES)
+
+
+@pytest.fixture(scope="session")
+def vivante() -> npulab.Target:
+    return npulab.target("vivante")
+
+
+@pytest.fixture
+def dump() -> Path:
+    """The text dump that holds both update 4 captures."""
+    return shared("seeds/002_a8df49b9735cd1f4.txt")
+
+
+def shared(name: str) -> Path:
+    """A file of public captures that lies beside the checkout in CI; skips where it is missing."""
+    path = SHARED / name
+    if not path.exists():
+        if os.environ.get("CI") == "true" and SHARED.exists():
+            pytest.fail(f"{name} is missing from {SHARED}")
+        pytest.skip(f"public captures are not beside the checkout ({name})")
+    return path
