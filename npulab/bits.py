@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,7 +59,7 @@ class Meaning:
             return cls(kind, (), words[0].removeprefix("enum:"))
         if words and words[0] == "raw":
             words.pop(0)
-        steps = []
+        steps: list[tuple[str, int]] = []
         while words:
             operation = words.pop(0)
             if operation not in ("*", "+", ">>") or operation in dict(steps) or not words:
@@ -91,7 +92,7 @@ class Meaning:
             return np.asarray(raw, np.uint32).view(np.float32)[()]
         if not self.kind and not self.steps:
             return raw
-        out = np.asarray(raw).astype(np.int64)
+        out: Any = np.asarray(raw).astype(np.int64)
         if self.kind == "signed":
             out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
         for operation, number in self.steps:
@@ -173,7 +174,7 @@ class Field:
 
     def extract(self, words: np.ndarray) -> np.ndarray:
         """Raw values ``(...)`` of words ``(..., W) uint32``; uint64 where wider than a word."""
-        wide = np.uint32 if self.width <= WORD_BITS else np.uint64
+        wide: Any = np.uint32 if self.width <= WORD_BITS else np.uint64
         out = np.zeros(words.shape[:-1], wide)
         for piece in self.pieces:
             run = words[..., piece.word] >> np.uint32(piece.lsb) & mask(piece.width)
@@ -264,8 +265,9 @@ class RegisterMap:
 
     ``rows`` are mappings with the columns of the module's head (missing ones are blank; ``offset``
     and the numbers may be text).  Kept are the rows without a feature and those whose feature is in
-    ``features``; ``select`` gives the map of the same table for other features.  A dense map spans every word of its blocks from offset 0;
-    otherwise its words are its registers by offset, as a sparse register file wants it.
+    ``features``; ``select`` gives the map of the same table for other features.  A dense map spans
+    every word of its blocks from offset 0; otherwise its words are its registers by offset, as a
+    sparse register file wants it.
 
     Words are ``(..., W) uint32``.  Values are arrays ``(...)``, plain numbers where words are 1-D;
     keys are field names, with ``register.`` (and ``block.``) in front where a name is not unique.
@@ -328,7 +330,7 @@ class RegisterMap:
         for name, width in members:
             if lsb + width > WORD_BITS:
                 word, lsb = word + 1, 0
-            rows.append(dict(block=block, offset=word * WORD_BYTES, field=name, lsb=lsb, width=width))
+            rows.append({"block": block, "offset": word * WORD_BYTES, "field": name, "lsb": lsb, "width": width})
             word, lsb = (word + 1, 0) if lsb + width == WORD_BITS else (word, lsb + width)
         return cls(rows)
 
@@ -460,7 +462,7 @@ def _normal(row: Mapping[str, Any]) -> dict[str, Any]:
     if unknown or missing:
         raise ValueError(f"register map: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}"
                          if unknown else f"register map: column {missing[0]!r} is missing")
-    out = {name: "" if row.get(name) is None else str(row[name]).strip() for name in COLUMNS}
+    out: dict[str, Any] = {name: "" if row.get(name) is None else str(row[name]).strip() for name in COLUMNS}
     for name in ("offset", "lsb", "width", "at", "align"):
         try:
             out[name] = int(out[name], 0) if out[name] else None
@@ -524,14 +526,15 @@ def _build(rows: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, int
 
 
 def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, int, str]],
-           labels: Sequence[str], index: Mapping[tuple[str, int], int], enums: Mapping[str, Mapping[int, str]]) -> Field:
+           labels: Sequence[str], index: Mapping[tuple[str, int], int],
+           enums: Mapping[str, Mapping[int, str]]) -> Field:
     pieces = tuple(sorted((Piece(index[row["block"], row["offset"]], row["lsb"], row["width"],
                                  row["at"] or 0) for row in group), key=lambda piece: piece.at))
     first = min(group, key=lambda row: row["at"] or 0)
     word = pieces[0].word
     name = first["field"] or f"{labels[word]}_{first['lsb']}_{first['width']}"
     where = f"register map, register {registers[word][2]} field {name}"
-    for a, b in zip(pieces, pieces[1:], strict=False):
+    for a, b in pairwise(pieces):
         if a.at + a.width > b.at:
             raise ValueError(f"{where}: its pieces at {a.at} (width {a.width}) and {b.at} overlap")
     try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from npulab.capture import Capture, CaptureSet, Job
 from npulab.emulate import emulate
+from npulab.target import Target
 from npulab.targets import target
 
 if TYPE_CHECKING:
@@ -61,24 +62,26 @@ def check(capture: Capture) -> Comparison:
     """
     of = target(capture.target)
     words = all(_same_words(job, capture) for job in capture.jobs)
-    coefficients, reasons = None, []
-    if "coefficients" in capture.buffers:
-        try:
-            coefficients = of.recode(capture) == capture.buffers["coefficients"]
-        except ValueError as error:
-            coefficients = False
-            reasons.append(str(error))
-    head = (capture.name, capture.target, capture.simulated, words, coefficients)
+    coefficients, reasons = _same_coefficients(of, capture)
+    said = Comparison(capture.name, capture.target, capture.simulated, words, coefficients, "differs")
     try:
         layer, x, output = of.lift(capture)
         if x is None or output is None:
             missing = [name for name, tensor in (("input", x), ("output", output)) if tensor is None]
-            return Comparison(*head, "nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
-        predicted = emulate(layer, x, of.rule)
+            return replace(said, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
+        said = _compared(said, emulate(layer, x, of.rule), output, layer.output_q.zero_point)
     except ValueError as error:
-        reasons += [] if str(error) in reasons else [str(error)]
-        return Comparison(*head, "differs", reason="; ".join(reasons))
-    return _compared(head, predicted, output, layer.output_q.zero_point, reasons)
+        reasons.append(str(error))
+    return replace(said, reason="; ".join(dict.fromkeys([*reasons, *filter(None, [said.reason])])))
+
+
+def _same_coefficients(of: Target, capture: Capture) -> tuple[bool | None, list[str]]:
+    if "coefficients" not in capture.buffers:
+        return None, []
+    try:
+        return of.recode(capture) == capture.buffers["coefficients"], []
+    except ValueError as error:
+        return False, [str(error)]
 
 
 def _same_words(job: Job, capture: Capture) -> bool:
@@ -90,19 +93,20 @@ def _same_words(job: Job, capture: Capture) -> bool:
     return same and (job.start is None or _same_words(job.start, capture))
 
 
-def _compared(head: tuple[Any, ...], predicted: np.ndarray, output: np.ndarray, zero_point: int,
-              reasons: list[str]) -> Comparison:
+def _compared(said: Comparison, predicted: np.ndarray, output: np.ndarray, zero_point: int) -> Comparison:
     if predicted.shape != output.shape:
-        return Comparison(*head, "differs", reason=f"predicted shape {predicted.shape}, captured {output.shape}")
+        return replace(said, reason=f"predicted shape {predicted.shape}, captured {output.shape}")
     difference = np.abs(predicted.astype(np.int64) - output.astype(np.int64))
     wrong = np.argwhere(difference)
-    verdict = "equal" if len(wrong) == 0 else "differs"
-    if len(wrong) and np.all(output == zero_point):
-        verdict = "not executed"
-        reasons = [*reasons, f"every output is the zero point {zero_point}, as before the job ran"]
-    first = tuple(int(n) for n in wrong[0]) if len(wrong) else None
-    return Comparison(*head, verdict, predicted.size, len(wrong), first, int(difference.max(initial=0)),
-                      predicted, output, "; ".join(reasons))
+    said = replace(said, compared=predicted.size, mismatches=len(wrong), max=int(difference.max(initial=0)),
+                   predicted=predicted, captured=output)
+    if not len(wrong):
+        return replace(said, verdict="equal")
+    said = replace(said, first=tuple(int(n) for n in wrong[0]))
+    if not np.all(output == zero_point):
+        return said
+    return replace(said, verdict="not executed",
+                   reason=f"every output is the zero point {zero_point}, as before the job ran")
 
 
 def diff(a: Any, b: Any) -> pd.DataFrame:

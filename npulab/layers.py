@@ -10,6 +10,7 @@ import numpy as np
 from npulab.quant import QuantParams
 
 ACTIVATIONS = (None, "relu", "relu6", "relu_n1_to_1")
+UNIT = QuantParams(1.0)
 Pair = tuple[int, int]
 
 
@@ -34,9 +35,9 @@ class Conv2D:
     dilation: Pair = (1, 1)
     depthwise: bool = False
     activation: str | None = None
-    input_q: QuantParams = QuantParams(1.0)
-    weight_q: QuantParams = QuantParams(1.0)
-    output_q: QuantParams = QuantParams(1.0)
+    input_q: QuantParams = UNIT
+    weight_q: QuantParams = UNIT
+    output_q: QuantParams = UNIT
     habits: frozenset[str] = field(default=frozenset(), repr=False)
 
     def __post_init__(self) -> None:

@@ -147,8 +147,9 @@ class TFLiteReference:
         return shift_right(high, np.maximum(right_shift, 0), "half-away")
 
 
-RULES: dict[str, Rule] = {rule.name: rule for rule in (
-    TFLiteReference(), *(Mantissa(bits, rounding) for bits in (15, 23) for rounding in ROUNDINGS))}
+_KNOWN: tuple[Rule, ...] = (
+    TFLiteReference(), *(Mantissa(bits, rounding) for bits in (15, 23) for rounding in ROUNDINGS))
+RULES = {rule.name: rule for rule in _KNOWN}
 
 
 def rule(name: str | Rule) -> Rule:

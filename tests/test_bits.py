@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from conftest import shared
 
 from npulab.bits import Meaning, RegisterMap, read_table
 

@@ -43,7 +43,8 @@ def _load(name: str, local: Path) -> Target:
     elif name in _folders(local):
         spec = importlib.util.spec_from_file_location(f"{LOCAL}.{name}", local / name / "__init__.py",
                                                       submodule_search_locations=[str(local / name)])
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     else:

@@ -1,11 +1,10 @@
 """VeriSilicon NN engine (VIPNano-QI and relatives): facts in the tables beside this file."""
 
 from npulab.target import Importer, Target, read_sources
-from npulab.targets.vivante import dump
+from npulab.targets.vivante import dump, simulate
 from npulab.targets.vivante.commands import writes
 from npulab.targets.vivante.facts import CHIPS, HERE, TABLES
 from npulab.targets.vivante.lowering import MULTIPLIER, explain, lift, lower, recode
-from npulab.targets.vivante.simulate import simulate
 
 TARGET = Target(
     name="vivante",
@@ -15,7 +14,7 @@ TARGET = Target(
     rule=MULTIPLIER.name,
     lift=lift,
     lower=lower,
-    simulate=simulate,
+    simulate=simulate.simulate,
     recode=recode,
     explain=explain,
     writes=writes,

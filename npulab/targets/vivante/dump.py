@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,8 +54,7 @@ def read(path: Path) -> dict[str, Capture]:
     out = {}
     for stem, date, side in _sides(path, lines):
         name, provenance = SIDES.get(stem, (stem, "board"))
-        capture = _capture(path, name, side)
-        out[name] = Capture(**{**capture, "provenance": provenance, "date": date or "", "tool": stem})
+        out[name] = replace(_capture(path, name, side), provenance=provenance, date=date or "", tool=stem)
     return out
 
 
@@ -76,7 +76,7 @@ def _sides(path: Path, lines: list[Line]) -> Iterator[tuple[str, str | None, lis
         yield Path(head.group(1)).stem, head.group(2), body
 
 
-def _capture(path: Path, side: str, lines: list[Line]) -> dict[str, object]:
+def _capture(path: Path, side: str, lines: list[Line]) -> Capture:
     """What one side of the dump records."""
     body = iter([line for line in lines if line.text.strip()])
     for line in body:
@@ -96,13 +96,13 @@ def _capture(path: Path, side: str, lines: list[Line]) -> dict[str, object]:
     for _, item, raw in start.values(registers):
         if item.name == "NN_INST_ADDR":
             addresses["nn"] = int(item.value(raw))
-    return {"name": side, "target": "vivante", "chip": USUAL_CHIP, "jobs": (Job("NN", nn, start=start),),
-            "buffers": {"commands": words.astype("<u4").tobytes(), **buffers}, "addresses": addresses,
-            "source": path.name, "maps": registers}
+    buffers = {"commands": words.astype("<u4").tobytes(), **buffers}
+    return Capture(side, "vivante", USUAL_CHIP, (Job("NN", nn, start=start),), buffers, addresses,
+                   source=path.name, maps=registers)
 
 
 def _commands(path: Path, side: str, body: Iterator[Line]) -> np.ndarray:
-    words = []
+    words: list[int] = []
     for line in body:
         if line.text.strip() == "}":
             return np.array(words, np.uint32)

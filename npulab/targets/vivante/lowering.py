@@ -11,7 +11,7 @@ import numpy as np
 from npulab.capture import Capture, Job
 from npulab.layers import Conv2D
 from npulab.quant import Mantissa, QuantParams
-from npulab.target import Lifted
+from npulab.target import Item, Lifted
 from npulab.targets.vivante import coefficients
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
 from npulab.targets.vivante.commands import start_commands, writes
@@ -110,7 +110,7 @@ def recode(capture: Capture) -> bytes:
     return coefficients.encode(coefficients.decode(_buffer(capture, "coefficients"), geometry), geometry)
 
 
-def explain(capture: Capture) -> list[coefficients.Item]:
+def explain(capture: Capture) -> list[Item]:
     """Every bit of the coefficient buffer, as items in order."""
     geometry = geometry_of(capture.values, _plain_chip(capture.chip))
     return list(coefficients.walk(_buffer(capture, "coefficients"), geometry))
@@ -271,7 +271,12 @@ def _fields(layer: Conv2D, low: Lowered, facts: Mapping[str, int], habits: set[s
 
 
 def _multiplier(layer: Conv2D) -> tuple[int, int]:
-    multiplier, shift = MULTIPLIER.multiplier(layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale)
+    return _multiplier_of(*(q.scale for q in (layer.input_q, layer.weight_q, layer.output_q)))
+
+
+def _multiplier_of(*scales: Any) -> tuple[int, int]:
+    """(multiplier, right shift) of input, weight and output scale."""
+    multiplier, shift = MULTIPLIER.multiplier(*scales)
     return int(multiplier), int(shift)
 
 
@@ -437,9 +442,9 @@ def _is_depthwise(weights: np.ndarray, zero: int) -> bool:
 def _quantization(v: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, QuantParams]:
     """The known scales if they give these words, else all of the scale in the weights."""
     want = LEADING_ONE + v["post_multiplier"], v["post_shift"]
-    scales = [known.get(name) for name in ("input_scale", "weight_scale", "output_scale")]
+    scales: list[Any] = [known.get(name) for name in ("input_scale", "weight_scale", "output_scale")]
     if not all(isinstance(scale, float) and scale > 0 for scale in scales) \
-            or tuple(int(n) for n in MULTIPLIER.multiplier(*scales)) != want:
+            or _multiplier_of(*scales) != want:
         scales = [1.0, want[0] / 2.0 ** want[1], 1.0]
     zeros = v["in_image_border_const"], v["coef_zero_point"], v["out_zero_point"]
     return {name: QuantParams(scale, zero) for name, scale, zero

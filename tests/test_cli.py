@@ -1,0 +1,165 @@
+"""The npulab command: what it prints, what it refuses, and that refusing writes nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CAPTURES
+
+from npulab import cli
+
+MESA, VENDOR = (str(CAPTURES / "vivante" / f"update4-{side}") for side in ("mesa", "vendor"))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command: (exit status, lines on stdout, stderr)."""
+    def command(*arguments: object) -> tuple[int, list[str], str]:
+        status = cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out.splitlines(), err
+    return command
+
+
+def test_check_of_all_captures(run: Any) -> None:
+    status, lines, _ = run("check", CAPTURES)
+    assert status == 0
+    assert lines[-1] == "8 captures, 0 differ"
+    update4 = [line.split("  ") for line in lines if line.startswith("update4-")]
+    assert all(line[-1] == "BC 28 BA FF B2 91 82 97 91" for line in update4)
+
+
+def test_check_as_json(run: Any) -> None:
+    status, lines, _ = run("check", CAPTURES, "--json", "--jobs", 2)
+    rows = [json.loads(line) for line in lines]
+    assert status == 0
+    assert {"case", "target", "words", "coefficients", "compared", "mismatches", "verdict"} <= set(rows[0])
+    assert {row["case"]: row["verdict"] for row in rows if "update4" in row["case"]} \
+        == {"sim-update4": "equal", "update4-mesa": "not executed", "update4-vendor": "not executed"}
+    assert all(row["simulated"] == row["case"].startswith("sim-") for row in rows)
+
+
+def test_check_exits_1_where_one_differs(run: Any, tmp_path: Path) -> None:
+    import npulab
+
+    capture = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    npulab.save(capture.with_fields(post_shift=8), tmp_path / "bad")
+    status, lines, _ = run("check", CAPTURES, tmp_path, "--explain")
+    assert status == 1
+    assert "9 captures, 1 differ" in lines
+    assert any("first difference at (row, column, channel)" in line for line in lines)
+
+
+def test_check_goes_on_past_a_broken_capture(run: Any, tmp_path: Path) -> None:
+    shutil.copytree(MESA, tmp_path / "a")
+    shutil.copytree(VENDOR, tmp_path / "b")
+    (tmp_path / "a" / "nn.bin").write_bytes(b"")
+    status, lines, err = run("check", tmp_path)
+    assert status == 2
+    assert lines[-1] == "1 captures, 0 differ, 1 unreadable"
+    assert err.count("\n") == 1
+    assert err.startswith(f"npulab: {tmp_path / 'a' / 'capture.json'}: nn.bin: got sha256")
+
+
+def test_diff_sets_addresses_apart(run: Any) -> None:
+    status, lines, _ = run("diff", MESA, VENDOR)
+    assert status == 0
+    before, after = lines[:lines.index("4 addresses differ")], lines[lines.index("4 addresses differ"):]
+    assert not [line for line in before if " NN " in line]
+    assert len([line for line in after if " NN " in line]) == 3
+
+
+@pytest.mark.parametrize(("option", "fields"), [
+    (["--addresses"], 4), (["--field", "*image_address"], 2), (["--field", "GL.*"], 1), (["--unknown"], 0)])
+def test_diff_filters(run: Any, option: list[str], fields: int) -> None:
+    _, lines, _ = run("diff", MESA, VENDOR, "--json", *option)
+    assert len(lines) == fields
+    assert all({"task", "block", "register", "field", "a", "b", "address"} <= set(json.loads(line)) for line in lines)
+
+
+def test_diff_of_two_folders(run: Any) -> None:
+    status, lines, _ = run("diff", CAPTURES, CAPTURES, "--field", "post_shift")
+    assert status == 0
+    assert any("sometimes" in line for line in lines)
+
+
+def test_show_one_field(run: Any) -> None:
+    status, lines, _ = run("show", MESA, "--field", "post_multiplier")
+    assert status == 0
+    assert lines[-1].split()[3:9] == ["post_multiplier", "2[26]", "15[27:22]", "17[31:24]", "0x30be", "12478"]
+
+
+def test_show_json_accounts_for_every_nn_bit(run: Any) -> None:
+    _, lines, _ = run("show", MESA, "--json")
+    rows = [json.loads(line) for line in lines]
+    bits = [piece for row in rows if row["block"] == "NN" for piece in row["bits"].split()]
+    spans = [piece.split("[")[1].rstrip("]").split(":") for piece in bits]
+    assert sum(int(span[0]) - int(span[-1]) + 1 for span in spans) == 34 * 32
+    assert next(row["value"] for row in rows if row["field"] == "further4") == "inf"
+
+
+def test_list(run: Any) -> None:
+    _, lines, _ = run("list", CAPTURES)
+    assert [line.split()[0] for line in lines[1:]] == [json.loads(line)["case"]
+                                                       for line in run("list", CAPTURES, "--json")[1]]
+    assert all("simulated" in line for line in lines if line.startswith("sim-"))
+
+
+def test_import_of_both_sides(run: Any, dump: Path, tmp_path: Path) -> None:
+    status, lines, _ = run("import", dump, tmp_path, "--name", "update4", "--source",
+                           "Etnaviv NPU update 4, blog post of 7 August 2023")
+    assert status == 0
+    assert lines == [str(tmp_path / "update4-mesa"), str(tmp_path / "update4-vendor")]
+    for name in ("update4-mesa", "update4-vendor"):
+        for path in (CAPTURES / "vivante" / name).iterdir():
+            assert (tmp_path / name / path.name).read_bytes() == path.read_bytes()
+
+
+def test_import_refuses_to_overwrite(run: Any, dump: Path, tmp_path: Path) -> None:
+    (tmp_path / "update4-vendor").mkdir()
+    status, lines, err = run("import", dump, tmp_path, "--name", "update4")
+    assert (status, lines) == (2, [])
+    assert err == f"npulab: {tmp_path / 'update4-vendor'}: is there already\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["update4-vendor"]
+
+
+def test_dump_of_two_sides_is_diffed_alone(run: Any, dump: Path) -> None:
+    assert len(run("diff", dump, "--json")[1]) == 7
+    assert run("show", dump, "--case", "vendor")[0] == 0
+    status, _, err = run("show", dump)
+    assert (status, err.split(": ", 2)[2]) == (2, "got case None, it holds mesa, vendor\n")
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["show", "nowhere"], "nowhere: there is no such file or folder"),
+    (["show", MESA, "--case", "x"], "got case 'x', it holds update4-mesa"),
+    (["check", "nowhere"], "nowhere: there is no such file or folder"),
+    (["check", MESA, "--jobs", "0"], "--jobs: got 0, allowed is at least 1"),
+    (["check", MESA, "--chip", "x"], "chip: got 'x', target vivante knows vipnano-qi-a311d"),
+    (["diff", MESA], "holds 1 captures, allowed without B is two"),
+    (["import", MESA, "/tmp", "--name", "a/b"], "--name: got 'a/b', allowed is a plain folder name"),
+    (["list", "nowhere"], "nowhere: there is no such file or folder")])
+def test_bad_input_is_one_sentence(run: Any, arguments: list[str], words: str) -> None:
+    status, _, err = run(*arguments)
+    assert status == 2
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_unknown_option_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["list", "--colour"])
+    assert stop.value.code == 2
+    assert "got '--colour', which list does not take" in capsys.readouterr().err
+
+
+def test_command_is_installed() -> None:
+    done = subprocess.run([sys.executable, "-m", "npulab.cli", "list", str(CAPTURES), "--json"],
+                          capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 8

@@ -1,0 +1,161 @@
+"""Case folders: round trip, integrity, all or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import CAPTURES
+
+import npulab
+from npulab import store
+from npulab.capture import Job
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Path:
+    """A copy of a case folder that a test may break."""
+    return Path(shutil.copytree(CAPTURES / "vivante" / "update4-mesa", tmp_path / "case"))
+
+
+def edit(case: Path, **changes: Any) -> None:
+    path = case / "capture.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_every_capture_saves_as_the_same_bytes(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    for capture in captures:
+        folder = npulab.save(capture, tmp_path / capture.name)
+        assert npulab.load(folder) == capture
+        for path in (CAPTURES / "vivante" / capture.name).iterdir():
+            assert (folder / path.name).read_bytes() == path.read_bytes(), path
+
+
+def test_every_bin_file_is_what_json_says(captures: npulab.CaptureSet) -> None:
+    for folder in store.case_folders(CAPTURES):
+        sums = json.loads((folder / "capture.json").read_text())["sha256"]
+        files = [path for path in folder.iterdir() if path.suffix == ".bin"]
+        assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files} == sums
+
+
+def test_saving_refuses_a_folder_that_is_there(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError, match=r"is there already$"):
+        npulab.save(captures[0], tmp_path)
+
+
+def test_save_all_writes_all_or_nothing(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    bad = captures[1].with_buffers(**{"../out": b""})
+    with pytest.raises(ValueError, match=r"buffer '../out': got '../out.bin', allowed is the plain name"):
+        store.save_all({tmp_path / "a": captures[0], tmp_path / "b": bad})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_write_leaves_nothing(captures: npulab.CaptureSet, tmp_path: Path,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Path.write_bytes
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: whole(path, data) if "nn" in path.name
+                        else (_ for _ in ()).throw(OSError(28, "No space left on device", str(path))))
+    with pytest.raises(OSError, match="No space left"):
+        npulab.save(captures[0], tmp_path / "case")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_jobs_of_register_writes_round_trip(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    writes = ((0x3930, 0x10), (0x10A0, 64), (0x3930, 0x20), (0x7000, 5))
+    capture = replace(captures["update4-mesa"], jobs=(Job.from_writes("STATE", writes),
+                                                      captures["update4-mesa"].jobs[0]))
+    again = npulab.load(npulab.save(replace(capture, name="two"), tmp_path / "two"))
+    assert again.jobs[0].writes == writes
+    assert again.jobs[0].words.tolist() == [0x20, 64, 5]
+    assert again == replace(capture, name="two")
+    assert set(again.fields.task) == {0, 1}
+    assert again.fields[again.fields.register == "0x7000"].raw.tolist() == [5]
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"buffers": {"input": "../escape.bin"}}, "got '../escape.bin', allowed is the plain name of a file inside"),
+    ({"buffers": {"input": "/etc/hostname"}}, "got '/etc/hostname', allowed is the plain name"),
+    ({"buffers": {"input": "capture.json"}}, "got 'capture.json', allowed is the plain name"),
+    ({"buffers": {"input": "gone.bin"}}, "gone.bin: there is no such file in the folder"),
+    ({"buffers": {"input": 7}}, "buffers: got 7, allowed is str"), ({"buffers": []}, r"buffers: got \[\], allowed"),
+    ({"format": 2}, "format: got 2, allowed is 1"), ({"target": "tpu"}, "target: got 'tpu', allowed is one of"),
+    ({"chip": "x"}, "chip: got 'x', target vivante knows"), ({"chip": None}, "chip: got None, allowed is str"),
+    ({"provenance": "dream"}, "got provenance 'dream', allowed is one of"), ({"jobs": []}, "jobs: got none"),
+    ({"jobs": [{"block": "NN"}]}, r"got block 'NN' with \[\], allowed is one of NN, STATE with one of words"),
+    ({"jobs": [{"block": "XX", "words": "nn.bin"}]}, "got block 'XX'"), ({"jobs": None}, "jobs: got None"),
+    ({"jobs": [{"block": "NN", "words": "input.bin"}]}, r"input.bin: got 16 words, allowed is 34 \(block NN\)"),
+    ({"jobs": [{"block": "NN", "words": "output.bin"}]}, "output.bin: got 9 bytes, allowed is whole 32-bit words"),
+    ({"addresses": {"input": "here"}}, "invalid literal"), ({"sha256": {}}, "capture.json says nothing")])
+def test_broken_description(case: Path, changes: dict[str, Any], words: str) -> None:
+    (case.parent / "escape.bin").write_bytes(b"x")
+    edit(case, **changes)
+    with pytest.raises((ValueError, LookupError), match=words) as error:
+        npulab.load(case)
+    assert str(case) in str(error.value)
+
+
+def test_file_that_was_changed(case: Path) -> None:
+    data = bytearray((case / "input.bin").read_bytes())
+    data[3] ^= 1
+    (case / "input.bin").write_bytes(data)
+    with pytest.raises(ValueError, match=r"input.bin: got sha256 [0-9a-f]{64}, capture.json says [0-9a-f]{64}$"):
+        npulab.load(case)
+
+
+def test_link_out_of_the_folder(case: Path) -> None:
+    (case / "input.bin").rename(case.parent / "elsewhere.bin")
+    (case / "input.bin").symlink_to(case.parent / "elsewhere.bin")
+    with pytest.raises(ValueError, match=r"input.bin: there is no such file in the folder"):
+        npulab.load(case)
+
+
+def test_description_that_is_no_json(case: Path) -> None:
+    (case / "capture.json").write_text("{")
+    with pytest.raises(ValueError, match=r"capture.json: is not JSON"):
+        npulab.load(case)
+    (case / "capture.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"the description: got \[\], allowed is dict"):
+        npulab.load(case)
+
+
+def test_path_that_is_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such file or folder"):
+        npulab.load(tmp_path / "none")
+    (tmp_path / "poem.txt").write_text("roses are red")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no target recognises this file; known are vivante: text dump"):
+        npulab.load(tmp_path / "poem.txt")
+    with pytest.raises(LookupError, match="got case None, it holds no capture"):
+        npulab.load(tmp_path / "empty")
+
+
+def test_several_cases_are_named(captures: npulab.CaptureSet) -> None:
+    with pytest.raises(LookupError, match="got case 'x', it holds sim-1x1, "):
+        npulab.load(CAPTURES, "x")
+    assert npulab.load(CAPTURES, "sim-1x1") == captures["sim-1x1"]
+
+
+def test_capture_set_by_number_and_name(captures: npulab.CaptureSet) -> None:
+    assert captures.words.shape == (len(captures), 34)
+    assert captures["update4-mesa"].words.dtype == np.uint32
+    assert captures._ipython_key_completions_() == captures.names
+    assert captures.table.case.tolist() == captures.names
+    with pytest.raises(LookupError, match="got case 'x', there are sim-1x1"):
+        _ = captures["x"]
+
+
+def test_words_cannot_be_changed_in_place(captures: npulab.CaptureSet) -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        captures[0].words[0] = 1
+
+
+def test_simulated_is_said_wherever_a_capture_is_shown(captures: npulab.CaptureSet) -> None:
+    for capture in captures:
+        for text in (repr(capture), capture._repr_html_(), repr(npulab.check(capture))):
+            assert ("simulated" in text) == capture.simulated
