@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from npulab.capture import Capture, CaptureSet
-from npulab.compare import Comparison, check, diff
+from npulab.compare import Comparison, check, diff, explain
 from npulab.emulate import emulate
 from npulab.layers import Conv2D
 from npulab.quant import QuantParams
@@ -17,5 +19,20 @@ from npulab.target import Target
 from npulab.targets import target, targets
 
 __version__ = "0.1.0"
-__all__ = ["Capture", "CaptureSet", "Comparison", "Conv2D", "QuantParams", "Target", "check", "diff",
-           "emulate", "load", "load_all", "save", "target", "targets"]
+__all__ = ["Capture", "CaptureSet", "Comparison", "Conv2D", "QuantParams", "RegisterView", "Target", "check",
+           "diff", "emulate", "explain", "load", "load_all", "output_difference", "save", "target", "targets"]
+
+# What draws is loaded when it is asked for, so that the package starts light.
+_DRAWING = {"RegisterView": "npulab.widgets", "output_difference": "npulab.view"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DRAWING:
+        raise AttributeError(f"module 'npulab' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_DRAWING[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,7 +9,7 @@ import numpy as np
 
 from npulab.capture import Capture, CaptureSet, Job
 from npulab.emulate import emulate
-from npulab.target import Target
+from npulab.target import NotYet, Target
 from npulab.targets import target
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def check(capture: Capture) -> Comparison:
             missing = [name for name, tensor in (("input", x), ("output", output)) if tensor is None]
             return replace(said, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
         said = _compared(said, emulate(layer, x, of.rule), output, layer.output_q.zero_point)
+    except NotYet as error:
+        said = replace(said, verdict="nothing to compare", reason=str(error))
     except ValueError as error:
         reasons.append(str(error))
     return replace(said, reason="; ".join(dict.fromkeys([*reasons, *filter(None, [said.reason])])))
@@ -80,6 +82,8 @@ def _same_coefficients(of: Target, capture: Capture) -> tuple[bool | None, list[
         return None, []
     try:
         return of.recode(capture) == capture.buffers["coefficients"], []
+    except NotYet as error:
+        return None, [str(error)]
     except ValueError as error:
         return False, [str(error)]
 
@@ -107,6 +111,18 @@ def _compared(said: Comparison, predicted: np.ndarray, output: np.ndarray, zero_
         return said
     return replace(said, verdict="not executed",
                    reason=f"every output is the zero point {zero_point}, as before the job ran")
+
+
+def explain(capture: Capture) -> pd.DataFrame:
+    """Every run of bits of the coefficient buffer: byte, bits, kind, core, channel, plane, row, column,
+    value, weights (how many the item stands for); raises ValueError where a byte cannot be explained."""
+    import pandas as pd
+
+    items = [(item.bit // 8, item.bits, item.kind, item.core, item.channel, item.plane, item.row, item.column,
+              item.value, item.weights) for item in target(capture.target).explain(capture)]
+    frame = pd.DataFrame(items, columns=["byte", "bits", "kind", "core", "channel", "plane", "row", "column",
+                                         "value", "weights"])
+    return frame.astype({name: "Int64" for name in ("core", "channel", "plane", "row", "column")})
 
 
 def diff(a: Any, b: Any) -> pd.DataFrame:

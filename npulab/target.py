@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from npulab.layers import Conv2D
 
 Features = Mapping[str, int]
+
+
+class NotYet(ValueError):
+    """A target does not cover this step so far."""
 
 
 class Hang(Exception):
@@ -57,9 +61,15 @@ class Importer:
     read: Callable[[Path], Mapping[str, Capture]]
 
 
+def _not_yet(what: str) -> Callable[..., Any]:
+    def refuse(*_: object, **__: object) -> Any:
+        raise NotYet(f"this target does not {what} yet")
+    return refuse
+
+
 @dataclass(frozen=True)
 class Target:
-    """One NPU family.
+    """One NPU family, as far as it is understood: steps left out raise ``NotYet``.
 
     ``chips`` maps a chip to its features (name to number), the first chip being the usual one;
     ``tables`` are the register maps by block, the first one that of the parameter block; ``rule`` is
@@ -73,13 +83,13 @@ class Target:
     title: str
     chips: Mapping[str, Features]
     tables: Mapping[str, RegisterMap]
-    rule: str
-    lift: Callable[[Capture], Lifted]
-    lower: Callable[..., Capture]
-    simulate: Callable[[Capture], bytes]
-    recode: Callable[[Capture], bytes]
-    explain: Callable[[Capture], list[Item]]
-    writes: Callable[[np.ndarray], Sequence[tuple[int, int]]]
+    rule: str = "tflite-reference"
+    lift: Callable[[Capture], Lifted] = _not_yet("lift captures to layers")
+    lower: Callable[..., Capture] = _not_yet("lower layers to captures")
+    simulate: Callable[[Capture], bytes] = _not_yet("simulate captures")
+    recode: Callable[[Capture], bytes] = _not_yet("decode coefficients")
+    explain: Callable[[Capture], list[Item]] = _not_yet("explain coefficients")
+    writes: Callable[[np.ndarray], Sequence[tuple[int, int]]] = _not_yet("read command streams")
     importers: tuple[Importer, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
