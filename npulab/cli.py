@@ -32,12 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and options.run is not _lab:
         _parser().error(f"got {rest[0]!r}, which {options.command} does not take")
     try:
-        return int(options.run(options, rest) if options.run is _lab else options.run(options))
+        status = int(options.run(options, rest) if options.run is _lab else options.run(options))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # who reads our output has seen enough; nothing more may be written at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, LookupError, OSError) as error:
         print(f"npulab: {_sentence(error)}", file=sys.stderr)
         return 2
-    except BrokenPipeError:
-        return 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ import numpy as np
 
 from npulab.capture import Capture, CaptureSet, Job
 from npulab.emulate import emulate
-from npulab.target import NotYet, Target
+from npulab.target import Target, Unanswerable
 from npulab.targets import target
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ def check(capture: Capture) -> Comparison:
         if x is None or output is None:
             missing = [name for name, tensor in (("input", x), ("output", output)) if tensor is None]
             return replace(said, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
-        said = _compared(said, emulate(layer, x, of.rule), output, layer.output_q.zero_point)
-    except NotYet as error:
+        rule = of.rule_of(capture) if of.rule_of else of.rule
+        said = _compared(said, emulate(layer, x, rule), output, layer.output_q.zero_point)
+    except Unanswerable as error:
         said = replace(said, verdict="nothing to compare", reason=str(error))
     except ValueError as error:
         reasons.append(str(error))
@@ -82,7 +83,7 @@ def _same_coefficients(of: Target, capture: Capture) -> tuple[bool | None, list[
         return None, []
     try:
         return of.recode(capture) == capture.buffers["coefficients"], []
-    except NotYet as error:
+    except Unanswerable as error:
         return None, [str(error)]
     except ValueError as error:
         return False, [str(error)]
@@ -122,7 +123,7 @@ def explain(capture: Capture) -> pd.DataFrame:
               item.value, item.weights) for item in target(capture.target).explain(capture)]
     frame = pd.DataFrame(items, columns=["byte", "bits", "kind", "core", "channel", "plane", "row", "column",
                                          "value", "weights"])
-    return frame.astype({name: "Int64" for name in ("core", "channel", "plane", "row", "column")})
+    return frame.astype(dict.fromkeys(("core", "channel", "plane", "row", "column"), "Int64"))
 
 
 def diff(a: Any, b: Any) -> pd.DataFrame:

@@ -87,16 +87,7 @@ class Conv2D:
     @property
     def pads(self) -> tuple[Pair, Pair]:
         """((top, bottom), (left, right)) rows and columns of border; "same" puts the odd one behind."""
-        if self.padding == "valid":
-            return (0, 0), (0, 0)
-        if self.padding != "same":
-            return self.padding
-        out = []
-        for size, kernel, stride, dilation in zip(self.input_shape, self.kernel, self.stride,
-                                                  self.dilation, strict=False):
-            total = max((-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
-            out.append((total // 2, total - total // 2))
-        return out[0], out[1]
+        return pads(self.padding, self.input_shape, self.kernel, self.stride, self.dilation)
 
     @property
     def output_shape(self) -> tuple[int, int, int]:
@@ -132,6 +123,22 @@ class Conv2D:
         return (f"Conv2D({kind}{'x'.join(map(str, self.kernel))}, {_shape(self.input_shape)} -> "
                 f"{_shape(self.output_shape)}, stride {self.stride[0]}x{self.stride[1]}, padding "
                 f"{self.padding}{', ' + self.activation if self.activation else ''})")
+
+
+def pads(padding: Any, input_shape: tuple[int, ...], kernel: Pair, stride: Pair = (1, 1), dilation: Pair = (1, 1),
+         ) -> tuple[Pair, Pair]:
+    """((top, bottom), (left, right)) of a padding given by name or by numbers.
+
+    >>> pads("same", (8, 9, 1), (3, 3), (2, 2))
+    ((0, 1), (1, 1))
+    """
+    if padding not in ("same", "valid"):
+        return padding
+    out = []
+    for size, k, step, spread in zip(input_shape, kernel, stride, dilation, strict=False):
+        total = max((-(-size // step) - 1) * step + (k - 1) * spread + 1 - size, 0) if padding == "same" else 0
+        out.append((total // 2, total - total // 2))
+    return out[0], out[1]
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -35,6 +35,7 @@ FORMAT = 1
 DESCRIPTION = "capture.json"
 TEXTS = ("provenance", "source", "tool", "date")
 COMMANDS = "commands"
+KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
 
 def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
@@ -163,16 +164,17 @@ def _capture(folder: Path, description: Any) -> Capture:
     d = _of(description, "the description", dict)
     if d.get("format") != FORMAT:
         raise ValueError(f"format: got {d.get('format')!r}, allowed is {FORMAT}")
-    of = target(_of(d.get("target"), "target", str))
-    chip = _of(d.get("chip"), "chip", str)
+    of = target(_need(d, "target", str))
+    chip = _need(d, "chip", str)
     maps = of.maps(chip)
-    sums = _of(d.get("sha256", {}), "sha256", dict)
+    sums = _need(d, "sha256", dict)
     files = {name: _file(folder, name, sums) for name in _names(d)}
-    buffers = {name: files[file] for name, file in _of(d.get("buffers", {}), "buffers", dict).items()}
-    addresses = {name: int(str(at), 0) for name, at in _of(d.get("addresses", {}), "addresses", dict).items()}
-    jobs = [_job(job, files, of, maps) for job in _of(d.get("jobs"), "jobs", list)]
+    buffers = {name: files[file] for name, file in _need(d, "buffers", dict).items()}
+    addresses = {name: _address(name, at) for name, at in _of(d.get("addresses", {}), "addresses", dict).items()}
+    jobs = [_job(job, files, of, maps) for job in _need(d, "jobs", list)]
     if not jobs:
         raise ValueError("jobs: got none, allowed is at least one")
+    _need(d, "provenance", str)
     texts = {name: _of(d.get(name, ""), name, str) for name in TEXTS}
     return Capture(folder.resolve().name, of.name, chip, tuple(jobs), buffers, addresses,
                    _of(d.get("parameters", {}), "parameters", dict), maps=maps, **texts)
@@ -180,8 +182,8 @@ def _capture(folder: Path, description: Any) -> Capture:
 
 def _names(description: Mapping[str, Any]) -> set[str]:
     """Every file that a description names."""
-    out = {_of(name, "buffers", str) for name in _of(description.get("buffers", {}), "buffers", dict).values()}
-    jobs = [*_of(description.get("jobs"), "jobs", list)]
+    out = {_of(name, "buffers", str) for name in _need(description, "buffers", dict).values()}
+    jobs = [*_need(description, "jobs", list)]
     while jobs:
         job = _of(jobs.pop(), "jobs", dict)
         out |= {_of(job[kind], f"jobs {kind}", str) for kind in ("words", "writes", "commands") if kind in job}
@@ -218,7 +220,9 @@ def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
     """The bytes of a file that lies in the folder itself and has the stated sha256."""
     _plain(name, "file")
     path = folder / name
-    if path.is_symlink() or not path.is_file():
+    if path.is_symlink():
+        raise ValueError(f"{name}: is a link, allowed is a file that lies in the folder")
+    if not path.is_file():
         raise ValueError(f"{name}: there is no such file in the folder")
     data = path.read_bytes()
     got = hashlib.sha256(data).hexdigest()
@@ -232,7 +236,20 @@ def _plain(name: str, what: str) -> None:
         raise ValueError(f"{what}: got {name!r}, allowed is the plain name of a file inside the folder")
 
 
+def _address(name: str, text: Any) -> int:
+    try:
+        return int(str(text), 0)
+    except ValueError:
+        raise ValueError(f"addresses, {name}: got {text!r}, allowed is a number such as \"0x3348e240\"") from None
+
+
+def _need(description: Mapping[str, Any], name: str, kind: type) -> Any:
+    if name not in description:
+        raise ValueError(f"{name}: is missing, a capture has it as {KINDS[kind]}")
+    return _of(description[name], name, kind)
+
+
 def _of(value: Any, name: str, kind: type) -> Any:
     if not isinstance(value, kind):
-        raise ValueError(f"{name}: got {value!r:.80}, allowed is {kind.__name__}")
+        raise ValueError(f"{name}: got {value!r:.80}, allowed is {KINDS[kind]}")
     return value

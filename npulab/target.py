@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Features = Mapping[str, int]
 
 
-class NotYet(ValueError):
-    """A target does not cover this step so far."""
+class Unanswerable(ValueError):
+    """A step has nothing to work on: the target does not cover it yet, or the capture does not hold it."""
 
 
 class Hang(Exception):
@@ -63,20 +63,20 @@ class Importer:
 
 def _not_yet(what: str) -> Callable[..., Any]:
     def refuse(*_: object, **__: object) -> Any:
-        raise NotYet(f"this target does not {what} yet")
+        raise Unanswerable(f"this target does not {what} yet")
     return refuse
 
 
 @dataclass(frozen=True)
 class Target:
-    """One NPU family, as far as it is understood: steps left out raise ``NotYet``.
+    """One NPU family, as far as it is understood: steps left out raise ``Unanswerable``.
 
     ``chips`` maps a chip to its features (name to number), the first chip being the usual one;
     ``tables`` are the register maps by block, the first one that of the parameter block; ``rule`` is
-    the rounding rule that outputs follow.  ``lift`` gives a ``Lifted``, ``lower`` a capture,
-    ``simulate`` the output bytes from words and bytes alone, ``recode`` the coefficient buffer
-    decoded and encoded again, ``explain`` an ``Item`` for every run of bits of it, ``writes`` the
-    register writes in the words of a command stream.
+    the rounding rule that outputs usually follow, ``rule_of`` gives that of a capture.  ``lift`` gives
+    a ``Lifted``, ``lower`` a capture, ``simulate`` the output bytes from words and bytes alone,
+    ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an ``Item`` for every run of
+    bits of it, ``writes`` the register writes in the words of a command stream.
     """
 
     name: str
@@ -84,12 +84,14 @@ class Target:
     chips: Mapping[str, Features]
     tables: Mapping[str, RegisterMap]
     rule: str = "tflite-reference"
-    lift: Callable[[Capture], Lifted] = _not_yet("lift captures to layers")
-    lower: Callable[..., Capture] = _not_yet("lower layers to captures")
-    simulate: Callable[[Capture], bytes] = _not_yet("simulate captures")
-    recode: Callable[[Capture], bytes] = _not_yet("decode coefficients")
-    explain: Callable[[Capture], list[Item]] = _not_yet("explain coefficients")
-    writes: Callable[[np.ndarray], Sequence[tuple[int, int]]] = _not_yet("read command streams")
+    lift: Callable[[Capture], Lifted] = field(default_factory=lambda: _not_yet("lift captures to layers"))
+    lower: Callable[..., Capture] = field(default_factory=lambda: _not_yet("lower layers to captures"))
+    simulate: Callable[[Capture], bytes] = field(default_factory=lambda: _not_yet("simulate captures"))
+    recode: Callable[[Capture], bytes] = field(default_factory=lambda: _not_yet("decode coefficients"))
+    explain: Callable[[Capture], list[Item]] = field(default_factory=lambda: _not_yet("explain coefficients"))
+    writes: Callable[[np.ndarray], Sequence[tuple[int, int]]] = field(
+        default_factory=lambda: _not_yet("read command streams"))
+    rule_of: Callable[[Capture], str] | None = None
     importers: tuple[Importer, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 

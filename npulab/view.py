@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from npulab.compare import Comparison
 
 DPI = 100
-STYLE = {"font.size": 8, "axes.titlesize": 9, "figure.facecolor": "white", "image.interpolation": "nearest"}
+STYLE: Any = {"font.size": 8, "axes.titlesize": 9, "figure.facecolor": "white", "image.interpolation": "nearest"}
 NUMBERED = 12  # cells a side up to which every value is written into its cell
 CHANNELS = 4
 

@@ -126,7 +126,7 @@ def test_planted_mistakes_are_caught(captures: npulab.CaptureSet, vivante: Targe
         monkeypatch.setattr(coefficients, "PLANES_PER_GROUP", 7)
         caught = {"sim-1x1"}
     else:
-        wrong = replace(vivante, rule="mantissa15-half-up")
+        wrong = replace(vivante, rule_of=lambda _: "mantissa15-half-up")
         monkeypatch.setattr("npulab.compare.target", lambda name: wrong)
         caught = {"sim-1x1"}
     differ = {name for name in SIMULATED if npulab.check(captures[name]).verdict == "differs"}

@@ -83,15 +83,15 @@ def test_jobs_of_register_writes_round_trip(captures: npulab.CaptureSet, tmp_pat
     ({"buffers": {"input": "/etc/hostname"}}, "got '/etc/hostname', allowed is the plain name"),
     ({"buffers": {"input": "capture.json"}}, "got 'capture.json', allowed is the plain name"),
     ({"buffers": {"input": "gone.bin"}}, "gone.bin: there is no such file in the folder"),
-    ({"buffers": {"input": 7}}, "buffers: got 7, allowed is str"), ({"buffers": []}, r"buffers: got \[\], allowed"),
+    ({"buffers": {"input": 7}}, "buffers: got 7, allowed is a text"), ({"buffers": []}, r"buffers: got \[\], allowed"),
     ({"format": 2}, "format: got 2, allowed is 1"), ({"target": "tpu"}, "target: got 'tpu', allowed is one of"),
-    ({"chip": "x"}, "chip: got 'x', target vivante knows"), ({"chip": None}, "chip: got None, allowed is str"),
+    ({"chip": "x"}, "chip: got 'x', target vivante knows"), ({"chip": None}, "chip: got None, allowed is a text"),
     ({"provenance": "dream"}, "got provenance 'dream', allowed is one of"), ({"jobs": []}, "jobs: got none"),
     ({"jobs": [{"block": "NN"}]}, r"got block 'NN' with \[\], allowed is one of NN, STATE with one of words"),
     ({"jobs": [{"block": "XX", "words": "nn.bin"}]}, "got block 'XX'"), ({"jobs": None}, "jobs: got None"),
     ({"jobs": [{"block": "NN", "words": "input.bin"}]}, r"input.bin: got 16 words, allowed is 34 \(block NN\)"),
     ({"jobs": [{"block": "NN", "words": "output.bin"}]}, "output.bin: got 9 bytes, allowed is whole 32-bit words"),
-    ({"addresses": {"input": "here"}}, "invalid literal"), ({"sha256": {}}, "capture.json says nothing")])
+    ({"addresses": {"input": "here"}}, "addresses, input: got 'here', allowed is a number such as"), ({"sha256": {}}, "capture.json says nothing")])
 def test_broken_description(case: Path, changes: dict[str, Any], words: str) -> None:
     (case.parent / "escape.bin").write_bytes(b"x")
     edit(case, **changes)
@@ -111,7 +111,7 @@ def test_file_that_was_changed(case: Path) -> None:
 def test_link_out_of_the_folder(case: Path) -> None:
     (case / "input.bin").rename(case.parent / "elsewhere.bin")
     (case / "input.bin").symlink_to(case.parent / "elsewhere.bin")
-    with pytest.raises(ValueError, match=r"input.bin: there is no such file in the folder"):
+    with pytest.raises(ValueError, match=r"input.bin: is a link, allowed is a file that lies in the folder"):
         npulab.load(case)
 
 
@@ -120,7 +120,7 @@ def test_description_that_is_no_json(case: Path) -> None:
     with pytest.raises(ValueError, match=r"capture.json: is not JSON"):
         npulab.load(case)
     (case / "capture.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"the description: got \[\], allowed is dict"):
+    with pytest.raises(ValueError, match=r"the description: got \[\], allowed is an object"):
         npulab.load(case)
 
 

@@ -175,7 +175,8 @@ def test_superblocks(vivante: Target) -> None:
     ({"stride": (2, 1)}, r"stride: got \(2, 1\)"), ({"activation": "relu6"}, "activation: got 'relu6'"),
     ({"weight_q": npulab.QuantParams([0.1] * 4)}, "weight_q: got a scale per channel"),
     ({"input_q": npulab.QuantParams(1.0, 300)}, "got zero point 300, allowed is 0 to 255"),
-    ({"padding": ((9, 9), (9, 9))}, r"field in_image_[xy]_offset: got raw -9, allowed is -8 to 7")])
+    ({"padding": ((9, 9), (9, 9))}, r"padding: got \(\(9, 9\), \(9, 9\)\), allowed is up to 8 above"),
+    ({"weight_q": npulab.QuantParams(1e9)}, r"scales: got 1.0 \* 1000000000.0 / 1.0, allowed is a right shift of 0 to 127")])
 def test_layer_that_is_not_covered(change: dict[str, Any], words: str, vivante: Target) -> None:
     layer = npulab.Conv2D(np.zeros((4, 3, 3, 1), np.uint8), np.zeros(4, int), (8, 8, 1), weight_q=npulab.QuantParams(0.1))
     with pytest.raises(ValueError, match=words):

@@ -4,7 +4,7 @@ from npulab.target import Importer, Target, read_sources
 from npulab.targets.vivante import dump, simulate
 from npulab.targets.vivante.commands import writes
 from npulab.targets.vivante.facts import CHIPS, HERE, TABLES
-from npulab.targets.vivante.lowering import MULTIPLIER, explain, lift, lower, recode
+from npulab.targets.vivante.lowering import MULTIPLIER, explain, lift, lower, recode, rule_of
 
 TARGET = Target(
     name="vivante",
@@ -18,6 +18,7 @@ TARGET = Target(
     recode=recode,
     explain=explain,
     writes=writes,
+    rule_of=rule_of,
     importers=(Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),),
     sources=read_sources(HERE / "sources.csv"),
 )

@@ -25,6 +25,7 @@ BUFFERS = ("coefficients", "input", "output")
 
 FIELD = re.compile(r"map->(\w+) = (0x[0-9a-fA-F]+);\s*/\* \((-?\d+)\) \*/$")
 COMMAND = re.compile(r"(0x[0-9a-fA-F]{8}),\s*/\*.*\*/$")
+BASE = re.compile(r"Base: (0x[0-9a-fA-F]+)")
 BYTES = re.compile(r"0x[0-9a-fA-F]{2}(?:, 0x[0-9a-fA-F]{2})*(,?)$")
 FILE = re.compile(r"(?:---|\+\+\+) (\S+)\s+(\d{4}-\d\d-\d\d)?")
 SIGN = re.compile(r"map->\w+ = |LOAD_STATE \(1\) Base:")
@@ -41,7 +42,7 @@ def recognises(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         head = file.read(2 ** 20)
-    return bool(SIGN.search(head.decode("utf-8", "replace").replace(NBSP, " ")))
+    return bool(SIGN.search(_text(head)))
 
 
 def read(path: Path) -> dict[str, Capture]:
@@ -49,13 +50,22 @@ def read(path: Path) -> dict[str, Capture]:
 
     Raises ValueError naming file, line and field where the dump is cut short or does not add up.
     """
-    text = path.read_bytes().decode("utf-8", "replace").replace(NBSP, " ")
+    text = _text(path.read_bytes())
     lines = [Line(n, line.rstrip()) for n, line in enumerate(text.split("\n"), 1)]
     out = {}
     for stem, date, side in _sides(path, lines):
         name, provenance = SIDES.get(stem, (stem, "board"))
         out[name] = replace(_capture(path, name, side), provenance=provenance, date=date or "", tool=stem)
     return out
+
+
+def _text(data: bytes) -> str:
+    """UTF-8, or Latin-1 where it is none (a cut-off end counts as UTF-8), with plain blanks."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        text = data.decode("utf-8", "replace") if error.start > len(data) - 4 else data.decode("latin-1")
+    return text.replace(NBSP, " ")
 
 
 def _sides(path: Path, lines: list[Line]) -> Iterator[tuple[str, str | None, list[Line]]]:
@@ -109,6 +119,10 @@ def _commands(path: Path, side: str, body: Iterator[Line]) -> np.ndarray:
         match = COMMAND.match(line.text.strip())
         if not match:
             raise _unexpected(path, side, line, "a command word 0x00000000, /* ... */ or }")
+        base = BASE.search(line.text)
+        if base and int(match.group(1), 16) % 2 ** 16 * 4 != int(base.group(1), 16):
+            raise ValueError(f"{path}, line {line.number}, side {side}: the command {match.group(1)} is said to load "
+                             f"{base.group(1)}, it loads {int(match.group(1), 16) % 2 ** 16 * 4:#07x}")
         words.append(int(match.group(1), 16))
     raise ValueError(f"{path}, side {side}: the dump ends inside the command stream, after {len(words)} words")
 

@@ -9,22 +9,25 @@ from typing import Any
 import numpy as np
 
 from npulab.capture import Capture, Job
-from npulab.layers import Conv2D
+from npulab.layers import Conv2D, pads
 from npulab.quant import Mantissa, QuantParams
-from npulab.target import Item, Lifted
+from npulab.target import Item, Lifted, Unanswerable
 from npulab.targets.vivante import coefficients
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
 from npulab.targets.vivante.commands import start_commands, writes
 from npulab.targets.vivante.facts import CHIPS, USUAL_CHIP, maps
 
 MULTIPLIER = Mantissa(15, "half-even")  # vendor API default; no capture has shown how ties go
-LEADING_ONE = 2 ** MULTIPLIER.bits
+LEADING_ONE, MOST_SHIFT = 2 ** MULTIPLIER.bits, 128
+# rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the vendor's API
+ROUNDING = {1: MULTIPLIER.rounding, 0: "to-zero"}
 
 ADDRESSES = {"nn": 0x50000000, "coefficients": 0x40000000, "input": 0x60000000, "output": 0x70000000}
 SRAM_START, SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0x800, 0xA00, 0x800
 RING_OFF = 0x3FFFFFF
 MOST_KERNELS = 127  # per core in one superblock
 WIDEST_TILE = 64
+FIRST_PIXEL = 3
 # kernel pattern of partial caching (msb, low, high) by output channels; copied from captures by
 # Mesa, nobody has published a rule
 PATTERNS = ((1024, 0x13, 0x80000, 0), (512, 0x3D, 0, 0x2AAAAAA0), (256, 0x3E, 0xFFFFAAAA, 0x7FFFFFFF),
@@ -91,17 +94,27 @@ def lift(capture: Capture) -> Lifted:
 
     The words fix the arithmetic; where they leave several readings (stride 2 with padding, 1x1 on
     one channel), ``capture.parameters`` decide if they are there, else the plainest reading does.
-    Raises ValueError where words or coefficients make no layer.
+    Raises ValueError where words or coefficients make no layer, Unanswerable without coefficients.
     """
     v, facts = capture.values, _plain_chip(capture.chip)
     _liftable(v)
     geometry = geometry_of(v, facts)
     content = coefficients.decode(_buffer(capture, "coefficients"), geometry)
+    _offsets(content, geometry)
     weights = content.weights[:geometry.channels]
     sums = (weights.astype(np.int64) - geometry.zero_point).sum((1, 2, 3))
     bias = (content.bias[:geometry.channels] + v["in_image_border_const"] * sums).astype(np.int32)
     layer, crop = _unlowered(v, weights, bias, capture.parameters)
     return Lifted(_with_habits(layer, v, facts), _input(capture, v, layer, crop), _output(capture, v))
+
+
+def rule_of(capture: Capture) -> str:
+    """The rounding rule that a capture's rounding_mode asks for; ValueError for an unknown mode."""
+    mode = capture.values["rounding_mode"]
+    if mode not in ROUNDING:
+        raise ValueError(f"lift for vivante: block NN field rounding_mode: got {mode}, allowed is one of "
+                         f"{list(ROUNDING)}")
+    return replace(MULTIPLIER, rounding=ROUNDING[mode]).name
 
 
 def recode(capture: Capture) -> bytes:
@@ -138,8 +151,8 @@ def _plain_chip(chip: str) -> Mapping[str, int]:
 
 def _buffer(capture: Capture, name: str) -> bytes:
     if name not in capture.buffers:
-        raise ValueError(f"capture {capture.name}: buffer {name!r} is missing, there are "
-                         f"{', '.join(capture.buffers) or 'none'}")
+        raise Unanswerable(f"capture {capture.name}: buffer {name!r} is missing, there are "
+                           f"{', '.join(capture.buffers) or 'none'}")
     return capture.buffers[name]
 
 
@@ -175,6 +188,12 @@ def _supported(layer: Conv2D, facts: Mapping[str, int]) -> None:
         wrong = f"activation: got {layer.activation!r}, allowed is None or 'relu'"
     if max(layer.kernel) > facts["max_kernel"]:
         wrong = f"kernel: got {layer.kernel}, allowed is up to {facts['max_kernel']}"
+    most = 2 ** (facts["offset_bits"] - 1)
+    if max(layer.pads[0][0], layer.pads[1][0]) > most:
+        wrong = f"padding: got {layer.padding}, allowed is up to {most} above and to the left"
+    if wrong is None and not 0 <= _multiplier(layer)[1] < MOST_SHIFT:
+        wrong = (f"scales: got {layer.input_q.scale} * {layer.weight_q.scale} / {layer.output_q.scale}, allowed is a "
+                 f"right shift of 0 to {MOST_SHIFT - 1} (got {_multiplier(layer)[1]})")
     if layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
         wrong = f"weights: got {layer.weights.shape[3]} depthwise channels, allowed is {layer.input_shape[2]}"
     if wrong:
@@ -356,65 +375,110 @@ def _liftable(v: Mapping[str, Any]) -> None:
     for name, value in want.items():
         if v[name] != value:
             raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is {value}")
-    if v["pooling"] not in (0, 3):
-        raise ValueError(f"lift for vivante: block NN field pooling: got {v['pooling']}, allowed is 0 or 3")
+    if v["pooling"] not in (0, FIRST_PIXEL):
+        raise ValueError(f"lift for vivante: block NN field pooling: got {v['pooling']}, allowed is 0 or {FIRST_PIXEL}")
     for name in ("in_image_x_offset", "in_image_y_offset"):
         if v[name] > 0:
             raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is up to 0")
+
+
+    for axis in "xy":
+        size, room = v[f"in_image_{axis}_size"], v[f"in_image_{axis}_stride"]
+        if not 0 < size <= room:
+            raise ValueError(f"lift for vivante: block NN field in_image_{axis}_size: got {size}, allowed is 1 to "
+                             f"{room} (in_image_{axis}_stride)")
+    for size, room in zip(_output_size(v), (v["out_image_y_stride"], v["out_image_x_stride"]), strict=True):
+        if not 0 < size <= room:
+            raise ValueError(f"lift for vivante: output of {_output_size(v)} rows and columns, allowed is up to its "
+                             f"strides {v['out_image_y_stride']} and {v['out_image_x_stride']}")
+
+
+def _output_size(v: Mapping[str, Any]) -> tuple[int, int]:
+    """(rows, columns) that leave the unit: of each 2x2 one where it pools."""
+    step = 2 if v["pooling"] == FIRST_PIXEL else 1
+    return ceil_div(v["out_image_y_size"], step), ceil_div(v["out_image_x_size"], step)
+
+
+def _offsets(content: Coefficients, geometry: Geometry) -> None:
+    """Refuse an output plane that is not behind the one before it."""
+    want = np.arange(geometry.channels) * geometry.plane_bytes
+    wrong = np.flatnonzero(content.offsets[:geometry.channels] != want)
+    if len(wrong):
+        raise ValueError(f"coefficients: the output offset of channel {wrong[0]} is {content.offsets[wrong[0]]}, "
+                         f"allowed is {want[wrong[0]]}")
 
 
 def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, known: Mapping[str, Any],
                ) -> tuple[Conv2D, tuple[int, int] | None]:
     """The layer, and for split planes the (top, left) border that the joined input carries."""
     zero = v["coef_zero_point"]
-    quantization = _quantization(v, known)
-    common: dict[str, Any] = {"bias": bias, "activation": "relu" if v["relu"] else None, **quantization}
-    out = v["out_image_y_stride"], v["out_image_x_stride"]
-    sizes = v["in_image_y_size"], v["in_image_x_size"]
+    common: dict[str, Any] = {"bias": bias, "activation": "relu" if v["relu"] else None, **_quantization(v, known)}
+    out, sizes = _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
     if v["pooling"] == 0 and _is_split(v, weights, known):
-        kernel = tuple(known.get(f"kernel_{axis}") or 2 * k - 1
-                       for axis, k in zip("hw", weights.shape[2:], strict=False))
-        weights = join_planes(weights)[:, :, :kernel[0], :kernel[1]]
-        return _strided(weights, out, sizes, kernel, known, common)
-    stride = 2 if v["pooling"] == 3 else 1
-    if weights.shape[1:] == (1, 2, 2) and out == sizes and np.all(weights.reshape(len(weights), 4)[:, 1:] == zero):
+        return _strided(weights, out, sizes, known, common)
+    stride = 2 if v["pooling"] == FIRST_PIXEL else 1
+    if _is_pointwise(weights, zero, [ceil_div(size, stride) for size in sizes] == list(out), known):
         weights = weights[:, :, :1, :1]
     depthwise = _is_depthwise(weights, zero)
     if depthwise:
         weights = weights[range(len(weights)), range(len(weights))][None]
-    pads, shape = [], []
-    for axis, (size, o, k) in enumerate(zip(sizes, out, weights.shape[2:], strict=False)):
-        before = -v[("in_image_y_offset", "in_image_x_offset")[axis]]
-        behind = stride * (o - 1) + k - size - before
-        pads.append((before, max(behind, 0)))
-        shape.append(size + min(behind + stride - 1, 0))
+    offsets = -v["in_image_y_offset"], -v["in_image_x_offset"]
+    shape, border = _border(sizes, offsets, out, weights.shape[2:], stride)
     layer = Conv2D(weights.transpose(0, 2, 3, 1), input_shape=(*shape, v["kernel_z_size"]),
-                   stride=(stride, stride), padding=tuple(pads), depthwise=depthwise, **common)
+                   stride=(stride, stride), padding=border, depthwise=depthwise, **common)
     return _named_padding(layer, known), None
 
 
-def _strided(weights: np.ndarray, out: tuple[int, int], sizes: tuple[int, int], kernel: tuple[int, ...],
-             known: Mapping[str, Any], common: Mapping[str, Any]) -> tuple[Conv2D, tuple[int, int]]:
-    """A stride 2 layer from joined weights."""
-    channels = weights.shape[1]
-    ohwi = weights.transpose(0, 2, 3, 1)
+def _strided(weights: np.ndarray, out: tuple[int, int], sizes: tuple[int, int], known: Mapping[str, Any],
+             common: Mapping[str, Any]) -> tuple[Conv2D, tuple[int, int]]:
+    """A stride 2 layer from split planes: as known, if that gives these sizes, else without a border before."""
+    kernel = tuple(known.get(f"kernel_{axis}") or 2 * k - 1 for axis, k in zip("hw", weights.shape[2:], strict=False))
+    joined = join_planes(weights)[:, :, :kernel[0], :kernel[1]]
+    ohwi = joined.transpose(0, 2, 3, 1)
     if {"input_h", "input_w", "pad_top", "pad_bottom", "pad_left", "pad_right"} <= set(known):
-        pads = ((known["pad_top"], known["pad_bottom"]), (known["pad_left"], known["pad_right"]))
-        layer = Conv2D(ohwi, input_shape=(known["input_h"], known["input_w"], channels), stride=(2, 2),
-                       padding=pads, **common)
-        if layer.output_shape[:2] == out:
-            return _named_padding(layer, known), (pads[0][0], pads[1][0])
-    shape = [min(2 * size, 2 * (o - 1) + k + 1) for size, o, k in zip(sizes, out, kernel, strict=False)]
-    return Conv2D(ohwi, input_shape=(shape[0], shape[1], channels), stride=(2, 2), **common), (0, 0)
+        border = ((known["pad_top"], known["pad_bottom"]), (known["pad_left"], known["pad_right"]))
+        layer = Conv2D(ohwi, input_shape=(known["input_h"], known["input_w"], ohwi.shape[3]), stride=(2, 2),
+                       padding=border, **common)
+        layer = _named_padding(layer, known)
+        low = _plan(layer)
+        if (low.output, (low.rows, low.columns)) == (out, sizes):
+            return layer, (border[0][0], border[1][0])
+    shape, border = _border((2 * sizes[0], 2 * sizes[1]), (0, 0), out, kernel, 2)
+    return _named_padding(Conv2D(ohwi, input_shape=(*shape, ohwi.shape[3]), stride=(2, 2), padding=border, **common),
+                          {}), (0, 0)
+
+
+def _border(sizes: tuple[int, ...], before: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...], stride: int,
+            ) -> tuple[list[int], Any]:
+    """(input sizes, padding) for windows from ``before`` the image on that give ``out`` outputs: what no
+    window can reach is cut off, what windows reach behind the image is border."""
+    shape, border = [], []
+    for size, top, o, k in zip(sizes, before, out, kernel, strict=False):
+        behind = stride * (o - 1) + k - size - top
+        border.append((top, max(behind, 0)))
+        shape.append(size + min(behind + stride - 1, 0))
+    if min(shape) < 1:
+        raise ValueError(f"lift for vivante: got an output of {tuple(out)} from an input of {tuple(sizes)}, which "
+                         "no window reaches")
+    return shape, tuple(border)
 
 
 def _named_padding(layer: Conv2D, known: Mapping[str, Any]) -> Conv2D:
     """The same layer with its padding by name, where a name gives the same border."""
-    names = dict.fromkeys((known.get("padding"), "valid", "same"))
-    for name in names:
-        if name in ("valid", "same") and replace(layer, padding=name).pads == layer.pads:
+    for name in dict.fromkeys((known.get("padding"), "valid", "same")):
+        if name in ("valid", "same") \
+                and pads(name, layer.input_shape, layer.kernel, layer.stride) == layer.pads:
             return replace(layer, padding=name)
     return layer
+
+
+def _is_pointwise(weights: np.ndarray, zero: int, full: bool, known: Mapping[str, Any]) -> bool:
+    """Whether a 2x2 kernel on one plane stands for 1x1: its other cells are empty, and it is known to
+    or the output is as large as a 1x1 kernel makes it."""
+    if weights.shape[1:] != (1, 2, 2) or np.any(weights.reshape(-1, 4)[:, 1:] != zero):
+        return False
+    kernel = known.get("kernel_h"), known.get("kernel_w")
+    return full if None in kernel else kernel == (1, 1)
 
 
 def _is_split(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any]) -> bool:
@@ -478,8 +542,14 @@ def _input(capture: Capture, v: Mapping[str, Any], layer: Conv2D, crop: tuple[in
 def _output(capture: Capture, v: Mapping[str, Any]) -> np.ndarray | None:
     if "output" not in capture.buffers:
         return None
-    return _planar(capture, "output", v["out_image_z_size"], v["out_image_y_stride"],
-                   v["out_image_x_stride"]).transpose(1, 2, 0)
+    rows, columns = _output_size(v)
+    planar = _planar(capture, "output", v["out_image_z_size"], v["out_image_y_stride"], v["out_image_x_stride"])
+    outside = np.ones(planar.shape, bool)
+    outside[:, :rows, :columns] = False
+    if len(np.unique(planar[outside])) > 1:
+        raise ValueError(f"lift for vivante: the output buffer holds data outside the {rows} rows and {columns} "
+                         "columns that its words say")
+    return planar[:, :rows, :columns].transpose(1, 2, 0)
 
 
 def _planar(capture: Capture, name: str, planes: int, rows: int, columns: int) -> np.ndarray:
