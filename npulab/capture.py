@@ -44,6 +44,17 @@ class Job:
         """A job of register writes; ``words`` is worked out from them."""
         return cls(block, np.array(list(dict(writes).values()), np.uint32), tuple(writes))
 
+    def with_words(self, words: Any) -> Job:
+        """The same job with other words; of register writes, the last one to each offset changes."""
+        changed = replace(self, words=words)
+        if not self.writes:
+            return changed
+        state = dict(zip(dict(self.writes), changed.words.tolist(), strict=True))
+        last = {offset: n for n, (offset, _) in enumerate(self.writes)}
+        writes = tuple((offset, state[offset] if last[offset] == n else value)
+                       for n, (offset, value) in enumerate(self.writes))
+        return replace(changed, writes=writes)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and self.block == other.block and self.writes == other.writes \
             and np.array_equal(self.words, other.words) and self.start == other.start
@@ -124,19 +135,29 @@ class Capture:
     def with_words(self, words: Any, task: int = 0) -> Capture:
         """The same capture with other words in one job."""
         jobs = list(self.jobs)
-        jobs[task] = replace(jobs[task], words=words)
+        jobs[task] = jobs[task].with_words(words)
         return replace(self, jobs=tuple(jobs))
 
     def with_fields(self, task: int = 0, **values: Any) -> Capture:
         """The same capture with other values in some fields of one job.
 
-        Raises LookupError for an unknown field, ValueError for a value that does not fit.
+        Raises LookupError for an unknown field, ValueError for a value that does not fit or a register
+        that the job does not write.
         """
-        registers = self.maps[self.jobs[task].block]
-        words = self.jobs[task].words.copy()
+        job, registers = self.jobs[task], self.maps[self.jobs[task].block]
+        state = dict(job.writes)
+        wide = _spread(registers, state) if job.writes else job.words.copy()
         for name, value in values.items():
-            registers[name].insert(words, registers[name].raw(value))
-        return self.with_words(words, task)
+            item = registers[name]
+            for piece in item.pieces:
+                if job.writes and registers.registers[piece.word][1] not in state:
+                    raise ValueError(f"field {name}: its register {registers.registers[piece.word][2]} is not "
+                                     f"written by job {task}")
+            item.insert(wide, item.raw(value))
+        if job.writes:
+            index = _index(registers)
+            wide = np.array([wide[index[at]] if at in index else was for at, was in state.items()], np.uint32)
+        return self.with_words(wide, task)
 
     def with_buffers(self, **buffers: bytes) -> Capture:
         """The same capture with other bytes in some buffers."""
@@ -207,13 +228,8 @@ class CaptureSet:
 
 def _written(registers: RegisterMap, state: Mapping[int, int]) -> Iterator[tuple[str, Field, int]]:
     """Fields of the registers that were written; one automatic field where the map has no register."""
-    block = registers.registers[0][0]
-    index = {offset: i for i, (_, offset, _) in enumerate(registers.registers)}
-    words = np.zeros(len(registers), np.uint32)
-    for offset, value in state.items():
-        if offset in index:
-            words[index[offset]] = value
-    raw = registers.decode(words, raw=True)
+    block, index = registers.registers[0][0], _index(registers)
+    raw = registers.decode(_spread(registers, state), raw=True)
     for offset, value in state.items():
         if offset not in index:
             yield block, Field.whole_word(block, f"{offset:#06x}"), value
@@ -221,3 +237,17 @@ def _written(registers: RegisterMap, state: Mapping[int, int]) -> Iterator[tuple
             for item in registers:
                 if item.pieces[0].word == index[offset]:
                     yield block, item, raw[registers.key(item)]
+
+
+def _index(registers: RegisterMap) -> dict[int, int]:
+    """The map's word of each offset."""
+    return {offset: i for i, (_, offset, _) in enumerate(registers.registers)}
+
+
+def _spread(registers: RegisterMap, state: Mapping[int, int]) -> np.ndarray:
+    """The map's words, as far as they were written."""
+    words, index = np.zeros(len(registers), np.uint32), _index(registers)
+    for offset, value in state.items():
+        if offset in index:
+            words[index[offset]] = value
+    return words

@@ -78,6 +78,16 @@ def test_jobs_of_register_writes_round_trip(captures: npulab.CaptureSet, tmp_pat
     assert again.fields[again.fields.register == "0x7000"].raw.tolist() == [5]
 
 
+def test_changed_fields_of_register_writes_reach_the_writes(captures: npulab.CaptureSet) -> None:
+    writes = ((0x3930, 0x10), (0x7000, 5), (0x3930, 0x20))
+    capture = replace(captures["update4-mesa"], jobs=(Job.from_writes("STATE", writes),))
+    changed = capture.with_fields(SMALL_BATCH=1)
+    assert changed.jobs[0].writes == ((0x3930, 0x10), (0x7000, 5), (0x3930, 0x30))
+    assert changed.jobs[0].words.tolist() == [0x30, 5]
+    with pytest.raises(ValueError, match=r"^field TP_CONFIG: its register GL.TP_CONFIG is not written by job 0$"):
+        capture.with_fields(TP_CONFIG=1)
+
+
 @pytest.mark.parametrize(("changes", "words"), [
     ({"buffers": {"input": "../escape.bin"}}, "got '../escape.bin', allowed is the plain name of a file inside"),
     ({"buffers": {"input": "/etc/hostname"}}, "got '/etc/hostname', allowed is the plain name"),

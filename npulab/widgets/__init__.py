@@ -1,0 +1,7 @@
+"""Views of a capture for notebooks: each a plain model that works anywhere, and a thin anywidget on it."""
+
+from __future__ import annotations
+
+from npulab.widgets.register_view import RegisterModel, RegisterView
+
+__all__ = ["RegisterModel", "RegisterView"]

@@ -1,0 +1,175 @@
+"""``npulab lab`` on the project's notebooks and a browser that drives it, apart from the user's own Jupyter."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR",
+           "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")
+# no news from the network, no writing of notebooks behind our back, every cell in the page
+SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+            "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+            "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none", "scrollPastEnd": False}}
+START_SECONDS, RUN_MS = 60, 90_000
+HARMLESS = ("favicon", "ResizeObserver loop", "net::ERR_ABORTED")
+
+READY = """async path => {
+  const panel = window.jupyterapp?.shell.currentWidget;
+  if (panel?.context?.path !== path) return false;
+  await panel.context.ready; await panel.sessionContext.ready;
+  return panel.sessionContext.session?.kernel?.status === 'idle';
+}"""
+RUN_ALL = "() => window.jupyterapp.commands.execute('notebook:run-all-cells').then(done => !!done)"
+IDLE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
+CELLS = "() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells"
+TEXTS = "() => [...document.querySelectorAll('.jp-OutputArea-output')].map(output => output.innerText)"
+ASK = """async code => {
+  const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+  let text = '';
+  const future = kernel.requestExecute({code, store_history: false});
+  future.onIOPub = message => { text += message.content.text ?? message.content.evalue ?? ''; };
+  await future.done;
+  return text;
+}"""
+GROWN = """() => { const panel = document.querySelector('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-WindowedPanel-outer');
+  return panel ? Math.ceil(panel.scrollHeight - panel.clientHeight) : 0; }"""
+
+
+class Lab:
+    """A running ``npulab lab``; ``url`` and ``token`` reach it, ``root`` is the folder it serves."""
+
+    def __init__(self, scratch: Path, *arguments: str) -> None:
+        self.token = secrets.token_hex(8)
+        settings = scratch / "settings"
+        settings.mkdir()
+        (settings / "overrides.json").write_text(json.dumps(SETTINGS))
+        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        environment |= {name: str(scratch / name.lower()) for name in FOLDERS}
+        self.log = (scratch / "lab.log").open("wb")
+        command = Path(sys.executable).with_name("npulab")
+        self.process = subprocess.Popen(
+            [command, "lab", "--no-browser", "--ip=127.0.0.1", "--port=0", f"--IdentityProvider.token={self.token}",
+             "--LabApp.expose_app_in_browser=True", f"--LabApp.app_settings_dir={settings}", *arguments],
+            env=environment, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+        info = self._info(scratch)
+        self.url, self.root = info["url"], Path(info["root_dir"])
+
+    def _info(self, scratch: Path) -> dict[str, Any]:
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until and self.process.poll() is None:
+            for path in (scratch / "jupyter_runtime_dir").glob("jpserver-*.json"):
+                try:
+                    info = json.loads(path.read_text())
+                    self._ask(info["url"], "api/status")
+                except (ValueError, OSError):
+                    continue
+                return info
+            time.sleep(0.05)
+        self.close()
+        raise RuntimeError("npulab lab did not start:\n" + (scratch / "lab.log").read_text(errors="replace")[-3000:])
+
+    def _ask(self, url: str, path: str, method: str = "GET") -> Any:
+        request = urllib.request.Request(url + path, method=method, headers={"Authorization": f"token {self.token}"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            body = answer.read()
+        return json.loads(body) if body else None
+
+    def free_kernels(self) -> None:
+        for session in self._ask(self.url, "api/sessions"):
+            self._ask(self.url, "api/sessions/" + session["id"], "DELETE")
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+        self.log.close()
+
+
+class Opened:
+    """A notebook in the lab, open in a page of its own.
+
+    ``problems`` collects what went wrong: console errors, dialogs, requests that left the machine.
+    """
+
+    def __init__(self, lab: Lab, browser: Browser, name: str) -> None:
+        self.lab = lab
+        self.context = browser.new_context(viewport={"width": 1400, "height": 900})
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(RUN_MS)
+        self.problems: list[str] = []
+        self.page.on("console", lambda said: self._note(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self._note(str(error)))
+        self.page.on("request", lambda request: self._outside(request.url))
+        workspace = secrets.token_hex(4)
+        self.page.goto(f"{lab.url}lab/workspaces/{workspace}/tree/{name}?reset&token={lab.token}",
+                       wait_until="domcontentloaded")
+        self.page.wait_for_function("() => window.jupyterapp?.shell")
+        until = time.monotonic() + RUN_MS / 1000
+        while not self.page.evaluate(READY, name):
+            assert time.monotonic() < until, f"{name} did not open"
+            self.page.wait_for_timeout(50)
+        self.problems += [dialog.inner_text() for dialog in self.page.locator(".jp-Dialog").all()]
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.lab.free_kernels()
+        self.context.close()
+
+    def _note(self, text: str) -> None:
+        if not any(harmless in text for harmless in HARMLESS):
+            self.problems.append(text[:300])
+
+    def _outside(self, url: str) -> None:
+        if url.startswith("http") and not url.startswith(self.lab.url):
+            self.problems.append(f"asked for {url[:120]}")
+
+    def run_all(self) -> list[dict[str, Any]]:
+        """Run every cell; the cells as they are then."""
+        assert self.page.evaluate(RUN_ALL)
+        self.settle()
+        return self.page.evaluate(CELLS)
+
+    def settle(self) -> None:
+        self.page.wait_for_function(IDLE)
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.page.wait_for_timeout(200)
+
+    def ask(self, code: str) -> str:
+        """What the notebook's kernel prints for a line of Python."""
+        return str(self.page.evaluate(ASK, code)).strip()
+
+    def texts(self) -> list[str]:
+        """The text of every output."""
+        return self.page.evaluate(TEXTS)
+
+    def theme(self, name: str) -> None:
+        self.page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
+        self.page.wait_for_timeout(500)
+
+    def picture(self, path: Path) -> None:
+        """The whole notebook as a PNG."""
+        self.page.set_viewport_size({"width": 1400, "height": 900})
+        self.page.wait_for_timeout(200)
+        more = self.page.evaluate(GROWN)
+        self.page.set_viewport_size({"width": 1400, "height": min(900 + more + 8, 16000)})
+        self.page.wait_for_timeout(300)
+        self.page.screenshot(path=path)
