@@ -136,7 +136,7 @@ def test_model_against_another_capture(mesa: Capture, vendor: Capture) -> None:
 def test_model_describes_every_bit_of_a_capture(mesa: Capture) -> None:
     model = RegisterModel(mesa)
     multiplier = "post_multiplier w2[26] w15[27:22] w17[31:24] · 0x30be = 12478 · evidence C:update4-vendor · " \
-                 "bit 0 of the multiplier behind its leading one"
+                 "multiplier behind its leading one: 15 bits in three pieces on V7, 23 in four on V8"
     assert [model.describe(word, bit) for word, bit in ((2, 26), (15, 22), (17, 31))] == \
         [f"{where} · {multiplier}" for where in ("w2 bit 26", "w15 bit 22", "w17 bit 31")]
     assert all(model.describe(word, bit) for word in range(34) for bit in range(32))
