@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 import re
 import subprocess
 import sys
@@ -71,8 +70,8 @@ def volatile(notebook: Any) -> list[str]:
 
 
 def text_of(notebook: Any) -> str:
-    """The file's text; keys sorted, one space of indent, a last newline."""
-    return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    """The file's text, with a last newline."""
+    return nbformat.writes(notebook, 4).rstrip("\n") + "\n"
 
 
 def without_pixels(text: str) -> list[str]:

@@ -1,0 +1,65 @@
+"""The notebooks' form; that they still say the same is nbval's part of the test run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import store_notebooks
+from conftest import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MOST_NOTEBOOKS, MOST_LINES = 12, 10
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def notebook(request: pytest.FixtureRequest) -> Any:
+    return nbformat.read(request.param, 4)
+
+
+def test_notebooks_are_numbered_and_few() -> None:
+    assert [path.name.split("-")[0] for path in NOTEBOOKS] == [str(n) for n in range(len(NOTEBOOKS))]
+    assert 0 < len(NOTEBOOKS) <= MOST_NOTEBOOKS
+
+
+def test_outputs_are_as_the_tool_stores_them(notebook: Any) -> None:
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert notebook.metadata == store_notebooks.METADATA
+    assert store_notebooks.volatile(notebook) == []
+    assert not [output for cell in code for output in cell.outputs if store_notebooks.WIDGET in output.get("data", {})]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_files_are_byte_stable(path: Path) -> None:
+    assert store_notebooks.text_of(nbformat.read(path, 4)) == path.read_text(encoding="utf-8")
+
+
+def test_cells_are_short_and_end_in_something_seen(notebook: Any) -> None:
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert max(len(cell.source.splitlines()) for cell in code) <= MOST_LINES
+    assert all(cell.outputs for cell in code)
+    assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
+    assert "assert" in code[-1].source
+
+
+@pytest.mark.parametrize(("text", "what"), [
+    ("<object at 0x7f1234567890ab>", "a memory address"), ("/tmp/x", "a path of this machine"),
+    ("2026-01-02 03:04", "a time stamp"), ("12.5 it/s", "a rate"), ("ipykernel_123", "a kernel's number")])
+def test_what_changes_from_run_to_run_is_refused(text: str, what: str) -> None:
+    output = nbformat.v4.new_output("stream", text=text)
+    found = store_notebooks.volatile(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[output])]))
+    assert len(found) == 1
+    assert what in found[0]
+
+
+def test_check_tells_a_changed_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "n.ipynb"
+    path.write_text(store_notebooks.text_of(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print(1)", id="a")])))
+    assert store_notebooks.main([str(path)]) == 0
+    assert store_notebooks.main([str(path), "--check"]) == 0
+    path.write_text(path.read_text().replace('"1\\n"', '"2\\n"'))
+    assert store_notebooks.main([str(path), "--check"]) == 1
+    assert '+      "1\\n"' in capsys.readouterr().out
