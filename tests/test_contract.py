@@ -40,7 +40,7 @@ CHECK_KEYS = {"case", "target", "words", "coefficients", "compared", "mismatches
 VIVANTE = npulab.target("vivante")
 
 
-# ---------------------------------------------------------------- helpers
+# Helpers
 
 
 class Said(NamedTuple):
@@ -352,7 +352,7 @@ def everything_below(folder: Path) -> dict[str, bytes | None]:
             for one in folder.rglob("*")}
 
 
-# ---------------------------------------------------------------- the shipped captures
+# The shipped captures
 
 
 @pytest.fixture(params=[MESA, VENDOR], ids=lambda path: path.name)
@@ -506,7 +506,7 @@ def test_simulated_capture_agrees_with_plain_arithmetic(path: Path) -> None:
     assert sorted(kernels) == list(range(layer.output_shape[2]))
 
 
-# ---------------------------------------------------------------- the seed's dump
+# The seed's dump
 
 
 def test_words_and_buffers_are_those_of_the_text(tmp_path: Path) -> None:
@@ -641,7 +641,7 @@ def test_import_leaves_a_case_that_is_there_alone(tmp_path: Path) -> None:
     assert everything_below(tmp_path) == before
 
 
-# ---------------------------------------------------------------- register maps
+# Register maps
 
 
 def random_words(n: int, width: int, seed_: int = 5) -> np.ndarray:
@@ -849,7 +849,7 @@ def test_names_complete(update4: npulab.Capture) -> None:
     assert "kernel_xy_size" in VIVANTE.registers._ipython_key_completions_()
 
 
-# ---------------------------------------------------------------- records
+# Records
 
 
 def test_fields_of_a_capture(update4: npulab.Capture) -> None:
@@ -918,7 +918,7 @@ def test_import_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-# ---------------------------------------------------------------- bad capture folders
+# Bad capture folders
 
 
 @pytest.fixture
@@ -1031,7 +1031,7 @@ def test_folder_without_captures_is_not_taken_for_success(tmp_path: Path) -> Non
     assert shell("check", tmp_path).code == 2
 
 
-# ---------------------------------------------------------------- the shell
+# The shell
 
 
 def test_json_of_show_is_one_object_a_line(update4: npulab.Capture) -> None:
@@ -1108,7 +1108,7 @@ def test_closed_pipe_is_no_error() -> None:
     assert done.stderr == ""
 
 
-# ---------------------------------------------------------------- random layers through all of it
+# Random layers through all of it
 
 
 class Case(NamedTuple):
@@ -1318,7 +1318,7 @@ def test_emulate_takes_a_batch() -> None:
         assert np.array_equal(one, npulab.emulate(layer, alone))
 
 
-# ---------------------------------------------------------------- planted errors
+# Planted errors
 
 
 def test_every_bit_of_the_output_counts() -> None:
@@ -1497,7 +1497,7 @@ def test_short_buffer_is_a_difference_not_a_traceback(name: str) -> None:
             assert not verdict.ok, (name, size)
 
 
-# ---------------------------------------------------------------- the simulated device
+# The simulated device
 
 
 def test_device_calls_neither_lift_nor_emulate() -> None:
