@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 WORD_BITS = 32
 WORD_BYTES = 4
+FLOAT_BITS = 53  # whole numbers that float64 holds exactly
 COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
            "address", "align", "evidence", "note")
 REQUIRED = ("field", "lsb", "width")
@@ -86,6 +87,17 @@ class Meaning:
             tail = f"raw{tail}"
         return " ".join(filter(None, (self.kind, tail)))
 
+    def refuse_width(self, width: int) -> None:
+        """Raises ValueError where values of so many bits cannot be held exactly."""
+        reach = width
+        for operation, number in self.steps:
+            reach = 64 if operation == ">>" and width > FLOAT_BITS else \
+                max(reach, number.bit_length()) + 1 if operation == "+" else \
+                reach + number.bit_length() if operation == "*" else reach
+        if (self.kind == "f32" and width != WORD_BITS) or ((self.steps or self.kind == "signed") and reach > 63):
+            allowed = "32 for f32" if self.kind == "f32" else f"values within 63 bits ({FLOAT_BITS} with >>)"
+            raise ValueError(f"value {str(self)!r}: got {width} bits, allowed is {allowed}")
+
     def value(self, raw: Any, width: int) -> Any:
         """Raw (unsigned) to value, elementwise; enums stay their raw code."""
         if self.kind == "f32":
@@ -96,12 +108,7 @@ class Meaning:
         if self.kind == "signed":
             out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
         for operation, number in self.steps:
-            if operation == "*":
-                out = out * number
-            elif operation == "+":
-                out = out + number
-            else:
-                out = out / 2.0 ** number
+            out = out * number if operation == "*" else out + number if operation == "+" else out / 2.0 ** number
         return out[()]
 
     def raw(self, value: Any) -> Any:
@@ -109,22 +116,27 @@ class Meaning:
 
         Raises ValueError where no raw value gives this value.
         """
+        out: Any = np.asarray(value)
+        if out.dtype.kind not in "iufb":
+            raise ValueError("is not a number of at most 64 bits")
         if self.kind == "f32":
-            return np.asarray(value, np.float32).view(np.uint32).astype(np.int64)
-        out = np.asarray(value)
-        if out.dtype == object or out.dtype.kind in "US":
-            raise ValueError("is not a number")
+            if np.any(np.isfinite(out) & (np.abs(out) > np.finfo(np.float32).max)):
+                raise ValueError("is out of the range of float32")
+            return out.astype(np.float32).view(np.uint32).astype(np.int64)
+        if not np.all(np.isfinite(out)):
+            raise ValueError("is not finite")
+        if out.dtype.kind != "f":
+            if out.dtype == np.uint64 and not self.kind and not self.steps:
+                return out
+            if np.any(out.astype(object) > 2 ** 63 - 1):
+                raise ValueError("is too large")
+            out = out.astype(np.int64)
         for operation, number in reversed(self.steps):
-            if operation == "*":
-                if np.any(out % number):
-                    raise ValueError(f"is not a multiple of {number}")
-                out = out // number
-            elif operation == "+":
-                out = out - number
-            else:
-                out = out * 2.0 ** number
+            if operation == "*" and np.any(out % number):
+                raise ValueError(f"is not a multiple of {number}")
+            out = out // number if operation == "*" else out - number if operation == "+" else out * 2.0 ** number
         if out.dtype.kind == "f":
-            if np.any(out != np.floor(out)):
+            if np.any(out != np.floor(out)) or np.any(np.abs(out) >= 2.0 ** 63):
                 raise ValueError("is not a whole raw number")
             out = out.astype(np.int64)
         return out
@@ -289,9 +301,9 @@ class RegisterMap:
         self.enums = dict(enums or {})
         self.dense = dense
         self._selected: dict[frozenset[str], RegisterMap] = {}
-        kept = [row for row in self._rows if not row["feature"] or row["feature"] in self.features]
-        self.registers, self._labels, index = _registers(kept, dense)
-        self._fields = _build(kept, self.registers, self._labels, index, self.enums)
+        self._kept = [row for row in self._rows if not row["feature"] or row["feature"] in self.features]
+        self.registers, self._labels, index = _registers(self._kept, dense)
+        self._fields = _build(self._kept, self.registers, self._labels, index, self.enums)
         self._keys = _keys(self._fields)
 
     @classmethod
@@ -308,7 +320,7 @@ class RegisterMap:
         try:
             return cls(read_table(path), features=features, enums=enums, dense=dense)
         except (ValueError, LookupError) as error:
-            raise type(error)(f"{path.name}: {error}") from None
+            raise type(error)(f"{path}: {error}") from None
 
     def select(self, features: Iterable[str]) -> RegisterMap:
         """The same table for a chip with these features."""
@@ -434,35 +446,64 @@ class RegisterMap:
 
     @property
     def fields(self) -> pd.DataFrame:
-        """The table as a DataFrame, one row per run of bits in the order of the bits, automatic
-        names filled in, with the word's index as ``word``."""
+        """The table as a DataFrame with the columns of the module's head and ``word``, one row per run of
+        bits in the order of the bits, automatic names filled in; its rows make the same map again."""
         import pandas as pd
 
-        rows = []
-        for item in self._fields:
-            for piece in item.pieces:
-                block, offset, register = self.registers[piece.word]
-                rows.append((block, offset, piece.word, register, item.name, piece.lsb, piece.width,
-                             piece.at, str(item.meaning), item.address, item.align,
-                             item.evidence, item.note))
-        rows.sort(key=lambda row: (row[2], row[5]))
-        return pd.DataFrame(rows, columns=["block", "offset", "word", "register", "field", "lsb", "width",
-                                           "at", "value", "address", "align", "evidence", "note"])
+        holes = [(self.registers[item.pieces[0].word][:2], item) for item in self._fields if not item.declared]
+        rows = self._kept + [{"block": block, "offset": offset, "field": "", "lsb": item.pieces[0].lsb,
+                              "width": item.pieces[0].width, "evidence": "unknown"}
+                             for (block, offset), item in holes]
+        place = {(block, offset): n for n, (block, offset, _) in enumerate(self.registers)}
+        rows.sort(key=lambda row: (place[row["block"], row["offset"]], row["lsb"]))
+        frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+        words = [place[row["block"], row["offset"]] for row in rows]
+        frame["word"] = words
+        frame["register"] = [self.registers[word][2] for word in words]
+        frame["field"] = [row["field"] or _automatic(self._labels[word], row["lsb"], row["width"])
+                          for word, row in zip(words, rows, strict=True)]
+        frame["address"], frame["align"] = frame["address"] == "yes", [row.get("align") or 0 for row in rows]
+        return frame.astype(object).where(frame.notna(), "").astype(
+            {"address": bool, **dict.fromkeys(("offset", "lsb", "width", "word", "align"), int)})
+
+    @cached_property
+    def index(self) -> dict[int, int]:
+        """The word of each offset, for register writes; ValueError where blocks share offsets."""
+        out: dict[int, int] = {}
+        for word, (block, offset, _) in enumerate(self.registers):
+            if offset in out:
+                raise ValueError(f"register map: blocks {self.registers[out[offset]][0]!r} and {block!r} both have "
+                                 f"offset {offset:#x}, so a write to it says too little")
+            out[offset] = word
+        return out
+
+    def state(self, writes: Iterable[tuple[int, int]]) -> np.ndarray:
+        """Words ``(W,) uint32`` that register writes (offset, value) leave; others are 0."""
+        words = np.zeros(len(self), np.uint32)
+        for offset, value in writes:
+            if offset in self.index:
+                words[self.index[offset]] = value
+        return words
+
+
+def _automatic(label: str, lsb: int, width: int) -> str:
+    return f"{label}_{lsb}_{width}"
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
     """Rows of a CSV table; blank lines and lines that begin with # are left out."""
-    with path.open(newline="", encoding="utf-8") as lines:
+    with path.open(newline="", encoding="utf-8-sig") as lines:
         return list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
 
 
 def _normal(row: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = [name for name in row if name not in COLUMNS]
+    unknown = [name for name in row if name not in (*COLUMNS, "word")]  # word follows from the offset
     missing = [name for name in REQUIRED if name not in row]
     if unknown or missing:
         raise ValueError(f"register map: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}"
                          if unknown else f"register map: column {missing[0]!r} is missing")
     out: dict[str, Any] = {name: "" if row.get(name) is None else str(row[name]).strip() for name in COLUMNS}
+    out["address"] = {"True": "yes", "False": ""}.get(out["address"], out["address"])
     for name in ("offset", "lsb", "width", "at", "align"):
         try:
             out[name] = int(out[name], 0) if out[name] else None
@@ -470,9 +511,11 @@ def _normal(row: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"register map, field {out['field']!r}: got {name} {out[name]!r}, "
                              "allowed is a whole number") from None
     out["offset"] = out["offset"] or 0
-    if out["offset"] % WORD_BYTES:
+    if out["offset"] % WORD_BYTES or out["offset"] < 0:
         raise ValueError(f"register map, field {out['field']!r}: got offset {out['offset']:#x}, "
-                         f"allowed is a multiple of {WORD_BYTES}")
+                         f"allowed is a multiple of {WORD_BYTES} from 0")
+    if (out["at"] or 0) < 0:
+        raise ValueError(f"register map, field {out['field']!r}: got at {out['at']}, allowed is at least 0")
     if out["lsb"] is None or not out["width"] or out["lsb"] < 0 or out["width"] < 0 \
             or out["lsb"] + out["width"] > WORD_BITS:
         raise ValueError(f"register map, field {out['field']!r} of register {out['register']!r}: got lsb "
@@ -509,18 +552,21 @@ def _build(rows: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, int
     grouped: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for n, row in enumerate(rows):
         word = index[row["block"], row["offset"]]
-        name = row["field"] or f"{labels[word]}_{row['lsb']}_{row['width']}"
+        name = row["field"] or _automatic(labels[word], row["lsb"], row["width"])
         for bit in range(row["lsb"], row["lsb"] + row["width"]):
             if owner[word][bit]:
                 raise ValueError(f"register map: fields {owner[word][bit]} and {name} overlap at register "
                                  f"{registers[word][2]} bit {bit}")
             owner[word][bit] = name
         split = row["field"] and row["at"] is not None
+        if not split and (row["block"], row["field"]) in grouped:
+            raise ValueError(f"register map, register {registers[word][2]} field {name}: a piece without its at, other "
+                             "pieces of the field have one")
         grouped.setdefault((row["block"], row["field"]) if split else (n,), []).append(row)
     fields = [_field(group, registers, labels, index, enums) for group in grouped.values()]
     for word, bits in enumerate(owner):
         for lsb, width in _runs(bits):
-            fields.append(Field(registers[word][0], registers[word][2], f"{labels[word]}_{lsb}_{width}",
+            fields.append(Field(registers[word][0], registers[word][2], _automatic(labels[word], lsb, width),
                                 (Piece(word, lsb, width, 0),), automatic=True, declared=False))
     return tuple(sorted(fields, key=lambda item: min(item.pieces)[:2]))
 
@@ -532,7 +578,7 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
                                  row["at"] or 0) for row in group), key=lambda piece: piece.at))
     first = min(group, key=lambda row: row["at"] or 0)
     word = pieces[0].word
-    name = first["field"] or f"{labels[word]}_{first['lsb']}_{first['width']}"
+    name = first["field"] or _automatic(labels[word], first["lsb"], first["width"])
     where = f"register map, register {registers[word][2]} field {name}"
     for a, b in pairwise(pieces):
         if a.at + a.width > b.at:
@@ -543,10 +589,15 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
         raise ValueError(f"{where}: {error}") from None
     if meaning.enum and meaning.enum not in enums:
         raise LookupError(f"{where}: got enum {meaning.enum!r}, known are {', '.join(enums) or 'none'}")
+    for name_of in ("value", "address", "align"):
+        other = [row[name_of] for row in group if row[name_of] not in ("", None, first[name_of])]
+        if other:
+            raise ValueError(f"{where}: got {name_of} {other[0]!r} on a later piece, allowed is what its first piece "
+                             f"says ({first[name_of] or 'nothing'})")
     width = max(piece.at + piece.width for piece in pieces)
-    if width > 64 or (meaning.kind == "f32" and width != WORD_BITS):
-        raise ValueError(f"{where}: got {width} bits, allowed is "
-                         f"{'32 for f32' if meaning.kind == 'f32' else 'at most 64'}")
+    if width > 64:
+        raise ValueError(f"{where}: got {width} bits, allowed is at most 64")
+    meaning.refuse_width(width)
     if first["address"] not in ("", "yes"):
         raise ValueError(f"{where}: got address {first['address']!r}, allowed is blank or yes")
     names = tuple(enums.get(meaning.enum, {}).items())

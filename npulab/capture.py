@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compiler", "simulated")
 FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")
 ROWS_SHOWN = 60
+CHANGED = "changed with npulab"
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +25,9 @@ class Job:
     """One piece of work given to an NPU.
 
     ``words`` is the parameter block ``(W,) uint32``; where the block is programmed by register
-    writes, ``writes`` are (offset, value) in order and ``words`` the values they leave, by first
-    write.  ``start`` holds the writes that hand a parameter block to the NPU; it counts as part
-    of the same task.
+    writes, ``writes`` are (offset, value) in order and ``words`` the state they leave of the
+    registers that the block's map has.  ``start`` holds the writes that hand a parameter block to
+    the NPU; it counts as part of the same task.
     """
 
     block: str
@@ -40,20 +41,27 @@ class Job:
         object.__setattr__(self, "words", words)
 
     @classmethod
-    def from_writes(cls, block: str, writes: Sequence[tuple[int, int]]) -> Job:
-        """A job of register writes; ``words`` is worked out from them."""
-        return cls(block, np.array(list(dict(writes).values()), np.uint32), tuple(writes))
+    def from_writes(cls, block: str, writes: Iterable[tuple[int, int]], registers: RegisterMap) -> Job:
+        """A job of register writes."""
+        writes = tuple((int(offset), int(value)) for offset, value in writes)
+        return cls(block, registers.state(writes), writes)
 
-    def with_words(self, words: Any) -> Job:
-        """The same job with other words; of register writes, the last one to each offset changes."""
+    def with_words(self, words: Any, registers: RegisterMap) -> Job:
+        """The same job with other words; where it is register writes, those change that set them."""
         changed = replace(self, words=words)
         if not self.writes:
             return changed
-        state = dict(zip(dict(self.writes), changed.words.tolist(), strict=True))
+        return self.with_writes({offset: int(changed.words[word]) for offset, word in registers.index.items()
+                                 if changed.words[word] != self.words[word]}, registers)
+
+    def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
+        """The same register writes leaving other values by offset: the last write to an offset changes, a
+        register that was not written is written at the end."""
         last = {offset: n for n, (offset, _) in enumerate(self.writes)}
-        writes = tuple((offset, state[offset] if last[offset] == n else value)
-                       for n, (offset, value) in enumerate(self.writes))
-        return replace(changed, writes=writes)
+        writes = [(offset, values.get(offset, value) if last[offset] == n else value)
+                  for n, (offset, value) in enumerate(self.writes)]
+        writes += [(offset, value) for offset, value in values.items() if offset not in last]
+        return replace(Job.from_writes(self.block, writes, registers), start=self.start)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and self.block == other.block and self.writes == other.writes \
@@ -71,12 +79,15 @@ class Job:
         if self.block not in maps:
             raise LookupError(f"block: got {self.block!r}, maps are known for {', '.join(maps) or 'none'}")
         registers = maps[self.block]
-        if self.writes:
-            yield from _written(registers, dict(self.writes))
-        else:
-            raw = registers.decode(self.words, raw=True)
-            for item in registers:
-                yield self.block, item, raw[registers.key(item)]
+        raw = registers.decode(self.words, raw=True)
+        state = dict(self.writes)
+        written = {registers.index[offset] for offset in state if offset in registers.index}
+        for item in registers:
+            if not self.writes or item.pieces[0].word in written:
+                yield item.block, item, raw[registers.key(item)]
+        for offset, value in state.items():
+            if offset not in registers.index:
+                yield self.block, Field.whole_word(self.block, f"{offset:#06x}"), value
         if self.start:
             yield from self.start.values(maps)
 
@@ -107,10 +118,21 @@ class Capture:
         if self.provenance not in PROVENANCES:
             raise ValueError(f"capture {self.name}: got provenance {self.provenance!r}, allowed is one of "
                              f"{', '.join(PROVENANCES)}")
+        object.__setattr__(self, "parameters", {str(name): _plain(value) for name, value in self.parameters.items()})
 
     @property
     def simulated(self) -> bool:
         return self.provenance == "simulated"
+
+    @property
+    def changed(self) -> bool:
+        """Whether npulab changed what was recorded."""
+        return CHANGED in self.tool
+
+    @property
+    def origin(self) -> str:
+        """The provenance, and whether it was changed since."""
+        return f"{self.provenance}, changed" if self.changed else self.provenance
 
     @property
     def words(self) -> np.ndarray:
@@ -132,44 +154,43 @@ class Capture:
         frame = pd.DataFrame(rows, columns=list(FIELD_COLUMNS))
         return frame.astype({"raw": object, "value": object})
 
+    def with_job(self, job: Job, task: int = 0) -> Capture:
+        """The same capture with another job in the place of one; it counts as changed."""
+        return self._changed(jobs=(*self.jobs[:task], job, *self.jobs[task + 1:]))
+
     def with_words(self, words: Any, task: int = 0) -> Capture:
-        """The same capture with other words in one job."""
-        jobs = list(self.jobs)
-        jobs[task] = jobs[task].with_words(words)
-        return replace(self, jobs=tuple(jobs))
+        """The same capture with other words in one job; it counts as changed."""
+        job = self.jobs[task]
+        return self.with_job(job.with_words(words, self.maps[job.block]), task)
 
     def with_fields(self, task: int = 0, **values: Any) -> Capture:
-        """The same capture with other values in some fields of one job.
+        """The same capture with other values in some fields of one job; it counts as changed.
 
-        Raises LookupError for an unknown field, ValueError for a value that does not fit or a register
-        that the job does not write.
+        Raises LookupError for an unknown field, ValueError for a value that does not fit.
         """
-        job, registers = self.jobs[task], self.maps[self.jobs[task].block]
-        state = dict(job.writes)
-        wide = _spread(registers, state) if job.writes else job.words.copy()
+        registers = self.maps[self.jobs[task].block]
+        words = self.jobs[task].words.copy()
         for name, value in values.items():
-            item = registers[name]
-            for piece in item.pieces:
-                if job.writes and registers.registers[piece.word][1] not in state:
-                    raise ValueError(f"field {name}: its register {registers.registers[piece.word][2]} is not "
-                                     f"written by job {task}")
-            item.insert(wide, item.raw(value))
-        if job.writes:
-            index = _index(registers)
-            wide = np.array([wide[index[at]] if at in index else was for at, was in state.items()], np.uint32)
-        return self.with_words(wide, task)
+            registers[name].insert(words, registers[name].raw(value))
+        return self.with_words(words, task)
 
     def with_buffers(self, **buffers: bytes) -> Capture:
-        """The same capture with other bytes in some buffers."""
-        return replace(self, buffers={**self.buffers, **buffers})
+        """The same capture with other bytes in some buffers; it counts as changed."""
+        return self._changed(buffers={**self.buffers, **buffers})
+
+    def _changed(self, **parts: Any) -> Capture:
+        other = replace(self, **parts)
+        if other == self or self.changed:
+            return other
+        return replace(other, tool=f"{self.tool}, {CHANGED}" if self.tool else CHANGED)
 
     def __repr__(self) -> str:
         buffers = ", ".join(f"{name} {len(data)} B" for name, data in self.buffers.items())
-        return (f"Capture({self.target}/{self.name}, {self.chip}, {self.provenance}, "
+        return (f"Capture({self.target}/{self.name}, {self.chip}, {self.origin}, "
                 f"{len(self.jobs)} job{'s' if len(self.jobs) > 1 else ''}{', ' + buffers if buffers else ''})")
 
     def _repr_html_(self) -> str:
-        rows = [("chip", self.chip), ("provenance", self.provenance), ("source", self.source),
+        rows = [("chip", self.chip), ("provenance", self.origin), ("source", self.source),
                 ("tool", self.tool), ("date", self.date), ("jobs", ", ".join(map(repr, self.jobs))),
                 *((f"buffer {name}", f"{len(data)} bytes") for name, data in self.buffers.items()),
                 *((f"address {name}", f"{where:#010x}") for name, where in self.addresses.items())]
@@ -181,7 +202,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class CaptureSet:
-    """Captures in order, by number or by name."""
+    """Captures in order, by number or by name (``target/name`` where two targets share one)."""
 
     captures: tuple[Capture, ...]
 
@@ -203,12 +224,22 @@ class CaptureSet:
     def __iter__(self) -> Iterator[Capture]:
         return iter(self.captures)
 
-    def __getitem__(self, which: int | str) -> Capture:
-        if isinstance(which, str):
-            if which not in self.names:
-                raise LookupError(f"got case {which!r}, there are {', '.join(self.names) or 'none'}")
-            return self.captures[self.names.index(which)]
-        return self.captures[which]
+    @overload
+    def __getitem__(self, which: int | str) -> Capture: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> CaptureSet: ...
+
+    def __getitem__(self, which: int | str | slice) -> Capture | CaptureSet:
+        if isinstance(which, slice):
+            return CaptureSet(self.captures[which])
+        if not isinstance(which, str):
+            return self.captures[which]
+        found = [capture for capture in self.captures if which in (capture.name, f"{capture.target}/{capture.name}")]
+        if len(found) != 1:
+            names = [f"{capture.target}/{capture.name}" for capture in found] or self.names
+            raise LookupError(f"got case {which!r}, there are {', '.join(names) or 'none'}")
+        return found[0]
 
     def _ipython_key_completions_(self) -> list[str]:
         return self.names
@@ -221,33 +252,13 @@ class CaptureSet:
         """One row per capture: case, target, chip, provenance, jobs, buffers."""
         import pandas as pd
 
-        return pd.DataFrame([(c.name, c.target, c.chip, c.provenance, len(c.jobs), ", ".join(c.buffers))
+        return pd.DataFrame([(c.name, c.target, c.chip, c.origin, len(c.jobs), ", ".join(c.buffers))
                              for c in self.captures],
                             columns=["case", "target", "chip", "provenance", "jobs", "buffers"])
 
 
-def _written(registers: RegisterMap, state: Mapping[int, int]) -> Iterator[tuple[str, Field, int]]:
-    """Fields of the registers that were written; one automatic field where the map has no register."""
-    block, index = registers.registers[0][0], _index(registers)
-    raw = registers.decode(_spread(registers, state), raw=True)
-    for offset, value in state.items():
-        if offset not in index:
-            yield block, Field.whole_word(block, f"{offset:#06x}"), value
-        else:
-            for item in registers:
-                if item.pieces[0].word == index[offset]:
-                    yield block, item, raw[registers.key(item)]
-
-
-def _index(registers: RegisterMap) -> dict[int, int]:
-    """The map's word of each offset."""
-    return {offset: i for i, (_, offset, _) in enumerate(registers.registers)}
-
-
-def _spread(registers: RegisterMap, state: Mapping[int, int]) -> np.ndarray:
-    """The map's words, as far as they were written."""
-    words, index = np.zeros(len(registers), np.uint32), _index(registers)
-    for offset, value in state.items():
-        if offset in index:
-            words[index[offset]] = value
-    return words
+def _plain(value: Any) -> Any:
+    """As JSON keeps it, so that a capture is the same after it was saved."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -190,8 +190,8 @@ def _check(options: argparse.Namespace) -> int:
         differ = sum(not result.ok for result in results)
         print(f"{len(results)} captures, {differ} differ" + (f", {broken} unreadable" if broken else ""))
     if options.explain and not options.json:
-        for result, capture in zip(results, captures, strict=True):
-            _explain(result, capture)
+        for result in results:
+            _explain(result)
     return 2 if broken else int(any(not result.ok for result in results))
 
 
@@ -242,14 +242,13 @@ def _said(result: Comparison) -> dict[str, Any]:
     return row
 
 
-def _explain(result: Comparison, capture: Capture) -> None:
+def _explain(result: Comparison) -> None:
     print(f"\n{result.case}{' (simulated)' if result.simulated else ''}: {result.verdict}")
     if result.reason:
         print(f"  {result.reason}")
-    if result.predicted is None or result.captured is None:
-        return
-    print(f"  {target(capture.target).lift(capture).layer}, rule {target(capture.target).rule}")
-    if result.first is not None:
+    if result.layer is not None:
+        print(f"  {result.layer}, rule {result.rule}")
+    if result.first is not None and result.predicted is not None and result.captured is not None:
         print(f"  first difference at (row, column, channel) {result.first}: predicted "
               f"{result.predicted[result.first]}, captured {result.captured[result.first]}; largest {result.max}")
         print(f"  predicted {_bytes(result.predicted)}\n  captured  {_bytes(result.captured)}")
@@ -260,7 +259,7 @@ def _import(options: argparse.Namespace) -> int:
     if not len(found):
         raise ValueError(f"{options.path}: holds no capture")
     name = options.name or Path(options.path).stem
-    if Path(name).name != name:
+    if Path(name).name != name or name in (".", ".."):
         raise ValueError(f"--name: got {name!r}, allowed is a plain folder name")
     captures = {}
     for capture in found:

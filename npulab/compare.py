@@ -15,6 +15,8 @@ from npulab.targets import target
 if TYPE_CHECKING:
     import pandas as pd
 
+    from npulab.layers import Conv2D
+
 VERDICTS = ("equal", "differs", "not executed", "nothing to compare")
 Key = tuple[int, str, str, str]
 
@@ -27,7 +29,7 @@ class Comparison:
     there are none).  ``verdict`` is about the output, one of ``VERDICTS``: ``compared`` elements,
     ``mismatches`` of them, ``first`` (row, column, channel) of the first, ``max`` the largest
     difference.  ``predicted`` and ``captured`` are ``(H, W, C)`` or None; ``reason`` says in words
-    what is wrong.
+    what is wrong; ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated with.
     """
 
     case: str
@@ -43,6 +45,8 @@ class Comparison:
     predicted: np.ndarray | None = None
     captured: np.ndarray | None = None
     reason: str = ""
+    layer: Conv2D | None = None
+    rule: str = ""
 
     @property
     def ok(self) -> bool:
@@ -50,9 +54,9 @@ class Comparison:
         return self.words and self.coefficients is not False and self.verdict != "differs"
 
     def __repr__(self) -> str:
+        counts = f", {self.mismatches} of {self.compared} differ" if self.compared else ""
         said = f", {self.reason}" if self.reason else ""
-        return (f"Comparison({self.case}{' (simulated)' if self.simulated else ''}: {self.verdict}, "
-                f"{self.mismatches} of {self.compared} differ{said})")
+        return f"Comparison({self.case}{' (simulated)' if self.simulated else ''}: {self.verdict}{counts}{said})"
 
 
 def check(capture: Capture) -> Comparison:
@@ -60,22 +64,24 @@ def check(capture: Capture) -> Comparison:
 
     What the target cannot read counts as a difference, with the reason.
     """
+    _refuse(capture, "check", Capture)
     of = target(capture.target)
     words = all(_same_words(job, capture) for job in capture.jobs)
     coefficients, reasons = _same_coefficients(of, capture)
     said = Comparison(capture.name, capture.target, capture.simulated, words, coefficients, "differs")
     try:
-        layer, x, output = of.lift(capture)
-        if x is None or output is None:
-            missing = [name for name, tensor in (("input", x), ("output", output)) if tensor is None]
-            return replace(said, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
-        rule = of.rule_of(capture) if of.rule_of else of.rule
-        said = _compared(said, emulate(layer, x, rule), output, layer.output_q.zero_point)
+        said = _compared(said, of, capture)
     except Unanswerable as error:
         said = replace(said, verdict="nothing to compare", reason=str(error))
-    except ValueError as error:
+    except (ValueError, LookupError) as error:
         reasons.append(str(error))
     return replace(said, reason="; ".join(dict.fromkeys([*reasons, *filter(None, [said.reason])])))
+
+
+def _refuse(value: Any, what: str, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{what}: got {type(value).__name__}, allowed is {names}, as npulab.load and load_all give")
 
 
 def _same_coefficients(of: Target, capture: Capture) -> tuple[bool | None, list[str]]:
@@ -90,15 +96,19 @@ def _same_coefficients(of: Target, capture: Capture) -> tuple[bool | None, list[
 
 
 def _same_words(job: Job, capture: Capture) -> bool:
-    if job.writes:
-        same = True
-    else:
-        registers = capture.maps[job.block]
-        same = bool(np.array_equal(registers.encode(registers.decode(job.words)), job.words))
+    registers = capture.maps[job.block]
+    same = bool(np.array_equal(registers.encode(registers.decode(job.words)), job.words))
     return same and (job.start is None or _same_words(job.start, capture))
 
 
-def _compared(said: Comparison, predicted: np.ndarray, output: np.ndarray, zero_point: int) -> Comparison:
+def _compared(said: Comparison, of: Target, capture: Capture) -> Comparison:
+    """The comparison of the output, if there is one."""
+    layer, x, output = of.lift(capture)
+    said = replace(said, layer=layer, rule=of.rule_of(capture) if of.rule_of else of.rule)
+    if x is None or output is None:
+        missing = [name for name, tensor in (("input", x), ("output", output)) if tensor is None]
+        return replace(said, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
+    predicted = emulate(layer, x, said.rule)
     if predicted.shape != output.shape:
         return replace(said, reason=f"predicted shape {predicted.shape}, captured {output.shape}")
     difference = np.abs(predicted.astype(np.int64) - output.astype(np.int64))
@@ -108,6 +118,7 @@ def _compared(said: Comparison, predicted: np.ndarray, output: np.ndarray, zero_
     if not len(wrong):
         return replace(said, verdict="equal")
     said = replace(said, first=tuple(int(n) for n in wrong[0]))
+    zero_point = layer.output_q.zero_point
     if not np.all(output == zero_point):
         return said
     return replace(said, verdict="not executed",
@@ -119,6 +130,7 @@ def explain(capture: Capture) -> pd.DataFrame:
     value, weights (how many the item stands for); raises ValueError where a byte cannot be explained."""
     import pandas as pd
 
+    _refuse(capture, "explain", Capture)
     items = [(item.bit // 8, item.bits, item.kind, item.core, item.channel, item.plane, item.row, item.column,
               item.value, item.weights) for item in target(capture.target).explain(capture)]
     frame = pd.DataFrame(items, columns=["byte", "bits", "kind", "core", "channel", "plane", "row", "column",
@@ -130,12 +142,18 @@ def diff(a: Any, b: Any) -> pd.DataFrame:
     """Fields that differ between two captures: task, block, register, field, a, b, address.
 
     A field that one side does not have is None there; ``address`` says that it points into memory.
+    Register writes that leave the same state in another way (a register written twice, another order)
+    differ too, in the fields ``(writes)`` of a register and ``(order)`` of a block.
+
+    Buffers are compared by ``diff_buffers``.
 
     For two CaptureSets the columns are task, block, register, field, differs (``always``: no value
     is common to both; ``sometimes``), constant (within a and within b, but different between them),
     a, b (the values seen, at most five) and address; fields that never differ are left out.
     Raises ValueError for captures of different targets.
     """
+    _refuse(a, "diff", Capture, CaptureSet)
+    _refuse(b, "diff", Capture, CaptureSet)
     sets = [one if isinstance(one, CaptureSet) else CaptureSet((one,)) for one in (a, b)]
     names = {capture.target for one in sets for capture in one}
     if len(names) > 1:
@@ -143,6 +161,22 @@ def diff(a: Any, b: Any) -> pd.DataFrame:
     if isinstance(a, CaptureSet) or isinstance(b, CaptureSet):
         return _diff_sets(*sets)
     return _diff_two(a, b)
+
+
+def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
+    """Buffers that differ: buffer, first (byte), bytes (that differ), a, b (lengths; None where there is none)."""
+    import pandas as pd
+
+    rows = []
+    for name in dict.fromkeys([*a.buffers, *b.buffers]):
+        one, other = (capture.buffers.get(name) for capture in (a, b))
+        if one != other:
+            left, right = (np.frombuffer(data or b"", np.uint8) for data in (one, other))
+            both = min(len(left), len(right))
+            wrong = np.flatnonzero(left[:both] != right[:both])
+            rows.append((name, int(wrong[0]) if len(wrong) else both, len(wrong) + abs(len(left) - len(right)),
+                         None if one is None else len(one), None if other is None else len(other)))
+    return pd.DataFrame(rows, columns=["buffer", "first", "bytes", "a", "b"], dtype=object)
 
 
 def _diff_two(a: Capture, b: Capture) -> pd.DataFrame:
@@ -157,29 +191,54 @@ def _diff_two(a: Capture, b: Capture) -> pd.DataFrame:
         idle = {one.raw, other.raw} == {None, 0} and (one.automatic or other.automatic)
         if one.raw != other.raw and not idle:
             rows.append((*key, one.value, other.value, one.address or other.address))
+    rows += _written_differently(a, b)
     frame = pd.DataFrame(rows, columns=["task", "block", "register", "field", "a", "b", "address"],
                          dtype=object)
     return frame.astype({"task": int, "address": bool})
 
 
+def _written_differently(a: Capture, b: Capture) -> list[tuple[Any, ...]]:
+    """Rows for jobs of register writes that leave the same state in another way."""
+    rows: list[tuple[Any, ...]] = []
+    for task, pair in enumerate(zip(a.jobs, b.jobs, strict=False)):
+        for job, other in zip(_parts(pair[0]), _parts(pair[1]), strict=False):
+            registers = a.maps[job.block]
+            both = [offset for offset in dict(job.writes) if offset in dict(other.writes)]
+            names = {at: registers.registers[registers.index[at]][2] if at in registers.index else f"{at:#06x}"
+                     for at in both}
+            for at in both:
+                values = [[value for offset, value in one.writes if offset == at] for one in (job, other)]
+                if values[0] != values[1] and values[0][-1] == values[1][-1]:
+                    told = [" ".join(map(hex, value)) for value in values]
+                    rows.append((task, job.block, names[at], "(writes)", *told, False))
+            orders = [[names[at] for at in dict.fromkeys(offset for offset, _ in one.writes) if at in names]
+                      for one in (job, other)]
+            if orders[0] != orders[1]:
+                rows.append((task, job.block, "", "(order)", *map(" ".join, orders), False))
+    return rows
+
+
+def _parts(job: Job) -> list[Job]:
+    return [job, *(_parts(job.start) if job.start else [])]
+
+
 def _diff_sets(a: CaptureSet, b: CaptureSet) -> pd.DataFrame:
     import pandas as pd
 
-    seen: list[dict[Key, list[Any]]] = [{}, {}]
-    address: dict[Key, bool] = {}
-    for one, values in zip((a, b), seen, strict=True):
-        for capture in one:
-            for key, found in _values(capture).items():
-                values.setdefault(key, []).append(found.value)
-                address[key] = found.address
+    sides = [[_values(capture) for capture in one] for one in (a, b)]
+    keys = dict.fromkeys(key for side in sides for values in side for key in values)
+    absent = Seen(None, False, None, False)
     rows = []
-    for key, points in address.items():
-        left, right = (list(dict.fromkeys(map(_hashable, values.get(key, [None])))) for values in seen)
-        if left == right and len(left) == 1:
+    for key in keys:
+        # told apart by raw, shown as meant
+        left, right = ({found.raw: found for found in (values.get(key, absent) for values in side)} for side in sides)
+        if left.keys() == right.keys() and len(left) == 1:
             continue
-        always = not set(left) & set(right)
+        always = not left.keys() & right.keys()
+        shown = [[found.value for found in one.values()][:5] for one in (left, right)]
+        address = any(found.address for one in (left, right) for found in one.values())
         constant = always and len(left) == len(right) == 1
-        rows.append((*key, "always" if always else "sometimes", constant, left[:5], right[:5], points))
+        rows.append((*key, "always" if always else "sometimes", constant, *shown, address))
     return pd.DataFrame(rows, columns=["task", "block", "register", "field", "differs", "constant", "a", "b",
                                        "address"])
 
@@ -196,7 +255,3 @@ class Seen(NamedTuple):
 def _values(capture: Capture) -> dict[Key, Seen]:
     return {(task, block, item.register, item.name): Seen(item.text(raw), item.address, int(raw), item.automatic)
             for task, job in enumerate(capture.jobs) for block, item, raw in job.values(capture.maps)}
-
-
-def _hashable(value: Any) -> Any:
-    return "nan" if value != value else value

@@ -42,8 +42,8 @@ class Simulated:
         run = self.run(capture)
         if run.output is None:
             raise ValueError(f"capture {capture.name}: the simulated device hangs: {run.reason}")
-        return replace(capture.with_buffers(output=run.output), provenance="simulated",
-                       tool="npulab simulated device")
+        return replace(capture, buffers={**capture.buffers, "output": run.output}, provenance="simulated",
+                       tool="npulab simulated device", date="")
 
     def __call__(self, capture: Capture) -> str:
         run = self.run(capture)

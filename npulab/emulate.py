@@ -20,8 +20,9 @@ MOST_TERMS = 2 ** 37
 def emulate(layer: Conv2D, x: np.ndarray, rule: str | Rule = "tflite-reference") -> np.ndarray:
     """Output ``(H, W, C)`` or ``(N, H, W, C)`` of a layer, in the type of ``x``.
 
-    ``x`` is ``(H, W, C)`` or ``(N, H, W, C)``, uint8 or int8, as ``layer.input_shape`` says.
-    Raises ValueError where it is not.
+    ``x`` is ``(H, W, C)`` or ``(N, H, W, C)``, uint8 or int8, as ``layer.input_shape`` says.  ``rule``
+    is a name of ``quant.RULES``; a target's own is ``target.rule``.  Raises ValueError where ``x`` is
+    not so, LookupError for an unknown rule.
     """
     by = find_rule(rule)
     x = _checked(layer, x)

@@ -58,6 +58,9 @@ class Conv2D:
         if bias.shape != (outputs,) or bias.dtype.kind not in "iu" \
                 or np.any(bias.astype(np.int64) != bias.astype(np.int32)):
             raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) within int32")
+        for name in ("input_q", "weight_q", "output_q"):
+            if not isinstance(getattr(self, name), QuantParams):
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed is QuantParams(scale, zero_point)")
         scale = self.weight_q.scale
         if isinstance(scale, tuple) and len(scale) != outputs:
             raise ValueError(f"weight_q: got {len(scale)} scales, allowed is 1 or {outputs}")
@@ -68,7 +71,7 @@ class Conv2D:
             raise ValueError(f"activation: got {self.activation!r}, allowed is one of {ACTIVATIONS}")
         for name in ("stride", "dilation"):
             value = getattr(self, name)
-            if len(tuple(value)) != 2 or min(value) < 1:
+            if np.shape(value) != (2,) or np.asarray(value).dtype.kind not in "iu" or min(value) < 1:
                 raise ValueError(f"{name}: got {value!r}, allowed is (h, w), each at least 1")
             object.__setattr__(self, name, tuple(int(n) for n in value))
         object.__setattr__(self, "weights", weights)

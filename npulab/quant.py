@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-ROUNDINGS = ("floor", "to-zero", "half-up", "half-even", "half-away")
+SHIFTABLE_BITS, SUM_BITS = 61, 32
+ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class QuantParams:
         scales = np.asarray(self.scale, np.float64)
         if scales.ndim > 1 or scales.size == 0 or not np.all(np.isfinite(scales) & (scales > 0)):
             raise ValueError(f"scale: got {self.scale!r}, allowed is a positive number or one per channel")
+        if self.zero_point != int(self.zero_point):
+            raise ValueError(f"zero_point: got {self.zero_point!r}, allowed is a whole number")
         plain = float(scales) if scales.ndim == 0 else tuple(scales.tolist())
         object.__setattr__(self, "scale", plain)
         object.__setattr__(self, "zero_point", int(self.zero_point))
@@ -45,7 +48,7 @@ def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:
     half = np.where(shift > 0, np.int64(2) ** np.maximum(shift - 1, 0), 0)
     if rounding == "floor":
         return values >> shift
-    if rounding == "to-zero":
+    if rounding == "toward-zero":
         return np.sign(values) * (np.abs(values) >> shift)
     if rounding == "half-up":
         return (values + half) >> shift
@@ -81,6 +84,7 @@ class Mantissa:
 
     bits: int = 15
     rounding: str = "half-even"
+    family: str = "mantissa"
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS or not 1 <= self.bits <= 23:
@@ -89,7 +93,7 @@ class Mantissa:
 
     @property
     def name(self) -> str:
-        return f"mantissa{self.bits}-{self.rounding}"
+        return f"{self.family}:{self.rounding}"
 
     def multiplier(self, input_scale: float, weight_scale: Any, output_scale: float,
                    signed: bool = False) -> tuple[np.ndarray, np.ndarray]:
@@ -101,8 +105,10 @@ class Mantissa:
         single = np.float32(input_scale) * np.asarray(weight_scale, np.float32) / np.float32(output_scale)
         pattern = np.asarray(single, np.float32).view(np.uint32).astype(np.int64)
         exponent, mantissa = pattern >> 23, pattern & 0x7FFFFF
-        if np.any((exponent == 0) | (exponent == 255)):
-            raise ValueError(f"scale: got {single}, allowed is a normal float32")
+        # a sum of 32 bits times multiplier and left shift must stay where shift_right is exact
+        most = SHIFTABLE_BITS - SUM_BITS - 1
+        if np.any((exponent == 0) | (exponent - 127 >= most)):
+            raise ValueError(f"scale: got {single}, allowed is a normal float32 below 2**{most}")
         return 2 ** self.bits + (mantissa >> 23 - self.bits), 127 + self.bits - exponent
 
     def apply(self, accumulators: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray,
@@ -147,8 +153,11 @@ class TFLiteReference:
         return shift_right(high, np.maximum(right_shift, 0), "half-away")
 
 
+# Like TensorFlow Lite's, these are named after who showed them: 15 bits on V7 cores, 23 on V8.
+FAMILIES = {"vivante-v7": 15, "vivante-v8": 23}
 _KNOWN: tuple[Rule, ...] = (
-    TFLiteReference(), *(Mantissa(bits, rounding) for bits in (15, 23) for rounding in ROUNDINGS))
+    TFLiteReference(), *(Mantissa(bits, rounding, family) for family, bits in FAMILIES.items()
+                         for rounding in ROUNDINGS))
 RULES = {rule.name: rule for rule in _KNOWN}
 
 

@@ -47,9 +47,11 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     found = load_all(path)
     if case is None and len(found) == 1:
         return found[0]
-    if case in found.names:
-        return found[case]
-    raise LookupError(f"{path}: got case {case!r}, it holds {', '.join(found.names) or 'no capture'}")
+    if case is None or case not in [*found.names, *(f"{one.target}/{one.name}" for one in found)]:
+        names = ', '.join(found.names) or 'no capture'
+        raise LookupError(f"{path}: got case {case!r}, it holds {names}" + (
+            f"; ask for one as case {found.names[0]!r}" if case is None and len(found) else ""))
+    return found[case]
 
 
 def load_all(path: str | os.PathLike[str]) -> CaptureSet:
@@ -60,13 +62,22 @@ def load_all(path: str | os.PathLike[str]) -> CaptureSet:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
+    folders = case_folders(path) if path.is_dir() else []
+    if folders:
+        return CaptureSet(tuple(_read(found) for found in folders))
+    formats = []
     for name in targets():
-        for importer in target(name).importers:
+        try:
+            importers = target(name).importers
+        except ValueError as error:  # one broken target leaves the others working
+            formats.append(str(error))
+            continue
+        for importer in importers:
             if importer.recognises(path):
                 return CaptureSet(tuple(importer.read(path).values()))
+        formats += [f"{name}: {importer.name}" for importer in importers]
     if path.is_dir():
-        return CaptureSet(tuple(_read(found) for found in case_folders(path)))
-    formats = [f"{name}: {one.name}" for name in targets() for one in target(name).importers]
+        return CaptureSet(())
     raise ValueError(f"{path}: no target recognises this file; known are {'; '.join(formats) or 'none'}")
 
 
@@ -112,9 +123,9 @@ def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
 
 def _parts(capture: Capture) -> tuple[dict[str, bytes], dict[str, Any]]:
     """The files of a capture, by name, and its description."""
-    files = {f"{name}.bin": bytes(data) for name, data in capture.buffers.items()}
-    for name in capture.buffers:
-        _plain(f"{name}.bin", f"capture {capture.name}: buffer {name!r}")
+    files: dict[str, bytes] = {}
+    for name, data in capture.buffers.items():
+        _add(files, f"{name}.bin", bytes(data), f"capture {capture.name}: buffer {name!r}")
     jobs = [_describe(job, f"job{task}" if len(capture.jobs) > 1 else job.block.lower(), capture, files)
             for task, job in enumerate(capture.jobs)]
     description = {
@@ -130,16 +141,23 @@ def _parts(capture: Capture) -> tuple[dict[str, bytes], dict[str, Any]]:
 def _describe(job: Job, stem: str, capture: Capture, files: dict[str, bytes]) -> dict[str, Any]:
     out: dict[str, Any] = {"block": job.block}
     if not job.writes:
-        files[f"{stem}.bin"] = job.words.astype("<u4").tobytes()
+        _add(files, f"{stem}.bin", job.words.astype("<u4").tobytes(), f"capture {capture.name}: job")
         out["words"] = f"{stem}.bin"
     elif COMMANDS in capture.buffers and _writes(capture.target, capture.buffers[COMMANDS]) == job.writes:
         out["commands"] = f"{COMMANDS}.bin"
     else:
-        files[f"{stem}.bin"] = np.array(job.writes, "<u4").tobytes()
+        _add(files, f"{stem}.bin", np.array(job.writes, "<u4").tobytes(), f"capture {capture.name}: job")
         out["writes"] = f"{stem}.bin"
     if job.start:
         out["start"] = _describe(job.start, f"{stem}-start", capture, files)
     return out
+
+
+def _add(files: dict[str, bytes], name: str, data: bytes, what: str) -> None:
+    _plain(name, what)
+    if name in files:
+        raise ValueError(f"{what}: got {name!r}, which another buffer or job of the capture has")
+    files[name] = data
 
 
 def _writes(name: str, commands: bytes) -> tuple[tuple[int, int], ...]:
@@ -194,8 +212,8 @@ def _names(description: Mapping[str, Any]) -> set[str]:
 def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Mapping[str, RegisterMap],
          ) -> Job:
     kinds = [kind for kind in ("words", "writes", "commands") if kind in d]
-    if len(kinds) != 1 or d.get("block") not in maps:
-        raise ValueError(f"jobs: got block {d.get('block')!r} with {kinds}, allowed is one of "
+    if len(kinds) != 1 or _need(d, "block", str) not in maps:
+        raise ValueError(f"jobs: got block {d['block']!r} with {kinds}, allowed is one of "
                          f"{', '.join(maps)} with one of words, writes, commands")
     name, block = d[kinds[0]], d["block"]
     data = files[name]
@@ -208,12 +226,12 @@ def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Map
             raise ValueError(f"{name}: got {len(words)} words, allowed is {len(maps[block])} (block {block})")
         return Job(block, words, start=start)
     if kinds == ["commands"]:
-        writes = of.writes(words)
+        writes = list(of.writes(words))
     elif len(words) % 2:
         raise ValueError(f"{name}: got {len(words)} words, allowed is (offset, value) pairs")
     else:
         writes = [(int(offset), int(value)) for offset, value in words.reshape(-1, 2)]
-    return replace(Job.from_writes(block, writes), start=start)
+    return replace(Job.from_writes(block, writes, maps[block]), start=start)
 
 
 def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:

@@ -102,8 +102,7 @@ class Target:
 
     def maps(self, chip: str) -> dict[str, RegisterMap]:
         """The register maps by block, for a chip; raises LookupError with the known chips."""
-        features = [name for name, value in self.features(chip).items() if value]
-        return {block: table.select(features) for block, table in self.tables.items()}
+        return select(self.tables, self.features(chip))
 
     def features(self, chip: str) -> Features:
         """The features of a chip; raises LookupError with the known chips."""
@@ -113,6 +112,12 @@ class Target:
 
     def __repr__(self) -> str:
         return f"Target({self.name}: {self.title}; {', '.join(self.chips)})"
+
+
+def select(tables: Mapping[str, RegisterMap], features: Features) -> dict[str, RegisterMap]:
+    """The maps of a chip with these features, by block."""
+    on = [name for name, value in features.items() if value]
+    return {block: table.select(on) for block, table in tables.items()}
 
 
 def read_chips(path: Path) -> dict[str, dict[str, int]]:

@@ -7,7 +7,6 @@ from record_simulated import record
 
 import npulab
 from npulab.devices import Simulated
-from npulab.targets.vivante.lowering import MULTIPLIER
 
 
 def test_simulated_captures_are_recorded_the_same_again(captures: npulab.CaptureSet) -> None:
@@ -22,7 +21,7 @@ def test_simulated_outputs_hold_ties(captures: npulab.CaptureSet) -> None:
     ties = 0
     for name in ("sim-1x1", "sim-3x3-same"):
         lifted = npulab.target("vivante").lift(captures[name])
-        outputs = [npulab.emulate(lifted.layer, lifted.x, f"mantissa{MULTIPLIER.bits}-{rounding}")
+        outputs = [npulab.emulate(lifted.layer, lifted.x, f"vivante-v7:{rounding}")
                    for rounding in ("half-even", "half-up", "half-away")]
         ties += int(np.sum((outputs[0] != outputs[1]) | (outputs[0] != outputs[2])))
     assert ties >= 5

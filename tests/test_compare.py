@@ -119,14 +119,14 @@ def test_planted_mistakes_are_caught(captures: npulab.CaptureSet, vivante: Targe
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of our own steps, made wrong by one bit, turns some simulated capture to ``differs``."""
     if plant == "lowering":
-        whole = lowering.join_planes
-        monkeypatch.setattr(lowering, "join_planes", lambda planes: np.roll(whole(planes), 1, axis=-1))
-        caught = {"sim-update4", "sim-3x3-stride2-relu"}
+        whole = lowering._border
+        monkeypatch.setattr(lowering, "_border", lambda sizes, before, *rest: whole(sizes, tuple(b ^ 1 for b in before), *rest))
+        caught = {"sim-3x3-same", "sim-3x3-sparse", "sim-5x5-same"}
     elif plant == "stream order":
         monkeypatch.setattr(coefficients, "PLANES_PER_GROUP", 7)
         caught = {"sim-1x1"}
     else:
-        wrong = replace(vivante, rule_of=lambda _: "mantissa15-half-up")
+        wrong = replace(vivante, rule_of=lambda _: "vivante-v7:half-up")
         monkeypatch.setattr("npulab.compare.target", lambda name: wrong)
         caught = {"sim-1x1"}
     differ = {name for name in SIMULATED if npulab.check(captures[name]).verdict == "differs"}

@@ -1288,8 +1288,8 @@ def test_ties_go_to_even() -> None:
     assert npulab.check(capture).verdict == "equal"
 
 
-@pytest.mark.parametrize("rule", ["mantissa15-floor", "mantissa15-half-up", "mantissa15-half-away",
-                                  "mantissa15-to-zero"])
+@pytest.mark.parametrize("rule", ["vivante-v7:floor", "vivante-v7:half-up", "vivante-v7:half-away",
+                                  "vivante-v7:toward-zero"])
 def test_another_rounding_differs(rule: str) -> None:
     """Outputs rounded by another rule turn check to differs, at the places where the rules disagree."""
     q = npulab.QuantParams
@@ -1298,9 +1298,9 @@ def test_another_rounding_differs(rule: str) -> None:
                           input_q=q(0.5, 0), weight_q=q(0.5, 0), output_q=q(0.5, 100))
     capture = Simulated().record(VIVANTE.lower(layer, x=x))
     sums = (np.arange(81) - 40) / 2
-    other = {"mantissa15-floor": np.floor(sums), "mantissa15-half-up": np.floor(sums + 0.5),
-             "mantissa15-half-away": np.sign(sums) * np.floor(np.abs(sums) + 0.5),
-             "mantissa15-to-zero": np.trunc(sums)}[rule] + 100
+    other = {"vivante-v7:floor": np.floor(sums), "vivante-v7:half-up": np.floor(sums + 0.5),
+             "vivante-v7:half-away": np.sign(sums) * np.floor(np.abs(sums) + 0.5),
+             "vivante-v7:toward-zero": np.trunc(sums)}[rule] + 100
     codes = other.astype(np.uint8)
     assert npulab.emulate(layer, x, rule=rule).ravel().tolist() == codes.tolist()
     verdict = npulab.check(capture.with_buffers(output=codes.tobytes()))

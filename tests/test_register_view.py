@@ -69,7 +69,7 @@ def test_model_flip_is_seen_in_words_fields_and_capture() -> None:
     assert model.fields == {"mode": "on", "w0_2_2": 0, "size": 0x35, "w0_8_24": 0, "where": 128, "w1_26_4": 0,
                             "bias": -1}
     assert model.changed == {"size": (0x15, 0x35)}
-    assert model.capture == small(model.words)
+    assert model.capture == replace(small(model.words), tool="changed with npulab")
     assert model.summary == "1 bit in 1 field differs from the reference: size 21 → 53"
 
 
@@ -151,14 +151,15 @@ def test_model_summary_of_many_changes() -> None:
 
 def test_model_of_register_writes() -> None:
     writes = ((8, 1), (0, 0x51), (0x40, 7), (8, 5))
-    given = small(jobs=(Job.from_writes("NN", writes),))
+    registers = small().maps["NN"]
+    given = small(jobs=(Job.from_writes("NN", writes, registers),))
     model = RegisterModel(given)
     assert model.rows.labels == ("SUM", "CFG", "0x0040")
     assert model.describe(1, 4) == "CFG bit 4 · size CFG[7:4] EXT[31:30] · 0x5 = 5 · evidence guess · low"
     model.flip(0, 1)
     model.flip(2, 3)
     assert model.changed == {"bias": (5, 7), "0x0040_0_32": (7, 15)}
-    assert model.capture.jobs[0] == Job.from_writes("NN", ((8, 1), (0, 0x51), (0x40, 15), (8, 7)))
+    assert model.capture.jobs[0] == Job.from_writes("NN", ((8, 1), (0, 0x51), (0x40, 15), (8, 7)), registers)
 
 
 def test_model_second_job() -> None:

@@ -34,7 +34,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> npulab.Target:
 
 
 def test_folder_beside_the_notebooks_is_a_target(toy: npulab.Target) -> None:
-    assert npulab.targets() == ["toy", "vivante"]
+    assert {"toy", "vivante"} <= set(npulab.targets())
     assert toy.registers.decode([0x20, 7]) == {"w0_0_4": 0, "stride": 2, "w0_7_25": 0, "src": 7}
 
 
@@ -52,7 +52,7 @@ def test_table_alone_is_enough_to_decode_diff_and_check(toy: npulab.Target, tmp_
 
 
 def test_unknown_target_and_chip_name_the_known() -> None:
-    with pytest.raises(LookupError, match=r"^target: got 'tpu', allowed is one of vivante$"):
+    with pytest.raises(LookupError, match=r"^target: got 'tpu', allowed is one of .*vivante.* \(a folder in ./npulab_targets counts too\)$"):
         npulab.target("tpu")
     with pytest.raises(LookupError, match=r"^chip: got 'x', target vivante knows vipnano-qi-a311d, "):
         npulab.target("vivante").maps("x")

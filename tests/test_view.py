@@ -40,6 +40,6 @@ def test_picture_of_a_simulated_capture_says_so(captures: npulab.CaptureSet, tmp
 
 
 def test_nothing_to_draw(captures: npulab.CaptureSet) -> None:
-    found = npulab.check(captures["sim-1x1"].with_buffers(coefficients=b""))
-    with pytest.raises(ValueError, match=r"^sim-1x1: there is no output to draw \(differs: coefficients: got 0 bytes"):
+    found = npulab.check(captures["sim-1x1"].with_buffers(coefficients=bytes(40)))
+    with pytest.raises(ValueError, match=r"^sim-1x1: there is no output to draw \(differs: coefficients: got 40 bytes"):
         npulab.output_difference(found)

@@ -176,7 +176,8 @@ def test_superblocks(vivante: Target) -> None:
     ({"weight_q": npulab.QuantParams([0.1] * 4)}, "weight_q: got a scale per channel"),
     ({"input_q": npulab.QuantParams(1.0, 300)}, "got zero point 300, allowed is 0 to 255"),
     ({"padding": ((9, 9), (9, 9))}, r"padding: got \(\(9, 9\), \(9, 9\)\), allowed is up to 8 above"),
-    ({"weight_q": npulab.QuantParams(1e9)}, r"scales: got 1.0 \* 1000000000.0 / 1.0, allowed is a right shift of 0 to 127")])
+    ({"weight_q": npulab.QuantParams(1e9)}, r"scale: got 1000000000.0, allowed is a normal float32 below 2\*\*28"),
+    ({"weight_q": npulab.QuantParams(1e6)}, r"scales: got 1.0 \* 1000000.0 / 1.0, allowed is a right shift of 0 to 127")])
 def test_layer_that_is_not_covered(change: dict[str, Any], words: str, vivante: Target) -> None:
     layer = npulab.Conv2D(np.zeros((4, 3, 3, 1), np.uint8), np.zeros(4, int), (8, 8, 1), weight_q=npulab.QuantParams(0.1))
     with pytest.raises(ValueError, match=words):
@@ -187,7 +188,7 @@ def test_chip_that_is_not_covered(vivante: Target) -> None:
     layer = npulab.Conv2D(np.zeros((4, 3, 3, 1), np.uint8), np.zeros(4, int), (8, 8, 1))
     with pytest.raises(ValueError, match=f"got 'vipnano-si-imx8mp', plain coefficient streams are known of {A311D}"):
         vivante.lower(layer, chip="vipnano-si-imx8mp")
-    with pytest.raises(ValueError, match=r"^x: got shape \(1, 8, 8\), allowed is \(8, 8, 1\)$"):
+    with pytest.raises(ValueError, match=r"^x: got shape \(1, 8, 8\) uint8, allowed is \(8, 8, 1\) of the weights' uint8$"):
         vivante.lower(layer, x=np.zeros((1, 8, 8), np.uint8))
 
 
@@ -317,7 +318,7 @@ def field(**values: Any) -> Callable[[npulab.Capture], npulab.Capture]:
     (field(kernel_z_size=5), "lies outside its 64 bytes"), (field(kernel_xy_size=15), "overruns"),
     (field(out_image_x_size=9), "larger than its strides"), (field(out_image_z_size=16383, out_image_x_stride=65535,
      out_image_y_stride=65535), "do not fit"), (field(kernel_data_type="fp16"), "kernel_data_type is 1"),
-    (field(pooling="max"), "without pooling"), (stream(0, 32), "core 0 is given 32 bytes"),
+    (field(pooling="max"), "pooling is 1, the simulated unit knows 0 and 3 only"), (stream(0, 32), "core 0 is given 32 bytes"),
     (stream(1, 1), "core 0 is given 320 bytes|waits for 320 bytes"), (stream(0, 0), "core 0 is given 0 bytes"),
     (stream(4, 64), "core 1 is given 64 bytes"), (stream(64, 6), "zero-run width 6, the chip has at most 5"),
     (stream(65, 9), "overruns"), (stream(66, 255), "overruns"),

@@ -31,13 +31,24 @@ def targets() -> list[str]:
 
 def target(name: str) -> Target:
     """The target of a name; raises LookupError with the known names."""
-    if name not in targets():
-        raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())}")
+    if name not in _folders(HERE) and name not in targets():
+        raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())} "
+                          f"(a folder in ./{LOCAL} counts too)")
     return _load(name, Path.cwd() / LOCAL)
 
 
 @cache
 def _load(name: str, local: Path) -> Target:
+    try:
+        found = _import(name, local)
+    except Exception as error:  # whatever a folder of the user's does, it is told as the folder's
+        raise ValueError(f"target {name}: does not load: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Target):
+        raise ValueError(f"target {name}: TARGET is {type(found).__name__}, allowed is npulab.target.Target")
+    return found
+
+
+def _import(name: str, local: Path) -> object:
     if name in _folders(HERE):
         module = importlib.import_module(f"npulab.targets.{name}")
     elif name in _folders(local):
@@ -50,10 +61,7 @@ def _load(name: str, local: Path) -> Target:
     else:
         (point,) = entry_points(group="npulab.targets", name=name)
         module = point.load()
-    found = module.TARGET
-    if not isinstance(found, Target):
-        raise TypeError(f"target {name}: TARGET is {type(found).__name__}, allowed is npulab.target.Target")
-    return found
+    return module.TARGET
 
 
 def _folders(where: Path) -> list[str]:

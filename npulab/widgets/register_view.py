@@ -90,7 +90,7 @@ class Rows:
     @classmethod
     def _written(cls, job: Job, registers: RegisterMap) -> Rows:
         labels = [register for _, _, register in registers.registers]
-        index = {offset: i for i, (_, offset, _) in enumerate(registers.registers)}
+        index = dict(registers.index)
         extra = []
         for offset in dict(job.writes):
             if offset not in index:
@@ -163,7 +163,7 @@ class RegisterModel(traitlets.HasTraits):
         self._given = capture
         self._cells = self.rows.cells
         self._history: list[tuple[int, ...]] = []
-        super().__init__(words=job.words, reference=other.words)
+        super().__init__(words=_shown(job), reference=_shown(other))
 
     @property
     def count(self) -> int:
@@ -173,7 +173,11 @@ class RegisterModel(traitlets.HasTraits):
     @property
     def capture(self) -> Capture:
         """The capture as given, with the words as they are now."""
-        return self._given.with_words(self.words, self.task)
+        job, registers = self._given.jobs[self.task], self._given.maps[self._given.jobs[self.task].block]
+        if not job.writes:
+            return self._given.with_words(self.words, self.task)
+        written = dict(zip(dict(job.writes), self.words, strict=True))
+        return self._given.with_job(job.with_writes(written, registers), self.task)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -340,7 +344,11 @@ def _place(word: int, bit: int, count: int) -> tuple[int, int]:
     return word, bit
 
 
-# A register written twice keeps its first value: ``words`` are what the last writes leave.
+def _shown(job: Job) -> Sequence[int]:
+    """The words of a parameter block, or the last value of each register that was written."""
+    return list(dict(job.writes).values()) if job.writes else job.words.tolist()
+
+
 def _span(lsb: int, width: int) -> str:
     return f"[{lsb + width - 1}:{lsb}]" if width > 1 else f"[{lsb}]"
 

@@ -19,7 +19,8 @@ from npulab.target import Item
 
 ALIGN = 64
 ZRL_BITS, COUNT_BITS, WEIGHT_BITS, WORD_BITS = 8, 16, 8, 32
-STREAM_HEAD = ZRL_BITS + COUNT_BITS
+LONGEST_RUN = 2 ** ZRL_BITS  # weights that one item can stand for
+# the orders as Mesa 25.0.7 writes them, etnaviv_ml_nn_v7.c
 PLANES_PER_GROUP = 6  # pointwise layers with more outputs than this order needs, see `order`
 SEVERAL_OUTPUTS = 8
 HEAD_COLUMNS = 3  # of a wide kernel these columns of two rows come before the rest of both
@@ -146,6 +147,7 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
     Raises ValueError with core and byte where a stream does not follow the format.
     """
+    _holds(buffer, geometry)
     start = 8 * geometry.header_bytes
     streams = sizes(buffer, geometry)
     for core, size in enumerate(streams):
@@ -170,6 +172,13 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
         yield _fill(buffer, start, 8 * len(buffer), None)
 
 
+def _holds(buffer: bytes, g: Geometry) -> None:
+    """Refuse sizes, before anything of them is made, that no stream of so many bytes can hold."""
+    if g.slots * g.planes * g.kernel_h * g.kernel_w > LONGEST_RUN * len(buffer):
+        raise ValueError(f"coefficients: got {g.slots} kernels of {g.planes} planes of {g.kernel_h}x{g.kernel_w}, "
+                         f"allowed is what {len(buffer)} bytes can hold")
+
+
 def _fill(buffer: bytes, start: int, stop: int, core: int | None) -> Item:
     reader = BitReader(buffer, start, stop)
     value = reader.read(stop - start)
@@ -189,6 +198,7 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
         raise ValueError(f"coefficients: core {core} at byte {at // 8}: got zero-run width {zrl}, {count} "
                          f"kernels per core, allowed is 0 to {ZRL_BITS} and {geometry.per_core}")
     pending = 0  # weights of the last item that are still to be handed out
+    left = sum(event.kind == "weight" for event in geometry.events(core))
     for event in geometry.events(core):
         at = reader.position
         if event.kind == "weight":
@@ -196,8 +206,11 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
                 run = reader.read(zrl)
                 literal = reader.read(WEIGHT_BITS)
                 pending = run + 1
+                if pending > left:
+                    raise ValueError(f"coefficients: core {core} at byte {at // 8}: a run of zero points goes "
+                                     f"{pending - left} weights past the last of the core")
                 yield Item(at, reader.position - at, "weight", literal, core, *event[1:], pending)
-            pending -= 1
+            pending, left = pending - 1, left - 1
         elif pending:
             raise ValueError(f"coefficients: core {core} at byte {at // 8}: a run of zero points goes "
                              f"{pending} weights past the {event.kind} of channel {event.channel}")
@@ -208,6 +221,7 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
 def decode(buffer: bytes, geometry: Geometry) -> Coefficients:
     """Weights, biases and offsets of a buffer; raises ValueError as ``walk`` does."""
     g = geometry
+    _holds(buffer, g)
     weights = np.full((g.slots, g.planes, g.kernel_h, g.kernel_w), g.zero_point, np.uint8)
     bias, offsets = np.zeros(g.slots, np.int32), np.zeros(g.slots, np.uint32)
     zrl, counts = [], []

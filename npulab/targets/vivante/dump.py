@@ -52,9 +52,13 @@ def read(path: Path) -> dict[str, Capture]:
     """
     text = _text(path.read_bytes())
     lines = [Line(n, line.rstrip()) for n, line in enumerate(text.split("\n"), 1)]
-    out = {}
+    out: dict[str, Capture] = {}
     for stem, date, side in _sides(path, lines):
         name, provenance = SIDES.get(stem, (stem, "board"))
+        if name in out:
+            raise ValueError(f"{path}: both sides of the diff are called {name}, allowed are two names")
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ValueError(f"{path}: a side is called {name!r}, allowed are letters, digits, _, - and .")
         out[name] = replace(_capture(path, name, side), provenance=provenance, date=date or "", tool=stem)
     return out
 
@@ -100,7 +104,7 @@ def _capture(path: Path, side: str, lines: list[Line]) -> Capture:
     nn, registers = PRINTED.encode(values), maps(USUAL_CHIP)
     decoded = registers["NN"].decode(nn)
     _sizes(path, side, decoded, buffers)
-    start = Job.from_writes("STATE", writes(words))
+    start = Job.from_writes("STATE", writes(words), registers["STATE"])
     addresses = {"coefficients": decoded["kernel_address"], "input": decoded["in_image_address"],
                  "output": decoded["out_image_address"]}
     for _, item, raw in start.values(registers):

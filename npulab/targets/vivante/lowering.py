@@ -15,23 +15,25 @@ from npulab.target import Item, Lifted, Unanswerable
 from npulab.targets.vivante import coefficients
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
 from npulab.targets.vivante.commands import start_commands, writes
-from npulab.targets.vivante.facts import CHIPS, USUAL_CHIP, maps
+from npulab.targets.vivante.facts import CHIPS, PATTERNS, USUAL_CHIP, maps
 
-MULTIPLIER = Mantissa(15, "half-even")  # vendor API default; no capture has shown how ties go
+MULTIPLIER = Mantissa(15, "half-even", "vivante-v7")  # vendor API default; no capture has shown how ties go
 LEADING_ONE, MOST_SHIFT = 2 ** MULTIPLIER.bits, 128
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the vendor's API
-ROUNDING = {1: MULTIPLIER.rounding, 0: "to-zero"}
+ROUNDING = {1: MULTIPLIER.rounding, 0: "toward-zero"}
 
 ADDRESSES = {"nn": 0x50000000, "coefficients": 0x40000000, "input": 0x60000000, "output": 0x70000000}
+ALIGNMENT = 64
+# Mesa 25.0.7, etnaviv_ml_nn.c; SRAM_START, SMALLEST_CACHE_END and RING_OFF also C:update4-vendor
 SRAM_START, SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0x800, 0xA00, 0x800
 RING_OFF = 0x3FFFFFF
 MOST_KERNELS = 127  # per core in one superblock
-WIDEST_TILE = 64
+WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = 64, 36, 18  # columns
 FIRST_PIXEL = 3
-# kernel pattern of partial caching (msb, low, high) by output channels; copied from captures by
-# Mesa, nobody has published a rule
-PATTERNS = ((1024, 0x13, 0x80000, 0), (512, 0x3D, 0, 0x2AAAAAA0), (256, 0x3E, 0xFFFFAAAA, 0x7FFFFFFF),
-            (160, 6, 0x7E, 0), (0, 0x3F, 0xFFFFFFFE, 0xFFFFFFFF))
+# what changes the arithmetic or the place of data in a way that is not covered
+MUST_BE_0 = ("layer_type", "no_z_offset", "prelu", "kernel_data_type", "in_image_data_type", "out_image_data_type",
+             "brick_mode", "brick_distance", "in_image_border_mode", "out_image_circular_buf_size",
+             "in_image_circular_buf_size", "per_channel_post_mul", "kernel_direct_stream_from_VIP_sram", "depthwise")
 # A stride 2 tile keeps an odd height (drivers of 2023; C:update4-vendor and -mesa); Mesa 25 makes it even.
 ODD_STRIDE2_TILE = "odd-stride2-tile"
 
@@ -61,10 +63,13 @@ class Lowered:
 
 def lower(layer: Conv2D, chip: str = USUAL_CHIP, x: np.ndarray | None = None, name: str = "lowered",
           addresses: Mapping[str, int] | None = None, features: Iterable[str] = ()) -> Capture:
-    """What a driver would send for a layer: words, commands, coefficients and, with ``x``, the input.
+    """What Mesa 25 would send for a layer: words, commands, coefficients and, with ``x``, the input.
 
-    ``x`` is ``(H, W, C)``.  int8 layers are shifted to uint8 as the driver does.  ``features`` are
-    habits of a driver (``odd-stride2-tile``); ``layer.habits`` count too.
+    ``x`` is ``(H, W, C)`` in the type of the weights.  int8 layers are shifted to uint8 as the driver
+    does.  ``features`` are habits of a driver (``odd-stride2-tile``); ``layer.habits`` count too.  It
+    departs from Mesa where that swaps rows and columns (images that are not square), where it pads
+    stride 2 inputs narrower than 5 and depthwise ones in the NN unit, and where it has padding wrong
+    (kernels past 5x5).
     Raises ValueError for a layer or chip that is not covered.
     """
     facts = _plain_chip(chip)
@@ -73,6 +78,12 @@ def lower(layer: Conv2D, chip: str = USUAL_CHIP, x: np.ndarray | None = None, na
     low = _plan(layer)
     habits = {*layer.habits, *features}
     where = {**ADDRESSES, **(addresses or {})}
+    for what, got, allowed in (("features", habits, {ODD_STRIDE2_TILE}), ("addresses", set(where), set(ADDRESSES))):
+        if got - allowed:
+            raise LookupError(f"{what}: got {sorted(got - allowed)[0]!r}, allowed are {', '.join(sorted(allowed))}")
+    for what, at in where.items():
+        if at % ALIGNMENT:
+            raise ValueError(f"addresses: got {what} {at:#x}, allowed is a multiple of {ALIGNMENT}")
     geometry, values = _fields(layer, low, facts, habits)
     content = _content(layer, low, geometry, facts)
     buffer = coefficients.encode(content, geometry)
@@ -84,7 +95,8 @@ def lower(layer: Conv2D, chip: str = USUAL_CHIP, x: np.ndarray | None = None, na
     if x is not None:
         buffers["input"] = planes(layer, low, x).tobytes()
     registers = maps(chip)
-    job = Job("NN", registers["NN"].encode(values), start=Job.from_writes("STATE", writes(commands)))
+    start = Job.from_writes("STATE", writes(commands), registers["STATE"])
+    job = Job("NN", registers["NN"].encode(values), start=start)
     return Capture(name, "vivante", chip, (job,), buffers, where, layer.parameters, "simulated",
                    tool="npulab lower", maps=registers)
 
@@ -96,7 +108,11 @@ def lift(capture: Capture) -> Lifted:
     one channel), ``capture.parameters`` decide if they are there, else the plainest reading does.
     Raises ValueError where words or coefficients make no layer, Unanswerable without coefficients.
     """
-    v, facts = capture.values, _plain_chip(capture.chip)
+    facts = _plain_chip(capture.chip)
+    if len(capture.jobs) != 1 or capture.jobs[0].block != "NN":
+        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(job.block for job in capture.jobs)}, a layer "
+                           "is lifted from one NN job so far")
+    v, known = capture.values, _known(capture.parameters)
     _liftable(v)
     geometry = geometry_of(v, facts)
     content = coefficients.decode(_buffer(capture, "coefficients"), geometry)
@@ -104,7 +120,7 @@ def lift(capture: Capture) -> Lifted:
     weights = content.weights[:geometry.channels]
     sums = (weights.astype(np.int64) - geometry.zero_point).sum((1, 2, 3))
     bias = (content.bias[:geometry.channels] + v["in_image_border_const"] * sums).astype(np.int32)
-    layer, crop = _unlowered(v, weights, bias, capture.parameters)
+    layer, crop = _unlowered(v, weights, bias, known)
     return Lifted(_with_habits(layer, v, facts), _input(capture, v, layer, crop), _output(capture, v))
 
 
@@ -145,7 +161,7 @@ def _plain_chip(chip: str) -> Mapping[str, int]:
     facts = CHIPS.get(chip)
     plain = [name for name, known in CHIPS.items() if known.get("plain_coefficients")]
     if facts is None or not facts.get("plain_coefficients"):
-        raise ValueError(f"chip: got {chip!r}, plain coefficient streams are known of {', '.join(plain)}")
+        raise Unanswerable(f"chip: got {chip!r}, plain coefficient streams are known of {', '.join(plain)}")
     return facts
 
 
@@ -163,8 +179,9 @@ def _unsigned(layer: Conv2D, x: np.ndarray | None) -> tuple[Conv2D, np.ndarray |
     """int8 tensors and their zero points moved up by 128, as the driver stores them."""
     if x is not None:
         x = np.asarray(x)
-        if x.shape != layer.input_shape:
-            raise ValueError(f"x: got shape {x.shape}, allowed is {layer.input_shape}")
+        if x.shape != layer.input_shape or x.dtype != layer.weights.dtype:
+            raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {layer.input_shape} of the weights' "
+                             f"{layer.weights.dtype}")
     if layer.weights.dtype == np.uint8:
         return layer, x
     moved = [QuantParams(q.scale, q.zero_point + 128) for q in (layer.input_q, layer.weight_q, layer.output_q)]
@@ -215,7 +232,7 @@ def _plan(layer: Conv2D) -> Lowered:
         weights = np.pad(weights, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=zero)
     if stride == 1 or layer.depthwise or pointwise:
         return Lowered(weights, height, width, (top, left), output, stride, stride == 2)
-    split = split_kernel(weights, zero)
+    split = split_planes(weights, zero)
     if layer.padding == "valid":
         rows, columns = ceil_div(height, 2), ceil_div(width, 2)
     else:
@@ -223,17 +240,12 @@ def _plan(layer: Conv2D) -> Lowered:
     return Lowered(split, rows, columns, (0, 0), output, stride, False)
 
 
-def split_kernel(weights: np.ndarray, zero: int) -> np.ndarray:
-    """A stride 2 kernel ``(O, I, h, w)`` as a stride 1 kernel ``(O, 4 I, ceil(h/2), ceil(w/2))``:
-    plane ``4 i + 2 dy + dx`` holds rows dy, dy + 2, ... and columns dx, dx + 2, ...
-
-    Source: arXiv 1712.02502, figure 3.
-    """
-    return split_planes(weights, zero)
-
-
 def split_planes(planes: np.ndarray, fill: int) -> np.ndarray:
-    """``(..., C, H, W)`` to ``(..., 4 C, ceil(H/2), ceil(W/2))``, odd sizes filled up behind."""
+    """``(..., C, H, W)`` to ``(..., 4 C, ceil(H/2), ceil(W/2))``, odd sizes filled up behind: plane
+    ``4 c + 2 dy + dx`` holds rows dy, dy + 2, ... and columns dx, dx + 2, ... of ``c``.
+
+    Of kernels as of images: source arXiv 1712.02502, figure 3.
+    """
     *front, channels, height, width = planes.shape
     even = np.pad(planes, [(0, 0)] * (len(front) + 1) + [(0, height % 2), (0, width % 2)],
                   constant_values=fill)
@@ -306,9 +318,9 @@ def _tiling(low: Lowered, facts: Mapping[str, int], habits: set[str]) -> tuple[t
     tile_w = min(width, WIDEST_TILE)
     span, depth = kernel_h - 1 + tile_w, facts["accumulation_depth"]
     mode = 1
-    if span <= 36:
+    if span <= WIDE_SPAN:
         mode = 1 if tile_w > 32 else 2 if tile_w > 16 else 4 if tile_w > 8 else 8
-        mode = min(mode, 4 if span > 18 else 2)  # looks the wrong way round, and is what the driver does
+        mode = min(mode, 4 if span > MIDDLE_SPAN else 2)  # looks the wrong way round, and is what the driver does
     tile_h = min(facts["input_depth"] * mode - kernel_h + 1, mode * depth, height)
     if low.stride == 2 and ODD_STRIDE2_TILE not in habits:
         tile_h -= tile_h % 2
@@ -369,12 +381,21 @@ def _align(size: int, to: int) -> int:
 # Words to layer
 
 
+def _known(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the recorded parameters those that are of the kind they should be."""
+    whole = {f"{name}_{axis}" for name in ("input", "kernel", "stride") for axis in "hw"}
+    pads_ = {f"pad_{side}" for side in ("top", "bottom", "left", "right")}
+    kinds = dict.fromkeys(whole, (int, 1)) | dict.fromkeys(pads_, (int, 0)) \
+        | {f"{name}_scale": (float, 0.0) for name in ("input", "weight", "output")}
+    out = {name: value for name, value in parameters.items() if name in kinds and not isinstance(value, bool)
+           and isinstance(value, kinds[name][0]) and value >= kinds[name][1]}
+    return out | {name: parameters[name] for name in ("padding", "depthwise") if name in parameters}
+
+
 def _liftable(v: Mapping[str, Any]) -> None:
-    want = {"layer_type": 0, "kernel_data_type": 0, "in_image_data_type": 0, "out_image_data_type": 0,
-            "depthwise": 0, "no_z_offset": 0, "in_image_border_mode": 0}
-    for name, value in want.items():
-        if v[name] != value:
-            raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is {value}")
+    for name in MUST_BE_0:
+        if v[name] != 0:
+            raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is 0")
     if v["pooling"] not in (0, FIRST_PIXEL):
         raise ValueError(f"lift for vivante: block NN field pooling: got {v['pooling']}, allowed is 0 or {FIRST_PIXEL}")
     for name in ("in_image_x_offset", "in_image_y_offset"):
@@ -415,11 +436,11 @@ def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, know
     common: dict[str, Any] = {"bias": bias, "activation": "relu" if v["relu"] else None, **_quantization(v, known)}
     out, sizes = _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
     if v["pooling"] == 0 and _is_split(v, weights, known):
-        return _strided(weights, out, sizes, known, common)
+        return _strided(weights, zero, out, sizes, known, common)
     stride = 2 if v["pooling"] == FIRST_PIXEL else 1
     if _is_pointwise(weights, zero, [ceil_div(size, stride) for size in sizes] == list(out), known):
         weights = weights[:, :, :1, :1]
-    depthwise = _is_depthwise(weights, zero)
+    depthwise = _is_depthwise(weights, zero, stride == 2 and weights.shape[2:] != (1, 1), known)
     if depthwise:
         weights = weights[range(len(weights)), range(len(weights))][None]
     offsets = -v["in_image_y_offset"], -v["in_image_x_offset"]
@@ -429,12 +450,12 @@ def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, know
     return _named_padding(layer, known), None
 
 
-def _strided(weights: np.ndarray, out: tuple[int, int], sizes: tuple[int, int], known: Mapping[str, Any],
+def _strided(weights: np.ndarray, zero: int, out: tuple[int, int], sizes: tuple[int, int], known: Mapping[str, Any],
              common: Mapping[str, Any]) -> tuple[Conv2D, tuple[int, int]]:
     """A stride 2 layer from split planes: as known, if that gives these sizes, else without a border before."""
-    kernel = tuple(known.get(f"kernel_{axis}") or 2 * k - 1 for axis, k in zip("hw", weights.shape[2:], strict=False))
-    joined = join_planes(weights)[:, :, :kernel[0], :kernel[1]]
-    ohwi = joined.transpose(0, 2, 3, 1)
+    joined = join_planes(weights)
+    kernel = tuple(_used(joined, axis, known.get(f"kernel_{name}"), zero) for axis, name in ((2, "h"), (3, "w")))
+    ohwi = joined[:, :, :kernel[0], :kernel[1]].transpose(0, 2, 3, 1)
     if {"input_h", "input_w", "pad_top", "pad_bottom", "pad_left", "pad_right"} <= set(known):
         border = ((known["pad_top"], known["pad_bottom"]), (known["pad_left"], known["pad_right"]))
         layer = Conv2D(ohwi, input_shape=(known["input_h"], known["input_w"], ohwi.shape[3]), stride=(2, 2),
@@ -446,6 +467,15 @@ def _strided(weights: np.ndarray, out: tuple[int, int], sizes: tuple[int, int], 
     shape, border = _border((2 * sizes[0], 2 * sizes[1]), (0, 0), out, kernel, 2)
     return _named_padding(Conv2D(ohwi, input_shape=(*shape, ohwi.shape[3]), stride=(2, 2), padding=border, **common),
                           {}), (0, 0)
+
+
+def _used(joined: np.ndarray, axis: int, known: int | None, zero: int) -> int:
+    """Rows or columns of a joined kernel: as known, else one less than it has, if what is cut off is empty."""
+    size = joined.shape[axis]
+    for kernel in (known or size - 1, size - 1):
+        if size - 2 < kernel <= size and np.all(joined.take(range(kernel, size), axis) == zero):
+            return kernel
+    return size
 
 
 def _border(sizes: tuple[int, ...], before: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...], stride: int,
@@ -495,12 +525,16 @@ def _is_split(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any
                 and np.any(joined != v["coef_zero_point"]))
 
 
-def _is_depthwise(weights: np.ndarray, zero: int) -> bool:
-    """Whether all kernels off the diagonal are empty and those on it are not."""
-    if weights.shape[0] != weights.shape[1] or weights.shape[0] == 1:
-        return False
+def _is_depthwise(weights: np.ndarray, zero: int, pooled: bool, known: Mapping[str, Any]) -> bool:
+    """Whether all kernels off the diagonal are empty, and it is known to be depthwise, or only such a layer
+    is pooled, or those on the diagonal are not empty."""
+    outputs, planes_in = weights.shape[:2]
     used = np.any(weights != zero, axis=(2, 3))
-    return bool(np.array_equal(used, np.eye(len(used), dtype=bool)))
+    if outputs != planes_in or np.any(used & ~np.eye(outputs, dtype=bool)):
+        return False
+    if "depthwise" in known:
+        return bool(known["depthwise"])
+    return pooled or (outputs > 1 and bool(np.all(used.diagonal())))
 
 
 def _quantization(v: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, QuantParams]:

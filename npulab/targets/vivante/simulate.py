@@ -13,7 +13,7 @@ import numpy as np
 
 from npulab.capture import Capture
 from npulab.streams import BitReader
-from npulab.target import Hang
+from npulab.target import Hang, Unanswerable
 from npulab.targets.vivante.facts import CHIPS
 
 STREAM_ALIGN = 64
@@ -21,7 +21,11 @@ SIZES = ("kernel_xy_size", "kernel_y_size", "kernel_z_size", "kernels_per_core",
          "in_image_y_size", "out_image_x_size", "out_image_y_size", "out_image_z_size",
          "out_image_tile_x_size", "out_image_tile_y_size", "in_image_x_stride", "in_image_y_stride",
          "out_image_x_stride", "out_image_y_stride")
-UINT8, FIRST_PIXEL = 0, 3
+FIRST_PIXEL = 3
+NOT_SIMULATED = ("layer_type", "no_z_offset", "prelu", "kernel_data_type", "in_image_data_type",
+                 "out_image_data_type", "brick_mode", "brick_distance", "in_image_border_mode",
+                 "out_image_circular_buf_size", "in_image_circular_buf_size", "per_channel_post_mul",
+                 "kernel_direct_stream_from_VIP_sram", "depthwise")
 MEMORY = 2 ** 30
 
 
@@ -32,9 +36,12 @@ def simulate(capture: Capture) -> bytes:
     alignment, a core size that is no multiple of 64 or not what the stream needs, a zero-run width
     the chip does not have, a stream that overruns, an output outside its buffer.
     """
-    v, chip = capture.values, CHIPS[capture.chip]
+    chip = CHIPS[capture.chip]
+    if len(capture.jobs) != 1 or capture.jobs[0].block != "NN":
+        raise Unanswerable(f"capture {capture.name}: got {len(capture.jobs)} jobs, the simulated unit runs one NN job")
     if not chip.get("plain_coefficients"):
-        raise ValueError(f"chip: got {capture.chip!r}, the simulated unit reads plain coefficient streams")
+        raise Unanswerable(f"chip: got {capture.chip!r}, the simulated unit reads plain coefficient streams")
+    v = capture.values
     _check(capture, v)
     image = _image(capture, v)
     output = np.full((v["out_image_z_size"], v["out_image_y_stride"], v["out_image_x_stride"]),
@@ -58,9 +65,9 @@ def _check(capture: Capture, v: Mapping[str, Any]) -> None:
         for _, item, raw in task.values(capture.maps):
             if item.align and item.value(raw) % item.align:
                 raise Hang(f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align}")
-    for name in ("kernel_data_type", "in_image_data_type", "out_image_data_type"):
-        if v[name] != UINT8:
-            raise Hang(f"{name} is {v[name]}, the simulated unit has uint8 (0) only")
+    for name in NOT_SIMULATED:
+        if v[name] != 0:
+            raise Hang(f"{name} is {v[name]}, the simulated unit knows 0 only")
     step = 2 if v["pooling"] == FIRST_PIXEL else 1
     if v["out_image_x_size"] > step * v["out_image_x_stride"] \
             or v["out_image_y_size"] > step * v["out_image_y_stride"]:
@@ -69,9 +76,9 @@ def _check(capture: Capture, v: Mapping[str, Any]) -> None:
     if v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"] > room \
             or v["kernel_z_size"] * (v["out_image_y_size"] + 15) * (v["out_image_x_size"] + 15) > room:
         raise Hang(f"the tensors do not fit the simulated unit's {MEMORY} bytes of memory")
-    if v["layer_type"] != 0 or v["pooling"] not in (0, FIRST_PIXEL) or v["no_z_offset"] or v["depthwise"]:
-        raise Hang("the simulated unit has convolutions with output offsets, without pooling or with "
-                   "first-pixel pooling, only")
+    for name, known in (("pooling", (0, FIRST_PIXEL)), ("rounding_mode", (0, 1))):
+        if v[name] not in known:
+            raise Hang(f"{name} is {v[name]}, the simulated unit knows {' and '.join(map(str, known))} only")
 
 
 def _image(capture: Capture, v: Mapping[str, Any]) -> np.ndarray:
