@@ -9,20 +9,24 @@ import math
 import os
 import shutil
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from npulab import store
 from npulab.capture import Capture, CaptureSet
-from npulab.compare import Comparison, check, diff
+from npulab.compare import Comparison, check, diff, diff_buffers
 from npulab.targets import target
 
 PACKAGE = Path(__file__).parent
 START = "0-start.ipynb"
 COPY = "npulab-notebooks"
+ROOT_OPTIONS = ("--ServerApp.root_dir", "--notebook-dir", "--preferred-dir")
 BYTES_SHOWN = 32
 
 
@@ -46,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("npulab", description="Find out how an undocumented NPU works.")
+    parser.add_argument("--version", action="version", version=f"npulab {version('npulab')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
@@ -61,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add("lab", _lab, "open JupyterLab on the notebooks; other options go to JupyterLab")
     one = add("list", _list, "what captures there are")
-    one.add_argument("paths", nargs="*", default=["captures"], metavar="PATH")
+    one.add_argument("paths", nargs="*", metavar="PATH")
     one = add("show", _show, "one capture, decoded")
     one.add_argument("path", metavar="PATH")
     one.add_argument("--case", help="which case of a dump that holds several")
@@ -88,35 +93,47 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _lab(options: argparse.Namespace, rest: list[str]) -> int:
-    notebooks = _notebooks()
-    arguments = [f"--ServerApp.root_dir={notebooks}", f"--LabApp.default_url=/lab/tree/{START}",
-                 "--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    arguments = ["--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    if not any(one.split("=")[0] in ROOT_OPTIONS for one in rest):
+        arguments += [f"--ServerApp.root_dir={_home()}", f"--LabApp.default_url=/lab/tree/notebooks/{START}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         arguments.append("--allow-root")
     if options.json:
-        print(json.dumps({"notebooks": str(notebooks), "arguments": [*arguments, *rest]}), flush=True)
+        print(json.dumps({"arguments": [*arguments, *rest]}), flush=True)
     from jupyterlab.labapp import main as jupyterlab
 
     return int(jupyterlab([*arguments, *rest]) or 0)
 
 
-def _notebooks() -> Path:
-    """The checkout's notebooks, or those of the wheel copied out once."""
-    checkout = PACKAGE.parent / "notebooks"
-    if (checkout / START).exists():
-        return checkout
+def _home() -> Path:
+    """The folder with notebooks and captures: the checkout, or what the wheel holds, copied out once."""
+    here = [PACKAGE.parent, *(folder / COPY for folder in (Path.cwd(), *Path.cwd().parents)), *Path.cwd().parents]
+    for folder in here:
+        if (folder / "notebooks" / START).exists() and (folder == PACKAGE.parent or folder.name == COPY):
+            return folder
     copy = Path.cwd() / COPY
-    if not copy.exists():
-        shutil.copytree(PACKAGE / "share", copy)
-        print(f"notebooks and captures copied to {copy}", file=sys.stderr)
-    return copy / "notebooks"
+    if copy.exists():
+        raise FileExistsError(f"{copy}: is there without notebooks/{START}; move it away and npulab lab makes it anew")
+    scratch = Path(tempfile.mkdtemp(prefix=".npulab-", dir=Path.cwd()))
+    shutil.copytree(PACKAGE / "share", scratch, dirs_exist_ok=True)
+    scratch.chmod(0o755)
+    scratch.rename(copy)
+    print(f"notebooks and captures copied to {copy}", file=sys.stderr)
+    return copy
 
 
 def _list(options: argparse.Namespace) -> int:
-    captures = [capture for path in options.paths for capture in store.load_all(path)]
-    rows = [{"case": c.name, "target": c.target, "chip": c.chip, "provenance": c.provenance, "date": c.date,
+    captures, broken = _captures(options.paths or [_home_of_captures()], None, empty=True)
+    rows = [{"case": c.name, "target": c.target, "chip": c.chip, "provenance": c.origin, "date": c.date,
              "jobs": len(c.jobs), "buffers": ", ".join(c.buffers)} for c in captures]
-    return _print(options, rows, list(rows[0]) if rows else ["case"])
+    _print(options, rows, list(rows[0]) if rows else ["case"])
+    return 2 if broken else 0
+
+
+def _home_of_captures() -> str:
+    """The captures of this folder, or else those that npulab lab copied out here."""
+    folders = [folder for folder in ("captures", f"{COPY}/captures") if Path(folder).is_dir()]
+    return folders[0] if folders else "captures"
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -129,17 +146,27 @@ def _show(options: argparse.Namespace) -> int:
              "raw": int(raw), "value": item.text(raw), "evidence": item.evidence, "note": item.note}
             for task, job in enumerate(capture.jobs) for block, item, raw in job.values(capture.maps)
             if _wanted(options, item.register, item.name, item.automatic, item.address)]
-    if not options.json:
-        for row in rows:
-            row["raw"] = f"{row['raw']:#x}"
-    return _print(options, rows, ["task", "block", "register", "field", "bits", "raw", "value", "evidence",
-                                  "note"])
+    if options.field and not rows:
+        raise LookupError(f"--field: got {options.field!r}, which no field of {capture.name} matches")
+    if options.json:
+        return _print(options, rows, [])
+    for row in rows:
+        row["raw"] = f"{row['raw']:#x}"
+    _print(options, rows, ["task", "block", "register", "field", "bits", "raw", "value", "evidence", "note"])
+    sources = target(capture.target).sources
+    used = dict.fromkeys(row["evidence"] for row in rows if row["evidence"] in sources)
+    print("".join(f"evidence {code}: {sources[code]}\n" for code in used), end="")
+    return 0
 
 
 def _diff(options: argparse.Namespace) -> int:
     a, b = _two(options)
-    automatic = {item.name for one in (a, b) for capture in (one if isinstance(one, CaptureSet) else [one])
-                 for job in capture.jobs for _, item, _ in job.values(capture.maps) if item.automatic}
+    known = {(item.register, item.name): item for one in (a, b)
+             for capture in (one if isinstance(one, CaptureSet) else [one])
+             for job in capture.jobs for _, item, _ in job.values(capture.maps)}
+    if options.field and not any(_matches(options.field, *names) for names in known):
+        raise LookupError(f"--field: got {options.field!r}, which no field matches")
+    automatic = {item.name for item in known.values() if item.automatic}
     rows: list[dict[str, Any]] = diff(a, b).to_dict("records")  # type: ignore[assignment]
     rows = [row for row in rows if _wanted(options, row["register"], row["field"],
                                            row["field"] in automatic, row["address"])]
@@ -154,7 +181,15 @@ def _diff(options: argparse.Namespace) -> int:
     if addresses:
         print(f"\n{len(addresses)} addresses differ")
         _print(options, [{**row, "a": _hex(row["a"]), "b": _hex(row["b"])} for row in addresses], names)
+    if isinstance(a, Capture) and isinstance(b, Capture):
+        for row in diff_buffers(a, b).to_dict("records"):
+            print(f"\nbuffer {row['buffer']} differs in {row['bytes']} bytes, from byte {row['first']} on "
+                  f"(a {_length(row['a'])}, b {_length(row['b'])})")
     return 0
+
+
+def _length(size: int | None) -> str:
+    return "has none" if size is None else f"{size} bytes"
 
 
 def _two(options: argparse.Namespace) -> tuple[Any, Any]:
@@ -180,7 +215,7 @@ def _check(options: argparse.Namespace) -> int:
     with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else _Serial() as pool:
         results = list(tqdm(pool.map(check, captures), total=len(captures), unit="capture", disable=None,
                             leave=False))
-    rows = [{**_said(result), "provenance": capture.provenance}
+    rows = [{**_said(result), "provenance": capture.origin}
             for result, capture in zip(results, captures, strict=True)]
     if options.json:
         _print(options, rows, [])
@@ -188,15 +223,18 @@ def _check(options: argparse.Namespace) -> int:
         _print(options, rows, ["case", "target", "provenance", "words", "coefficients", "compared",
                                "mismatches", "verdict", "predicted"])
         differ = sum(not result.ok for result in results)
-        print(f"{len(results)} captures, {differ} differ" + (f", {broken} unreadable" if broken else ""))
+        counts = Counter(result.verdict for result in results)
+        print(f"{len(results)} captures, {differ} differ" + (f", {broken} unreadable" if broken else "")
+              + (f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})" if counts else ""))
     if options.explain and not options.json:
         for result in results:
             _explain(result)
     return 2 if broken else int(any(not result.ok for result in results))
 
 
-def _captures(paths: Iterable[str], chip: str | None) -> tuple[list[Capture], int]:
-    """Every capture under the paths and the number that could not be read, each told on stderr."""
+def _captures(paths: Iterable[str], chip: str | None, empty: bool = False) -> tuple[list[Capture], int]:
+    """Every capture under the paths and the number that could not be read, each told on stderr; a path
+    without captures counts as one that could not, unless ``empty`` is allowed."""
     captures, broken = [], 0
     for path in map(Path, paths):
         folders = store.case_folders(path) if path.is_dir() else []
@@ -204,7 +242,7 @@ def _captures(paths: Iterable[str], chip: str | None) -> tuple[list[Capture], in
             try:
                 found = list(store.load_all(one))
                 captures += [_on_chip(capture, chip) for capture in found]
-                if not found:
+                if not found and not empty:
                     raise ValueError(f"{one}: holds no capture")
             except (ValueError, LookupError, OSError) as error:
                 print(f"npulab: {_sentence(error)}", file=sys.stderr)
@@ -280,9 +318,12 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _wanted(options: argparse.Namespace, register: str, field: str, automatic: bool, address: bool) -> bool:
-    names = (field, f"{register}.{field}")
-    return (not options.field or any(fnmatch.fnmatchcase(name, options.field) for name in names)) \
+    return (not options.field or _matches(options.field, register, field)) \
         and (automatic or not options.unknown) and (address or not options.addresses)
+
+
+def _matches(glob: str, register: str, field: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for name in (field, f"{register}.{field}"))
 
 
 def _print(options: argparse.Namespace, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> int:
@@ -322,6 +363,3 @@ def _sentence(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
 
-
-if __name__ == "__main__":
-    sys.exit(main())

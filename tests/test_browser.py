@@ -40,13 +40,13 @@ def picture(opened: Opened, name: str) -> None:
 
 
 def test_lab_serves_the_notebooks(lab: Lab) -> None:
-    assert lab.root == ROOT / "notebooks"
+    assert lab.root == ROOT
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_in_the_lab(lab: Lab, chrome: Browser, path: Path) -> None:
     before = hashlib.sha256(path.read_bytes()).hexdigest()
-    with Opened(lab, chrome, path.name) as opened:
+    with Opened(lab, chrome, f"notebooks/{path.name}") as opened:
         cells = [cell for cell in opened.run_all() if cell["cell_type"] == "code"]
         errors = [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"]
         assert errors == []
@@ -61,7 +61,7 @@ def test_notebook_runs_in_the_lab(lab: Lab, chrome: Browser, path: Path) -> None
 
 
 def test_click_on_a_bit_reaches_python(lab: Lab, chrome: Browser) -> None:
-    with Opened(lab, chrome, "1-first-capture.ipynb") as opened:
+    with Opened(lab, chrome, "notebooks/1-first-capture.ipynb") as opened:
         opened.run_all()
         before = int(opened.ask("print(view.words[2])"))
         opened.page.locator('.npulab-bit[data-word="2"][data-bit="24"]').click()

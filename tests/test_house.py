@@ -18,7 +18,8 @@ ROWS = [{"bits", "layout", "streams", "quant"},
         {"targets", "devices", "models", "interop"},
         {"store", "compare", "bisection", "laws", "scan", "rounding"},
         {"view", "widgets"},
-        {"cli", "npulab"}]
+        {"cli", "npulab"},
+        {"__main__"}]
 DRAWING = {"matplotlib", "anywidget", "ipywidgets"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
