@@ -16,8 +16,8 @@ SHARED = ROOT.parent / "shared"
 
 @pytest.fixture(scope="session")
 def captures() -> npulab.CaptureSet:
-    """Every capture of the project."""
-    return npulab.load_all(CAPTURES)
+    """Every capture of the vivante target."""
+    return npulab.load_all(CAPTURES / "vivante")
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,8 @@ SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"
             "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
             "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none", "scrollPastEnd": False}}
 START_SECONDS, RUN_MS = 60, 90_000
-HARMLESS = ("favicon", "ResizeObserver loop", "net::ERR_ABORTED")
+# the last is JupyterLab's own: it sometimes takes its splash screen away twice
+HARMLESS = ("favicon", "ResizeObserver loop", "net::ERR_ABORTED", "Failed to execute 'removeChild' on 'Node'")
 
 READY = """async path => {
   const panel = window.jupyterapp?.shell.currentWidget;
@@ -114,7 +115,7 @@ class Opened:
         self.page.set_default_timeout(RUN_MS)
         self.problems: list[str] = []
         self.page.on("console", lambda said: self._note(said.text) if said.type == "error" else None)
-        self.page.on("pageerror", lambda error: self._note(str(error)))
+        self.page.on("pageerror", lambda error: self._note(f"{error}\n{error.stack}"))
         self.page.on("request", lambda request: self._outside(request.url))
         workspace = secrets.token_hex(4)
         self.page.goto(f"{lab.url}lab/workspaces/{workspace}/tree/{name}?reset&token={lab.token}",
@@ -136,7 +137,7 @@ class Opened:
 
     def _note(self, text: str) -> None:
         if not any(harmless in text for harmless in HARMLESS):
-            self.problems.append(text[:300])
+            self.problems.append(text[:2000])
 
     def _outside(self, url: str) -> None:
         if url.startswith("http") and not url.startswith(self.lab.url):

@@ -252,3 +252,64 @@ def test_every_evidence_has_a_source(vivante, captures) -> None:
             code = item.evidence
             assert code in vivante.sources or code in ("guess", "unknown") \
                 or (code.startswith("C:") and code[2:] in captures.names), (item.name, code)
+
+
+def test_whole_numbers_of_any_type_encode_the_same() -> None:
+    registers = RegisterMap([row("plus", 0, 8, value="raw+1"), row("signed", 8, 8, value="signed"),
+                             row("times", 16, 4, value="raw*1000")])
+    for value, want in ((np.uint8(3), 2), (np.int8(3), 2), (np.uint32(3), 2), (3.0, 2), (3, 2)):
+        assert registers.encode({"plus": value})[0] == want
+    assert registers.encode({"signed": np.int8(-1)})[0] == 0xFF00
+    assert registers.encode({"times": np.uint16(3000)})[0] == 3 * 2 ** 16
+    with pytest.raises(ValueError, match=r"field plus: got raw -1, allowed is 0 to 255"):
+        registers.encode({"plus": np.uint32(0)})
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    (float("inf"), "which is not finite"), (2 ** 70, "which is not a number of at most 64 bits"),
+    (0.5, "which is not a whole raw number"), (2 ** 63, "which is too large")])
+def test_numbers_that_no_field_holds(value: float, words: str) -> None:
+    registers = RegisterMap([row("f", 0, 8, value="raw+1")])
+    with pytest.raises(ValueError, match=rf"^register w0 field f: got .*, {words}$"):
+        registers.encode({"f": value})
+
+
+def test_f32_out_of_range() -> None:
+    with pytest.raises(ValueError, match="which is out of the range of float32"):
+        RegisterMap(SPLIT).encode({"c": 1e40})
+
+
+def test_field_of_64_bits() -> None:
+    low, high = row("f", 0, 32, at=0), row("f", 0, 32, at=32, offset=4)
+    registers = RegisterMap([low, high])
+    words = np.array([0xFFFFFFFF, 0x80000001], np.uint32)
+    assert registers.decode(words)["f"] == 0x80000001FFFFFFFF
+    assert np.array_equal(registers.encode(registers.decode(words)), words)
+    assert np.array_equal(registers.encode(registers.decode(words[None])), words[None])
+    for value in ("signed", "raw*64", "raw>>2", "raw+1"):
+        with pytest.raises(ValueError, match=r"got 64 bits, allowed is values within 63 bits \(53 with >>\)"):
+            RegisterMap([{**low, "value": value}, high])
+
+
+@pytest.mark.parametrize(("rows", "words"), [
+    ([row("f", 0, 4, at=0, value="signed"), row("f", 8, 4, at=4, value="raw*2")], r"got value 'raw\*2' on a later piece"),
+    ([row("f", 0, 4, at=0), row("f", 8, 4, at=4, address="yes")], "got address 'yes' on a later piece"),
+    ([row("f", 0, 4, at=0), row("f", 8, 4)], "a piece without its at"), ([row("f", 0, 4, at=-2)], "got at -2"),
+    ([row("f", 0, 4, offset=-4)], "got offset -0x4, allowed is a multiple of 4 from 0")])
+def test_pieces_that_do_not_go_together(rows: list[dict[str, object]], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        RegisterMap(rows)
+
+
+def test_writes_leave_a_state() -> None:
+    registers = RegisterMap([row("a", 0, 32, block="A", offset=0x10), row("b", 0, 32, block="B", offset=0x40)], dense=False)
+    assert registers.state([(0x40, 1), (0x10, 2), (0x40, 3), (0x99, 4)]).tolist() == [2, 3]
+    same = RegisterMap([row("a", 0, 32, block="A"), row("b", 0, 32, block="B")], dense=False)
+    with pytest.raises(ValueError, match="blocks 'A' and 'B' both have offset 0x0"):
+        same.state([(0, 1)])
+
+
+def test_table_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("\ufefffield,lsb,width\nf,0,3\n", encoding="utf-8")
+    assert RegisterMap.read(path).f.width == 3

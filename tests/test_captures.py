@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
+from conftest import CAPTURES
 from record_simulated import record
 
 import npulab
 from npulab.devices import Simulated
+from npulab.store import case_folders
 
 
 def test_simulated_captures_are_recorded_the_same_again(captures: npulab.CaptureSet) -> None:
@@ -33,3 +38,17 @@ def test_simulated_device_is_an_oracle(captures: npulab.CaptureSet) -> None:
     assert device(capture.with_fields(post_shift=8)) == "fail"
     assert device(capture.with_fields(kernel_xy_size=0)) == "hang"
     assert Simulated(expected=b"")(capture) == "fail"
+
+
+@pytest.mark.parametrize("folder", case_folders(CAPTURES), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_capture_is_understood(folder: Path) -> None:
+    """Words and coefficients round-trip; the output is predicted, or there is a stated reason why not."""
+    capture = npulab.load(folder)
+    found = npulab.check(capture)
+    assert found.words
+    assert found.coefficients is not False
+    if capture.simulated:
+        assert found.verdict == "equal"
+    else:
+        assert found.verdict == "equal" or found.reason
+        assert found.verdict != "differs"

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CAPTURES
+from conftest import CAPTURES as ALL_CAPTURES
 
 from npulab import cli
 
-MESA, VENDOR = (str(CAPTURES / "vivante" / f"update4-{side}") for side in ("mesa", "vendor"))
+CAPTURES = ALL_CAPTURES / "vivante"
+MESA, VENDOR = (str(CAPTURES / f"update4-{side}") for side in ("mesa", "vendor"))
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_check_as_json(run: Any) -> None:
 def test_check_exits_1_where_one_differs(run: Any, tmp_path: Path) -> None:
     import npulab
 
-    capture = npulab.load(CAPTURES / "vivante" / "sim-1x1")
+    capture = npulab.load(CAPTURES / "sim-1x1")
     npulab.save(capture.with_fields(post_shift=8), tmp_path / "bad")
     status, lines, _ = run("check", CAPTURES, tmp_path, "--explain")
     assert status == 1
@@ -117,7 +118,7 @@ def test_import_of_both_sides(run: Any, dump: Path, tmp_path: Path) -> None:
     assert status == 0
     assert lines == [str(tmp_path / "update4-mesa"), str(tmp_path / "update4-vendor")]
     for name in ("update4-mesa", "update4-vendor"):
-        for path in (CAPTURES / "vivante" / name).iterdir():
+        for path in (CAPTURES / name).iterdir():
             assert (tmp_path / name / path.name).read_bytes() == path.read_bytes()
 
 

@@ -135,3 +135,74 @@ def test_planted_mistakes_are_caught(captures: npulab.CaptureSet, vivante: Targe
 
 def test_comparison_prints_its_verdict(captures: npulab.CaptureSet) -> None:
     assert repr(npulab.check(captures["sim-1x1"])) == "Comparison(sim-1x1 (simulated): equal, 0 of 3456 differ)"
+
+
+def written(captures: npulab.CaptureSet, *writes: tuple[int, int]) -> npulab.Capture:
+    capture = captures["update4-mesa"]
+    return replace(capture, jobs=(npulab.Job.from_writes("STATE", writes, capture.maps["STATE"]),))
+
+
+def test_diff_sees_how_a_state_was_written(captures: npulab.CaptureSet) -> None:
+    flush, config, remap = (0x380C, 0xC23), (0x3930, 0x10), (0x393C, 0)
+    once, twice = written(captures, config, flush), written(captures, config, flush, flush)
+    assert npulab.diff(once, twice)[["register", "field", "a", "b"]].to_numpy().tolist() \
+        == [["GL.FLUSH_CACHE", "(writes)", "0xc23", "0xc23 0xc23"]]
+    other = npulab.diff(written(captures, config, remap), written(captures, remap, config))
+    assert other[["field", "a", "b"]].to_numpy().tolist() == [
+        ["(order)", "GL.NN_CONFIG GL.OCB_REMAP_START", "GL.OCB_REMAP_START GL.NN_CONFIG"]]
+    assert npulab.diff(twice, twice).empty
+
+
+def test_diff_of_sets_counts_what_some_do_not_have(captures: npulab.CaptureSet) -> None:
+    mesa, vendor = captures["update4-mesa"], captures["update4-vendor"]
+    found = npulab.diff(npulab.CaptureSet((mesa, vendor)), npulab.CaptureSet((mesa, mesa))).set_index("field")
+    assert found.loc["API_MODE"].a == ["opencl", None]
+    zero = npulab.CaptureSet((mesa.with_fields(further4=0.0),)), npulab.CaptureSet((mesa.with_fields(further4=-0.0),))
+    assert npulab.diff(*zero).field.tolist() == ["further4"]
+
+
+def test_diff_of_buffers(captures: npulab.CaptureSet) -> None:
+    a = captures["sim-1x1"]
+    data = bytearray(a.buffers["coefficients"])
+    data[70] ^= 1
+    b = a.with_buffers(coefficients=bytes(data), input=a.buffers["input"] + b"x", extra=b"ab")
+    assert npulab.diff_buffers(a, b).to_numpy().tolist() == [
+        ["coefficients", 70, 1, len(data), len(data)], ["input", 2304, 1, 2304, 2305], ["extra", 0, 2, None, 2]]
+    assert npulab.diff(a, b).empty
+    assert npulab.diff_buffers(a, a).empty
+
+
+def test_what_is_no_capture_is_refused(captures: npulab.CaptureSet) -> None:
+    for call in (npulab.check, npulab.explain):
+        with pytest.raises(TypeError, match=r"got str, allowed is Capture, as npulab.load and load_all give$"):
+            call("captures/vivante/sim-1x1")
+    with pytest.raises(TypeError, match="diff: got str, allowed is Capture or CaptureSet"):
+        npulab.diff(captures[0], "x")
+
+
+def test_a_flip_never_freezes_or_escapes_check(captures: npulab.CaptureSet) -> None:
+    """Whatever bit is wrong, check answers, and calls nothing equal that the device does not."""
+    random = np.random.RandomState(11)
+    for name in ("sim-3x3-sparse", "sim-3x3-same"):
+        capture = captures[name]
+        for field in ("kernel_z_size", "out_image_z_size", "in_image_x_size"):
+            item = capture.maps["NN"][field]
+            assert npulab.check(capture.with_fields(**{field: 2 ** item.width - 1})).verdict == "differs"
+        for bit in random.randint(0, 8 * len(capture.buffers["coefficients"]), 150):
+            data = bytearray(capture.buffers["coefficients"])
+            data[bit // 8] ^= 2 ** (int(bit) % 8)
+            changed = capture.with_buffers(coefficients=bytes(data))
+            # a bit may be too small to show in any output, which the device knows
+            assert not npulab.check(changed).ok or npulab.Simulated()(changed) == "pass"
+
+
+def test_several_jobs_are_not_called_equal(captures: npulab.CaptureSet) -> None:
+    capture = captures["sim-1x1"]
+    found = npulab.check(replace(capture, jobs=(*capture.jobs, *captures["sim-3x3-same"].jobs)))
+    assert (found.verdict, found.compared) == ("nothing to compare", 0)
+
+
+def test_chip_that_is_not_covered_has_nothing_to_compare(captures: npulab.CaptureSet, vivante: Target) -> None:
+    chip = "vipnano-si-imx8mp"
+    found = npulab.check(replace(captures["sim-1x1"], chip=chip, maps=vivante.maps(chip)))
+    assert (found.words, found.coefficients, found.verdict, found.ok) == (True, None, "nothing to compare", True)

@@ -38,7 +38,7 @@ def test_every_capture_saves_as_the_same_bytes(captures: npulab.CaptureSet, tmp_
 
 
 def test_every_bin_file_is_what_json_says(captures: npulab.CaptureSet) -> None:
-    for folder in store.case_folders(CAPTURES):
+    for folder in store.case_folders(CAPTURES / "vivante"):
         sums = json.loads((folder / "capture.json").read_text())["sha256"]
         files = [path for path in folder.iterdir() if path.suffix == ".bin"]
         assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files} == sums
@@ -146,7 +146,7 @@ def test_path_that_is_nothing(tmp_path: Path) -> None:
 
 def test_several_cases_are_named(captures: npulab.CaptureSet) -> None:
     with pytest.raises(LookupError, match="got case 'x', it holds sim-1x1, "):
-        npulab.load(CAPTURES, "x")
+        npulab.load(CAPTURES / "vivante", "x")
     assert npulab.load(CAPTURES, "sim-1x1") == captures["sim-1x1"]
 
 
@@ -168,3 +168,47 @@ def test_simulated_is_said_wherever_a_capture_is_shown(captures: npulab.CaptureS
     for capture in captures:
         for text in (repr(capture), capture._repr_html_(), repr(npulab.check(capture))):
             assert ("simulated" in text) == capture.simulated
+
+
+def test_two_files_of_one_name_are_refused(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"job: got 'nn.bin', which another buffer or job of the capture has$"):
+        npulab.save(captures[0].with_buffers(nn=b"abcd" * 34), tmp_path / "case")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parameters_are_the_same_after_saving(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    capture = replace(captures[0], parameters={"a": np.int64(3), "b": (1.5, np.float32(2)), "c": np.arange(2), "d": None})
+    again = npulab.load(npulab.save(capture, tmp_path / capture.name))
+    assert again == capture
+    assert again.parameters == {"a": 3, "b": [1.5, 2.0], "c": [0, 1], "d": None}
+
+
+def test_changed_capture_says_so(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    capture = captures["update4-vendor"]
+    assert capture.with_words(capture.words) == capture
+    changed = capture.with_fields(post_shift=3).with_fields(post_shift=4)
+    assert changed.tool == "galcore, changed with npulab"
+    again = npulab.load(npulab.save(changed, tmp_path / "changed"))
+    assert "vendor driver, changed" in repr(again)
+    assert "vendor driver, changed" in again._repr_html_()
+
+
+def test_one_name_in_two_targets_needs_the_target(captures: npulab.CaptureSet) -> None:
+    both = npulab.CaptureSet((captures["sim-1x1"], replace(captures["sim-1x1"], target="other")))
+    with pytest.raises(LookupError, match="got case 'sim-1x1', there are vivante/sim-1x1, other/sim-1x1"):
+        _ = both["sim-1x1"]
+    assert both["other/sim-1x1"].target == "other"
+    assert both[:1].names == ["sim-1x1"]
+
+
+def test_broken_target_leaves_others_working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "npulab_targets" / "broken"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("import nothing_of_this_name")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"^target broken: does not load: ModuleNotFoundError: "):
+        npulab.target("broken")
+    assert len(npulab.load_all(CAPTURES / "vivante" / "sim-1x1")) == 1
+    (tmp_path / "poem.txt").write_text("roses")
+    with pytest.raises(ValueError, match=r"known are target broken: does not load: .*; vivante: text dump"):
+        npulab.load_all(tmp_path / "poem.txt")
