@@ -9,7 +9,7 @@ import pytest
 
 import npulab
 from npulab.target import Target
-from npulab.targets.vivante import coefficients, lowering
+from npulab.targets.vivante import coefficients, lifting
 
 SIMULATED = ("sim-1x1", "sim-3x3-same", "sim-3x3-sparse", "sim-3x3-stride2-relu", "sim-5x5-same", "sim-update4")
 
@@ -119,8 +119,8 @@ def test_planted_mistakes_are_caught(captures: npulab.CaptureSet, vivante: Targe
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of our own steps, made wrong by one bit, turns some simulated capture to ``differs``."""
     if plant == "lowering":
-        whole = lowering._border
-        monkeypatch.setattr(lowering, "_border", lambda sizes, before, *rest: whole(sizes, tuple(b ^ 1 for b in before), *rest))
+        whole = lifting._border
+        monkeypatch.setattr(lifting, "_border", lambda sizes, before, *rest: whole(sizes, tuple(b ^ 1 for b in before), *rest))
         caught = {"sim-3x3-same", "sim-3x3-sparse", "sim-5x5-same"}
     elif plant == "stream order":
         monkeypatch.setattr(coefficients, "PLANES_PER_GROUP", 7)

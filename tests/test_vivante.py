@@ -21,7 +21,7 @@ import npulab
 from npulab.devices import Simulated
 from npulab.emulate import accumulate
 from npulab.target import Target
-from npulab.targets.vivante import coefficients, commands, dump, lowering, simulate
+from npulab.targets.vivante import coefficients, commands, dump, lifting, lowering, simulate
 
 A311D = "vipnano-qi-a311d"
 SEED = 20231
@@ -166,7 +166,7 @@ def test_int8_layer_is_moved_to_uint8(vivante: Target) -> None:
 def test_superblocks(vivante: Target) -> None:
     layer, x = conv(SEED, (6, 6, 40), 200, 3, 2.0 ** -11, padding="same")
     capture = Simulated().record(vivante.lower(layer, x=x))
-    assert lowering.geometry_of(capture.values, vivante.features(A311D)).superblocks > 1
+    assert lifting.geometry_of(capture.values, vivante.features(A311D)).superblocks > 1
     assert npulab.check(capture).verdict == "equal"
 
 
@@ -281,7 +281,7 @@ def test_device_calls_neither_lift_nor_emulate(captures: npulab.CaptureSet, viva
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("the device must not call this")
 
-    for name in ("lowering", "coefficients"):
+    for name in ("lifting", "lowering", "coefficients"):
         module = sys.modules[f"npulab.targets.vivante.{name}"]
         for function in [key for key, value in vars(module).items() if isinstance(value, FunctionType)]:
             monkeypatch.setattr(module, function, forbidden)
@@ -290,7 +290,7 @@ def test_device_calls_neither_lift_nor_emulate(captures: npulab.CaptureSet, viva
             monkeypatch.setattr(sys.modules[f"npulab.{name}"], function, forbidden)
     assert simulate.simulate(captures["sim-1x1"]) == captures["sim-1x1"].buffers["output"]
     source = Path(simulate.__file__).read_text(encoding="utf-8")
-    assert not re.search(r"import.*(lowering|coefficients|emulate|quant)|lift\(|emulate\(", source)
+    assert not re.search(r"import.*(lifting|lowering|coefficients|emulate|quant)|lift\(|emulate\(", source)
 
 
 def test_device_runs_both_update4_captures(captures: npulab.CaptureSet) -> None:

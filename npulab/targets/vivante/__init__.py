@@ -4,7 +4,8 @@ from npulab.target import Importer, Target, read_sources
 from npulab.targets.vivante import dump, simulate
 from npulab.targets.vivante.commands import writes
 from npulab.targets.vivante.facts import CHIPS, HERE, TABLES
-from npulab.targets.vivante.lowering import MULTIPLIER, explain, lift, lower, recode, rule_of
+from npulab.targets.vivante.lifting import explain, lift, recode, rule_of
+from npulab.targets.vivante.lowering import MULTIPLIER, lower
 
 TARGET = Target(
     name="vivante",
