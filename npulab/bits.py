@@ -128,7 +128,7 @@ class Meaning:
         if out.dtype.kind != "f":
             if out.dtype == np.uint64 and not self.kind and not self.steps:
                 return out
-            if np.any(out.astype(object) > 2 ** 63 - 1):
+            if out.dtype == np.uint64 and np.any(out > np.uint64(2 ** 63 - 1)):
                 raise ValueError("is too large")
             out = out.astype(np.int64)
         for operation, number in reversed(self.steps):

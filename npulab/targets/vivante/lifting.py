@@ -109,6 +109,7 @@ def _known(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _liftable(v: Mapping[str, Any]) -> None:
+    """Refuse words that say something else than a layer that is covered."""
     for name in MUST_BE_0:
         if v[name] != 0:
             raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is 0")
@@ -117,8 +118,6 @@ def _liftable(v: Mapping[str, Any]) -> None:
     for name in ("in_image_x_offset", "in_image_y_offset"):
         if v[name] > 0:
             raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is up to 0")
-
-
     for axis in "xy":
         size, room = v[f"in_image_{axis}_size"], v[f"in_image_{axis}_stride"]
         if not 0 < size <= room:
@@ -199,7 +198,7 @@ def _border(sizes: tuple[int, ...], before: tuple[int, ...], out: tuple[int, ...
     """(input sizes, padding) for windows from ``before`` the image on that give ``out`` outputs: what no
     window can reach is cut off, what windows reach behind the image is border."""
     shape, border = [], []
-    for size, top, o, k in zip(sizes, before, out, kernel, strict=False):
+    for size, top, o, k in zip(sizes, before, out, kernel, strict=True):
         behind = stride * (o - 1) + k - size - top
         border.append((top, max(behind, 0)))
         shape.append(size + min(behind + stride - 1, 0))
@@ -262,7 +261,7 @@ def _quantization(v: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Q
         scales = [1.0, want[0] / 2.0 ** want[1], 1.0]
     zeros = v["in_image_border_const"], v["coef_zero_point"], v["out_zero_point"]
     return {name: QuantParams(scale, zero) for name, scale, zero
-            in zip(("input_q", "weight_q", "output_q"), scales, zeros, strict=False)}
+            in zip(("input_q", "weight_q", "output_q"), scales, zeros, strict=True)}
 
 
 def _with_habits(layer: Conv2D, v: Mapping[str, Any], facts: Mapping[str, int]) -> Conv2D:
