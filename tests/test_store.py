@@ -193,6 +193,11 @@ def test_changed_capture_says_so(captures: npulab.CaptureSet, tmp_path: Path) ->
     assert "vendor driver, changed" in again._repr_html_()
 
 
+def test_other_words_are_as_many(captures: npulab.CaptureSet) -> None:
+    with pytest.raises(ValueError, match=r"^words: got shape \(2,\), allowed is \(34,\) \(block NN\)$"):
+        captures[0].with_words([1, 2])
+
+
 def test_one_name_in_two_targets_needs_the_target(captures: npulab.CaptureSet) -> None:
     both = npulab.CaptureSet((captures["sim-1x1"], replace(captures["sim-1x1"], target="other")))
     with pytest.raises(LookupError, match="got case 'sim-1x1', there are vivante/sim-1x1, other/sim-1x1"):
