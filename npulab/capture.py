@@ -50,7 +50,8 @@ class Job:
         """The same job with other words; where it is register writes, those change that set them."""
         changed = replace(self, words=words)
         if changed.words.shape != self.words.shape:
-            raise ValueError(f"words: got shape {changed.words.shape}, allowed is {self.words.shape} (block {self.block})")
+            raise ValueError(f"words: got shape {changed.words.shape}, allowed is {self.words.shape} "
+                             f"(block {self.block})")
         if not self.writes:
             return changed
         return self.with_writes({offset: int(changed.words[word]) for offset, word in registers.index.items()

@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import npulab
+
+# the same examples on every run
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.load_profile("fixed")
 
 ROOT = Path(__file__).parents[1]
 CAPTURES = ROOT / "captures"

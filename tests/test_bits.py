@@ -48,7 +48,7 @@ def slow_extract(words: list[int], pieces: list[tuple[int, int, int, int]]) -> i
 
 
 @given(st.lists(st.integers(0, 2 ** 32 - 1), min_size=34, max_size=34), st.sampled_from(["nn_v7", "nn_v8"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_word_round_trips(words: list[int], feature: str) -> None:
     table = Path(__file__).parents[1] / "npulab/targets/vivante/nn.csv"
     registers = RegisterMap.read(table).select([feature])

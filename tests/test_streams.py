@@ -12,14 +12,14 @@ ITEMS = st.lists(st.integers(0, 32).flatmap(lambda w: st.tuples(st.integers(0, 2
 
 
 @given(ITEMS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_packed_items_read_back(items: list[tuple[int, int]]) -> None:
     reader = BitReader(pack_bits(items))
     assert [reader.read(width) for _, width in items] == [value for value, _ in items]
 
 
 @given(ITEMS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_packing_is_one_long_number(items: list[tuple[int, int]]) -> None:
     total = at = 0
     for value, width in items:
