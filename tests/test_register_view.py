@@ -15,7 +15,7 @@ from playwright.sync_api import Browser
 
 import npulab
 from npulab.bits import RegisterMap
-from npulab.capture import Capture, Job
+from npulab.capture import Capture, CaptureSet, Job
 from npulab.widgets import RegisterModel, RegisterView
 
 TABLE = """\
@@ -386,6 +386,19 @@ def test_page_keys_flip_undo_and_seek(started: Browser) -> None:
         assert status(page) == "nothing to undo"
         page.press("n")
         assert status(page) == "no bit differs from the reference"
+
+
+def test_page_goes_from_field_to_field(started: Browser, captures: CaptureSet) -> None:
+    view = RegisterView(captures["update4-vendor"], reference=captures["update4-mesa"])
+    with BlankPage(started, view) as page:
+        page.press("Tab")
+        seen = []
+        for key in ("n", "n", "n", "n", "p"):
+            page.press(key)
+            seen.append(focused(page)[0])
+        assert seen == [5, 6, 7, 5, 7]
+        page.press("[")
+        assert focused(page)[0] == 7
 
 
 def test_page_keeps_its_keys_to_itself(started: Browser) -> None:

@@ -6,7 +6,7 @@
 const BITS = 32;
 const PAGE = 8;
 const HELP = "click or Space flips · u undoes · arrows, Home, End, PageUp, PageDown move · " +
-  "n and p (or ] and [) go to the next and previous difference";
+  "n and p go to the next and previous field that differs, ] and [ to the bit";
 
 const KEYS = {
   ArrowLeft: view => view.move(0, 1),
@@ -20,9 +20,9 @@ const KEYS = {
   " ": (view, repeated) => repeated || view.flip(...view.cursor),
   Enter: (view, repeated) => repeated || view.flip(...view.cursor),
   u: view => view.undo(),
-  n: view => view.seek(1),
+  n: view => view.seek(1, true),
   "]": view => view.seek(1),
-  p: view => view.seek(-1),
+  p: view => view.seek(-1, true),
   "[": view => view.seek(-1),
 };
 
@@ -226,15 +226,23 @@ class View {
     this.model.save_changes();
   }
 
-  // The next (1) or previous (-1) bit that differs, in reading order and round the end.
-  seek(step) {
+  // Go to the next (1) or previous (-1) bit that differs, in reading order and round the end; by `field`,
+  // to one of another field, as long as there is another.
+  seek(step, field) {
+    const here = this.owners[this.cursor[0]][this.cursor[1]].place;
+    const found = field && this.differing(step, here) || this.differing(step);
+    return found ? this.go(...found) : this.tell("no bit differs from the reference");
+  }
+
+  differing(step, besides) {
     const count = this.words.length * BITS, [word, bit] = this.cursor;
     for (let n = 1, at = word * BITS + BITS - 1 - bit; n <= count; n++) {
       at = (at + step + count) % count;
       const [row, column] = [Math.floor(at / BITS), BITS - 1 - at % BITS];
-      if ((this.words[row] ^ this.reference[row]) >>> column & 1) return this.go(row, column);
+      const differs = (this.words[row] ^ this.reference[row]) >>> column & 1;
+      if (differs && this.owners[row][column].place !== besides) return [row, column];
     }
-    return this.tell("no bit differs from the reference");
+    return null;
   }
 
   // ---- listening ----
