@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import sys
@@ -408,3 +409,49 @@ def test_other_files_are_not_recognised(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(bytes(range(256)))
     assert not dump.recognises(tmp_path / "other")
     assert not dump.recognises(CAPTURES / "vivante" / "sim-1x1" / "capture.json")
+
+
+def printed(capture: npulab.Capture) -> str:
+    """A capture as the tool of update 4 prints it."""
+    from npulab.targets.vivante.facts import PRINTED
+
+    def rows(data: bytes) -> str:
+        lines = [", ".join(f"0x{byte:02x}" for byte in data[at:at + 12]) for at in range(0, len(data), 12)]
+        return ",\n".join(f"  {line}" for line in lines)
+
+    words = np.frombuffer(capture.buffers["commands"], "<u4")
+    raw = PRINTED.decode(capture.words, raw=True)
+    return "\n".join([
+        "{", *(f"    0x{word:08x}, /* ... */" for word in words), "}",
+        *(f"map->{item.name} = {raw[item.name]:#x};  /* ({raw[item.name]}) */" for item in PRINTED),
+        *(rows(capture.buffers[name]) for name in ("coefficients", "input", "output")), ""])
+
+
+def test_any_capture_printed_is_imported_the_same(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    for capture in captures:
+        path = tmp_path / f"{capture.name}.txt"
+        path.write_text(printed(capture), encoding="utf-8")
+        got = npulab.load(path)
+        assert got.jobs == capture.jobs
+        assert got.buffers == capture.buffers
+        assert got.addresses == capture.addresses
+
+
+def test_two_printed_captures_as_one_diff(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    a, b = captures["sim-1x1"], captures["sim-3x3-sparse"]
+    lines = difflib.unified_diff(printed(a).splitlines(), printed(b).splitlines(), "/x/mesa.txt\t2026-01-02",
+                                 "/x/galcore.txt\t2026-01-03", n=10 ** 6, lineterm="")
+    path = tmp_path / "both.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    mesa, vendor = npulab.load(path, "mesa"), npulab.load(path, "vendor")
+    assert (mesa.jobs, mesa.buffers, mesa.date) == (a.jobs, a.buffers, "2026-01-02")
+    assert (vendor.jobs, vendor.buffers, vendor.provenance) == (b.jobs, b.buffers, "vendor driver")
+
+
+def test_diff_that_leaves_lines_out(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    a, b = captures["update4-mesa"], captures["update4-vendor"]
+    lines = difflib.unified_diff(printed(a).splitlines(), printed(b).splitlines(), "mesa.txt", "galcore.txt", lineterm="")
+    path = tmp_path / "both.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"line \d+: the diff leaves lines out between its hunks; make it with diff -U"):
+        npulab.load_all(path)

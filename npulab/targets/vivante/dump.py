@@ -78,6 +78,10 @@ def _sides(path: Path, lines: list[Line]) -> Iterator[tuple[str, str | None, lis
     if hunk is None:
         yield path.stem, None, lines
         return
+    again = next((line for line in lines[hunk + 1:] if line.text.startswith("@@ ")), None)
+    if again:
+        raise ValueError(f"{path}, line {again.number}: the diff leaves lines out between its hunks; make it with "
+                         "diff -U 1000000")
     heads = {line.text[0]: FILE.match(line.text) for line in lines[max(hunk - 2, 0):hunk]
              if line.text.startswith(("--- ", "+++ "))}
     for sign in "-+":
