@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 WORD_BITS = 32
 WORD_BYTES = 4
+MOST_WORDS = 2 ** 16  # of a dense block
 FLOAT_BITS = 53  # whole numbers that float64 holds exactly
 COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
            "address", "align", "evidence", "note")
@@ -37,10 +38,10 @@ REQUIRED = ("field", "lsb", "width")
 
 @dataclass(frozen=True)
 class Meaning:
-    """How a raw field becomes a value: ``signed`` or ``f32``, then ``*n``, ``+n``, ``>>n`` in the
-    written order, or an enum.
+    """How a raw field becomes a value: ``signed`` or ``f32``, then ``*n`` and ``+n`` in the written
+    order and ``>>n`` at the end, or an enum.
 
-    ``>>n`` is a fixed-point number: the value is ``raw / 2**n`` exactly, so nothing is lost.
+    ``>>n`` is a fixed-point number: the value is ``... / 2**n`` exactly, so nothing is lost.
 
     >>> Meaning.parse("signed raw*2+1").value(np.uint32(15), 4)
     np.int64(-1)
@@ -50,7 +51,7 @@ class Meaning:
     steps: tuple[tuple[str, int], ...] = ()
     enum: str = ""
 
-    GRAMMAR = "blank, or signed or f32, then raw, *n, +n, >>n at most once each, or enum:NAME"
+    GRAMMAR = "blank, or signed or f32, then raw, *n, +n, >>n (last) at most once each, or enum:NAME"
 
     @classmethod
     def parse(cls, text: str) -> Meaning:
@@ -63,7 +64,7 @@ class Meaning:
         steps: list[tuple[str, int]] = []
         while words:
             operation = words.pop(0)
-            if operation not in ("*", "+", ">>") or operation in dict(steps) or not words:
+            if operation not in ("*", "+", ">>") or {operation, ">>"} & set(dict(steps)) or not words:
                 raise ValueError(f"value {text!r}: got {operation!r}, allowed is {cls.GRAMMAR}")
             steps.append((operation, cls._number(words.pop(0), operation, text)))
         if kind == "f32" and steps:
@@ -91,9 +92,9 @@ class Meaning:
         """Raises ValueError where values of so many bits cannot be held exactly."""
         reach = width
         for operation, number in self.steps:
-            reach = 64 if operation == ">>" and width > FLOAT_BITS else \
-                max(reach, number.bit_length()) + 1 if operation == "+" else \
-                reach + number.bit_length() if operation == "*" else reach
+            bits = number.bit_length()
+            reach = max(reach, bits) + 1 if operation == "+" else reach + bits if operation == "*" else \
+                reach if reach <= FLOAT_BITS else 64
         if (self.kind == "f32" and width != WORD_BITS) or ((self.steps or self.kind == "signed") and reach > 63):
             allowed = "32 for f32" if self.kind == "f32" else f"values within 63 bits ({FLOAT_BITS} with >>)"
             raise ValueError(f"value {str(self)!r}: got {width} bits, allowed is {allowed}")
@@ -314,11 +315,14 @@ class RegisterMap:
         Errors name the file.
         """
         beside = path.parent / "enums.csv"
-        enums: dict[str, dict[int, str]] = {}
-        for row in read_table(beside) if beside.exists() else ():
-            enums.setdefault(row["enum"], {})[int(row["raw"], 0)] = row["name"]
+        try:
+            enums = _enums(read_table(beside)) if beside.exists() else {}
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{beside}: {error}") from None
         try:
             return cls(read_table(path), features=features, enums=enums, dense=dense)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: is not UTF-8: {error}") from None
         except (ValueError, LookupError) as error:
             raise type(error)(f"{path}: {error}") from None
 
@@ -496,6 +500,19 @@ def read_table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
 
 
+def _enums(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, str]]:
+    """Names by raw of each enum in a table (enum, raw, name)."""
+    out: dict[str, dict[int, str]] = {}
+    for row in rows:
+        if not row.get("enum") or not row.get("raw") or not row.get("name"):
+            raise ValueError(f"got row {dict(row)}, allowed is enum, raw and name, all filled in")
+        names, raw = out.setdefault(row["enum"], {}), int(row["raw"], 0)
+        if raw in names or row["name"] in names.values():
+            raise ValueError(f"enum {row['enum']}: got raw {raw} or name {row['name']!r} twice")
+        names[raw] = row["name"]
+    return out
+
+
 def _normal(row: Mapping[str, Any]) -> dict[str, Any]:
     unknown = [name for name in row if name not in (*COLUMNS, "word")]  # word follows from the offset
     missing = [name for name in REQUIRED if name not in row]
@@ -520,6 +537,8 @@ def _normal(row: Mapping[str, Any]) -> dict[str, Any]:
             or out["lsb"] + out["width"] > WORD_BITS:
         raise ValueError(f"register map, field {out['field']!r} of register {out['register']!r}: got lsb "
                          f"{out['lsb']} width {out['width']}, allowed is inside bits 0 to 31")
+    if re.fullmatch(rf"w(\d+|0x[0-9a-f]+)_{out['lsb']}_{out['width']}", out["field"]):
+        out["field"] = ""  # an automatic name, as `fields` gives it
     return out
 
 
@@ -537,6 +556,9 @@ def _registers(rows: Sequence[Mapping[str, Any]], dense: bool,
     places = []
     for block in dict.fromkeys(block for block, _ in names):
         offsets = sorted(offset for b, offset in names if b == block)
+        if dense and offsets[-1] > WORD_BYTES * MOST_WORDS:
+            raise ValueError(f"register map, block {block!r}: got offset {offsets[-1]:#x}, allowed is up to "
+                             f"{WORD_BYTES * MOST_WORDS:#x} from the block's start, or dense=False")
         if dense:
             offsets = list(range(0, offsets[-1] + 1, WORD_BYTES))
         places += [(block, offset) for offset in offsets]
@@ -585,6 +607,7 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
             raise ValueError(f"{where}: its pieces at {a.at} (width {a.width}) and {b.at} overlap")
     try:
         meaning = Meaning.parse(first["value"])
+        meaning.refuse_width(max(piece.at + piece.width for piece in pieces))
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     if meaning.enum and meaning.enum not in enums:
@@ -597,7 +620,6 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
     width = max(piece.at + piece.width for piece in pieces)
     if width > 64:
         raise ValueError(f"{where}: got {width} bits, allowed is at most 64")
-    meaning.refuse_width(width)
     if first["address"] not in ("", "yes"):
         raise ValueError(f"{where}: got address {first['address']!r}, allowed is blank or yes")
     names = tuple(enums.get(meaning.enum, {}).items())

@@ -36,7 +36,11 @@ class Job:
     start: Job | None = None
 
     def __post_init__(self) -> None:
-        words = np.array(self.words, np.uint32)
+        words = np.asarray(self.words)
+        if words.ndim != 1 or words.dtype.kind not in "iu" or np.any(words < 0) or np.any(words > 0xFFFFFFFF):
+            raise ValueError(f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff in one row "
+                             f"(block {self.block})")
+        words = words.astype(np.uint32)
         words.setflags(write=False)
         object.__setattr__(self, "words", words)
 
@@ -44,6 +48,9 @@ class Job:
     def from_writes(cls, block: str, writes: Iterable[tuple[int, int]], registers: RegisterMap) -> Job:
         """A job of register writes."""
         writes = tuple((int(offset), int(value)) for offset, value in writes)
+        for offset, value in writes:
+            if not 0 <= offset <= 0xFFFFFFFF or not 0 <= value <= 0xFFFFFFFF:
+                raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to 0xffffffff (block {block})")
         return cls(block, registers.state(writes), writes)
 
     def with_words(self, words: Any, registers: RegisterMap) -> Job:
@@ -158,7 +165,12 @@ class Capture:
         return frame.astype({"raw": object, "value": object})
 
     def with_job(self, job: Job, task: int = 0) -> Capture:
-        """The same capture with another job in the place of one; it counts as changed."""
+        """The same capture with another job in the place of one; it counts as changed.
+
+        Raises LookupError for a task that is not there.
+        """
+        if not 0 <= task < len(self.jobs):
+            raise LookupError(f"capture {self.name}: got task {task}, it has 0 to {len(self.jobs) - 1}")
         return self._changed(jobs=(*self.jobs[:task], job, *self.jobs[task + 1:]))
 
     def with_words(self, words: Any, task: int = 0) -> Capture:
@@ -264,4 +276,6 @@ def _plain(value: Any) -> Any:
     """As JSON keeps it, so that a capture is the same after it was saved."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

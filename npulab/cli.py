@@ -170,8 +170,12 @@ def _diff(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = diff(a, b).to_dict("records")  # type: ignore[assignment]
     rows = [row for row in rows if _wanted(options, row["register"], row["field"],
                                            row["field"] in automatic, row["address"])]
+    buffers = diff_buffers(a, b).to_dict("records") if isinstance(a, Capture) and isinstance(b, Capture) else []
     if options.json:
-        return _print(options, rows, [])
+        filtered = options.field or options.unknown or options.addresses
+        return _print(options, rows if filtered else rows + [
+            {"task": None, "block": "buffer", "register": row["buffer"], "field": f"(bytes from {row['first']})",
+             "a": row["a"], "b": row["b"], "address": False} for row in buffers], [])
     names = ["task", "block", "register", "field", *(n for n in (rows[0] if rows else ())
                                                      if n in ("differs", "constant")), "a", "b"]
     fields = [row for row in rows if not row["address"]]
@@ -181,10 +185,9 @@ def _diff(options: argparse.Namespace) -> int:
     if addresses:
         print(f"\n{len(addresses)} addresses differ")
         _print(options, [{**row, "a": _hex(row["a"]), "b": _hex(row["b"])} for row in addresses], names)
-    if isinstance(a, Capture) and isinstance(b, Capture):
-        for row in diff_buffers(a, b).to_dict("records"):
-            print(f"\nbuffer {row['buffer']} differs in {row['bytes']} bytes, from byte {row['first']} on "
-                  f"(a {_length(row['a'])}, b {_length(row['b'])})")
+    for row in buffers:
+        print(f"\nbuffer {row['buffer']} differs in {row['bytes']} bytes, from byte {row['first']} on "
+              f"(a {_length(row['a'])}, b {_length(row['b'])})")
     return 0
 
 

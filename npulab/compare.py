@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from npulab.layers import Conv2D
 
 VERDICTS = ("equal", "differs", "not executed", "nothing to compare")
+COMMANDS = "commands"
 Key = tuple[int, str, str, str]
 
 
@@ -96,6 +98,9 @@ def _same_coefficients(of: Target, capture: Capture) -> tuple[bool | None, list[
 
 
 def _same_words(job: Job, capture: Capture) -> bool:
+    if job.block not in capture.maps:
+        raise LookupError(f"capture {capture.name}: got block {job.block!r}, its maps are for "
+                          f"{', '.join(capture.maps) or 'none'}")
     registers = capture.maps[job.block]
     same = bool(np.array_equal(registers.encode(registers.decode(job.words)), job.words))
     return same and (job.start is None or _same_words(job.start, capture))
@@ -149,7 +154,8 @@ def diff(a: Any, b: Any) -> pd.DataFrame:
 
     For two CaptureSets the columns are task, block, register, field, differs (``always``: no value
     is common to both; ``sometimes``), constant (within a and within b, but different between them),
-    a, b (the values seen, at most five) and address; fields that never differ are left out.
+    a, b (the values seen, at most five) and address; fields that never differ are left out, and the
+    order of register writes is not looked at.
     Raises ValueError for captures of different targets.
     """
     _refuse(a, "diff", Capture, CaptureSet)
@@ -164,11 +170,18 @@ def diff(a: Any, b: Any) -> pd.DataFrame:
 
 
 def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
-    """Buffers that differ: buffer, first (byte), bytes (that differ), a, b (lengths; None where there is none)."""
+    """Buffers that differ: buffer, first (byte), bytes (that differ), a, b (lengths; None where there is none).
+
+    The command stream is left out: its register writes are fields, which ``diff`` compares.
+    """
     import pandas as pd
 
+    _refuse(a, "diff_buffers", Capture)
+    _refuse(b, "diff_buffers", Capture)
     rows = []
     for name in dict.fromkeys([*a.buffers, *b.buffers]):
+        if name == COMMANDS and any(job.start for job in (*a.jobs, *b.jobs)):
+            continue
         one, other = (capture.buffers.get(name) for capture in (a, b))
         if one != other:
             left, right = (np.frombuffer(data or b"", np.uint8) for data in (one, other))
@@ -184,17 +197,23 @@ def _diff_two(a: Capture, b: Capture) -> pd.DataFrame:
 
     left, right = _values(a), _values(b)
     absent = Seen(None, False, None, False)
+    named = _named(left, right)
     rows = []
     for key in {**left, **right}:
         one, other = left.get(key, absent), right.get(key, absent)
         # a register that only one side writes is told by its named fields and the bits set in it
-        idle = {one.raw, other.raw} == {None, 0} and (one.automatic or other.automatic)
+        idle = {one.raw, other.raw} == {None, 0} and (one.automatic or other.automatic) and key[:3] in named
         if one.raw != other.raw and not idle:
             rows.append((*key, one.value, other.value, one.address or other.address))
     rows += _written_differently(a, b)
     frame = pd.DataFrame(rows, columns=["task", "block", "register", "field", "a", "b", "address"],
                          dtype=object)
     return frame.astype({"task": int, "address": bool})
+
+
+def _named(*sides: Mapping[Key, Seen]) -> set[tuple[int, str, str]]:
+    """(task, block, register) of every register with a field that has a name."""
+    return {key[:3] for values in sides for key, found in values.items() if not found.automatic}
 
 
 def _written_differently(a: Capture, b: Capture) -> list[tuple[Any, ...]]:
@@ -228,11 +247,14 @@ def _diff_sets(a: CaptureSet, b: CaptureSet) -> pd.DataFrame:
     sides = [[_values(capture) for capture in one] for one in (a, b)]
     keys = dict.fromkeys(key for side in sides for values in side for key in values)
     absent = Seen(None, False, None, False)
+    named = _named(*(values for side in sides for values in side))
     rows = []
     for key in keys:
         # told apart by raw, shown as meant
         left, right = ({found.raw: found for found in (values.get(key, absent) for values in side)} for side in sides)
-        if left.keys() == right.keys() and len(left) == 1:
+        idle = {*left, *right} == {None, 0} and key[:3] in named \
+            and any(found.automatic for found in (*left.values(), *right.values()))
+        if idle or (left.keys() == right.keys() and len(left) == 1):
             continue
         always = not left.keys() & right.keys()
         shown = [[found.value for found in one.values()][:5] for one in (left, right)]

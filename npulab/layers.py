@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +46,7 @@ class Conv2D:
         if weights.ndim != 4 or weights.dtype not in (np.uint8, np.int8) or 0 in weights.shape:
             raise ValueError(f"weights: got shape {weights.shape} {weights.dtype}, allowed is 4 axes of "
                              "uint8 or int8, none empty")
-        shape = tuple(int(n) for n in self.input_shape)
+        shape = _whole(self.input_shape)
         if len(shape) != 3 or min(shape) < 1:
             raise ValueError(f"input_shape: got {self.input_shape}, allowed is (H, W, C), each at least 1")
         if self.depthwise and (weights.shape[0] != 1 or weights.shape[3] % shape[2]):
@@ -144,6 +145,14 @@ def pads(padding: Any, input_shape: tuple[int, ...], kernel: Pair, stride: Pair 
     return out[0], out[1]
 
 
+def _whole(numbers: Any) -> tuple[int, ...]:
+    """The numbers as plain ints; none of them where one is not whole."""
+    try:
+        return tuple(operator.index(n) for n in numbers)
+    except TypeError:
+        return ()
+
+
 def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
@@ -153,7 +162,7 @@ def _padding(padding: Any) -> Any:
         return padding
     try:
         (top, bottom), (left, right) = padding
-        pads = (int(top), int(bottom)), (int(left), int(right))
+        pads = (operator.index(top), operator.index(bottom)), (operator.index(left), operator.index(right))
     except (TypeError, ValueError):
         pads = (-1, -1), (-1, -1)
     if min(min(pads)) < 0:

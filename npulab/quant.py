@@ -7,6 +7,7 @@ point and clamping come after it and are the same for all.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,11 +31,13 @@ class QuantParams:
         scales = np.asarray(self.scale, np.float64)
         if scales.ndim > 1 or scales.size == 0 or not np.all(np.isfinite(scales) & (scales > 0)):
             raise ValueError(f"scale: got {self.scale!r}, allowed is a positive number or one per channel")
-        if self.zero_point != int(self.zero_point):
-            raise ValueError(f"zero_point: got {self.zero_point!r}, allowed is a whole number")
+        try:
+            whole = operator.index(self.zero_point)
+        except TypeError:
+            raise ValueError(f"zero_point: got {self.zero_point!r}, allowed is a whole number") from None
         plain = float(scales) if scales.ndim == 0 else tuple(scales.tolist())
         object.__setattr__(self, "scale", plain)
-        object.__setattr__(self, "zero_point", int(self.zero_point))
+        object.__setattr__(self, "zero_point", whole)
 
 
 def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:

@@ -108,8 +108,7 @@ def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
             scratch.append(Path(tempfile.mkdtemp(prefix=".npulab-", dir=folder.parent)))
             for name, data in files.items():
                 (scratch[-1] / name).write_bytes(data)
-            text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
-            (scratch[-1] / DESCRIPTION).write_text(text, encoding="utf-8", newline="\n")
+            (scratch[-1] / DESCRIPTION).write_text(description, encoding="utf-8", newline="\n")
             scratch[-1].chmod(0o755)
         for part, (folder, _, _) in zip(scratch, with_parts, strict=True):
             part.rename(folder)
@@ -121,8 +120,8 @@ def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
     return done
 
 
-def _parts(capture: Capture) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """The files of a capture, by name, and its description."""
+def _parts(capture: Capture) -> tuple[dict[str, bytes], str]:
+    """The files of a capture, by name, and the text of its description."""
     files: dict[str, bytes] = {}
     for name, data in capture.buffers.items():
         _add(files, f"{name}.bin", bytes(data), f"capture {capture.name}: buffer {name!r}")
@@ -135,7 +134,12 @@ def _parts(capture: Capture) -> tuple[dict[str, bytes], dict[str, Any]]:
         "addresses": {name: f"{where:#010x}" for name, where in capture.addresses.items()},
         "parameters": dict(capture.parameters),
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}}
-    return files, description
+    try:
+        text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"capture {capture.name}: cannot be written as JSON: {error}") from None
+    return files, text
 
 
 def _describe(job: Job, stem: str, capture: Capture, files: dict[str, bytes]) -> dict[str, Any]:
@@ -169,8 +173,8 @@ def _read(folder: Path) -> Capture:
     where = folder / DESCRIPTION
     try:
         description = json.loads(where.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{where}: is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: is not JSON that can be read: {error}") from None
     try:
         return _capture(folder, description)
     except (ValueError, LookupError, OSError) as error:
@@ -211,11 +215,11 @@ def _names(description: Mapping[str, Any]) -> set[str]:
 
 def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Mapping[str, RegisterMap],
          ) -> Job:
-    kinds = [kind for kind in ("words", "writes", "commands") if kind in d]
-    if len(kinds) != 1 or _need(d, "block", str) not in maps:
-        raise ValueError(f"jobs: got block {d['block']!r} with {kinds}, allowed is one of "
+    kinds, block = [kind for kind in ("words", "writes", "commands") if kind in d], _need(d, "block", str)
+    if len(kinds) != 1 or block not in maps:
+        raise ValueError(f"jobs: got block {block!r} with {kinds}, allowed is one of "
                          f"{', '.join(maps)} with one of words, writes, commands")
-    name, block = d[kinds[0]], d["block"]
+    name = d[kinds[0]]
     data = files[name]
     if len(data) % 4:
         raise ValueError(f"{name}: got {len(data)} bytes, allowed is whole 32-bit words")

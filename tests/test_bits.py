@@ -75,7 +75,7 @@ def test_meaning_round_trips(value: str, raw: int, meant: float) -> None:
     assert np.array_equal(registers.encode({"f": meant}), words)
 
 
-@pytest.mark.parametrize("value", ["eval(1)", "raw*2*3", "raw*", "*0", "raw-1", "f32 raw*2", "enum:", "raw raw",
+@pytest.mark.parametrize("value", ["eval(1)", "raw*2*3", "raw>>2+1", "raw>>3*7", "raw*", "*0", "raw-1", "f32 raw*2", "enum:", "raw raw",
                                    ">>64", "signed f32", "raw*x"])
 def test_meaning_refuses_other_words(value: str) -> None:
     with pytest.raises(ValueError, match=r"^value .*got .*"):
@@ -227,7 +227,8 @@ def test_fields_table_has_a_row_per_run(vivante) -> None:
     assert table[table.field == "post_multiplier"][["offset", "lsb", "width", "at"]].to_numpy().tolist() \
         == [[8, 26, 1, 0], [60, 22, 6, 1], [68, 24, 8, 7]]
     again = RegisterMap(table.to_dict("records"), enums=vivante.registers.enums, features=["nn_v7"])
-    assert again.fields.equals(table.assign(evidence=again.fields.evidence))
+    assert again.fields.equals(table)
+    assert again.coverage().bits == vivante.registers.coverage().bits
     assert again.decode(np.arange(34)) == vivante.registers.decode(np.arange(34))
 
 
@@ -313,3 +314,26 @@ def test_table_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "m.csv"
     path.write_text("\ufefffield,lsb,width\nf,0,3\n", encoding="utf-8")
     assert RegisterMap.read(path).f.width == 3
+
+
+def test_dense_map_far_from_its_start_is_refused() -> None:
+    far = row("f", 0, 32, offset=0xFDE41000, block="CRU")
+    with pytest.raises(ValueError, match=r"block 'CRU': got offset 0xfde41000, allowed is up to 0x40000 .* or dense=False$"):
+        RegisterMap([far])
+    assert len(RegisterMap([far], dense=False)) == 1
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("enum,raw,name\ne,0,a\ne,1,a\n", "got raw 1 or name 'a' twice"), ("enum,raw,name\ne,0,a\ne,0,b\n", "got raw 0"),
+    ("enum,raw\ne,0\n", "allowed is enum, raw and name, all filled in"), ("enum,raw,name\ne,x,a\n", "invalid literal")])
+def test_enums_that_would_not_read_back(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "enums.csv").write_text(text)
+    (tmp_path / "m.csv").write_text("field,lsb,width,value\nf,0,2,enum:e\n")
+    with pytest.raises(ValueError, match=rf"enums.csv: .*{words}"):
+        RegisterMap.read(tmp_path / "m.csv")
+
+
+def test_table_that_is_no_utf8(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_bytes("field,lsb,width,note\nf,0,2,Größe\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"m.csv: is not UTF-8"):
+        RegisterMap.read(tmp_path / "m.csv")

@@ -104,8 +104,8 @@ def test_nothing_to_compare(captures: npulab.CaptureSet) -> None:
 def test_one_wrong_bit_in_words_or_coefficients_differs(captures: npulab.CaptureSet, name: str) -> None:
     capture = captures[name]
     bits = {"post_multiplier": 2 ** 14, "post_shift": 1, "coef_zero_point": 1, "out_zero_point": 1}
-    if capture.parameters["pad_top"] or capture.parameters["pad_bottom"]:
-        bits["in_image_border_const"] = 1  # without a border nothing else depends on it
+    if capture.values["in_image_x_offset"]:
+        bits["in_image_border_const"] = 1  # without a border that the unit makes nothing depends on it
     for field, bit in bits.items():
         changed = capture.with_fields(**{field: capture.values[field] ^ bit})
         assert npulab.check(changed).verdict == "differs", field
@@ -206,3 +206,35 @@ def test_chip_that_is_not_covered_has_nothing_to_compare(captures: npulab.Captur
     chip = "vipnano-si-imx8mp"
     found = npulab.check(replace(captures["sim-1x1"], chip=chip, maps=vivante.maps(chip)))
     assert (found.words, found.coefficients, found.verdict, found.ok) == (True, None, "nothing to compare", True)
+
+
+def test_border_inside_split_planes_counts(captures: npulab.CaptureSet) -> None:
+    """The padding that a driver wrote into the planes is input like any other."""
+    capture = captures["sim-3x3-stride2-relu"]
+    data = bytearray(capture.buffers["input"])
+    data[0] ^= 0x40
+    changed = capture.with_buffers(input=bytes(data))
+    assert npulab.Simulated()(changed) == "fail"
+    assert npulab.check(changed).verdict == "differs"
+    assert npulab.check(npulab.Simulated().record(changed)).verdict == "equal"
+    other = npulab.Simulated().record(capture.with_fields(in_image_border_const=7))
+    assert npulab.check(other).verdict == "equal"
+
+
+def test_odd_parameters_do_not_stop_check(captures: npulab.CaptureSet) -> None:
+    for parameters in ({"padding": {}}, {"padding": [[0, 0], [0, 0]]}, {"kernel_h": "3", "stride_h": True, "input_h": -1},
+                       {"input_scale": "x", "depthwise": 1}):
+        for name in SIMULATED:
+            assert npulab.check(replace(captures[name], parameters=parameters)).verdict == "equal", (name, parameters)
+
+
+def test_write_of_0_to_an_unknown_register_is_seen(captures: npulab.CaptureSet) -> None:
+    a, b = written(captures, (0x3930, 0x10)), written(captures, (0x3930, 0x10), (0x1234, 0))
+    assert npulab.diff(a, b)[["register", "a", "b"]].to_numpy().tolist() == [["0x1234", None, 0]]
+    sets = npulab.CaptureSet((a,)), npulab.CaptureSet((b,))
+    assert npulab.diff(*sets).register.tolist() == ["0x1234"]
+
+
+def test_block_without_a_map_is_refused(captures: npulab.CaptureSet) -> None:
+    with pytest.raises(LookupError, match="got block 'NN', its maps are for none"):
+        npulab.check(replace(captures["sim-1x1"], maps={}))

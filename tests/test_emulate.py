@@ -77,6 +77,8 @@ def test_clamp_range(activation: str | None, dtype: type, want: tuple[int, int])
     ({"input_shape": (2, 2, 1)}, r"too small for a kernel of \(3, 3\)"), ({"stride": (0, 1)}, r"^stride: got \(0, 1\)"),
     ({"dilation": (1, -1)}, "^dilation: got"), ({"padding": "full"}, "^padding: got 'full'"),
     ({"padding": ((0, -1), (0, 0))}, "none negative"), ({"activation": "gelu"}, "^activation: got 'gelu'"),
+    ({"input_shape": (8.5, 8, 1)}, "^input_shape: got"), ({"padding": ((1.5, 0), (0, 0))}, "^padding: got"),
+    ({"stride": 2}, "^stride: got 2, allowed is"), ({"input_q": 0.1}, "^input_q: got 0.1, allowed is QuantParams"),
     ({"weight_q": npulab.QuantParams([1.0, 2.0])}, "got 2 scales, allowed is 1 or 1"),
     ({"input_q": npulab.QuantParams([1.0])}, "^input_q: got 1 scales"),
     ({"depthwise": True, "input_shape": (8, 8, 2)}, "allowed is 1HWC with C a multiple of 2")])

@@ -138,3 +138,9 @@ def test_scale_out_of_float32() -> None:
 def test_quant_params_compare_and_print() -> None:
     assert QuantParams(np.float32(0.5), np.int64(3)) == QuantParams(0.5, 3)
     assert repr(QuantParams([0.5, 1.0], 3)) == "QuantParams(scale=(0.5, 1.0), zero_point=3)"
+
+
+@pytest.mark.parametrize("zero_point", [1.5, float("inf"), "x"])
+def test_zero_point_that_is_not_whole(zero_point: object) -> None:
+    with pytest.raises(ValueError, match=r"^zero_point: got .*, allowed is a whole number$"):
+        QuantParams(1.0, zero_point)

@@ -126,7 +126,7 @@ def test_link_out_of_the_folder(case: Path) -> None:
 
 def test_description_that_is_no_json(case: Path) -> None:
     (case / "capture.json").write_text("{")
-    with pytest.raises(ValueError, match=r"capture.json: is not JSON"):
+    with pytest.raises(ValueError, match=r"capture.json: is not JSON that can be read"):
         npulab.load(case)
     (case / "capture.json").write_text("[]")
     with pytest.raises(ValueError, match=r"the description: got \[\], allowed is an object"):
@@ -217,3 +217,24 @@ def test_broken_target_leaves_others_working(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "poem.txt").write_text("roses")
     with pytest.raises(ValueError, match=r"known are target broken: does not load: .*; vivante: text dump"):
         npulab.load_all(tmp_path / "poem.txt")
+
+
+@pytest.mark.parametrize("words", [[1.7] * 34, [-1] * 34, [2 ** 32] * 34, [[0] * 34]])
+def test_words_that_are_none(captures: npulab.CaptureSet, words: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"^words: got .*, allowed are 0 to 0xffffffff in one row \(block NN\)$"):
+        captures[0].with_words(words)
+    with pytest.raises(ValueError, match=r"^writes: got \(0x0, -0x1\)"):
+        Job.from_writes("STATE", [(0, -1)], captures[0].maps["STATE"])
+
+
+@pytest.mark.parametrize("task", [-1, 1])
+def test_task_that_is_not_there(captures: npulab.CaptureSet, task: int) -> None:
+    with pytest.raises(LookupError, match=rf"got task {task}, it has 0 to 0$"):
+        captures[0].with_job(captures[0].jobs[0], task)
+
+
+@pytest.mark.parametrize("parameters", [{"a": object()}, {"a": "\ud800"}])
+def test_what_json_cannot_hold_is_refused(captures: npulab.CaptureSet, tmp_path: Path, parameters: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^capture sim-1x1: cannot be written as JSON: "):
+        npulab.save(replace(captures["sim-1x1"], parameters=parameters), tmp_path / "case")
+    assert list(tmp_path.iterdir()) == []

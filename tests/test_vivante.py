@@ -229,7 +229,7 @@ def test_streams_round_trip(seed: int) -> None:
     zrl = int(random.randint(0, 6))
     content = coefficients.Coefficients(
         weights, random.randint(-2 ** 31, 2 ** 31, g.slots).astype(np.int32),
-        random.randint(0, 2 ** 32, g.slots, dtype=np.uint32), (zrl,) * g.used, (g.per_core,) * g.used, 0)
+        random.randint(0, 2 ** 32, g.slots, dtype=np.uint32), (zrl,) * g.used, 0)
     buffer = coefficients.encode(content, g)
     again = coefficients.decode(buffer + bytes(100), g)
     assert np.array_equal(again.weights, weights)
@@ -334,7 +334,7 @@ def field(**values: Any) -> Callable[[npulab.Capture], npulab.Capture]:
     (field(kernel_z_size=5), "lies outside its 64 bytes"), (field(kernel_xy_size=15), "overruns"),
     (field(out_image_x_size=9), "larger than its strides"), (field(out_image_z_size=16383, out_image_x_stride=65535,
      out_image_y_stride=65535), "do not fit"), (field(kernel_data_type="fp16"), "kernel_data_type is 1"),
-    (field(pooling="max"), "pooling is 1, the simulated unit knows 0 and 3 only"), (stream(0, 32), "core 0 is given 32 bytes"),
+    (stream(88, 1), "an output plane of .* at offset 256 lies outside"), (field(pooling="max"), "pooling is 1, the simulated unit knows 0 and 3 only"), (stream(0, 32), "core 0 is given 32 bytes"),
     (stream(1, 1), "core 0 is given 320 bytes|waits for 320 bytes"), (stream(0, 0), "core 0 is given 0 bytes"),
     (stream(4, 64), "core 1 is given 64 bytes"), (stream(64, 6), "zero-run width 6, the chip has at most 5"),
     (stream(65, 9), "overruns"), (stream(66, 255), "overruns"),
@@ -405,6 +405,18 @@ def test_broken_dump(dump_text: str, tmp_path: Path, old: str, new: str, words: 
     with pytest.raises(ValueError, match=words) as error:
         npulab.load_all(path)
     assert str(error.value).startswith(f"{path}, ")
+
+
+def test_missing_command_word(dump_text: str, tmp_path: Path) -> None:
+    """Every command word that is taken out is missed."""
+    lines = dump_text.split("\n")
+    words = [i for i, line in enumerate(lines) if re.match(r"[ +-] *0x[0-9a-f]{8}, /\\*", line)]
+    path = tmp_path / "broken.txt"
+    for i in words:
+        path.write_text("\n".join(lines[:i] + lines[i + 1:]), encoding="utf-8")
+        with pytest.raises(ValueError, match=r"a command word is missing|one is missing"):
+            npulab.load_all(path)
+    assert len(words) == 29
 
 
 def test_truncated_dump(dump_text: str, tmp_path: Path) -> None:

@@ -112,15 +112,14 @@ class Coefficients:
     """A coefficient buffer's content, by output channel.
 
     ``weights`` are ``(slots, planes, kernel_h, kernel_w) uint8``, ``bias`` ``(slots,) int32`` as
-    stored, ``offsets`` ``(slots,) uint32``, ``zrl`` and ``counts`` one per used core, ``size`` the
-    buffer's bytes.  Slots past the last channel are what fills up a core's share.
+    stored, ``offsets`` ``(slots,) uint32``, ``zrl`` one per used core, ``size`` the buffer's bytes.
+    Slots past the last channel are what fills up a core's share.
     """
 
     weights: np.ndarray
     bias: np.ndarray
     offsets: np.ndarray
     zrl: tuple[int, ...]
-    counts: tuple[int, ...]
     size: int
 
 
@@ -224,7 +223,7 @@ def decode(buffer: bytes, geometry: Geometry) -> Coefficients:
     _holds(buffer, g)
     weights = np.full((g.slots, g.planes, g.kernel_h, g.kernel_w), g.zero_point, np.uint8)
     bias, offsets = np.zeros(g.slots, np.int32), np.zeros(g.slots, np.uint32)
-    zrl, counts = [], []
+    zrl: list[int] = []
     places: list[tuple[int, int, int, int]] = []
     reach = 0
     for item in walk(buffer, g):
@@ -232,8 +231,6 @@ def decode(buffer: bytes, geometry: Geometry) -> Coefficients:
             zrl.append(item.value)
             places = [event[1:] for event in g.events(len(zrl) - 1) if event.kind == "weight"]
             reach = 0
-        elif item.kind == "kernels per core":
-            counts.append(item.value)
         elif item.kind == "weight":
             reach += item.weights
             weights[places[reach - 1]] = item.value
@@ -241,12 +238,12 @@ def decode(buffer: bytes, geometry: Geometry) -> Coefficients:
             bias[item.channel] = np.uint32(item.value).astype(np.int32)
         elif item.kind == "offset":
             offsets[item.channel] = item.value
-    return Coefficients(weights, bias, offsets, tuple(zrl), tuple(counts), len(buffer))
+    return Coefficients(weights, bias, offsets, tuple(zrl), len(buffer))
 
 
 def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
     """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``."""
-    streams = [_pack(coefficients, geometry, core, coefficients.zrl[core])
+    streams = [pack_bits(_items(coefficients, geometry, core, coefficients.zrl[core]))
                for core in range(geometry.used)]
     return join(streams, geometry, coefficients.size)
 
@@ -256,10 +253,6 @@ def join(streams: list[bytes], geometry: Geometry, size: int = 0) -> bytes:
     filled = [stream.ljust(ceil_div(len(stream), ALIGN) * ALIGN, b"\0") for stream in streams]
     counts = [len(stream) for stream in filled] + [0] * (geometry.cores - len(filled))
     return (header(geometry.cores).build(counts) + b"".join(filled)).ljust(size, b"\0")
-
-
-def _pack(c: Coefficients, geometry: Geometry, core: int, zrl: int) -> bytes:
-    return pack_bits(_items(c, geometry, core, zrl))
 
 
 def _items(c: Coefficients, geometry: Geometry, core: int, zrl: int) -> Iterator[tuple[int, int]]:

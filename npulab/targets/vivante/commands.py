@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import construct
 import numpy as np
@@ -20,12 +20,12 @@ NN_INST_ADDR = 0x10A0
 AFTER = ((0x10A4, 0), (0x380C, 0xC23), (0x380C, 0xC23))
 
 
-def writes(words: np.ndarray) -> list[tuple[int, int]]:
-    """(offset, value) of every state a command stream ``(n,) uint32`` loads, in order.
+def loads(words: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """(word index, first offset, count) of every LOAD_STATE in a command stream ``(n,) uint32``.
 
     Commands are aligned to two words.  Raises ValueError for a command that runs past the end.
     """
-    out, at = [], 0
+    at = 0
     while at < len(words):
         head = HEADER.parse(int(words[at]).to_bytes(4, "little"))
         count = (head.count or MOST_STATES) if head.opcode == LOAD_STATE else 1
@@ -33,9 +33,13 @@ def writes(words: np.ndarray) -> list[tuple[int, int]]:
             if at + 1 + count > len(words):
                 raise ValueError(f"commands: the LOAD_STATE at word {at} has {count} states, "
                                  f"{len(words) - at - 1} words follow")
-            out += [(4 * (head.offset + i), int(words[at + 1 + i])) for i in range(count)]
+            yield at, 4 * head.offset, count
         at += (2 + count) // 2 * 2
-    return out
+
+
+def writes(words: np.ndarray) -> list[tuple[int, int]]:
+    """(offset, value) of every state that a command stream ``(n,) uint32`` loads, in order."""
+    return [(offset + 4 * i, int(words[at + 1 + i])) for at, offset, count in loads(words) for i in range(count)]
 
 
 def commands(states: Iterable[tuple[int, int]]) -> np.ndarray:

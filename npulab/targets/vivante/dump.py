@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.capture import Capture, Job
-from npulab.targets.vivante.commands import writes
+from npulab.targets.vivante.commands import loads, writes
 from npulab.targets.vivante.facts import PRINTED, USUAL_CHIP, maps
 
 # who printed a file of this name
@@ -121,18 +121,34 @@ def _capture(path: Path, side: str, lines: list[Line]) -> Capture:
 
 def _commands(path: Path, side: str, body: Iterator[Line]) -> np.ndarray:
     words: list[int] = []
+    said: dict[int, Line] = {}  # the words that are printed as the head of a LOAD_STATE
     for line in body:
         if line.text.strip() == "}":
-            return np.array(words, np.uint32)
+            return _whole(path, side, np.array(words, np.uint32), said, line)
         match = COMMAND.match(line.text.strip())
         if not match:
             raise _unexpected(path, side, line, "a command word 0x00000000, /* ... */ or }")
         base = BASE.search(line.text)
-        if base and int(match.group(1), 16) % 2 ** 16 * 4 != int(base.group(1), 16):
-            raise ValueError(f"{path}, line {line.number}, side {side}: the command {match.group(1)} is said to load "
-                             f"{base.group(1)}, it loads {int(match.group(1), 16) % 2 ** 16 * 4:#07x}")
+        if base:
+            said[len(words)] = line
+            if int(match.group(1), 16) % 2 ** 16 * 4 != int(base.group(1), 16):
+                raise ValueError(f"{path}, line {line.number}, side {side}: the command {match.group(1)} is said to "
+                                 f"load {base.group(1)}, it loads {int(match.group(1), 16) % 2 ** 16 * 4:#07x}")
         words.append(int(match.group(1), 16))
     raise ValueError(f"{path}, side {side}: the dump ends inside the command stream, after {len(words)} words")
+
+
+def _whole(path: Path, side: str, words: np.ndarray, said: Mapping[int, Line], end: Line) -> np.ndarray:
+    """The words of a command stream, if no word is missing between its commands."""
+    if len(words) % 2:
+        raise ValueError(f"{path}, line {end.number}, side {side}: got {len(words)} command words, allowed is an even "
+                         "number; one is missing")
+    heads = {at for at, _, _ in loads(words)}
+    wrong = [line for at, line in said.items() if at not in heads]
+    if wrong:
+        raise ValueError(f"{path}, line {wrong[0].number}, side {side}: the LOAD_STATE is not where the command before "
+                         "it ends; a command word is missing")
+    return words
 
 
 def _values(path: Path, side: str, body: Iterator[Line]) -> tuple[dict[str, int], Line | None]:

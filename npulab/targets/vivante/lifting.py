@@ -53,8 +53,10 @@ def lift(capture: Capture) -> Lifted:
     weights = content.weights[:geometry.channels]
     sums = (weights.astype(np.int64) - geometry.zero_point).sum((1, 2, 3))
     bias = (content.bias[:geometry.channels] + v["in_image_border_const"] * sums).astype(np.int32)
-    layer, crop = _unlowered(v, weights, bias, known)
-    return Lifted(_with_habits(layer, v, facts), _input(capture, v, layer, crop), _output(capture, v))
+    planar = _image(capture, v)
+    layer, border = _unlowered(v, weights, bias, known, planar)
+    x = None if planar is None else _input(planar, layer, border)
+    return Lifted(_with_habits(layer, v, facts), x, _output(capture, v))
 
 
 def rule_of(capture: Capture) -> str:
@@ -105,7 +107,8 @@ def _known(parameters: Mapping[str, Any]) -> dict[str, Any]:
         | {f"{name}_scale": (float, 0.0) for name in ("input", "weight", "output")}
     out = {name: value for name, value in parameters.items() if name in kinds and not isinstance(value, bool)
            and isinstance(value, kinds[name][0]) and value >= kinds[name][1]}
-    return out | {name: parameters[name] for name in ("padding", "depthwise") if name in parameters}
+    plain = {"padding": str, "depthwise": bool}
+    return out | {name: parameters[name] for name, kind in plain.items() if isinstance(parameters.get(name), kind)}
 
 
 def _liftable(v: Mapping[str, Any]) -> None:
@@ -145,13 +148,13 @@ def _offsets(content: Coefficients, geometry: Geometry) -> None:
 
 
 def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, known: Mapping[str, Any],
-               ) -> tuple[Conv2D, tuple[int, int] | None]:
+               planar: np.ndarray | None) -> tuple[Conv2D, tuple[int, int] | None]:
     """The layer, and for split planes the (top, left) border that the joined input carries."""
     zero = v["coef_zero_point"]
     common: dict[str, Any] = {"bias": bias, "activation": "relu" if v["relu"] else None, **_quantization(v, known)}
     out, sizes = _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
     if v["pooling"] == 0 and _is_split(v, weights, known):
-        return _strided(weights, zero, out, sizes, known, common)
+        return _strided(weights, zero, out, sizes, known, common, planar)
     stride = 2 if v["pooling"] == FIRST_PIXEL else 1
     if _is_pointwise(weights, zero, [ceil_div(size, stride) for size in sizes] == list(out), known):
         weights = weights[:, :, :1, :1]
@@ -166,8 +169,9 @@ def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, know
 
 
 def _strided(weights: np.ndarray, zero: int, out: tuple[int, int], sizes: tuple[int, int], known: Mapping[str, Any],
-             common: Mapping[str, Any]) -> tuple[Conv2D, tuple[int, int]]:
-    """A stride 2 layer from split planes: as known, if that gives these sizes, else without a border before."""
+             common: Mapping[str, Any], planar: np.ndarray | None) -> tuple[Conv2D, tuple[int, int]]:
+    """A stride 2 layer from split planes: as known, if that gives these sizes and the planes hold nothing but
+    the zero point around its image, else without a border before."""
     joined = join_planes(weights)
     kernel = tuple(_used(joined, axis, known.get(f"kernel_{name}"), zero) for axis, name in ((2, "h"), (3, "w")))
     ohwi = joined[:, :, :kernel[0], :kernel[1]].transpose(0, 2, 3, 1)
@@ -177,11 +181,22 @@ def _strided(weights: np.ndarray, zero: int, out: tuple[int, int], sizes: tuple[
                        padding=border, **common)
         layer = _named_padding(layer, known)
         low = plan(layer)
-        if (low.output, (low.rows, low.columns)) == (out, sizes):
-            return layer, (border[0][0], border[1][0])
+        before = border[0][0], border[1][0]
+        if (low.output, (low.rows, low.columns)) == (out, sizes) and _only_fill_around(planar, layer, before):
+            return layer, before
     shape, border = _border((2 * sizes[0], 2 * sizes[1]), (0, 0), out, kernel, 2)
     return _named_padding(Conv2D(ohwi, input_shape=(*shape, ohwi.shape[3]), stride=(2, 2), padding=border, **common),
                           {}), (0, 0)
+
+
+def _only_fill_around(planar: np.ndarray | None, layer: Conv2D, before: tuple[int, int]) -> bool:
+    """Whether joined planes hold the input's zero point wherever the layer's image does not lie."""
+    if planar is None:
+        return True
+    around = join_planes(planar).copy()
+    around[:, before[0]:before[0] + layer.input_shape[0], before[1]:before[1] + layer.input_shape[1]] \
+        = layer.input_q.zero_point
+    return bool(np.all(around == layer.input_q.zero_point))
 
 
 def _used(joined: np.ndarray, axis: int, known: int | None, zero: int) -> int:
@@ -272,15 +287,19 @@ def _with_habits(layer: Conv2D, v: Mapping[str, Any], facts: Mapping[str, int]) 
     return replace(layer, habits=frozenset({ODD_STRIDE2_TILE})) if seen == odd != even else layer
 
 
-def _input(capture: Capture, v: Mapping[str, Any], layer: Conv2D, crop: tuple[int, int] | None,
-           ) -> np.ndarray | None:
+def _image(capture: Capture, v: Mapping[str, Any]) -> np.ndarray | None:
+    """The planes that the unit reads, ``(planes, rows, columns)``."""
     if "input" not in capture.buffers:
         return None
     planar = _planar(capture, "input", v["kernel_z_size"], v["in_image_y_stride"], v["in_image_x_stride"])
-    planar = planar[:, :v["in_image_y_size"], :v["in_image_x_size"]]
+    return planar[:, :v["in_image_y_size"], :v["in_image_x_size"]]
+
+
+def _input(planar: np.ndarray, layer: Conv2D, border: tuple[int, int] | None) -> np.ndarray:
+    """The layer's input ``(H, W, C)``; ``border`` is what split planes hold above and left of it."""
     height, width, _ = layer.input_shape
-    if crop is not None:
-        planar = join_planes(planar)[:, crop[0]:, crop[1]:]
+    if border is not None:
+        planar = join_planes(planar)[:, border[0]:, border[1]:]
         short = max(height - planar.shape[1], 0), max(width - planar.shape[2], 0)
         # rows that no window reaches were not handed to the unit
         planar = np.pad(planar, [(0, 0), (0, short[0]), (0, short[1])],

@@ -76,12 +76,12 @@ def lower(layer: Conv2D, chip: str = USUAL_CHIP, x: np.ndarray | None = None, na
         if got - allowed:
             raise LookupError(f"{what}: got {sorted(got - allowed)[0]!r}, allowed are {', '.join(sorted(allowed))}")
     for what, at in where.items():
-        if at % ALIGNMENT:
-            raise ValueError(f"addresses: got {what} {at:#x}, allowed is a multiple of {ALIGNMENT}")
+        if not isinstance(at, int) or not 0 <= at < 2 ** 32 or at % ALIGNMENT:
+            raise ValueError(f"addresses: got {what} {at!r}, allowed is a multiple of {ALIGNMENT} within 32 bits")
     geometry, values = _fields(layer, low, facts, habits)
     content = _content(layer, low, geometry, facts)
     buffer = coefficients.encode(content, geometry)
-    values |= _caches(layer, low, geometry, facts, values, max(coefficients.sizes(buffer, geometry)))
+    values |= _caches(geometry, facts, values, max(coefficients.sizes(buffer, geometry)))
     values |= {"kernel_address": where["coefficients"], "in_image_address": where["input"],
                "out_image_address": where["output"]}
     commands = start_commands(where["nn"])
@@ -271,13 +271,13 @@ def _content(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str
     bias = np.zeros(g.slots, np.int32)
     bias[:g.channels] = (layer.bias - layer.input_q.zero_point * sums).astype(np.int32)
     offsets = (np.arange(g.slots) * g.plane_bytes).astype(np.uint32)
-    plain = Coefficients(weights, bias, offsets, (), (g.per_core,) * g.used, 0)
-    zrl = coefficients.choose_zrl(plain, g, facts["zrl_bits"])
-    return Coefficients(weights, bias, offsets, (zrl,) * g.used, plain.counts, 0)
+    content = Coefficients(weights, bias, offsets, (), 0)
+    zrl = coefficients.choose_zrl(content, g, facts["zrl_bits"])
+    return replace(content, zrl=(zrl,) * g.used)
 
 
-def _caches(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int],
-            values: Mapping[str, Any], largest_stream: int) -> dict[str, Any]:
+def _caches(geometry: Geometry, facts: Mapping[str, int], values: Mapping[str, Any], largest_stream: int,
+            ) -> dict[str, Any]:
     """Fields of the on-chip caches."""
     sram, coefficient_bytes = facts["sram"], geometry.used * largest_stream
     image = 0

@@ -36,7 +36,7 @@ def simulate(capture: Capture) -> bytes:
     alignment, a core size that is no multiple of 64 or not what the stream needs, a zero-run width
     the chip does not have, a stream that overruns, an output outside its buffer.
     """
-    chip = CHIPS[capture.chip]
+    chip = CHIPS.get(capture.chip, {})
     if len(capture.jobs) != 1 or capture.jobs[0].block != "NN":
         raise Unanswerable(f"capture {capture.name}: got {len(capture.jobs)} jobs, the simulated unit runs one NN job")
     if not chip.get("plain_coefficients"):
@@ -47,10 +47,12 @@ def simulate(capture: Capture) -> bytes:
     output = np.full((v["out_image_z_size"], v["out_image_y_stride"], v["out_image_x_stride"]),
                      v["out_zero_point"], np.uint8)
     flat = output.reshape(-1)
-    for reader, size in _streams(capture.buffers.get("coefficients", b""), v, chip["nn_cores"]):
+    streams = _streams(capture.buffers.get("coefficients", b""), v, chip["nn_cores"])
+    for core, (reader, size) in enumerate(streams):
         start = reader.position
-        for accumulators, offset in _kernels(reader, image, v, chip["zrl_bits"]):
-            _store(flat, requantized(accumulators, v), offset, v)
+        for channel, accumulators, offset in _kernels(reader, core, len(streams), image, v, chip["zrl_bits"]):
+            if channel < v["out_image_z_size"]:  # the last cores' shares may reach past it
+                _store(flat, requantized(accumulators, v), offset, v)
         used = (reader.position - start + 7) // 8
         if (used + STREAM_ALIGN - 1) // STREAM_ALIGN * STREAM_ALIGN != size:
             raise Hang(f"a core waits for {size} bytes of coefficients, its stream ends after {used}")
@@ -117,20 +119,22 @@ def _streams(buffer: bytes, v: Mapping[str, Any], cores: int) -> list[tuple[BitR
     return out
 
 
-def _kernels(reader: BitReader, image: np.ndarray, v: Mapping[str, Any], widest_run: int,
-             ) -> list[tuple[np.ndarray, int]]:
-    """(accumulators, output offset) of each kernel in one core's stream."""
-    out: list[tuple[np.ndarray, int]] = []
+def _kernels(reader: BitReader, core: int, used: int, image: np.ndarray, v: Mapping[str, Any], widest_run: int,
+             ) -> list[tuple[int, np.ndarray, int]]:
+    """(channel, accumulators, output offset) of each kernel in one core's stream."""
+    out: list[tuple[int, np.ndarray, int]] = []
     try:
         run_bits, kernels = reader.read(8), reader.read(16)
         if run_bits > widest_run:
             raise Hang(f"a stream has zero-run width {run_bits}, the chip has at most {widest_run}")
-        resident = v["kernels_per_core"]
-        while kernels > 0:
+        resident, done = v["kernels_per_core"], 0
+        while kernels > done:
             # the superblocks before the last are full
-            share = resident if kernels > resident else kernels
-            out += _superblock(reader, run_bits, share, kernels <= resident, image, v)
-            kernels -= share
+            share = min(resident, kernels - done)
+            first = core * share + done * used
+            block = _superblock(reader, run_bits, share, kernels - done <= resident, image, v)
+            out += [(first + k, *kernel) for k, kernel in enumerate(block)]
+            done += share
     except EOFError as error:
         raise Hang(f"a stream of coefficients overruns: {error}") from None
     return out
@@ -222,11 +226,9 @@ def requantized(accumulators: np.ndarray, v: Mapping[str, Any]) -> np.ndarray:
 
 
 def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Mapping[str, Any]) -> None:
-    """Write one output plane at its offset; planes past the last channel are not written."""
+    """Write one output plane at its offset."""
     step = 2 if v["pooling"] == FIRST_PIXEL else 1
     kept, pitch = tile[::step, ::step], v["out_image_x_stride"]
-    if offset >= flat.size:
-        return
     if kept.shape[1] > pitch or offset + (kept.shape[0] - 1) * pitch + kept.shape[1] > flat.size:
         raise Hang(f"an output plane of {kept.shape} at offset {offset} lies outside the output")
     for row, line in enumerate(kept):
