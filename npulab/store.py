@@ -82,8 +82,9 @@ def load_all(path: str | os.PathLike[str]) -> CaptureSet:
 
 
 def case_folders(path: Path) -> list[Path]:
-    """The case folders under a folder, itself included, sorted."""
-    return sorted(found.parent for found in path.rglob(DESCRIPTION))
+    """The case folders under a folder, itself included, sorted; hidden ones, as a killed save leaves, are none."""
+    return sorted(found.parent for found in path.rglob(DESCRIPTION)
+                  if not any(part.startswith(".") for part in found.relative_to(path).parts))
 
 
 def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:

@@ -238,3 +238,9 @@ def test_what_json_cannot_hold_is_refused(captures: npulab.CaptureSet, tmp_path:
     with pytest.raises(ValueError, match=r"^capture sim-1x1: cannot be written as JSON: "):
         npulab.save(replace(captures["sim-1x1"], parameters=parameters), tmp_path / "case")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_save_left_is_no_capture(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    npulab.save(captures[0], tmp_path / "case")
+    shutil.copytree(tmp_path / "case", tmp_path / ".npulab-x1")
+    assert npulab.load_all(tmp_path).names == ["case"]
