@@ -13,6 +13,10 @@ TABLES = {"NN": RegisterMap.read(HERE / "nn.csv"),
 PATTERNS = [tuple(int(row[name], 0) for name in ("channels", "msb", "low", "high"))
             for row in read_table(HERE / "patterns.csv")]
 PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that update 4 prints
+# NN fields that change the arithmetic or the place of data in a way nothing here covers: they must be 0
+UNCOVERED = ("layer_type", "no_z_offset", "prelu", "kernel_data_type", "in_image_data_type", "out_image_data_type",
+             "brick_mode", "brick_distance", "in_image_border_mode", "out_image_circular_buf_size",
+             "in_image_circular_buf_size", "per_channel_post_mul", "kernel_direct_stream_from_VIP_sram", "depthwise")
 
 
 def maps(chip: str) -> dict[str, RegisterMap]:

@@ -14,6 +14,7 @@ from npulab.quant import QuantParams
 from npulab.target import Item, Lifted, Unanswerable
 from npulab.targets.vivante import coefficients
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
+from npulab.targets.vivante.facts import UNCOVERED
 from npulab.targets.vivante.lowering import (
     FIRST_PIXEL,
     LEADING_ONE,
@@ -28,10 +29,6 @@ from npulab.targets.vivante.lowering import (
 
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the vendor's API
 ROUNDING = {1: MULTIPLIER.rounding, 0: "toward-zero"}
-# what changes the arithmetic or the place of data in a way that is not covered
-MUST_BE_0 = ("layer_type", "no_z_offset", "prelu", "kernel_data_type", "in_image_data_type", "out_image_data_type",
-             "brick_mode", "brick_distance", "in_image_border_mode", "out_image_circular_buf_size",
-             "in_image_circular_buf_size", "per_channel_post_mul", "kernel_direct_stream_from_VIP_sram", "depthwise")
 
 
 def lift(capture: Capture) -> Lifted:
@@ -113,7 +110,7 @@ def _known(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _liftable(v: Mapping[str, Any]) -> None:
     """Refuse words that say something else than a layer that is covered."""
-    for name in MUST_BE_0:
+    for name in UNCOVERED:
         if v[name] != 0:
             raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is 0")
     if v["pooling"] not in (0, FIRST_PIXEL):

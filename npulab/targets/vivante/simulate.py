@@ -14,7 +14,7 @@ import numpy as np
 from npulab.capture import Capture
 from npulab.streams import BitReader
 from npulab.target import Hang, Unanswerable
-from npulab.targets.vivante.facts import CHIPS
+from npulab.targets.vivante.facts import CHIPS, UNCOVERED
 
 STREAM_ALIGN = 64
 SIZES = ("kernel_xy_size", "kernel_y_size", "kernel_z_size", "kernels_per_core", "in_image_x_size",
@@ -22,10 +22,6 @@ SIZES = ("kernel_xy_size", "kernel_y_size", "kernel_z_size", "kernels_per_core",
          "out_image_tile_x_size", "out_image_tile_y_size", "in_image_x_stride", "in_image_y_stride",
          "out_image_x_stride", "out_image_y_stride")
 FIRST_PIXEL = 3
-NOT_SIMULATED = ("layer_type", "no_z_offset", "prelu", "kernel_data_type", "in_image_data_type",
-                 "out_image_data_type", "brick_mode", "brick_distance", "in_image_border_mode",
-                 "out_image_circular_buf_size", "in_image_circular_buf_size", "per_channel_post_mul",
-                 "kernel_direct_stream_from_VIP_sram", "depthwise")
 MEMORY = 2 ** 30
 
 
@@ -67,7 +63,7 @@ def _check(capture: Capture, v: Mapping[str, Any]) -> None:
         for _, item, raw in task.values(capture.maps):
             if item.align and item.value(raw) % item.align:
                 raise Hang(f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align}")
-    for name in NOT_SIMULATED:
+    for name in UNCOVERED:
         if v[name] != 0:
             raise Hang(f"{name} is {v[name]}, the simulated unit knows 0 only")
     step = 2 if v["pooling"] == FIRST_PIXEL else 1
