@@ -572,6 +572,7 @@ def _build(rows: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, int
            ) -> tuple[Field, ...]:
     owner: list[list[str]] = [[""] * WORD_BITS for _ in registers]
     grouped: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    splits = {(row["block"], row["field"]) for row in rows if row["field"] and row["at"] is not None}
     for n, row in enumerate(rows):
         word = index[row["block"], row["offset"]]
         name = row["field"] or _automatic(labels[word], row["lsb"], row["width"])
@@ -580,8 +581,8 @@ def _build(rows: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, int
                 raise ValueError(f"register map: fields {owner[word][bit]} and {name} overlap at register "
                                  f"{registers[word][2]} bit {bit}")
             owner[word][bit] = name
-        split = row["field"] and row["at"] is not None
-        if not split and (row["block"], row["field"]) in grouped:
+        split = (row["block"], row["field"]) in splits
+        if split and row["at"] is None:
             raise ValueError(f"register map, register {registers[word][2]} field {name}: a piece without its at, other "
                              "pieces of the field have one")
         grouped.setdefault((row["block"], row["field"]) if split else (n,), []).append(row)
@@ -605,9 +606,10 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
     for a, b in pairwise(pieces):
         if a.at + a.width > b.at:
             raise ValueError(f"{where}: its pieces at {a.at} (width {a.width}) and {b.at} overlap")
+    width = max(piece.at + piece.width for piece in pieces)
     try:
         meaning = Meaning.parse(first["value"])
-        meaning.refuse_width(max(piece.at + piece.width for piece in pieces))
+        meaning.refuse_width(width)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     if meaning.enum and meaning.enum not in enums:
@@ -617,7 +619,6 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
         if other:
             raise ValueError(f"{where}: got {name_of} {other[0]!r} on a later piece, allowed is what its first piece "
                              f"says ({first[name_of] or 'nothing'})")
-    width = max(piece.at + piece.width for piece in pieces)
     if width > 64:
         raise ValueError(f"{where}: got {width} bits, allowed is at most 64")
     if first["address"] not in ("", "yes"):

@@ -18,6 +18,7 @@ PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compi
 FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")
 ROWS_SHOWN = 60
 CHANGED = "changed with npulab"
+COMMANDS = "commands"  # the buffer that holds a command stream, where there is one
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +129,7 @@ class Capture:
         if self.provenance not in PROVENANCES:
             raise ValueError(f"capture {self.name}: got provenance {self.provenance!r}, allowed is one of "
                              f"{', '.join(PROVENANCES)}")
-        object.__setattr__(self, "parameters", {str(name): _plain(value) for name, value in self.parameters.items()})
+        object.__setattr__(self, "parameters", {str(name): _as_json(value) for name, value in self.parameters.items()})
 
     @property
     def simulated(self) -> bool:
@@ -272,10 +273,10 @@ class CaptureSet:
                             columns=["case", "target", "chip", "provenance", "jobs", "buffers"])
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """As JSON keeps it, so that a capture is the same after it was saved."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {str(name): _as_json(one) for name, one in value.items()}
+    return [_as_json(one) for one in value] if isinstance(value, list | tuple) else value

@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -107,9 +108,8 @@ def _lab(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _home() -> Path:
     """The folder with notebooks and captures: the checkout, or what the wheel holds, copied out once."""
-    here = [PACKAGE.parent, *(folder / COPY for folder in (Path.cwd(), *Path.cwd().parents)), *Path.cwd().parents]
-    for folder in here:
-        if (folder / "notebooks" / START).exists() and (folder == PACKAGE.parent or folder.name == COPY):
+    for folder in (PACKAGE.parent, *(folder / COPY for folder in (Path.cwd(), *Path.cwd().parents))):
+        if (folder / "notebooks" / START).exists():
             return folder
     copy = Path.cwd() / COPY
     if copy.exists():
@@ -215,9 +215,9 @@ def _check(options: argparse.Namespace) -> int:
     if options.jobs < 1:
         raise ValueError(f"--jobs: got {options.jobs}, allowed is at least 1")
     captures, broken = _captures(options.paths, options.chip)
-    with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else _Serial() as pool:
-        results = list(tqdm(pool.map(check, captures), total=len(captures), unit="capture", disable=None,
-                            leave=False))
+    with ExitStack() as stack:
+        run = stack.enter_context(ProcessPoolExecutor(options.jobs)).map if options.jobs > 1 else map
+        results = list(tqdm(run(check, captures), total=len(captures), unit="capture", disable=None, leave=False))
     rows = [{**_said(result), "provenance": capture.origin}
             for result, capture in zip(results, captures, strict=True)]
     if options.json:
@@ -255,18 +255,6 @@ def _captures(paths: Iterable[str], chip: str | None, empty: bool = False) -> tu
 
 def _on_chip(capture: Capture, chip: str | None) -> Capture:
     return capture if chip is None else replace(capture, chip=chip, maps=target(capture.target).maps(chip))
-
-
-class _Serial:
-    """The map of an executor, in this process."""
-
-    map = staticmethod(map)
-
-    def __enter__(self) -> _Serial:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def _said(result: Comparison) -> dict[str, Any]:
@@ -332,7 +320,7 @@ def _matches(glob: str, register: str, field: str) -> bool:
 def _print(options: argparse.Namespace, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> int:
     if options.json:
         for row in rows:
-            print(json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False))
+            print(json.dumps({name: _finite(value) for name, value in row.items()}, ensure_ascii=False))
         return 0
     cells = [list(names), *([_text(row.get(name)) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
@@ -345,7 +333,7 @@ def _text(value: Any) -> str:
     return "-" if value is None else " ".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def _finite(value: Any) -> Any:
     """JSON has no infinities; they go as text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 

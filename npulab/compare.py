@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from npulab.capture import Capture, CaptureSet, Job
+from npulab.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.emulate import emulate
 from npulab.target import Target, Unanswerable
 from npulab.targets import target
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from npulab.layers import Conv2D
 
-VERDICTS = ("equal", "differs", "not executed", "nothing to compare")
-COMMANDS = "commands"
 Key = tuple[int, str, str, str]
 
 
@@ -28,10 +26,11 @@ class Comparison:
     """How a capture agrees with our understanding of it.
 
     ``words`` and ``coefficients`` say whether decoding and encoding gives the same bytes (None where
-    there are none).  ``verdict`` is about the output, one of ``VERDICTS``: ``compared`` elements,
-    ``mismatches`` of them, ``first`` (row, column, channel) of the first, ``max`` the largest
-    difference.  ``predicted`` and ``captured`` are ``(H, W, C)`` or None; ``reason`` says in words
-    what is wrong; ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated with.
+    there are none).  ``verdict`` is about the output: ``equal``, ``differs``, ``not executed`` or
+    ``nothing to compare``; of ``compared`` elements ``mismatches`` differ, ``first`` (row, column,
+    channel) is the first of them, ``max`` the largest difference.  ``predicted`` and ``captured`` are
+    ``(H, W, C)`` or None; ``reason`` says in words what is wrong; ``layer`` is what was lifted, ``rule``
+    the rounding rule it was emulated with.
     """
 
     case: str
@@ -196,14 +195,11 @@ def _diff_two(a: Capture, b: Capture) -> pd.DataFrame:
     import pandas as pd
 
     left, right = _values(a), _values(b)
-    absent = Seen(None, False, None, False)
     named = _named(left, right)
     rows = []
     for key in {**left, **right}:
-        one, other = left.get(key, absent), right.get(key, absent)
-        # a register that only one side writes is told by its named fields and the bits set in it
-        idle = {one.raw, other.raw} == {None, 0} and (one.automatic or other.automatic) and key[:3] in named
-        if one.raw != other.raw and not idle:
+        one, other = left.get(key, ABSENT), right.get(key, ABSENT)
+        if one.raw != other.raw and not _idle(key, [one, other], named):
             rows.append((*key, one.value, other.value, one.address or other.address))
     rows += _written_differently(a, b)
     frame = pd.DataFrame(rows, columns=["task", "block", "register", "field", "a", "b", "address"],
@@ -214,6 +210,13 @@ def _diff_two(a: Capture, b: Capture) -> pd.DataFrame:
 def _named(*sides: Mapping[Key, Seen]) -> set[tuple[int, str, str]]:
     """(task, block, register) of every register with a field that has a name."""
     return {key[:3] for values in sides for key, found in values.items() if not found.automatic}
+
+
+def _idle(key: Key, seen: Iterable[Seen], named: set[tuple[int, str, str]]) -> bool:
+    """Whether a field differs only in that its register was not written: such a register is told by its
+    named fields and by the bits that are set in it."""
+    seen = list(seen)
+    return {found.raw for found in seen} == {None, 0} and any(found.automatic for found in seen) and key[:3] in named
 
 
 def _written_differently(a: Capture, b: Capture) -> list[tuple[Any, ...]]:
@@ -246,19 +249,17 @@ def _diff_sets(a: CaptureSet, b: CaptureSet) -> pd.DataFrame:
 
     sides = [[_values(capture) for capture in one] for one in (a, b)]
     keys = dict.fromkeys(key for side in sides for values in side for key in values)
-    absent = Seen(None, False, None, False)
     named = _named(*(values for side in sides for values in side))
     rows = []
     for key in keys:
         # told apart by raw, shown as meant
-        left, right = ({found.raw: found for found in (values.get(key, absent) for values in side)} for side in sides)
-        idle = {*left, *right} == {None, 0} and key[:3] in named \
-            and any(found.automatic for found in (*left.values(), *right.values()))
-        if idle or (left.keys() == right.keys() and len(left) == 1):
+        left, right = ({found.raw: found for found in (values.get(key, ABSENT) for values in side)} for side in sides)
+        both = [*left.values(), *right.values()]
+        if (left.keys() == right.keys() and len(left) == 1) or _idle(key, both, named):
             continue
         always = not left.keys() & right.keys()
         shown = [[found.value for found in one.values()][:5] for one in (left, right)]
-        address = any(found.address for one in (left, right) for found in one.values())
+        address = any(found.address for found in both)
         constant = always and len(left) == len(right) == 1
         rows.append((*key, "always" if always else "sometimes", constant, *shown, address))
     return pd.DataFrame(rows, columns=["task", "block", "register", "field", "differs", "constant", "a", "b",
@@ -272,6 +273,9 @@ class Seen(NamedTuple):
     address: bool
     raw: int | None
     automatic: bool
+
+
+ABSENT = Seen(None, False, None, False)
 
 
 def _values(capture: Capture) -> dict[Key, Seen]:

@@ -12,6 +12,7 @@ from npulab.quant import rule as find_rule
 if TYPE_CHECKING:
     from npulab.layers import Conv2D
 
+
 def emulate(layer: Conv2D, x: np.ndarray, rule: str | Rule = "tflite-reference") -> np.ndarray:
     """Output ``(H, W, C)`` or ``(N, H, W, C)`` of a layer, in the type of ``x``.
 

@@ -27,14 +27,13 @@ from typing import Any
 import numpy as np
 
 from npulab.bits import RegisterMap
-from npulab.capture import Capture, CaptureSet, Job
+from npulab.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.target import Target
 from npulab.targets import target, targets
 
 FORMAT = 1
 DESCRIPTION = "capture.json"
 TEXTS = ("provenance", "source", "tool", "date")
-COMMANDS = "commands"
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
 
@@ -159,7 +158,7 @@ def _describe(job: Job, stem: str, capture: Capture, files: dict[str, bytes]) ->
 
 
 def _add(files: dict[str, bytes], name: str, data: bytes, what: str) -> None:
-    _plain(name, what)
+    _plain_name(name, what)
     if name in files:
         raise ValueError(f"{what}: got {name!r}, which another buffer or job of the capture has")
     files[name] = data
@@ -241,7 +240,7 @@ def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Map
 
 def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
     """The bytes of a file that lies in the folder itself and has the stated sha256."""
-    _plain(name, "file")
+    _plain_name(name, "file")
     path = folder / name
     if path.is_symlink():
         raise ValueError(f"{name}: is a link, allowed is a file that lies in the folder")
@@ -254,7 +253,7 @@ def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
     return data
 
 
-def _plain(name: str, what: str) -> None:
+def _plain_name(name: str, what: str) -> None:
     if not name or name != Path(name).name or "\\" in name or name in (".", "..", DESCRIPTION):
         raise ValueError(f"{what}: got {name!r}, allowed is the plain name of a file inside the folder")
 

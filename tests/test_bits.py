@@ -295,7 +295,8 @@ def test_field_of_64_bits() -> None:
 @pytest.mark.parametrize(("rows", "words"), [
     ([row("f", 0, 4, at=0, value="signed"), row("f", 8, 4, at=4, value="raw*2")], r"got value 'raw\*2' on a later piece"),
     ([row("f", 0, 4, at=0), row("f", 8, 4, at=4, address="yes")], "got address 'yes' on a later piece"),
-    ([row("f", 0, 4, at=0), row("f", 8, 4)], "a piece without its at"), ([row("f", 0, 4, at=-2)], "got at -2"),
+    ([row("f", 0, 4, at=0), row("f", 8, 4)], "a piece without its at"),
+    ([row("f", 8, 4), row("f", 0, 4, at=0, offset=4)], "a piece without its at"), ([row("f", 0, 4, at=-2)], "got at -2"),
     ([row("f", 0, 4, offset=-4)], "got offset -0x4, allowed is a multiple of 4 from 0")])
 def test_pieces_that_do_not_go_together(rows: list[dict[str, object]], words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from conftest import shared
 
 import npulab
 import npulab.cli
@@ -30,7 +31,7 @@ from npulab.bits import RegisterMap
 from npulab.devices import Simulated
 
 REPO = Path(__file__).parents[1]
-SHARED = Path(__file__).parents[2] / "shared"
+SEEDS = {"001": "001_8829da847375e5fe", "002": "002_a8df49b9735cd1f4"}
 CASES = REPO / "captures" / "vivante"
 MESA, VENDOR = CASES / "update4-mesa", CASES / "update4-vendor"
 CORES, LINE = 8, 64
@@ -78,10 +79,7 @@ def json_lines(text: str) -> list[dict[str, Any]]:
 
 
 def seed(number: str) -> Path:
-    found = sorted((SHARED / "seeds").glob(f"{number}_*.txt"))
-    if not found:
-        pytest.skip(f"no seed {number} under {SHARED / 'seeds'}")
-    return found[0]
+    return shared(f"seeds/{SEEDS[number]}.txt")
 
 
 def sides(text: str) -> dict[str, list[str]]:
@@ -108,9 +106,7 @@ def byte_runs(lines: Sequence[str]) -> list[bytes]:
 
 def fields_by_place() -> list[tuple[str, int, int, int]]:
     """(name in update 4, word, lsb, width) from the facts, neighbouring rows of one name joined."""
-    table = SHARED / "facts" / "vivante_nn_fields.csv"
-    if not table.exists():
-        pytest.skip(f"no {table}")
+    table = shared("facts/vivante_nn_fields.csv")
     out: list[tuple[str, int, int, int]] = []
     with table.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -392,6 +392,7 @@ def side_of(text: str, sign: str) -> str:
     ("map->relu = 0x0;  /* (0) */", "map->relu = 0x2;  /* (2) */", r"line \d+, side mesa: register w2 field relu: got raw 2"),
     ("map->relu = 0x0;  /* (0) */", "map->relu = 0x1;  /* (0) */", "field relu is 0x1 and .0., which are not the same"),
     ("map->relu = 0x0;  /* (0) */", "map->rely = 0x0;  /* (0) */", "got field rely, allowed is the fields that"),
+    ("map->relu = 0x0;  /* (0) */", "map->decode = 0x0;  /* (0) */", r"line \d+, side mesa: got field decode, allowed is the"),
     ("map->relu =", "map->prelu =", "got field prelu, allowed is once"),
     ("map->relu = 0x0;", "map->relu := 0x0;", r"fields? relu \(word 2\[24\]\), unused1 .* and \d+ more is missing"),
     ("0x08010e4f,", "0x08010e4,", "allowed is a command word"), ("}\n", "\n", "allowed is a command word"),

@@ -197,7 +197,7 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
         raise ValueError(f"coefficients: core {core} at byte {at // 8}: got zero-run width {zrl}, {count} "
                          f"kernels per core, allowed is 0 to {ZRL_BITS} and {geometry.per_core}")
     pending = 0  # weights of the last item that are still to be handed out
-    left = sum(event.kind == "weight" for event in geometry.events(core))
+    left = geometry.per_core * geometry.planes * geometry.kernel_h * geometry.kernel_w
     for event in geometry.events(core):
         at = reader.position
         if event.kind == "weight":

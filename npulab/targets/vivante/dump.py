@@ -21,6 +21,7 @@ from npulab.targets.vivante.facts import PRINTED, USUAL_CHIP, maps
 # who printed a file of this name
 SIDES = {"galcore": ("vendor", "vendor driver"), "mesa": ("mesa", "open driver")}
 NBSP = "\xa0"
+NAMES = {item.name for item in PRINTED}
 BUFFERS = ("coefficients", "input", "output")
 
 FIELD = re.compile(r"map->(\w+) = (0x[0-9a-fA-F]+);\s*/\* \((-?\d+)\) \*/$")
@@ -161,7 +162,7 @@ def _values(path: Path, side: str, body: Iterator[Line]) -> tuple[dict[str, int]
             behind = line
             break
         name, value = match.group(1), int(match.group(2), 16)
-        if name in values or name not in dir(PRINTED):
+        if name in values or name not in NAMES:
             known = "once" if name in values else "the fields that update 4 prints"
             raise ValueError(f"{path}, line {line.number}, side {side}: got field {name}, allowed is {known}")
         if value != int(match.group(3)):
@@ -178,7 +179,7 @@ def _values(path: Path, side: str, body: Iterator[Line]) -> tuple[dict[str, int]
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         where = f", line {behind.number}" if behind else ""
         raise ValueError(f"{path}{where}, side {side}: field {names}{more} is missing, a job has all "
-                         f"{len(list(PRINTED))} fields of {len(PRINTED)} words")
+                         f"{len(NAMES)} fields of {len(PRINTED)} words")
     return values, behind
 
 

@@ -64,20 +64,15 @@ def lower(layer: Conv2D, chip: str = USUAL_CHIP, x: np.ndarray | None = None, na
     departs from Mesa where that swaps rows and columns (images that are not square), where it pads
     stride 2 inputs narrower than 5 and depthwise ones in the NN unit, and where it has padding wrong
     (kernels past 5x5).
-    Raises ValueError for a layer or chip that is not covered.
+    Raises ValueError for a layer or chip that is not covered, LookupError for an unknown feature or
+    address.
     """
     facts = plain_chip(chip)
     layer, x = _unsigned(layer, x)
     _supported(layer, facts)
     low = plan(layer)
-    habits = {*layer.habits, *features}
-    where = {**ADDRESSES, **(addresses or {})}
-    for what, got, allowed in (("features", habits, {ODD_STRIDE2_TILE}), ("addresses", set(where), set(ADDRESSES))):
-        if got - allowed:
-            raise LookupError(f"{what}: got {sorted(got - allowed)[0]!r}, allowed are {', '.join(sorted(allowed))}")
-    for what, at in where.items():
-        if not isinstance(at, int) or not 0 <= at < 2 ** 32 or at % ALIGNMENT:
-            raise ValueError(f"addresses: got {what} {at!r}, allowed is a multiple of {ALIGNMENT} within 32 bits")
+    habits, where = {*layer.habits, *features}, {**ADDRESSES, **(addresses or {})}
+    _asked_for(habits, where)
     geometry, values = _fields(layer, low, facts, habits)
     content = _content(layer, low, geometry, facts)
     buffer = coefficients.encode(content, geometry)
@@ -96,11 +91,22 @@ def lower(layer: Conv2D, chip: str = USUAL_CHIP, x: np.ndarray | None = None, na
 
 
 def plain_chip(chip: str) -> Mapping[str, int]:
+    """The features of a chip with plain coefficient streams; Unanswerable for any other."""
     facts = CHIPS.get(chip)
     plain = [name for name, known in CHIPS.items() if known.get("plain_coefficients")]
     if facts is None or not facts.get("plain_coefficients"):
         raise Unanswerable(f"chip: got {chip!r}, plain coefficient streams are known of {', '.join(plain)}")
     return facts
+
+
+def _asked_for(habits: set[str], where: Mapping[str, int]) -> None:
+    """Refuse habits and addresses that there are not."""
+    for what, got, allowed in (("features", habits, {ODD_STRIDE2_TILE}), ("addresses", set(where), set(ADDRESSES))):
+        if got - allowed:
+            raise LookupError(f"{what}: got {sorted(got - allowed)[0]!r}, allowed are {', '.join(sorted(allowed))}")
+    for what, at in where.items():
+        if not isinstance(at, int) or not 0 <= at < 2 ** 32 or at % ALIGNMENT:
+            raise ValueError(f"addresses: got {what} {at!r}, allowed is a multiple of {ALIGNMENT} within 32 bits")
 
 
 def _unsigned(layer: Conv2D, x: np.ndarray | None) -> tuple[Conv2D, np.ndarray | None]:
@@ -164,7 +170,7 @@ def plan(layer: Conv2D) -> Lowered:
     if layer.padding == "valid":
         rows, columns = ceil_div(height, 2), ceil_div(width, 2)
     else:
-        rows, columns = (o + k - 1 for o, k in zip(output, split.shape[2:], strict=False))
+        rows, columns = (o + k - 1 for o, k in zip(output, split.shape[2:], strict=True))
     return Lowered(split, rows, columns, (0, 0), output, stride, False)
 
 
