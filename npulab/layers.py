@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,17 +12,25 @@ import numpy as np
 from npulab.quant import QuantParams
 
 ACTIVATIONS = (None, "relu", "relu6", "relu_n1_to_1")
+POOLS = ("average", "max", "min")
+# input and output type by the type of the weights; the first is the usual one
+TYPES = {"int8": ("int8", "uint8", "int16", "float32"), "uint8": ("uint8", "int8"), "float16": ("float16",)}
+QUANTIZED = ("int8", "uint8", "int16")
 UNIT = QuantParams(1.0)
 Pair = tuple[int, int]
+Shape3 = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
 class Conv2D:
     """A quantized 2-D convolution.
 
-    ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8 or int8.
-    ``bias`` is ``(O,) int32`` in units of input scale * weight scale.  ``input_shape`` is (H, W, C),
+    ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8, int8 or float16.
+    ``bias`` is ``(O,)`` whole numbers in units of input scale * weight scale, within int32 (int64 where
+    the input is int16); real numbers where the input is.  ``input_shape`` is (H, W, C),
     ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom), (left, right)).
+    ``dtype`` is the type of input and output: that of the weights where it is not said, "int16" (int16
+    activations, int8 weights) or "float32" (hybrid: the input is quantized as it comes).
     ``habits`` are names in a target's own vocabulary: what a ``lift`` saw the driver do that does
     not change the arithmetic, so that ``lower`` can do it again.
 
@@ -30,7 +39,7 @@ class Conv2D:
 
     weights: np.ndarray
     bias: np.ndarray
-    input_shape: tuple[int, int, int]
+    input_shape: Shape3
     stride: Pair = (1, 1)
     padding: Any = "valid"
     dilation: Pair = (1, 1)
@@ -40,15 +49,11 @@ class Conv2D:
     weight_q: QuantParams = UNIT
     output_q: QuantParams = UNIT
     habits: frozenset[str] = field(default=frozenset(), repr=False)
+    dtype: str = ""
 
     def __post_init__(self) -> None:
-        weights, bias = np.asarray(self.weights), np.asarray(self.bias)
-        if weights.ndim != 4 or weights.dtype not in (np.uint8, np.int8) or 0 in weights.shape:
-            raise ValueError(f"weights: got shape {weights.shape} {weights.dtype}, allowed is 4 axes of "
-                             "uint8 or int8, none empty")
-        shape = _whole(self.input_shape)
-        if len(shape) != 3 or min(shape) < 1:
-            raise ValueError(f"input_shape: got {self.input_shape}, allowed is (H, W, C), each at least 1")
+        weights = _weights(self.weights, 4)
+        shape = _input_shape(self.input_shape)
         if self.depthwise and (weights.shape[0] != 1 or weights.shape[3] % shape[2]):
             raise ValueError(f"weights: got {weights.shape}, allowed is 1HWC with C a multiple of "
                              f"{shape[2]} input channels")
@@ -56,32 +61,14 @@ class Conv2D:
             raise ValueError(f"weights: got {weights.shape[3]} input channels, allowed is {shape[2]} as in "
                              "input_shape")
         outputs = weights.shape[3 if self.depthwise else 0]
-        if bias.shape != (outputs,) or bias.dtype.kind not in "iu" \
-                or np.any(bias.astype(np.int64) != bias.astype(np.int32)):
-            raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) within int32")
-        for name in ("input_q", "weight_q", "output_q"):
-            if not isinstance(getattr(self, name), QuantParams):
-                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed is QuantParams(scale, zero_point)")
-        scale = self.weight_q.scale
-        if isinstance(scale, tuple) and len(scale) != outputs:
-            raise ValueError(f"weight_q: got {len(scale)} scales, allowed is 1 or {outputs}")
-        for name, one in (("input_q", self.input_q), ("output_q", self.output_q)):
-            if isinstance(one.scale, tuple):
-                raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is 1")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation: got {self.activation!r}, allowed is one of {ACTIVATIONS}")
-        for name in ("stride", "dilation"):
-            value = getattr(self, name)
-            if np.shape(value) != (2,) or np.asarray(value).dtype.kind not in "iu" or min(value) < 1:
-                raise ValueError(f"{name}: got {value!r}, allowed is (h, w), each at least 1")
-            object.__setattr__(self, name, tuple(int(n) for n in value))
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "bias", bias.astype(np.int32))
-        object.__setattr__(self, "input_shape", shape)
-        object.__setattr__(self, "padding", _padding(self.padding))
-        if min(self.output_shape) < 1:
-            raise ValueError(f"input_shape: got {shape}, too small for a kernel of {self.kernel} with "
-                             f"padding {self.padding}")
+        dtype = _dtype(self.dtype, weights)
+        bias = _bias(self.bias, outputs, dtype)
+        _quantization(self, dtype, outputs)
+        _window(self, ("stride", "dilation"))
+        for name, value in (("weights", weights), ("bias", bias), ("input_shape", shape), ("dtype", dtype),
+                            ("padding", _padding(self.padding))):
+            object.__setattr__(self, name, value)
+        _fits(self)
 
     @property
     def kernel(self) -> Pair:
@@ -89,44 +76,217 @@ class Conv2D:
         return self.weights.shape[1], self.weights.shape[2]
 
     @property
+    def op(self) -> str:
+        """"conv" or "depthwise"."""
+        return "depthwise" if self.depthwise else "conv"
+
+    @property
     def pads(self) -> tuple[Pair, Pair]:
         """((top, bottom), (left, right)) rows and columns of border; "same" puts the odd one behind."""
         return pads(self.padding, self.input_shape, self.kernel, self.stride, self.dilation)
 
     @property
-    def output_shape(self) -> tuple[int, int, int]:
+    def output_shape(self) -> Shape3:
         """(H, W, C) of the output.
 
         >>> Conv2D(np.zeros((4, 3, 3, 1), np.uint8), np.zeros(4, int), (8, 8, 1), (2, 2)).output_shape
         (3, 3, 4)
         """
-        sizes = [(size + sum(pad) - (kernel - 1) * dilation - 1) // stride + 1
-                 for size, pad, kernel, stride, dilation
-                 in zip(self.input_shape, self.pads, self.kernel, self.stride, self.dilation, strict=False)]
-        return sizes[0], sizes[1], self.weights.shape[3 if self.depthwise else 0]
+        height, width = _output_size(self)
+        return height, width, self.weights.shape[3 if self.depthwise else 0]
 
     @property
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
-        (top, bottom), (left, right) = self.pads
-        return {
-            "op": "conv2d", "input_h": self.input_shape[0], "input_w": self.input_shape[1],
-            "input_channels": self.input_shape[2], "output_h": self.output_shape[0],
-            "output_w": self.output_shape[1], "output_channels": self.output_shape[2],
-            "kernel_h": self.kernel[0], "kernel_w": self.kernel[1], "stride_h": self.stride[0],
-            "stride_w": self.stride[1], "padding": self.padding if isinstance(self.padding, str) else "explicit",
-            "pad_top": top, "pad_bottom": bottom, "pad_left": left, "pad_right": right,
-            "dilation_h": self.dilation[0], "dilation_w": self.dilation[1], "depthwise": self.depthwise,
-            "activation": self.activation, "input_scale": self.input_q.scale,
-            "input_zero_point": self.input_q.zero_point, "weight_scale": self.weight_q.scale,
-            "weight_zero_point": self.weight_q.zero_point, "output_scale": self.output_q.scale,
-            "output_zero_point": self.output_q.zero_point}
+        return {"op": "conv2d", **_window_parameters(self), "dilation_h": self.dilation[0],
+                "dilation_w": self.dilation[1], "depthwise": self.depthwise, **_quantization_parameters(self)}
 
     def __repr__(self) -> str:
         kind = "depthwise " if self.depthwise else ""
-        return (f"Conv2D({kind}{'x'.join(map(str, self.kernel))}, {_shape(self.input_shape)} -> "
-                f"{_shape(self.output_shape)}, stride {self.stride[0]}x{self.stride[1]}, padding "
-                f"{self.padding}{', ' + self.activation if self.activation else ''})")
+        return f"Conv2D({kind}{_window_text(self)})"
+
+
+@dataclass(frozen=True, eq=False)
+class FullyConnected:
+    """A quantized fully connected layer: ``weights`` are ``(O, I)``, ``bias`` ``(O,)``.
+
+    Types, bias and ``dtype`` as in ``Conv2D``.  The input is ``(..., I)`` or an ``(H, W, C)`` of as many.
+    Raises ValueError naming the parameter where shapes or values do not go together.
+    """
+
+    weights: np.ndarray
+    bias: np.ndarray
+    activation: str | None = None
+    input_q: QuantParams = UNIT
+    weight_q: QuantParams = UNIT
+    output_q: QuantParams = UNIT
+    dtype: str = ""
+    op = "fully_connected"
+
+    def __post_init__(self) -> None:
+        weights = _weights(self.weights, 2)
+        dtype = _dtype(self.dtype, weights)
+        bias = _bias(self.bias, len(weights), dtype)
+        _quantization(self, dtype, len(weights))
+        for name, value in (("weights", weights), ("bias", bias), ("dtype", dtype)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def input_shape(self) -> tuple[int]:
+        """(I,)."""
+        return (self.weights.shape[1],)
+
+    @property
+    def output_shape(self) -> tuple[int]:
+        """(O,)."""
+        return (self.weights.shape[0],)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a person knows of the layer, as plain numbers and names."""
+        return {"op": self.op, "input_channels": self.input_shape[0], "output_channels": self.output_shape[0],
+                **_quantization_parameters(self)}
+
+    def __repr__(self) -> str:
+        return (f"FullyConnected({self.input_shape[0]} -> {self.output_shape[0]}, {self.dtype}"
+                f"{', ' + self.activation if self.activation else ''})")
+
+
+@dataclass(frozen=True, eq=False)
+class Pool2D:
+    """Average, maximum or minimum of windows of ``kernel`` (h, w); the border counts for nothing.
+
+    ``dtype`` is "int8", "uint8", "int16" or "float16"; output scale and zero point are the input's.
+    Raises ValueError naming the parameter where values do not go together.
+    """
+
+    kind: str
+    kernel: Pair
+    input_shape: Shape3
+    stride: Pair = (1, 1)
+    padding: Any = "valid"
+    activation: str | None = None
+    input_q: QuantParams = UNIT
+    output_q: QuantParams | None = None
+    dtype: str = "int8"
+    dilation = (1, 1)
+
+    def __post_init__(self) -> None:
+        if self.kind not in POOLS:
+            raise ValueError(f"kind: got {self.kind!r}, allowed is one of {', '.join(POOLS)}")
+        object.__setattr__(self, "input_shape", _input_shape(self.input_shape))
+        if self.output_q is None:
+            object.__setattr__(self, "output_q", self.input_q)
+        _plain_type(self.dtype)
+        _quantization(self, self.dtype, self.input_shape[2])
+        if self.output_q != self.input_q:
+            raise ValueError(f"output_q: got {self.output_q}, allowed is that of the input, {self.input_q}")
+        _window(self, ("kernel", "stride"))
+        object.__setattr__(self, "padding", _padding(self.padding))
+        _fits(self)
+        if any(before >= size or after >= size
+               for (before, after), size in zip(self.pads, self.kernel, strict=True)):
+            raise ValueError(f"padding: got {self.padding}, allowed is less than the kernel of {self.kernel}, so that "
+                             "every window holds an element")
+
+    @property
+    def op(self) -> str:
+        """"average_pool", "max_pool" or "min_pool"."""
+        return f"{self.kind}_pool"
+
+    @property
+    def pads(self) -> tuple[Pair, Pair]:
+        """((top, bottom), (left, right)) rows and columns of border."""
+        return pads(self.padding, self.input_shape, self.kernel, self.stride)
+
+    @property
+    def output_shape(self) -> Shape3:
+        """(H, W, C) of the output."""
+        height, width = _output_size(self)
+        return height, width, self.input_shape[2]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a person knows of the layer, as plain numbers and names."""
+        return {"op": self.op, **_window_parameters(self), **_quantization_parameters(self)}
+
+    def __repr__(self) -> str:
+        return f"Pool2D({self.kind} {_window_text(self)}, {self.dtype})"
+
+
+@dataclass(frozen=True, eq=False)
+class Add:
+    """The sum of two tensors of one shape: its input is the pair of them.
+
+    ``dtype`` is "int8", "uint8", "int16" (zero points 0) or "float16".
+    Raises ValueError naming the parameter where values do not go together.
+    """
+
+    input_shape: tuple[int, ...]
+    activation: str | None = None
+    input_q: QuantParams = UNIT
+    other_q: QuantParams = UNIT
+    output_q: QuantParams = UNIT
+    dtype: str = "int8"
+    op = "add"
+
+    def __post_init__(self) -> None:
+        shape = _whole(self.input_shape)
+        if not shape or min(shape) < 1:
+            raise ValueError(f"input_shape: got {self.input_shape}, allowed are sizes, each at least 1")
+        object.__setattr__(self, "input_shape", shape)
+        _plain_type(self.dtype)
+        _quantization(self, self.dtype, shape[-1])
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """That of each input."""
+        return self.input_shape
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a person knows of the layer, as plain numbers and names."""
+        return {"op": self.op, **{f"input_{axis}": size for axis, size in zip("hwc", self.input_shape, strict=False)},
+                "other_scale": self.other_q.scale, "other_zero_point": self.other_q.zero_point,
+                **_quantization_parameters(self)}
+
+    def __repr__(self) -> str:
+        return f"Add({_shape(self.input_shape)}, {self.dtype}{', ' + self.activation if self.activation else ''})"
+
+
+Layer = Conv2D | FullyConnected | Pool2D | Add
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Layers in the order they run; ``inputs[i]`` says where layer i takes its input from.
+
+    A source is the number of an earlier layer, or -1 for the network's input; an ``Add`` takes two.  Left
+    out, every layer takes what the layer before it gives.
+    Raises ValueError naming the layer where a source does not fit.
+    """
+
+    layers: tuple[Layer, ...]
+    inputs: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        layers = tuple(self.layers)
+        inputs = tuple(tuple(one) for one in self.inputs) or tuple((i - 1,) for i in range(len(layers)))
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "inputs", inputs)
+        if not layers or len(inputs) != len(layers):
+            raise ValueError(f"network: got {len(layers)} layers and {len(inputs)} inputs, allowed is one for each layer, "
+                             "at least one")
+        for i, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
+            need = 2 if isinstance(layer, Add) else 1
+            if len(sources) != need or not all(-1 <= source < i for source in sources):
+                raise ValueError(f"layer {i}, {layer}: got inputs {sources}, allowed is {need} of -1 to {i - 1}")
+            for source in sources:
+                if source >= 0:
+                    _joins(i, layer, layers[source])
+
+    def __repr__(self) -> str:
+        return f"Network({len(self.layers)} layers, {self.layers[0]} ... {self.layers[-1]})"
 
 
 def pads(padding: Any, input_shape: tuple[int, ...], kernel: Pair, stride: Pair = (1, 1), dilation: Pair = (1, 1),
@@ -145,6 +305,126 @@ def pads(padding: Any, input_shape: tuple[int, ...], kernel: Pair, stride: Pair 
     return out[0], out[1]
 
 
+def per_channel(scale: float | tuple[float, ...]) -> bool:
+    """Whether there is one scale per channel."""
+    return isinstance(scale, tuple)
+
+
+def _weights(weights: Any, axes: int) -> np.ndarray:
+    weights = np.asarray(weights)
+    if weights.ndim != axes or weights.dtype.name not in TYPES or 0 in weights.shape:
+        raise ValueError(f"weights: got shape {weights.shape} {weights.dtype}, allowed is {axes} axes of "
+                         "uint8 or int8 (or float16), none empty")
+    return weights
+
+
+def _input_shape(given: Any) -> Shape3:
+    shape = _whole(given)
+    if len(shape) != 3 or min(shape) < 1:
+        raise ValueError(f"input_shape: got {given}, allowed is (H, W, C), each at least 1")
+    return shape[0], shape[1], shape[2]
+
+
+def _dtype(given: str, weights: np.ndarray) -> str:
+    allowed = TYPES[weights.dtype.name]
+    if given and given not in allowed:
+        raise ValueError(f"dtype: got {given!r}, allowed with {weights.dtype} weights is {', '.join(allowed)}")
+    return given or allowed[0]
+
+
+def _plain_type(dtype: str) -> None:
+    if dtype not in (*QUANTIZED, "float16"):
+        raise ValueError(f"dtype: got {dtype!r}, allowed is {', '.join(QUANTIZED)} or float16")
+
+
+def _bias(bias: Any, outputs: int, dtype: str) -> np.ndarray:
+    bias = np.asarray(bias)
+    if dtype not in QUANTIZED:
+        if bias.shape != (outputs,) or bias.dtype.kind not in "iuf" or not np.all(np.isfinite(bias)):
+            raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) finite numbers")
+        return bias.astype(dtype)
+    kind = np.int64 if dtype == "int16" else np.int32
+    if bias.shape != (outputs,) or bias.dtype.kind not in "iu" or np.any(bias != bias.astype(kind)):
+        raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) within "
+                         f"{np.dtype(kind)}")
+    return bias.astype(kind)
+
+
+def _quantization(layer: Any, dtype: str, outputs: int) -> None:
+    """Raises ValueError where a scale or zero point does not go with the type, or the activation is unknown."""
+    for name in ("input_q", "other_q", "weight_q", "output_q"):
+        one = getattr(layer, name, UNIT)
+        if not isinstance(one, QuantParams):
+            raise ValueError(f"{name}: got {one!r}, allowed is QuantParams(scale, zero_point)")
+        if name == "weight_q":
+            if isinstance(one.scale, tuple) and len(one.scale) != outputs:
+                raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is 1 or {outputs}")
+        elif isinstance(one.scale, tuple):
+            raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is 1")
+    if dtype in ("int16", "float32") and layer.op not in ("average_pool", "max_pool", "min_pool"):
+        for name in ("input_q", "other_q", "weight_q", "output_q"):
+            zero = getattr(layer, name, UNIT).zero_point
+            if zero:
+                raise ValueError(f"{name}: got zero point {zero}, allowed with {dtype} activations is 0")
+    if layer.activation not in ACTIVATIONS:
+        raise ValueError(f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}")
+
+
+def _window(layer: Any, names: Sequence[str]) -> None:
+    for name in names:
+        value = getattr(layer, name)
+        if np.shape(value) != (2,) or np.asarray(value).dtype.kind not in "iu" or min(value) < 1:
+            raise ValueError(f"{name}: got {value!r}, allowed is (h, w), each at least 1")
+        object.__setattr__(layer, name, tuple(int(n) for n in value))
+
+
+def _fits(layer: Any) -> None:
+    if min(layer.output_shape) < 1:
+        raise ValueError(f"input_shape: got {layer.input_shape}, too small for a kernel of {layer.kernel} with "
+                         f"padding {layer.padding}")
+
+
+def _output_size(layer: Any) -> Pair:
+    sizes = [(size + sum(pad) - (kernel - 1) * dilation - 1) // stride + 1
+             for size, pad, kernel, stride, dilation
+             in zip(layer.input_shape, layer.pads, layer.kernel, layer.stride, layer.dilation, strict=False)]
+    return sizes[0], sizes[1]
+
+
+def _joins(number: int, layer: Layer, source: Layer) -> None:
+    """Raises ValueError where what a layer gives is not what the next takes."""
+    fits = np.prod(source.output_shape) == layer.input_shape[0] if isinstance(layer, FullyConnected) \
+        else source.output_shape == layer.input_shape
+    if not fits or source.dtype != layer.dtype:
+        raise ValueError(f"layer {number}, {layer}: got {_shape(source.output_shape)} {source.dtype} from {source}, "
+                         f"allowed is {_shape(layer.input_shape)} {layer.dtype}")
+
+
+def _window_parameters(layer: Any) -> dict[str, Any]:
+    (top, bottom), (left, right) = layer.pads
+    return {"input_h": layer.input_shape[0], "input_w": layer.input_shape[1],
+            "input_channels": layer.input_shape[2], "output_h": layer.output_shape[0],
+            "output_w": layer.output_shape[1], "output_channels": layer.output_shape[2],
+            "kernel_h": layer.kernel[0], "kernel_w": layer.kernel[1], "stride_h": layer.stride[0],
+            "stride_w": layer.stride[1], "padding": layer.padding if isinstance(layer.padding, str) else "explicit",
+            "pad_top": top, "pad_bottom": bottom, "pad_left": left, "pad_right": right}
+
+
+def _quantization_parameters(layer: Any) -> dict[str, Any]:
+    out = {"activation": layer.activation}
+    for name in ("input", "weight", "output"):
+        one = getattr(layer, f"{name}_q", None)
+        if one is not None:
+            out |= {f"{name}_scale": one.scale, f"{name}_zero_point": one.zero_point}
+    return out | {"dtype": layer.dtype}
+
+
+def _window_text(layer: Any) -> str:
+    return (f"{'x'.join(map(str, layer.kernel))}, {_shape(layer.input_shape)} -> {_shape(layer.output_shape)}, stride "
+            f"{layer.stride[0]}x{layer.stride[1]}, padding {layer.padding}"
+            f"{', ' + layer.activation if layer.activation else ''}")
+
+
 def _whole(numbers: Any) -> tuple[int, ...]:
     """The numbers as plain ints; none of them where one is not whole."""
     try:
@@ -158,7 +438,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _padding(padding: Any) -> Any:
-    if padding in ("same", "valid"):
+    if isinstance(padding, str) and padding in ("same", "valid"):
         return padding
     try:
         (top, bottom), (left, right) = padding

@@ -111,6 +111,9 @@ def _asked_for(habits: set[str], where: Mapping[str, int]) -> None:
 
 def _unsigned(layer: Conv2D, x: np.ndarray | None) -> tuple[Conv2D, np.ndarray | None]:
     """int8 tensors and their zero points moved up by 128, as the driver stores them."""
+    if not isinstance(layer, Conv2D) or layer.dtype != layer.weights.dtype:
+        raise ValueError(f"lower for vivante: got {layer!r} of {getattr(layer, 'dtype', 'no type')}, allowed is a Conv2D "
+                         "of uint8 or int8")
     if x is not None:
         x = np.asarray(x)
         if x.shape != layer.input_shape or x.dtype != layer.weights.dtype:
@@ -120,7 +123,7 @@ def _unsigned(layer: Conv2D, x: np.ndarray | None) -> tuple[Conv2D, np.ndarray |
         return layer, x
     moved = [QuantParams(q.scale, q.zero_point + 128) for q in (layer.input_q, layer.weight_q, layer.output_q)]
     layer = replace(layer, weights=(layer.weights.astype(np.int16) + 128).astype(np.uint8),
-                    input_q=moved[0], weight_q=moved[1], output_q=moved[2])
+                    input_q=moved[0], weight_q=moved[1], output_q=moved[2], dtype="uint8")
     return layer, None if x is None else (x.astype(np.int16) + 128).astype(np.uint8)
 
 
