@@ -5,17 +5,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from npulab.quant import QUANTIZED as QUANTIZED
 from npulab.quant import QuantParams
 
 ACTIVATIONS = (None, "relu", "relu6", "relu_n1_to_1")
 POOLS = ("average", "max", "min")
 # input and output type by the type of the weights; the first is the usual one
 TYPES = {"int8": ("int8", "uint8", "int16", "float32"), "uint8": ("uint8", "int8"), "float16": ("float16",)}
-QUANTIZED = ("int8", "uint8", "int16")
 UNIT = QuantParams(1.0)
 Pair = tuple[int, int]
 Shape3 = tuple[int, int, int]
@@ -80,12 +81,12 @@ class Conv2D:
         """"conv" or "depthwise"."""
         return "depthwise" if self.depthwise else "conv"
 
-    @property
+    @cached_property
     def pads(self) -> tuple[Pair, Pair]:
         """((top, bottom), (left, right)) rows and columns of border; "same" puts the odd one behind."""
         return pads(self.padding, self.input_shape, self.kernel, self.stride, self.dilation)
 
-    @property
+    @cached_property
     def output_shape(self) -> Shape3:
         """(H, W, C) of the output.
 
@@ -194,12 +195,12 @@ class Pool2D:
         """"average_pool", "max_pool" or "min_pool"."""
         return f"{self.kind}_pool"
 
-    @property
+    @cached_property
     def pads(self) -> tuple[Pair, Pair]:
         """((top, bottom), (left, right)) rows and columns of border."""
         return pads(self.padding, self.input_shape, self.kernel, self.stride)
 
-    @property
+    @cached_property
     def output_shape(self) -> Shape3:
         """(H, W, C) of the output."""
         height, width = _output_size(self)
@@ -275,8 +276,8 @@ class Network:
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "inputs", inputs)
         if not layers or len(inputs) != len(layers):
-            raise ValueError(f"network: got {len(layers)} layers and {len(inputs)} inputs, allowed is one for each layer, "
-                             "at least one")
+            raise ValueError(f"network: got {len(layers)} layers and {len(inputs)} inputs, allowed is one for each "
+                             "layer, at least one")
         for i, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
             need = 2 if isinstance(layer, Add) else 1
             if len(sources) != need or not all(-1 <= source < i for source in sources):

@@ -1,20 +1,31 @@
 """Quantized numbers and the rules that turn an accumulator into an output.
 
-``real = scale * (q - zero_point)``.  A rule forms an integer multiplier and a right shift from the
-three scales of a layer and applies them to accumulators with a stated rounding; adding the zero
-point and clamping come after it and are the same for all.
+``real = scale * (q - zero_point)``.  A rule forms a multiplier and a right shift from the three scales
+of a layer (``multiplier / 2**right_shift`` is their ratio, as near as the rule can say it) and applies
+them to accumulators with a stated rounding; adding the zero point and clamping come after it.
+
+Every rule has two methods that give the same numbers: ``exact``, its definition in whole numbers, and
+``fast``, which decides most elements in float32 and asks ``exact`` about the few near a boundary.
 """
 
 from __future__ import annotations
 
+import math
 import operator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-SHIFTABLE_BITS, SUM_BITS = 61, 32
 ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
+# how the ratio of scales is formed: in double; first product in single, quotient in double; all in single
+ORDERS = ("D", "P", "S")
+MAGIC = np.float32(1.5 * 2 ** 23)  # float32 + MAGIC is that float32 rounded half to even, in the low bits
+EXACT_FLOAT32, EXACT_FLOAT64 = 2 ** 24, 2 ** 53
+INT32 = (-2 ** 31, 2 ** 31 - 1)
+QUANTIZED = ("int8", "uint8", "int16")  # types of codes
+BUNCH = 16_384  # elements redone at a time
+HALVES = np.array([0, *(2 ** n for n in range(62))])  # half of 2**shift, whole
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,10 @@ class QuantParams:
     zero_point: int = 0
 
     def __post_init__(self) -> None:
-        scales = np.asarray(self.scale, np.float64)
+        try:
+            scales = np.asarray(self.scale, np.float64)
+        except (TypeError, ValueError):
+            scales = np.empty(0)
         if scales.ndim > 1 or scales.size == 0 or not np.all(np.isfinite(scales) & (scales > 0)):
             raise ValueError(f"scale: got {self.scale!r}, allowed is a positive number or one per channel")
         try:
@@ -41,144 +55,563 @@ class QuantParams:
 
 
 def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:
-    """``values / 2**shift`` rounded as named; int64, ``|values| < 2**61``, shift >= 0.
+    """``values / 2**shift`` rounded as named; int64, ``|values| < 2**62``, shift >= 0.
 
     >>> [int(shift_right(np.int64(-5), 1, r)) for r in ROUNDINGS]
     [-3, -2, -2, -2, -3]
     """
-    values = np.asarray(values, np.int64)
-    shift = np.minimum(np.asarray(shift, np.int64), 62)  # further out nothing is left but the sign
-    half = np.where(shift > 0, np.int64(2) ** np.maximum(shift - 1, 0), 0)
+    values, shift = np.asarray(values, np.int64), np.asarray(shift, np.int64)
+    if rounding not in ROUNDINGS:
+        raise LookupError(f"rounding: got {rounding!r}, allowed is one of {', '.join(ROUNDINGS)}")
     if rounding == "floor":
-        return values >> shift
+        return values >> np.minimum(shift, 62)
+    if shift.size and shift.max() > 62:  # every value is under a half
+        return np.where(shift > 62, 0, shift_right(values, np.minimum(shift, 62), rounding))
     if rounding == "toward-zero":
         return np.sign(values) * (np.abs(values) >> shift)
+    half = HALVES[shift]
     if rounding == "half-up":
         return (values + half) >> shift
     if rounding == "half-away":
-        return np.sign(values) * ((np.abs(values) + half) >> shift)
-    if rounding == "half-even":
-        up = (values + half) >> shift
-        tie = (half > 0) & (values & (2 * half - 1) == half)
-        return up - (tie & (up & 1 == 1))
-    raise LookupError(f"rounding: got {rounding!r}, allowed is one of {', '.join(ROUNDINGS)}")
+        return (values + half - ((values < 0) & (half > 0))) >> shift
+    up = (values + half) >> shift
+    tie = (half > 0) & (values & (2 * half - 1) == half)
+    return up - (tie & (up & 1 == 1))
 
 
-class Rule(Protocol):
-    """What a rule offers: a multiplier and shift per channel, and their use on accumulators."""
+def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, order: str) -> np.ndarray:
+    """``input_scale * weight_scale / output_scale``, float64 like ``weight_scale``.
 
-    @property
-    def name(self) -> str: ...
-
-    def multiplier(self, input_scale: float, weight_scale: Any, output_scale: float, signed: bool,
-                   ) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def apply(self, accumulators: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray,
-              ) -> np.ndarray: ...
+    The scales are float32 numbers.  Order "D": product and quotient in float64; "P": the product is
+    rounded to float32, the quotient is float64; "S": both are rounded to float32.
+    Raises ValueError where a scale is not positive and finite in float32, or the ratio is not.
+    """
+    if order not in ORDERS:
+        raise LookupError(f"order of scales: got {order!r}, allowed is one of {', '.join(ORDERS)}")
+    with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
+        a, b, c = (np.asarray(scale, np.float32) for scale in (input_scale, weight_scale, output_scale))
+        product = a.astype(np.float64) * b if order == "D" else (a * b).astype(np.float64)
+        out = product / c.astype(np.float64)
+        out = out.astype(np.float32).astype(np.float64) if order == "S" else out
+    for name, given, scale in (("input scale", input_scale, a), ("weight scale", weight_scale, b),
+                               ("output scale", output_scale, c), ("ratio of scales", out, out)):
+        wrong = ~(np.isfinite(scale) & (scale > 0))
+        if np.any(wrong):
+            got = np.broadcast_to(np.asarray(given), wrong.shape)[wrong].flat[0]
+            where = f" in channel {int(np.flatnonzero(wrong)[0])}" if wrong.ndim and wrong.size > 1 else ""
+            raise ValueError(f"{name}: got {got}{where}, allowed is a positive finite float32")
+    return out
 
 
 @dataclass(frozen=True)
-class Mantissa:
-    """One multiplication by the leading bits of the float32 scale, one rounding right shift.
+class Rule:
+    """A rounding rule: how scales become a multiplier and a right shift, and what these make of accumulators.
 
-    The multiplier is the scale's mantissa with its leading one, cut (not rounded) to ``bits`` bits
-    behind it; the right shift is what makes multiplier / 2**right_shift the scale.
+    ``multiplier / 2**(fraction_bits + right_shift)`` is the ratio of scales as the rule says it.  A rule of
+    your own is a subclass with ``multiplier`` and ``exact``; ``toward`` says what ``exact`` comes close to
+    ("nearest", "floor", "toward-zero") and ``stray`` how far from a boundary, in output units, it may
+    decide otherwise.  ``accumulators`` is their range: past it they wrap where ``wraps`` is set, and are
+    refused where not.  ``types`` are the output types the rule is used with.
     """
 
-    bits: int = 15
-    rounding: str = "half-even"
-    family: str = "mantissa"
+    name: str
+    order: str = "D"
+    toward: ClassVar[str] = "nearest"
+    fraction_bits: ClassVar[int] = 31
+    multipliers: ClassVar[tuple[float, float]] = (0, 2 ** 31 - 1)
+    right_shifts: ClassVar[tuple[int, int]] = (-30, 31)
+    accumulators: ClassVar[tuple[int, int]] = INT32
+    wraps: ClassVar[bool] = False
+    types: ClassVar[tuple[str, ...]] = QUANTIZED
 
-    def __post_init__(self) -> None:
-        if self.rounding not in ROUNDINGS or not 1 <= self.bits <= 23:
-            raise LookupError(f"rule: got {self.bits} bits, {self.rounding!r}; allowed is 1 to 23 bits and "
-                              f"{', '.join(ROUNDINGS)}")
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier, right_shift), int64 like ``weight_scale``: here 31 bits, rounded to nearest.
 
-    @property
-    def name(self) -> str:
-        return f"{self.family}:{self.rounding}"
-
-    def multiplier(self, input_scale: float, weight_scale: Any, output_scale: float,
-                   signed: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """(multiplier, right_shift), int64 like ``weight_scale``; each product is rounded to float32.
-
-        >>> [int(n) for n in Mantissa(15).multiplier(1.0, 0.0053937435, 1.0)]
-        [45246, 23]
+        Source: tensorflow/lite/kernels/internal/quantization_util.cc.
+        Raises ValueError for scales whose ratio the rule cannot say.
         """
-        single = np.float32(input_scale) * np.asarray(weight_scale, np.float32) / np.float32(output_scale)
-        pattern = np.asarray(single, np.float32).view(np.uint32).astype(np.int64)
-        exponent, mantissa = pattern >> 23, pattern & 0x7FFFFF
-        # a sum of 32 bits times multiplier and left shift must stay where shift_right is exact
-        most = SHIFTABLE_BITS - SUM_BITS - 1
-        if np.any((exponent == 0) | (exponent - 127 >= most)):
-            raise ValueError(f"scale: got {single}, allowed is a normal float32 below 2**{most}")
-        return 2 ** self.bits + (mantissa >> 23 - self.bits), 127 + self.bits - exponent
-
-    def apply(self, accumulators: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray,
-              ) -> np.ndarray:
-        """Accumulators ``(..., C)`` int64 within int32, scaled; int64."""
-        product = np.asarray(accumulators, np.int64) * multiplier
-        left = np.maximum(-np.asarray(right_shift, np.int64), 0)
-        return shift_right(product * 2 ** left, np.maximum(right_shift, 0), self.rounding)
-
-
-@dataclass(frozen=True)
-class TFLiteReference:
-    """TensorFlow Lite's reference kernels: a 31-bit multiplier, a rounding doubling high product
-    (ties away from zero for positive products) and a second rounding shift (ties away from zero).
-
-    Source: tensorflow/lite/kernels/internal/quantization_util.cc and gemmlowp fixedpoint.h.
-    """
-
-    name: str = "tflite-reference"
-
-    def multiplier(self, input_scale: float, weight_scale: Any, output_scale: float,
-                   signed: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """(multiplier of 31 bits, right_shift): unsigned tensors multiply the first two scales in
-        float32, signed ones in float64, as the kernels do."""
-        a, b = np.float32(input_scale), np.asarray(weight_scale, np.float32)
-        product = a.astype(np.float64) * b if signed else (a * b).astype(np.float64)
-        fraction, exponent = np.frexp(product / np.float64(np.float32(output_scale)))
+        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
+        fraction, exponent = np.frexp(ratio)
         whole = np.floor(fraction * 2.0 ** 31 + 0.5).astype(np.int64)
         full = whole == 2 ** 31
         whole, exponent = np.where(full, 2 ** 30, whole), exponent.astype(np.int64) + full
+        self._at_most(ratio, exponent <= -self.right_shifts[0], f"below 2**{-self.right_shifts[0]}")
         tiny = exponent < -31
         return np.where(tiny, 0, whole), -np.where(tiny, 0, exponent)
 
-    def apply(self, accumulators: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray,
-              ) -> np.ndarray:
-        """Accumulators ``(..., C)`` within int32, scaled; int64."""
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        """Output codes ``(..., C)`` int64 before the clamp, of accumulators ``(..., C)`` int64; the definition."""
+        raise NotImplementedError
+
+    def stray(self, right_shift: np.ndarray) -> Any:
+        """How far the value may lie from a boundary for ``exact`` to decide otherwise, in output units."""
+        return 0.0
+
+    def fast(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int, low: int, high: int,
+             ) -> np.ndarray:
+        """``clip(exact(...), low, high)``, int64, most of it decided in float32."""
+        accumulators = np.asarray(accumulators, np.int64)
+        channels = accumulators.shape[-1] if accumulators.ndim else 1
+        flat = accumulators.reshape(-1, channels)
+        out = np.empty(flat.shape, np.int64)
+        ready = Requantizer.of(self, multiplier, right_shift, zero_point, low, high, channels)
+        ready.redo(*ready(flat.astype(np.float64), out, Scratch()), out)
+        return out.reshape(accumulators.shape)
+
+    def refuse(self, multiplier: Any, right_shift: Any) -> None:
+        """Raise ValueError for a multiplier or right shift that the rule does not have."""
+        for name, got, (low, high) in (("multiplier", multiplier, self.multipliers),
+                                       ("right_shift", right_shift, self.right_shifts)):
+            got = np.asarray(got)
+            wrong = ~((got >= low) & (got <= high))
+            if np.any(wrong):
+                raise ValueError(f"{name}: got {got[wrong].flat[0]}, allowed with {self.name} is {low} to {high}")
+
+    def _at_most(self, ratio: np.ndarray, fits: np.ndarray, allowed: str) -> None:
+        if not np.all(fits):
+            got = np.asarray(ratio)[~fits].flat[0]
+            raise ValueError(f"ratio of scales: got {got:.6g}, allowed with {self.name} is {allowed}")
+
+
+@dataclass(frozen=True)
+class DoubleRounding(Rule):
+    """A doubling high product with 31 bits, ties up, then a rounding right shift of its own.
+
+    A right shift below 0 shifts the accumulator left first, in a register of 32 bits.  Ties of the last
+    shift go as ``ties`` says: "half-away" in gemmlowp (fixedpoint/fixedpoint.h), "half-up" in ruy's x86
+    kernels (ruy/kernel_avx2_fma.cc).
+    """
+
+    ties: str = "half-away"
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        accumulators, right_shift = np.asarray(accumulators, np.int64), np.asarray(right_shift, np.int64)
+        if right_shift.size and right_shift.min() < 0:
+            shifted = accumulators * 2 ** np.maximum(-right_shift, 0)
+            accumulators, right_shift = shifted.astype(np.int32).astype(np.int64), np.maximum(right_shift, 0)
+        return shift_right(shift_right(accumulators * multiplier, 31, "half-up"), right_shift, self.ties) + zero_point
+
+    def stray(self, right_shift: np.ndarray) -> Any:
+        # the first rounding moves the value by half a unit of the last shift; a register that was shifted
+        # left may have wrapped and land anywhere
+        right_shift = np.asarray(right_shift, np.float64)
+        return np.where(right_shift > 0, 2.0 ** -(np.maximum(right_shift, 0) + 1), np.where(right_shift < 0, 1.0, 0.0))
+
+
+@dataclass(frozen=True)
+class Float32Bits(DoubleRounding):
+    """QNNPACK's fixed-point rule (q31.c): the float32 ratio's own 24 bits in place of a rounded multiplier."""
+
+    order: str = "S"
+    multipliers: ClassVar[tuple[float, float]] = (2 ** 30, 2 ** 31 - 1)
+    right_shifts: ClassVar[tuple[int, int]] = (0, 31)
+
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier, right_shift); raises ValueError outside of 2**-32 <= ratio < 1, as QNNPACK does."""
+        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
+        self._at_most(ratio, (ratio < 1) & (ratio >= 2.0 ** -32), "2**-32 up to 1, 1 excluded")
+        return super().multiplier(input_scale, weight_scale, output_scale)
+
+
+@dataclass(frozen=True)
+class SingleRounding(Rule):
+    """One product with 31 bits and one rounding right shift.
+
+    Ties up: TensorFlow Lite built with single rounding, ruy's portable and ARM kernels
+    (ruy/apply_multiplier.cc).
+    """
+
+    ties: str = "half-up"
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        product = np.asarray(accumulators, np.int64) * multiplier
+        return shift_right(product, 31 + np.asarray(right_shift, np.int64), self.ties) + zero_point
+
+
+@dataclass(frozen=True)
+class Mantissa(Rule):
+    """One multiplication by the leading bits of the float32 ratio, one rounding right shift.
+
+    The multiplier is the ratio's mantissa with its leading one, cut (not rounded) to ``bits`` bits
+    behind it; the right shift is what makes multiplier / 2**right_shift the ratio.
+
+    >>> [int(n) for n in Mantissa("15 bits", bits=15).multiplier(1.0, 0.0053937435, 1.0)]
+    [45246, 23]
+    """
+
+    order: str = "S"
+    bits: int = 15
+    ties: str = "half-even"
+    fraction_bits: ClassVar[int] = 0
+    wraps: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.ties not in ROUNDINGS or not 1 <= self.bits <= 23:
+            raise LookupError(f"rule: got {self.bits} bits, {self.ties!r}; allowed is 1 to 23 bits and "
+                              f"{', '.join(ROUNDINGS)}")
+
+    @property
+    def multipliers(self) -> tuple[float, float]:  # type: ignore[override]
+        """The leading one, to all bits set."""
+        return 2 ** self.bits, 2 ** (self.bits + 1) - 1
+
+    @property
+    def right_shifts(self) -> tuple[int, int]:  # type: ignore[override]
+        """So that 32 bits times multiplier and left shift stay where ``shift_right`` is exact."""
+        return self.bits - 27, 126 + self.bits
+
+    @property
+    def toward(self) -> str:  # type: ignore[override]
+        """What the rounding comes close to."""
+        return self.ties if self.ties in ("floor", "toward-zero") else "nearest"
+
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier, right_shift), int64 like ``weight_scale``."""
+        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
+        pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
+        exponent, mantissa = pattern >> 23, pattern & 0x7FFFFF
+        right = 127 + self.bits - exponent
+        self._at_most(ratio, (exponent > 0) & (right >= self.right_shifts[0]),
+                      f"a normal float32 below 2**{self.bits + 1 - self.right_shifts[0]}")
+        return 2 ** self.bits + (mantissa >> 23 - self.bits), right
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        product = np.asarray(accumulators, np.int64) * multiplier
         left = np.maximum(-np.asarray(right_shift, np.int64), 0)
-        wrapped = (np.asarray(accumulators, np.int64) * 2 ** left).astype(np.int32).astype(np.int64)
-        product = wrapped * multiplier
-        nudged = product + np.where(product >= 0, 2 ** 30, 1 - 2 ** 30)
-        high = np.sign(nudged) * (np.abs(nudged) >> 31)
-        return shift_right(high, np.maximum(right_shift, 0), "half-away")
+        return shift_right(product * 2 ** left, np.maximum(right_shift, 0), self.ties) + zero_point
+
+
+@dataclass(frozen=True)
+class SignedMultiplier(Rule):
+    """A signed multiplier of 16 bits and a right shift of 6, ties away from zero, 17 bits of result.
+
+    The multiplier is the nearest that 15 bits can say; the zero point is added behind the shift.
+    Source: nvdla/hw cmod/hls/sdp/sdp_c.cpp.
+    """
+
+    fraction_bits: ClassVar[int] = 0
+    multipliers: ClassVar[tuple[float, float]] = (-2 ** 15, 2 ** 15 - 1)
+    right_shifts: ClassVar[tuple[int, int]] = (0, 63)
+
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier, right_shift), int64 like ``weight_scale``."""
+        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
+        exponent = np.frexp(ratio)[1]
+        self._at_most(ratio, exponent <= 15, "below 2**15")
+        right = np.minimum(15 - exponent.astype(np.int64), 63)
+        return np.minimum(np.rint(ratio * 2.0 ** right), 2 ** 15 - 1).astype(np.int64), right
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        product = np.asarray(accumulators, np.int64) * multiplier
+        return np.clip(shift_right(product, right_shift, "half-away"), -2 ** 16, 2 ** 16 - 1) + zero_point
+
+
+@dataclass(frozen=True)
+class Short(Rule):
+    """int16 activations: accumulators of 64 bits, the 31-bit multiplier rounded to 15, ties up.
+
+    Source: tensorflow/lite/kernels/internal/common.cc.
+    """
+
+    fraction_bits: ClassVar[int] = 15
+    multipliers: ClassVar[tuple[float, float]] = (0, 2 ** 15 - 1)
+    right_shifts: ClassVar[tuple[int, int]] = (-7, 31)
+    accumulators: ClassVar[tuple[int, int]] = (-2 ** 47, 2 ** 47 - 1)
+    types: ClassVar[tuple[str, ...]] = ("int16",)
+
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier of 15 bits, right_shift), int64 like ``weight_scale``."""
+        long, right = super().multiplier(input_scale, weight_scale, output_scale)
+        return np.where(long < 0x7FFF0000, (long + 2 ** 15) >> 16, 0x7FFF), right
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        product = np.asarray(accumulators, np.int64) * multiplier
+        return shift_right(product, 15 + np.asarray(right_shift, np.int64), "half-up") + zero_point
+
+
+@dataclass(frozen=True)
+class Float(Rule):
+    """The accumulator as float32 times the float32 ratio, rounded to a whole number.
+
+    Ties "half-even" or "half-away"; with ``zero_point_first`` the zero point is added in float32 before
+    the rounding, which sends ties the other way where it is odd.
+    Source: XNNPACK (src/qs8-requantization), QNNPACK's fp32 variants.
+    """
+
+    order: str = "S"
+    ties: str = "half-even"
+    zero_point_first: bool = False
+    fraction_bits: ClassVar[int] = 0
+    multipliers: ClassVar[tuple[float, float]] = (2.0 ** -149, float(np.finfo(np.float32).max))
+    right_shifts: ClassVar[tuple[int, int]] = (0, 0)
+
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(ratio, 0), float64 like ``weight_scale``."""
+        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
+        return ratio, np.zeros(ratio.shape, np.int64)
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(multiplier, np.float32)
+        if self.zero_point_first:
+            return np.rint(scaled + np.float32(zero_point)).astype(np.int64)
+        return (np.rint(scaled) if self.ties == "half-even" else half_away(scaled)).astype(np.int64) + zero_point
+
+
+@dataclass(frozen=True)
+class Double(Float):
+    """The accumulator times the ratio in float64, ties away from zero."""
+
+    order: str = "D"
+    multipliers: ClassVar[tuple[float, float]] = (5e-324, float(np.finfo(np.float64).max))
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        return half_away(np.asarray(accumulators, np.float64) * multiplier).astype(np.int64) + zero_point
+
+
+@dataclass(frozen=True)
+class Half(Float):
+    """The float32 product rounded to float16, saturated, then to a whole number, ties to even."""
+
+    types: ClassVar[tuple[str, ...]] = ("int8", "uint8", "float16")
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(multiplier, np.float32)
+        most = np.float32(np.finfo(np.float16).max)
+        return np.rint(np.clip(scaled, -most, most).astype(np.float16)).astype(np.int64) + zero_point
+
+    def stray(self, right_shift: np.ndarray) -> Any:
+        return 0.5  # float16 is coarser than any window
+
+
+@dataclass(frozen=True)
+class Hybrid(Float):
+    """A real output: the accumulator as float32 times the float32 product of input and weight scale.
+
+    The output scale has no part in it.
+    Source: tensorflow/lite/kernels/internal/reference/portable_tensor_utils.cc.
+    """
+
+    types: ClassVar[tuple[str, ...]] = ("float32",)
+
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any = 1.0,
+                   ) -> tuple[np.ndarray, np.ndarray]:
+        """(product of input and weight scale, 0), float64 like ``weight_scale``."""
+        return super().multiplier(input_scale, weight_scale, 1.0)
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        return np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(multiplier, np.float32)
+
+    def fast(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0,
+             low: float = -np.inf, high: float = np.inf) -> np.ndarray:
+        return np.clip(self.exact(accumulators, multiplier, right_shift), np.float32(low), np.float32(high))
 
 
 # Like TensorFlow Lite's, these are named after who showed them: 15 bits on V7 cores, 23 on V8.
 FAMILIES = {"vivante-v7": 15, "vivante-v8": 23}
 _KNOWN: tuple[Rule, ...] = (
-    TFLiteReference(), *(Mantissa(bits, rounding, family) for family, bits in FAMILIES.items()
-                         for rounding in ROUNDINGS))
+    DoubleRounding("gemmlowp"), DoubleRounding("ruy-x86", ties="half-up"), SingleRounding("single-half-up"),
+    SingleRounding("q31-half-away", ties="half-away"), Mantissa("qnnpack-precise", bits=23, ties="half-away"),
+    Float32Bits("qnnpack-q31"), Float("float32-even"), Float("float32-zero-point-first", zero_point_first=True),
+    Float("float32-half-away", ties="half-away"), Double("float64-half-away"), Short("int16x8"),
+    Hybrid("hybrid-float32"),
+    *(Mantissa(f"{family}:{ties}", bits=bits, ties=ties) for family, bits in FAMILIES.items() for ties in ROUNDINGS),
+    SignedMultiplier("nvdla"), Half("fp16"))
 RULES = {rule.name: rule for rule in _KNOWN}
 
 
 def rule(name: str | Rule) -> Rule:
-    """The rule of a name; a rule stays itself.  Raises LookupError with the known names."""
-    if not isinstance(name, str):
+    """The rule of a name; a rule stays itself.
+
+    ``name:P`` is the rule with its ratio of scales formed in another order ("D", "P", "S").
+    Raises LookupError with the known names.
+    """
+    if isinstance(name, Rule):
         return name
+    base, _, order = str(name).rpartition(":")
+    if base in RULES and order in ORDERS:
+        return replace(RULES[base], name=name, order=order)
     if name not in RULES:
         raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join(RULES)}")
     return RULES[name]
 
 
-def requantize(accumulators: np.ndarray, by: Rule, multiplier: Any, right_shift: Any, zero_point: int,
+def requantize(accumulators: np.ndarray, by: str | Rule, multiplier: Any, right_shift: Any, zero_point: int,
                low: int, high: int) -> np.ndarray:
     """Outputs ``(..., C)`` int64 of accumulators: scale by the rule, add the zero point, clamp.
 
-    >>> requantize(np.array([12861, -14632]), Mantissa(15), 45246, 23, 119, 0, 255)
+    Raises ValueError for a multiplier, right shift or accumulator that the rule does not take.
+
+    >>> requantize(np.array([12861, -14632]), "vivante-v7:half-even", 45246, 23, 119, 0, 255)
     array([188,  40])
     """
-    scaled = by.apply(np.asarray(accumulators, np.int64), multiplier, right_shift)
-    return np.clip(scaled + zero_point, low, high)
+    by = rule(by)
+    by.refuse(multiplier, right_shift)
+    accumulators = within(accumulators, by)
+    return by.fast(accumulators, multiplier, right_shift, zero_point, low, high)
+
+
+def within(accumulators: np.ndarray, by: Rule, channel: int = 0) -> np.ndarray:
+    """Accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped where it wraps.
+
+    ``channel`` is the number of the first.  Raises ValueError naming the channel where one does not fit a
+    register that does not wrap.
+    """
+    accumulators = np.asarray(accumulators, np.int64)
+    low, high = by.accumulators
+    wrong = (accumulators < low) | (accumulators > high)
+    if not np.any(wrong):
+        return accumulators
+    if by.wraps:
+        return accumulators.astype(np.int32).astype(np.int64)
+    at = np.argwhere(wrong)[0]
+    channel += int(at[-1]) if len(at) else 0
+    raise ValueError(f"accumulator: got {accumulators[tuple(at)]} in channel {channel}, allowed with {by.name} is {low} to {high}")
+
+
+def half_away(values: Any) -> np.ndarray:
+    """Real numbers rounded to whole ones, ties away from zero; float64, exact for float32 and float64."""
+    values = np.asarray(values, np.float64)
+    whole = np.trunc(values)
+    return whole + np.where(np.abs(values - whole) >= 0.5, np.sign(values), 0.0)
+
+
+NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
+
+
+@dataclass(eq=False)
+class Requantizer:
+    """A rule made ready for rows of accumulators of one layer.
+
+    ``parts`` are (rule, first channel, end channel): a kernel may follow one rule in its vector body and
+    another in its tail.  Multiplier and right shift are per channel ``(C,)``; ``factor`` is their
+    float32 value, repeated for every position of a row.
+
+    A product of float32 numbers is within 2**-22 of its size, so inside the clamp range an estimate that is
+    further from a rounding boundary than that, and than the rule strays, has the rule's own answer.  The
+    rest is redone by the rule.
+    """
+
+    parts: tuple[tuple[Rule, int, int], ...]
+    multiplier: np.ndarray
+    right_shift: np.ndarray
+    zero_point: int
+    low: int
+    high: int
+    repeat: int = 1
+    factor: np.ndarray = field(init=False)
+    limit: Any = field(init=False)
+
+    @classmethod
+    def of(cls, by: Rule, multiplier: Any, right_shift: Any, zero_point: int, low: int, high: int, channels: int,
+           ) -> Requantizer:
+        """One rule for every channel."""
+        spread = [np.ascontiguousarray(np.broadcast_to(value, (channels,))) for value in (multiplier, right_shift)]
+        return cls(((by, 0, channels),), spread[0], spread[1], zero_point, low, high)
+
+    def __post_init__(self) -> None:
+        by = self.parts[0][0]
+        real = self.multiplier * 2.0 ** -(self.right_shift + float(by.fraction_bits))
+        self.factor = np.tile(real.astype(np.float32), self.repeat)
+        stray = np.max([np.broadcast_to(one.stray(self.right_shift), real.shape) for one, _, _ in self.parts], axis=0)
+        reach = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point)) + 1
+        limit = 0.5 - stray - reach * 2.0 ** -22
+        # one limit for all is quicker where that asks the rule about few more
+        even = np.ptp(limit) < 2.0 ** -5
+        self.limit = np.float32(limit.min()) if even else np.tile(limit.astype(np.float32), self.repeat)
+
+    @property
+    def plain(self) -> bool:
+        """Whether float32 arithmetic is the rule itself: nothing to redo."""
+        by = self.parts[0][0]
+        reach = max(abs(self.low), abs(self.high), abs(self.zero_point))
+        return len(self.parts) == 1 and type(by) is Float and by.ties == "half-even" and reach < 2 ** 21
+
+    def __call__(self, accumulators: np.ndarray, out: np.ndarray, scratch: Scratch) -> tuple[np.ndarray, np.ndarray]:
+        """Write the outputs of accumulators ``(n, repeat * C)``, float32 or float64 whole numbers, to ``out``.
+
+        Gives what is left to ``redo``: flat places in ``out`` and the accumulators there.
+        """
+        scaled = scratch.take("scaled", accumulators.shape, np.float32)
+        if accumulators.dtype == np.float32:
+            np.multiply(accumulators, self.factor, out=scaled)
+        else:
+            np.copyto(scaled, accumulators, casting="same_kind")
+            scaled *= self.factor
+        if self.plain:
+            self._plain(scaled, out)
+            return NOTHING
+        at = np.flatnonzero(self._near(scaled, out, scratch))
+        return at, accumulators.ravel()[at]
+
+    def _plain(self, scaled: np.ndarray, out: np.ndarray) -> None:
+        by, zero = self.parts[0][0], np.float32(self.zero_point)
+        first = isinstance(by, Float) and by.zero_point_first
+        if first:
+            scaled += zero
+        shift = np.float32(0) if first else zero
+        np.clip(scaled, np.float32(self.low) - shift, np.float32(self.high) - shift, out=scaled)
+        scaled += MAGIC
+        whole = scaled.view(np.int32)
+        if out.itemsize == 1:  # the low byte is the whole number, and adding wraps back into range
+            np.copyto(out, whole, casting="unsafe")
+            if not first:
+                out += np.array(self.zero_point & 0xFF, np.uint8).astype(out.dtype)
+        else:
+            np.subtract(whole, MAGIC.view(np.int32) - np.int32(shift), out=out, casting="unsafe")
+
+    def _near(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
+        """Write the estimates; where they are near a boundary."""
+        toward, zero = self.parts[0][0].toward, np.float32(self.zero_point)
+        whole = scratch.take("whole", scaled.shape, np.float32)
+        near = scratch.take("near", scaled.shape, np.bool_)
+        # floor and truncation are rounding to nearest half a unit further down, or in
+        if toward == "floor":
+            scaled -= np.float32(0.5)
+        elif toward == "toward-zero":
+            scaled -= np.copysign(np.float32(0.5), scaled, out=whole)
+        np.clip(scaled, np.float32(self.low) - zero, np.float32(self.high) - zero, out=scaled)
+        np.rint(scaled, out=whole)
+        scaled -= whole
+        np.abs(scaled, out=scaled)
+        np.greater_equal(scaled, self.limit, out=near)
+        whole += zero
+        np.copyto(out, whole, casting="unsafe")
+        return near
+
+    def redo(self, at: np.ndarray, accumulators: np.ndarray, out: np.ndarray) -> None:
+        """Ask the rule about places ``at`` (flat, in ``out``), whose accumulators are given."""
+        channels = len(self.multiplier)
+        columns = out.shape[-1]
+        for start in range(0, at.size, BUNCH):
+            some, asked = at[start:start + BUNCH], accumulators[start:start + BUNCH].astype(np.int64)
+            channel = some % channels
+            if len(self.parts) == 1:
+                answer = self._ask(self.parts[0][0], asked, channel)
+            else:
+                answer = np.empty(asked.shape, np.int64)
+                for by, first, end in self.parts:
+                    mine = (channel >= first) & (channel < end)
+                    answer[mine] = self._ask(by, asked[mine], channel[mine])
+            if out.flags.c_contiguous:
+                out.reshape(-1)[some] = answer
+            else:
+                out[np.divmod(some, columns)] = answer
+
+    def _ask(self, by: Rule, accumulators: np.ndarray, channel: np.ndarray) -> np.ndarray:
+        codes = by.exact(accumulators, self.multiplier[channel], self.right_shift[channel], self.zero_point)
+        return codes.clip(self.low, self.high)
+
+
+class Scratch:
+    """Arrays that are taken again and again while a layer runs."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, np.ndarray] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array of this name, with whatever it held last."""
+        size = math.prod(shape)
+        held = self._held.get(name)
+        if held is None or held.size < size or held.dtype != dtype:
+            held = self._held[name] = np.empty(size, dtype)
+        return held[:size].reshape(shape)

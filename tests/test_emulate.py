@@ -47,10 +47,13 @@ def test_batch_is_one_by_one(seed: int) -> None:
     assert npulab.emulate(layer, x).shape == layer.output_shape
 
 
-def test_accumulator_wraps_at_32_bits() -> None:
+def test_accumulator_past_32_bits_is_refused_unless_the_rule_wraps() -> None:
     layer = npulab.Conv2D(np.full((1, 1, 1, 1), 255, np.uint8), [2 ** 31 - 1], (1, 1, 1))
     x = np.full((1, 1, 1), 1, np.uint8)
-    assert accumulate(layer, x).item() == accumulate_reference(layer, x).item() == 2 ** 31 - 1 + 255 - 2 ** 32
+    assert accumulate(layer, x).item() == accumulate_reference(layer, x).item() == 2 ** 31 - 1 + 255
+    with pytest.raises(ValueError, match=r"^accumulator: got 2147483902 in channel 0, allowed with gemmlowp:P is -2147"):
+        npulab.emulate(layer, x)
+    assert npulab.emulate(layer, x, "vivante-v7:half-up").item() == 0
 
 
 def test_same_padding_puts_the_odd_row_behind() -> None:

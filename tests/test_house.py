@@ -14,7 +14,8 @@ from npulab.targets import targets
 
 PACKAGE = Path(__file__).parents[1] / "npulab"
 ROWS = [{"bits", "layout", "streams", "quant"},
-        {"capture", "layers", "target", "emulate"},
+        {"capture", "layers", "target"},
+        {"emulate"},
         {"targets", "devices", "models", "interop"},
         {"store", "compare", "bisection", "laws", "scan", "rounding"},
         {"view", "widgets"},
@@ -60,7 +61,7 @@ def test_imports_go_down(path: Path) -> None:
     for name in imported(tree(path)):
         if name.split(".")[0] == "npulab":
             theirs = name.split(".")[1] if "." in name else "npulab"
-            inside = theirs == mine and mine in ("targets", "widgets")
+            inside = theirs == mine and mine in ("emulate", "targets", "models", "widgets")
             # a device runs a capture on a target's simulator, so it may look targets up
             beside = (mine, theirs) == ("devices", "targets")
             assert inside or beside or row(theirs) < row(mine), f"{mine} imports {name}"
@@ -68,7 +69,7 @@ def test_imports_go_down(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_only_row_4_draws(path: Path) -> None:
-    if row(room(path)) != 4:
+    if row(room(path)) != row("view"):
         assert not {name.split(".")[0] for name in imported(tree(path))} & DRAWING
 
 

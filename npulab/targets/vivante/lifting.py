@@ -28,7 +28,7 @@ from npulab.targets.vivante.lowering import (
 )
 
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the vendor's API
-ROUNDING = {1: MULTIPLIER.rounding, 0: "toward-zero"}
+ROUNDING = {1: MULTIPLIER.ties, 0: "toward-zero"}
 
 
 def lift(capture: Capture) -> Lifted:
@@ -62,7 +62,7 @@ def rule_of(capture: Capture) -> str:
     if mode not in ROUNDING:
         raise ValueError(f"lift for vivante: block NN field rounding_mode: got {mode}, allowed is one of "
                          f"{list(ROUNDING)}")
-    return replace(MULTIPLIER, rounding=ROUNDING[mode]).name
+    return f"vivante-v7:{ROUNDING[mode]}"
 
 
 def recode(capture: Capture) -> bytes:

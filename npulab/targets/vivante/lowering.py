@@ -17,7 +17,8 @@ from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
 from npulab.targets.vivante.commands import start_commands, writes
 from npulab.targets.vivante.facts import CHIPS, PATTERNS, USUAL_CHIP, maps
 
-MULTIPLIER = Mantissa(15, "half-even", "vivante-v7")  # vendor API default; no capture has shown how ties go
+# vendor API default; no capture has shown how ties go
+MULTIPLIER = Mantissa("vivante-v7:half-even", bits=15, ties="half-even")
 LEADING_ONE, MOST_SHIFT = 2 ** MULTIPLIER.bits, 128
 
 ADDRESSES = {"nn": 0x50000000, "coefficients": 0x40000000, "input": 0x60000000, "output": 0x70000000}
@@ -112,8 +113,8 @@ def _asked_for(habits: set[str], where: Mapping[str, int]) -> None:
 def _unsigned(layer: Conv2D, x: np.ndarray | None) -> tuple[Conv2D, np.ndarray | None]:
     """int8 tensors and their zero points moved up by 128, as the driver stores them."""
     if not isinstance(layer, Conv2D) or layer.dtype != layer.weights.dtype:
-        raise ValueError(f"lower for vivante: got {layer!r} of {getattr(layer, 'dtype', 'no type')}, allowed is a Conv2D "
-                         "of uint8 or int8")
+        raise ValueError(f"lower for vivante: got {layer!r} of {getattr(layer, 'dtype', 'no type')}, allowed is a "
+                         "Conv2D of uint8 or int8")
     if x is not None:
         x = np.asarray(x)
         if x.shape != layer.input_shape or x.dtype != layer.weights.dtype:

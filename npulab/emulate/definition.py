@@ -1,0 +1,50 @@
+"""The slow definitions that the fast paths are tested against: whole windows in int64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from npulab.emulate.engines import clamp_range, parts
+from npulab.layers import Conv2D, FullyConnected, Pool2D, per_channel
+from npulab.quant import Rule, within
+
+
+def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
+    """Accumulators ``(..., H, W, C)`` int64, ``bias + sum (x - input zero) * (w - weight zero)``, unbounded."""
+    weights = layer.weights.astype(np.int64) - layer.weight_q.zero_point
+    shifted = x.astype(np.int64) - layer.input_q.zero_point
+    if isinstance(layer, FullyConnected):
+        return shifted.reshape(-1, weights.shape[1]) @ weights.T + layer.bias
+    return products(windows(layer, shifted), weights, layer.depthwise) + layer.bias
+
+
+def products(every: np.ndarray, weights: np.ndarray, depthwise: bool) -> np.ndarray:
+    """Sums ``(..., O)`` of windows ``(..., C, kernel_h, kernel_w)`` times weights OHWI, depthwise 1HWC."""
+    if not depthwise:
+        return np.einsum("...cij,oijc->...o", every, weights, optimize=True)
+    grouped = weights[0].reshape(*weights.shape[1:3], every.shape[-3], -1)
+    sums = np.einsum("...cij,ijcm->...cm", every, grouped)
+    return sums.reshape(*sums.shape[:-2], -1)
+
+
+def emulate(layer: Conv2D | FullyConnected, x: np.ndarray, rule: str | Rule = "tflite-reference") -> np.ndarray:
+    """Output codes of a quantized layer, every one by the rule's ``exact``."""
+    sums, out = accumulate(layer, x), []
+    scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
+    for by, first, end in parts(rule, layer.op, x.dtype.name, scales, sums.shape[-1]):
+        scale = layer.weight_q.scale[first:end] if isinstance(layer.weight_q.scale, tuple) else layer.weight_q.scale
+        multiplier, right_shift = by.multiplier(layer.input_q.scale, scale, layer.output_q.scale)
+        out.append(by.exact(within(sums[..., first:end], by), multiplier, right_shift, layer.output_q.zero_point))
+    return np.clip(np.concatenate(out, -1), *clamp_range(layer, x.dtype, rule)).astype(x.dtype)
+
+
+def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarray:
+    """Windows ``(..., out_h, out_w, C, kernel_h, kernel_w)`` of an input ``(..., H, W, C)`` bordered with a value."""
+    rows, columns = layer.pads
+    padded = np.pad(x, [(0, 0)] * (x.ndim - 3) + [rows, columns, (0, 0)], constant_values=border)
+    (kernel_h, kernel_w), (dilation_h, dilation_w) = layer.kernel, layer.dilation
+    span = (kernel_h - 1) * dilation_h + 1, (kernel_w - 1) * dilation_w + 1
+    every = np.lib.stride_tricks.sliding_window_view(padded, span, axis=(-3, -2))
+    return every[..., ::layer.stride[0], ::layer.stride[1], :, ::dilation_h, ::dilation_w]

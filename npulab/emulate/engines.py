@@ -1,0 +1,96 @@
+"""Which rule an inference engine follows, by operator and type."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.quant import RULES, Rule, half_away, rule
+
+
+class Row(NamedTuple):
+    """``engine`` computes ``op`` of input ``type`` by ``rule``; blank fits every one.
+
+    ``tail``: the channels past the last whole ``vector`` of them follow another rule.
+    """
+
+    engine: str
+    op: str
+    type: str
+    scales: str
+    rule: str
+    tail: str = ""
+    vector: int = 1
+
+
+# Measured: ai-edge-litert 2.3.0 (reference, builtin and XNNPACK kernels on x86), tflite-micro 0.dev20261023,
+# onnxruntime 1.31.1, torch 2.13.0; the first row that fits holds.  The letter is the order of scales.
+ENGINES = (
+    Row("tflite-reference", "", "int16", "", "int16x8:D"),
+    Row("tflite-reference", "fully_connected", "", "", "float64-half-away:D"),
+    Row("tflite-reference", "", "int8", "", "gemmlowp:D"),
+    Row("tflite-reference", "", "uint8", "", "gemmlowp:P"),
+    Row("tflite-builtin", "", "int16", "", "int16x8:D"),
+    Row("tflite-builtin", "fully_connected", "", "tensor", "ruy-x86:P"),
+    Row("tflite-builtin", "fully_connected", "", "channel", "ruy-x86:D"),
+    Row("tflite-builtin", "depthwise", "int8", "", "ruy-x86:D", "gemmlowp:D", 8),
+    Row("tflite-builtin", "depthwise", "uint8", "", "gemmlowp:P"),
+    Row("tflite-builtin", "", "int8", "", "ruy-x86:D"),
+    Row("tflite-builtin", "", "uint8", "", "ruy-x86:P"),
+    Row("xnnpack", "", "int16", "", "int16x8:D"),  # not delegated
+    Row("xnnpack", "depthwise", "uint8", "", "gemmlowp:P"),  # not delegated
+    Row("xnnpack", "", "", "", "float32-even:S"),
+    Row("onnxruntime", "", "", "", "float32-even:S"),
+    Row("tflite-micro", "", "int16", "", "int16x8:D"),
+    Row("tflite-micro", "", "", "", "gemmlowp:D"),
+    Row("torch-fbgemm", "", "", "", "float32-even:S"),
+    Row("torch-onednn", "", "", "", "float32-zero-point-first:S"),
+)
+NAMES = tuple(dict.fromkeys(row.engine for row in ENGINES))
+Parts = tuple[tuple[Rule, int, int], ...]
+
+
+def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> Parts:
+    """(rule, first channel, end channel) that a rule's or an engine's name means for an operator.
+
+    ``op`` is "conv", "depthwise" or "fully_connected", ``dtype`` the input's type, ``scales`` "tensor" or
+    "channel".  Raises LookupError for an unknown name, with those that are known.
+
+    >>> [(rule.name, first, end) for rule, first, end in parts("tflite-builtin", "depthwise", "int8", "channel", 20)]
+    [('ruy-x86:D', 0, 16), ('gemmlowp:D', 16, 20)]
+    """
+    if name not in NAMES:
+        if isinstance(name, str) and name not in RULES and name.rpartition(":")[0] not in RULES:
+            raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join((*NAMES, *RULES))}")
+        return ((rule(name), 0, channels),)
+    for row in ENGINES:
+        if row.engine == name and row.op in ("", op) and row.type in ("", dtype) and row.scales in ("", scales):
+            body = channels // row.vector * row.vector if row.tail else channels
+            split = ((rule(row.rule), 0, body), (rule(row.tail or row.rule), body, channels))
+            return tuple(part for part in split if part[1] < part[2])
+    raise LookupError(f"rule: got {name!r}, which has no {op} of {dtype}")
+
+
+# lowest and highest real number by activation
+REAL: dict[str | None, tuple[float | None, float | None]] = {
+    None: (None, None), "relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+
+
+def clamp_range(layer: Any, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[int, int]:
+    """Lowest and highest output code: the type's range, narrowed by the activation.
+
+    A bound is ``zero_point + round(real / scale)``, ties away from zero; XNNPACK adds the zero point in
+    float32 and rounds ties to even.
+    """
+    info = np.iinfo(dtype)
+    scale, zero = np.float32(layer.output_q.scale), layer.output_q.zero_point
+
+    def code(real: float) -> int:
+        if rule == "xnnpack":
+            return int(np.rint(np.float32(real) / scale + np.float32(zero)))
+        return zero + int(half_away(np.float32(real) / scale))
+
+    low, high = REAL[layer.activation]
+    return (int(info.min) if low is None else max(int(info.min), code(low)),
+            int(info.max) if high is None else min(int(info.max), code(high)))

@@ -1,0 +1,103 @@
+"""Convolutions and fully connected layers in whole numbers: accumulators, then a rule, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from npulab.emulate.engines import clamp_range, parts
+from npulab.emulate.sums import Dense, Depthwise, Weights
+from npulab.layers import Conv2D, FullyConnected, per_channel
+from npulab.quant import Requantizer, Rule, Scratch, within
+
+BLOCK = 160_000  # elements worked on at a time: fits the second-level cache, and calls are few
+Group = tuple[int, int]
+
+
+class Sums:
+    """Accumulators of a layer; images are ``(N, H, W, C)``, fully connected rows ``(1, N, 1, I)``."""
+
+    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool) -> None:
+        self.layer = layer
+        self.work: Dense | Depthwise = Depthwise(layer, dtype) if isinstance(layer, Conv2D) and layer.depthwise \
+            else Dense(layer, dtype, keep)
+
+    def blocks(self, images: np.ndarray, out_shape: tuple[int, ...], scratch: Scratch,
+               ) -> Iterator[tuple[int, Group, Group, Weights, np.ndarray]]:
+        """(image, channels, output rows, weights, accumulators ``(positions, channels)``), float and exact.
+
+        The accumulators are overwritten by the next block.
+        """
+        _, height, width, channels = out_shape
+        step = max(1, BLOCK // (width * max(channels, self.work.width)))
+        for number, image in enumerate(images):
+            codes = self.work.codes.of(image)
+            for group in self.work.groups:
+                ready = self.work.weights(group)
+                for first in range(0, height, step):
+                    rows = first, min(first + step, height)
+                    sums = self.work.sums(ready, codes, rows, scratch)
+                    yield number, group, rows, ready, _biased(sums, ready, scratch)
+
+
+class Quantized:
+    """A quantized layer, its input type and a rule, made ready to run."""
+
+    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, rule: str | Rule, keep: bool) -> None:
+        scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
+        channels = layer.output_shape[-1]
+        self.parts = parts(rule, layer.op, dtype.name, scales, channels)
+        self.register = self.parts[0][0]
+        formed = self.register.multiplier(layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale)
+        self.multiplier, self.right_shift = (np.broadcast_to(one, (channels,)) for one in formed)
+        self.zero_point = layer.output_q.zero_point
+        self.low, self.high = clamp_range(layer, dtype, rule)
+        self.sums = Sums(layer, dtype, keep)
+        self._made: dict[tuple[Group, int], Requantizer] = {}
+
+    def run(self, images: np.ndarray, out: np.ndarray, scratch: Scratch) -> None:
+        """Write the output codes ``(N, H, W, C)`` of images ``(N, H, W, C)``."""
+        width, channels = out.shape[2:]
+        left: dict[Group, list[tuple[np.ndarray, np.ndarray]]] = {group: [] for group in self.sums.work.groups}
+        rows = out.reshape(-1, channels)
+        for number, group, (first, end), ready, sums in self.sums.blocks(images, out.shape, scratch):
+            if ready.most > self.register.accumulators[1]:
+                sums = within(sums.astype(np.int64), self.register, group[0]).astype(np.float64)
+            start = (number * out.shape[1] + first) * width
+            into, run = rows[start:start + len(sums), slice(*group)], group[1] - group[0]
+            if run == channels:  # long rows are quicker; a share of the channels has none
+                into, run = into.reshape(end - first, -1), width * channels
+            at, near = self._requantizer(group, run)(sums.reshape(-1, run), into, scratch)
+            left[group].append((at + start * (group[1] - group[0]), near))
+        for group, found in left.items():  # once a layer: asking has a price, whatever the number
+            at, near = (np.concatenate(one) for one in zip(*found, strict=True))
+            if at.size:
+                self._requantizer(group, group[1] - group[0]).redo(at, near, rows[:, slice(*group)])
+
+    def _requantizer(self, group: Group, run: int) -> Requantizer:
+        """The rule ready for rows of ``run`` accumulators of these channels."""
+        if (group, run) not in self._made:
+            first, end = group
+            mine = tuple((by, max(a, first) - first, min(b, end) - first)
+                         for by, a, b in self.parts if a < end and b > first)
+            self._made[group, run] = Requantizer(
+                mine, np.ascontiguousarray(self.multiplier[first:end]),
+                np.ascontiguousarray(self.right_shift[first:end]),
+                self.zero_point, self.low, self.high, run // (end - first))
+        return self._made[group, run]
+
+
+def accumulate(layer: Conv2D | FullyConnected, images: np.ndarray, out: np.ndarray) -> None:
+    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``."""
+    channels = out.shape[-1]
+    for number, group, rows, _, sums in Sums(layer, images.dtype, keep=False).blocks(images, out.shape, Scratch()):
+        out[number, slice(*rows)].reshape(-1, channels)[:, slice(*group)] = sums
+
+
+def _biased(sums: np.ndarray, ready: Weights, scratch: Scratch) -> np.ndarray:
+    if ready.single or sums.dtype == np.float64:
+        rows = sums.reshape(-1, len(ready.bias_row) if ready.single else len(ready.bias))
+        rows += ready.bias_row if ready.single else ready.bias
+        return sums
+    return np.add(sums, ready.bias, out=scratch.take("biased", sums.shape, np.float64))
