@@ -1,0 +1,18 @@
+"""TensorFlow Lite models: layers written as ``.tflite`` files, files read back as layers, sweeps of them.
+
+``facts`` are the format's numbers, ``file`` the bytes, ``write`` and ``read`` what layers are made into and
+found from, ``sweeps`` many models for a board.
+
+TensorFlow Lite has no minimum pooling and no float16 arithmetic.  Here a minimum is the complement of the
+maximum of complements, and a float16 layer computes in float32 between a DEQUANTIZE and a CAST, rounding
+once.  Some layers can be written that LiteRT does not load: uint8 weights with a scale per channel, input
+and weights of different 8-bit types.  Other runtimes take them, so they are not refused.
+"""
+
+from npulab.models.file import Graph, Operator, Tensor
+from npulab.models.read import Model, read_model
+from npulab.models.sweeps import Sweep, random_input, random_layer, sweep, write_sweep
+from npulab.models.write import single_op_model, write_model
+
+__all__ = ["Graph", "Model", "Operator", "Sweep", "Tensor", "random_input", "random_layer", "read_model",
+           "single_op_model", "sweep", "write_model", "write_sweep"]

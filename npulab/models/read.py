@@ -1,0 +1,280 @@
+"""Graphs read back as layers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.layers import QUANTIZED, UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads
+from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
+from npulab.models.file import Graph, Operator, numbered, unpack
+from npulab.models.write import ONE_ELEMENT, lowest
+from npulab.quant import QuantParams
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D", "ADD")
+
+
+def read_model(data: bytes | str | os.PathLike[str]) -> Model:
+    """The model in the bytes of a ``.tflite`` file, or in the file of a path.
+
+    Needs no package.  Raises ValueError (what, got, allowed, where) for bytes that are no model, a broken one,
+    or several graphs; FileNotFoundError.
+    """
+    if isinstance(data, bytes):
+        return Model(**vars(unpack(data)))
+    try:
+        return read_model(Path(data).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{data}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Model(Graph):
+    """A graph with the layers that are in it."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers, in the order they run; scales are float32, as the file holds them.
+
+        Explicit padding that "same" or "valid" would give reads back by that name.  Raises ValueError naming
+        the operator that is part of no layer, and why.
+        """
+        found, problems = self._found
+        for problem in problems.values():
+            raise ValueError(problem)
+        return tuple(one.layer for one in found)
+
+    def network(self) -> Network:
+        """The layers and where each takes its input from.
+
+        Raises as ``layers``; ValueError too where the model has not one input and the last layer's output.
+        """
+        layers, found = self.layers, self._found[0]
+        given = {self.inputs[0]: -1} if len(self.inputs) == 1 else {}
+        given |= {one.output: number for number, one in enumerate(found)}
+        if len(self.inputs) != 1 or not found or self.outputs != (found[-1].output,):
+            raise ValueError(f"model: got inputs {list(self.inputs)} and outputs {list(self.outputs)}, allowed is one "
+                             "of each, the output that of the last layer")
+        for tensor in itertools.chain(*(one.sources for one in found)):
+            if tensor not in given:
+                raise ValueError(f"{self.tensors[tensor].name}: is given by no layer, allowed is the model's input or "
+                                 "what a layer gives")
+        return Network(layers, tuple(tuple(given[tensor] for tensor in one.sources) for one in found))
+
+    @property
+    def parameters(self) -> pd.DataFrame:
+        """One row per layer, by its main operator, and one per operator that is part of none."""
+        import pandas as pd
+
+        found, problems = self._found
+        rows: dict[int, dict[str, Any]] = {one.number: one.layer.parameters for one in found}
+        rows |= {number: {} for number in problems}
+        return pd.DataFrame([{"index": number, "name": self.operators[number].name, **rows[number]}
+                             for number in sorted(rows)])
+
+    def __repr__(self) -> str:
+        return f"Model({len(self.operators)} operators, {len(self.tensors)} tensors, {len(self.buffers)} buffers)"
+
+    @cached_property
+    def _found(self) -> tuple[list[_Found], dict[int, str]]:
+        return _find(self)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A layer, the number of its main operator, the tensors it takes and the one it gives."""
+
+    layer: Layer
+    number: int
+    sources: tuple[int, ...]
+    output: int
+
+
+def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
+    """The layers of a graph, and by number what is wrong with the operators that are part of none."""
+    found: list[_Found] = []
+    taken: set[int] = set()
+    problems: dict[int, str] = {}
+    makers = {tensor: i for i, one in enumerate(graph.operators) for tensor in one.outputs}
+    uses = Counter(tensor for one in graph.operators for tensor in one.inputs)
+    users = {tensor: i for i, one in enumerate(graph.operators) for tensor in one.inputs if uses[tensor] == 1}
+    for number, one in enumerate(graph.operators):
+        if number in taken or one.name not in MAIN:
+            continue
+        part = _Part(graph, makers, users, number)
+        try:
+            found.append(part.read())
+            taken |= part.taken
+        except ValueError as error:
+            problems[number] = f"operator {number}, {one.name}: {error}"
+    for number in set(range(len(graph.operators))) - taken - set(problems):
+        problems[number] = (f"operator {number}, {graph.operators[number].name}: is part of no layer, allowed are "
+                            f"{', '.join(MAIN)} and what single_op_model puts around them")
+    return found, dict(sorted(problems.items()))
+
+
+class _Part:
+    """The operators of one layer: the main one, and those beside it that are taken with it."""
+
+    def __init__(self, graph: Graph, makers: Mapping[int, int], users: Mapping[int, int], number: int) -> None:
+        self.graph, self.makers, self.users, self.number = graph, makers, users, number
+        self.one, self.options, self.taken = graph.operators[number], graph.operators[number].options, {number}
+
+    def read(self) -> _Found:
+        """The layer.  Raises ValueError where its parts do not go together."""
+        name, output, activation = self.one.name, _at(self.one.outputs, 0), _activation(self.options)
+        if name == "ADD":
+            sources = [self.narrow(_at(self.one.inputs, place)) for place in (0, 1)]
+            layer: Layer = Add(self.shape(sources[0]), other_q=self.q(sources[1]),
+                               **self.common(sources[0], output, activation))
+        elif name == "FULLY_CONNECTED":
+            if self.options["weights_format"] or self.options["asymmetric_quantize_inputs"]:
+                raise ValueError(f"options: got {self.options}, allowed are plain weights and symmetric inputs")
+            sources = [self.narrow(_at(self.one.inputs, 0))]
+            layer = FullyConnected(**self.constants(0), **self.common(sources[0], output, activation))
+        elif name in POOLS.values():
+            x, border = self.border("PADV2")
+            kind = "average" if name == POOLS["average"] else "max"
+            turned = self.beside(self.makers, x, "NEG", "BITWISE_XOR")
+            if turned:
+                back = self.beside(self.users, output, turned.name)
+                if back is None or activation or kind == "average":
+                    raise ValueError(f"input: got what {turned.name} gives, allowed where a maximum without activation "
+                                     "goes into another")
+                kind, x, (output, activation) = "min", turned.inputs[0], self.activated(back.outputs[0])
+            sources, kernel = [self.narrow(x)], (self.options["kernel_h"], self.options["kernel_w"])
+            layer = Pool2D(kind, kernel, **self.window(sources[0], border, kernel),
+                           **self.common(sources[0], output, activation))
+        else:
+            x, border = self.border("PAD")
+            sources, depthwise = [self.narrow(x)], name == "DEPTHWISE_CONV_2D"
+            constants = self.constants(3 if depthwise else 0)
+            dilation = self.options["dilation_h"], self.options["dilation_w"]
+            layer = Conv2D(**constants, **self.window(sources[0], border, constants["weights"].shape[1:3], dilation),
+                           dilation=dilation, depthwise=depthwise, **self.common(sources[0], output, activation))
+        if layer.dtype == "float16":
+            cast = self.beside(self.users, output, "CAST")
+            output = cast.outputs[0] if cast else output
+        self.check(layer, sources, output)
+        return _Found(layer, self.number, tuple(sources), output)
+
+    def beside(self, near: Mapping[int, int], tensor: int, *names: str) -> Operator | None:
+        """The operator that makes or uses a tensor, where it is of these names; it is taken."""
+        number = near.get(tensor, self.number)
+        one = self.graph.operators[number]
+        if number == self.number or one.name not in names:
+            return None
+        _at(one.inputs, 0), _at(one.outputs, 0)
+        if one.name == "BITWISE_XOR" and np.any(np.invert(self.graph.data(_at(one.inputs, 1)))):
+            return None
+        self.taken.add(number)
+        return one
+
+    def narrow(self, tensor: int) -> int:
+        """The float16 tensor that a tensor was made from, or the tensor itself."""
+        made = self.graph.operators[self.makers.get(tensor, self.number)]
+        if made.name == "DEQUANTIZE" and self.graph.tensors[_at(made.inputs, 0)].dtype == "float16":
+            self.taken.add(self.makers[tensor])
+            return made.inputs[0]
+        return tensor
+
+    def shape(self, tensor: int) -> tuple[int, ...]:
+        """The shape of a tensor without the batch."""
+        return self.graph.tensors[tensor].shape[1:]
+
+    def q(self, tensor: int, axis: int = -1) -> QuantParams:
+        """Scale and zero point of a tensor; ``axis`` is where it may have a scale per channel."""
+        one = self.graph.tensors[tensor]
+        if not one.scale or one.dtype not in QUANTIZED:
+            return UNIT
+        zeros = set(one.zero_point) or {0}
+        if len(zeros) != 1 or (len(one.scale) > 1 and one.axis != axis):
+            raise ValueError(f"{one.name}: got {len(one.scale)} scales on axis {one.axis} and {len(zeros)} zero points"
+                             f", allowed is one of each{f' or scales on axis {axis}' * (axis >= 0)}")
+        return QuantParams(one.scale if len(one.scale) > 1 else one.scale[0], zeros.pop())
+
+    def common(self, source: int, output: int, activation: str | None) -> dict[str, Any]:
+        """What every layer has."""
+        return {"activation": activation, "input_q": self.q(source), "output_q": self.q(output),
+                "dtype": self.graph.tensors[source].dtype}
+
+    def constants(self, axis: int) -> dict[str, Any]:
+        """Weights, their quantization and the bias, zeros where there is none."""
+        number = self.narrow(_at(self.one.inputs, 1))
+        weights = self.graph.data(number)
+        if len(self.one.inputs) > 2 and self.one.inputs[2] >= 0:
+            bias = self.graph.data(self.narrow(self.one.inputs[2]))
+        else:
+            bias = np.zeros(weights.shape[axis:][:1], int)
+        q = self.q(number, axis)
+        if bias.dtype == np.float32 and self.one.name == "DEPTHWISE_CONV_2D" and len(set(np.ravel(q.scale))) == 1:
+            q = QuantParams(float(np.ravel(q.scale)[0]), q.zero_point)  # one scale is written for each channel
+        return {"weights": weights, "bias": bias, "weight_q": q}
+
+    def border(self, name: str) -> tuple[int, np.ndarray]:
+        """The input before the operator of this name pads it, and the ``(2, 2)`` that it adds."""
+        x = _at(self.one.inputs, 0)
+        made = self.beside(self.makers, x, name)
+        if made is None:
+            return x, np.zeros((2, 2), int)
+        sides, least = self.graph.data(_at(made.inputs, 1)), lowest(self.graph.tensors[x].dtype)
+        if name == "PADV2" and self.graph.data(_at(made.inputs, 2)).ravel().tolist() != [least]:
+            raise ValueError(f"{name}: got another border, allowed is {least}, which no maximum takes")
+        if sides.shape != (4, 2) or np.any(sides < 0) or np.any(sides[[0, 3]]):
+            raise ValueError(f"{name}: got {sides.tolist()}, allowed are rows and columns, none negative")
+        return made.inputs[0], sides[1:3].astype(int)
+
+    def window(self, source: int, border: np.ndarray, kernel: Any, dilation: Any = (1, 1)) -> dict[str, Any]:
+        """Input shape, stride and padding."""
+        shape, stride = self.shape(source), (self.options["stride_h"], self.options["stride_w"])
+        padding: Any = numbered(PADDINGS, self.options["padding"])
+        if np.any(border) and padding in PADDINGS and min(stride) > 0:
+            padded = tuple(size + int(sum(sides)) for size, sides in zip(shape, border, strict=False))
+            padding = tuple(map(tuple, (border + np.array(pads(padding, padded, kernel, stride, dilation))).tolist()))
+        return {"input_shape": shape, "stride": stride, "padding": padding}
+
+    def activated(self, tensor: int) -> tuple[int, str | None]:
+        """The tensor behind a maximum of one element, which is there for its activation, and that activation."""
+        number = self.users.get(tensor, self.number)
+        one = self.graph.operators[number]
+        if one.name != "MAX_POOL_2D" or any(one.options[name] != value for name, value in ONE_ELEMENT.items()) \
+                or not one.options["activation"]:
+            return tensor, None
+        self.taken.add(number)
+        return _at(one.outputs, 0), _activation(one.options)
+
+    def check(self, layer: Layer, sources: Sequence[int], output: int) -> None:
+        """Raises ValueError where tensors have other shapes or types than the layer takes and gives."""
+        batch = self.graph.tensors[sources[0]].shape[:1]
+        for tensor, shape in (*((source, layer.input_shape) for source in sources), (output, layer.output_shape)):
+            one = self.graph.tensors[tensor]
+            fits = one.shape == (*batch, *shape) or (
+                isinstance(layer, FullyConnected) and math.prod(one.shape) % math.prod(shape) == 0)
+            if not fits or one.dtype != layer.dtype:
+                raise ValueError(f"{one.name}: got {list(one.shape)} {one.dtype}, allowed is {[*batch, *shape]} "
+                                 f"{layer.dtype}")
+
+
+def _at(tensors: Sequence[int], place: int) -> int:
+    if place >= len(tensors) or tensors[place] < 0:
+        raise ValueError(f"tensors: got {list(tensors)}, allowed is one at place {place}")
+    return tensors[place]
+
+
+def _activation(options: Mapping[str, Any]) -> str | None:
+    if not 0 <= options["activation"] < len(FUSED):
+        raise ValueError(f"activation: got {numbered(ACTIVATIONS, options['activation'])}, allowed is one of "
+                         f"{', '.join(ACTIVATIONS[:len(FUSED)])}")
+    return FUSED[options["activation"]]

@@ -1,0 +1,241 @@
+"""Sweeps: many single-operator models from a grid of parameters, with inputs and expected outputs."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.emulate import emulate
+from npulab.layers import ACTIVATIONS, POOLS, QUANTIZED, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
+from npulab.models.write import single_op_model
+from npulab.quant import QuantParams, Rule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# what a point of a grid may say, and what it is where the grid does not say it
+DEFAULTS: dict[str, Any] = {
+    "op": "conv2d", "input_h": 8, "input_w": 8, "input_channels": 4, "output_channels": None, "kernel_h": 3,
+    "kernel_w": 3, "stride_h": 1, "stride_w": 1, "dilation_h": 1, "dilation_w": 1, "padding": "same",
+    "depthwise": False, "activation": None, "dtype": "int8", "weights": None, "per_channel": False}
+BOTH = {"input": ("input_h", "input_w"), "kernel": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w"),
+        "dilation": ("dilation_h", "dilation_w")}
+ALLOWED: dict[str, tuple[Any, ...]] = {
+    "op": ("conv2d", "fully_connected", *(f"{kind}_pool" for kind in POOLS), "add"), "activation": ACTIVATIONS,
+    "dtype": (*QUANTIZED, "float16", "float32"), "weights": (None, "int8", "uint8", "float16"),
+    "depthwise": (False, True), "per_channel": (False, True)}
+WEIGHTS = {"int16": "int8", "float32": "int8"}  # weights of the usual type, where it is not the input's
+PARAMETERS = "parameters.csv"
+Make = Callable[[Mapping[str, Any], np.random.Generator], Layer]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Points of a grid with their layers and models, and those that cannot be, with the reason."""
+
+    points: tuple[Mapping[str, Any], ...]
+    layers: tuple[Layer, ...]
+    models: tuple[bytes, ...]
+    skipped: tuple[tuple[Mapping[str, Any], str], ...] = ()
+    seed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __repr__(self) -> str:
+        return f"Sweep({len(self)} models, {len(self.skipped)} points skipped)"
+
+    @property
+    def parameters(self) -> pd.DataFrame:
+        """One row per model: the layer's parameters."""
+        import pandas as pd
+
+        return pd.DataFrame([layer.parameters for layer in self.layers])
+
+    def inputs(self, number: int) -> tuple[np.ndarray, ...]:
+        """The input of a model, the same each time; two of an ``Add``."""
+        return random_input(self.layers[number], np.random.default_rng([self.seed, number, 1]))
+
+
+def sweep(grid: Mapping[str, Iterable[Any]], make: Make | None = None, seed: int = 0) -> Sweep:
+    """A model for each point of a grid: every combination of the values under its names.
+
+    Names are those of ``DEFAULTS``; ``input``, ``kernel``, ``stride`` and ``dilation`` set both axes.
+    ``make(point, random)`` gives the layer of a point, ``random_layer`` where it is left out.  A point that
+    no layer or file can state is skipped.  Raises ValueError for an unknown name or value.
+    """
+    grid = {name: list(values) for name, values in grid.items()}
+    for name, values in grid.items():
+        if name not in DEFAULTS and name not in BOTH:
+            raise ValueError(f"grid: got {name!r}, allowed are {', '.join((*DEFAULTS, *BOTH))}")
+        for value in values:
+            _allowed(name, value)
+    points: list[Mapping[str, Any]] = []
+    layers, models, skipped = [], [], []
+    for values in itertools.product(*grid.values()):
+        given = dict(zip(grid, values, strict=True))
+        point = DEFAULTS | {axis: value for name, value in given.items() for axis in BOTH.get(name, (name,))}
+        try:
+            layer = (make or random_layer)(point, np.random.default_rng([seed, len(points)]))
+            models.append(single_op_model(layer))
+        except ValueError as error:
+            skipped.append((given, str(error)))
+        else:
+            points.append(given)
+            layers.append(layer)
+    return Sweep(tuple(points), tuple(layers), tuple(models), tuple(skipped), seed)
+
+
+def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Iterable[Any]],
+                rule: str | Rule = "tflite-reference", seed: int = 0, make: Make | None = None) -> Sweep:
+    """Write a sweep for a board, whole or not at all: models, inputs and expected outputs as raw bytes.
+
+    ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``), ``000-expected.bin``, ... and
+    ``parameters.csv``, one row per model with the files' sha256 and the rule of the expected outputs.  Raises
+    FileExistsError where the folder exists; ValueError as ``sweep``, and where no point of the grid can be.
+    """
+    import pandas as pd
+    from tqdm.auto import tqdm
+
+    folder = Path(folder)
+    if folder.exists():
+        raise FileExistsError(f"{folder}: is there already")
+    made = sweep(grid, make, seed)
+    if not made:
+        raise ValueError(f"grid: got {len(made.skipped)} points, none of which can be: "
+                         f"{made.skipped[0][1] if made.skipped else 'a name has no values'}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".npulab-", dir=folder.parent))
+    digits = max(3, len(str(len(made) - 1)))
+    try:
+        rows = []
+        for number, layer in enumerate(tqdm(made.layers, desc=folder.name, unit="model", disable=None)):
+            inputs = made.inputs(number)
+            expected = emulate(layer, inputs if isinstance(layer, Add) else inputs[0], rule)
+            row: dict[str, Any] = {"rule": rule if isinstance(rule, str) else rule.name}
+            tensors = {**dict(zip(("input", "other"), inputs, strict=False)), "expected": expected}
+            raws = {name: data.astype(data.dtype.newbyteorder("<")).tobytes() for name, data in tensors.items()}
+            for name, raw in {"model": made.models[number], **raws}.items():
+                file = f"{number:0{digits}}.tflite" if name == "model" else f"{number:0{digits}}-{name}.bin"
+                (scratch / file).write_bytes(raw)
+                row |= {name: file, f"{name}_sha256": hashlib.sha256(raw).hexdigest()}
+            rows.append(row | layer.parameters)
+        pd.DataFrame(rows).to_csv(scratch / PARAMETERS, index=False, lineterminator="\n")
+        scratch.chmod(0o755)
+        scratch.rename(folder)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return made
+
+
+def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer:
+    """A layer of a point, whose outputs spread over their range for a ``random_input``.
+
+    Raises ValueError where there is none, as for a kernel larger than the input.
+    """
+    op, dtype, activation = point["op"], point["dtype"], point["activation"]
+    shape = point["input_h"], point["input_w"], point["input_channels"]
+    window = {"stride": (point["stride_h"], point["stride_w"]), "padding": point["padding"]}
+    kernel = point["kernel_h"], point["kernel_w"]
+    output_q = _output_q(dtype, activation, random)
+    if op == "add":
+        if dtype not in QUANTIZED:
+            return Add(shape, activation, dtype=dtype)
+        # each input alone spans most of the output
+        input_q, other_q = (QuantParams(_scale(output_q) * random.uniform(0.4, 0.9), _zero(dtype, random))
+                            for _ in range(2))
+        return Add(shape, activation, input_q, other_q, output_q, dtype)
+    if op.endswith("_pool"):
+        return Pool2D(op.removesuffix("_pool"), kernel, shape, **window, activation=activation, input_q=output_q,
+                      dtype=dtype)
+    outputs = point["output_channels"] or (shape[2] if point["depthwise"] else 8)
+    weights_type = point["weights"] or WEIGHTS.get(dtype, dtype)
+    if op == "fully_connected":
+        weights = _numbers(weights_type, (outputs, shape[2]), random)
+    elif point["depthwise"]:
+        weights = _numbers(weights_type, (1, *kernel, outputs), random)
+    else:
+        weights = _numbers(weights_type, (outputs, *kernel, shape[2]), random)
+    terms = weights.size // outputs
+    bias: Any = random.integers(-64, 65, outputs) / 64
+    input_q, weight_q = UNIT, UNIT
+    scales: Any = random.uniform(0.7, 1.3, outputs) if point["per_channel"] else random.uniform(0.7, 1.3)
+    if dtype in QUANTIZED:
+        zero = 0 if weights_type == "int8" else int(random.integers(100, 156))
+        input_q = QuantParams(random.uniform(0.01, 0.1), _zero(dtype, random))
+        # sums of products have about this deviation; a fifth of the range makes a few outputs saturate
+        deviation = _deviation(dtype, input_q.zero_point) * _deviation(weights_type, zero) * terms ** 0.5
+        bias = random.integers(-int(deviation) - 1, int(deviation) + 2, outputs)
+        fifth = _scale(output_q) * (np.iinfo(dtype).max - np.iinfo(dtype).min) / 5
+        weight_q = QuantParams(scales * fifth / deviation / _scale(input_q), zero)
+    elif dtype == "float32":
+        weight_q = QuantParams(scales / 64 / terms ** 0.5)
+    common = {"activation": activation, "input_q": input_q, "weight_q": weight_q, "output_q": output_q, "dtype": dtype}
+    if op == "fully_connected":
+        return FullyConnected(weights, bias, **common)
+    return Conv2D(weights, bias, shape, **window, dilation=(point["dilation_h"], point["dilation_w"]),
+                  depthwise=point["depthwise"], **common)
+
+
+def random_input(layer: Layer, random: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """An input of a layer, two of an ``Add``, each with a batch of one.
+
+    Numbers of 16 bits are eighths, so that a sum is the same in any order.
+    """
+    return tuple(_numbers(layer.dtype, (1, *layer.input_shape), random) for _ in range(1 + isinstance(layer, Add)))
+
+
+def _allowed(name: str, value: Any) -> None:
+    if name in ALLOWED:
+        if not any(value == one and type(value) is type(one) for one in ALLOWED[name]):
+            raise ValueError(f"grid: got {name} {value!r}, allowed is one of {', '.join(map(str, ALLOWED[name]))}")
+    elif name != "padding" and (not isinstance(value, int | np.integer) or value < 1):
+        raise ValueError(f"grid: got {name} {value!r}, allowed is a whole number of at least 1")
+
+
+def _scale(q: QuantParams) -> float:
+    assert isinstance(q.scale, float)
+    return q.scale
+
+
+def _numbers(dtype: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    if dtype in QUANTIZED:
+        info = np.iinfo(dtype)
+        return random.integers(info.min, info.max + 1, shape).astype(dtype)
+    if dtype == "float16":
+        return (random.integers(-16, 17, shape) / 8).astype(dtype)
+    return random.standard_normal(shape).astype(dtype)
+
+
+def _zero(dtype: str, random: np.random.Generator) -> int:
+    if dtype not in ("int8", "uint8"):
+        return 0
+    return int(random.integers(-40, 41)) + 128 * (dtype == "uint8")
+
+
+def _deviation(dtype: str, zero: int) -> float:
+    """Of all codes of a type, from a zero point."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return float(np.hypot((high - low) / 12 ** 0.5, (high + low) / 2 - zero))
+
+
+def _output_q(dtype: str, activation: str | None, random: np.random.Generator) -> QuantParams:
+    """A quantization in which the activation's range is most of the type's."""
+    if dtype not in QUANTIZED:
+        return QuantParams(1.0)
+    codes = np.iinfo(dtype).max - np.iinfo(dtype).min
+    span = {"relu6": 7.0, "relu_n1_to_1": 2.5}.get(activation or "", 10.0) * random.uniform(0.9, 1.1)
+    zero = _zero(dtype, random)
+    if activation in ("relu", "relu6") and dtype != "int16":
+        zero = int(np.iinfo(dtype).min) + int(random.integers(0, 12))
+    return QuantParams(span / codes * (2 if dtype == "int16" else 1), zero)

@@ -1,0 +1,199 @@
+"""Layers made into graphs, with the operators that TensorFlow Lite needs around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from npulab.layers import QUANTIZED, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads, per_channel
+from npulab.models.facts import FUSED, PADDINGS, POOLS, REVISIONS, TYPES
+from npulab.models.file import Graph, Operator, Tensor, pack
+from npulab.quant import QuantParams
+
+ONE_ELEMENT = {"padding": 1, "stride_w": 1, "stride_h": 1, "kernel_w": 1, "kernel_h": 1}
+
+
+def single_op_model(layer: Layer, batch: int = 1) -> bytes:
+    """The bytes of a ``.tflite`` file that holds one layer; the same layer gives the same bytes.
+
+    Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  Raises ValueError naming the parameter that
+    the format cannot state; ModuleNotFoundError naming the extra where flatbuffers is missing.
+    """
+    return pack(_graph([layer], [(-1, -2) if isinstance(layer, Add) else (-1,)], batch))
+
+
+def write_model(network: Network, batch: int = 1) -> bytes:
+    """The bytes of a ``.tflite`` file that holds a network of one input, whose last layer gives the output.
+
+    Raises as ``single_op_model``.
+    """
+    return pack(_graph(network.layers, network.inputs, batch))
+
+
+def lowest(dtype: str) -> float:
+    """What leaves a maximum as it is."""
+    return float(np.iinfo(dtype).min) if dtype in QUANTIZED else -np.inf
+
+
+def _graph(layers: Sequence[Layer], inputs: Sequence[Sequence[int]], batch: int) -> Graph:
+    """The graph of layers; a source of -1 is its first input, -2 its second."""
+    draft, given = _Draft(), {}
+    for layer, sources in zip(layers, inputs, strict=True):
+        for place, source in enumerate(sources):
+            if source < 0 and source not in given:
+                q = layer.other_q if isinstance(layer, Add) and place else layer.input_q
+                given[source] = draft.tensor({-1: "input", -2: "other"}[source], (batch, *layer.input_shape),
+                                             layer.dtype, _stored(layer, q))
+    starts = tuple(given.values())
+    for number, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
+        draft.prefix = f"{number}/" if len(layers) > 1 else ""
+        last = given[number] = _layer(draft, layer, [given[source] for source in sources], batch)
+        draft.tensors[last] = replace(draft.tensors[last], name=f"{draft.prefix}output")
+    return Graph(tuple(draft.tensors), tuple(draft.operators), tuple(draft.buffers), starts, (last,))
+
+
+class _Draft:
+    """A graph as it grows."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.operators: list[Operator] = []
+        self.buffers = [b""]
+        self.prefix = ""
+
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: str, q: QuantParams | None = None) -> int:
+        self.tensors.append(Tensor(self.prefix + name, shape, dtype, **_quantization(name, q)))
+        return len(self.tensors) - 1
+
+    def constant(self, name: str, values: np.ndarray, q: QuantParams | None = None, axis: int = 0) -> int:
+        self.buffers.append(values.astype(values.dtype.newbyteorder("<")).tobytes())
+        number = self.tensor(name, values.shape, values.dtype.name, q)
+        self.tensors[number] = replace(self.tensors[number], buffer=len(self.buffers) - 1, axis=axis)
+        return number
+
+    def step(self, name: str, inputs: Sequence[int], options: Mapping[str, int] | None = None, hybrid: str = "",
+             **changes: Any) -> int:
+        """An operator and the tensor it gives: like the first input, but for the changes."""
+        like = self.tensors[inputs[0]]
+        self.tensors.append(replace(like, **{"name": self.prefix + name.lower(), **changes}))
+        revision = REVISIONS.get(name, {}).get(hybrid or like.dtype, 1)
+        self.operators.append(Operator(name, tuple(inputs), (len(self.tensors) - 1,), dict(options or {}), revision))
+        return len(self.tensors) - 1
+
+
+def _quantization(name: str, q: QuantParams | None) -> dict[str, Any]:
+    """Scale and zero point as a tensor has them."""
+    if q is None:
+        return {}
+    scales = np.atleast_1d(np.asarray(q.scale, np.float32))
+    if np.any((scales == 0) | (scales == np.inf)):
+        raise ValueError(f"{name}: got scale {q.scale}, allowed is what float32 holds")
+    return {"scale": tuple(scales.tolist()), "zero_point": (q.zero_point,) * len(scales)}
+
+
+def _stored(layer: Layer, q: QuantParams | None) -> QuantParams | None:
+    """What is kept of a quantization: nothing where the numbers are real."""
+    return q if layer.dtype in QUANTIZED else None
+
+
+def _layer(draft: _Draft, layer: Layer, sources: list[int], batch: int) -> int:
+    """The tensor that a layer gives."""
+    half = layer.dtype == "float16"
+    if half:
+        sources = [draft.step("DEQUANTIZE", [one], dtype="float32") for one in sources]
+    gives = {"shape": (batch, *layer.output_shape), **_quantization("output_q", _stored(layer, layer.output_q))}
+    activation = {"activation": FUSED.index(layer.activation)}
+    if isinstance(layer, Add):
+        y = draft.step("ADD", sources, {**activation, "pot_scale_int16": False}, **gives)
+    elif isinstance(layer, FullyConnected):
+        y = draft.step("FULLY_CONNECTED", [*sources, *_constants(draft, layer, 0)], activation, _hybrid(layer), **gives)
+    elif isinstance(layer, Pool2D):
+        turned = layer.kind == "min"
+        x = _border(draft, layer, _complement(draft, sources[0]) if turned else sources[0])
+        options = {**_window(layer), "kernel_w": layer.kernel[1], "kernel_h": layer.kernel[0]}
+        y = draft.step(POOLS[layer.kind], [x], {**options, "activation": 0} if turned else {**options, **activation},
+                       **gives)
+        if turned:
+            y = _complement(draft, y)
+        if turned and layer.activation:  # the complement's activation is another: a maximum of one element has ours
+            y = draft.step("MAX_POOL_2D", [y], {**ONE_ELEMENT, **activation})
+    else:
+        x = _border(draft, layer, sources[0])
+        options = {**_window(layer), "dilation_w": layer.dilation[1], "dilation_h": layer.dilation[0], **activation}
+        if layer.depthwise:
+            options["multiplier"] = layer.weights.shape[3] // layer.input_shape[2]
+        y = draft.step("DEPTHWISE_CONV_2D" if layer.depthwise else "CONV_2D",
+                       [x, *_constants(draft, layer, 3 if layer.depthwise else 0)], options, _hybrid(layer), **gives)
+    if half:
+        y = draft.step("CAST", [y], {"from": TYPES.index("float32"), "to": TYPES.index("float16")}, dtype="float16")
+    return y
+
+
+def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list[int]:
+    """Weights and bias; ``axis`` is that of the weights' output channels."""
+    if layer.dtype == "float16":
+        return [draft.step("DEQUANTIZE", [draft.constant(name, values)], buffer=0, dtype="float32")
+                for name, values in (("weights", layer.weights), ("bias", layer.bias))]
+    if layer.weights.dtype == np.int8 and layer.weight_q.zero_point:  # LiteRT takes it for 0 and says nothing
+        raise ValueError(f"weight_q: got zero point {layer.weight_q.zero_point}, allowed in a .tflite is 0 with int8 "
+                         "weights")
+    weight_q = layer.weight_q
+    if layer.op == "depthwise" and layer.dtype == "float32":  # LiteRT wants a scale for each channel
+        weight_q = QuantParams(np.broadcast_to(weight_q.scale, layer.weights.shape[3:]).tolist())
+    scales = np.float32(_one(layer.input_q)) * np.asarray(weight_q.scale, np.float32)
+    return [draft.constant("weights", layer.weights, weight_q, axis),
+            draft.constant("bias", layer.bias, _stored(layer, QuantParams(scales.tolist())))]
+
+
+def _hybrid(layer: Conv2D | FullyConnected) -> str:
+    if layer.dtype != "float32":
+        return ""
+    return "hybrid channels" if per_channel(layer.weight_q.scale) or layer.op == "depthwise" else "hybrid"
+
+
+def _named(layer: Conv2D | Pool2D) -> str | None:
+    """The padding's name, also where numbers say the same; None where no name does."""
+    if layer.padding in PADDINGS:
+        return layer.padding
+    return next((name for name in ("valid", "same") if layer.pads == pads(
+        name, layer.input_shape, layer.kernel, layer.stride, layer.dilation)), None)
+
+
+def _window(layer: Conv2D | Pool2D) -> dict[str, int]:
+    """Padding and stride; what has its border around it already is "valid"."""
+    padding = PADDINGS.index(_named(layer) or "valid")
+    return {"padding": padding, "stride_w": layer.stride[1], "stride_h": layer.stride[0]}
+
+
+def _border(draft: _Draft, layer: Conv2D | Pool2D, x: int) -> int:
+    """The input with explicit padding around it."""
+    if _named(layer):
+        return x
+    if layer.op == "average_pool":
+        raise ValueError(f'padding: got {layer.padding}, allowed in a .tflite for an average is "same" or "valid": the '
+                         "border that an operator adds would count")
+    like = draft.tensors[x]
+    sides = ((0, 0), *layer.pads, (0, 0))
+    shape = tuple(size + before + after for size, (before, after) in zip(like.shape, sides, strict=True))
+    inputs = [x, draft.constant("pads", np.array(sides, np.int32))]
+    if isinstance(layer, Conv2D):
+        return draft.step("PAD", inputs, shape=shape)
+    fill = draft.constant("fill", np.array([lowest(like.dtype)], like.dtype))
+    draft.tensors[fill] = replace(draft.tensors[fill], scale=like.scale, zero_point=like.zero_point)
+    return draft.step("PADV2", [*inputs, fill], shape=shape)
+
+
+def _complement(draft: _Draft, x: int) -> int:
+    """What orders the other way round: every bit turned, or the sign."""
+    dtype = draft.tensors[x].dtype
+    if dtype not in QUANTIZED:
+        return draft.step("NEG", [x])
+    return draft.step("BITWISE_XOR", [x, draft.constant("ones", np.invert(np.zeros(1, dtype)))])
+
+
+def _one(q: QuantParams) -> float:
+    assert isinstance(q.scale, float)
+    return q.scale

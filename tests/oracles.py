@@ -1,0 +1,86 @@
+"""Other people's engines, which say what a model's output is."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+KERNELS = {"reference": "BUILTIN_REF", "builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "auto": "AUTO"}
+
+
+def litert(model: bytes, *inputs: np.ndarray, kernels: str = "reference") -> tuple[np.ndarray, bool]:
+    """Output of a model in LiteRT, and whether a delegate (XNNPACK) took part; one thread.
+
+    ``kernels`` are "reference", "builtin" or "auto".  Raises RuntimeError or ValueError where LiteRT refuses.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+        kind = getattr(OpResolverType, KERNELS[kernels])
+        engine = Interpreter(model_content=model, num_threads=1, experimental_op_resolver_type=kind)
+        engine.allocate_tensors()
+        for place, x in zip(engine.get_input_details(), inputs, strict=True):
+            engine.set_tensor(place["index"], x)
+        engine.invoke()
+        names = [one["op_name"] for one in engine._get_ops_details()]
+    return engine.get_tensor(engine.get_output_details()[0]["index"]).copy(), "DELEGATE" in names
+
+
+def micro(model: bytes, *inputs: np.ndarray) -> np.ndarray:
+    """Output of a model in tflite-micro.  Raises RuntimeError where it refuses."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tflite_micro.python.tflite_micro import runtime
+    engine = runtime.Interpreter.from_bytes(model, arena_size=4 * 2 ** 20)
+    for place, x in enumerate(inputs):
+        engine.set_input(x, place)
+    engine.invoke()
+    return engine.get_output(0)
+
+
+def onnx_conv(layer: Any, x: np.ndarray) -> np.ndarray:
+    """Output ``(N, H, W, C)`` of a Conv2D as onnxruntime's QLinearConv has it; no activation."""
+    weights = layer.weights.transpose(3, 0, 1, 2) if layer.depthwise else layer.weights.transpose(0, 3, 1, 2)
+    (top, bottom), (left, right) = layer.pads
+    out = _onnx("QLinearConv", layer, x.transpose(0, 3, 1, 2), weights, layer.bias.astype(np.int32),
+                pads=[top, left, bottom, right], strides=list(layer.stride), dilations=list(layer.dilation),
+                group=layer.input_shape[2] if layer.depthwise else 1)
+    return out.transpose(0, 2, 3, 1)
+
+
+def onnx_matmul(layer: Any, x: np.ndarray) -> np.ndarray:
+    """Output ``(N, O)`` of a FullyConnected as onnxruntime's QLinearMatMul has it; no bias, no activation."""
+    return _onnx("QLinearMatMul", layer, x, layer.weights.T, None)
+
+
+def _onnx(op: str, layer: Any, x: np.ndarray, weights: np.ndarray, bias: np.ndarray | None,
+          **attributes: Any) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import onnxruntime
+        from onnx import TensorProto, helper, numpy_helper
+
+    of_x, of_w = x.dtype, weights.dtype
+    scale = np.asarray(layer.weight_q.scale, np.float32)
+    values = {"x_scale": np.float32(layer.input_q.scale), "x_zero": np.asarray(layer.input_q.zero_point, of_x),
+              "w": np.ascontiguousarray(weights), "w_scale": scale,
+              "w_zero": np.full(scale.shape, layer.weight_q.zero_point, of_w),
+              "y_scale": np.float32(layer.output_q.scale), "y_zero": np.asarray(layer.output_q.zero_point, of_x)}
+    if bias is not None:
+        values["bias"] = bias
+    code = TensorProto.INT8 if of_x == np.int8 else TensorProto.UINT8
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", *values], ["y"], **attributes)], op,
+        [helper.make_tensor_value_info("x", code, x.shape)], [helper.make_tensor_value_info("y", code, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": np.ascontiguousarray(x)})[0]
