@@ -266,7 +266,8 @@ class _File:
             raise ValueError(f"{what}: got {size} bytes at offset {at}, allowed is inside the file of {len(self.data)}")
         self.left -= size
         if self.left < 0:
-            raise ValueError(f"{what}: got shared bytes at offset {at}, allowed in all are {self.most}")
+            raise ValueError(f"{what}: got the same bytes again and again at offset {at}, allowed in all are "
+                             f"{self.most}")
         return self.data[at:at + size]
 
     def number(self, kind: str, at: int, what: str) -> int:
