@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import numpy as np
 
 from npulab.emulate import emulate
 from npulab.layers import ACTIVATIONS, POOLS, QUANTIZED, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
+from npulab.models.facts import PADDINGS
 from npulab.models.write import single_op_model
 from npulab.quant import QuantParams, Rule
 
@@ -31,7 +32,7 @@ BOTH = {"input": ("input_h", "input_w"), "kernel": ("kernel_h", "kernel_w"), "st
         "dilation": ("dilation_h", "dilation_w")}
 ALLOWED: dict[str, tuple[Any, ...]] = {
     "op": ("conv2d", "fully_connected", *(f"{kind}_pool" for kind in POOLS), "add"), "activation": ACTIVATIONS,
-    "dtype": (*QUANTIZED, "float16", "float32"), "weights": (None, "int8", "uint8", "float16"),
+    "dtype": (*QUANTIZED, "float16", "float32"), "weights": (None, "int8", "uint8"),
     "depthwise": (False, True), "per_channel": (False, True)}
 WEIGHTS = {"int16": "int8", "float32": "int8"}  # weights of the usual type, where it is not the input's
 PARAMETERS = "parameters.csv"
@@ -40,9 +41,8 @@ Make = Callable[[Mapping[str, Any], np.random.Generator], Layer]
 
 @dataclass(frozen=True)
 class Sweep:
-    """Points of a grid with their layers and models, and those that cannot be, with the reason."""
+    """Layers and their models, and the points of the grid that cannot be, with the reason."""
 
-    points: tuple[Mapping[str, Any], ...]
     layers: tuple[Layer, ...]
     models: tuple[bytes, ...]
     skipped: tuple[tuple[Mapping[str, Any], str], ...] = ()
@@ -66,36 +66,37 @@ class Sweep:
         return random_input(self.layers[number], np.random.default_rng([self.seed, number, 1]))
 
 
-def sweep(grid: Mapping[str, Iterable[Any]], make: Make | None = None, seed: int = 0) -> Sweep:
+def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> Sweep:
     """A model for each point of a grid: every combination of the values under its names.
 
-    Names are those of ``DEFAULTS``; ``input``, ``kernel``, ``stride`` and ``dilation`` set both axes.
+    Names are those of ``DEFAULTS``; ``input``, ``kernel``, ``stride`` and ``dilation`` set both axes; a single
+    value stands for itself.
     ``make(point, random)`` gives the layer of a point, ``random_layer`` where it is left out.  A point that
     no layer or file can state is skipped.  Raises ValueError for an unknown name or value.
     """
-    grid = {name: list(values) for name, values in grid.items()}
-    for name, values in grid.items():
+    columns = {name: [values] if isinstance(values, str | int | None) else list(values)
+               for name, values in grid.items()}
+    for name, values in columns.items():
         if name not in DEFAULTS and name not in BOTH:
             raise ValueError(f"grid: got {name!r}, allowed are {', '.join((*DEFAULTS, *BOTH))}")
         for value in values:
-            _allowed(name, value)
-    points: list[Mapping[str, Any]] = []
-    layers, models, skipped = [], [], []
-    for values in itertools.product(*grid.values()):
-        given = dict(zip(grid, values, strict=True))
+            _check(name, value)
+    layers: list[Layer] = []
+    models, skipped = [], []
+    for combination in itertools.product(*columns.values()):
+        given = dict(zip(columns, combination, strict=True))
         point = DEFAULTS | {axis: value for name, value in given.items() for axis in BOTH.get(name, (name,))}
+        random = np.random.default_rng([seed, len(layers)])
         try:
-            layer = (make or random_layer)(point, np.random.default_rng([seed, len(points)]))
+            layer = (make or random_layer)(point, random)
             models.append(single_op_model(layer))
+            layers.append(layer)
         except ValueError as error:
             skipped.append((given, str(error)))
-        else:
-            points.append(given)
-            layers.append(layer)
-    return Sweep(tuple(points), tuple(layers), tuple(models), tuple(skipped), seed)
+    return Sweep(tuple(layers), tuple(models), tuple(skipped), seed)
 
 
-def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Iterable[Any]],
+def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
                 rule: str | Rule = "tflite-reference", seed: int = 0, make: Make | None = None) -> Sweep:
     """Write a sweep for a board, whole or not at all: models, inputs and expected outputs as raw bytes.
 
@@ -160,12 +161,11 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
                       dtype=dtype)
     outputs = point["output_channels"] or (shape[2] if point["depthwise"] else 8)
     weights_type = point["weights"] or WEIGHTS.get(dtype, dtype)
-    if op == "fully_connected":
-        weights = _numbers(weights_type, (outputs, shape[2]), random)
-    elif point["depthwise"]:
-        weights = _numbers(weights_type, (1, *kernel, outputs), random)
-    else:
-        weights = _numbers(weights_type, (outputs, *kernel, shape[2]), random)
+    flat = op == "fully_connected"
+    sizes = (1, *kernel, outputs) if point["depthwise"] and not flat else (outputs, *(kernel * (not flat)), shape[2])
+    weights = _numbers(weights_type, sizes, random)
+    if weights_type == "int8":  # TensorFlow Lite has no lower code; its hybrid kernels take -128 wrong
+        weights = np.maximum(weights, -127)
     terms = weights.size // outputs
     bias: Any = random.integers(-64, 65, outputs) / 64
     input_q, weight_q = UNIT, UNIT
@@ -181,7 +181,7 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
     elif dtype == "float32":
         weight_q = QuantParams(scales / 64 / terms ** 0.5)
     common = {"activation": activation, "input_q": input_q, "weight_q": weight_q, "output_q": output_q, "dtype": dtype}
-    if op == "fully_connected":
+    if flat:
         return FullyConnected(weights, bias, **common)
     return Conv2D(weights, bias, shape, **window, dilation=(point["dilation_h"], point["dilation_w"]),
                   depthwise=point["depthwise"], **common)
@@ -195,12 +195,16 @@ def random_input(layer: Layer, random: np.random.Generator) -> tuple[np.ndarray,
     return tuple(_numbers(layer.dtype, (1, *layer.input_shape), random) for _ in range(1 + isinstance(layer, Add)))
 
 
-def _allowed(name: str, value: Any) -> None:
+def _check(name: str, value: Any) -> None:
+    """Raises ValueError for a value that a name never has."""
     if name in ALLOWED:
-        if not any(value == one and type(value) is type(one) for one in ALLOWED[name]):
-            raise ValueError(f"grid: got {name} {value!r}, allowed is one of {', '.join(map(str, ALLOWED[name]))}")
-    elif name != "padding" and (not isinstance(value, int | np.integer) or value < 1):
-        raise ValueError(f"grid: got {name} {value!r}, allowed is a whole number of at least 1")
+        fits, words = value in ALLOWED[name], f"one of {', '.join(map(str, ALLOWED[name]))}"
+    elif name == "padding":
+        fits, words = value in PADDINGS or np.shape(value) == (2, 2), "same, valid or ((top, bottom), (left, right))"
+    else:
+        fits, words = isinstance(value, int) and value >= 1, "a whole number of at least 1"
+    if not fits:
+        raise ValueError(f"grid: got {name} {value!r}, allowed is {words}")
 
 
 def _scale(q: QuantParams) -> float:

@@ -40,6 +40,8 @@ def lowest(dtype: str) -> float:
 
 def _graph(layers: Sequence[Layer], inputs: Sequence[Sequence[int]], batch: int) -> Graph:
     """The graph of layers; a source of -1 is its first input, -2 its second."""
+    if batch < 1:
+        raise ValueError(f"batch: got {batch}, allowed is at least 1")
     draft, given = _Draft(), {}
     for layer, sources in zip(layers, inputs, strict=True):
         for place, source in enumerate(sources):
