@@ -22,7 +22,6 @@ ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
 ORDERS = ("D", "P", "S")
 MAGIC = np.float32(1.5 * 2 ** 23)  # float32 + MAGIC is that float32 rounded half to even, in the low bits
 EXACT_FLOAT32, EXACT_FLOAT64 = 2 ** 24, 2 ** 53
-INT32 = (-2 ** 31, 2 ** 31 - 1)
 QUANTIZED = ("int8", "uint8", "int16")  # types of codes
 BUNCH = 16_384  # elements redone at a time
 HALVES = np.array([0, *(2 ** n for n in range(62))])  # half of 2**shift, whole
@@ -108,21 +107,26 @@ class Rule:
     """A rounding rule: how scales become a multiplier and a right shift, and what these make of accumulators.
 
     ``multiplier / 2**(fraction_bits + right_shift)`` is the ratio of scales as the rule says it.  A rule of
-    your own is a subclass with ``multiplier`` and ``exact``; ``toward`` says what ``exact`` comes close to
+    your own is a subclass with ``of_ratio`` and ``exact``; ``toward`` says what ``exact`` comes close to
     ("nearest", "floor", "toward-zero") and ``stray`` how far from a boundary, in output units, it may
-    decide otherwise.  ``accumulators`` is their range: past it they wrap where ``wraps`` is set, and are
+    decide otherwise.  Accumulators that ``register`` bits cannot hold wrap where ``wraps`` is set, and are
     refused where not.  ``types`` are the output types the rule is used with.
     """
 
     name: str
     order: str = "D"
+    register: int = 32
     toward: ClassVar[str] = "nearest"
     fraction_bits: ClassVar[int] = 31
     multipliers: ClassVar[tuple[float, float]] = (0, 2 ** 31 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (-30, 31)
-    accumulators: ClassVar[tuple[int, int]] = INT32
     wraps: ClassVar[bool] = False
     types: ClassVar[tuple[str, ...]] = QUANTIZED
+
+    @property
+    def accumulators(self) -> tuple[int, int]:
+        """Lowest and highest accumulator."""
+        return -2 ** (self.register - 1), 2 ** (self.register - 1) - 1
 
     def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
         """(multiplier, right_shift), int64 like ``weight_scale``: here 31 bits, rounded to nearest.
@@ -130,12 +134,16 @@ class Rule:
         Source: tensorflow/lite/kernels/internal/quantization_util.cc.
         Raises ValueError for scales whose ratio the rule cannot say.
         """
-        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
+        return self.of_ratio(ratio_of_scales(input_scale, weight_scale, output_scale, self.order))
+
+    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier, right_shift) of a ratio of scales, float64."""
         fraction, exponent = np.frexp(ratio)
         whole = np.floor(fraction * 2.0 ** 31 + 0.5).astype(np.int64)
         full = whole == 2 ** 31
         whole, exponent = np.where(full, 2 ** 30, whole), exponent.astype(np.int64) + full
-        self._at_most(ratio, exponent <= -self.right_shifts[0], f"below 2**{-self.right_shifts[0]}")
+        least = self.right_shifts[0]
+        self._at_most(ratio, exponent <= -least, f"below 2**{-least}")
         tiny = exponent < -31
         return np.where(tiny, 0, whole), -np.where(tiny, 0, exponent)
 
@@ -206,11 +214,10 @@ class Float32Bits(DoubleRounding):
     multipliers: ClassVar[tuple[float, float]] = (2 ** 30, 2 ** 31 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 31)
 
-    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(multiplier, right_shift); raises ValueError outside of 2**-32 <= ratio < 1, as QNNPACK does."""
-        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
         self._at_most(ratio, (ratio < 1) & (ratio >= 2.0 ** -32), "2**-32 up to 1, 1 excluded")
-        return super().multiplier(input_scale, weight_scale, output_scale)
+        return super().of_ratio(ratio)
 
 
 @dataclass(frozen=True)
@@ -265,9 +272,8 @@ class Mantissa(Rule):
         """What the rounding comes close to."""
         return self.ties if self.ties in ("floor", "toward-zero") else "nearest"
 
-    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
-        """(multiplier, right_shift), int64 like ``weight_scale``."""
-        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
+    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier, right_shift), int64 like ``ratio``."""
         pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
         exponent, mantissa = pattern >> 23, pattern & 0x7FFFFF
         right = 127 + self.bits - exponent
@@ -293,9 +299,8 @@ class SignedMultiplier(Rule):
     multipliers: ClassVar[tuple[float, float]] = (-2 ** 15, 2 ** 15 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 63)
 
-    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
-        """(multiplier, right_shift), int64 like ``weight_scale``."""
-        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
+    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier, right_shift), int64 like ``ratio``."""
         exponent = np.frexp(ratio)[1]
         self._at_most(ratio, exponent <= 15, "below 2**15")
         right = np.minimum(15 - exponent.astype(np.int64), 63)
@@ -313,15 +318,15 @@ class Short(Rule):
     Source: tensorflow/lite/kernels/internal/common.cc.
     """
 
+    register: int = 48
     fraction_bits: ClassVar[int] = 15
     multipliers: ClassVar[tuple[float, float]] = (0, 2 ** 15 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (-7, 31)
-    accumulators: ClassVar[tuple[int, int]] = (-2 ** 47, 2 ** 47 - 1)
     types: ClassVar[tuple[str, ...]] = ("int16",)
 
-    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
-        """(multiplier of 15 bits, right_shift), int64 like ``weight_scale``."""
-        long, right = super().multiplier(input_scale, weight_scale, output_scale)
+    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier of 15 bits, right_shift), int64 like ``ratio``."""
+        long, right = super().of_ratio(ratio)
         return np.where(long < 0x7FFF0000, (long + 2 ** 15) >> 16, 0x7FFF), right
 
     def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
@@ -345,9 +350,8 @@ class Float(Rule):
     multipliers: ClassVar[tuple[float, float]] = (2.0 ** -149, float(np.finfo(np.float32).max))
     right_shifts: ClassVar[tuple[int, int]] = (0, 0)
 
-    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
-        """(ratio, 0), float64 like ``weight_scale``."""
-        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
+    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(ratio, 0), float64."""
         return ratio, np.zeros(ratio.shape, np.int64)
 
     def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
@@ -465,7 +469,8 @@ def within(accumulators: np.ndarray, by: Rule, channel: int = 0) -> np.ndarray:
         return accumulators.astype(np.int32).astype(np.int64)
     at = np.argwhere(wrong)[0]
     channel += int(at[-1]) if len(at) else 0
-    raise ValueError(f"accumulator: got {accumulators[tuple(at)]} in channel {channel}, allowed with {by.name} is {low} to {high}")
+    raise ValueError(f"accumulator: got {accumulators[tuple(at)]} in channel {channel}, allowed with {by.name} "
+                     f"is {low} to {high}")
 
 
 def half_away(values: Any) -> np.ndarray:

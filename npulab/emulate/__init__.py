@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from npulab.emulate import definition, quantized
+from npulab.emulate import definition, quantized, real
+from npulab.emulate.addition import Addition
 from npulab.emulate.engines import NAMES as ENGINES
 from npulab.emulate.engines import clamp_range
+from npulab.emulate.pooling import pool
+from npulab.emulate.quantized import Quantized
 from npulab.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D
 from npulab.quant import QUANTIZED, Rule, Scratch
 
@@ -18,6 +22,7 @@ __all__ = ["ENGINES", "Prepared", "accumulate", "accumulate_reference", "clamp_r
 
 accumulate_reference = definition.accumulate
 emulate_reference = definition.emulate
+EIGHT = ("int8", "uint8")
 
 
 def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference") -> np.ndarray:
@@ -55,18 +60,32 @@ class Prepared:
     def __init__(self, layer: Layer, rule: str | Rule, keep: bool = True) -> None:
         self.layer, self.rule, self.keep = layer, rule, keep
         self._scratch = Scratch()
-        self._made: dict[np.dtype, quantized.Quantized] = {}
+        self._made: dict[np.dtype, Any] = {}
 
     def __call__(self, x: Any) -> np.ndarray:
         """The output, in the type of the input."""
         layer = self.layer
-        assert isinstance(layer, Conv2D | FullyConnected)
+        if isinstance(layer, Add):
+            pair = _pair(layer, x)
+            if layer.dtype == "float16":
+                return real.half(layer, pair, self.rule)
+            return self._ready(pair[0].dtype, lambda dtype: Addition(layer, dtype, self.rule))(pair)
         x, shape = _input(layer, x)
-        if x.dtype not in self._made:
-            self._made[x.dtype] = quantized.Quantized(layer, x.dtype, self.rule, self.keep)
+        images = _images(layer, x)
+        if x.dtype.name not in QUANTIZED:
+            run = real.half if x.dtype == np.float16 else real.hybrid
+            return run(layer, images, self.rule).reshape(shape)  # type: ignore[arg-type]
+        if isinstance(layer, Pool2D):
+            return pool(layer, images, self.rule).reshape(shape)
         out = np.empty(shape, x.dtype)
-        self._made[x.dtype].run(_images(layer, x), out.reshape(_as_images(layer, shape)), self._scratch)
+        ready = self._ready(x.dtype, lambda dtype: Quantized(layer, dtype, self.rule, self.keep))
+        ready.run(images, out.reshape(_as_images(layer, shape)), self._scratch)
         return out
+
+    def _ready(self, dtype: np.dtype, make: Callable[[np.dtype], Any]) -> Any:
+        if dtype not in self._made:
+            self._made[dtype] = make(dtype)
+        return self._made[dtype]
 
     def __repr__(self) -> str:
         return f"Prepared({self.layer}, {self.rule})"
@@ -78,37 +97,53 @@ def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
     They are the true sums: nothing wraps.
     """
     x, shape = _input(layer, x)
-    if x.dtype.name not in QUANTIZED:
-        raise ValueError(f"x: got {x.dtype}, allowed with accumulators is {', '.join(QUANTIZED)}")
+    if x.dtype.name not in QUANTIZED or isinstance(layer, Pool2D):
+        raise ValueError(f"accumulate: got {layer} of {x.dtype}, allowed is a layer with weights, of "
+                         f"{', '.join(QUANTIZED)}")
     out = np.empty(shape, np.int64)
     quantized.accumulate(layer, _images(layer, x), out.reshape(_as_images(layer, shape)))
     return out
 
 
-def _input(layer: Conv2D | FullyConnected, x: Any) -> tuple[np.ndarray, tuple[int, ...]]:
+def _types(layer: Layer) -> tuple[str, ...]:
+    return EIGHT if layer.dtype in EIGHT else (layer.dtype,)
+
+
+def _pair(layer: Add, x: Any) -> tuple[np.ndarray, np.ndarray]:
+    allowed = f"two tensors of {layer.input_shape}, or that with leading batch axes, of {' or '.join(_types(layer))}"
+    if not isinstance(x, tuple | list) or len(x) != 2:
+        raise ValueError(f"x: got {type(x).__name__}, allowed with {layer} is a pair, {allowed}")
+    a, b = (np.ascontiguousarray(one) for one in x)
+    axes = len(layer.input_shape)
+    if a.shape != b.shape or a.shape[-axes:] != layer.input_shape or a.dtype != b.dtype \
+            or a.dtype.name not in _types(layer):
+        raise ValueError(f"x: got shapes {a.shape} {a.dtype} and {b.shape} {b.dtype}, allowed is {allowed}")
+    return a, b
+
+
+def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray, tuple[int, ...]]:
     """(the input, the shape of the output); raises ValueError for an input that does not fit."""
     x = np.asarray(x)
-    eight = ("int8", "uint8")
-    types = eight if layer.dtype in eight else (layer.dtype,)
     if isinstance(layer, FullyConnected):
         (size,) = layer.input_shape
-        axes = next((axes for axes in (1, 3) if x.ndim >= axes and np.prod(x.shape[-axes:]) == size), None)
-        fits = axes is not None
+        axes = next((axes for axes in (1, 3) if x.ndim >= axes and np.prod(x.shape[-axes:]) == size), 0)
         allowed = f"(..., {size}), or (H, W, C) of as many"
     else:
-        axes, fits = 3, x.ndim in (3, 4) and x.shape[-3:] == layer.input_shape
+        axes = 3 if x.ndim in (3, 4) and x.shape[-3:] == layer.input_shape else 0
         allowed = f"{layer.input_shape}, or that with a leading batch axis"
-    if not fits or axes is None or x.dtype.name not in types or x.size == 0:
-        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {allowed}, of {' or '.join(types)}")
+    if not axes or x.dtype.name not in _types(layer) or x.size == 0:
+        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {allowed}, of {' or '.join(_types(layer))}")
+    if x.dtype.kind == "f" and not np.all(np.isfinite(x)):
+        raise ValueError("x: got a value that is not finite, allowed are finite numbers")
     return x, (*x.shape[:-axes], *layer.output_shape)
 
 
-def _images(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
+def _images(layer: Conv2D | FullyConnected | Pool2D, x: np.ndarray) -> np.ndarray:
     """The input as (N, H, W, C); rows of a fully connected layer are pixels."""
     shape = (1, -1, 1, *layer.input_shape) if isinstance(layer, FullyConnected) else (-1, *layer.input_shape)
     return np.ascontiguousarray(x).reshape(shape)
 
 
-def _as_images(layer: Conv2D | FullyConnected, shape: tuple[int, ...]) -> tuple[int, ...]:
-    count = int(np.prod(shape[:len(shape) - len(layer.output_shape)], dtype=np.int64))
+def _as_images(layer: Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
+    count = math.prod(shape[:len(shape) - len(layer.output_shape)])
     return (1, count, 1, *shape[-1:]) if isinstance(layer, FullyConnected) else (count, *shape[-3:])

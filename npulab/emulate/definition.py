@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from npulab.emulate.engines import clamp_range, parts
-from npulab.layers import Conv2D, FullyConnected, Pool2D, per_channel
-from npulab.quant import Rule, within
+from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channel
+from npulab.quant import RULES, Rule, within
 
 
 def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
@@ -29,8 +29,12 @@ def products(every: np.ndarray, weights: np.ndarray, depthwise: bool) -> np.ndar
     return sums.reshape(*sums.shape[:-2], -1)
 
 
-def emulate(layer: Conv2D | FullyConnected, x: np.ndarray, rule: str | Rule = "tflite-reference") -> np.ndarray:
+def emulate(layer: Layer, x: Any, rule: str | Rule = "tflite-reference") -> np.ndarray:
     """Output codes of a quantized layer, every one by the rule's ``exact``."""
+    if isinstance(layer, Pool2D):
+        return pool(layer, x, rule)
+    if isinstance(layer, Add):
+        return add(layer, *x)
     sums, out = accumulate(layer, x), []
     scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
     for by, first, end in parts(rule, layer.op, x.dtype.name, scales, sums.shape[-1]):
@@ -38,6 +42,34 @@ def emulate(layer: Conv2D | FullyConnected, x: np.ndarray, rule: str | Rule = "t
         multiplier, right_shift = by.multiplier(layer.input_q.scale, scale, layer.output_q.scale)
         out.append(by.exact(within(sums[..., first:end], by), multiplier, right_shift, layer.output_q.zero_point))
     return np.clip(np.concatenate(out, -1), *clamp_range(layer, x.dtype, rule)).astype(x.dtype)
+
+
+def pool(layer: Pool2D, x: np.ndarray, rule: str | Rule = "tflite-reference") -> np.ndarray:
+    """Pooled codes; an average counts the elements inside the image, ties away from code 0."""
+    info = np.iinfo(x.dtype)
+    border = {"average": 0, "max": info.min, "min": info.max}[layer.kind]
+    every = windows(layer, x.astype(np.int64), border)
+    if layer.kind == "average":
+        count = windows(layer, np.ones(x.shape, np.int64)).sum((-2, -1))
+        total = every.sum((-2, -1))
+        out = np.where(total > 0, (total + count // 2) // count, -((-total + count // 2) // count))
+    else:
+        out = every.max((-2, -1)) if layer.kind == "max" else every.min((-2, -1))
+    return np.clip(out, *clamp_range(layer, x.dtype, rule)).astype(x.dtype)
+
+
+def add(layer: Add, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Summed codes as TensorFlow Lite's reference kernels have them."""
+    rule, ones = RULES["gemmlowp"], []
+    left = 2 ** (15 if a.dtype == np.int16 else 20)
+    scales = [float(np.asarray(q.scale, np.float32)) for q in (layer.input_q, layer.other_q, layer.output_q)]
+    twice = 2 * max(scales[:2])
+    for codes, q, scale in ((a, layer.input_q, scales[0]), (b, layer.other_q, scales[1])):
+        moved = (codes.astype(np.int64) - q.zero_point) * left
+        ones.append(rule.exact(moved, *rule.of_ratio(np.asarray(scale / twice))))
+    ratio = np.asarray(twice / (left * scales[2]))
+    total = rule.exact(ones[0] + ones[1], *rule.of_ratio(ratio), layer.output_q.zero_point)
+    return np.clip(total, *clamp_range(layer, a.dtype)).astype(a.dtype)
 
 
 def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarray:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from npulab.layers import Add, Layer, Pool2D
 from npulab.quant import RULES, Rule, half_away, rule
 
 
@@ -27,10 +29,11 @@ class Row(NamedTuple):
 # Measured: ai-edge-litert 2.3.0 (reference, builtin and XNNPACK kernels on x86), tflite-micro 0.dev20261023,
 # onnxruntime 1.31.1, torch 2.13.0; the first row that fits holds.  The letter is the order of scales.
 ENGINES = (
-    Row("tflite-reference", "", "int16", "", "int16x8:D"),
     Row("tflite-reference", "fully_connected", "", "", "float64-half-away:D"),
+    Row("tflite-reference", "", "int16", "", "int16x8:D"),
     Row("tflite-reference", "", "int8", "", "gemmlowp:D"),
     Row("tflite-reference", "", "uint8", "", "gemmlowp:P"),
+    Row("tflite-builtin", "fully_connected", "int16", "", "float64-half-away:D"),
     Row("tflite-builtin", "", "int16", "", "int16x8:D"),
     Row("tflite-builtin", "fully_connected", "", "tensor", "ruy-x86:P"),
     Row("tflite-builtin", "fully_connected", "", "channel", "ruy-x86:D"),
@@ -38,7 +41,8 @@ ENGINES = (
     Row("tflite-builtin", "depthwise", "uint8", "", "gemmlowp:P"),
     Row("tflite-builtin", "", "int8", "", "ruy-x86:D"),
     Row("tflite-builtin", "", "uint8", "", "ruy-x86:P"),
-    Row("xnnpack", "", "int16", "", "int16x8:D"),  # not delegated
+    Row("xnnpack", "fully_connected", "int16", "", "float64-half-away:D"),  # nothing of int16 is delegated
+    Row("xnnpack", "", "int16", "", "int16x8:D"),
     Row("xnnpack", "depthwise", "uint8", "", "gemmlowp:P"),  # not delegated
     Row("xnnpack", "", "", "", "float32-even:S"),
     Row("onnxruntime", "", "", "", "float32-even:S"),
@@ -67,7 +71,10 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
     for row in ENGINES:
         if row.engine == name and row.op in ("", op) and row.type in ("", dtype) and row.scales in ("", scales):
             body = channels // row.vector * row.vector if row.tail else channels
-            split = ((rule(row.rule), 0, body), (rule(row.tail or row.rule), body, channels))
+            both = [rule(one) for one in (row.rule, row.tail or row.rule)]
+            # sums of int16 codes have 64 bits, of which a multiplier of 15 leaves 48
+            both = [replace(one, register=48) if dtype == "int16" else one for one in both]
+            split = ((both[0], 0, body), (both[1], body, channels))
             return tuple(part for part in split if part[1] < part[2])
     raise LookupError(f"rule: got {name!r}, which has no {op} of {dtype}")
 
@@ -77,17 +84,35 @@ REAL: dict[str | None, tuple[float | None, float | None]] = {
     None: (None, None), "relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 
 
-def clamp_range(layer: Any, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[int, int]:
+def delegated(layer: Layer, dtype: Any) -> bool:
+    """Whether TensorFlow Lite gives a quantized layer to XNNPACK; builtin kernels run the rest.
+
+    A minimum is no operator of either: our models clamp it by a maximum over single elements.
+    """
+    if np.dtype(dtype).itemsize > 1:
+        return False
+    if isinstance(layer, Add):
+        ratios = [np.float32(q.scale) / np.float32(layer.output_q.scale)  # type: ignore[arg-type]
+                  for q in (layer.input_q, layer.other_q)]
+        return all(2.0 ** -10 <= ratio < 2.0 ** 8 for ratio in ratios)
+    if isinstance(layer, Pool2D):
+        return layer.kind == "min" or (layer.kind == "max" and all(np.less_equal(layer.stride, layer.kernel)))
+    return layer.op != "depthwise" or np.dtype(dtype) == np.int8
+
+
+def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[int, int]:
     """Lowest and highest output code: the type's range, narrowed by the activation.
 
     A bound is ``zero_point + round(real / scale)``, ties away from zero; XNNPACK adds the zero point in
     float32 and rounds ties to even.
     """
     info = np.iinfo(dtype)
-    scale, zero = np.float32(layer.output_q.scale), layer.output_q.zero_point
+    assert layer.output_q is not None
+    scale, zero = np.asarray(layer.output_q.scale, np.float32), layer.output_q.zero_point
+    first = rule == "xnnpack" and delegated(layer, dtype)
 
     def code(real: float) -> int:
-        if rule == "xnnpack":
+        if first:
             return int(np.rint(np.float32(real) / scale + np.float32(zero)))
         return zero + int(half_away(np.float32(real) / scale))
 

@@ -49,6 +49,9 @@ class Quantized:
         channels = layer.output_shape[-1]
         self.parts = parts(rule, layer.op, dtype.name, scales, channels)
         self.register = self.parts[0][0]
+        if dtype.name not in self.register.types:
+            raise ValueError(f"rule: got {self.register.name} for {layer} of {dtype}, allowed with it is "
+                             f"{', '.join(self.register.types)}")
         formed = self.register.multiplier(layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale)
         self.multiplier, self.right_shift = (np.broadcast_to(one, (channels,)) for one in formed)
         self.zero_point = layer.output_q.zero_point

@@ -1,0 +1,127 @@
+"""Addition of two quantized tensors: each is brought to a common scale, then the sum to the output's."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from npulab.emulate.engines import clamp_range, delegated
+from npulab.layers import Add
+from npulab.quant import RULES, DoubleRounding, QuantParams, Requantizer, Rule, Scratch, SingleRounding
+
+BLOCK = 65_536  # elements at a time
+LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # bits that codes are moved up before they are scaled
+
+
+class Body(NamedTuple):
+    """A vector body: whole groups of ``group`` elements scale their inputs by ``rule``; ``bits`` hold the sum."""
+
+    rule: Rule
+    group: int
+    bits: int
+
+
+# the rest of the elements, and every other engine, follow gemmlowp (measured: ai-edge-litert 2.3.0, x86)
+BODIES = {("tflite-builtin", "int8"): Body(SingleRounding("body"), 16, 16),
+          ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
+          ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32)}
+BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}  # where nothing is delegated
+ENGINES = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
+
+
+class Addition:
+    """An ``Add`` of whole numbers, made ready."""
+
+    def __init__(self, layer: Add, dtype: np.dtype, rule: str | Rule) -> None:
+        if not isinstance(rule, str) or rule not in ENGINES:
+            raise LookupError(f"rule: got {rule!r}, allowed with {layer} is one of {', '.join(ENGINES)}")
+        self.layer, self.dtype = layer, dtype
+        self.fixed = fixed_point(layer) if rule == "xnnpack" and delegated(layer, dtype) else None
+        self.low, self.high = clamp_range(layer, dtype, rule)
+        self.body = None if self.fixed else BODIES.get((rule, dtype.name))
+        self.first = int(np.iinfo(dtype).min)
+        self.stages = {} if self.fixed else {rule: self._tables(rule) for rule in
+                                             {RULES["gemmlowp"], *([self.body.rule] if self.body else [])}}
+
+    def __call__(self, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """The sums, in the type of the inputs."""
+        a, b = (one.reshape(-1) for one in pair)
+        out = np.empty(a.shape, self.dtype)
+        whole = 0 if self.body is None else a.size // self.body.group * self.body.group
+        for start in range(0, a.size, BLOCK):
+            end = min(start + BLOCK, a.size)
+            if self.fixed:
+                out[start:end] = self._fixed(a[start:end], b[start:end])
+                continue
+            for first, last, body in ((start, min(end, whole), self.body), (max(start, whole), end, None)):
+                if first < last:
+                    out[first:last] = self._scaled(a[first:last], b[first:last], body)
+        return out.reshape(pair[0].shape)
+
+    def _tables(self, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
+        """What every code of either input becomes, int64, from the lowest code on."""
+        codes = np.arange(self.first, int(np.iinfo(self.dtype).max) + 1)
+        return tuple(scaled_input(codes, q, self.layer, self.dtype, rule)  # type: ignore[return-value]
+                     for q in (self.layer.input_q, self.layer.other_q))
+
+    def _scaled(self, a: np.ndarray, b: np.ndarray, body: Body | None) -> np.ndarray:
+        rule = RULES["gemmlowp"]
+        one, other = self.stages[body.rule if body else rule]
+        sums = one[a.astype(np.intp) - self.first] + other[b.astype(np.intp) - self.first]
+        multiplier, right_shift = output_multiplier(self.layer, self.dtype)
+        zero = self.layer.output_q.zero_point
+        if body is not None and body.bits == 16:
+            return wrapped16(rule.exact(sums, multiplier, right_shift, zero)).clip(self.low, self.high)
+        out = np.empty((len(sums), 1), np.int64)
+        ready = Requantizer.of(rule, multiplier, right_shift, zero, self.low, self.high, 1)
+        ready.redo(*ready(sums.astype(np.float64)[:, None], out, Scratch()), out)
+        return out[:, 0]
+
+    def _fixed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        assert self.fixed is not None
+        one, other, shift = self.fixed
+        layer = self.layer
+        sums = (a.astype(np.int32) - layer.input_q.zero_point) * one + 2 ** (shift - 1)
+        sums += (b.astype(np.int32) - layer.other_q.zero_point) * other
+        return ((sums >> shift) + layer.output_q.zero_point).clip(self.low, self.high)
+
+
+def single(q: QuantParams) -> float:
+    """The scale as a model stores it."""
+    return float(np.asarray(q.scale, np.float32))
+
+
+def common_scale(layer: Add) -> float:
+    """Twice the larger input scale: what both inputs are brought to."""
+    return 2 * max(single(layer.input_q), single(layer.other_q))
+
+
+def scaled_input(codes: np.ndarray, q: QuantParams, layer: Add, dtype: np.dtype, rule: Rule) -> np.ndarray:
+    """Codes of one input on the common scale, int64."""
+    multiplier, right_shift = rule.of_ratio(np.asarray(single(q) / common_scale(layer)))
+    moved = (codes - q.zero_point) * 2 ** LEFT[dtype.name]
+    return rule.exact(moved.astype(np.int32), multiplier, right_shift)
+
+
+def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """(multiplier, right_shift) from the common scale to the output's; ValueError where it reaches 1."""
+    left = LEFT[dtype.name]
+    ratio = common_scale(layer) / (2.0 ** left * single(layer.output_q))
+    if ratio >= 1:
+        raise ValueError(f"output_q: got scale {layer.output_q.scale}, allowed with inputs of {layer.input_q.scale} "
+                         f"and {layer.other_q.scale} is more than a {2 ** (left - 1)}th of the larger")
+    return RULES["gemmlowp"].of_ratio(np.asarray(ratio))
+
+
+def fixed_point(layer: Add) -> tuple[int, int, int]:
+    """(multiplier of input, of the other, right shift) as XNNPACK has them."""
+    ratios = [float(np.float32(single(q)) / np.float32(single(layer.output_q))) for q in (layer.input_q, layer.other_q)]
+    shift = 21 - int(np.frexp(max(ratios))[1])
+    one, other = (int(np.rint(ratio * 2.0 ** shift)) for ratio in ratios)
+    return one, other, shift
+
+
+def wrapped16(values: np.ndarray) -> np.ndarray:
+    """Whole numbers as a register of 16 bits holds them."""
+    return values.astype(np.int16).astype(np.int64)

@@ -1,0 +1,64 @@
+"""Pooling of whole and of real numbers, tap by tap; the border counts for nothing."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from npulab.emulate.engines import clamp_range
+from npulab.layers import Pool2D
+from npulab.quant import Rule
+
+TAKE = {"max": np.maximum, "min": np.minimum, "average": np.add}
+
+
+def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
+    """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages have ties away from code 0."""
+    low, high = clamp_range(layer, images.dtype, rule)
+    taken = np.stack([_taken(layer, image, np.int32 if layer.kind == "average" else images.dtype) for image in images])
+    if layer.kind == "average":
+        count = counts(layer)
+        taken = np.sign(taken) * ((np.abs(taken) + count // 2) // count)
+    return taken.clip(low, high).astype(images.dtype)
+
+
+def real_pool(layer: Pool2D, images: np.ndarray, low: float, high: float) -> np.ndarray:
+    """The same of real numbers, float32; a sum is taken tap by tap."""
+    taken = np.stack([_taken(layer, image, np.float32) for image in images])
+    if layer.kind == "average":
+        taken /= counts(layer).astype(np.float32)
+    return taken.clip(np.float32(low), np.float32(high))
+
+
+def counts(layer: Pool2D) -> np.ndarray:
+    """How many elements of the input each window holds, ``(H, W, 1)`` int32."""
+    axes = []
+    for size, kernel, step, (before, _), out in zip(layer.input_shape, layer.kernel, layer.stride, layer.pads,
+                                                    layer.output_shape, strict=False):
+        start = np.arange(out) * step - before
+        axes.append(np.minimum(start + kernel, size) - np.maximum(start, 0))
+    return (axes[0][:, None, None] * axes[1][None, :, None]).astype(np.int32)
+
+
+def _taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
+    """Sum, maximum or minimum of every window."""
+    rows, columns = layer.pads
+    padded = np.pad(image, [rows, columns, (0, 0)], constant_values=_idle(layer.kind, image.dtype))
+    (height, width, _), (down, right) = layer.output_shape, layer.stride
+    out: np.ndarray | None = None
+    for i, j in product(range(layer.kernel[0]), range(layer.kernel[1])):
+        tap = padded[i:i + (height - 1) * down + 1:down, j:j + (width - 1) * right + 1:right]
+        out = tap.astype(dtype) if out is None else TAKE[layer.kind](out, tap, out=out)
+    assert out is not None
+    return out
+
+
+def _idle(kind: str, dtype: np.dtype) -> Any:
+    """A border that changes nothing."""
+    if kind == "average":
+        return 0
+    if dtype.kind == "f":
+        return -np.inf if kind == "max" else np.inf
+    return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max

@@ -1,0 +1,201 @@
+"""Layers whose input and output are real numbers: hybrid ones with int8 weights, and float16.
+
+Hybrid: the input is quantized as it comes, the products are summed in whole numbers, and the sums are
+scaled in float32, every operation rounded by itself.  float16: the rule says how the sum is taken, in
+float32 one product after the other, or exactly with one rounding at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from npulab.emulate.engines import REAL
+from npulab.emulate.pooling import real_pool
+from npulab.emulate.quantized import accumulate
+from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channel
+from npulab.quant import QuantParams, Rule, half_away
+
+F = np.float32
+BLOCK = 8  # values that the vector body of a quantizing loop takes at a time
+HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")
+SEQUENTIAL = ("tflite-reference", "tflite-micro")
+
+
+def hybrid(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule) -> np.ndarray:
+    """Output ``(N, H, W, C)`` float32 of images ``(N, H, W, C)`` float32.
+
+    Every image, or row of a fully connected layer, has a scale of its own: symmetric codes where the weights
+    have one scale, asymmetric ones where they have several.
+    Source: tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators, measured.
+    """
+    if not isinstance(rule, str) or rule not in HYBRID:
+        raise LookupError(f"rule: got {rule!r}, allowed with {layer} of float32 is one of {', '.join(HYBRID)}")
+    flat = isinstance(layer, FullyConnected)
+    rows = images.reshape(-1, *images.shape[3:]) if flat else images
+    if rule == "xnnpack" and layer.op != "depthwise":
+        out = _fused(layer, rows)
+    else:
+        out = _separate(layer, rows, "tflite-builtin" if rule == "xnnpack" else rule)
+    return _clamped(layer, out).reshape(*images.shape[:3], -1) if flat else _clamped(layer, out)
+
+
+def symmetric(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(codes int8, scales float32) of rows ``(N, ...)``: the largest size becomes 127."""
+    flat = rows.reshape(len(rows), -1)
+    most = np.abs(flat).max(1)
+    none = most == 0
+    inverse = F(127) / np.where(none, F(1), most)
+    codes = np.clip(_rounded(flat * inverse[:, None]), -127, 127).astype(np.int8)
+    return codes.reshape(rows.shape), np.where(none, F(1), most / F(127))
+
+
+def asymmetric(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(codes int8, scales float32, zero points) of rows ``(N, ...)``: the range and 0 become 255 steps."""
+    flat, low, high = _ranges(rows)
+    none = low == high
+    scale = np.where(none, 1.0, (high - low).astype(np.float64) / 255)
+    below, above = low / scale, high / scale
+    zero = np.where(128 + np.abs(below) < 127 + np.abs(above), -128 - below, 127 - above)
+    zeros = np.where(none, 0, np.clip(half_away(zero), -128, 127)).astype(np.int64)
+    single = scale.astype(F)
+    codes = _rounded(flat * (F(1) / single)[:, None]).astype(np.int64) + zeros[:, None]
+    codes = np.where(none[:, None], 0, np.clip(codes, -128, 127)).astype(np.int8)
+    return codes.reshape(rows.shape), single, zeros
+
+
+def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np.ndarray:
+    weight = np.asarray(layer.weight_q.scale, F)
+    several = per_channel(layer.weight_q.scale) and len(set(weight.tolist())) > 1
+    if isinstance(layer, FullyConnected) or (layer.op == "conv" and not several):
+        codes, scale = symmetric(rows)
+        sums = _sums(layer, codes, np.zeros(len(rows), int))
+        return sums * (_column(scale, sums) * weight) + layer.bias
+    codes, scale, zeros = asymmetric(rows)
+    sums = _sums(layer, codes, zeros)
+    scale = _column(scale, sums)
+    builtin = rule == "tflite-builtin"
+    if (layer.op == "conv") != builtin:  # the two kernels of each operator have it the other way round
+        scaled = (sums * weight) * scale if layer.op == "conv" else _tailed(sums, weight, scale)
+    else:
+        scaled = sums * (scale * weight)
+    return scaled + layer.bias
+
+
+def _tailed(sums: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The builtin depthwise kernel: groups of four channels multiply in another order than the rest."""
+    body = sums.shape[-1] // 4 * 4
+    return np.where(np.arange(sums.shape[-1]) < body, (sums * weight) * scale, (sums * scale) * weight)
+
+
+def _fused(layer: Conv2D | FullyConnected, rows: np.ndarray) -> np.ndarray:
+    if isinstance(layer, Conv2D) and layer.kernel == layer.stride == (1, 1) and not any(map(any, layer.pads)) \
+            and layer.weights.shape[0] * layer.weights.shape[3] > 1:
+        # a pointwise convolution is run as a fully connected layer: a scale for every pixel
+        per_pixel = FullyConnected(layer.weights.reshape(len(layer.weights), -1), layer.bias,
+                                   weight_q=layer.weight_q, dtype=layer.dtype)
+        return _fused(per_pixel, rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:3], -1)
+    flat, low, high = _ranges(rows)
+    none = low == high
+    steps = np.where(none, F(1), F(255) / np.where(none, F(1), high - low))
+    below, above = low * steps, high * steps
+    zero = np.where((F(-128) + below) + (F(127) + above) > 0, F(-128) - below, F(127) - above)
+    zeros = np.rint(np.clip(zero, -128, 127)).astype(np.int64)
+    codes = np.clip(np.rint(flat * steps[:, None]).astype(np.int64) + zeros[:, None], -128, 127).astype(np.int8)
+    sums = _sums(layer, codes.reshape(rows.shape), zeros)
+    scaled = (sums * _column(F(1) / steps, sums)).astype(np.float64)
+    return (scaled * np.asarray(layer.weight_q.scale, F) + layer.bias.astype(np.float64)).astype(F)
+
+
+def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    flat = rows.reshape(len(rows), -1)
+    return flat, np.minimum(F(0), flat.min(1)), np.maximum(F(0), flat.max(1))
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Float32 values ``(rows, n)`` rounded half away: whole vectors add a half in float32, the rest is exact."""
+    body = values.shape[1] // BLOCK * BLOCK
+    out = half_away(values)
+    out[:, :body] = np.trunc(values[:, :body] + np.copysign(F(0.5), values[:, :body]))
+    return out
+
+
+def _sums(layer: Conv2D | FullyConnected, codes: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+    """``sum (code - zero) * w`` of rows of codes with a zero point each, float32."""
+    plain = replace(layer, dtype="int8", bias=np.zeros(len(layer.bias), int), weight_q=QuantParams(1.0))
+    if isinstance(layer, FullyConnected):
+        out = np.empty((1, len(codes), 1, len(layer.bias)), np.int64)
+        accumulate(plain, codes.reshape(1, len(codes), 1, -1), out)
+        return (out[0, :, 0] - zeros[:, None] * layer.weights.sum(1, dtype=np.int64)).astype(F)
+    out = np.empty((len(codes), *layer.output_shape), np.int64)
+    for number, zero in enumerate(zeros.tolist()):
+        ready = replace(plain, input_q=QuantParams(1.0, zero))
+        accumulate(ready, codes[number:number + 1], out[number:number + 1])
+    return out.astype(F)
+
+
+def _column(scale: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    return scale.reshape(-1, *(1,) * (sums.ndim - 1))
+
+
+def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
+    """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, or of a pair of them."""
+    exact = rule == "fp16"
+    # the order of the sums of the other kernels is not known
+    plain = ("tflite-builtin", "xnnpack") if isinstance(layer, Add) or layer.op in ("max_pool", "min_pool") else \
+        ("tflite-builtin",) if isinstance(layer, Pool2D) else ()
+    allowed = (*SEQUENTIAL, "fp16", *plain)
+    if not isinstance(rule, str) or rule not in allowed:
+        raise LookupError(f"rule: got {rule!r}, allowed with {layer} of float16 is one of {', '.join(allowed)}")
+    low, high = _range(layer)
+    with np.errstate(over="ignore"):  # what is too large for float16 is infinite
+        if isinstance(layer, Add):
+            out = (given[0].astype(F) + given[1].astype(F)).clip(low, high)
+        elif isinstance(layer, Pool2D):
+            out = real_pool(layer, given, low, high)
+        elif isinstance(layer, FullyConnected):
+            columns, weights = given.reshape(-1, given.shape[-1]), layer.weights.reshape(len(layer.weights), -1).T
+            out = _products(columns, weights, exact) + (layer.bias.astype(F) if not exact else layer.bias)
+            out = out.reshape(*given.shape[:3], -1).clip(low, high)
+        else:
+            out = np.stack([_convolved(layer, image, exact) for image in given]).clip(low, high)
+        return out.astype(np.float16)
+
+
+def _convolved(layer: Conv2D, image: np.ndarray, exact: bool) -> np.ndarray:
+    from npulab.emulate.definition import windows
+
+    kind = np.float64 if exact else F
+    every = windows(layer, image.astype(kind))  # (H, W, C, kernel_h, kernel_w)
+    height, width, channels = every.shape[:3]
+    if layer.depthwise:
+        weights = layer.weights[0].astype(kind)
+        total = np.zeros(layer.output_shape, kind)
+        for i, j in np.ndindex(*layer.kernel):
+            total += np.repeat(every[..., i, j], weights.shape[2] // channels, -1) * weights[i, j]
+    else:
+        columns = every.transpose(0, 1, 3, 4, 2).reshape(height * width, -1)
+        total = _products(columns, layer.weights.reshape(len(layer.weights), -1).T, exact).reshape(layer.output_shape)
+    return total + layer.bias.astype(kind)
+
+
+def _products(columns: np.ndarray, weights: np.ndarray, exact: bool) -> np.ndarray:
+    """Sums of products ``(rows, O)``: float64 at once, or float32 one product after the other."""
+    if exact:
+        return columns.astype(np.float64) @ weights.astype(np.float64)
+    total = np.zeros((len(columns), weights.shape[1]), F)
+    for column, row in zip(columns.astype(F).T, weights.astype(F), strict=True):
+        total += column[:, None] * row
+    return total
+
+
+def _range(layer: Any) -> tuple[float, float]:
+    low, high = REAL[layer.activation]
+    return -np.inf if low is None else low, np.inf if high is None else high
+
+
+def _clamped(layer: Any, out: np.ndarray) -> np.ndarray:
+    low, high = _range(layer)
+    return out.clip(F(low), F(high))
