@@ -1,0 +1,493 @@
+"""Which rounding rule made these outputs, and which accumulators would tell.
+
+Two rules are one function where they are the same arithmetic under two names; everything else that gives
+the same outputs here is only not told apart yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from npulab.emulate import clamp_range
+from npulab.emulate.engines import REAL
+from npulab.layers import ACTIVATIONS, Conv2D, FullyConnected
+from npulab.quant import (
+    QUANTIZED,
+    RULES,
+    Double,
+    DoubleRounding,
+    Float,
+    Float32Bits,
+    Mantissa,
+    QuantParams,
+    Rule,
+    rule,
+    within,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OPS = ("conv", "depthwise", "fully_connected")
+# An input scale that is a power of two makes orders "D" and "P" of the ratio the same number, an output scale
+# that is none keeps "S" another; odd zero points turn ties where they are added before the rounding.
+INPUT_SCALE, OUTPUT_SCALE = 0.5, float(np.float32(0.0871))
+ZERO_POINTS = {"int8": 3, "uint8": 131, "int16": 0}
+TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)  # right shifts that are whole ratios: ties exist
+DRAWN, CODES, NEAR, WIDTH = 12, 60, 3, 16  # ratios of each kind, codes of each, accumulators beside a boundary, beam
+
+
+class Group(NamedTuple):
+    """Rules that give the same outputs, and why."""
+
+    rules: tuple[str, ...]
+    reason: str
+
+
+class Closest(NamedTuple):
+    """A rule that does not fit, with what its mismatches have in common."""
+
+    rule: str
+    mismatches: int
+    pattern: str
+
+
+@dataclass(frozen=True, eq=False)
+class Identification:
+    """Which rules fit outputs.
+
+    ``table`` has a row per rule, fewest mismatches first: rule, mismatches, compared, fits, the first that
+    differs (accumulator, channel, got, predicted) and ``reason``, why a rule does not apply.  ``fits`` are the
+    rules without a mismatch, ``groups`` those of them that are one function or that these accumulators cannot
+    separate.  Where nothing fits, ``closest`` are the rules with the fewest mismatches, and ``by_channel`` (first,
+    end, rules) says which fit ranges of channels, if every channel has one.
+    """
+
+    table: pd.DataFrame
+    fits: tuple[str, ...]
+    groups: tuple[Group, ...]
+    compared: int
+    saturated: int
+    closest: tuple[Closest, ...] = ()
+    by_channel: pd.DataFrame | None = None
+
+    def __str__(self) -> str:
+        outputs = f"{self.compared} outputs" + (f" ({self.saturated} saturated)" if self.saturated else "")
+        if self.fits:
+            open_ = any(not group.reason.startswith("one function") for group in self.groups)
+            said = " not told apart" if open_ else " one function" if self.groups else ""
+            return f"{', '.join(self.fits)}{':' if said else ''}{said}{',' if said else ''} " \
+                   f"fit{'' if len(self.fits) > 1 else 's'} all {outputs}"
+        if not self.closest:
+            return f"no rule applies to {outputs}"
+        near = "; ".join(f"{one.rule}, {one.mismatches} differ: {one.pattern}" for one in self.closest)
+        ranges = [] if self.by_channel is None else [
+            f"channels {first}-{end - 1} {' or '.join(rules)}" for first, end, rules in self.by_channel.to_numpy()]
+        return f"no rule fits all {outputs}; closest {near}" + (f"; by channel: {', '.join(ranges)}" if ranges else "")
+
+    def __repr__(self) -> str:
+        return f"Identification({self})"
+
+
+@dataclass(frozen=True, eq=False)
+class _Recorded:
+    """Accumulators and outputs ``(N, C)``, and everything but the rule that turns one into the other."""
+
+    accumulators: np.ndarray
+    outputs: np.ndarray
+    scales: tuple[Any, Any, Any]  # of input, weights, output
+    zero_point: int
+    low: float
+    high: float
+    bias: Any = 0  # of real outputs
+
+    def predict(self, by: Rule, accumulators: np.ndarray | None = None, channels: Any = slice(None)) -> np.ndarray:
+        """Outputs by a rule; raises ValueError where it cannot say the scales or hold the accumulators."""
+        accumulators = self.accumulators if accumulators is None else accumulators
+        multiplier, right_shift = (one[channels] for one in self.factors(by))
+        accumulators = within(accumulators, by)
+        if self.outputs.dtype == np.float32:
+            return np.clip(by.exact(accumulators, multiplier, right_shift) + self.bias, self.low, self.high)
+        return by.fast(accumulators, multiplier, right_shift, self.zero_point, int(self.low), int(self.high))
+
+    def factors(self, by: Rule) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier, right_shift) of every channel."""
+        multiplier, right_shift = by.multiplier(*self.scales)
+        shape = self.outputs.shape[1:]
+        return np.broadcast_to(multiplier, shape), np.broadcast_to(right_shift, shape)
+
+    def pattern(self, by: Rule) -> str:
+        """What the mismatches of a rule have in common."""
+        predicted = self.predict(by)
+        at = np.nonzero(predicted != self.outputs)
+        got, want, sums = self.outputs[at], predicted[at], self.accumulators[at]
+        values, counts = np.unique(got.astype(np.float64) - want, return_counts=True)
+        most = np.argsort(-counts, kind="stable")[:3]
+        said = [f"{'all' if len(values) == 1 else counts[i]} {values[i]:+g}" for i in most]
+        multiplier, right_shift = (one[at[1]] for one in self.factors(by))
+        real = sums * (multiplier * 2.0 ** -(right_shift + float(by.fraction_bits)))
+        for name, which in (("at ties", real - np.floor(real) == 0.5), ("of negative accumulators", sums < 0),
+                            ("saturated", (got == self.low) | (got == self.high))):
+            if which.any():
+                said.append(f"{'all' if which.all() else int(which.sum())} {name}")
+        return ", ".join(said)
+
+    def witness(self, classes: Sequence[Sequence[Rule]]) -> str:
+        """An accumulator with these scales that most classes of rules disagree about, in words."""
+        a, b, c = self.scales
+        ratios = np.broadcast_to(a * b / c, self.outputs.shape[1:])
+        between = np.unique(np.linspace(self.low, self.high, 256).round())
+        best, said = 1, "no accumulator near a boundary with these scales would; the scales of rounding_probes do"
+        for channel in np.unique(ratios, return_index=True)[1][:8]:
+            sums = _beside(ratios[channel], between - self.zero_point)
+            codes = np.array([self.predict(one[0], sums[:, None], slice(channel, channel + 1))[:, 0]
+                              for one in classes])
+            count = _distinct(codes)
+            if count.max(initial=0) > best:
+                at = int(count.argmax())
+                best = int(count[at])
+                told = [f"{code} by " + ", ".join(by.name for one, mine in zip(classes, codes[:, at], strict=True)
+                                                  if mine == code for by in one) for code in np.unique(codes[:, at])]
+                said = f"accumulator {sums[at]} in channel {channel} would give {', '.join(told)}"
+        return said
+
+
+def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConnected | None = None, *,
+                      input_q: QuantParams | None = None, weight_q: QuantParams | None = None,
+                      output_q: QuantParams | None = None, activation: str | None = None,
+                      rules: Iterable[str | Rule] | None = None) -> Identification:
+    """Every rule that turns these accumulators into these outputs, and what cannot be told apart.
+
+    ``accumulators`` are ``(..., C)`` true sums with the bias, as ``emulate.accumulate`` gives them; ``outputs``
+    of the same shape are int8, uint8 or int16; or float32, with sums without the bias and ``input_q.scale`` that
+    of the row.  Scales, zero point and activation are the layer's, or those given by keyword.  ``rules`` are
+    names or rules; left out, all that have this type of output, each in its usual order of scales.
+    Raises ValueError or TypeError naming what does not go together; LookupError for an unknown rule.
+    """
+    recorded = _recorded(accumulators, outputs, layer, input_q, weight_q, output_q, activation)
+    dtype = recorded.outputs.dtype.name
+    asked = [rule(one) for one in RULES] if rules is None else [rule(one) for one in rules]
+    applied, wrong, rows = [], [], []
+    for by in asked if rules is not None else [one for one in asked if dtype in one.types]:
+        try:
+            if dtype not in by.types:
+                raise ValueError(f"outputs: got {dtype}, allowed with {by.name} is {', '.join(by.types)}")
+            predicted = recorded.predict(by)
+        except ValueError as error:
+            rows.append((by.name, None, 0, False, None, None, None, None, f"not applicable: {error}"))
+            continue
+        differ = predicted != recorded.outputs
+        applied.append(by)
+        wrong.append(differ.sum(0))
+        first = None
+        if differ.any():
+            at = np.unravel_index(int(differ.argmax()), differ.shape)
+            first = recorded.accumulators[at], at[1], recorded.outputs[at], predicted[at]
+        rows.append((by.name, int(wrong[-1].sum()), differ.size, first is None, *(first or (None,) * 4), ""))
+    return _identified(recorded, applied, np.array(wrong).reshape(len(applied), -1), rows)
+
+
+def _recorded(accumulators: Any, outputs: Any, layer: Any, input_q: QuantParams | None, weight_q: QuantParams | None,
+              output_q: QuantParams | None, activation: str | None) -> _Recorded:
+    accumulators, outputs = np.asarray(accumulators), np.asarray(outputs)
+    if accumulators.dtype.kind not in "iu":
+        raise TypeError(f"accumulators: got {accumulators.dtype}, allowed are whole numbers")
+    if outputs.dtype.name not in (*QUANTIZED, "float32"):
+        raise TypeError(f"outputs: got {outputs.dtype}, allowed is {', '.join(QUANTIZED)} or float32")
+    if accumulators.shape != outputs.shape or outputs.size == 0 or outputs.ndim == 0:
+        raise ValueError(f"outputs: got shape {outputs.shape}, allowed is that of the accumulators, "
+                         f"{accumulators.shape}, (..., C) and not empty")
+    real, channels = outputs.dtype == np.float32, outputs.shape[-1]
+    given = {"input_q": input_q, "weight_q": weight_q, "output_q": output_q}
+    quantized: dict[str, Any] = {name: one or getattr(layer, name, None) for name, one in given.items()}
+    if real:
+        quantized["output_q"] = QuantParams(1.0)
+    for name, one in quantized.items():
+        if not isinstance(one, QuantParams):
+            raise ValueError(f"{name}: got {one!r}, allowed is QuantParams(scale, zero_point), or a layer that has it")
+        if isinstance(one.scale, tuple) and (name != "weight_q" or len(one.scale) != channels):
+            allowed = f"1 or {channels}, one per channel" if name == "weight_q" else "1"
+            raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is {allowed}")
+    activation = getattr(layer, "activation", None) if activation is None else activation
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation: got {activation!r}, allowed is one of {ACTIVATIONS}")
+    a, b, c = (np.asarray(quantized[name].scale, np.float32).astype(np.float64) for name in given)
+    if real:
+        low, high = REAL[activation]
+        limits: tuple[float, float] = -np.inf if low is None else low, np.inf if high is None else high
+    else:
+        like: Any = SimpleNamespace(output_q=quantized["output_q"], activation=activation)
+        limits = clamp_range(like, outputs.dtype)
+    return _Recorded(accumulators.astype(np.int64).reshape(-1, channels), outputs.reshape(-1, channels), (a, b, c),
+                     quantized["output_q"].zero_point, *limits,
+                     np.asarray(getattr(layer, "bias", 0), np.float32) if real else 0)
+
+
+def _identified(recorded: _Recorded, applied: list[Rule], wrong: np.ndarray, rows: list[tuple[Any, ...]],
+                ) -> Identification:
+    """``wrong`` are mismatches ``(rules, C)``."""
+    import pandas as pd
+
+    table = pd.DataFrame(rows, columns=["rule", "mismatches", "compared", "fits", "accumulator", "channel", "got",
+                                        "predicted", "reason"])
+    whole = ["mismatches", "accumulator", "channel"] + ([] if recorded.outputs.dtype == np.float32 else
+                                                        ["got", "predicted"])
+    table = table.astype(dict.fromkeys(whole, "Int64")).sort_values("mismatches", kind="stable", ignore_index=True)
+    totals = wrong.sum(1)
+    fits = [by for by, total in zip(applied, totals, strict=True) if total == 0]
+    classes = functions(fits, recorded.zero_point)
+    groups = [Group(tuple(by.name for by in one), reason) for one, reason in classes if len(one) > 1]
+    if len(classes) > 1:
+        witness = recorded.witness([one for one, _ in classes])
+        groups.insert(0, Group(tuple(by.name for by in fits), f"not separated by these accumulators: {witness}"))
+    saturated = int(np.isin(recorded.outputs, (recorded.low, recorded.high)).sum())
+    said = Identification(table, tuple(by.name for by in fits), tuple(groups), recorded.outputs.size, saturated)
+    if fits or not applied:
+        return said
+    closest = tuple(Closest(by.name, int(total), recorded.pattern(by))
+                    for by, total in zip(applied, totals, strict=True) if total == totals.min())
+    ranges = list(_ranges([by.name for by in applied], wrong == 0))
+    by_channel = pd.DataFrame(ranges, columns=["first", "end", "rules"])
+    return replace(said, closest=closest, by_channel=by_channel if by_channel["rules"].map(len).all() else None)
+
+
+def _ranges(names: Sequence[str], fits: np.ndarray) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+    """(first, end, rules that fit all of it): the fewest ranges of channels; ``fits`` is ``(rules, C)``."""
+    first, alive = 0, fits[:, 0]
+    for channel in range(1, fits.shape[1] + 1):
+        still = alive & fits[:, channel] if channel < fits.shape[1] else np.zeros_like(alive)
+        if not still.any():
+            yield first, channel, tuple(name for name, fit in zip(names, alive, strict=True) if fit)
+            first, still = channel, fits[:, min(channel, fits.shape[1] - 1)]
+        alive = still
+
+
+def functions(rules: Iterable[Rule], zero_point: int | None = None) -> list[tuple[list[Rule], str]]:
+    """Rules by what they compute, whatever they are called, with the reason why those are one function.
+
+    With a zero point, also those that are one function with that one.
+
+    >>> [len(same) for same, reason in functions([rule("qnnpack-q31"), rule("gemmlowp:S"), rule("gemmlowp")])]
+    [2, 1]
+    """
+    found: dict[Any, list[Rule]] = {}
+    for by in rules:
+        found.setdefault(_function(by, zero_point), []).append(by)
+    out = []
+    for (kind, values), same in found.items():
+        only = "" if len({_function(by, None) for by in same}) == 1 else f", the zero point being {zero_point}"
+        text = ", ".join(f"{name} {value}" for name, value in values)
+        out.append((same, f"one function: {kind.__name__} with {text}{only}"))
+    return out
+
+
+def _function(by: Rule, zero_point: int | None) -> tuple[type[Rule], tuple[tuple[str, Any], ...]]:
+    """Class and parameters of what a rule computes."""
+    kind, values = type(by), {one.name: getattr(by, one.name) for one in fields(by) if one.name != "name"}
+    if not by.wraps:  # then it only says what is refused
+        del values["register"]
+    if kind is Float32Bits:  # the bits of a float32 are what rounding to 31 bits leaves of it
+        kind = DoubleRounding
+    if kind is Float and by.zero_point_first:  # type: ignore[attr-defined]
+        values["ties"] = "half-even"
+        values["zero_point_first"] = zero_point != 0
+    if isinstance(by, Float | Mantissa) and kind is not Double and by.order == "P":  # its quotient becomes a float32
+        values["order"] = "S"
+    return kind, tuple(values.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Accumulators, each with a scale of its own, whose outputs tell ``rules`` apart.
+
+    ``layer`` has one output channel per probe, weights 0 and the accumulators as its bias; run with ``x`` on what
+    is asked (``single_op_model(probes.layer)``) it gives outputs for ``name``.  ``layers`` are the models to
+    run: that one, or one for each scale where a layer takes only one.  ``groups`` are the rules that have the
+    same expected outputs, and why.
+    """
+
+    layer: Conv2D | FullyConnected
+    layers: tuple[Conv2D | FullyConnected, ...]
+    rules: tuple[Rule, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def accumulators(self) -> np.ndarray:
+        """``(P,)`` int64."""
+        return self.layer.bias.astype(np.int64)
+
+    @property
+    def scales(self) -> np.ndarray:
+        """Weight scales ``(P,)`` float64."""
+        return np.asarray(self.layer.weight_q.scale)
+
+    @property
+    def x(self) -> np.ndarray:
+        """The input of every layer: zeros."""
+        return np.zeros(self.layer.input_shape, self.layer.dtype)
+
+    @cached_property
+    def expected(self) -> pd.DataFrame:
+        """The output codes by rule (rows) and probe (columns)."""
+        import pandas as pd
+
+        recorded = _recorded(self.accumulators, self.accumulators.astype(self.layer.dtype), self.layer, *[None] * 4)
+        return pd.DataFrame([recorded.predict(by)[0] for by in self.rules], [by.name for by in self.rules])
+
+    def name(self, outputs: Any) -> Identification:
+        """The rules that fit outputs: P codes, or a list of those of each of ``layers``."""
+        parts = [np.asarray(one).ravel() for one in (outputs if isinstance(outputs, list | tuple) else [outputs])]
+        codes = np.concatenate(parts)
+        kept = codes.astype(self.layer.dtype)
+        if codes.shape != self.accumulators.shape or np.any(kept != codes):
+            raise ValueError(f"outputs: got {codes.size} {codes.dtype}, allowed is {len(self.accumulators)} codes of "
+                             f"{self.layer.dtype}, one per probe")
+        return identify_rounding(self.accumulators, kept, self.layer, rules=self.rules)
+
+    def __repr__(self) -> str:
+        scales = len(set(self.scales))
+        return f"Probes({len(self.scales)} with {scales} scales tell {len(self.rules)} rules of " \
+               f"{self.layer.dtype} into {len(functions(self.rules, self.layer.output_q.zero_point))})"
+
+
+def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | None = None, per_channel: bool = True,
+                    seed: int = 0, op: str = "conv") -> Probes:
+    """The fewest probes found that tell rules of an output type apart.
+
+    ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``.  Without ``per_channel`` every scale
+    has a layer of its own, for what takes one scale per tensor.  ``op`` is "conv" (1x1), "depthwise" or
+    "fully_connected": a runtime may round each in its own way.  The same arguments give the same probes.
+    Raises LookupError for an unknown rule, ValueError for one that does not have this type.
+
+    >>> probes = rounding_probes("int8")
+    >>> probes.name(probes.expected.loc["gemmlowp"])
+    Identification(gemmlowp fits all 8 outputs)
+    """
+    if dtype not in ZERO_POINTS or op not in OPS:
+        name, got, allowed = ("dtype", dtype, ZERO_POINTS) if dtype not in ZERO_POINTS else ("op", op, OPS)
+        raise ValueError(f"{name}: got {got!r}, allowed is {', '.join(allowed)}")
+    asked = tuple(rule(one) for one in RULES) if rules is None else tuple(rule(one) for one in rules)
+    asked = tuple(by for by in asked if dtype in by.types or rules is not None)
+    for by in asked:
+        if dtype not in by.types:
+            raise ValueError(f"dtype: got {dtype}, allowed with {by.name} is {', '.join(by.types)}")
+    if not asked:
+        raise ValueError("rules: got none, allowed is one or more")
+    zero_point = ZERO_POINTS[dtype]
+    classes = functions(asked, zero_point)
+    scales, sums, codes, input_scale = _candidates(dtype, [one[0] for one, _ in classes], zero_point, seed)
+    picks = sorted(_fewest(codes, scales, not per_channel), key=lambda at: (scales[at], sums[at]))
+    at = np.array(picks, np.int64)
+    kinds: dict[bytes, list[tuple[list[Rule], str]]] = {}
+    for one, row in zip(classes, codes[:, at], strict=True):
+        kinds.setdefault(row.tobytes(), []).append(one)
+    groups = []
+    for same in kinds.values():
+        names = tuple(by.name for one, _ in same for by in one)
+        if len(same) > 1:
+            groups.append(Group(names, f"not separated by any of {codes.shape[1]} candidates"))
+        elif len(names) > 1:
+            groups.append(Group(names, same[0][1]))
+    quantized = {"input_q": QuantParams(input_scale), "output_q": QuantParams(OUTPUT_SCALE, zero_point), "dtype": dtype}
+    layer = _layer(op, sums[at], tuple(scales[at]), **quantized)
+    layers = [layer] if per_channel else [_layer(op, sums[one], scales[one[0]], **quantized)
+                                          for one in np.split(at, np.flatnonzero(np.diff(scales[at])) + 1)]
+    return Probes(layer, tuple(layers), asked, tuple(groups))
+
+
+def _layer(op: str, bias: np.ndarray, scale: Any, **quantized: Any) -> Conv2D | FullyConnected:
+    """Weights 0, so that the bias is the accumulator."""
+    count, kind = len(bias), np.uint8 if quantized["dtype"] == "uint8" else np.int8
+    quantized["weight_q"] = QuantParams(scale)
+    if op == "fully_connected":
+        return FullyConnected(np.zeros((count, 1), kind), bias, **quantized)
+    if op == "depthwise":
+        return Conv2D(np.zeros((1, 1, 1, count), kind), bias, (1, 1, count), depthwise=True, **quantized)
+    return Conv2D(np.zeros((count, 1, 1, 1), kind), bias, (1, 1, 1), **quantized)
+
+
+def _candidates(dtype: str, rules: Sequence[Rule], zero_point: int, seed: int,
+                ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """(weight scales ``(K,)``, accumulators ``(K,)``, codes by rule ``(R, K)``, input scale)."""
+    random, info = np.random.RandomState(seed), np.iinfo(dtype)
+    # with this, the largest code needs an accumulator of 31 bits; past it float32 cuts, and 31 bits of multiplier
+    smallest = 8 - 31 if info.bits == 8 else 16 - 31
+    drawn = [2.0 ** random.uniform(smallest, high) for high in (-1, smallest + 2) for _ in range(DRAWN)]
+    ratios = [2.0 ** -n for n in TIES if -n >= smallest] + drawn
+    # orders "D" and "P" differ where the input scale is no power of two; as large as the output's, ties remain
+    orders: dict[Any, set[str]] = {}
+    for by in rules:
+        kind, values = _function(by, zero_point)
+        orders.setdefault((kind, values[1:]), set()).add(by.order)
+    input_scale = OUTPUT_SCALE if any({"D", "P"} <= some for some in orders.values()) else INPUT_SCALE
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    refused = ""
+    for ratio in ratios:
+        scale = float(np.float32(ratio * OUTPUT_SCALE / input_scale))
+        some = random.permutation(np.arange(info.min + 1, info.max))[:CODES] - zero_point
+        sums = _beside(ratio, some)
+        try:
+            factors = [by.multiplier(input_scale, scale, OUTPUT_SCALE) for by in rules]
+            codes = np.array([by.exact(within(sums, by), *factor, zero_point)
+                              for by, factor in zip(rules, factors, strict=True)])
+        except ValueError as error:
+            refused = str(error)
+            continue
+        codes = codes.clip(info.min, info.max)
+        kept = np.unique(_alike(codes), axis=1, return_index=True)[1]
+        found.append((np.full(len(kept), scale), sums[kept], codes[:, kept]))
+    if not found:
+        raise ValueError(f"rules: got {len(rules)} that share no ratio of scales; {refused}")
+    scales, sums, codes = (np.concatenate(one, -1) for one in zip(*found, strict=True))
+    return scales, sums, codes, input_scale
+
+
+def _beside(ratio: float, codes: np.ndarray) -> np.ndarray:
+    """Accumulators within int32 next to where outputs change, rounding to nearest or down."""
+    at = np.rint(np.concatenate([codes, codes + 0.5]) / ratio)[:, None] + np.arange(-NEAR, NEAR + 1)
+    return np.unique(at[np.abs(at) < 2 ** 31]).astype(np.int64)
+
+
+def _alike(codes: np.ndarray) -> np.ndarray:
+    """For every row and column the first row with the same code in that column."""
+    return np.array([(codes == row).argmax(0) for row in codes])
+
+
+def _distinct(codes: np.ndarray) -> np.ndarray:
+    """How many codes are in each column."""
+    return 1 + (np.diff(np.sort(codes, axis=0), axis=0) > 0).sum(0)
+
+
+def _fewest(codes: np.ndarray, scales: np.ndarray, sparing: bool) -> list[int]:
+    """Columns that tell apart all rows that can be: the fewest that a search keeping the ``WIDTH`` best finds.
+
+    With ``sparing``, sets of as many rows told apart and fewer scales come first.
+    """
+    alike = _alike(codes)
+    label = [np.unique(scales, return_inverse=True)[1]] if sparing else []
+    columns = np.unique(np.vstack([alike, *label]), axis=1, return_index=True)[1]
+    alike, rows = alike[:, columns], len(alike)
+    whole = len(np.unique(alike, axis=0))
+    kept: list[tuple[int, int, np.ndarray, list[int]]] = [(0, 0, np.zeros(rows, np.int64), [])]
+    for _ in range(rows):
+        found: dict[bytes, tuple[int, int, np.ndarray, list[int]]] = {}
+        for _, _, told, picks in kept:
+            both = told[:, None] * rows + alike
+            count = _distinct(both)
+            for at in np.argsort(-count, kind="stable")[:WIDTH * 4 if sparing else WIDTH]:
+                _, first, which = np.unique(both[:, at], return_index=True, return_inverse=True)
+                taken = [*picks, int(columns[at])]
+                used = len(set(scales[taken])) if sparing else 0
+                key = first[which].tobytes()
+                if key not in found or found[key][1] > used:
+                    found[key] = -int(count[at]), used, first[which], taken
+        kept = sorted(found.values(), key=lambda one: one[:2])[:WIDTH]
+        if -kept[0][0] == whole:
+            break
+    return kept[0][3]
