@@ -318,6 +318,14 @@ def test_what_is_no_layer_is_refused() -> None:
         read_model(single_op_model(Add((2, 2, 1)))).network()
 
 
+def test_what_is_around_a_layer_may_be_of_any_kind() -> None:
+    graph = unpack(single_op_model(Pool2D("min", (2, 2), (5, 5, 2), padding=((1, 0), (0, 0)))))
+    for number, changes in ((0, {"shape": (1, 5)}), (1, {"dtype": "float32"}), (1, {"dtype": "int32"}), (3, {"shape": ()})):
+        tensors = (*graph.tensors[:number], replace(graph.tensors[number], **changes), *graph.tensors[number + 1:])
+        with pytest.raises(ValueError, match=r"^operator \d, "):
+            read_model(pack(replace(graph, tensors=tensors))).layers  # noqa: B018
+
+
 def test_a_bias_that_is_left_out_is_zero() -> None:
     (conv,) = unpack(single_op_model(small())).operators
     assert changed(operators=(replace(conv, inputs=(0, 1)),)).layers[0].bias.tolist() == [0, 0]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.layers import QUANTIZED, UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads
+from npulab.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads
 from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
 from npulab.models.file import Graph, Operator, numbered, unpack
 from npulab.models.write import ONE_ELEMENT, lowest
-from npulab.quant import QuantParams
+from npulab.quant import QUANTIZED, QuantParams
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,7 +177,7 @@ class _Part:
         if number == self.number or one.name not in names:
             return None
         _at(one.inputs, 0), _at(one.outputs, 0)
-        if one.name == "BITWISE_XOR" and np.any(np.invert(self.graph.data(_at(one.inputs, 1)))):
+        if one.name == "BITWISE_XOR" and self.graph.data(_at(one.inputs, 1)).tobytes().strip(b"\xff"):
             return None
         self.taken.add(number)
         return one
@@ -240,7 +240,8 @@ class _Part:
         """Input shape, stride and padding."""
         shape, stride = self.shape(source), (self.options["stride_h"], self.options["stride_w"])
         padding: Any = numbered(PADDINGS, self.options["padding"])
-        if np.any(border) and padding in PADDINGS and min(stride) > 0:
+        # where these are not so, the layer refuses them
+        if np.any(border) and padding in PADDINGS and min(stride) > 0 and len(shape) == 3 and len(kernel) == 2:
             padded = tuple(size + int(sum(sides)) for size, sides in zip(shape, border, strict=False))
             padding = tuple(map(tuple, (border + np.array(pads(padding, padded, kernel, stride, dilation))).tolist()))
         return {"input_shape": shape, "stride": stride, "padding": padding}

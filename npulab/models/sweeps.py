@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.emulate import emulate
-from npulab.layers import ACTIVATIONS, POOLS, QUANTIZED, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
+from npulab.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.models.facts import PADDINGS
 from npulab.models.write import single_op_model
-from npulab.quant import QuantParams, Rule
+from npulab.quant import QUANTIZED, QuantParams, Rule
 
 if TYPE_CHECKING:
     import pandas as pd

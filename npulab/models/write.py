@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from npulab.layers import QUANTIZED, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads, per_channel
+from npulab.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads, per_channel
 from npulab.models.facts import FUSED, PADDINGS, POOLS, REVISIONS, TYPES
 from npulab.models.file import Graph, Operator, Tensor, pack
-from npulab.quant import QuantParams
+from npulab.quant import QUANTIZED, QuantParams
 
 ONE_ELEMENT = {"padding": 1, "stride_w": 1, "stride_h": 1, "kernel_w": 1, "kernel_h": 1}
 
