@@ -215,10 +215,12 @@ def test_tflite_micro_gives_our_output(op: str) -> None:
 
 @pytest.mark.parametrize("op", ["conv", "depthwise", "fully_connected"])
 def test_onnxruntime_gives_our_output(op: str) -> None:
-    made = sweep({**GRIDS[op], "dtype": ["uint8"], "weights": ["uint8", "int8"], "per_channel": [False],
-                  "activation": [None]})
-    for number in range(0, len(made), 3):
+    made = sweep({**GRIDS[op], "dtype": ["uint8"], "per_channel": [False], "activation": [None]})
+    for number in range(0, len(made), 2):
         (x,), layer = made.inputs(number), made.layers[number]
+        assert isinstance(layer, Conv2D | FullyConnected)
+        if number % 4:  # the type that is quick there
+            layer = replace(layer, weights=layer.weights.view(np.int8), weight_q=QuantParams(layer.weight_q.scale), dtype="uint8")
         if isinstance(layer, FullyConnected):
             layer = replace(layer, bias=np.zeros(len(layer.bias), int))
         got = onnx_matmul(layer, x) if isinstance(layer, FullyConnected) else onnx_conv(layer, x)
@@ -272,6 +274,7 @@ def test_listing_ends_with_counts_and_memory() -> None:
 
 @pytest.mark.parametrize(("layer", "words"), [
     (small(weight_q=QuantParams(1.0, 3)), "weight_q: got zero point 3, allowed in a .tflite is 0 with int8 weights"),
+    (small(dtype="uint8"), "weights: got int8, allowed in a .tflite is uint8 with uint8 activations"),
     (small(output_q=QuantParams(1e-60)), "output_q: got scale 1e-60, allowed is what float32 holds"),
     (Pool2D("average", (2, 2), (4, 4, 1), padding=((1, 1), (0, 0))),
      'padding: got ((1, 1), (0, 0)), allowed in a .tflite for an average is "same" or "valid": the border that an operator adds would count'),

@@ -5,8 +5,8 @@ found from, ``sweeps`` many models for a board.
 
 TensorFlow Lite has no minimum pooling and no float16 arithmetic.  Here a minimum is the complement of the
 maximum of complements, and a float16 layer computes in float32 between a DEQUANTIZE and a CAST, rounding
-once.  Some layers can be written that LiteRT does not load: uint8 weights with a scale per channel, input
-and weights of different 8-bit types.  Other runtimes take them, so they are not refused.
+once.  uint8 weights with a scale per channel are written, for other runtimes: LiteRT does not load them.
+What LiteRT would run as something else without a word is refused.
 """
 
 from npulab.models.file import Graph, Operator, Tensor

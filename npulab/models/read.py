@@ -103,7 +103,7 @@ class _Found:
 
 
 def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
-    """The layers of a graph, and by number what is wrong with the operators that are part of none."""
+    """The layers of a graph; by number what is wrong with the operators that are part of none, main ones first."""
     found: list[_Found] = []
     taken: set[int] = set()
     problems: dict[int, str] = {}
@@ -119,10 +119,10 @@ def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
             taken |= part.taken
         except ValueError as error:
             problems[number] = f"operator {number}, {one.name}: {error}"
-    for number in set(range(len(graph.operators))) - taken - set(problems):
+    for number in sorted(set(range(len(graph.operators))) - taken - set(problems)):
         problems[number] = (f"operator {number}, {graph.operators[number].name}: is part of no layer, allowed are "
                             f"{', '.join(MAIN)} and what single_op_model puts around them")
-    return found, dict(sorted(problems.items()))
+    return found, problems
 
 
 class _Part:

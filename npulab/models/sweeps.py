@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 DEFAULTS: dict[str, Any] = {
     "op": "conv2d", "input_h": 8, "input_w": 8, "input_channels": 4, "output_channels": None, "kernel_h": 3,
     "kernel_w": 3, "stride_h": 1, "stride_w": 1, "dilation_h": 1, "dilation_w": 1, "padding": "same",
-    "depthwise": False, "activation": None, "dtype": "int8", "weights": None, "per_channel": False}
+    "depthwise": False, "activation": None, "dtype": "int8", "per_channel": False}
 BOTH = {"input": ("input_h", "input_w"), "kernel": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w"),
         "dilation": ("dilation_h", "dilation_w")}
 ALLOWED: dict[str, tuple[Any, ...]] = {
     "op": ("conv2d", "fully_connected", *(f"{kind}_pool" for kind in POOLS), "add"), "activation": ACTIVATIONS,
-    "dtype": (*QUANTIZED, "float16", "float32"), "weights": (None, "int8", "uint8"),
-    "depthwise": (False, True), "per_channel": (False, True)}
-WEIGHTS = {"int16": "int8", "float32": "int8"}  # weights of the usual type, where it is not the input's
+    "dtype": (*QUANTIZED, "float16", "float32"), "depthwise": (False, True), "per_channel": (False, True)}
+WEIGHTS = {"int16": "int8", "float32": "int8"}  # type of the weights, where it is not the input's
 PARAMETERS = "parameters.csv"
 Make = Callable[[Mapping[str, Any], np.random.Generator], Layer]
 
@@ -160,7 +159,7 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
         return Pool2D(op.removesuffix("_pool"), kernel, shape, **window, activation=activation, input_q=output_q,
                       dtype=dtype)
     outputs = point["output_channels"] or (shape[2] if point["depthwise"] else 8)
-    weights_type = point["weights"] or WEIGHTS.get(dtype, dtype)
+    weights_type = WEIGHTS.get(dtype, dtype)
     flat = op == "fully_connected"
     sizes = (1, *kernel, outputs) if point["depthwise"] and not flat else (outputs, *(kernel * (not flat)), shape[2])
     weights = _numbers(weights_type, sizes, random)

@@ -139,7 +139,11 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
     if layer.dtype == "float16":
         return [draft.step("DEQUANTIZE", [draft.constant(name, values)], buffer=0, dtype="float32")
                 for name, values in (("weights", layer.weights), ("bias", layer.bias))]
-    if layer.weights.dtype == np.int8 and layer.weight_q.zero_point:  # LiteRT takes it for 0 and says nothing
+    # LiteRT takes one type for the other, and a zero point for 0, and says nothing
+    if layer.weights.dtype != layer.dtype and layer.dtype in ("int8", "uint8"):
+        raise ValueError(f"weights: got {layer.weights.dtype}, allowed in a .tflite is {layer.dtype} with "
+                         f"{layer.dtype} activations")
+    if layer.weights.dtype == np.int8 and layer.weight_q.zero_point:
         raise ValueError(f"weight_q: got zero point {layer.weight_q.zero_point}, allowed in a .tflite is 0 with int8 "
                          "weights")
     weight_q = layer.weight_q
