@@ -16,14 +16,16 @@ from npulab.emulate import emulate
 from npulab.layers import Conv2D
 from npulab.models import read_model, single_op_model
 from npulab.quant import QuantParams
+from npulab.rounding import identify_rounding, rounding_probes
 from npulab.store import load, load_all, save
 from npulab.target import Target
 from npulab.targets import target, targets
 
 __version__ = "0.1.0"
 __all__ = ["Capture", "CaptureSet", "Comparison", "Conv2D", "Job", "QuantParams", "RegisterView", "Simulated",
-           "Target", "check", "diff", "diff_buffers", "emulate", "explain", "load", "load_all", "output_difference",
-           "read_model", "save", "single_op_model", "target", "targets"]
+           "Target", "check", "diff", "diff_buffers", "emulate", "explain", "identify_rounding", "load",
+           "load_all", "output_difference", "read_model", "rounding_probes", "save", "single_op_model",
+           "target", "targets"]
 
 # What draws is loaded when it is asked for, so that the package starts light.
 _DRAWING = {"RegisterView": "npulab.widgets", "output_difference": "npulab.view"}

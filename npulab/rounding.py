@@ -20,10 +20,11 @@ from npulab.layers import ACTIVATIONS, Conv2D, FullyConnected
 from npulab.quant import (
     QUANTIZED,
     RULES,
-    Double,
     DoubleRounding,
     Float,
     Float32Bits,
+    Half,
+    Hybrid,
     Mantissa,
     QuantParams,
     Rule,
@@ -44,10 +45,11 @@ DRAWN, CODES, NEAR, WIDTH = 12, 60, 3, 16  # ratios of each kind, codes of each,
 
 
 class Group(NamedTuple):
-    """Rules that give the same outputs, and why."""
+    """Rules that give the same outputs, and why; ``same`` says that they are one function."""
 
     rules: tuple[str, ...]
     reason: str
+    same: bool = True
 
 
 class Closest(NamedTuple):
@@ -79,17 +81,18 @@ class Identification:
 
     def __str__(self) -> str:
         outputs = f"{self.compared} outputs" + (f" ({self.saturated} saturated)" if self.saturated else "")
+        if len(self.fits) == 1:
+            return f"{self.fits[0]} fits all {outputs}"
         if self.fits:
-            open_ = any(not group.reason.startswith("one function") for group in self.groups)
-            said = " not told apart" if open_ else " one function" if self.groups else ""
-            return f"{', '.join(self.fits)}{':' if said else ''}{said}{',' if said else ''} " \
-                   f"fit{'' if len(self.fits) > 1 else 's'} all {outputs}"
+            how = "one function" if all(group.same for group in self.groups) else "not told apart"
+            return f"{', '.join(self.fits)} fit all {outputs}: {how}"
         if not self.closest:
-            return f"no rule applies to {outputs}"
-        near = "; ".join(f"{one.rule}, {one.mismatches} differ: {one.pattern}" for one in self.closest)
-        ranges = [] if self.by_channel is None else [
-            f"channels {first}-{end - 1} {' or '.join(rules)}" for first, end, rules in self.by_channel.to_numpy()]
-        return f"no rule fits all {outputs}; closest {near}" + (f"; by channel: {', '.join(ranges)}" if ranges else "")
+            return f"no rule applies to these {outputs}"
+        near, first = ", ".join(one.rule for one in self.closest), self.closest[0]
+        said = f"no rule fits all {outputs}; closest {near}, {first.mismatches} differ ({first.pattern})"
+        ranges = [] if self.by_channel is None else self.by_channel.itertuples(index=False, name=None)
+        return "; ".join([said, *(f"channels {first} to {end - 1}: {' or '.join(rules)}"
+                                  for first, end, rules in ranges)])
 
     def __repr__(self) -> str:
         return f"Identification({self})"
@@ -161,7 +164,7 @@ class _Recorded:
 def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConnected | None = None, *,
                       input_q: QuantParams | None = None, weight_q: QuantParams | None = None,
                       output_q: QuantParams | None = None, activation: str | None = None,
-                      rules: Iterable[str | Rule] | None = None) -> Identification:
+                      rules: Iterable[str | Rule] | str | Rule | None = None) -> Identification:
     """Every rule that turns these accumulators into these outputs, and what cannot be told apart.
 
     ``accumulators`` are ``(..., C)`` true sums with the bias, as ``emulate.accumulate`` gives them; ``outputs``
@@ -172,9 +175,8 @@ def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConn
     """
     recorded = _recorded(accumulators, outputs, layer, input_q, weight_q, output_q, activation)
     dtype = recorded.outputs.dtype.name
-    asked = [rule(one) for one in RULES] if rules is None else [rule(one) for one in rules]
     applied, wrong, rows = [], [], []
-    for by in asked if rules is not None else [one for one in asked if dtype in one.types]:
+    for by in _asked(rules, dtype):
         try:
             if dtype not in by.types:
                 raise ValueError(f"outputs: got {dtype}, allowed with {by.name} is {', '.join(by.types)}")
@@ -190,7 +192,16 @@ def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConn
             at = np.unravel_index(int(differ.argmax()), differ.shape)
             first = recorded.accumulators[at], at[1], recorded.outputs[at], predicted[at]
         rows.append((by.name, int(wrong[-1].sum()), differ.size, first is None, *(first or (None,) * 4), ""))
-    return _identified(recorded, applied, np.array(wrong).reshape(len(applied), -1), rows)
+    return _identified(recorded, applied, np.reshape(wrong, (len(applied), recorded.outputs.shape[1])), rows)
+
+
+def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str) -> list[Rule]:
+    """The rules asked for; left out, all of an output type."""
+    if rules is not None:
+        return [rule(one) for one in ([rules] if isinstance(rules, str | Rule) else rules)]
+    # sums of int16 codes have more than 32 bits, which a float takes
+    return [replace(by, register=48) if dtype == "int16" and isinstance(by, Float) else by
+            for by in RULES.values() if dtype in by.types]
 
 
 def _recorded(accumulators: Any, outputs: Any, layer: Any, input_q: QuantParams | None, weight_q: QuantParams | None,
@@ -245,7 +256,8 @@ def _identified(recorded: _Recorded, applied: list[Rule], wrong: np.ndarray, row
     groups = [Group(tuple(by.name for by in one), reason) for one, reason in classes if len(one) > 1]
     if len(classes) > 1:
         witness = recorded.witness([one for one, _ in classes])
-        groups.insert(0, Group(tuple(by.name for by in fits), f"not separated by these accumulators: {witness}"))
+        groups.insert(0, Group(tuple(by.name for by in fits), f"not separated by these accumulators: {witness}",
+                               False))
     saturated = int(np.isin(recorded.outputs, (recorded.low, recorded.high)).sum())
     said = Identification(table, tuple(by.name for by in fits), tuple(groups), recorded.outputs.size, saturated)
     if fits or not applied:
@@ -294,10 +306,10 @@ def _function(by: Rule, zero_point: int | None) -> tuple[type[Rule], tuple[tuple
         del values["register"]
     if kind is Float32Bits:  # the bits of a float32 are what rounding to 31 bits leaves of it
         kind = DoubleRounding
-    if kind is Float and by.zero_point_first:  # type: ignore[attr-defined]
+    if isinstance(by, Float) and kind is Float and by.zero_point_first:
         values["ties"] = "half-even"
         values["zero_point_first"] = zero_point != 0
-    if isinstance(by, Float | Mantissa) and kind is not Double and by.order == "P":  # its quotient becomes a float32
+    if kind in (Float, Half, Hybrid, Mantissa) and by.order == "P":  # their quotient becomes a float32
         values["order"] = "S"
     return kind, tuple(values.items())
 
@@ -329,7 +341,7 @@ class Probes:
 
     @property
     def x(self) -> np.ndarray:
-        """The input of every layer: zeros."""
+        """The input of ``layer``, zeros; each of ``layers`` takes zeros of its own ``input_shape``."""
         return np.zeros(self.layer.input_shape, self.layer.dtype)
 
     @cached_property
@@ -337,7 +349,8 @@ class Probes:
         """The output codes by rule (rows) and probe (columns)."""
         import pandas as pd
 
-        recorded = _recorded(self.accumulators, self.accumulators.astype(self.layer.dtype), self.layer, *[None] * 4)
+        sums = self.accumulators
+        recorded = _recorded(sums, np.zeros(sums.shape, self.layer.dtype), self.layer, None, None, None, None)
         return pd.DataFrame([recorded.predict(by)[0] for by in self.rules], [by.name for by in self.rules])
 
     def name(self, outputs: Any) -> Identification:
@@ -356,8 +369,8 @@ class Probes:
                f"{self.layer.dtype} into {len(functions(self.rules, self.layer.output_q.zero_point))})"
 
 
-def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | None = None, per_channel: bool = True,
-                    seed: int = 0, op: str = "conv") -> Probes:
+def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | str | Rule | None = None,
+                    per_channel: bool = True, seed: int = 0, op: str = "conv") -> Probes:
     """The fewest probes found that tell rules of an output type apart.
 
     ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``.  Without ``per_channel`` every scale
@@ -372,8 +385,7 @@ def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | None = No
     if dtype not in ZERO_POINTS or op not in OPS:
         name, got, allowed = ("dtype", dtype, ZERO_POINTS) if dtype not in ZERO_POINTS else ("op", op, OPS)
         raise ValueError(f"{name}: got {got!r}, allowed is {', '.join(allowed)}")
-    asked = tuple(rule(one) for one in RULES) if rules is None else tuple(rule(one) for one in rules)
-    asked = tuple(by for by in asked if dtype in by.types or rules is not None)
+    asked = _asked(rules, dtype)
     for by in asked:
         if dtype not in by.types:
             raise ValueError(f"dtype: got {dtype}, allowed with {by.name} is {', '.join(by.types)}")
@@ -391,14 +403,14 @@ def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | None = No
     for same in kinds.values():
         names = tuple(by.name for one, _ in same for by in one)
         if len(same) > 1:
-            groups.append(Group(names, f"not separated by any of {codes.shape[1]} candidates"))
+            groups.append(Group(names, f"not separated by any of {codes.shape[1]} candidates", False))
         elif len(names) > 1:
             groups.append(Group(names, same[0][1]))
     quantized = {"input_q": QuantParams(input_scale), "output_q": QuantParams(OUTPUT_SCALE, zero_point), "dtype": dtype}
     layer = _layer(op, sums[at], tuple(scales[at]), **quantized)
     layers = [layer] if per_channel else [_layer(op, sums[one], scales[one[0]], **quantized)
                                           for one in np.split(at, np.flatnonzero(np.diff(scales[at])) + 1)]
-    return Probes(layer, tuple(layers), asked, tuple(groups))
+    return Probes(layer, tuple(layers), tuple(asked), tuple(groups))
 
 
 def _layer(op: str, bias: np.ndarray, scale: Any, **quantized: Any) -> Conv2D | FullyConnected:
@@ -424,7 +436,7 @@ def _candidates(dtype: str, rules: Sequence[Rule], zero_point: int, seed: int,
     orders: dict[Any, set[str]] = {}
     for by in rules:
         kind, values = _function(by, zero_point)
-        orders.setdefault((kind, values[1:]), set()).add(by.order)
+        orders.setdefault((kind, *(one for one in values if one[0] != "order")), set()).add(by.order)
     input_scale = OUTPUT_SCALE if any({"D", "P"} <= some for some in orders.values()) else INPUT_SCALE
     found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     refused = ""
