@@ -341,8 +341,9 @@ def _plain_type(dtype: str) -> None:
 def _bias(bias: Any, outputs: int, dtype: str) -> np.ndarray:
     bias = np.asarray(bias)
     if dtype not in QUANTIZED:
-        if bias.shape != (outputs,) or bias.dtype.kind not in "iuf" or not np.all(np.isfinite(bias)):
-            raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) finite numbers")
+        if bias.shape != (outputs,) or bias.dtype.kind not in "iuf" \
+                or not np.all(np.abs(bias) <= float(np.finfo(dtype).max)):
+            raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) finite {dtype}")
         return bias.astype(dtype)
     kind = np.int64 if dtype == "int16" else np.int32
     if bias.shape != (outputs,) or bias.dtype.kind not in "iu" or np.any(bias != bias.astype(kind)):

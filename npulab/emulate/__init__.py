@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,7 +36,7 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
     an unknown rule.
     """
     if isinstance(layer, Conv2D | FullyConnected | Pool2D | Add):
-        return prepare(layer, rule, keep=False)(x)
+        return Prepared(layer, rule, keep=False)(x)
     return outputs(layer, x, rule)[-1]
 
 
@@ -49,16 +50,23 @@ def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tfli
     return done
 
 
-def prepare(layer: Layer, rule: str | Rule = "tflite-reference", keep: bool = True) -> Prepared:
-    """A layer made ready to run many times: what ``emulate`` does, with packed weights kept."""
-    return Prepared(layer, rule, keep)
+def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | None = None) -> Prepared:
+    """A layer made ready to run many times: what ``emulate`` does, with its weights unpacked once.
+
+    ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default where it is installed; they are
+    compiled on first use, once for a machine.  The numbers are the same.
+    """
+    installed = importlib.util.find_spec("numba") is not None
+    if fast and not installed:
+        raise ModuleNotFoundError("numba is not installed; pip install 'npulab[fast]'")
+    return Prepared(layer, rule, keep=True, fast=installed if fast is None else fast)
 
 
 class Prepared:
     """A layer and a rule, to be called with inputs; not by two threads at once."""
 
-    def __init__(self, layer: Layer, rule: str | Rule, keep: bool = True) -> None:
-        self.layer, self.rule, self.keep = layer, rule, keep
+    def __init__(self, layer: Layer, rule: str | Rule, keep: bool, fast: bool = False) -> None:
+        self.layer, self.rule, self.keep, self.fast = layer, rule, keep, fast
         self._scratch = Scratch()
         self._made: dict[np.dtype, Any] = {}
 
@@ -78,7 +86,7 @@ class Prepared:
         if isinstance(layer, Pool2D):
             return pool(layer, images, self.rule).reshape(shape)
         out = np.empty(shape, x.dtype)
-        ready = self._ready(x.dtype, lambda dtype: Quantized(layer, dtype, self.rule, self.keep))
+        ready = self._ready(x.dtype, lambda dtype: Quantized(layer, dtype, self.rule, self.keep, self.fast))
         ready.run(images, out.reshape(_as_images(layer, shape)), self._scratch)
         return out
 

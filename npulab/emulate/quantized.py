@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from npulab.emulate.engines import clamp_range, parts
 from npulab.emulate.sums import Dense, Depthwise, Weights
 from npulab.layers import Conv2D, FullyConnected, per_channel
-from npulab.quant import Requantizer, Rule, Scratch, within
+from npulab.quant import NOTHING, Requantizer, Rule, Scratch, within
 
 BLOCK = 160_000  # elements worked on at a time: fits the second-level cache, and calls are few
 Group = tuple[int, int]
@@ -18,16 +18,16 @@ Group = tuple[int, int]
 class Sums:
     """Accumulators of a layer; images are ``(N, H, W, C)``, fully connected rows ``(1, N, 1, I)``."""
 
-    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool) -> None:
+    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool = False) -> None:
         self.layer = layer
-        self.work: Dense | Depthwise = Depthwise(layer, dtype) if isinstance(layer, Conv2D) and layer.depthwise \
-            else Dense(layer, dtype, keep)
+        self.work: Dense | Depthwise = Depthwise(layer, dtype, fast) \
+            if isinstance(layer, Conv2D) and layer.depthwise else Dense(layer, dtype, keep)
 
     def blocks(self, images: np.ndarray, out_shape: tuple[int, ...], scratch: Scratch,
                ) -> Iterator[tuple[int, Group, Group, Weights, np.ndarray]]:
-        """(image, channels, output rows, weights, accumulators ``(positions, channels)``), float and exact.
+        """(image, channels, output rows, weights, sums ``(positions, channels)``), float and exact.
 
-        The accumulators are overwritten by the next block.
+        The sums lack the bias, and are overwritten by the next block.
         """
         _, height, width, channels = out_shape
         step = max(1, BLOCK // (width * max(channels, self.work.width)))
@@ -37,14 +37,14 @@ class Sums:
                 ready = self.work.weights(group)
                 for first in range(0, height, step):
                     rows = first, min(first + step, height)
-                    sums = self.work.sums(ready, codes, rows, scratch)
-                    yield number, group, rows, ready, _biased(sums, ready, scratch)
+                    yield number, group, rows, ready, self.work.sums(ready, codes, rows, scratch)
 
 
 class Quantized:
-    """A quantized layer, its input type and a rule, made ready to run."""
+    """A quantized layer, its input type and a rule, made ready to run; ``fast`` uses numba."""
 
-    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, rule: str | Rule, keep: bool) -> None:
+    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, rule: str | Rule, keep: bool, fast: bool,
+                 ) -> None:
         scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
         channels = layer.output_shape[-1]
         self.parts = parts(rule, layer.op, dtype.name, scales, channels)
@@ -56,8 +56,10 @@ class Quantized:
         self.multiplier, self.right_shift = (np.broadcast_to(one, (channels,)) for one in formed)
         self.zero_point = layer.output_q.zero_point
         self.low, self.high = clamp_range(layer, dtype, rule)
-        self.sums = Sums(layer, dtype, keep)
+        self.fast = fast
+        self.sums = Sums(layer, dtype, keep, fast)
         self._made: dict[tuple[Group, int], Requantizer] = {}
+        self._compiled: dict[tuple[Group, int], Callable[[np.ndarray, np.ndarray], None] | None] = {}
 
     def run(self, images: np.ndarray, out: np.ndarray, scratch: Scratch) -> None:
         """Write the output codes ``(N, H, W, C)`` of images ``(N, H, W, C)``."""
@@ -65,16 +67,21 @@ class Quantized:
         left: dict[Group, list[tuple[np.ndarray, np.ndarray]]] = {group: [] for group in self.sums.work.groups}
         rows = out.reshape(-1, channels)
         for number, group, (first, end), ready, sums in self.sums.blocks(images, out.shape, scratch):
-            if ready.most > self.register.accumulators[1]:
-                sums = within(sums.astype(np.int64), self.register, group[0]).astype(np.float64)
             start = (number * out.shape[1] + first) * width
             into, run = rows[start:start + len(sums), slice(*group)], group[1] - group[0]
             if run == channels:  # long rows are quicker; a share of the channels has none
                 into, run = into.reshape(end - first, -1), width * channels
+            compiled = self._fast(group, run, ready) if self.fast else None
+            if compiled is not None:
+                compiled(sums.reshape(-1, run), into)
+                continue
+            sums = _biased(sums, ready, scratch)
+            if ready.most > self.register.accumulators[1]:
+                sums = within(sums.astype(np.int64), self.register, group[0]).astype(np.float64)
             at, near = self._requantizer(group, run)(sums.reshape(-1, run), into, scratch)
             left[group].append((at + start * (group[1] - group[0]), near))
         for group, found in left.items():  # once a layer: asking has a price, whatever the number
-            at, near = (np.concatenate(one) for one in zip(*found, strict=True))
+            at, near = (np.concatenate(one) for one in zip(NOTHING, *found, strict=True))
             if at.size:
                 self._requantizer(group, group[1] - group[0]).redo(at, near, rows[:, slice(*group)])
 
@@ -90,15 +97,27 @@ class Quantized:
                 self.zero_point, self.low, self.high, run // (end - first))
         return self._made[group, run]
 
+    def _fast(self, group: Group, run: int, ready: Weights) -> Callable[[np.ndarray, np.ndarray], None] | None:
+        """The compiled form, where there is one."""
+        if (group, run) not in self._compiled:
+            from npulab.emulate import jit
+
+            rows = jit.Rows(self._requantizer(group, run), ready.bias_row)
+            usable = rows.usable and ready.single and ready.values.dtype == np.float32
+            self._compiled[group, run] = rows if usable else None
+        return self._compiled[group, run]
+
 
 def accumulate(layer: Conv2D | FullyConnected, images: np.ndarray, out: np.ndarray) -> None:
     """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``."""
     channels = out.shape[-1]
-    for number, group, rows, _, sums in Sums(layer, images.dtype, keep=False).blocks(images, out.shape, Scratch()):
-        out[number, slice(*rows)].reshape(-1, channels)[:, slice(*group)] = sums
+    scratch = Scratch()
+    for number, group, rows, ready, sums in Sums(layer, images.dtype, keep=False).blocks(images, out.shape, scratch):
+        out[number, slice(*rows)].reshape(-1, channels)[:, slice(*group)] = _biased(sums, ready, scratch)
 
 
 def _biased(sums: np.ndarray, ready: Weights, scratch: Scratch) -> np.ndarray:
+    """The sums with their bias: accumulators."""
     if ready.single or sums.dtype == np.float64:
         rows = sums.reshape(-1, len(ready.bias_row) if ready.single else len(ready.bias))
         rows += ready.bias_row if ready.single else ready.bias

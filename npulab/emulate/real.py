@@ -91,9 +91,9 @@ def _tailed(sums: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> np.ndarr
 
 
 def _fused(layer: Conv2D | FullyConnected, rows: np.ndarray) -> np.ndarray:
-    if isinstance(layer, Conv2D) and layer.kernel == layer.stride == (1, 1) and not any(map(any, layer.pads)) \
-            and layer.weights.shape[0] * layer.weights.shape[3] > 1:
-        # a pointwise convolution is run as a fully connected layer: a scale for every pixel
+    if isinstance(layer, Conv2D) and layer.kernel == layer.stride == (1, 1) and layer.weights.size > 1:
+        # a pointwise convolution is run as a fully connected layer: a scale for every pixel, the border's too
+        rows = np.pad(rows, [(0, 0), *layer.pads, (0, 0)])
         per_pixel = FullyConnected(layer.weights.reshape(len(layer.weights), -1), layer.bias,
                                    weight_q=layer.weight_q, dtype=layer.dtype)
         return _fused(per_pixel, rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:3], -1)

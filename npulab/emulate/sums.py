@@ -179,10 +179,10 @@ class Depthwise:
     """Depthwise convolution: a multiply-add of whole rows for each tap.
 
     Weights are repeated along a row, and at a stride past 1 the columns are sorted by phase, so that every
-    tap reads one run of memory.
+    tap reads one run of memory.  ``fast`` takes numba's loop, which reads the codes as they are.
     """
 
-    def __init__(self, layer: Conv2D, dtype: np.dtype) -> None:
+    def __init__(self, layer: Conv2D, dtype: np.dtype, fast: bool = False) -> None:
         self.layer = layer
         self.codes = Codes(dtype, layer.input_q.zero_point)
         self.border = Border(layer, self.codes.zero)
@@ -194,9 +194,15 @@ class Depthwise:
         sizes = self.codes.reach * np.abs(taps).sum((0, 1))
         bias = layer.bias - self.codes.zero * taps.sum((0, 1))
         self.float = np.dtype(np.float32 if sizes.max() < EXACT_FLOAT32 else np.float64)
+        self.fast = fast and self.float == np.float32
         # repeating weights along the row pays where there are rows enough to share them
-        repeat = self.out_w if layer.output_shape[0] > taps.shape[0] * taps.shape[1] else 1
+        repeat = self.out_w if self.fast or layer.output_shape[0] > taps.shape[0] * taps.shape[1] else 1
         values = np.tile(taps.astype(self.float), (1, 1, repeat))
+        # of every tap: the line below the first, the phase of its columns, where its run begins
+        steps = [(i * layer.dilation[0], *divmod(j * layer.dilation[1], layer.stride[1]))
+                 for i, j in product(*map(range, layer.kernel))]
+        self.places = tuple(np.array(one) for one in zip(*((line, phase, at * self.channels)
+                                                           for line, at, phase in steps), strict=True))
         self._ready = Weights(values, ((0, 1),), bias, float((sizes + np.abs(bias)).max()), self.out_w)
 
     def weights(self, group: Range) -> Weights:
@@ -205,18 +211,22 @@ class Depthwise:
 
     def sums(self, ready: Weights, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
         """Accumulators ``(positions, channels)`` without bias, of output rows; float32 or float64, exact."""
-        (down, right), (kernel_h, kernel_w), (first, end) = self.layer.stride, self.layer.kernel, rows
-        spread_h, spread_w = self.layer.dilation
+        down, (first, end) = self.layer.stride[0], rows
         phases = self._phases(image, rows, scratch)
         across = self.out_w * self.channels
         shape = end - first, across // ready.values.shape[2], ready.values.shape[2]
         total = scratch.take("product", shape, self.float)
+        if self.fast:
+            from npulab.emulate import jit
+
+            jit.depthwise(phases, ready.values.reshape(-1, across), *self.places, down, total.reshape(-1, across))
+            return total.reshape(-1, self.channels)
         part = scratch.take("part", shape, self.float)
-        for i, j in product(range(kernel_h), range(kernel_w)):
-            line, (at, phase) = i * spread_h, divmod(j * spread_w, right)
-            tap = phases[line:line + (end - 1 - first) * down + 1:down, phase, at * self.channels:][:, :across]
-            np.multiply(tap.reshape(shape), ready.values[i, j], out=part if i or j else total)
-            if i or j:
+        for number, (line, phase, at) in enumerate(zip(*self.places, strict=True)):
+            tap = phases[line:line + (end - 1 - first) * down + 1:down, phase, at:at + across].reshape(shape)
+            values = ready.values[divmod(number, self.layer.kernel[1])]
+            np.multiply(tap, values, out=part if number else total)
+            if number:
                 total += part
         return total.reshape(-1, self.channels)
 
@@ -225,7 +235,8 @@ class Depthwise:
         right, left = self.layer.stride[1], self.border.left
         lines, inside, a, b = self.border.lines(rows)
         across = -(-self.border.across // right)
-        out = scratch.take("image", (lines, right, across, self.layer.input_shape[2], self.copies), self.float)
+        shape = lines, right, across, self.layer.input_shape[2], self.copies
+        out = scratch.take("image", shape, image.dtype if self.fast else self.float)
         out[:inside.start] = out[inside.stop:] = self.border.zero
         for phase in range(right):
             column = (phase - left) % right  # the first input column of this phase
