@@ -42,6 +42,7 @@ INPUT_SCALE, OUTPUT_SCALE = 0.5, float(np.float32(0.0871))
 ZERO_POINTS = {"int8": 3, "uint8": 131, "int16": 0}
 TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)  # right shifts that are whole ratios: ties exist
 DRAWN, CODES, NEAR, WIDTH = 12, 60, 3, 16  # ratios of each kind, codes of each, accumulators beside a boundary, beam
+SHOWN = 6  # names in a sentence
 
 
 class Group(NamedTuple):
@@ -85,13 +86,13 @@ class Identification:
             return f"{self.fits[0]} fits all {outputs}"
         if self.fits:
             how = "one function" if all(group.same for group in self.groups) else "not told apart"
-            return f"{', '.join(self.fits)} fit all {outputs}: {how}"
+            return f"{_names(self.fits)} fit all {outputs}: {how}"
         if not self.closest:
             return f"no rule applies to these {outputs}"
-        near, first = ", ".join(one.rule for one in self.closest), self.closest[0]
-        said = f"no rule fits all {outputs}; closest {near}, {first.mismatches} differ ({first.pattern})"
+        near, first = _names([one.rule for one in self.closest]), self.closest[0]
+        said = f"no rule fits all {outputs}; closest {near}: {first.mismatches} differ ({first.pattern})"
         ranges = [] if self.by_channel is None else self.by_channel.itertuples(index=False, name=None)
-        return "; ".join([said, *(f"channels {first} to {end - 1}: {' or '.join(rules)}"
+        return "; ".join([said, *(f"channels {first} to {end - 1}: {_names(rules)}"
                                   for first, end, rules in ranges)])
 
     def __repr__(self) -> str:
@@ -155,8 +156,8 @@ class _Recorded:
             if count.max(initial=0) > best:
                 at = int(count.argmax())
                 best = int(count[at])
-                told = [f"{code} by " + ", ".join(by.name for one, mine in zip(classes, codes[:, at], strict=True)
-                                                  if mine == code for by in one) for code in np.unique(codes[:, at])]
+                told = [f"{code} by " + _names([by.name for one, mine in zip(classes, codes[:, at], strict=True)
+                                                if mine == code for by in one]) for code in np.unique(codes[:, at])]
                 said = f"accumulator {sums[at]} in channel {channel} would give {', '.join(told)}"
         return said
 
@@ -280,6 +281,12 @@ def _ranges(names: Sequence[str], fits: np.ndarray) -> Iterator[tuple[int, int, 
         alive = still
 
 
+def _names(rules: Sequence[str]) -> str:
+    """The first few by name, the rest by number."""
+    more = f" and {len(rules) - SHOWN} more" if len(rules) > SHOWN else ""
+    return ", ".join(rules[:SHOWN]) + more
+
+
 def functions(rules: Iterable[Rule], zero_point: int | None = None) -> list[tuple[list[Rule], str]]:
     """Rules by what they compute, whatever they are called, with the reason why those are one function.
 
@@ -375,7 +382,8 @@ def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | str | Rul
 
     ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``.  Without ``per_channel`` every scale
     has a layer of its own, for what takes one scale per tensor.  ``op`` is "conv" (1x1), "depthwise" or
-    "fully_connected": a runtime may round each in its own way.  The same arguments give the same probes.
+    "fully_connected": a runtime may round each in its own way.  A kernel that rounds its last channels otherwise
+    shows that on an ordinary layer only.  The same arguments give the same probes.
     Raises LookupError for an unknown rule, ValueError for one that does not have this type.
 
     >>> probes = rounding_probes("int8")

@@ -180,6 +180,9 @@ def test_witness_would_separate() -> None:
 
 def test_power_of_two_scales_hide_the_width_of_the_multiplier() -> None:
     layer, x, sums = ordinary("depthwise", True)
+    found = identify_rounding(sums, emulate(layer, x, "nvdla"), layer)
+    assert str(found).startswith("q31-half-away, qnnpack-precise, float32-half-away, float64-half-away, "
+                                 "vivante-v7:half-away, vivante-v8:half-away and 1 more fit all 200704 outputs (")
     found = identify_rounding(sums, emulate(layer, x, "vivante-v7:half-up"), layer)
     assert found.groups[0].reason.endswith("no accumulator near a boundary with these scales would; the scales of "
                                            "rounding_probes do")
@@ -202,7 +205,7 @@ def test_planted_wrong_outputs_are_found() -> None:
     assert first.predicted == first.got - 1
     assert found.table.mismatches.is_monotonic_increasing
     assert str(found).startswith("no rule fits all 200704 outputs (")
-    assert "; closest ruy-x86, 2 differ (all +1" in str(found)
+    assert "; closest ruy-x86: 2 differ (all +1" in str(found)
 
 
 def test_pattern_says_ties() -> None:
