@@ -20,7 +20,7 @@ from random_models import KINDS, kind_of, order_matters, random_case
 from tqdm import tqdm
 
 import npulab
-from npulab.layers import Conv2D, FullyConnected, Layer, Pool2D
+from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.models import single_op_model
 from npulab.quant import QuantParams, rule
 
@@ -60,6 +60,9 @@ def delegated(layer: Layer) -> bool | None:
         return False
     if isinstance(layer, Pool2D) and any(s > k for s, k in zip(layer.stride, layer.kernel, strict=True)):
         return None
+    if isinstance(layer, Add) and layer.dtype in ("int8", "uint8"):
+        return all(2 ** -10 <= np.float32(q.scale) / np.float32(layer.output_q.scale) < 2 ** 8
+                   for q in (layer.input_q, layer.other_q))
     return layer.dtype in (("int8", "float16") if layer.op == "depthwise" else ("int8", "uint8", "float32", "float16"))
 
 
@@ -75,10 +78,11 @@ def tensors(x: Any) -> tuple[np.ndarray, ...]:
 
 
 def wrong(a: np.ndarray, b: np.ndarray) -> int:
-    """How many elements differ."""
+    """How many elements differ in a bit."""
     assert a.shape == b.shape
     assert a.dtype == b.dtype
-    return int(np.sum(a != b))
+    bits = f"u{a.itemsize}"
+    return int(np.sum(a.view(bits) != b.view(bits)))
 
 
 def in_litert(seed: int) -> Iterator[Found]:
