@@ -61,6 +61,33 @@ def onnx_matmul(layer: Any, x: np.ndarray) -> np.ndarray:
     return _onnx("QLinearMatMul", layer, x, layer.weights.T, None)
 
 
+def torch_conv(layer: Any, x: np.ndarray, engine: str) -> np.ndarray:
+    """Output ``(N, H, W, C)`` of a Conv2D of uint8 inputs and int8 weights as torch's engine has it; no activation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+
+        torch.backends.quantized.engine = engine
+        torch.set_num_threads(1)
+        weights = np.ascontiguousarray(np.moveaxis(layer.weights, 3, 0 if layer.depthwise else 1))
+        weights = torch.from_numpy(weights)
+        scales = np.asarray(layer.weight_q.scale, np.float64)
+        if scales.ndim:
+            weights = torch._make_per_channel_quantized_tensor(
+                weights, torch.from_numpy(scales), torch.zeros(len(scales), dtype=torch.int64), 0)
+        else:
+            weights = torch._make_per_tensor_quantized_tensor(weights, float(scales), 0)
+        bias = torch.from_numpy((layer.bias * (layer.input_q.scale * scales)).astype(np.float32))
+        packed = torch.ops.quantized.conv2d_prepack(
+            weights, bias, list(layer.stride), [before for before, _ in layer.pads], list(layer.dilation),
+            layer.input_shape[2] if layer.depthwise else 1)
+        given = torch._make_per_tensor_quantized_tensor(torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2))),
+                                                        layer.input_q.scale, layer.input_q.zero_point)
+        given = given.contiguous(memory_format=torch.channels_last)
+        out = torch.ops.quantized.conv2d(given, packed, layer.output_q.scale, layer.output_q.zero_point)
+    return np.ascontiguousarray(out.int_repr().numpy().transpose(0, 2, 3, 1))
+
+
 def _onnx(op: str, layer: Any, x: np.ndarray, weights: np.ndarray, bias: np.ndarray | None,
           **attributes: Any) -> np.ndarray:
     with warnings.catch_warnings():

@@ -177,7 +177,7 @@ def _scales(random: Random, dtype: str, weights: np.ndarray, x: np.ndarray, acti
     bias = np.rint((code - zero) / aim - middle)
     most = np.abs(weights).sum(axis=1) * np.abs(x).max()
     # LiteRT's kernels differ by processor where an output, before the clamp, does not fit 32 bits
-    limit = np.minimum(2.0 ** 45 if dtype == "int16" else RESERVE, RESERVE / aim) - most
+    limit = np.maximum(np.minimum(2.0 ** 45 if dtype == "int16" else RESERVE, RESERVE / aim) - most, 0)
     if random.rand() < 0.05:
         bias = np.where(random.rand(outputs) < 0.5, np.rint(random.uniform(-1, 1, outputs) * limit), bias)
     bias = bias.clip(-limit, limit).astype(np.int64)

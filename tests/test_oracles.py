@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -15,18 +15,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from oracles import litert, micro, onnx_conv, onnx_matmul
+from oracles import litert, micro, onnx_conv, onnx_matmul, torch_conv
 from random_models import KINDS, kind_of, order_matters, random_case
 from tqdm import tqdm
 
 import npulab
+from npulab.emulate import ENGINES as NAMES
 from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.models import single_op_model
 from npulab.quant import QuantParams, rule
 
 ENGINES = {"reference": "tflite-reference", "builtin": "tflite-builtin", "auto": "xnnpack"}
 SUMS = ("conv", "depthwise", "fully_connected")
-MANY = 50_000
+MICRO = tuple((op, dtype) for op, dtype in KINDS if dtype in ("int8", "int16") and op != "min_pool")
+MANY, FEW = 50_000, 10_000
 CHUNK = 100
 
 
@@ -104,11 +106,40 @@ def in_litert(seed: int) -> Iterator[Found]:
                         f"{bad} of {outputs[kernels].size} outputs of {text} are not {name}'s")
 
 
-def run(seeds: range) -> tuple[Counter[tuple[str, ...]], list[str]]:
+def in_micro(seed: int) -> Iterator[Found]:
+    """A random model in tflite-micro."""
+    layer, x = random_case(seed, MICRO)
+    given = micro(single_op_model(layer, len(tensors(x)[0])), *tensors(x))
+    bad = wrong(npulab.emulate(layer, x, "tflite-micro"), given)
+    yield Found("tflite-micro", *kind_of(layer), given.size, bad, f"{bad} outputs of random_case({seed}, MICRO): {layer}")
+
+
+def in_onnxruntime(seed: int) -> Iterator[Found]:
+    """A random layer without activation in onnxruntime; weights of the input's type, or int8 with uint8 inputs."""
+    layer, x = random_case(seed, tuple((op, "uint8" if seed % 3 == 0 else "int8") for op in SUMS))
+    layer = replace(layer, activation=None)
+    if layer.op == "fully_connected":
+        layer = replace(layer, bias=layer.bias * 0)
+    if seed % 3 == 1:
+        layer, x = unsigned(layer, x)
+    given = onnx_matmul(layer, x) if layer.op == "fully_connected" else onnx_conv(layer, x)
+    bad = wrong(npulab.emulate(layer, x, "onnxruntime"), given)
+    yield Found("onnxruntime", layer.op, f"{layer.dtype} {layer.weights.dtype}", given.size, bad,
+                f"{bad} outputs of in_onnxruntime({seed}): {layer}")
+
+
+def unsigned(layer: Any, x: np.ndarray) -> tuple[Any, np.ndarray]:
+    """An int8 layer with uint8 activations: every code 128 higher, the weights as they were."""
+    higher = {name: replace(getattr(layer, name), zero_point=getattr(layer, name).zero_point + 128)
+              for name in ("input_q", "output_q")}
+    return replace(layer, dtype="uint8", **higher), (x.astype(int) + 128).astype(np.uint8)
+
+
+def run(seeds: range, by: Callable[[int], Iterator[Found]] = in_litert) -> tuple[Counter[tuple[str, ...]], list[str]]:
     """(models, outputs and mismatches by engine, operator and type; the mismatches in words)."""
     counts: Counter[tuple[str, ...]] = Counter()
     words = []
-    for found in (found for seed in seeds for found in in_litert(seed)):
+    for found in (found for seed in seeds for found in by(seed)):
         for what, number in (("models", 1), ("outputs", found.outputs), ("wrong", found.wrong)):
             counts[found.engine, found.op, found.dtype, what] += number
         words += [found.text] if found.wrong else []
@@ -137,24 +168,39 @@ def test_every_operator_and_type_is_drawn() -> None:
 
 
 @pytest.mark.long
-def test_many_random_models_in_litert(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_random_models(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("tflite_micro", "onnxruntime"):
+        need(package)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     counts: Counter[tuple[str, ...]] = Counter()
     words: list[str] = []
-    chunks = [range(start, start + 250) for start in range(0, MANY, 250)]
+    chunks = [(range(start, start + 250), by) for by, count in
+              ((in_litert, MANY), (in_micro, FEW), (in_onnxruntime, FEW)) for start in range(0, count, 250)]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool, capsys.disabled():
-        for some, said in tqdm(pool.map(run, chunks), total=len(chunks), unit_scale=250, unit=" models"):
-            counts += some
+        work = pool.map(run, *zip(*chunks, strict=True))
+        for some, said in tqdm(work, total=len(chunks), unit_scale=250, unit=" models"):
+            counts.update(some)
             words += said
         print("", table(counts), *words[:20], sep="\n")
     assert not words, "\n".join(words[:20])
     assert sum(n for key, n in counts.items() if key[0] == "tflite-reference" and key[3] == "models") == MANY
 
 
+def test_random_models_tell_any_two_engines_apart() -> None:
+    left = {*combinations(NAMES, 2)} - {("onnxruntime", "torch-fbgemm")}  # the same rule
+    for seed in range(1000):
+        layer, x = random_case(seed, tuple((op, dtype) for op in SUMS for dtype in ("int8", "uint8")))
+        outputs = {name: npulab.emulate(layer, x, name) for name in {name for pair in left for name in pair}}
+        left = {pair for pair in left if not wrong(outputs[pair[0]], outputs[pair[1]])}
+        if not left:
+            break
+    assert not left
+
+
 @pytest.mark.parametrize("engines", list(combinations(ENGINES, 2)), ids="-".join)
 def test_engines_swapped_do_not_fit(engines: tuple[str, str]) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(300):
+    for seed in range(150):
         layer, x = random_case(seed, tuple((op, "int8") for op in (*SUMS, "add")))
         model = single_op_model(layer, len(tensors(x)[0]))
         for one, other in (engines, engines[::-1]):
@@ -164,35 +210,24 @@ def test_engines_swapped_do_not_fit(engines: tuple[str, str]) -> None:
     assert {f"{op} in {one}" for op in SUMS for one in engines} <= told, counts
 
 
-def test_random_models_in_tflite_micro() -> None:
-    need("tflite_micro")
-    kinds = tuple((op, dtype) for op, dtype in KINDS if dtype in ("int8", "int16") and op != "min_pool")
-    for seed in range(500):
-        layer, x = random_case(seed, kinds)
-        given = micro(single_op_model(layer, len(tensors(x)[0])), *tensors(x))
-        assert wrong(npulab.emulate(layer, x, "tflite-micro"), given) == 0, f"random_case({seed}, {kinds}): {layer}"
+@pytest.mark.parametrize(("package", "by"), [("tflite_micro", in_micro), ("onnxruntime", in_onnxruntime)])
+def test_random_models_elsewhere(package: str, by: Callable[[int], Iterator[Found]]) -> None:
+    need(package)
+    words = run(range(450), by)[1]
+    assert not words, "\n".join(words[:10])
 
 
-def unsigned(layer: Any, x: np.ndarray) -> tuple[Any, np.ndarray]:
-    """An int8 layer with uint8 activations: every code 128 higher, the weights as they were."""
-    higher = {name: replace(getattr(layer, name), zero_point=getattr(layer, name).zero_point + 128)
-              for name in ("input_q", "output_q")}
-    return replace(layer, dtype="uint8", **higher), (x.astype(int) + 128).astype(np.uint8)
-
-
-@pytest.mark.parametrize("types", ["int8 int8", "uint8 uint8", "uint8 int8"])
-def test_random_models_in_onnxruntime(types: str) -> None:
-    need("onnxruntime")
-    of_x, of_weights = types.split()
+@pytest.mark.parametrize("engine", ["fbgemm", "onednn"])
+def test_random_models_in_torch(engine: str) -> None:
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
     for seed in range(150):
-        layer, x = random_case(seed, tuple((op, of_weights) for op in SUMS))
-        layer = replace(layer, activation=None)
-        if layer.op == "fully_connected":
-            layer = replace(layer, bias=layer.bias * 0)
-        if of_x != of_weights:
-            layer, x = unsigned(layer, x)
-        given = onnx_matmul(layer, x) if layer.op == "fully_connected" else onnx_conv(layer, x)
-        assert wrong(npulab.emulate(layer, x, "onnxruntime"), given) == 0, f"seed {seed}, {types}: {layer}"
+        layer, x = unsigned(*random_case(seed, (("conv", "int8"), ("depthwise", "int8"))))
+        # torch takes real biases, and one border for both ends
+        layer = replace(layer, activation=None, bias=layer.bias.clip(-2 ** 20, 2 ** 20),
+                        padding=tuple((max(pair), max(pair)) for pair in layer.pads))
+        given = torch_conv(layer, x, engine)
+        assert wrong(npulab.emulate(layer, x, f"torch-{engine}"), given) == 0, f"seed {seed}: {layer}"
 
 
 class Probe(NamedTuple):
