@@ -21,6 +21,7 @@ ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
 # how the ratio of scales is formed: in double; first product in single, quotient in double; all in single
 ORDERS = ("D", "P", "S")
 MAGIC = np.float32(1.5 * 2 ** 23)  # float32 + MAGIC is that float32 rounded half to even, in the low bits
+MAGIC_BYTES = np.float32(1.5 * 2 ** 15)  # the same, with 8 bits of fraction kept
 EXACT_FLOAT32, EXACT_FLOAT64 = 2 ** 24, 2 ** 53
 QUANTIZED = ("int8", "uint8", "int16")  # types of codes
 BUNCH = 16_384  # elements redone at a time
@@ -505,6 +506,7 @@ class Requantizer:
     repeat: int = 1
     factor: np.ndarray = field(init=False)
     limit: Any = field(init=False)
+    bytewise: bool = field(init=False)
 
     @classmethod
     def of(cls, by: Rule, multiplier: Any, right_shift: Any, zero_point: int, low: int, high: int, channels: int,
@@ -520,6 +522,7 @@ class Requantizer:
         stray = np.max([np.broadcast_to(one.stray(self.right_shift), real.shape) for one, _, _ in self.parts], axis=0)
         reach = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point)) + 1
         limit = 0.5 - stray - reach * 2.0 ** -22
+        self.bytewise = by.toward == "nearest" and bool(0.5 - limit.min() < 2.0 ** -9)
         # one limit for all is quicker where that asks the rule about few more
         even = np.ptp(limit) < 2.0 ** -5
         self.limit = np.float32(limit.min()) if even else np.tile(limit.astype(np.float32), self.repeat)
@@ -545,7 +548,8 @@ class Requantizer:
         if self.plain:
             self._plain(scaled, out)
             return NOTHING
-        at = np.flatnonzero(self._near(scaled, out, scratch))
+        near = self._bytes if self.bytewise and out.itemsize == 1 else self._near
+        at = np.flatnonzero(near(scaled, out, scratch))
         return at, accumulators.ravel()[at]
 
     def _plain(self, scaled: np.ndarray, out: np.ndarray) -> None:
@@ -563,6 +567,23 @@ class Requantizer:
                 out += np.array(self.zero_point & 0xFF, np.uint8).astype(out.dtype)
         else:
             np.subtract(whole, MAGIC.view(np.int32) - np.int32(shift), out=out, casting="unsafe")
+
+    def _bytes(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
+        """Write the estimates of 8 bits; where they are near a boundary.
+
+        A value plus MAGIC_BYTES has its whole part in one byte and eight bits of fraction in the next, rounded
+        to nearest: a fraction of 0 is what lies within 2**-9 of a boundary.
+        """
+        zero = np.float32(self.zero_point)
+        both = scratch.take("both", scaled.shape, np.int16 if out.dtype.kind == "i" else np.uint16)
+        part = scratch.take("part of it", scaled.shape, np.uint8)
+        np.clip(scaled, np.float32(self.low) - zero, np.float32(self.high) - zero, out=scaled)
+        scaled += MAGIC_BYTES + zero + np.float32(0.5)
+        np.copyto(both, scaled.view(np.int32), casting="unsafe")
+        np.copyto(part, both, casting="unsafe")
+        both >>= 8
+        np.copyto(out, both, casting="unsafe")
+        return np.equal(part, 0, out=scratch.take("near", scaled.shape, np.bool_))
 
     def _near(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
         """Write the estimates; where they are near a boundary."""

@@ -17,7 +17,7 @@ ROWS = [{"bits", "layout", "streams", "quant"},
         {"capture", "layers", "target"},
         {"emulate"},
         {"targets", "devices", "models", "interop"},
-        {"store", "compare", "bisection", "laws", "scan", "rounding"},
+        {"store", "compare", "codes", "mismatches", "bisection", "neighbours", "laws", "scan", "rounding", "bench"},
         {"view", "widgets"},
         {"cli", "npulab"},
         {"__main__"}]
