@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from npulab.capture import Capture, CaptureSet, Job
+from npulab.codes import codes_by_rule
 from npulab.compare import Comparison, check, diff, diff_buffers, explain
 from npulab.devices import Simulated
 from npulab.emulate import emulate
 from npulab.layers import Conv2D
+from npulab.mismatches import mismatches
 from npulab.models import read_model, single_op_model
 from npulab.quant import QuantParams
 from npulab.rounding import identify_rounding, rounding_probes
@@ -23,12 +25,14 @@ from npulab.targets import target, targets
 
 __version__ = "0.1.0"
 __all__ = ["Capture", "CaptureSet", "Comparison", "Conv2D", "Job", "QuantParams", "RegisterView", "Simulated",
-           "Target", "check", "diff", "diff_buffers", "emulate", "explain", "identify_rounding", "load",
-           "load_all", "output_difference", "read_model", "rounding_probes", "save", "single_op_model",
-           "target", "targets"]
+           "Target", "check", "codes_by_rule", "diff", "diff_buffers", "emulate", "explain",
+           "identify_rounding", "load", "load_all", "mismatches", "number_line", "output_comparison",
+           "output_difference", "read_model", "rounding_probes", "save", "single_op_model", "target",
+           "targets"]
 
 # What draws is loaded when it is asked for, so that the package starts light.
-_DRAWING = {"RegisterView": "npulab.widgets", "output_difference": "npulab.view"}
+_DRAWING = {"RegisterView": "npulab.widgets", "number_line": "npulab.view", "output_comparison": "npulab.view",
+            "output_difference": "npulab.view"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
@@ -11,12 +13,22 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from npulab.codes import Scales, codes_by_rule, real_values, same_codes
 from npulab.compare import Comparison
+from npulab.mismatches import Mismatches, mismatches
+from npulab.quant import Rule
 
 DPI = 100
 STYLE: Any = {"font.size": 8, "axes.titlesize": 9, "figure.facecolor": "white", "image.interpolation": "nearest"}
 NUMBERED = 12  # cells a side up to which every value is written into its cell
 CHANNELS = 4
+LABELLED = 17  # bars up to which each has its number
+BINS = 24
+LINE = 44  # characters of a row's label
+TALL = 0.3  # inches of a bar
+# told apart by people who do not see all colours, and light enough for black text; neighbouring codes differ
+CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
+WRONG, RIGHT = "#c4501b", "#2b6ca3"
 
 
 @dataclass(frozen=True)
@@ -94,8 +106,158 @@ def _range(found: Comparison, low: int, high: int) -> tuple[int, int]:
     return (low, high) if found.captured.dtype == np.uint8 else (low - 128, high - 128)
 
 
-def _numbers(ax: Any, values: np.ndarray, image: Any) -> None:
+def _numbers(ax: Any, values: np.ndarray, image: Any, size: int = 7) -> None:
     for (row, column), value in np.ndenumerate(values):
         red, green, blue, _ = image.cmap(image.norm(value))
         light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
-        ax.text(column, row, str(value), ha="center", va="center", color="black" if light else "white", fontsize=7)
+        ax.text(column, row, str(value), ha="center", va="center", color="black" if light else "white", fontsize=size)
+
+
+def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0,
+                rules: Iterable[str | Rule] | None = None) -> Picture:
+    """Output codes of accumulators by every rule, on one line of real values; rules that agree share a row.
+
+    Arguments and errors as of ``codes_by_rule``, whose numbers these are.  Every bar is a code, and ends half way
+    between two accumulators (dots) that get different ones; dashed lines are ties.
+    """
+    codes = codes_by_rule(accumulators, scales, zero_point, rules)
+    groups, real = same_codes(codes), real_values(codes.columns, scales)
+    disputed = [int(sum_) for sum_ in codes.columns[codes.nunique().to_numpy() > 1]]
+    agree = "none that they disagree about" if not disputed else f"they disagree about {_listed(disputed)}"
+    text = (f"{len(codes)} rules, {len(real)} accumulators, ratio {float(real_values(1, scales)):.9g}: "
+            f"{len(groups)} different rows of codes; {agree}")
+    labels = [textwrap.fill(", ".join(names), LINE, break_on_hyphens=False) for names, _ in groups]
+    heights = [0.14 + 0.125 * max(label.count("\n") + 1, 2) for label in labels]
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8.4, 0.85 + sum(heights)), layout="constrained")
+        ax = figure.subplots()
+        ends = np.concatenate([[0], np.cumsum(heights)])
+        middles = (ends[1:] + ends[:-1]) / 2
+        for (_, row), middle in zip(groups, middles, strict=True):
+            _line_of_codes(ax, real, row, float(middle))
+        ax.set_ylim(ends[-1], 0)
+        ax.set_yticks(middles, labels, fontsize=7)
+        ax.tick_params(axis="y", length=0)
+        ax.spines[["left", "right", "top"]].set_visible(False)
+        ax.margins(x=0)
+        low, high = ax.get_xlim()
+        for tie in np.arange(np.floor(low), np.ceil(high) + 1) + 0.5:
+            if low < tie < high and high - low < 64:
+                ax.axvline(tie, color="#555555", linestyle=(0, (3, 3)), linewidth=0.8, zorder=3)
+        ax.ticklabel_format(axis="x", useOffset=False)
+        ax.set_xlabel("accumulator x ratio of scales; dots are the accumulators, numbers the output codes, dashed "
+                      "lines ties")
+        ax.set_title(f"{len(codes)} rules, {len(groups)} different rows of codes", loc="left")
+    return Picture(text, figure)
+
+
+def _listed(numbers: list[int]) -> str:
+    more = f" and {len(numbers) - CHANNELS * 2} more" if len(numbers) > CHANNELS * 2 else ""
+    return ", ".join(map(str, numbers[:CHANNELS * 2])) + more
+
+
+def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) -> None:
+    """A bar for every run of accumulators with the same code."""
+    half = np.diff(real).min(initial=np.inf) / 2 if len(real) > 1 else 0.5
+    edges = np.concatenate([[real[0] - half], (real[1:] + real[:-1]) / 2, [real[-1] + half]])
+    changes = np.flatnonzero(np.diff(codes)) + 1
+    for first, end in zip([0, *changes], [*changes, len(codes)], strict=True):
+        left, width = edges[first], edges[end] - edges[first]
+        ax.barh(middle, width, TALL, left=left, color=CODES[int(codes[first]) % len(CODES)], edgecolor="white",
+                linewidth=1.5)
+        ax.text(left + width / 2, middle - 0.12 * TALL, str(codes[first]), ha="center", va="center", fontsize=7)
+    ax.plot(real, np.full(len(real), middle + 0.33 * TALL), ".", color="black", markersize=3)
+
+
+def output_comparison(found: Comparison) -> Picture:
+    """How captured and predicted output differ: counts by difference, where, by channel, border against interior.
+
+    The numbers are those of ``mismatches(found)``, which says the border.
+    Raises ValueError where the comparison has no two outputs.
+    """
+    counted = mismatches(found)
+    text = f"{counted.case}: {found.verdict}; {counted}"
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8.4, 5.4), layout="constrained")
+        axes = figure.subplots(2, 2, width_ratios=(1.1, 1))
+        _by_difference(axes[0, 0], counted)
+        _error_map(figure, axes[0, 1], counted)
+        _by_channel(axes[1, 0], counted)
+        _by_place(axes[1, 1], counted)
+        figure.suptitle(f"{counted.case}: {found.verdict}, {counted.differ} of {counted.outputs} outputs differ")
+    return Picture(text, figure)
+
+
+def _by_difference(ax: Any, counted: Mismatches) -> None:
+    steps, counts = (counted.by_difference[name].to_numpy() for name in ("difference", "outputs"))
+    equal = int(counts[steps == 0].sum())
+    ax.set_title(f"captured - predicted ({equal} equal, not drawn)", loc="left")
+    steps, counts = steps[steps != 0], counts[steps != 0]
+    _bare(ax, "outputs")
+    ax.set_xlabel("difference in codes")
+    if not len(steps):
+        ax.set_xlim(-1.5, 1.5)
+        ax.set_xticks([-1, 0, 1])
+        _says(ax, "none differs")
+    elif len(steps) <= LABELLED and np.ptp(steps) <= 2 * LABELLED:
+        ax.bar_label(ax.bar(steps, counts, 0.6, color=WRONG), fontsize=7)
+        ax.margins(y=0.12)
+        ax.set_xticks(sorted({-1, 0, 1, *steps.tolist()}))
+    else:
+        values, edges = np.histogram(steps, BINS, weights=counts)
+        ax.bar(edges[:-1], values, np.diff(edges), align="edge", color=WRONG, edgecolor="white")
+        ax.set_xlabel(f"difference in codes, {steps.min():+d} to {steps.max():+d} in {BINS} bins")
+
+
+def _error_map(figure: Figure, ax: Any, counted: Mismatches) -> None:
+    image = ax.imshow(counted.worst, cmap="Oranges", vmin=0, vmax=max(int(counted.worst.max(initial=0)), 4))
+    ax.set_title("largest difference of a pixel", loc="left")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    if max(counted.worst.shape) <= NUMBERED:
+        _numbers(ax, counted.worst, image, 6)
+    else:
+        figure.colorbar(image, ax=ax)
+    inside = np.argwhere(~counted.border)
+    if counted.border.any() and len(inside):
+        (top, left), (bottom, right) = inside.min(0) - 0.5, inside.max(0) + 0.5
+        ax.plot([left, right, right, left, left], [top, top, bottom, bottom, top], color="black", linewidth=1.5)
+        ax.set_xlabel("outside of the line: windows that touch the padding")
+
+
+def _by_channel(ax: Any, counted: Mismatches) -> None:
+    channels, wrong, outputs = (counted.by_channel[name].to_numpy() for name in ("channel", "differ", "outputs"))
+    bars = ax.bar(channels, wrong, 0.6, color=WRONG)
+    if len(channels) <= LABELLED:
+        ax.bar_label(bars, fontsize=7)
+        ax.set_xticks(channels)
+    ax.set_xlim(-0.75, max(len(channels), 4) - 0.25)
+    ax.set_ylim(0, max(int(wrong.max(initial=0)) * 1.15, 1))
+    ax.set_title(f"outputs that differ, of {outputs[0]} in each channel", loc="left")
+    ax.set_xlabel("channel")
+    _bare(ax, "outputs")
+
+
+def _by_place(ax: Any, counted: Mismatches) -> None:
+    frame = counted.by_place
+    labels = [f"{place}\n{differ} of {outputs}" for place, outputs, differ in
+              zip(frame.place, frame.outputs, frame.differ, strict=True)]
+    bars = ax.barh(labels, frame.share * 100, color=[WRONG, RIGHT], height=0.6)
+    shown = [f"{share:.1%}" if outputs else "no such output"
+             for share, outputs in zip(frame.share, frame.outputs, strict=True)]
+    ax.bar_label(bars, shown, padding=3)
+    ax.invert_yaxis()
+    ax.set_xlim(0, 118)
+    ax.set_xticks([0, 25, 50, 75, 100])
+    ax.set_title("share of outputs that differ, in %", loc="left")
+    ax.spines[["right", "top"]].set_visible(False)
+
+
+def _bare(ax: Any, label: str) -> None:
+    ax.set_ylabel(label)
+    ax.spines[["right", "top"]].set_visible(False)
+    ax.yaxis.get_major_locator().set_params(integer=True)
+
+
+def _says(ax: Any, words: str) -> None:
+    ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color="#555555")
