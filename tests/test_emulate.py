@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import npulab
-from npulab.emulate import accumulate, accumulate_reference, clamp_range
+from npulab.bench import mobilenet
+from npulab.emulate import accumulate, accumulate_reference, clamp_range, emulate_reference, outputs, prepare
+from npulab.layers import Add, FullyConnected, Network, Pool2D
+from npulab.quant import RULES, QuantParams
 
 
 def random_layer(seed: int) -> tuple[npulab.Conv2D, np.ndarray]:
@@ -32,10 +38,171 @@ def random_layer(seed: int) -> tuple[npulab.Conv2D, np.ndarray]:
     return layer, random.randint(info.min, info.max + 1, shape).astype(dtype)
 
 
+def looped(layer: npulab.Conv2D, x: np.ndarray) -> np.ndarray:
+    """Accumulators of one ``(H, W, C)`` input in plain loops."""
+    (top, _), (left, _) = layer.pads
+    in_h, in_w, in_c = layer.input_shape
+    out = np.zeros(layer.output_shape, np.int64)
+    for row, column, channel in np.ndindex(*layer.output_shape):
+        total = int(layer.bias[channel])
+        for i, j in np.ndindex(*layer.kernel):
+            y, z = row * layer.stride[0] + i * layer.dilation[0] - top, column * layer.stride[1] + j * layer.dilation[1] - left
+            for c in ([channel * in_c // out.shape[2]] if layer.depthwise else range(in_c)) if 0 <= y < in_h and 0 <= z < in_w else ():
+                w = layer.weights[0, i, j, channel] if layer.depthwise else layer.weights[channel, i, j, c]
+                total += (int(x[y, z, c]) - layer.input_q.zero_point) * (int(w) - layer.weight_q.zero_point)
+        out[row, column, channel] = total
+    return out
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_accumulate_is_its_definition(seed: int) -> None:
     layer, x = random_layer(seed)
-    assert np.array_equal(accumulate(layer, x), accumulate_reference(layer, x))
+    assert np.array_equal(accumulate_reference(layer, x), looped(layer, x))
+    assert np.array_equal(accumulate(layer, x), looped(layer, x))
+
+
+def wide_layer(seed: int) -> tuple[npulab.Conv2D | FullyConnected, np.ndarray] | None:
+    """Layers of every quantized type, with sums and biases that float32 cannot hold, in batches."""
+    random = np.random.RandomState(seed)
+    op, dtype = ["conv", "depthwise", "fully_connected"][random.randint(3)], ["int8", "uint8", "int16"][random.randint(3)]
+    of_weights = "uint8" if dtype == "uint8" and random.rand() < 0.7 else "int8"
+    info, codes = np.iinfo(dtype), np.iinfo(of_weights)
+    channels = int(random.choice([1, 2, 3, 8, 17, 64, 200]))
+    outputs = channels * int(random.randint(1, 4)) if op == "depthwise" else int(random.choice([1, 4, 7, 16, 33, 64]))
+    kernel = random.randint(1, 6, 2)
+
+    def zero(of: np.iinfo) -> int:
+        return 0 if dtype == "int16" else int(random.randint(of.min, of.max + 1))
+
+    scale = tuple(random.uniform(1e-4, 0.01, outputs)) if random.rand() < 0.5 else random.uniform(1e-4, 0.01)
+    common = {"input_q": QuantParams(random.uniform(0.01, 0.1), zero(info)), "dtype": dtype,
+              "weight_q": QuantParams(scale, 0 if of_weights == "int8" else zero(codes)),
+              "output_q": QuantParams(random.uniform(0.01, 1), zero(info)),
+              "activation": [None, "relu", "relu6", "relu_n1_to_1"][random.randint(4)]}
+    bias = random.randint(-10 ** random.randint(1, 9), 10 ** random.randint(1, 9), outputs)
+    if random.rand() < 0.1:
+        bias[-1] = 2 ** 31 - 1
+    if op == "fully_connected":
+        depth = int(random.choice([3, 64, 257, 1024, 5000]))
+        weights = random.randint(codes.min, codes.max + 1, (outputs, depth)).astype(of_weights)
+        return FullyConnected(weights, bias, **common), random.randint(info.min, info.max + 1, (random.randint(1, 9), depth)).astype(dtype)
+    shape = (int(random.randint(5, 24)), int(random.randint(5, 24)), channels)
+    of = (1, *kernel, outputs) if op == "depthwise" else (outputs, *kernel, channels)
+    try:
+        layer = npulab.Conv2D(random.randint(codes.min, codes.max + 1, of).astype(of_weights), bias, shape,
+                              tuple(random.randint(1, 4, 2)), ["same", "valid", ((1, 0), (2, 1)), ((0, 3), (0, 0))][random.randint(4)],
+                              tuple(random.randint(1, 3, 2)), op == "depthwise", **common)
+    except ValueError:
+        return None  # too small for its kernel
+    batch = (2,) if random.rand() < 0.3 else ()
+    return layer, random.randint(info.min, info.max + 1, (*batch, *shape)).astype(dtype)
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_fast_paths_are_the_definition(chunk: int) -> None:
+    compared = refused = 0
+    for seed in range(60 * chunk, 60 * (chunk + 1)):
+        found = wide_layer(seed)
+        if found is None:
+            continue
+        layer, x = found
+        want = accumulate_reference(layer, x)
+        assert np.array_equal(accumulate(layer, x), want.reshape(accumulate(layer, x).shape)), seed
+        others = [] if layer.dtype == "int16" else [name for name in RULES if layer.dtype in RULES[name].types]
+        for rule in ("tflite-reference", "tflite-builtin", "xnnpack", *others[seed % 7::7]):
+            try:
+                want = emulate_reference(layer, x, rule)
+            except ValueError as error:  # a sum that does not fit, or a ratio: all say so in the same words
+                for run in (lambda: npulab.emulate(layer, x, rule), lambda: prepare(layer, rule)(x)):  # noqa: B023
+                    with pytest.raises(ValueError, match=re.escape(str(error))):
+                        run()
+                refused += 1
+                continue
+            for got in (npulab.emulate(layer, x, rule), prepare(layer, rule, fast=False)(x), prepare(layer, rule)(x)):
+                assert np.array_equal(got, want.reshape(got.shape)), (seed, rule)
+            compared += want.size
+    assert compared > 100_000
+    assert refused
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_pools_and_sums_are_their_definition(seed: int) -> None:
+    random = np.random.RandomState(seed)
+    dtype = ["int8", "uint8", "int16"][seed % 3]
+    info = np.iinfo(dtype)
+    shape = tuple(int(n) for n in random.randint(4, 12, 3))
+    q = [QuantParams(random.uniform(0.01, 0.4), 0 if dtype == "int16" else int(random.randint(info.min, info.max))) for _ in range(3)]
+    a, b = (random.randint(info.min, info.max + 1, (2, *shape)).astype(dtype) for _ in range(2))
+    act = [None, "relu", "relu6", "relu_n1_to_1"][random.randint(4)]
+    for kind in ("average", "max", "min"):
+        pool = Pool2D(kind, tuple(random.randint(1, 4, 2)), shape, tuple(random.randint(1, 4, 2)), ["same", "valid"][random.randint(2)], act, q[0], dtype=dtype)
+        assert np.array_equal(npulab.emulate(pool, a), emulate_reference(pool, a))
+        assert npulab.emulate(pool, a[0]).shape == pool.output_shape
+    add = Add(shape, act, *q, dtype=dtype)
+    assert np.array_equal(npulab.emulate(add, (a, b)), emulate_reference(add, (a, b)))
+    assert np.array_equal(npulab.emulate(add, (a[0], b[0])), npulab.emulate(add, (a, b))[0])
+
+
+def test_average_by_hand() -> None:
+    x = np.array([[1, 2], [2, -7]], np.int8).reshape(2, 2, 1)
+    pool = Pool2D("average", (2, 2), (2, 2, 1), padding="same")
+    assert npulab.emulate(pool, x)[..., 0].tolist() == [[-1, -3], [-3, -7]]  # -2 / 4 = -0.5 and -5 / 2 go away from 0
+
+
+def test_network_runs_its_layers() -> None:
+    random = np.random.RandomState(3)
+    q = QuantParams(0.05, 3)
+    conv = npulab.Conv2D(random.randint(-127, 128, (4, 3, 3, 4)).astype(np.int8), random.randint(-99, 99, 4), (6, 6, 4),
+                         padding="same", input_q=q, weight_q=QuantParams(0.01), output_q=q, activation="relu6")
+    pool = Pool2D("average", (6, 6), (6, 6, 4), input_q=q)
+    last = FullyConnected(random.randint(-127, 128, (5, 4)).astype(np.int8), random.randint(-99, 99, 5), input_q=q,
+                          weight_q=QuantParams(0.02), output_q=QuantParams(0.1))
+    x = random.randint(-128, 128, (2, 6, 6, 4)).astype(np.int8)
+    network = Network((conv, conv, Add((6, 6, 4), None, q, q, q), pool, last), ((-1,), (0,), (1, -1), (2,), (3,)))
+    one = npulab.emulate(conv, x)
+    two = npulab.emulate(conv, one)
+    summed = npulab.emulate(Add((6, 6, 4), None, q, q, q), (two, x))
+    want = npulab.emulate(last, npulab.emulate(pool, summed))
+    assert want.shape == (2, 5)
+    assert np.array_equal(npulab.emulate(network, x), want)
+    assert [out.shape for out in outputs(network, x)] == [(2, 6, 6, 4)] * 3 + [(2, 1, 1, 4), (2, 5)]
+    assert np.array_equal(npulab.emulate([conv, conv], x), two)
+
+
+@pytest.mark.parametrize(("layers", "inputs", "words"), [
+    ((), (), "^network: got 0 layers and 0 inputs"), ((0,), ((0,),), r"^layer 0, Pool2D.*: got inputs \(0,\), allowed is 1 of -1 to -1$"),
+    ((0, 1), (), r"^layer 1, Pool2D.*: got 2x2x3 int8 from Pool2D.*, allowed is 4x4x3 int8$")])
+def test_network_that_does_not_fit(layers: tuple[int, ...], inputs: tuple[tuple[int, ...], ...], words: str) -> None:
+    pools = [Pool2D("max", (3, 3), (4, 4, 3)), Pool2D("max", (3, 3), (4, 4, 3))]
+    with pytest.raises(ValueError, match=words):
+        Network(tuple(pools[i] for i in layers), inputs)
+
+
+def peak(run: Callable[[], object]) -> int:
+    """Bytes that a call takes at most."""
+    tracemalloc.start()
+    run()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+@pytest.mark.parametrize("name", ["stem", "dw1", "pw1", "pw7", "pw13", "fc"])
+def test_memory_is_at_most_four_times_the_tensors(name: str) -> None:
+    layer, x = mobilenet()[name]
+    out = npulab.emulate(layer, x)
+    tensors = x.size + layer.weights.size + out.size + 4 * out.size
+    assert peak(lambda: npulab.emulate(layer, x, "gemmlowp")) <= 4 * tensors
+
+
+def test_memory_of_layers_with_many_weights_or_a_wide_kernel() -> None:
+    random = np.random.RandomState(0)
+    for shape, kernel, channels in (((56, 56, 256), 3, 64), ((14, 14, 256), 3, 256), ((7, 7, 64), 7, 512), ((112, 112, 16), 5, 16)):
+        layer = npulab.Conv2D(random.randint(-127, 128, (channels, kernel, kernel, shape[2])).astype(np.int8), np.zeros(channels, int),
+                              shape, padding="same", input_q=QuantParams(0.02, 4), weight_q=QuantParams(0.001), output_q=QuantParams(0.1))
+        x = random.randint(-128, 128, shape).astype(np.int8)
+        tensors = x.size + layer.weights.size + 5 * int(np.prod(layer.output_shape))
+        assert peak(lambda: npulab.emulate(layer, x)) <= 4 * tensors, shape  # noqa: B023
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -102,3 +269,50 @@ def test_layer_prints_its_sizes() -> None:
     layer = npulab.Conv2D(np.zeros((4, 3, 3, 1), np.uint8), np.zeros(4, int), (8, 8, 1), (2, 2), activation="relu")
     assert repr(layer) == "Conv2D(3x3, 8x8x1 -> 3x3x4, stride 2x2, padding valid, relu)"
     assert layer.parameters["stride_h"] == 2
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: Pool2D("mean", (2, 2), (4, 4, 1)), "^kind: got 'mean', allowed is one of average, max, min$"),
+    (lambda: Pool2D("max", (0, 2), (4, 4, 1)), r"^kernel: got \(0, 2\), allowed is \(h, w\), each at least 1$"),
+    (lambda: Pool2D("max", (5, 2), (4, 4, 1)), "^input_shape: got .*, too small"),
+    (lambda: Pool2D("max", (2, 2), (4, 4, 1), output_q=QuantParams(2.0)), "^output_q: got .*, allowed is that of the input"),
+    (lambda: Pool2D("max", (2, 2), (4, 4, 1), padding=((2, 0), (0, 0))), "allowed is less than the kernel"),
+    (lambda: Pool2D("max", (2, 2), (4, 4, 1), dtype="int32"), "^dtype: got 'int32', allowed is int8, uint8, int16 or float16$"),
+    (lambda: Add((), dtype="int8"), "^input_shape: got"), (lambda: Add((2,), dtype="float32"), "^dtype: got 'float32'"),
+    (lambda: Add((2,), input_q=QuantParams(1.0, 3), dtype="int16"), "^input_q: got zero point 3, allowed with int16 activations is 0$"),
+    (lambda: FullyConnected(np.zeros((2, 3), np.int32), np.zeros(2, int)), "int32, allowed is 2 axes of uint8 or int8"),
+    (lambda: FullyConnected(np.zeros((2, 3), np.int8), np.zeros(3, int)), r"^bias: got shape \(3,\) int64, allowed is \(2,\) within int32$"),
+    (lambda: FullyConnected(np.zeros((2, 3), np.uint8), np.zeros(2, int), dtype="int16"), "^dtype: got 'int16', allowed with uint8 weights is uint8, int8$"),
+    (lambda: FullyConnected(np.zeros((2, 3), np.int8), np.array([1.0, np.inf]), dtype="float32"), "^bias: got .* allowed is .* finite float32$")])
+def test_other_layer_that_is_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_other_input_that_is_refused() -> None:
+    flat = FullyConnected(np.zeros((2, 12), np.int8), np.zeros(2, int))
+    assert npulab.emulate(flat, np.zeros((5, 3, 2, 2), np.int8)).shape == (5, 2)
+    assert npulab.emulate(flat, np.zeros((4, 5, 12), np.int8)).shape == (4, 5, 2)
+    with pytest.raises(ValueError, match=r"^x: got shape \(11,\) int8, allowed is \(\.\.\., 12\), or \(H, W, C\) of as many"):
+        npulab.emulate(flat, np.zeros(11, np.int8))
+    add = Add((2, 2))
+    for pair in (np.zeros((2, 2), np.int8), (np.zeros((2, 2), np.int8),)):
+        with pytest.raises(ValueError, match="allowed with .* is a pair"):
+            npulab.emulate(add, pair)
+    with pytest.raises(ValueError, match=r"^x: got shapes \(2, 2\) int8 and \(2, 3\) int8"):
+        npulab.emulate(add, (np.zeros((2, 2), np.int8), np.zeros((2, 3), np.int8)))
+    hybrid = replace(flat, bias=np.zeros(2), dtype="float32")
+    with pytest.raises(ValueError, match="not finite"):
+        npulab.emulate(hybrid, np.full(12, np.nan, np.float32))
+
+
+@pytest.mark.parametrize(("layer", "rule", "words"), [
+    (Add((2,)), "nvdla", "allowed with .* is one of tflite-reference, tflite-builtin"),
+    (FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2), dtype="float32"), "gemmlowp", "of float32 is one of hybrid-float32"),
+    (FullyConnected(np.zeros((2, 3), np.float16), np.zeros(2)), "tflite-builtin", "of float16 is one of tflite-reference"),
+    (FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2, int)), "made up", "got 'made up', allowed is one of tflite-reference, .* gemmlowp"),
+    (FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2, int)), "hybrid-float32", "got hybrid-float32 for .* of int8, allowed with it is float32")])
+def test_rule_that_does_not_go_with_a_layer(layer: object, rule: str, words: str) -> None:
+    x = np.zeros(layer.input_shape, layer.dtype)
+    with pytest.raises((LookupError, ValueError), match=words):
+        npulab.emulate(layer, (x, x) if isinstance(layer, Add) else x, rule)

@@ -134,7 +134,7 @@ def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray,
     x = np.asarray(x)
     if isinstance(layer, FullyConnected):
         (size,) = layer.input_shape
-        axes = next((axes for axes in (1, 3) if x.ndim >= axes and np.prod(x.shape[-axes:]) == size), 0)
+        axes = next((axes for axes in (3, 1) if x.ndim >= axes and np.prod(x.shape[-axes:]) == size), 0)
         allowed = f"(..., {size}), or (H, W, C) of as many"
     else:
         axes = 3 if x.ndim in (3, 4) and x.shape[-3:] == layer.input_shape else 0
