@@ -30,7 +30,8 @@ class Comparison:
     ``nothing to compare``; of ``compared`` elements ``mismatches`` differ, ``first`` (row, column,
     channel) is the first of them, ``max`` the largest difference.  ``predicted`` and ``captured`` are
     ``(H, W, C)`` or None; ``reason`` says in words what is wrong; ``layer`` is what was lifted, ``rule``
-    the rounding rule it was emulated with.
+    the rounding rule it was emulated with, ``x`` the input.  ``neighbours`` says which other explanation
+    would make it equal.
     """
 
     case: str
@@ -48,6 +49,7 @@ class Comparison:
     reason: str = ""
     layer: Conv2D | None = None
     rule: str = ""
+    x: np.ndarray | None = None
 
     @property
     def ok(self) -> bool:
@@ -114,11 +116,12 @@ def _compared(said: Comparison, of: Target, capture: Capture) -> Comparison:
         return replace(said, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
     predicted = emulate(layer, x, said.rule)
     if predicted.shape != output.shape:
-        return replace(said, reason=f"predicted shape {predicted.shape}, captured {output.shape}")
+        return replace(said, captured=output, x=x,
+                       reason=f"predicted shape {predicted.shape}, captured {output.shape}")
     difference = np.abs(predicted.astype(np.int64) - output.astype(np.int64))
     wrong = np.argwhere(difference)
     said = replace(said, compared=predicted.size, mismatches=len(wrong), max=int(difference.max(initial=0)),
-                   predicted=predicted, captured=output)
+                   predicted=predicted, captured=output, x=x)
     if not len(wrong):
         return replace(said, verdict="equal")
     said = replace(said, first=tuple(int(n) for n in wrong[0]))
