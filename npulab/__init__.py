@@ -17,6 +17,7 @@ from npulab.emulate import emulate
 from npulab.layers import Conv2D
 from npulab.mismatches import mismatches
 from npulab.models import read_model, single_op_model
+from npulab.neighbours import neighbours
 from npulab.quant import QuantParams
 from npulab.rounding import identify_rounding, rounding_probes
 from npulab.store import load, load_all, save
@@ -26,9 +27,9 @@ from npulab.targets import target, targets
 __version__ = "0.1.0"
 __all__ = ["Capture", "CaptureSet", "Comparison", "Conv2D", "Job", "QuantParams", "RegisterView", "Simulated",
            "Target", "check", "codes_by_rule", "diff", "diff_buffers", "emulate", "explain",
-           "identify_rounding", "load", "load_all", "mismatches", "number_line", "output_comparison",
-           "output_difference", "read_model", "rounding_probes", "save", "single_op_model", "target",
-           "targets"]
+           "identify_rounding", "load", "load_all", "mismatches", "neighbours", "number_line",
+           "output_comparison", "output_difference", "read_model", "rounding_probes", "save",
+           "single_op_model", "target", "targets"]
 
 # What draws is loaded when it is asked for, so that the package starts light.
 _DRAWING = {"RegisterView": "npulab.widgets", "number_line": "npulab.view", "output_comparison": "npulab.view",
