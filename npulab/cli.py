@@ -15,14 +15,19 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from npulab import store
 from npulab.capture import Capture, CaptureSet
 from npulab.compare import Comparison, check, diff, diff_buffers
+from npulab.neighbours import neighbours, told
 from npulab.targets import target
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PACKAGE = Path(__file__).parent
 START = "0-start.ipynb"
@@ -80,13 +85,16 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("paths", nargs="+", metavar="PATH")
     one.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
     one.add_argument("--chip", help="read every capture as one of this chip")
-    one.add_argument("--explain", action="store_true", help="say where and why")
+    one.add_argument("--explain", action="store_true", help="say where and why, and what would make it equal")
     one = add("import", _import, "a foreign dump into capture folders below DEST")
     one.add_argument("path", metavar="PATH")
     one.add_argument("dest", metavar="DEST")
     one.add_argument("--name", help="of the case; NAME-<side> where the dump holds several")
     one.add_argument("--source", help="where the dump is from, for the record")
     one.add_argument("--chip", help="the chip it was taken on")
+    one = add("bench", _bench, "measured times and ratios, side by side; takes a minute")
+    one.add_argument("what", nargs="?", default="emulate", metavar="WHAT", help="emulate")
+    one.add_argument("--rounds", type=int, default=None, metavar="N", help="turns of which the least time counts")
     return parser
 
 
@@ -218,20 +226,29 @@ def _check(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         run = stack.enter_context(ProcessPoolExecutor(options.jobs)).map if options.jobs > 1 else map
         results = list(tqdm(run(check, captures), total=len(captures), unit="capture", disable=None, leave=False))
+        differ = [i for i, result in enumerate(results) if options.explain and result.verdict == "differs"
+                  and result.captured is not None]
+        bar = partial(tqdm, delay=1, disable=None, leave=False)
+        ask = partial(_neighbours, progress=partial(bar, unit="change") if options.jobs == 1 else iter)
+        found = bar(run(ask, [results[i] for i in differ]), total=len(differ), unit="explanation")
+        explained = dict(zip(differ, found, strict=True))
     rows = [{**_said(result), "provenance": capture.origin}
             for result, capture in zip(results, captures, strict=True)]
     if options.json:
+        for i, row in enumerate(rows if options.explain else []):
+            table = explained.get(i)
+            row["explanations"] = [] if table is None or isinstance(table, str) else table.to_dict("records")
         _print(options, rows, [])
     else:
         _print(options, rows, ["case", "target", "provenance", "words", "coefficients", "compared",
                                "mismatches", "verdict", "predicted"])
-        differ = sum(not result.ok for result in results)
         counts = Counter(result.verdict for result in results)
-        print(f"{len(results)} captures, {differ} differ" + (f", {broken} unreadable" if broken else "")
+        bad = sum(not result.ok for result in results)
+        print(f"{len(results)} captures, {bad} differ" + (f", {broken} unreadable" if broken else "")
               + (f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})" if counts else ""))
     if options.explain and not options.json:
-        for result in results:
-            _explain(result)
+        for i, result in enumerate(results):
+            _explain(result, explained.get(i))
     return 2 if broken else int(any(not result.ok for result in results))
 
 
@@ -271,7 +288,15 @@ def _said(result: Comparison) -> dict[str, Any]:
     return row
 
 
-def _explain(result: Comparison) -> None:
+def _neighbours(result: Comparison, progress: Any) -> pd.DataFrame | str:
+    """The neighbouring explanations of what differs, or in a sentence why there are none."""
+    try:
+        return neighbours(result, progress=progress)
+    except ValueError as error:
+        return f"no other explanation is tried: {_sentence(error)}"
+
+
+def _explain(result: Comparison, table: pd.DataFrame | str | None) -> None:
     print(f"\n{result.case}{' (simulated)' if result.simulated else ''}: {result.verdict}")
     if result.reason:
         print(f"  {result.reason}")
@@ -281,6 +306,8 @@ def _explain(result: Comparison) -> None:
         print(f"  first difference at (row, column, channel) {result.first}: predicted "
               f"{result.predicted[result.first]}, captured {result.captured[result.first]}; largest {result.max}")
         print(f"  predicted {_bytes(result.predicted)}\n  captured  {_bytes(result.captured)}")
+    if table is not None:
+        print("".join(f"  {line}\n" for line in ([table] if isinstance(table, str) else told(table))), end="")
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -302,6 +329,24 @@ def _import(options: argparse.Namespace) -> int:
         return _print(options, rows, [])
     for path in written:
         print(path)
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from npulab.bench import ROUNDS, bench
+
+    if options.rounds is not None and options.rounds < 1:
+        raise ValueError(f"--rounds: got {options.rounds}, allowed is at least 1")
+    found = bench(options.what, options.rounds or ROUNDS)
+    rows: list[dict[str, Any]] = found.to_dict("records")  # type: ignore[assignment]
+    if options.json:
+        return _print(options, rows + [{"setting": setting, **limits} for setting, limits in
+                                       found.attrs["limits"].items()], [])
+    shown = [{name: f"{value:.3g}" if isinstance(value, float) and math.isfinite(value) else
+              "" if isinstance(value, float) else value for name, value in row.items()} for row in rows]
+    _print(options, shown, list(found.columns))
+    for setting, limits in found.attrs["limits"].items():
+        print(f"{setting}: " + ", ".join(f"{name} {value:.3g}" for name, value in limits.items()))
     return 0
 
 
