@@ -20,7 +20,7 @@ class Mismatches:
     """The outputs that differ between a captured and a predicted output, counted in four ways.
 
     ``by_difference`` has a row for every ``captured - predicted`` that occurs, 0 too: difference, outputs.
-    ``by_channel``: channel, outputs, differ, max.  ``by_place``: place, outputs, differ, share; ``border`` are
+    ``by_channel``: channel, outputs, differ, largest.  ``by_place``: place, outputs, differ, share; ``border`` are
     the outputs whose window touches the padding, ``interior`` the others.  ``worst`` is the largest difference,
     whatever its sign, over the channels of each pixel, ``(H, W)`` int64; ``border`` ``(H, W)`` bool.
     """
@@ -61,12 +61,14 @@ class Mismatches:
 def mismatches(found: Comparison) -> Mismatches:
     """Where the two outputs of a comparison differ.
 
-    Raises ValueError where it has no two outputs ``(H, W, C)`` of one shape.
+    Raises ValueError where it has no two outputs ``(H, W, C)``.
     """
     import pandas as pd
 
-    if found.predicted is None or found.captured is None or found.predicted.ndim != 3:
+    if found.predicted is None or found.captured is None:
         raise ValueError(f"{found.case}: there are no two outputs to compare ({found.verdict}: {found.reason})")
+    if found.predicted.ndim != 3:
+        raise ValueError(f"{found.case}: got outputs {found.predicted.shape}, allowed is (H, W, C)")
     difference = found.captured.astype(np.int64) - found.predicted.astype(np.int64)
     size, wrong = np.abs(difference), difference != 0
     pixels, channels = difference[..., 0].size, difference.shape[-1]
@@ -78,7 +80,7 @@ def mismatches(found: Comparison) -> Mismatches:
         f"{found.case} (simulated)" if found.simulated else found.case,
         pd.DataFrame({"difference": steps, "outputs": counts}),
         pd.DataFrame({"channel": np.arange(channels), "outputs": pixels, "differ": wrong.sum((0, 1)),
-                      "max": size.max((0, 1), initial=0)}),
+                      "largest": size.max((0, 1), initial=0)}),
         pd.DataFrame([(*one, one[2] / one[1] if one[1] else 0.0) for one in places],
                      columns=["place", "outputs", "differ", "share"]),
         size.max(-1, initial=0), border)

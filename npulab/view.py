@@ -145,7 +145,7 @@ def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0
             if low < tie < high and high - low < 64:
                 ax.axvline(tie, color="#555555", linestyle=(0, (3, 3)), linewidth=0.8, zorder=3)
         ax.ticklabel_format(axis="x", useOffset=False)
-        ax.set_xlabel("accumulator x ratio of scales; dots are the accumulators, numbers the output codes, dashed "
+        ax.set_xlabel("accumulator * ratio of scales; dots are the accumulators, numbers the output codes, dashed "
                       "lines ties")
         ax.set_title(f"{len(codes)} rules, {len(groups)} different rows of codes", loc="left")
     return Picture(text, figure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
@@ -78,7 +79,7 @@ def test_mismatches_are_counted_as_by_hand(truncating: npulab.Capture) -> None:
     assert dict(zip(counted.by_difference.difference, counted.by_difference.outputs, strict=True)) == {
         step: int((difference == step).sum()) for step in (-1, 0, 1)}
     assert counted.by_channel.differ.tolist() == [int(np.count_nonzero(difference[..., c])) for c in range(8)]
-    assert counted.by_channel["max"].tolist() == [1] * 8
+    assert counted.by_channel.largest.tolist() == [1] * 8
     inside = difference[2:-2, 2:-2]
     assert counted.by_place[["outputs", "differ"]].to_numpy().tolist() == [
         [968 - inside.size, found.mismatches - np.count_nonzero(inside)], [inside.size, np.count_nonzero(inside)]]
@@ -120,6 +121,9 @@ def test_nothing_to_compare(captures: npulab.CaptureSet) -> None:
     found = npulab.check(captures["sim-1x1"].with_buffers(coefficients=bytes(40)))
     with pytest.raises(ValueError, match=r"^sim-1x1: there are no two outputs to compare \(differs: coefficients: got 40"):
         npulab.output_comparison(found)
+    flat = replace(npulab.check(captures["sim-1x1"]), predicted=np.zeros(4, np.uint8))
+    with pytest.raises(ValueError, match=r"^sim-1x1: got outputs \(4,\), allowed is \(H, W, C\)$"):
+        npulab.mismatches(flat)
 
 
 # The number line
