@@ -13,10 +13,10 @@ from npulab.capture import Capture, CaptureSet, Job
 from npulab.codes import codes_by_rule
 from npulab.compare import Comparison, check, diff, diff_buffers, explain
 from npulab.devices import Simulated
-from npulab.emulate import emulate
-from npulab.layers import Conv2D
+from npulab.emulate import accumulate, emulate, prepare
+from npulab.layers import Add, Conv2D, FullyConnected, Network, Pool2D
 from npulab.mismatches import mismatches
-from npulab.models import read_model, single_op_model
+from npulab.models import read_model, single_op_model, write_model, write_sweep
 from npulab.neighbours import neighbours
 from npulab.quant import QuantParams
 from npulab.rounding import identify_rounding, rounding_probes
@@ -25,23 +25,23 @@ from npulab.target import Target
 from npulab.targets import target, targets
 
 __version__ = "0.1.0"
-__all__ = ["Capture", "CaptureSet", "Comparison", "Conv2D", "Job", "QuantParams", "RegisterView", "Simulated",
-           "Target", "check", "codes_by_rule", "diff", "diff_buffers", "emulate", "explain",
-           "identify_rounding", "load", "load_all", "mismatches", "neighbours", "number_line",
-           "output_comparison", "output_difference", "read_model", "rounding_probes", "save",
-           "single_op_model", "target", "targets"]
+__all__ = ["Add", "Capture", "CaptureSet", "Comparison", "Conv2D", "FullyConnected", "Job", "Network", "Pool2D",
+           "QuantParams", "RegisterView", "Simulated", "Target", "accumulate", "bench", "check", "codes_by_rule",
+           "diff", "diff_buffers", "emulate", "explain", "identify_rounding", "load", "load_all", "mismatches",
+           "neighbours", "number_line", "output_comparison", "output_difference", "prepare", "read_model",
+           "rounding_probes", "save", "single_op_model", "target", "targets", "write_model", "write_sweep"]
 
-# What draws is loaded when it is asked for, so that the package starts light.
-_DRAWING = {"RegisterView": "npulab.widgets", "number_line": "npulab.view", "output_comparison": "npulab.view",
-            "output_difference": "npulab.view"}
+# What draws or measures is loaded when it is asked for, so that the package starts light.
+_LATER = {"RegisterView": "npulab.widgets", "number_line": "npulab.view", "output_comparison": "npulab.view",
+            "output_difference": "npulab.view", "bench": "npulab.speed"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _DRAWING:
+    if name not in _LATER:
         raise AttributeError(f"module 'npulab' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_DRAWING[name]), name)
+    return getattr(importlib.import_module(_LATER[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -333,7 +333,7 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from npulab.bench import ROUNDS, bench
+    from npulab.speed import ROUNDS, bench
 
     if options.rounds is not None and options.rounds < 1:
         raise ValueError(f"--rounds: got {options.rounds}, allowed is at least 1")

@@ -1,6 +1,6 @@
 """How fast, measured side by side: every ratio is of times from one run, one thread, on this machine.
 
-    python -m npulab.bench emulate      # one setting, JSON; npulab bench runs it once for each
+    python -m npulab.speed emulate      # one setting, JSON; npulab bench runs it once for each
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ BENCHES = ("emulate",)
 # output channels and stride of the thirteen pairs of depthwise and pointwise layers
 PAIRS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
 ENGINES = {"tflite reference": "BUILTIN_REF", "tflite builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "xnnpack": "AUTO"}
-WIDE_KERNELS = "SkylakeX"  # what OpenBLAS calls its AVX-512 kernels, which it does not choose on every CPU that has them
+# OpenBLAS' name for its AVX-512 kernels, which it does not choose on every CPU that has them
+WIDE_KERNELS = "SkylakeX"
 ROUNDS, CALLS = 12, 3
 
 
@@ -173,7 +174,7 @@ def _litert(model: bytes, x: np.ndarray, engine: str) -> tuple[Callable[[], Any]
 def _child(what: str, rounds: int, environment: dict[str, str]) -> Any:
     """What one setting gives; the matrix product reads its settings when it is loaded, so in a process of its own."""
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    done = subprocess.run([sys.executable, "-m", "npulab.bench", what, str(rounds)], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-m", "npulab.speed", what, str(rounds)], capture_output=True, text=True,
                           env={**os.environ, **threads, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}, check=False)
     if done.returncode:
         raise OSError(done.returncode, " ".join(done.stderr.strip().splitlines()[-1:]) or "no output", f"bench {what}")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npulab.bench import ENGINES, _litert, mobilenet
+from npulab.speed import ENGINES, _litert, mobilenet
 from npulab.emulate import prepare
 from npulab.models import single_op_model
 

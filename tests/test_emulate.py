@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab.bench import mobilenet
+from npulab.speed import mobilenet
 from npulab.emulate import accumulate, accumulate_reference, clamp_range, emulate_reference, outputs, prepare
 from npulab.layers import Add, FullyConnected, Network, Pool2D
 from npulab.quant import RULES, QuantParams
@@ -297,7 +297,7 @@ def test_other_input_that_is_refused() -> None:
         npulab.emulate(flat, np.zeros(11, np.int8))
     add = Add((2, 2))
     for pair in (np.zeros((2, 2), np.int8), (np.zeros((2, 2), np.int8),)):
-        with pytest.raises(ValueError, match="allowed with .* is a pair"):
+        with pytest.raises(ValueError, match=r"allowed with .* is a pair"):
             npulab.emulate(add, pair)
     with pytest.raises(ValueError, match=r"^x: got shapes \(2, 2\) int8 and \(2, 3\) int8"):
         npulab.emulate(add, (np.zeros((2, 2), np.int8), np.zeros((2, 3), np.int8)))

@@ -17,7 +17,7 @@ ROWS = [{"bits", "layout", "streams", "quant"},
         {"capture", "layers", "target"},
         {"emulate"},
         {"targets", "devices", "models", "interop"},
-        {"store", "compare", "codes", "mismatches", "bisection", "neighbours", "laws", "scan", "rounding", "bench"},
+        {"store", "compare", "codes", "mismatches", "bisection", "neighbours", "laws", "scan", "rounding", "speed"},
         {"view", "widgets"},
         {"cli", "npulab"},
         {"__main__"}]
