@@ -163,9 +163,10 @@ def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) 
     changes = np.flatnonzero(np.diff(codes)) + 1
     for first, end in zip([0, *changes], [*changes, len(codes)], strict=True):
         left, width = edges[first], edges[end] - edges[first]
-        ax.barh(middle, width, TALL, left=left, color=CODES[int(codes[first]) % len(CODES)], edgecolor="white",
-                linewidth=1.5)
-        ax.text(left + width / 2, middle - 0.12 * TALL, str(codes[first]), ha="center", va="center", fontsize=7)
+        colour = CODES[int(codes[first]) % len(CODES)]
+        ax.barh(middle, width, TALL, left=left, color=colour, edgecolor="white", linewidth=1.5)
+        ax.text(left + width / 2, middle - 0.12 * TALL, str(codes[first]), ha="center", va="center", fontsize=7,
+                zorder=4, bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.6})
     ax.plot(real, np.full(len(real), middle + 0.33 * TALL), ".", color="black", markersize=3)
 
 
