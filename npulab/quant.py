@@ -625,7 +625,7 @@ class Requantizer:
 
     def _ask(self, by: Rule, accumulators: np.ndarray, channel: np.ndarray) -> np.ndarray:
         codes = by.exact(accumulators, self.multiplier[channel], self.right_shift[channel], self.zero_point)
-        return codes.clip(self.low, self.high)
+        return np.minimum(np.maximum(codes, self.low), self.high)
 
 
 class Scratch:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npulab.speed import ENGINES, _litert, mobilenet
 from npulab.emulate import prepare
 from npulab.models import single_op_model
+from npulab.speed import ENGINES, _litert, mobilenet
 
 pytestmark = pytest.mark.skipif(os.environ.get("OPENBLAS_NUM_THREADS") != "1",
                                 reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab.speed import mobilenet
 from npulab.emulate import accumulate, accumulate_reference, clamp_range, emulate_reference, outputs, prepare
 from npulab.layers import Add, FullyConnected, Network, Pool2D
 from npulab.quant import RULES, QuantParams
+from npulab.speed import mobilenet
 
 
 def random_layer(seed: int) -> tuple[npulab.Conv2D, np.ndarray]:

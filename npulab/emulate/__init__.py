@@ -23,7 +23,7 @@ __all__ = ["ENGINES", "Prepared", "accumulate", "accumulate_reference", "clamp_r
 
 accumulate_reference = definition.accumulate
 emulate_reference = definition.emulate
-EIGHT = ("int8", "uint8")
+EIGHT = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference") -> np.ndarray:
@@ -80,7 +80,7 @@ class Prepared:
             return self._ready(pair[0].dtype, lambda dtype: Addition(layer, dtype, self.rule))(pair)
         x, shape = _input(layer, x)
         images = _images(layer, x)
-        if x.dtype.name not in QUANTIZED:
+        if x.dtype.kind == "f":
             run = real.half if x.dtype == np.float16 else real.hybrid
             return run(layer, images, self.rule).reshape(shape)  # type: ignore[arg-type]
         if isinstance(layer, Pool2D):
@@ -105,7 +105,7 @@ def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
     They are the true sums: nothing wraps.
     """
     x, shape = _input(layer, x)
-    if x.dtype.name not in QUANTIZED or isinstance(layer, Pool2D):
+    if x.dtype.kind == "f" or isinstance(layer, Pool2D):
         raise ValueError(f"accumulate: got {layer} of {x.dtype}, allowed is a layer with weights, of "
                          f"{', '.join(QUANTIZED)}")
     out = np.empty(shape, np.int64)
@@ -113,18 +113,23 @@ def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
     return out
 
 
-def _types(layer: Layer) -> tuple[str, ...]:
-    return EIGHT if layer.dtype in EIGHT else (layer.dtype,)
+def _types(layer: Layer) -> tuple[np.dtype, ...]:
+    """Types that an input may have: layers of 8 bits take either."""
+    return EIGHT if layer.dtype in ("int8", "uint8") else (np.dtype(layer.dtype),)
+
+
+def _words(layer: Layer) -> str:
+    return " or ".join(map(str, _types(layer)))
 
 
 def _pair(layer: Add, x: Any) -> tuple[np.ndarray, np.ndarray]:
-    allowed = f"two tensors of {layer.input_shape}, or that with leading batch axes, of {' or '.join(_types(layer))}"
+    allowed = f"two tensors of {layer.input_shape}, or that with leading batch axes, of {_words(layer)}"
     if not isinstance(x, tuple | list) or len(x) != 2:
         raise ValueError(f"x: got {type(x).__name__}, allowed with {layer} is a pair, {allowed}")
     a, b = (np.ascontiguousarray(one) for one in x)
     axes = len(layer.input_shape)
     if a.shape != b.shape or a.shape[-axes:] != layer.input_shape or a.dtype != b.dtype \
-            or a.dtype.name not in _types(layer):
+            or a.dtype not in _types(layer):
         raise ValueError(f"x: got shapes {a.shape} {a.dtype} and {b.shape} {b.dtype}, allowed is {allowed}")
     return a, b
 
@@ -134,13 +139,13 @@ def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray,
     x = np.asarray(x)
     if isinstance(layer, FullyConnected):
         (size,) = layer.input_shape
-        axes = next((axes for axes in (3, 1) if x.ndim >= axes and np.prod(x.shape[-axes:]) == size), 0)
+        axes = next((axes for axes in (3, 1) if x.ndim >= axes and math.prod(x.shape[-axes:]) == size), 0)
         allowed = f"(..., {size}), or (H, W, C) of as many"
     else:
         axes = 3 if x.ndim in (3, 4) and x.shape[-3:] == layer.input_shape else 0
         allowed = f"{layer.input_shape}, or that with a leading batch axis"
-    if not axes or x.dtype.name not in _types(layer) or x.size == 0:
-        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {allowed}, of {' or '.join(_types(layer))}")
+    if not axes or x.dtype not in _types(layer) or x.size == 0:
+        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {allowed}, of {_words(layer)}")
     if x.dtype.kind == "f" and not np.all(np.isfinite(x)):
         raise ValueError("x: got a value that is not finite, allowed are finite numbers")
     return x, (*x.shape[:-axes], *layer.output_shape)
