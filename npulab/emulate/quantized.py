@@ -21,7 +21,7 @@ class Sums:
     def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool = False) -> None:
         self.layer = layer
         self.work: Dense | Depthwise = Depthwise(layer, dtype, fast) \
-            if isinstance(layer, Conv2D) and layer.depthwise else Dense(layer, dtype, keep)
+            if isinstance(layer, Conv2D) and layer.depthwise else Dense(layer, dtype, keep, fast)
 
     def blocks(self, images: np.ndarray, out_shape: tuple[int, ...], scratch: Scratch,
                ) -> Iterator[tuple[int, Group, Group, Weights, np.ndarray]]:

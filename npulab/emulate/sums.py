@@ -8,7 +8,8 @@ case.  Past it the sum is split into shares that pass, joined in float64; int16 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -50,7 +51,7 @@ class Weights:
     stretches of a sum that stay exact in their type, ``bias`` float64 with the input's zero point folded
     in, ``most`` the largest size that an accumulator can have.
     ``single``: their own type holds every accumulator, bias and all; ``bias_row`` is then the bias in that
-    type, repeated along a row.
+    type, repeated along a row.  ``products``, where there is one, multiplies int8 codes by these weights.
     """
 
     values: np.ndarray
@@ -58,6 +59,7 @@ class Weights:
     bias: np.ndarray
     most: float
     repeat: int = 1
+    products: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     single: bool = field(init=False)
     bias_row: np.ndarray = field(init=False)
 
@@ -70,10 +72,11 @@ class Dense:
     """Convolution and fully connected layers, as matrix products over windows laid out in rows.
 
     ``groups`` are ranges of output channels.  Where ``keep`` is false and the weights are much more than the
-    outputs, each group is made ready when its turn comes and forgotten after it.
+    outputs, each group is made ready when its turn comes and forgotten after it.  ``fast`` multiplies the
+    codes as they are, where the processor can and the sums allow it.
     """
 
-    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool = True) -> None:
+    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool = True, fast: bool = False) -> None:
         self.layer = layer
         self.float = np.dtype(np.float64 if dtype == np.int16 else np.float32)
         self.codes = Codes(dtype, layer.input_q.zero_point)
@@ -87,10 +90,12 @@ class Dense:
         count = 1 if self.keep else min(channels, -(-self.flat.size // max(SHARE, outputs, self.flat.size // 8)))
         edges = np.linspace(0, channels, count + 1).astype(int).tolist()
         self.groups = list(pairwise(edges))
-        self.windows = Windows(layer, self.codes, self.float) if isinstance(layer, Conv2D) else None
+        self._kept: dict[Range, Weights] = {}
+        self.fast = fast and self.keep and self._multiplies()
+        self.taken = np.dtype(np.int8) if self.fast else self.float
+        self.windows = Windows(layer, self.codes, self.taken) if isinstance(layer, Conv2D) else None
         # windows are many times the input, but are read faster than outputs are worked on
         self.width = 0 if self.windows is None or self.windows.pointwise else self.depth // 2
-        self._kept: dict[Range, Weights] = {}
 
     def weights(self, group: Range) -> Weights:
         """The weights of a range of channels."""
@@ -98,6 +103,19 @@ class Dense:
         if self.keep:
             self._kept[group] = ready
         return ready
+
+    def _multiplies(self) -> bool:
+        """Whether products of codes of 8 bits give every sum as float32."""
+        from npulab.emulate import dots
+
+        ready = self.weights(self.groups[0])
+        fits = self.float == np.float32 and ready.single and -128 <= ready.values.min() <= ready.values.max() <= 127
+        if not (fits and dots.available()):
+            return False
+        products = dots.Products(ready.values.astype(np.int8))
+        # the weights as float are not needed any more
+        self._kept[self.groups[0]] = replace(ready, values=ready.values[:0].copy(), products=products)
+        return True
 
     def _ready(self, first: int, end: int) -> Weights:
         layer = self.layer
@@ -120,6 +138,8 @@ class Dense:
         columns = self._columns(image, rows, scratch)
         shape = len(columns), ready.values.shape[1]
         made = scratch.take("product", shape, self.float)
+        if ready.products is not None:
+            return ready.products(columns, made)
         if len(ready.shares) == 1:
             return np.matmul(columns, ready.values, out=made)
         joined = scratch.take("joined", shape, np.float64)
@@ -134,8 +154,11 @@ class Dense:
     def _columns(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
         if self.windows is not None:
             return self.windows.columns(image, rows, scratch)
-        out = scratch.take("columns", (rows[1] - rows[0], self.depth), self.float)
-        np.copyto(out, image[slice(*rows)].reshape(out.shape))
+        codes = image[slice(*rows)].reshape(-1, self.depth)
+        if codes.dtype == self.taken:
+            return codes
+        out = scratch.take("columns", codes.shape, self.taken)
+        np.copyto(out, codes)
         return out
 
 
@@ -143,7 +166,7 @@ class Windows:
     """The windows of a convolution's input, as rows of a matrix, for a block of output rows at a time."""
 
     def __init__(self, layer: Conv2D, codes: Codes, dtype: np.dtype) -> None:
-        self.layer, self.float = layer, dtype
+        self.layer, self.dtype = layer, dtype
         self.border = Border(layer, codes.zero)
         self.out_w, self.depth = layer.output_shape[1], layer.input_shape[2]
         self.span = layer.kernel[0] * layer.kernel[1] * self.depth
@@ -152,14 +175,16 @@ class Windows:
     def columns(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
         """Windows ``(positions, kernel_h * kernel_w * C)`` of output rows."""
         (down, right), (first, end) = self.layer.stride, rows
-        out = scratch.take("columns", (end - first, self.out_w, self.span), self.float)
+        if self.pointwise and down == right == 1 and image.dtype == self.dtype:
+            return image[first:end].reshape(-1, self.span)
+        out = scratch.take("columns", (end - first, self.out_w, self.span), self.dtype)
         if self.pointwise:
             np.copyto(out, image[first * down:(end - 1) * down + 1:down, :(self.out_w - 1) * right + 1:right])
             return out.reshape(-1, self.span)
         (kernel_h, kernel_w), (spread_h, spread_w) = self.layer.kernel, self.layer.dilation
         lines, inside, a, b = self.border.lines(rows)
         left, width = self.border.left, self.border.width
-        bordered = scratch.take("image", (lines, self.border.across, self.depth), self.float)
+        bordered = scratch.take("image", (lines, self.border.across, self.depth), self.dtype)
         bordered[:inside.start] = bordered[inside.stop:] = self.border.zero
         bordered[inside, :left] = bordered[inside, left + width:] = self.border.zero
         np.copyto(bordered[inside, left:left + width], image[a:b])
@@ -170,7 +195,7 @@ class Windows:
         run, count = (self.depth * kernel_w, 1) if spread_w == 1 else (self.depth, kernel_w)
         for i, j in product(range(kernel_h), range(count)):
             at = i * spread_h * per_row + j * spread_w * per_column
-            tap = np.ndarray((end - first, self.out_w, run), self.float, bordered, at, strides)
+            tap = np.ndarray((end - first, self.out_w, run), self.dtype, bordered, at, strides)
             np.copyto(taps[:, :, i, j * run:(j + 1) * run], tap)
         return out.reshape(-1, self.span)
 
