@@ -633,11 +633,17 @@ class Scratch:
 
     def __init__(self) -> None:
         self._held: dict[str, np.ndarray] = {}
+        self._views: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array of this name, with whatever it held last."""
+        view = self._views.get((name, shape))
+        if view is not None and view.dtype == dtype:
+            return view
         size = math.prod(shape)
         held = self._held.get(name)
         if held is None or held.size < size or held.dtype != dtype:
             held = self._held[name] = np.empty(size, dtype)
-        return held[:size].reshape(shape)
+            self._views = {key: one for key, one in self._views.items() if key[0] != name}
+        view = self._views[name, shape] = held[:size].reshape(shape)
+        return view
