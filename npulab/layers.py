@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ POOLS = ("average", "max", "min")
 # input and output type by the type of the weights; the first is the usual one
 TYPES = {"int8": ("int8", "uint8", "int16", "float32"), "uint8": ("uint8", "int8"), "float16": ("float16",)}
 UNIT = QuantParams(1.0)
+MOST_OUTPUTS = 2 ** 31
 Pair = tuple[int, int]
 Shape3 = tuple[int, int, int]
 
@@ -27,7 +29,7 @@ class Conv2D:
     """A quantized 2-D convolution.
 
     ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8, int8 or float16.
-    ``bias`` is ``(O,)`` whole numbers in units of input scale * weight scale, within int32 (int64 where
+    ``bias`` is ``(O,)`` whole numbers in units of input scale * weight scale, within int32 (2**53 where
     the input is int16); real numbers where the input is.  ``input_shape`` is (H, W, C),
     ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom), (left, right)).
     ``dtype`` is the type of input and output: that of the weights where it is not said, "int16" (int16
@@ -271,8 +273,16 @@ class Network:
     inputs: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        layers = tuple(self.layers)
-        inputs = tuple(tuple(one) for one in self.inputs) or tuple((i - 1,) for i in range(len(layers)))
+        layers = tuple(self.layers) if isinstance(self.layers, list | tuple) else ()
+        if not all(isinstance(layer, Conv2D | FullyConnected | Pool2D | Add) for layer in layers):
+            raise ValueError(f"network: got {', '.join(sorted({type(one).__name__ for one in layers}))}, allowed are "
+                             "Conv2D, FullyConnected, Pool2D and Add")
+        try:
+            inputs = tuple(tuple(operator.index(n) for n in one) for one in self.inputs)
+        except TypeError:
+            raise ValueError(f"network: got inputs {self.inputs!r}, allowed is a tuple of layer numbers for each "
+                             "layer") from None
+        inputs = inputs or tuple((i - 1,) for i in range(len(layers)))
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "inputs", inputs)
         if not layers or len(inputs) != len(layers):
@@ -282,9 +292,10 @@ class Network:
             need = 2 if isinstance(layer, Add) else 1
             if len(sources) != need or not all(-1 <= source < i for source in sources):
                 raise ValueError(f"layer {i}, {layer}: got inputs {sources}, allowed is {need} of -1 to {i - 1}")
-            for source in sources:
+            for place, source in enumerate(sources):
                 if source >= 0:
-                    _joins(i, layer, layers[source])
+                    takes = layer.other_q if isinstance(layer, Add) and place else layer.input_q
+                    _joins(i, layer, layers[source], takes)
 
     def __repr__(self) -> str:
         return f"Network({len(self.layers)} layers, {self.layers[0]} ... {self.layers[-1]})"
@@ -316,6 +327,8 @@ def _weights(weights: Any, axes: int) -> np.ndarray:
     if weights.ndim != axes or weights.dtype.name not in TYPES or 0 in weights.shape:
         raise ValueError(f"weights: got shape {weights.shape} {weights.dtype}, allowed is {axes} axes of "
                          "uint8 or int8 (or float16), none empty")
+    if weights.dtype.kind == "f" and not np.all(np.isfinite(weights)):
+        raise ValueError("weights: got a value that is not finite, allowed are finite numbers")
     return weights
 
 
@@ -345,10 +358,10 @@ def _bias(bias: Any, outputs: int, dtype: str) -> np.ndarray:
                 or not np.all(np.abs(bias) <= float(np.finfo(dtype).max)):
             raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) finite {dtype}")
         return bias.astype(dtype)
-    kind = np.int64 if dtype == "int16" else np.int32
-    if bias.shape != (outputs,) or bias.dtype.kind not in "iu" or np.any(bias != bias.astype(kind)):
-        raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) within "
-                         f"{np.dtype(kind)}")
+    # sums of 64 bits are asked of float64, which is exact as far as this
+    kind, most, words = (np.int64, 2 ** 53, "2**53") if dtype == "int16" else (np.int32, 2 ** 31, "int32")
+    if bias.shape != (outputs,) or bias.dtype.kind not in "iu" or np.any((bias < -most) | (bias > most - 1)):
+        raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) within {words}")
     return bias.astype(kind)
 
 
@@ -363,6 +376,11 @@ def _quantization(layer: Any, dtype: str, outputs: int) -> None:
                 raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is 1 or {outputs}")
         elif isinstance(one.scale, tuple):
             raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is 1")
+    for name in ("input_q", "other_q", "weight_q", "output_q"):
+        holds = _holds(layer.weights.dtype.name if name == "weight_q" and hasattr(layer, "weights") else dtype)
+        zero = getattr(layer, name, UNIT).zero_point
+        if not holds[0] <= zero <= holds[1]:
+            raise ValueError(f"{name}: got zero point {zero}, allowed is {holds[0]} to {holds[1]}")
     if dtype in ("int16", "float32") and layer.op not in ("average_pool", "max_pool", "min_pool"):
         for name in ("input_q", "other_q", "weight_q", "output_q"):
             zero = getattr(layer, name, UNIT).zero_point
@@ -370,6 +388,11 @@ def _quantization(layer: Any, dtype: str, outputs: int) -> None:
                 raise ValueError(f"{name}: got zero point {zero}, allowed with {dtype} activations is 0")
     if layer.activation not in ACTIVATIONS:
         raise ValueError(f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}")
+
+
+def _holds(dtype: str) -> tuple[int, int]:
+    """Lowest and highest zero point; tensors of 8 bits may be read as either type."""
+    return {"int16": (-2 ** 15, 2 ** 15 - 1), "int8": (-128, 255), "uint8": (-128, 255)}.get(dtype, (0, 0))
 
 
 def _window(layer: Any, names: Sequence[str]) -> None:
@@ -384,6 +407,9 @@ def _fits(layer: Any) -> None:
     if min(layer.output_shape) < 1:
         raise ValueError(f"input_shape: got {layer.input_shape}, too small for a kernel of {layer.kernel} with "
                          f"padding {layer.padding}")
+    if math.prod(layer.output_shape) > MOST_OUTPUTS:
+        raise ValueError(f"padding: got {layer.padding}, which makes an output of {_shape(layer.output_shape)}, "
+                         f"allowed are {MOST_OUTPUTS} elements")
 
 
 def _output_size(layer: Any) -> Pair:
@@ -393,8 +419,12 @@ def _output_size(layer: Any) -> Pair:
     return sizes[0], sizes[1]
 
 
-def _joins(number: int, layer: Layer, source: Layer) -> None:
-    """Raises ValueError where what a layer gives is not what the next takes."""
+def _joins(number: int, layer: Layer, source: Layer, takes: QuantParams) -> None:
+    """Raises ValueError where what a layer gives is not what the next takes, in shape, type or quantization."""
+    gives = source.output_q
+    if layer.dtype in QUANTIZED and gives is not None and (
+            np.float32(gives.scale) != np.float32(takes.scale) or gives.zero_point != takes.zero_point):  # type: ignore[arg-type]
+        raise ValueError(f"layer {number}, {layer}: got {gives} from {source}, allowed is {takes}")
     fits = np.prod(source.output_shape) == layer.input_shape[0] if isinstance(layer, FullyConnected) \
         else source.output_shape == layer.input_shape
     if not fits or source.dtype != layer.dtype:

@@ -40,8 +40,8 @@ class QuantParams:
 
     def __post_init__(self) -> None:
         try:
-            scales = np.asarray(self.scale, np.float64)
-        except (TypeError, ValueError):
+            scales = np.asarray(self.scale, np.float64) if not isinstance(self.scale, str | bytes) else np.empty(0)
+        except (TypeError, ValueError, OverflowError):
             scales = np.empty(0)
         if scales.ndim > 1 or scales.size == 0 or not np.all(np.isfinite(scales) & (scales > 0)):
             raise ValueError(f"scale: got {self.scale!r}, allowed is a positive number or one per channel")
@@ -348,18 +348,19 @@ class Float(Rule):
     ties: str = "half-even"
     zero_point_first: bool = False
     fraction_bits: ClassVar[int] = 0
-    multipliers: ClassVar[tuple[float, float]] = (2.0 ** -149, float(np.finfo(np.float32).max))
+    multipliers: ClassVar[tuple[float, float]] = (2.0 ** -149, 2.0 ** 64)
     right_shifts: ClassVar[tuple[int, int]] = (0, 0)
 
     def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(ratio, 0), float64."""
+        self._at_most(ratio, ratio <= self.multipliers[1], "up to 2**64")
         return ratio, np.zeros(ratio.shape, np.int64)
 
     def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
         scaled = np.asarray(accumulators, np.int64).astype(np.float32) * np.asarray(multiplier, np.float32)
         if self.zero_point_first:
-            return np.rint(scaled + np.float32(zero_point)).astype(np.int64)
-        return (np.rint(scaled) if self.ties == "half-even" else half_away(scaled)).astype(np.int64) + zero_point
+            return whole(np.rint(scaled + np.float32(zero_point)))
+        return whole(np.rint(scaled) if self.ties == "half-even" else half_away(scaled)) + zero_point
 
 
 @dataclass(frozen=True)
@@ -367,10 +368,10 @@ class Double(Float):
     """The accumulator times the ratio in float64, ties away from zero."""
 
     order: str = "D"
-    multipliers: ClassVar[tuple[float, float]] = (5e-324, float(np.finfo(np.float64).max))
+    multipliers: ClassVar[tuple[float, float]] = (5e-324, 2.0 ** 64)
 
     def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
-        return half_away(np.asarray(accumulators, np.float64) * multiplier).astype(np.int64) + zero_point
+        return whole(half_away(np.asarray(accumulators, np.float64) * multiplier)) + zero_point
 
 
 @dataclass(frozen=True)
@@ -431,6 +432,8 @@ def rule(name: str | Rule) -> Rule:
     Raises LookupError with the known names.
     """
     if isinstance(name, Rule):
+        if type(name).exact is Rule.exact:
+            raise LookupError(f"rule: got {name!r} without exact, allowed is a subclass that has it")
         return name
     base, _, order = str(name).rpartition(":")
     if base in RULES and order in ORDERS:
@@ -484,6 +487,11 @@ def half_away(values: Any) -> np.ndarray:
 NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
+def whole(values: np.ndarray) -> np.ndarray:
+    """Whole real numbers as int64, cut off at 2**62."""
+    return values.clip(-2.0 ** 62, 2.0 ** 62).astype(np.int64)
+
+
 @dataclass(eq=False)
 class Requantizer:
     """A rule made ready for rows of accumulators of one layer.
@@ -517,8 +525,10 @@ class Requantizer:
 
     def __post_init__(self) -> None:
         by = self.parts[0][0]
+        # what float32 cannot say is too small to reach a boundary
         real = self.multiplier * 2.0 ** -(self.right_shift + float(by.fraction_bits))
-        self.factor = np.tile(real.astype(np.float32), self.repeat)
+        with np.errstate(under="ignore"):
+            self.factor = np.tile(real.astype(np.float32), self.repeat)
         stray = np.max([np.broadcast_to(one.stray(self.right_shift), real.shape) for one, _, _ in self.parts], axis=0)
         reach = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point)) + 1
         limit = 0.5 - stray - reach * 2.0 ** -22

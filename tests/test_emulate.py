@@ -293,7 +293,7 @@ def test_other_input_that_is_refused() -> None:
     flat = FullyConnected(np.zeros((2, 12), np.int8), np.zeros(2, int))
     assert npulab.emulate(flat, np.zeros((5, 3, 2, 2), np.int8)).shape == (5, 2)
     assert npulab.emulate(flat, np.zeros((4, 5, 12), np.int8)).shape == (4, 5, 2)
-    with pytest.raises(ValueError, match=r"^x: got shape \(11,\) int8, allowed is \(\.\.\., 12\), or \(H, W, C\) of as many"):
+    with pytest.raises(ValueError, match=r"^x: got shape \(11,\) int8, allowed is \(\.\.\., 12\), or \(\.\.\., H, W, C\) of as many"):
         npulab.emulate(flat, np.zeros(11, np.int8))
     add = Add((2, 2))
     for pair in (np.zeros((2, 2), np.int8), (np.zeros((2, 2), np.int8),)):

@@ -190,7 +190,7 @@ def test_superblocks(vivante: Target) -> None:
     ({"dilation": (2, 2)}, r"dilation: got \(2, 2\), allowed is \(1, 1\)"), ({"stride": (3, 3)}, r"stride: got \(3, 3\)"),
     ({"stride": (2, 1)}, r"stride: got \(2, 1\)"), ({"activation": "relu6"}, "activation: got 'relu6'"),
     ({"weight_q": npulab.QuantParams([0.1] * 4)}, "weight_q: got a scale per channel"),
-    ({"input_q": npulab.QuantParams(1.0, 300)}, "got zero point 300, allowed is 0 to 255"),
+    ({"input_q": npulab.QuantParams(1.0, 300)}, "got zero point 300, allowed is -128 to 255"),
     ({"padding": ((9, 9), (9, 9))}, r"padding: got \(\(9, 9\), \(9, 9\)\), allowed is up to 8 above"),
     ({"weight_q": npulab.QuantParams(1e9)}, r"ratio of scales: got 1e\+09, allowed with vivante-v7:half-even is a normal float32 below 2\*\*28"),
     ({"weight_q": npulab.QuantParams(1e6)}, r"scales: got 1.0 \* 1000000.0 / 1.0, allowed is a right shift of 0 to 127")])

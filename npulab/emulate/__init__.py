@@ -23,6 +23,7 @@ __all__ = ["ENGINES", "Prepared", "accumulate", "accumulate_reference", "clamp_r
 
 accumulate_reference = definition.accumulate
 emulate_reference = definition.emulate
+LAYERS = (Conv2D, FullyConnected, Pool2D, Add)
 EIGHT = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
@@ -30,19 +31,25 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
     """Output of a layer or a network, bit for bit as the named rule has it, in the type of ``x``.
 
     ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype`` (8-bit layers
-    take int8 and uint8); for ``FullyConnected`` ``(..., I)``; for ``Add`` a pair.  ``rule`` is a rule of
-    ``quant.RULES`` or an engine of ``ENGINES``; a target's own is ``target.rule``.
+    take int8 and uint8); for ``FullyConnected`` ``(..., H, W, C)`` of I elements, else ``(..., I)``; for ``Add``
+    a pair.  ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES`` ("tflite-reference",
+    "tflite-builtin", "xnnpack", "onnxruntime", "tflite-micro", "torch-fbgemm", "torch-onednn"), which selects
+    rules by operator and type; a target's own is ``target.rule``.
     Raises ValueError where ``x`` is not so, or an accumulator leaves the rule's register; LookupError for
     an unknown rule.
     """
-    if isinstance(layer, Conv2D | FullyConnected | Pool2D | Add):
+    if isinstance(layer, LAYERS):
         return Prepared(layer, rule, keep=False)(x)
     return outputs(layer, x, rule)[-1]
 
 
 def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference") -> list[np.ndarray]:
     """The output of every layer of a network."""
-    network = network if isinstance(network, Network) else Network(tuple(network))
+    if not isinstance(network, Network):
+        if not isinstance(network, list | tuple) or not all(isinstance(one, LAYERS) for one in network):
+            raise ValueError(f"layer: got {type(network).__name__}, allowed is a Conv2D, FullyConnected, Pool2D or "
+                             "Add, a list of these, or a Network (as model.network of a file that was read)")
+        network = Network(tuple(network))
     done: list[np.ndarray] = []
     for layer, sources in zip(network.layers, network.inputs, strict=True):
         given = tuple(x if source < 0 else done[source] for source in sources)
@@ -56,6 +63,7 @@ def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | No
     ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default where it is installed; they are
     compiled on first use, once for a machine.  The numbers are the same.
     """
+    _refuse(layer)
     installed = importlib.util.find_spec("numba") is not None
     if fast and not installed:
         raise ModuleNotFoundError("numba is not installed; pip install 'npulab[fast]'")
@@ -104,13 +112,21 @@ def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
 
     They are the true sums: nothing wraps.
     """
+    _refuse(layer, Conv2D, FullyConnected)
     x, shape = _input(layer, x)
-    if x.dtype.kind == "f" or isinstance(layer, Pool2D):
+    if x.dtype.kind == "f":
         raise ValueError(f"accumulate: got {layer} of {x.dtype}, allowed is a layer with weights, of "
                          f"{', '.join(QUANTIZED)}")
     out = np.empty(shape, np.int64)
     quantized.accumulate(layer, _images(layer, x), out.reshape(_as_images(layer, shape)))
     return out
+
+
+def _refuse(layer: Any, *kinds: type) -> None:
+    """Raise ValueError for what is no layer."""
+    if not isinstance(layer, kinds or LAYERS):
+        names = " or ".join(kind.__name__ for kind in kinds or LAYERS)
+        raise ValueError(f"layer: got {type(layer).__name__}, allowed is {names}")
 
 
 def _types(layer: Layer) -> tuple[np.dtype, ...]:
@@ -128,7 +144,7 @@ def _pair(layer: Add, x: Any) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"x: got {type(x).__name__}, allowed with {layer} is a pair, {allowed}")
     a, b = (np.ascontiguousarray(one) for one in x)
     axes = len(layer.input_shape)
-    if a.shape != b.shape or a.shape[-axes:] != layer.input_shape or a.dtype != b.dtype \
+    if a.shape != b.shape or a.shape[-axes:] != layer.input_shape or a.dtype != b.dtype or not a.size \
             or a.dtype not in _types(layer):
         raise ValueError(f"x: got shapes {a.shape} {a.dtype} and {b.shape} {b.dtype}, allowed is {allowed}")
     return a, b
@@ -140,7 +156,7 @@ def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray,
     if isinstance(layer, FullyConnected):
         (size,) = layer.input_shape
         axes = next((axes for axes in (3, 1) if x.ndim >= axes and math.prod(x.shape[-axes:]) == size), 0)
-        allowed = f"(..., {size}), or (H, W, C) of as many"
+        allowed = f"(..., {size}), or (..., H, W, C) of as many"
     else:
         axes = 3 if x.ndim in (3, 4) and x.shape[-3:] == layer.input_shape else 0
         allowed = f"{layer.input_shape}, or that with a leading batch axis"

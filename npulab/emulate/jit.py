@@ -23,7 +23,10 @@ def compiled(loop: Any) -> Any:
 
 
 class Rows:
-    """A rule made ready for rows of float32 sums whose bias is not yet added."""
+    """A rule made ready for rows of sums: float32 without bias, or int32 with it and a bias of 0.
+
+    An int32 as float32 is off by 2**-24 of its size, which the margin of ``Requantizer`` covers.
+    """
 
     def __init__(self, ready: Requantizer, bias: np.ndarray) -> None:
         (by, _, _), *others = ready.parts
@@ -44,7 +47,7 @@ class Rows:
         self.limit = np.ascontiguousarray(np.broadcast_to(ready.limit, ready.factor.shape))
 
     def __call__(self, sums: np.ndarray, out: np.ndarray) -> None:
-        """Write the codes of sums ``(n, repeat * C)`` float32 to ``out``."""
+        """Write the codes of sums ``(n, repeat * C)`` to ``out``."""
         ready = self.ready
         codes = np.int32(ready.zero_point), ready.low, ready.high
         if self.steps is None:
@@ -67,12 +70,13 @@ def _plain(sums, bias, factor, first, zero, low, high, out):  # type: ignore[no-
 @compiled
 def _plain_row(sums, bias, factor, ahead, behind, low, high, out):  # type: ignore[no-untyped-def]
     for k in range(sums.size):
-        scaled = (sums[k] + bias[k]) * factor[k] + ahead
+        scaled = (np.float32(sums[k]) + bias[k]) * factor[k] + ahead
         out[k] = np.int32((min(max(scaled, low), high) + MAGIC) - MAGIC) + behind
 
 
 @compiled
-def _requantize(sums, bias, factor, limit, down, inward, zero, low, high, multiplier, first, second, one, two, out):  # type: ignore[no-untyped-def]
+def _requantize(sums, bias, factor, limit, down, inward, zero, low, high, multiplier, first, second, one, two,  # type: ignore[no-untyped-def]
+                out):
     """Codes of a rule in whole numbers: a product and two rounding shifts, where float32 could not tell."""
     columns, channels = sums.shape[1], multiplier.size
     near = np.zeros((columns + 7) // 8 * 8, np.uint8)
@@ -85,7 +89,7 @@ def _requantize(sums, bias, factor, limit, down, inward, zero, low, high, multip
                 for k in range(8 * word, min(8 * word + 8, columns)):
                     if near[k]:
                         c = k % channels
-                        value = np.int64(sums[row, k] + bias[k]) * multiplier[c]
+                        value = (np.int64(sums[row, k]) + np.int64(bias[k])) * multiplier[c]
                         code = _shifted(_shifted(value, first[c], one), second[c], two) + zero
                         out[row, k] = min(max(code, low), high)
 
@@ -94,7 +98,7 @@ def _requantize(sums, bias, factor, limit, down, inward, zero, low, high, multip
 def _estimate(sums, bias, factor, limit, down, inward, zero, low, high, out, near):  # type: ignore[no-untyped-def]
     """Codes decided in float32, and where the value is near a boundary; as in ``Requantizer``."""
     for k in range(sums.size):
-        scaled = (sums[k] + bias[k]) * factor[k]
+        scaled = (np.float32(sums[k]) + bias[k]) * factor[k]
         scaled -= down + (inward if scaled >= 0 else -inward)
         scaled = min(max(scaled, low), high)
         whole = (scaled + MAGIC) - MAGIC

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -25,12 +26,14 @@ class Sums:
 
     def blocks(self, images: np.ndarray, out_shape: tuple[int, ...], scratch: Scratch,
                ) -> Iterator[tuple[int, Group, Group, Weights, np.ndarray]]:
-        """(image, channels, output rows, weights, sums ``(positions, channels)``), float and exact.
+        """(image, channels, output rows, weights, sums ``(positions, channels)``), exact.
 
-        The sums lack the bias, and are overwritten by the next block.
+        The sums may lack the bias, and are overwritten by the next block.
         """
         _, height, width, channels = out_shape
-        step = max(1, BLOCK // (width * max(channels, self.work.width)))
+        # a small layer's blocks are small too: they are copies of a few kinds, and numbers of four bytes
+        tensors = images[0].size + self.layer.weights.size + 5 * math.prod(out_shape[1:])
+        step = max(1, min(BLOCK, tensors // 8) // (width * max(channels, self.work.width)))
         for number, image in enumerate(images):
             codes = self.work.codes.of(image)
             for group in self.work.groups:
@@ -103,7 +106,7 @@ class Quantized:
             from npulab.emulate import jit
 
             rows = jit.Rows(self._requantizer(group, run), ready.bias_row)
-            usable = rows.usable and ready.single and ready.values.dtype == np.float32
+            usable = rows.usable and (ready.products or (ready.single and ready.values.dtype == np.float32))
             self._compiled[group, run] = rows if usable else None
         return self._compiled[group, run]
 
@@ -117,7 +120,11 @@ def accumulate(layer: Conv2D | FullyConnected, images: np.ndarray, out: np.ndarr
 
 
 def _biased(sums: np.ndarray, ready: Weights, scratch: Scratch) -> np.ndarray:
-    """The sums with their bias: accumulators."""
+    """The sums with their bias: accumulators, float32 or float64."""
+    if ready.products is not None:
+        out = scratch.take("biased", sums.shape, np.float64)
+        np.copyto(out, sums)
+        return out
     if ready.single or sums.dtype == np.float64:
         rows = sums.reshape(-1, len(ready.bias_row) if ready.single else len(ready.bias))
         rows += ready.bias_row if ready.single else ready.bias

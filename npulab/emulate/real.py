@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from npulab.emulate.definition import windows
 from npulab.emulate.engines import REAL
 from npulab.emulate.pooling import real_pool
 from npulab.emulate.quantized import accumulate
@@ -20,6 +21,7 @@ from npulab.quant import QuantParams, Rule, half_away
 
 F = np.float32
 BLOCK = 8  # values that the vector body of a quantizing loop takes at a time
+ELEMENTS = 65_536  # of windows laid out at a time
 HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")
 SEQUENTIAL = ("tflite-reference", "tflite-micro")
 
@@ -69,6 +71,8 @@ def asymmetric(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np.ndarray:
     weight = np.asarray(layer.weight_q.scale, F)
     several = per_channel(layer.weight_q.scale) and len(set(weight.tolist())) > 1
+    if isinstance(layer, FullyConnected) and not rows.any():
+        return np.broadcast_to(layer.bias, (len(rows), len(layer.bias)))  # as it is, also where it is -0
     if isinstance(layer, FullyConnected) or (layer.op == "conv" and not several):
         codes, scale = symmetric(rows)
         sums = _sums(layer, codes, np.zeros(len(rows), int))
@@ -165,19 +169,20 @@ def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
 
 
 def _convolved(layer: Conv2D, image: np.ndarray, exact: bool) -> np.ndarray:
-    from npulab.emulate.definition import windows
-
     kind = np.float64 if exact else F
     every = windows(layer, image.astype(kind))  # (H, W, C, kernel_h, kernel_w)
-    height, width, channels = every.shape[:3]
+    _, width, channels = every.shape[:3]
     if layer.depthwise:
         weights = layer.weights[0].astype(kind)
         total = np.zeros(layer.output_shape, kind)
         for i, j in np.ndindex(*layer.kernel):
             total += np.repeat(every[..., i, j], weights.shape[2] // channels, -1) * weights[i, j]
     else:
-        columns = every.transpose(0, 1, 3, 4, 2).reshape(height * width, -1)
-        total = _products(columns, layer.weights.reshape(len(layer.weights), -1).T, exact).reshape(layer.output_shape)
+        weights = layer.weights.reshape(len(layer.weights), -1).T
+        step = max(1, ELEMENTS // (width * len(weights)))
+        total = np.concatenate([_products(some.transpose(0, 1, 3, 4, 2).reshape(-1, len(weights)), weights, exact)
+                                for some in (every[row:row + step] for row in range(0, len(every), step))])
+        total = total.reshape(layer.output_shape)
     return total + layer.bias.astype(kind)
 
 
@@ -198,4 +203,4 @@ def _range(layer: Any) -> tuple[float, float]:
 
 def _clamped(layer: Any, out: np.ndarray) -> np.ndarray:
     low, high = _range(layer)
-    return out.clip(F(low), F(high))
+    return out.clip(F(low), F(high)) + F(0 if low == 0 else -0.0)  # a lower bound of 0 makes -0 one of +0

@@ -51,7 +51,8 @@ class Weights:
     stretches of a sum that stay exact in their type, ``bias`` float64 with the input's zero point folded
     in, ``most`` the largest size that an accumulator can have.
     ``single``: their own type holds every accumulator, bias and all; ``bias_row`` is then the bias in that
-    type, repeated along a row.  ``products``, where there is one, multiplies int8 codes by these weights.
+    type, repeated along a row.  ``products``, where there is one, gives accumulators of int8 codes in int32,
+    with the bias: ``bias_row`` is 0.
     """
 
     values: np.ndarray
@@ -65,7 +66,8 @@ class Weights:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "single", len(self.shares) == 1 and self.most < _exact(self.values.dtype))
-        object.__setattr__(self, "bias_row", np.tile(self.bias.astype(self.values.dtype), self.repeat))
+        row = np.tile(self.bias.astype(self.values.dtype), self.repeat)
+        object.__setattr__(self, "bias_row", row if self.products is None else np.zeros_like(row))
 
 
 class Dense:
@@ -81,7 +83,9 @@ class Dense:
         self.float = np.dtype(np.float64 if dtype == np.int16 else np.float32)
         self.codes = Codes(dtype, layer.input_q.zero_point)
         channels = len(layer.weights)
-        self.flat = layer.weights.reshape(channels, -1)
+        self.border = Border(layer, self.codes.zero) if isinstance(layer, Conv2D) else None
+        weights = layer.weights if self.border is None else layer.weights[:, *self.border.taps]
+        self.flat = weights.reshape(channels, -1)
         self.depth = self.flat.shape[1]
         self.across = layer.output_shape[1] if isinstance(layer, Conv2D) else 1
         outputs = int(np.prod(layer.output_shape))
@@ -93,7 +97,7 @@ class Dense:
         self._kept: dict[Range, Weights] = {}
         self.fast = fast and self.keep and self._multiplies()
         self.taken = np.dtype(np.int8) if self.fast else self.float
-        self.windows = Windows(layer, self.codes, self.taken) if isinstance(layer, Conv2D) else None
+        self.windows = Windows(layer, self.border, self.taken) if isinstance(layer, Conv2D) and self.border else None
         # windows are many times the input, but are read faster than outputs are worked on
         self.width = 0 if self.windows is None or self.windows.pointwise else self.depth // 2
 
@@ -105,14 +109,15 @@ class Dense:
         return ready
 
     def _multiplies(self) -> bool:
-        """Whether products of codes of 8 bits give every sum as float32."""
+        """Whether products of codes of 8 bits give every accumulator."""
         from npulab.emulate import dots
 
         ready = self.weights(self.groups[0])
-        fits = self.float == np.float32 and ready.single and -128 <= ready.values.min() <= ready.values.max() <= 127
+        small = -128 <= ready.values.min() <= ready.values.max() <= 127
+        fits = small and self.float == np.float32 and ready.most < 2 ** 31
         if not (fits and dots.available()):
             return False
-        products = dots.Products(ready.values.astype(np.int8))
+        products = dots.Products(ready.values.astype(np.int8), ready.bias)
         # the weights as float are not needed any more
         self._kept[self.groups[0]] = replace(ready, values=ready.values[:0].copy(), products=products)
         return True
@@ -134,12 +139,12 @@ class Dense:
         return Weights(values, shares, bias, most, self.across if len(self.groups) == 1 else 1)
 
     def sums(self, ready: Weights, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
-        """Accumulators ``(positions, channels)`` without bias, of output rows; float32 or float64, exact."""
+        """Sums ``(positions, channels)`` of output rows, exact: float32 or float64 without bias, or int32 with it."""
         columns = self._columns(image, rows, scratch)
         shape = len(columns), ready.values.shape[1]
-        made = scratch.take("product", shape, self.float)
         if ready.products is not None:
-            return ready.products(columns, made)
+            return ready.products(columns, scratch.take("product", shape, np.int32))
+        made = scratch.take("product", shape, self.float)
         if len(ready.shares) == 1:
             return np.matmul(columns, ready.values, out=made)
         joined = scratch.take("joined", shape, np.float64)
@@ -165,34 +170,34 @@ class Dense:
 class Windows:
     """The windows of a convolution's input, as rows of a matrix, for a block of output rows at a time."""
 
-    def __init__(self, layer: Conv2D, codes: Codes, dtype: np.dtype) -> None:
-        self.layer, self.dtype = layer, dtype
-        self.border = Border(layer, codes.zero)
-        self.out_w, self.depth = layer.output_shape[1], layer.input_shape[2]
-        self.span = layer.kernel[0] * layer.kernel[1] * self.depth
-        self.pointwise = layer.kernel == (1, 1) and not any(map(any, layer.pads))
+    def __init__(self, layer: Conv2D, border: Border, dtype: np.dtype) -> None:
+        self.border, self.dtype, self.spread = border, dtype, layer.dilation
+        self.out_w = layer.output_shape[1]
+        self.span = border.kernel[0] * border.kernel[1] * border.depth
+        self.pointwise = border.kernel == (1, 1) and not any(map(any, layer.pads))
 
     def columns(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
         """Windows ``(positions, kernel_h * kernel_w * C)`` of output rows."""
-        (down, right), (first, end) = self.layer.stride, rows
+        border, (first, end) = self.border, rows
+        down, right, depth = border.down, border.right, border.depth
         if self.pointwise and down == right == 1 and image.dtype == self.dtype:
             return image[first:end].reshape(-1, self.span)
         out = scratch.take("columns", (end - first, self.out_w, self.span), self.dtype)
         if self.pointwise:
             np.copyto(out, image[first * down:(end - 1) * down + 1:down, :(self.out_w - 1) * right + 1:right])
             return out.reshape(-1, self.span)
-        (kernel_h, kernel_w), (spread_h, spread_w) = self.layer.kernel, self.layer.dilation
-        lines, inside, a, b = self.border.lines(rows)
-        left, width = self.border.left, self.border.width
-        bordered = scratch.take("image", (lines, self.border.across, self.depth), self.dtype)
-        bordered[:inside.start] = bordered[inside.stop:] = self.border.zero
-        bordered[inside, :left] = bordered[inside, left + width:] = self.border.zero
-        np.copyto(bordered[inside, left:left + width], image[a:b])
-        taps = out.reshape(end - first, self.out_w, kernel_h, kernel_w * self.depth)
+        (kernel_h, kernel_w), (spread_h, spread_w) = border.kernel, self.spread
+        lines, inside, a, b = border.lines(rows)
+        within, left, after = border.columns()
+        bordered = scratch.take("image", (lines, border.across, depth), self.dtype)
+        bordered[:inside.start] = bordered[inside.stop:] = border.zero
+        bordered[inside, :within.start] = bordered[inside, within.stop:] = border.zero
+        np.copyto(bordered[inside, within], image[a:b, left:after])
+        taps = out.reshape(end - first, self.out_w, kernel_h, kernel_w * depth)
         per_row, per_column, per_value = bordered.strides
         strides = per_row * down, per_column * right, per_value
         # neighbouring taps are neighbours in memory unless they are spread
-        run, count = (self.depth * kernel_w, 1) if spread_w == 1 else (self.depth, kernel_w)
+        run, count = (depth * kernel_w, 1) if spread_w == 1 else (depth, kernel_w)
         for i, j in product(range(kernel_h), range(count)):
             at = i * spread_h * per_row + j * spread_w * per_column
             tap = np.ndarray((end - first, self.out_w, run), self.dtype, bordered, at, strides)
@@ -215,17 +220,17 @@ class Depthwise:
         self.copies = self.channels // layer.input_shape[2]
         self.groups = [(0, self.channels)]
         self.width = 0
-        taps = np.subtract(layer.weights[0], layer.weight_q.zero_point, dtype=np.float64, casting="unsafe")
-        sizes = self.codes.reach * np.abs(taps).sum((0, 1))
-        bias = layer.bias - self.codes.zero * taps.sum((0, 1))
+        kernel = layer.weights[0][self.border.taps].astype(np.int16) - layer.weight_q.zero_point
+        sizes = self.codes.reach * np.abs(kernel).sum((0, 1), dtype=np.float64)
+        bias = layer.bias - self.codes.zero * kernel.sum((0, 1), dtype=np.float64)
         self.float = np.dtype(np.float32 if sizes.max() < EXACT_FLOAT32 else np.float64)
         self.fast = fast and self.float == np.float32
         # repeating weights along the row pays where there are rows enough to share them
-        repeat = self.out_w if self.fast or layer.output_shape[0] > taps.shape[0] * taps.shape[1] else 1
-        values = np.tile(taps.astype(self.float), (1, 1, repeat))
+        repeat = self.out_w if self.fast or layer.output_shape[0] > kernel.shape[0] * kernel.shape[1] else 1
+        values = np.tile(kernel.astype(self.float), (1, 1, repeat)) if repeat > 1 else kernel.astype(self.float)
         # of every tap: the line below the first, the phase of its columns, where its run begins
         steps = [(i * layer.dilation[0], *divmod(j * layer.dilation[1], layer.stride[1]))
-                 for i, j in product(*map(range, layer.kernel))]
+                 for i, j in product(*map(range, self.border.kernel))]
         self.places = tuple(np.array(one) for one in zip(*((line, phase, at * self.channels)
                                                            for line, at, phase in steps), strict=True))
         self._ready = Weights(values, ((0, 1),), bias, float((sizes + np.abs(bias)).max()), self.out_w)
@@ -249,7 +254,7 @@ class Depthwise:
         part = scratch.take("part", shape, self.float)
         for number, (line, phase, at) in enumerate(zip(*self.places, strict=True)):
             tap = phases[line:line + (end - 1 - first) * down + 1:down, phase, at:at + across].reshape(shape)
-            values = ready.values[divmod(number, self.layer.kernel[1])]
+            values = ready.values[divmod(number, self.border.kernel[1])]
             np.multiply(tap, values, out=part if number else total)
             if number:
                 total += part
@@ -257,39 +262,68 @@ class Depthwise:
 
     def _phases(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
         """Bordered input ``(lines, phase, columns * C)`` that output rows need."""
-        right, left = self.layer.stride[1], self.border.left
+        right = self.border.right
         lines, inside, a, b = self.border.lines(rows)
+        within, left, after = self.border.columns()
         across = -(-self.border.across // right)
-        shape = lines, right, across, self.layer.input_shape[2], self.copies
+        shape = lines, right, across, self.border.depth, self.copies
         out = scratch.take("image", shape, image.dtype if self.fast else self.float)
         out[:inside.start] = out[inside.stop:] = self.border.zero
         for phase in range(right):
-            column = (phase - left) % right  # the first input column of this phase
-            at = (column + left) // right
-            picked = image[a:b, column::right, :, None]
+            column = (phase - within.start) % right  # the first column inside that has this phase
+            at = (within.start + column) // right
+            picked = image[a:b, left + column:after:right, :, None]
             out[inside, phase, :at] = out[inside, phase, at + picked.shape[1]:] = self.border.zero
             np.copyto(out[inside, phase, at:at + picked.shape[1]], picked)
         return out.reshape(lines, right, across * self.channels)
 
 
 class Border:
-    """Where the rows that a block of output rows needs lie in the input, and the border around them."""
+    """Which taps of a convolution ever meet the input, where the rows they need lie, and the border around them.
+
+    A tap that only ever meets the border adds nothing, and a spread kernel may have taps very far out:
+    ``taps`` are the rows and columns of the kernel that are left.
+    """
 
     def __init__(self, layer: Conv2D, zero: int) -> None:
-        (self.top, _), (self.left, after) = layer.pads
-        self.height, self.width, _ = layer.input_shape
-        self.across = self.left + self.width + after
         self.zero = zero
-        self.step, self.reach = layer.stride[0], (layer.kernel[0] - 1) * layer.dilation[0] + 1
+        self.height, self.width, self.depth = layer.input_shape
+        meets = [_meets(*one) for one in zip(layer.kernel, layer.dilation, layer.stride, [pad[0] for pad in layer.pads],
+                                             layer.input_shape, layer.output_shape, strict=False)]
+        self.taps = tuple(slice(first, last + 1) for first, last in meets)
+        self.kernel = tuple(last + 1 - first for first, last in meets)
+        # the first tap that is left may lie inside the input: the border is then less than nothing
+        self.top, self.left = (pad[0] - first * spread
+                               for pad, (first, _), spread in zip(layer.pads, meets, layer.dilation, strict=True))
+        self.down, self.right = layer.stride
+        self.reach, across = ((count - 1) * spread + 1
+                              for count, spread in zip(self.kernel, layer.dilation, strict=True))
+        self.across = (layer.output_shape[1] - 1) * self.right + across
 
     def lines(self, rows: Range) -> tuple[int, slice, int, int]:
         """(lines with border, those of them inside the input, first and end of these in the input)."""
-        start = rows[0] * self.step - self.top
-        count = (rows[1] - 1 - rows[0]) * self.step + self.reach
-        a = min(max(start, 0), self.height)
-        b = max(min(start + count, self.height), a)
-        inside = min(max(a - start, 0), count)
-        return count, slice(inside, inside + b - a), a, b
+        return _inside(rows[0] * self.down - self.top, (rows[1] - 1 - rows[0]) * self.down + self.reach, self.height)
+
+    def columns(self) -> tuple[slice, int, int]:
+        """(columns inside the input, first and end of these in the input)."""
+        return _inside(-self.left, self.across, self.width)[1:]
+
+
+def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: int) -> Range:
+    """First and last tap of an axis that meet the input for some output; the first where none does."""
+    first_of = np.arange(kernel) * spread - before
+    # the first output whose tap is not before the input
+    output = np.maximum(-(first_of // step), 0)
+    hit = np.flatnonzero((output < count) & (first_of + output * step < size))
+    return (int(hit[0]), int(hit[-1])) if hit.size else (0, 0)
+
+
+def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
+    """(count, those of a run from ``start`` that lie in 0 to ``size``, first and end of these)."""
+    a = min(max(start, 0), size)
+    b = max(min(start + count, size), a)
+    first = min(max(a - start, 0), count)
+    return count, slice(first, first + b - a), a, b
 
 
 def _sizes(values: np.ndarray) -> np.ndarray:
