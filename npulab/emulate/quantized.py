@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,7 @@ class Sums:
     """Accumulators of a layer; images are ``(N, H, W, C)``, fully connected rows ``(1, N, 1, I)``."""
 
     def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool = False) -> None:
-        self.layer = layer
+        self.layer = layer = upright(layer)
         self.work: Dense | Depthwise = Depthwise(layer, dtype, fast) \
             if isinstance(layer, Conv2D) and layer.depthwise else Dense(layer, dtype, keep, fast)
 
@@ -30,6 +31,9 @@ class Sums:
 
         The sums may lack the bias, and are overwritten by the next block.
         """
+        if isinstance(self.layer, Conv2D):
+            images = images.reshape(-1, *self.layer.input_shape)
+            out_shape = (len(images), *self.layer.output_shape)
         _, height, width, channels = out_shape
         # a small layer's blocks are small too: they are copies of a few kinds, and numbers of four bytes
         tensors = images[0].size + self.layer.weights.size + 5 * math.prod(out_shape[1:])
@@ -66,11 +70,12 @@ class Quantized:
 
     def run(self, images: np.ndarray, out: np.ndarray, scratch: Scratch) -> None:
         """Write the output codes ``(N, H, W, C)`` of images ``(N, H, W, C)``."""
-        width, channels = out.shape[2:]
+        channels = out.shape[-1]
         left: dict[Group, list[tuple[np.ndarray, np.ndarray]]] = {group: [] for group in self.sums.work.groups}
         rows = out.reshape(-1, channels)
         for number, group, (first, end), ready, sums in self.sums.blocks(images, out.shape, scratch):
-            start = (number * out.shape[1] + first) * width
+            width = len(sums) // (end - first)
+            start = number * out[0].size // channels + first * width
             into, run = rows[start:start + len(sums), slice(*group)], group[1] - group[0]
             if run == channels:  # long rows are quicker; a share of the channels has none
                 into, run = into.reshape(end - first, -1), width * channels
@@ -114,9 +119,19 @@ class Quantized:
 def accumulate(layer: Conv2D | FullyConnected, images: np.ndarray, out: np.ndarray) -> None:
     """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``."""
     channels = out.shape[-1]
-    scratch = Scratch()
-    for number, group, rows, ready, sums in Sums(layer, images.dtype, keep=False).blocks(images, out.shape, scratch):
-        out[number, slice(*rows)].reshape(-1, channels)[:, slice(*group)] = _biased(sums, ready, scratch)
+    scratch, work = Scratch(), Sums(layer, images.dtype, keep=False)
+    for number, group, (first, end), ready, sums in work.blocks(images, out.shape, scratch):
+        start = first * (len(sums) // (end - first))
+        out[number].reshape(-1, channels)[start:start + len(sums), slice(*group)] = _biased(sums, ready, scratch)
+
+
+def upright(layer: Conv2D | FullyConnected) -> Conv2D | FullyConnected:
+    """A convolution along one row as one along a column: the same numbers in the same places, but in many rows."""
+    if not isinstance(layer, Conv2D) or layer.input_shape[0] > 1 or layer.kernel[0] > 1 or any(layer.pads[0]):
+        return layer
+    _, width, depth = layer.input_shape
+    return replace(layer, weights=layer.weights.swapaxes(1, 2), input_shape=(width, 1, depth),
+                   stride=layer.stride[::-1], dilation=layer.dilation[::-1], padding=layer.pads[::-1])
 
 
 def _biased(sums: np.ndarray, ready: Weights, scratch: Scratch) -> np.ndarray:
