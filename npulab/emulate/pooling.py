@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from npulab.emulate.engines import clamp_range
+from npulab.emulate.sums import Border
 from npulab.layers import Pool2D
 from npulab.quant import Rule
 
@@ -44,12 +45,15 @@ def counts(layer: Pool2D) -> np.ndarray:
 
 def _taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
     """Sum, maximum or minimum of every window."""
-    rows, columns = layer.pads
-    padded = np.pad(image, [rows, columns, (0, 0)], constant_values=_idle(layer.kind, image.dtype))
-    (height, width, _), (down, right) = layer.output_shape, layer.stride
+    (height, width, depth), (down, right) = layer.output_shape, layer.stride
+    border = Border(layer, _idle(layer.kind, image.dtype))
+    lines, inside, first, end = border.lines((0, height))
+    within, left, after = border.columns()
+    bordered = np.full((lines, border.across, depth), border.zero, image.dtype)
+    bordered[inside, within] = image[first:end, left:after]
     out: np.ndarray | None = None
-    for i, j in product(range(layer.kernel[0]), range(layer.kernel[1])):
-        tap = padded[i:i + (height - 1) * down + 1:down, j:j + (width - 1) * right + 1:right]
+    for i, j in product(*map(range, border.kernel)):
+        tap = bordered[i:i + (height - 1) * down + 1:down, j:j + (width - 1) * right + 1:right]
         out = tap.astype(dtype) if out is None else TAKE[layer.kind](out, tap, out=out)
     assert out is not None
     return out

@@ -14,7 +14,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from npulab.layers import Conv2D, FullyConnected
+from npulab.layers import Conv2D, FullyConnected, Pool2D
 from npulab.quant import EXACT_FLOAT32, EXACT_FLOAT64, Scratch
 
 SHARE = 16_384  # weights looked at at a time
@@ -279,13 +279,13 @@ class Depthwise:
 
 
 class Border:
-    """Which taps of a convolution ever meet the input, where the rows they need lie, and the border around them.
+    """Which taps of a kernel ever meet the input, where the rows they need lie, and the border around them.
 
     A tap that only ever meets the border adds nothing, and a spread kernel may have taps very far out:
     ``taps`` are the rows and columns of the kernel that are left.
     """
 
-    def __init__(self, layer: Conv2D, zero: int) -> None:
+    def __init__(self, layer: Conv2D | Pool2D, zero: float) -> None:
         self.zero = zero
         self.height, self.width, self.depth = layer.input_shape
         meets = [_meets(*one) for one in zip(layer.kernel, layer.dilation, layer.stride, [pad[0] for pad in layer.pads],
