@@ -25,6 +25,7 @@ from npulab.models import (
     Operator,
     Sweep,
     Tensor,
+    check_sweep,
     random_input,
     read_model,
     single_op_model,
@@ -120,7 +121,7 @@ def test_a_layer_reads_back_in_every_field(op: str) -> None:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_network_reads_back(batch: int) -> None:
     model = read_model(write_model(network(), batch))
-    back = model.network()
+    back = model.network
     assert back.inputs == network().inputs
     assert not any(unequal(a, b) for a, b in zip(network().layers, back.layers, strict=True))
     assert model.parameters["name"].tolist() == [
@@ -133,7 +134,7 @@ def test_a_network_reads_back(batch: int) -> None:
 def test_layers_of_several_operators_read_back_from_a_network(dtype: str) -> None:
     pool = Pool2D("min", (2, 2), (5, 5, 3), padding=((1, 0), (0, 1)), activation="relu", dtype=dtype)
     given = Network((pool, pool, Add((5, 5, 3), "relu6", dtype=dtype), replace(pool, kind="max")), ((-1,), (0,), (1, 0), (2,)))
-    back = read_model(write_model(given)).network()
+    back = read_model(write_model(given)).network
     assert back.inputs == given.inputs
     assert not any(unequal(a, b) for a, b in zip(given.layers, back.layers, strict=True))
     x = random_input(pool, np.random.default_rng(0))[0]
@@ -160,7 +161,7 @@ def test_a_path_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.tflite").write_bytes(single_op_model(small()))
     assert not unequal(small(), read_model(tmp_path / "a.tflite").layers[0])
     (tmp_path / "b.tflite").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"b\.tflite: identifier: got b'' at offset 4, allowed is b'TFL3'$"):
+    with pytest.raises(ValueError, match=r"b\.tflite: identifier: got b'' at offset 4, allowed is b'TFL3'; the file is cut off$"):
         read_model(tmp_path / "b.tflite")
 
 
@@ -315,10 +316,54 @@ def test_what_is_no_layer_is_refused() -> None:
         with pytest.raises(ValueError) as caught:
             model_.layers  # noqa: B018
         assert str(caught.value) == words
-    with pytest.raises(ValueError, match=r"^batch: got 0, allowed is at least 1$"):
-        single_op_model(small(), batch=0)
     with pytest.raises(ValueError, match=r"^model: got inputs \[0, 1\] and outputs \[2\], allowed is one of each, the output"):
-        read_model(single_op_model(Add((2, 2, 1)))).network()
+        read_model(single_op_model(Add((2, 2, 1)))).network  # noqa: B018
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: read_model(None), "model: got NoneType, allowed is the path or the bytes of a .tflite file"),  # type: ignore[arg-type]
+    (lambda: read_model(np.zeros(9, np.uint8)), "model: got ndarray, allowed is the path or the bytes of a .tflite file"),  # type: ignore[arg-type]
+    *[(lambda layer=layer: single_op_model(layer), f"layer: got {kind}, allowed is a Conv2D, FullyConnected, Pool2D or Add; "
+       "write_model writes a Network or a list of layers") for layer, kind in ((None, "NoneType"), (network(), "Network"), ([], "list"))],
+    *[(lambda batch=batch: single_op_model(small(), batch), f"batch: got {batch!r}, allowed is at least 1 and within int32")
+      for batch in (0, 1.5, "a", None, 2 ** 31)],
+    (lambda: write_model(None), "network: got NoneType, allowed is a Network or a list of layers; single_op_model writes one layer"),  # type: ignore[arg-type]
+    (lambda: write_model([]), "network: got 0 layers and 0 inputs, allowed is one for each layer, at least one"),
+    (lambda: write_sweep(None, {}), "folder: got NoneType, allowed is a path"),  # type: ignore[arg-type]
+    (lambda: check_sweep(3), "folder: got int, allowed is a path"),  # type: ignore[arg-type]
+    (lambda: sweep({}, seed=-1), "seed: got -1, allowed is a whole number, not negative"),
+])
+def test_another_kind_of_argument_is_one_sentence(call: Any, words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert str(caught.value) == words
+
+
+def test_bytes_of_any_kind_and_lists_of_layers_are_taken() -> None:
+    data = single_op_model(small())
+    assert read_model(bytearray(data)) == read_model(memoryview(data)) == read_model(data)
+    assert read_model(write_model([small()])).network.inputs == ((-1,),)
+    assert repr(read_model(data)) == "Model(1 operator, 4 tensors, 3 buffers)"
+
+
+def test_scales_and_zero_points_are_listed() -> None:
+    one = small(input_q=QuantParams(0.5, 3), weight_q=QuantParams((0.25, 0.125)), output_q=QuantParams(2.0, -7))
+    model = read_model(single_op_model(one))
+    assert model.quantization().splitlines() == [
+        "Tensor    0 : scale 0.5 | zero point 3 (input)",
+        "Tensor    1 : scale 0.125 to 0.25, 2 on axis 0 | zero point 0 (weights)",
+        "Tensor    2 : scale 0.0625 to 0.125, 2 on axis 0 | zero point 0 (bias)",
+        "Tensor    3 : scale 2 | zero point -7 (output)"]
+    row = model.parameters.loc[0]
+    assert (row.input_scale, row.input_zero_point, row.weight_scale, row.output_scale, row.output_zero_point) == (
+        0.5, 3, (0.25, 0.125), 2.0, -7)
+
+
+def test_a_foreign_and_a_cut_file_are_told_so() -> None:
+    with pytest.raises(ValueError, match=r"^identifier: got b'fore' at offset 4, allowed is b'TFL3'; the file is no TensorFlow Lite model$"):
+        read_model(b"abc fore")
+    with pytest.raises(ValueError, match=r"^\w+, \w+: got \d+ bytes? at offset \d+, allowed is inside the file of 100; the file is cut off or broken$"):
+        read_model(single_op_model(small())[:100])
 
 
 def test_what_is_around_a_layer_may_be_of_any_kind() -> None:
@@ -345,7 +390,7 @@ def is_read(data: bytes) -> bool:
         model = read_model(data)
         assert str(model)
         with suppress(ValueError):
-            model.network()
+            model.network  # noqa: B018
         return True
     return False
 
@@ -409,6 +454,30 @@ def test_sweep_is_written_for_a_board(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["sweep"]
 
 
+def test_outputs_of_a_board_are_read_back(tmp_path: Path) -> None:
+    folder, board = tmp_path / "sweep", tmp_path / "board"
+    made = write_sweep(folder, {"kernel": [1, 3], "dtype": ["int8", "int16"]})
+    board.mkdir()
+    for number in (0, 1, 3):
+        (board / f"00{number}-output.bin").write_bytes((folder / f"00{number}-expected.bin").read_bytes())
+    at = (2, 5, 1)
+    raw = np.fromfile(folder / "003-expected.bin", "<i2").reshape(made.layers[3].output_shape)
+    raw[at] += 1
+    raw.tofile(board / "003-output.bin")
+    found = npulab.models.check_sweep(folder, board)
+    size = made.layers[0].output_shape
+    count = int(np.prod(size))
+    assert found.astype(object).to_numpy().tolist() == [
+        ["000.tflite", count, 0, None, "equal"], ["001.tflite", count, 0, None, "equal"],
+        ["002.tflite", 0, 0, None, "missing"], ["003.tflite", count, 1, at, "differs"]]
+    assert set(check_sweep(folder).verdict) == {"missing"}
+    (board / "002-output.bin").write_bytes(b"x")
+    with pytest.raises(ValueError, match=rf"002-output.bin: got 1 byte, allowed is {count} as 002-expected.bin has$"):
+        check_sweep(folder, board)
+    with pytest.raises(FileNotFoundError, match=r"board: there is no parameters.csv, allowed is a folder that write_sweep made$"):
+        check_sweep(board)
+
+
 def test_sweep_is_the_same_again_and_another_by_seed() -> None:
     grid = {"dtype": ["int8", "int16"]}
     assert sweep(grid).models == sweep(grid).models
@@ -431,7 +500,11 @@ def test_outputs_of_a_sweep_spread(op: str) -> None:
     ({"dtype": ["int9"]}, "grid: got dtype 'int9', allowed is one of int8, uint8, int16, float16, float32"),
     ({"padding": "smae"}, "grid: got padding 'smae', allowed is same, valid or ((top, bottom), (left, right))"),
     ({"stride": [0]}, "grid: got stride 0, allowed is a whole number of at least 1"),
-    ({"kernel": [9], "padding": ["valid"]}, "grid: got 1 points, none of which can be: input_shape: got (8, 8, 4), too small"),
+    ({"kernel": [9], "padding": ["valid"]}, "grid: got 1 point, none of which can be: input_shape: got (8, 8, 4), too small"),
+    (None, "grid: got None, allowed is values by name, such as {'kernel': [1, 3]}"),
+    ([], "grid: got [], allowed is values by name"),
+    ("abc", "grid: got 'abc', allowed is values by name"),
+    ({"kernel": 1.5}, "grid: got kernel 1.5, allowed is a whole number of at least 1"),
     ({"kernel": []}, "grid: got 0 points, none of which can be: a name has no values"),
 ])
 def test_a_grid_that_is_not_so_is_refused(grid: dict[str, list[Any]], words: str, tmp_path: Path) -> None:

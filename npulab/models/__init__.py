@@ -11,8 +11,8 @@ What LiteRT would run as something else without a word is refused.
 
 from npulab.models.file import Graph, Operator, Tensor
 from npulab.models.read import Model, read_model
-from npulab.models.sweeps import Sweep, random_input, random_layer, sweep, write_sweep
+from npulab.models.sweeps import Sweep, check_sweep, random_input, random_layer, sweep, write_sweep
 from npulab.models.write import single_op_model, write_model
 
-__all__ = ["Graph", "Model", "Operator", "Sweep", "Tensor", "random_input", "random_layer", "read_model",
-           "single_op_model", "sweep", "write_model", "write_sweep"]
+__all__ = ["Graph", "Model", "Operator", "Sweep", "Tensor", "check_sweep", "random_input", "random_layer",
+           "read_model", "single_op_model", "sweep", "write_model", "write_sweep"]

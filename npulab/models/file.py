@@ -131,6 +131,17 @@ class Graph:
 
     __str__ = listing
 
+    def quantization(self) -> str:
+        """Scale and zero point of every tensor that has them, a line each; ``tensors`` has all of them as numbers."""
+        lines = []
+        for number, one in enumerate(self.tensors):
+            if one.scale:
+                scales, zeros = (f"{min(values):.9g}" + f" to {max(values):.9g}" * (min(values) != max(values))
+                                 for values in (one.scale, one.zero_point or (0,)))
+                axis = f", {len(one.scale)} on axis {one.axis}" if len(one.scale) > 1 else ""
+                lines.append(f"Tensor {number:4d} : scale {scales}{axis} | zero point {zeros} ({one.name})")
+        return "\n".join(lines)
+
     def _line(self, tensor: int) -> str:
         if tensor < 0:
             return f"Tensor {tensor:4d}"
@@ -148,6 +159,15 @@ def memory_text(size: int) -> str:
     """
     power = min(max(size.bit_length() - 1, 0) // 10, 4)
     return f"{size / 1024 ** power:.1f}{'BKMGT'[power]}"
+
+
+def counted(number: int, name: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "model"), counted(2, "model")
+    ('1 model', '2 models')
+    """
+    return f"{number} {name}{'s' * (number != 1)}"
 
 
 def numbered(names: Sequence[str], number: int) -> str:
@@ -235,7 +255,8 @@ def unpack(data: bytes) -> Graph:
     Raises ValueError (what, got, allowed, where) for bytes that are no model, a broken one, or several graphs.
     """
     if data[4:8] != IDENTIFIER:
-        raise ValueError(f"identifier: got {data[4:8]!r} at offset 4, allowed is {IDENTIFIER!r}")
+        raise ValueError(f"identifier: got {data[4:8]!r} at offset 4, allowed is {IDENTIFIER!r}; the file is "
+                         f"{'cut off' if len(data) < 8 else 'no TensorFlow Lite model'}")
     file = _File(data)
     model = file.table("Model", file.number("I", 0, "Model"))
     if model["version"] != VERSION or len(model["graphs"]) != 1:
@@ -263,7 +284,8 @@ class _File:
 
     def take(self, at: int, size: int, what: str) -> bytes:
         if not 0 <= at <= len(self.data) - size:
-            raise ValueError(f"{what}: got {size} bytes at offset {at}, allowed is inside the file of {len(self.data)}")
+            raise ValueError(f"{what}: got {counted(size, 'byte')} at offset {at}, allowed is inside the file of "
+                             f"{len(self.data)}; the file is cut off or broken")
         self.left -= size
         if self.left < 0:
             raise ValueError(f"{what}: got the same bytes again and again at offset {at}, allowed in all are "

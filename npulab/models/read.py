@@ -16,24 +16,28 @@ import numpy as np
 
 from npulab.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads
 from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
-from npulab.models.file import Graph, Operator, numbered, unpack
+from npulab.models.file import Graph, Operator, counted, numbered, unpack
 from npulab.models.write import ONE_ELEMENT, lowest
 from npulab.quant import QUANTIZED, QuantParams
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PARTS = ("operators", "tensors", "buffers")
 MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D", "ADD")
 
 
-def read_model(data: bytes | str | os.PathLike[str]) -> Model:
+def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Model:
     """The model in the bytes of a ``.tflite`` file, or in the file of a path.
 
+    ``print`` lists it, ``quantization()`` lists scales and zero points.
     Needs no package.  Raises ValueError (what, got, allowed, where) for bytes that are no model, a broken one,
     or several graphs; FileNotFoundError.
     """
-    if isinstance(data, bytes):
-        return Model(**vars(unpack(data)))
+    if isinstance(data, bytes | bytearray | memoryview):
+        return Model(**vars(unpack(bytes(data))))
+    if not isinstance(data, str | os.PathLike):
+        raise ValueError(f"model: got {type(data).__name__}, allowed is the path or the bytes of a .tflite file")
     try:
         return read_model(Path(data).read_bytes())
     except ValueError as error:
@@ -56,6 +60,7 @@ class Model(Graph):
             raise ValueError(problem)
         return tuple(one.layer for one in found)
 
+    @property
     def network(self) -> Network:
         """The layers and where each takes its input from.
 
@@ -75,17 +80,21 @@ class Model(Graph):
 
     @property
     def parameters(self) -> pd.DataFrame:
-        """One row per layer, by its main operator, and one per operator that is part of none."""
+        """One row per layer, by its main operator, and one per operator that is part of none.
+
+        Scales and zero points are among the columns.
+        """
         import pandas as pd
 
         found, problems = self._found
         rows: dict[int, dict[str, Any]] = {one.number: one.layer.parameters for one in found}
         rows |= {number: {} for number in problems}
+        # as objects, so that a whole number stays one where other layers have none
         return pd.DataFrame([{"index": number, "name": self.operators[number].name, **rows[number]}
-                             for number in sorted(rows)])
+                             for number in sorted(rows)], dtype=object).infer_objects()
 
     def __repr__(self) -> str:
-        return f"Model({len(self.operators)} operators, {len(self.tensors)} tensors, {len(self.buffers)} buffers)"
+        return f"Model({', '.join(counted(len(getattr(self, name)), name[:-1]) for name in PARTS)})"
 
     @cached_property
     def _found(self) -> tuple[list[_Found], dict[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import itertools
 import os
@@ -17,6 +18,8 @@ import numpy as np
 from npulab.emulate import emulate
 from npulab.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.models.facts import PADDINGS
+from npulab.models.file import counted
+from npulab.models.read import read_model
 from npulab.models.write import single_op_model
 from npulab.quant import QUANTIZED, QuantParams, Rule
 
@@ -51,7 +54,7 @@ class Sweep:
         return len(self.layers)
 
     def __repr__(self) -> str:
-        return f"Sweep({len(self)} models, {len(self.skipped)} points skipped)"
+        return f"Sweep({counted(len(self), 'model')}, {counted(len(self.skipped), 'point')} skipped)"
 
     @property
     def parameters(self) -> pd.DataFrame:
@@ -68,12 +71,19 @@ class Sweep:
 def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> Sweep:
     """A model for each point of a grid: every combination of the values under its names.
 
-    Names are those of ``DEFAULTS``; ``input``, ``kernel``, ``stride`` and ``dilation`` set both axes; a single
-    value stands for itself.
+    Names are op (conv2d, fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w,
+    input_channels, output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, padding,
+    depthwise, activation, dtype and per_channel; ``input``, ``kernel``, ``stride`` and ``dilation`` set both axes;
+    a single value stands for itself, and ``npulab.models.sweeps.DEFAULTS`` for a name that is left out.
     ``make(point, random)`` gives the layer of a point, ``random_layer`` where it is left out.  A point that
     no layer or file can state is skipped.  Raises ValueError for an unknown name or value.
     """
-    columns = {name: [values] if isinstance(values, str | int | None) else list(values)
+    if not isinstance(grid, Mapping):
+        raise ValueError(f"grid: got {grid!r:.80}, allowed is values by name, such as {{'kernel': [1, 3]}}")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed: got {seed!r:.80}, allowed is a whole number, not negative")
+    columns = {name: list(values) if isinstance(values, list | tuple | range | set) else
+               values.tolist() if isinstance(values, np.ndarray) and values.ndim == 1 else [values]
                for name, values in grid.items()}
     for name, values in columns.items():
         if name not in DEFAULTS and name not in BOTH:
@@ -99,19 +109,29 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
                 rule: str | Rule = "tflite-reference", seed: int = 0, make: Make | None = None) -> Sweep:
     """Write a sweep for a board, whole or not at all: models, inputs and expected outputs as raw bytes.
 
-    ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``), ``000-expected.bin``, ... and
-    ``parameters.csv``, one row per model with the files' sha256 and the rule of the expected outputs.  Raises
+    ``grid`` is values by name, and every combination of them is a model.  Names are op (conv2d, fully_connected,
+    average_pool, max_pool, min_pool, add), input_h, input_w, input_channels, output_channels, kernel_h, kernel_w,
+    stride_h, stride_w, dilation_h, dilation_w, padding, depthwise, activation, dtype and per_channel; input,
+    kernel, stride and dilation set both axes.
+
+    Files are ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``), ``000-expected.bin``, ...
+    and ``parameters.csv``, one row per model with the files' sha256 and the rule of the expected outputs.  What
+    the board gives goes beside them as ``000-output.bin``, ..., and ``check_sweep(folder)`` compares it.  Raises
     FileExistsError where the folder exists; ValueError as ``sweep``, and where no point of the grid can be.
+
+    >>> with tempfile.TemporaryDirectory() as board:
+    ...     write_sweep(f"{board}/sweep", {"kernel": [1, 3], "stride": [1, 2], "dtype": "uint8"})
+    Sweep(4 models, 0 points skipped)
     """
     import pandas as pd
     from tqdm.auto import tqdm
 
-    folder = Path(folder)
+    folder = _folder(folder)
     if folder.exists():
         raise FileExistsError(f"{folder}: is there already")
     made = sweep(grid, make, seed)
     if not made:
-        raise ValueError(f"grid: got {len(made.skipped)} points, none of which can be: "
+        raise ValueError(f"grid: got {counted(len(made.skipped), 'point')}, none of which can be: "
                          f"{made.skipped[0][1] if made.skipped else 'a name has no values'}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".npulab-", dir=folder.parent))
@@ -136,6 +156,44 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     return made
+
+
+def check_sweep(folder: str | os.PathLike[str], outputs: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+    """What a board gave against what a sweep expects: model, compared, mismatches, first, verdict.
+
+    ``outputs`` is the folder of ``000-output.bin``, ..., raw bytes as the expected ones are, by default the sweep's
+    own.  ``first`` is the place (row, column, channel) of the first difference, or None; the verdict is ``equal``,
+    ``differs`` or ``missing``.  Raises FileNotFoundError for a folder that is no sweep; ValueError (what, got,
+    allowed) for an output of another size.
+    """
+    import pandas as pd
+
+    folder = _folder(folder)
+    where = folder if outputs is None else _folder(outputs)
+    if not (folder / PARAMETERS).is_file() or not where.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no {PARAMETERS}, allowed is a folder that write_sweep made"
+                                if where.is_dir() else f"{where}: there is no such folder")
+    rows: list[tuple[Any, ...]] = []
+    for row in csv.DictReader((folder / PARAMETERS).read_text(encoding="utf-8").splitlines()):
+        path, raw = where / row["expected"].replace("expected", "output"), (folder / row["expected"]).read_bytes()
+        if not path.is_file():
+            rows.append((row["model"], 0, 0, None, "missing"))
+            continue
+        if (size := path.stat().st_size) != len(raw):
+            raise ValueError(f"{path}: got {counted(size, 'byte')}, allowed is {len(raw)} as {row['expected']} has")
+        (layer,) = read_model(folder / row["model"]).layers
+        got, expected = (np.frombuffer(data, np.dtype(layer.dtype).newbyteorder("<")).reshape(layer.output_shape)
+                         for data in (path.read_bytes(), raw))
+        wrong = np.argwhere((got != expected) & ((got == got) | (expected == expected)))  # NaN is NaN
+        first = tuple(wrong[0].tolist()) if len(wrong) else None
+        rows.append((row["model"], got.size, len(wrong), first, "differs" if len(wrong) else "equal"))
+    return pd.DataFrame(rows, columns=["model", "compared", "mismatches", "first", "verdict"])
+
+
+def _folder(given: Any) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise ValueError(f"folder: got {type(given).__name__}, allowed is a path")
+    return Path(given)
 
 
 def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer:

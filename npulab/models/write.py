@@ -22,14 +22,23 @@ def single_op_model(layer: Layer, batch: int = 1) -> bytes:
     Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  Raises ValueError naming the parameter that
     the format cannot state; ModuleNotFoundError naming the extra where flatbuffers is missing.
     """
+    if not isinstance(layer, Layer):
+        raise ValueError(f"layer: got {type(layer).__name__}, allowed is a Conv2D, FullyConnected, Pool2D or Add; "
+                         "write_model writes a Network or a list of layers")
     return pack(_graph([layer], [(-1, -2) if isinstance(layer, Add) else (-1,)], batch))
 
 
-def write_model(network: Network, batch: int = 1) -> bytes:
+def write_model(network: Network | Sequence[Layer], batch: int = 1) -> bytes:
     """The bytes of a ``.tflite`` file that holds a network of one input, whose last layer gives the output.
 
+    A list of layers is a network in which each takes what the one before it gives.
     Raises as ``single_op_model``.
     """
+    if isinstance(network, list | tuple):
+        network = Network(tuple(network))
+    if not isinstance(network, Network):
+        raise ValueError(f"network: got {type(network).__name__}, allowed is a Network or a list of layers; "
+                         "single_op_model writes one layer")
     return pack(_graph(network.layers, network.inputs, batch))
 
 
@@ -40,8 +49,9 @@ def lowest(dtype: str) -> float:
 
 def _graph(layers: Sequence[Layer], inputs: Sequence[Sequence[int]], batch: int) -> Graph:
     """The graph of layers; a source of -1 is its first input, -2 its second."""
-    if batch < 1:
-        raise ValueError(f"batch: got {batch}, allowed is at least 1")
+    if not isinstance(batch, int | np.integer) or not 1 <= batch <= np.iinfo(np.int32).max:
+        raise ValueError(f"batch: got {batch!r}, allowed is at least 1 and within int32")
+    batch = int(batch)
     draft, given = _Draft(), {}
     for layer, sources in zip(layers, inputs, strict=True):
         for place, source in enumerate(sources):
