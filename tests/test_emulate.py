@@ -223,6 +223,20 @@ def test_accumulator_past_32_bits_is_refused_unless_the_rule_wraps() -> None:
     assert npulab.emulate(layer, x, "vivante-v7:half-up").item() == 0
 
 
+@pytest.mark.parametrize("zero_point", [-128, -1, 0, 128, 200, 255])
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_borders_of_any_zero_point(zero_point: int, depthwise: bool) -> None:
+    random = np.random.RandomState(1)
+    weights = random.randint(-127, 128, (1, 3, 3, 16) if depthwise else (8, 3, 3, 16)).astype(np.int8)
+    layer = npulab.Conv2D(weights, np.arange(16 if depthwise else 8), (5, 6, 16), padding="same", depthwise=depthwise,
+                          input_q=QuantParams(0.1, zero_point), weight_q=QuantParams(0.01), output_q=QuantParams(0.5, 3))
+    for dtype in (np.int8, np.uint8):
+        x = random.randint(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (5, 6, 16)).astype(dtype)
+        want = emulate_reference(layer, x)
+        assert np.array_equal(npulab.emulate(layer, x), want)
+        assert np.array_equal(prepare(layer)(x), want)
+
+
 def test_same_padding_puts_the_odd_row_behind() -> None:
     layer = npulab.Conv2D(np.zeros((1, 3, 3, 1), np.uint8), [0], (8, 9, 1), stride=(2, 2), padding="same")
     assert layer.pads == ((0, 1), (1, 1))

@@ -113,7 +113,7 @@ class Dense:
         from npulab.emulate import dots
 
         ready = self.weights(self.groups[0])
-        small = -128 <= ready.values.min() <= ready.values.max() <= 127
+        small = -128 <= ready.values.min() <= ready.values.max() <= 127 and -128 <= self.codes.zero <= 127
         fits = small and self.float == np.float32 and ready.most < 2 ** 31
         if not (fits and dots.available()):
             return False
@@ -224,7 +224,7 @@ class Depthwise:
         sizes = self.codes.reach * np.abs(kernel).sum((0, 1), dtype=np.float64)
         bias = layer.bias - self.codes.zero * kernel.sum((0, 1), dtype=np.float64)
         self.float = np.dtype(np.float32 if sizes.max() < EXACT_FLOAT32 else np.float64)
-        self.fast = fast and self.float == np.float32
+        self.fast = fast and self.float == np.float32 and -128 <= self.codes.zero <= 127
         # repeating weights along the row pays where there are rows enough to share them
         repeat = self.out_w if self.fast or layer.output_shape[0] > kernel.shape[0] * kernel.shape[1] else 1
         values = np.tile(kernel.astype(self.float), (1, 1, repeat)) if repeat > 1 else kernel.astype(self.float)
