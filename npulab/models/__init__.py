@@ -10,9 +10,9 @@ What LiteRT would run as something else without a word is refused.
 """
 
 from npulab.models.file import Graph, Operator, Tensor
-from npulab.models.read import Model, read_model
+from npulab.models.read import Model, is_model, read_model
 from npulab.models.sweeps import Sweep, check_sweep, random_input, random_layer, sweep, write_sweep
 from npulab.models.write import single_op_model, write_model
 
-__all__ = ["Graph", "Model", "Operator", "Sweep", "Tensor", "check_sweep", "random_input", "random_layer",
+__all__ = ["Graph", "Model", "Operator", "Sweep", "Tensor", "check_sweep", "is_model", "random_input", "random_layer",
            "read_model", "single_op_model", "sweep", "write_model", "write_sweep"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads
-from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
+from npulab.models.facts import ACTIVATIONS, FUSED, IDENTIFIER, PADDINGS, POOLS
 from npulab.models.file import Graph, Operator, counted, numbered, unpack
 from npulab.models.write import ONE_ELEMENT, lowest
 from npulab.quant import QUANTIZED, QuantParams
@@ -42,6 +42,14 @@ def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) ->
         return read_model(Path(data).read_bytes())
     except ValueError as error:
         raise ValueError(f"{data}: {error}") from None
+
+
+def is_model(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says that it is a model; False where there is no file."""
+    if not Path(path).is_file():
+        return False
+    with Path(path).open("rb") as file:
+        return file.read(8)[4:] == IDENTIFIER
 
 
 @dataclass(frozen=True)
@@ -89,9 +97,11 @@ class Model(Graph):
         found, problems = self._found
         rows: dict[int, dict[str, Any]] = {one.number: one.layer.parameters for one in found}
         rows |= {number: {} for number in problems}
-        # as objects, so that a whole number stays one where other layers have none
-        return pd.DataFrame([{"index": number, "name": self.operators[number].name, **rows[number]}
-                             for number in sorted(rows)], dtype=object).infer_objects()
+        frame = pd.DataFrame([{"index": number, "name": self.operators[number].name, **rows[number]}
+                              for number in sorted(rows)], dtype=object)
+        # a whole number stays one where other layers have none
+        complete = [name for name in frame if frame[name].notna().all()]
+        return frame.astype({name: frame[name].infer_objects().dtype for name in complete})
 
     def __repr__(self) -> str:
         return f"Model({', '.join(counted(len(getattr(self, name)), name[:-1]) for name in PARTS)})"
