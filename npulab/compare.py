@@ -57,7 +57,8 @@ class Comparison:
         return self.words and self.coefficients is not False and self.verdict != "differs"
 
     def __repr__(self) -> str:
-        counts = f", {self.mismatches} of {self.compared} differ" if self.compared else ""
+        counts = f", {self.mismatches} of {self.compared} differ" if self.compared else \
+            ", nothing was compared" if self.verdict == "differs" else ""
         said = f", {self.reason}" if self.reason else ""
         return f"Comparison({self.case}{' (simulated)' if self.simulated else ''}: {self.verdict}{counts}{said})"
 
@@ -65,7 +66,7 @@ class Comparison:
 def check(capture: Capture) -> Comparison:
     """Words and coefficients decoded and encoded again, the output emulated by the target's own rule.
 
-    What the target cannot read counts as a difference, with the reason.
+    What the target cannot read counts as a difference, with the reason; ``compared`` is 0 then.
     """
     _refuse(capture, "check", Capture)
     of = target(capture.target)
@@ -126,6 +127,9 @@ def _compared(said: Comparison, of: Target, capture: Capture) -> Comparison:
         return replace(said, verdict="equal")
     said = replace(said, first=tuple(int(n) for n in wrong[0]))
     zero_point = layer.output_q.zero_point
+    if output.size > 1 and np.all(output == output.flat[0]) and output.flat[0] != zero_point:
+        return replace(said, reason=f"every captured output is {output.flat[0]}, predicted are "
+                                    f"{predicted.min()} to {predicted.max()}")
     if not np.all(output == zero_point):
         return said
     return replace(said, verdict="not executed",

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ["kind", "change", "mismatches", "compared", "equal"]
-PRESENT = "present"
+PRESENT, UNWRITTEN = "present", "unwritten"
 FIRST = 6  # of the nearest single changes, how many are tried with every other change
 WORK = 2 * 10 ** 10  # products that trying pairs may take: about a second
 ENOUGH = 16  # outputs besides the most frequent code; fewer are equal with some pair or fit by chance
+RUN = 8  # outputs that lie in channels or rows of one code, side by side; fewer are so by chance
 FREE = 4  # outputs of a channel that a fitted bias needs, saturated ones and the most frequent code left out
 Codes = np.ndarray
 Weighted = Conv2D | FullyConnected
@@ -90,7 +91,8 @@ def neighbours(layer: Weighted | Compared, x: Any = None, output: Any = None, ru
                progress: Callable[[list[Change]], Iterable[Change]] = iter) -> pd.DataFrame:
     """How many outputs differ with each neighbouring explanation: kind, change, mismatches, compared, equal.
 
-    Kinds are rule, zero point, clamp, bias, accumulator, padding, stride phase, channel order and kernel.
+    Kinds are rule, zero point, clamp, bias, accumulator, padding, stride phase, channel order, kernel and unwritten
+    (whole channels or rows of the output hold nothing but 0 or the zero point, where more was expected).
     ``x`` and ``output`` are ``(H, W, C)`` or ``(N, H, W, C)`` as ``emulate`` has them, of one type; in place of all
     four a ``Comparison`` that differs.  The first row is the present explanation, and the only one where it holds;
     the others are sorted by mismatches, then as the table of changes has them, the plainest first.  Changes that
@@ -118,7 +120,7 @@ def told(frame: pd.DataFrame) -> list[str]:
     >>> print(*told(pd.DataFrame([("present", "rule gemmlowp", 2, 90, False), ("bias", "bias left out", 0, 90, True)],
     ...                          columns=COLUMNS)), sep="\\n")
     equal with: bias left out (0 of 90 differ)
-    best of each kind: bias 0
+    best of each kind alone: bias 0
     """
     present, rest = frame.iloc[0], frame.iloc[1:]
     size = present.compared
@@ -131,9 +133,13 @@ def told(frame: pd.DataFrame) -> list[str]:
     if not lines and len(near) and _nearer(near.mismatches.iloc[0], present.mismatches):
         lines = [f"nearest: {' or '.join(near.change)} ({near.mismatches.iloc[0]} of {size} differ){few}"]
     lines = lines or [f"no neighbouring explanation is nearer ({present.mismatches} of {size} differ)"]
+    empty = rest[(rest.kind == UNWRITTEN) & ~rest.equal]
+    lines += [f"besides: {change} ({count} of {size} differ elsewhere)"
+              for change, count in zip(empty.change, empty.mismatches, strict=True)
+              if _nearer(count, present.mismatches) and not any(change in line for line in lines)]
     best = rest.groupby("kind", sort=False).mismatches.min()
     counts = ", ".join(f"{kind} {count}" for kind, count in best.items() if " + " not in str(kind))
-    return [*lines, f"best of each kind: {counts}"] if counts else lines
+    return [*lines, f"best of each kind alone: {counts}"] if counts else lines
 
 
 def _taken(one: Any) -> tuple[Any, Any, Any, str]:
@@ -171,6 +177,7 @@ def _search(start: Explanation, output: np.ndarray, progress: Callable[[list[Cha
         return [present]
     changes = [Change(kind, words, apply, part)
                for kind, table in CHANGES for words, part, apply in table(start, output)]
+    changes += _unwritten(start, predicted, output)
     found = list(_tried(start, progress(changes), output, sums))
     if output.size - np.unique(output, return_counts=True)[1].max() >= ENOUGH:
         fitted = partial(_fitted, start=start, predicted=predicted, output=output, sums=sums, number=len(changes))
@@ -540,6 +547,36 @@ CHANGES: tuple[tuple[str, Callable[[Explanation, np.ndarray], Changes]], ...] = 
     ("rule", _rules), ("zero point", _zero_points), ("clamp", _clamps), ("bias", _biases),
     ("accumulator", _accumulators), ("padding", _paddings), ("stride phase", _phases),
     ("channel order", _orders), ("kernel", _kernels))
+
+
+def _unwritten(start: Explanation, predicted: np.ndarray, output: np.ndarray) -> list[Change]:
+    """Channels, else rows, that hold 0 or the zero point everywhere, and should not: nobody wrote them."""
+    if predicted.shape != output.shape:
+        return []
+    out = []
+    axes = {"channel": -1, "row": -3} if isinstance(start.layer, Conv2D) else {"channel": -1}
+    for code, (name, axis) in product(dict.fromkeys((0, start.layer.output_q.zero_point)), axes.items()):
+        rest = tuple(i for i in range(output.ndim) if i != output.ndim + axis)
+        empty = np.all(output == code, axis=rest) & np.any(predicted != code, axis=rest)
+        runs = [run for run in np.split(np.arange(len(empty)), np.flatnonzero(np.diff(empty)) + 1)
+                if empty[run[0]] and len(run) * output.size // len(empty) >= RUN]
+        if runs and sum(map(len, runs)) < len(empty):
+            out.append(Change(UNWRITTEN, f"{_spans(name, runs)}: captured is {code} everywhere",
+                              partial(_after, change=partial(_filled, axis=axis, code=code,
+                                                             places=np.concatenate(runs))), f"{name} of {code}"))
+    return out
+
+
+def _filled(out: np.ndarray, axis: int, code: int, places: np.ndarray) -> np.ndarray:
+    out = out.copy()
+    np.moveaxis(out, axis, 0)[places] = code
+    return out
+
+
+def _spans(name: str, runs: list[np.ndarray]) -> str:
+    spans = [f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs]
+    return f"{name}{'s' * (len(runs) > 1 or len(runs[0]) > 1)} {', '.join(spans[:8])}{', ...' * (len(spans) > 8)}"
+
 
 # What is fitted to the output, where nothing above holds
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from npulab.bits import RegisterMap
 from npulab.capture import COMMANDS, Capture, CaptureSet, Job
+from npulab.models import is_model
 from npulab.target import Target
 from npulab.targets import target, targets
 
@@ -77,6 +78,9 @@ def load_all(path: str | os.PathLike[str]) -> CaptureSet:
         formats += [f"{name}: {importer.name}" for importer in importers]
     if path.is_dir():
         return CaptureSet(())
+    if is_model(path):
+        raise ValueError(f"{path}: is a TensorFlow Lite model, which npulab.read_model and npulab show read, allowed "
+                         "is a capture")
     raise ValueError(f"{path}: no target recognises this file; known are {'; '.join(formats) or 'none'}")
 
 
@@ -249,7 +253,8 @@ def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
     data = path.read_bytes()
     got = hashlib.sha256(data).hexdigest()
     if name not in sums or sums[name] != got:
-        raise ValueError(f"{name}: got sha256 {got}, {DESCRIPTION} says {sums.get(name, 'nothing')}")
+        raise ValueError(f"{name}: got sha256 {got}, {DESCRIPTION} says {sums.get(name, 'nothing')}; if it "
+                         "was changed on purpose, save it anew with npulab.save")
     return data
 
 

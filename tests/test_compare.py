@@ -137,6 +137,14 @@ def test_comparison_prints_its_verdict(captures: npulab.CaptureSet) -> None:
     assert repr(npulab.check(captures["sim-1x1"])) == "Comparison(sim-1x1 (simulated): equal, 0 of 3456 differ)"
 
 
+def test_comparison_that_is_none_says_so(captures: npulab.CaptureSet) -> None:
+    capture = captures["sim-1x1"]
+    short = npulab.check(capture.with_buffers(output=b"abc"))
+    assert repr(short).startswith("Comparison(sim-1x1 (simulated): differs, nothing was compared, capture sim-1x1: buffer 'output' has 3")
+    full = npulab.check(capture.with_buffers(output=bytes(len(capture.buffers["output"]))))
+    assert (full.verdict, full.reason[:27]) == ("differs", "every captured output is 0,")
+
+
 def written(captures: npulab.CaptureSet, *writes: tuple[int, int]) -> npulab.Capture:
     capture = captures["update4-mesa"]
     return replace(capture, jobs=(npulab.Job.from_writes("STATE", writes, capture.maps["STATE"]),))

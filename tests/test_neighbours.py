@@ -339,7 +339,7 @@ def test_the_shell_tells_what_makes_it_equal(captures: npulab.CaptureSet, tmp_pa
         "  equal with: rounding rule vivante-v7:half-up or rounding rule single-half-up or rounding rule "
         "vivante-v8:half-up (0 of 3456 differ)"]
     assert len([line for line in lines if line.startswith("  no neighbouring explanation is nearer (34")]) == 1
-    assert len([line for line in lines if line.startswith("  best of each kind: ")]) == 2
+    assert len([line for line in lines if line.startswith("  best of each kind alone: ")]) == 2
 
     import json
 
@@ -362,6 +362,25 @@ def test_the_input_is_left_as_it_is(right: np.ndarray) -> None:
     npulab.neighbours(layer(), X, right ^ np.uint8(1), RULE)
     assert np.array_equal(x, X)
     assert np.array_equal(weights, WEIGHTS)
+
+
+def test_channels_and_rows_that_nobody_wrote_are_named(right: np.ndarray) -> None:
+    for code in (0, ZEROS[2]):
+        output = right.copy()
+        output[..., [1, 2, 3, 5]] = code
+        found = npulab.neighbours(layer(), X, output, RULE)
+        assert found[found.equal].change.to_list() == [f"channels 1 to 3, 5: captured is {code} everywhere"]
+        assert set(found[found.equal].kind) == {"unwritten"}
+    output = planted(rounding="floor")
+    output[2:] = 0
+    found = npulab.neighbours(layer(), X, output, RULE)
+    assert "rows 2 and 3: captured is 0 everywhere" in found[~found.kind.str.contains(" + ", regex=False)].change.to_list()
+    assert any(set(change.split(" with ")) >= {"rows 2 and 3: captured is 0 everywhere"} for change in found[found.equal].change)
+    output = np.random.RandomState(6).randint(1, 256, right.shape).astype(np.uint8)
+    output[..., :2] = 0
+    kept = right.copy()
+    kept[..., :2], kept[:2, :, 2:] = 0, output[:2, :, 2:]
+    assert "channels 0 and 1: captured is 0 everywhere" in told(npulab.neighbours(layer(), X, kept, RULE))[0]
 
 
 def test_small_and_constant_outputs_are_not_fitted() -> None:
