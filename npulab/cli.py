@@ -23,6 +23,9 @@ from typing import TYPE_CHECKING, Any
 from npulab import store
 from npulab.capture import Capture, CaptureSet
 from npulab.compare import Comparison, check, diff, diff_buffers
+from npulab.models import is_model, read_model
+from npulab.models.file import counted
+from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.neighbours import neighbours, told
 from npulab.targets import target
 
@@ -34,6 +37,11 @@ START = "0-start.ipynb"
 COPY = "npulab-notebooks"
 ROOT_OPTIONS = ("--ServerApp.root_dir", "--notebook-dir", "--preferred-dir")
 BYTES_SHOWN = 32
+LEGEND = """
+ms: all 28 layers of MobileNetV1-224 in one thread, the least time of each; of ENGINE: these ms divided by that
+engine's in the same run, below 1 is faster; wrong: outputs that differ from the engine that the rule is named after
+(of gemmlowp, from npulab.emulate).  Rows named tflite reference, tflite builtin or xnnpack are the engines themselves.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     add("lab", _lab, "open JupyterLab on the notebooks; other options go to JupyterLab")
     one = add("list", _list, "what captures there are")
     one.add_argument("paths", nargs="*", metavar="PATH")
-    one = add("show", _show, "one capture, decoded")
+    one = add("show", _show, "one capture, decoded; or a .tflite model, listed")
     one.add_argument("path", metavar="PATH")
     one.add_argument("--case", help="which case of a dump that holds several")
     filters(one)
@@ -92,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--name", help="of the case; NAME-<side> where the dump holds several")
     one.add_argument("--source", help="where the dump is from, for the record")
     one.add_argument("--chip", help="the chip it was taken on")
-    one = add("bench", _bench, "measured times and ratios, side by side; takes a minute")
+    one = add("bench", _bench, "measured times and ratios, side by side; takes half a minute")
     one.add_argument("what", nargs="?", default="emulate", metavar="WHAT", help="emulate")
     one.add_argument("--rounds", type=int, default=None, metavar="N", help="turns of which the least time counts")
     return parser
@@ -145,6 +153,8 @@ def _home_of_captures() -> str:
 
 
 def _show(options: argparse.Namespace) -> int:
+    if is_model(options.path):
+        return _show_model(options)
     capture = store.load(options.path, options.case)
     if not options.json:
         print(capture)
@@ -165,6 +175,25 @@ def _show(options: argparse.Namespace) -> int:
     used = dict.fromkeys(row["evidence"] for row in rows if row["evidence"] in sources)
     print("".join(f"evidence {code}: {sources[code]}\n" for code in used), end="")
     return 0
+
+
+def _show_model(options: argparse.Namespace) -> int:
+    for name in ("case", "field", "unknown", "addresses"):
+        if getattr(options, name):
+            raise ValueError(f"--{name}: got {options.path}, a TensorFlow Lite model, allowed is a capture")
+    model = read_model(options.path)
+    if options.json:
+        rows: list[dict[str, Any]] = model.parameters.to_dict("records")  # type: ignore[assignment]
+        return _print(options, [_known(row) for row in rows], [])
+    print(model)
+    if text := model.quantization():
+        print(f"\n{text}")
+    return 0
+
+
+def _known(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table without what it does not have."""
+    return {name: value for name, value in row.items() if not (isinstance(value, float) and math.isnan(value))}
 
 
 def _diff(options: argparse.Namespace) -> int:
@@ -207,7 +236,7 @@ def _two(options: argparse.Namespace) -> tuple[Any, Any]:
     sides = [store.load_all(path) for path in (options.a, options.b) if path is not None]
     if len(sides) == 1:
         if len(sides[0]) != 2:
-            raise ValueError(f"{options.a}: holds {len(sides[0])} captures, allowed without B is two")
+            raise ValueError(f"{options.a}: holds {counted(len(sides[0]), 'capture')}, allowed without B is two")
         return sides[0][0], sides[0][1]
     for path, side in zip((options.a, options.b), sides, strict=True):
         if not len(side):
@@ -240,12 +269,20 @@ def _check(options: argparse.Namespace) -> int:
             row["explanations"] = [] if table is None or isinstance(table, str) else table.to_dict("records")
         _print(options, rows, [])
     else:
+        for row, result in zip(rows, results, strict=True):
+            row["predicted or reason"] = row["predicted"]
+            if _uncompared(result) or result.verdict == "nothing to compare":
+                row |= {"compared": None, "mismatches": None,
+                        "predicted or reason": "not compared: " * _uncompared(result) + result.reason}
         _print(options, rows, ["case", "target", "provenance", "words", "coefficients", "compared",
-                               "mismatches", "verdict", "predicted"])
-        counts = Counter(result.verdict for result in results)
-        bad = sum(not result.ok for result in results)
-        print(f"{len(results)} captures, {bad} differ" + (f", {broken} unreadable" if broken else "")
-              + (f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})" if counts else ""))
+                               "mismatches", "verdict", "predicted or reason"])
+        counts = Counter("not compared" if _uncompared(result) else result.verdict for result in results)
+        bad = sum(not result.ok and not _uncompared(result) for result in results)
+        said = [counted(len(results), "capture"), f"{bad} differ{'s' * (bad == 1)}",
+                *(f"{count} {words}" for count, words in ((counts["not compared"], "cannot be compared"),
+                                                          (broken, "unreadable")) if count)]
+        print(", ".join(said) + (f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items() if count)})"
+                                 if results else ""))
     if options.explain and not options.json:
         for i, result in enumerate(results):
             _explain(result, explained.get(i))
@@ -263,7 +300,8 @@ def _captures(paths: Iterable[str], chip: str | None, empty: bool = False) -> tu
                 found = list(store.load_all(one))
                 captures += [_on_chip(capture, chip) for capture in found]
                 if not found and not empty:
-                    raise ValueError(f"{one}: holds no capture")
+                    raise ValueError(f"{one}: holds no capture" + (
+                        ", npulab.check_sweep checks a sweep of models" if (one / SWEEP).is_file() else ""))
             except (ValueError, LookupError, OSError) as error:
                 print(f"npulab: {_sentence(error)}", file=sys.stderr)
                 broken += 1
@@ -272,6 +310,11 @@ def _captures(paths: Iterable[str], chip: str | None, empty: bool = False) -> tu
 
 def _on_chip(capture: Capture, chip: str | None) -> Capture:
     return capture if chip is None else replace(capture, chip=chip, maps=target(capture.target).maps(chip))
+
+
+def _uncompared(result: Comparison) -> bool:
+    """Whether a capture counts as different because there was no way to compare its output."""
+    return result.verdict == "differs" and not result.compared
 
 
 def _said(result: Comparison) -> dict[str, Any]:
@@ -304,8 +347,9 @@ def _explain(result: Comparison, table: pd.DataFrame | str | None) -> None:
         print(f"  {result.layer}, rule {result.rule}")
     if result.first is not None and result.predicted is not None and result.captured is not None:
         print(f"  first difference at (row, column, channel) {result.first}: predicted "
-              f"{result.predicted[result.first]}, captured {result.captured[result.first]}; largest {result.max}")
-        print(f"  predicted {_bytes(result.predicted)}\n  captured  {_bytes(result.captured)}")
+              f"{result.predicted[result.first]}, captured {result.captured[result.first]}; "
+              f"{result.mismatches} of {result.compared} differ, largest {result.max}")
+        print("".join(f"  {line}\n" for line in _window(result.predicted, result.captured)), end="")
     if table is not None:
         print("".join(f"  {line}\n" for line in ([table] if isinstance(table, str) else told(table))), end="")
 
@@ -338,13 +382,15 @@ def _bench(options: argparse.Namespace) -> int:
     if options.rounds is not None and options.rounds < 1:
         raise ValueError(f"--rounds: got {options.rounds}, allowed is at least 1")
     found = bench(options.what, options.rounds or ROUNDS)
-    rows: list[dict[str, Any]] = found.to_dict("records")  # type: ignore[assignment]
+    records: list[dict[str, Any]] = found.to_dict("records")  # type: ignore[assignment]
+    rows = [{name: int(value) if name == "wrong" else value for name, value in _known(row).items()} for row in records]
     if options.json:
         return _print(options, rows + [{"setting": setting, **limits} for setting, limits in
                                        found.attrs["limits"].items()], [])
-    shown = [{name: f"{value:.3g}" if isinstance(value, float) and math.isfinite(value) else
-              "" if isinstance(value, float) else value for name, value in row.items()} for row in rows]
+    shown = [{name: f"{row[name]:.3g}" if isinstance(row.get(name), float) else row.get(name, "")
+              for name in found.columns} for row in rows]
     _print(options, shown, list(found.columns))
+    print(LEGEND)
     for setting, limits in found.attrs["limits"].items():
         print(f"{setting}: " + ", ".join(f"{name} {value:.3g}" for name, value in limits.items()))
     return 0
@@ -392,6 +438,21 @@ def _hex(value: Any) -> Any:
 def _bytes(tensor: Any) -> str:
     data = tensor.astype("u1").tobytes()
     return data[:BYTES_SHOWN].hex(" ").upper() + (" ..." if len(data) > BYTES_SHOWN else "")
+
+
+def _window(predicted: Any, captured: Any) -> list[str]:
+    """Both outputs around their first difference, in hexadecimal, and a line that marks what differs."""
+    wrong = (predicted != captured).ravel()
+    start = max(min(int(wrong.argmax()) - BYTES_SHOWN // 4, wrong.size - BYTES_SHOWN), 0)
+    part = slice(start, start + BYTES_SHOWN)
+    digits = 2 * predicted.dtype.itemsize
+    lines = [" ".join(f"{int(code) & 256 ** predicted.dtype.itemsize - 1:0{digits}X}" for code in one.ravel()[part])
+             for one in (predicted, captured)]
+    marks = " ".join(("^" if one else " ") * digits for one in wrong[part]).rstrip()
+    more = int(wrong[part.stop:].sum())
+    return [f"outputs {start} to {min(part.stop, wrong.size) - 1} of {wrong.size}, by row, column, channel"
+            + (f"; {counted(more, 'difference')} behind them" if more else ""),
+            f"predicted {lines[0]}", f"captured  {lines[1]}", f"          {marks}"]
 
 
 def _sentence(error: Exception) -> str:

@@ -40,7 +40,7 @@ def bench(what: str = "emulate", rounds: int = ROUNDS) -> pd.DataFrame:
 
     Columns: setting, ms, its ratio to each engine of TensorFlow Lite in the same run, and the mismatches
     against the engine of that rule.  ``attrs`` holds ``limits`` (matrix product and copy rates by setting) and
-    ``layers`` (a DataFrame of ms per layer and setting).  Takes about a minute.
+    ``layers`` (a DataFrame of ms per layer and setting).  Takes about half a minute.
     Raises LookupError for an unknown benchmark.
     """
     import pandas as pd

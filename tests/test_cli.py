@@ -6,9 +6,12 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from conftest import CAPTURES as ALL_CAPTURES
 
@@ -53,7 +56,7 @@ def test_check_exits_1_where_one_differs(run: Any, tmp_path: Path) -> None:
     npulab.save(capture.with_fields(post_shift=8), tmp_path / "bad")
     status, lines, _ = run("check", CAPTURES, tmp_path, "--explain")
     assert status == 1
-    assert "9 captures, 1 differ (6 equal, 2 not executed, 1 differs)" in lines
+    assert "9 captures, 1 differs (6 equal, 2 not executed, 1 differs)" in lines
     assert any("first difference at (row, column, channel)" in line for line in lines)
 
 
@@ -63,9 +66,107 @@ def test_check_goes_on_past_a_broken_capture(run: Any, tmp_path: Path) -> None:
     (tmp_path / "a" / "nn.bin").write_bytes(b"")
     status, lines, err = run("check", tmp_path)
     assert status == 2
-    assert lines[-1] == "1 captures, 0 differ, 1 unreadable (1 not executed)"
+    assert lines[-1] == "1 capture, 0 differ, 1 unreadable (1 not executed)"
     assert err.count("\n") == 1
     assert err.startswith(f"npulab: {tmp_path / 'a' / 'capture.json'}: nn.bin: got sha256")
+
+
+def planted(folder: Path, **outputs: Any) -> None:
+    """Captures of a simulated layer with other outputs (H, W, C)."""
+    import npulab
+
+    capture = npulab.load(CAPTURES / "sim-3x3-same")
+    for name, output in outputs.items():
+        data = output if isinstance(output, bytes) else np.ascontiguousarray(output.transpose(2, 0, 1)).tobytes()
+        npulab.save(replace(capture.with_buffers(output=data), name=name), folder / name)
+
+
+def right() -> tuple[np.ndarray, int]:
+    """The output of that layer, and its zero point."""
+    import npulab
+
+    lifted = npulab.target("vivante").lift(npulab.load(CAPTURES / "sim-3x3-same"))
+    return lifted.output.copy(), lifted.layer.output_q.zero_point
+
+
+def test_what_cannot_be_compared_says_why(run: Any, tmp_path: Path) -> None:
+    planted(tmp_path, short=bytes(50))
+    status, lines, _ = run("check", tmp_path)
+    assert status == 1
+    assert lines[1].split("  not compared")[0].split()[-5:] == ["equal", "equal", "-", "-", "differs"]
+    assert lines[1].endswith("  not compared: capture short: buffer 'output' has 50 bytes, its words say 12 planes of 10x10, 1200 bytes")
+    assert lines[-1] == "1 capture, 0 differ, 1 cannot be compared (1 not compared)"
+    row = json.loads(run("check", tmp_path, "--json")[1][0])
+    assert (row["verdict"], row["compared"]) == ("differs", 0)
+
+
+def test_both_outputs_are_shown_where_they_differ(run: Any, tmp_path: Path) -> None:
+    output, _ = right()
+    output[7, 3, 2] ^= 1
+    output[9, 9, 1] ^= 4
+    planted(tmp_path, two=output)
+    _, lines, _ = run("check", tmp_path, "--explain")
+    at = lines.index("  outputs 870 to 901 of 1200, by row, column, channel; 1 difference behind them")
+    assert lines[at - 1].endswith("predicted 123, captured 122; 2 of 1200 differ, largest 4")
+    predicted, captured, marks = lines[at + 1:at + 4]
+    assert captured[marks.index("^"):][:2] == "7A"
+    assert predicted[marks.index("^"):][:2] == "7B"
+    assert marks.split() == ["^^"]
+    assert predicted.split()[1:9] == captured.split()[1:9]
+
+
+def test_what_nobody_wrote_is_said(run: Any, tmp_path: Path) -> None:
+    output, zero_point = right()
+    half, rows = output.copy(), output.copy()
+    half[..., 4:] = 0
+    rows[5:] = zero_point
+    planted(tmp_path, half=half, rows=rows, nothing=output * 0)
+    _, lines, _ = run("check", tmp_path, "--explain")
+    assert [line for line in lines if "captured is" in line] == [
+        "  equal with: channels 4 to 11: captured is 0 everywhere (0 of 1200 differ)",
+        f"  equal with: rows 5 to 9: captured is {zero_point} everywhere (0 of 1200 differ)"]
+    assert "  every captured output is 0, predicted are 0 to 255" in lines
+
+
+def test_a_model_is_shown(run: Any, tmp_path: Path) -> None:
+    import npulab
+
+    layer = npulab.Conv2D(np.ones((2, 3, 3, 1), np.int8), [1, 2], (8, 8, 1), output_q=npulab.QuantParams(0.5, -7))
+    path = tmp_path / "model"
+    path.write_bytes(npulab.write_model([layer]))
+    status, lines, _ = run("show", path)
+    assert (status, lines[0], lines[-1]) == (
+        0, "Operator 0: CONV_2D", "Tensor    3 : scale 0.5 | zero point -7 (output)")
+    (line,) = run("show", path, "--json")[1]
+    row = json.loads(line)
+    assert (row["index"], row["name"], row["kernel_h"], row["output_zero_point"]) == (0, "CONV_2D", 3, -7)
+    for arguments, words in ((["show", path, "--field", "x"], "--field: got "), (["check", path], "is a TensorFlow Lite model")):
+        status, _, err = run(*arguments)
+        assert (status, err.count("\n")) == (2, 1)
+        assert words in err
+
+
+def test_numbers_of_a_model_stay_whole_beside_layers_without_them(run: Any, tmp_path: Path) -> None:
+    import npulab
+
+    conv = npulab.Conv2D(np.ones((2, 8, 8, 1), np.int8), [1, 2], (8, 8, 1))
+    (tmp_path / "m").write_bytes(npulab.write_model([conv, npulab.FullyConnected(np.ones((3, 2), np.int8), [0, 0, 0])]))
+    first, second = map(json.loads, run("show", tmp_path / "m", "--json")[1])
+    assert repr(first["kernel_h"]) == "8"
+    assert "kernel_h" not in second
+
+
+def test_bench_as_json_leaves_out_what_is_not(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame([{"setting": "s", "rule": "numpy xnnpack", "ms": 2.0, "of xnnpack": 4.0, "wrong": 0},
+                          {"setting": "s", "rule": "xnnpack", "ms": 0.5}])
+    table.attrs["limits"] = {"s": {"copy, GB/s": 9.0}}
+    monkeypatch.setattr("npulab.speed.bench", lambda what, rounds: table)
+    rows = [json.loads(line) for line in run("bench", "--json")[1]]
+    assert rows == [{"setting": "s", "rule": "numpy xnnpack", "ms": 2.0, "of xnnpack": 4.0, "wrong": 0},
+                    {"setting": "s", "rule": "xnnpack", "ms": 0.5}, {"setting": "s", "copy, GB/s": 9.0}]
+    _, lines, _ = run("bench")
+    assert lines[1].split()[-3:] == ["2", "4", "0"]
+    assert any("are the engines themselves" in line for line in lines)
 
 
 def test_diff_sets_addresses_apart(run: Any) -> None:
@@ -143,8 +244,9 @@ def test_dump_of_two_sides_is_diffed_alone(run: Any, dump: Path) -> None:
     (["check", "nowhere"], "nowhere: there is no such file or folder"),
     (["check", MESA, "--jobs", "0"], "--jobs: got 0, allowed is at least 1"),
     (["check", MESA, "--chip", "x"], "chip: got 'x', target vivante knows vipnano-qi-a311d"),
-    (["diff", MESA], "holds 1 captures, allowed without B is two"),
+    (["diff", MESA], "holds 1 capture, allowed without B is two"),
     (["import", MESA, "/tmp", "--name", "a/b"], "--name: got 'a/b', allowed is a plain folder name"),
+    (["show", __file__], "no target recognises this file"),
     (["list", "nowhere"], "nowhere: there is no such file or folder")])
 def test_bad_input_is_one_sentence(run: Any, arguments: list[str], words: str) -> None:
     status, _, err = run(*arguments)
