@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from npulab.compare import Comparison
 
-SHOWN = 3  # differences in a sentence
+SHOWN = 3  # differences in a sentence; of more, their range and mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +46,12 @@ class Mismatches:
         said = [f"{self.differ} of {self.outputs} outputs differ"]
         if self.differ:
             wrong = self.by_difference[self.by_difference.difference != 0]
-            most = wrong.sort_values("outputs", ascending=False, kind="stable").head(SHOWN)
+            most = wrong.sort_values("outputs", ascending=False, kind="stable")
             named = ", ".join(f"{count} by {step:+d}" for step, count in most.itertuples(index=False, name=None))
-            rest = f" and {len(wrong) - SHOWN} other differences" if len(wrong) > SHOWN else ""
-            said += [named + rest, f"in {np.count_nonzero(self.by_channel.differ)} of {len(self.by_channel)} channels"]
+            if len(wrong) > SHOWN:
+                mean = np.average(wrong.difference, weights=wrong.outputs)
+                named = f"by {wrong.difference.min():+d} to {wrong.difference.max():+d}, mean {mean:+.1f}"
+            said += [named, f"in {np.count_nonzero(self.by_channel.differ)} of {len(self.by_channel)} channels"]
         said += [f"{place} {differ} of {outputs}" + (f" ({share:.0%})" if outputs else "")
                  for place, outputs, differ, share in self.by_place.itertuples(index=False, name=None)]
         return "; ".join(said)

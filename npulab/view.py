@@ -118,12 +118,14 @@ def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0
     """Output codes of accumulators by every rule, on one line of real values; rules that agree share a row.
 
     Arguments and errors as of ``codes_by_rule``, whose numbers these are.  Every bar is a code, and ends half way
-    between two accumulators (dots) that get different ones; dashed lines are ties.
+    between two accumulators (dots) that get different ones, so that a rule switches at the next dot; dashed lines
+    are ties.
     """
     codes = codes_by_rule(accumulators, scales, zero_point, rules)
     groups, real = same_codes(codes), real_values(codes.columns, scales)
     disputed = [int(sum_) for sum_ in codes.columns[codes.nunique().to_numpy() > 1]]
     agree = "none that they disagree about" if not disputed else f"they disagree about {_listed(disputed)}"
+    agree = "they disagree about all of them" if len(disputed) == len(real) > 1 else agree
     text = (f"{len(codes)} rules, {len(real)} accumulators, ratio {float(real_values(1, scales)):.9g}: "
             f"{len(groups)} different rows of codes; {agree}")
     labels = [textwrap.fill(", ".join(names), LINE, break_on_hyphens=False) for names, _ in groups]
@@ -173,20 +175,34 @@ def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) 
 def output_comparison(found: Comparison) -> Picture:
     """How captured and predicted output differ: counts by difference, where, by channel, border against interior.
 
-    The numbers are those of ``mismatches(found)``, which says the border.
+    The numbers are those of ``mismatches(found)``, which says the border.  Of equal outputs: which codes they have,
+    and where the border is.
     Raises ValueError where the comparison has no two outputs.
     """
     counted = mismatches(found)
     text = f"{counted.case}: {found.verdict}; {counted}"
     with rc_context(STYLE):
-        figure = Figure(figsize=(8.4, 5.4), layout="constrained")
-        axes = figure.subplots(2, 2, width_ratios=(1.1, 1))
-        _by_difference(axes[0, 0], counted)
+        figure = Figure(figsize=(8.4, 5.4 if counted.differ else 2.9), layout="constrained")
+        axes = figure.subplots(2 if counted.differ else 1, 2, width_ratios=(1.1, 1), squeeze=False)
         _error_map(figure, axes[0, 1], counted)
-        _by_channel(axes[1, 0], counted)
-        _by_place(axes[1, 1], counted)
+        if counted.differ:
+            _by_difference(axes[0, 0], counted)
+            _by_channel(axes[1, 0], counted)
+            _by_place(axes[1, 1], counted)
+        else:
+            _codes(axes[0, 0], found)
         figure.suptitle(f"{counted.case}: {found.verdict}, {counted.differ} of {counted.outputs} outputs differ")
     return Picture(text, figure)
+
+
+def _codes(ax: Any, found: Comparison) -> None:
+    """Which codes equal outputs have: were all one, or clamped, their being equal would say little."""
+    assert found.captured is not None
+    codes, low = found.captured.ravel(), np.iinfo(found.captured.dtype).min
+    ax.hist(codes, np.linspace(low, np.iinfo(codes.dtype).max + 1, 2 * BINS + 1), color=RIGHT)
+    ax.set_title(f"captured codes, {codes.min()} to {codes.max()}; predicted are the same", loc="left")
+    ax.set_xlabel("output code")
+    _bare(ax, "outputs")
 
 
 def _by_difference(ax: Any, counted: Mismatches) -> None:
@@ -196,11 +212,7 @@ def _by_difference(ax: Any, counted: Mismatches) -> None:
     steps, counts = steps[steps != 0], counts[steps != 0]
     _bare(ax, "outputs")
     ax.set_xlabel("difference in codes")
-    if not len(steps):
-        ax.set_xlim(-1.5, 1.5)
-        ax.set_xticks([-1, 0, 1])
-        _says(ax, "none differs")
-    elif len(steps) <= LABELLED and np.ptp(steps) <= 2 * LABELLED:
+    if len(steps) <= LABELLED and np.ptp(steps) <= 2 * LABELLED:
         ax.bar_label(ax.bar(steps, counts, 0.6, color=WRONG), fontsize=7)
         ax.margins(y=0.12)
         ax.set_xticks(sorted({-1, 0, 1, *steps.tolist()}))
@@ -258,7 +270,3 @@ def _bare(ax: Any, label: str) -> None:
     ax.set_ylabel(label)
     ax.spines[["right", "top"]].set_visible(False)
     ax.yaxis.get_major_locator().set_params(integer=True)
-
-
-def _says(ax: Any, words: str) -> None:
-    ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color="#555555")

@@ -99,8 +99,8 @@ def test_wrong_border_shows_at_the_border_only(captures: npulab.CaptureSet) -> N
 
 @pytest.mark.parametrize(("case", "said"), [
     ("sim-5x5-same", "sim-5x5-same (simulated): equal; 0 of 968 outputs differ; border 0 of 576 (0%); interior 0 of 392 (0%)"),
-    ("update4-mesa", "update4-mesa: not executed; 9 of 9 outputs differ; 2 by -26, 1 by -136, 1 by -69 and 5 other differences; "
-                     "in 1 of 1 channels; border 0 of 0; interior 9 of 9 (100%)")])
+    ("update4-mesa", "update4-mesa: not executed; 9 of 9 outputs differ; by -136 to +79, mean -38.6; in "
+                     "1 of 1 channels; border 0 of 0; interior 9 of 9 (100%)")])
 def test_comparison_of_what_is_equal_or_has_no_border(captures: npulab.CaptureSet, case: str, said: str) -> None:
     assert repr(npulab.output_comparison(npulab.check(captures[case]))) == said
 
@@ -157,6 +157,17 @@ def test_number_line_shows_the_codes_of_every_rule() -> None:
 
 def test_rules_that_agree_say_so() -> None:
     assert repr(npulab.number_line([8], 0.25)).endswith("1 different rows of codes; none that they disagree about")
+
+
+def test_rules_that_disagree_about_every_accumulator_say_so() -> None:
+    rules = ["vivante-v7:floor", "vivante-v7:half-up"]
+    assert repr(npulab.number_line([2, 3, 6], 0.25, rules=rules)).endswith("; they disagree about all of them")
+
+
+def test_equal_outputs_are_drawn_by_their_codes(captures: npulab.CaptureSet) -> None:
+    codes, where = npulab.output_comparison(npulab.check(captures["sim-5x5-same"])).figure.axes[:2]
+    assert sum(bar.get_height() for bar in codes.patches) == 968
+    assert where.get_title(loc="left") == "largest difference of a pixel"
 
 
 @pytest.mark.parametrize(("sums", "scales", "said"), [
