@@ -6,7 +6,8 @@ the same outputs here is only not told apart yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from npulab.emulate import clamp_range
-from npulab.emulate.engines import REAL
+from npulab.emulate.engines import NAMES, REAL, Parts, parts
 from npulab.layers import ACTIVATIONS, Conv2D, FullyConnected
 from npulab.quant import (
     QUANTIZED,
@@ -69,7 +70,8 @@ class Identification:
     differs (accumulator, channel, got, predicted) and ``reason``, why a rule does not apply.  ``fits`` are the
     rules without a mismatch, ``groups`` those of them that are one function or that these accumulators cannot
     separate.  Where nothing fits, ``closest`` are the rules with the fewest mismatches, and ``by_channel`` (first,
-    end, rules) says which fit ranges of channels, if every channel has one.
+    end, rules) says which fit ranges of channels, if every channel has one.  ``engines`` are those of
+    ``emulate.ENGINES`` that compute the layer without a mismatch; none where no layer was given.
     """
 
     table: pd.DataFrame
@@ -79,8 +81,12 @@ class Identification:
     saturated: int
     closest: tuple[Closest, ...] = ()
     by_channel: pd.DataFrame | None = None
+    engines: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        return self._of_rules() + (f"; engines that fit: {', '.join(self.engines)}" if self.engines else "")
+
+    def _of_rules(self) -> str:
         outputs = f"{self.compared} outputs" + (f" ({self.saturated} saturated)" if self.saturated else "")
         if len(self.fits) == 1:
             return f"{self.fits[0]} fits all {outputs}"
@@ -99,6 +105,14 @@ class Identification:
         return f"Identification({self})"
 
 
+@dataclass(frozen=True)
+class _Engine(Rule):
+    """What an engine does to the outputs of a layer: a rule for each part of its channels, and its own clamp."""
+
+    parts: Parts = ()
+    bounds: tuple[int, int] = (0, 0)
+
+
 @dataclass(frozen=True, eq=False)
 class _Recorded:
     """Accumulators and outputs ``(N, C)``, and everything but the rule that turns one into the other."""
@@ -110,10 +124,41 @@ class _Recorded:
     low: float
     high: float
     bias: Any = 0  # of real outputs
+    layer: Any = None  # op, activation and output_q of the layer that was given
+
+    def engine(self, name: str) -> _Engine:
+        """What an engine does to such outputs; raises ValueError or LookupError where it has no such layer."""
+        dtype, channels = self.outputs.dtype, self.outputs.shape[1]
+        if self.layer is None or dtype == np.float32:
+            got = f"{dtype} outputs" if self.layer is not None else "no layer"
+            raise ValueError(f"rules: got {name} with {got}, allowed with an engine is a layer that has "
+                             f"{', '.join(QUANTIZED)} outputs")
+        scales = "channel" if np.ndim(self.scales[1]) else "tensor"
+        return _Engine(name, parts=parts(name, self.layer.op, dtype.name, scales, channels),
+                       bounds=clamp_range(self.layer, dtype, name))
+
+    def engines(self, known: Mapping[Any, int]) -> Iterator[str]:
+        """Engines without a mismatch; ``known`` are mismatches by function."""
+        for name in NAMES if self.layer is not None else ():
+            try:
+                by = self.engine(name)
+                wrong = known.get(_function(by, self.zero_point)) if by.bounds == (self.low, self.high) else None
+                wrong = int(np.count_nonzero(self.predict(by) != self.outputs)) if wrong is None else wrong
+            except (ValueError, LookupError):
+                continue
+            if not wrong:
+                yield name
 
     def predict(self, by: Rule, accumulators: np.ndarray | None = None, channels: Any = slice(None)) -> np.ndarray:
         """Outputs by a rule; raises ValueError where it cannot say the scales or hold the accumulators."""
         accumulators = self.accumulators if accumulators is None else accumulators
+        if isinstance(by, _Engine):
+            own = replace(self, low=by.bounds[0], high=by.bounds[1])
+            asked, out = np.arange(self.outputs.shape[1])[channels], np.empty(accumulators.shape, np.int64)
+            for part, first, end in by.parts:
+                mine = (asked >= first) & (asked < end)
+                out[:, mine] = own.predict(part, accumulators[:, mine], asked[mine])
+            return out
         multiplier, right_shift = (one[channels] for one in self.factors(by))
         accumulators = within(accumulators, by)
         if self.outputs.dtype == np.float32:
@@ -122,6 +167,7 @@ class _Recorded:
 
     def factors(self, by: Rule) -> tuple[np.ndarray, np.ndarray]:
         """(multiplier, right_shift) of every channel."""
+        by = by.parts[0][0] if isinstance(by, _Engine) else by
         multiplier, right_shift = by.multiplier(*self.scales)
         shape = self.outputs.shape[1:]
         return np.broadcast_to(multiplier, shape), np.broadcast_to(right_shift, shape)
@@ -134,6 +180,9 @@ class _Recorded:
         values, counts = np.unique(got.astype(np.float64) - want, return_counts=True)
         most = np.argsort(-counts, kind="stable")[:3]
         said = [f"{'all' if len(values) == 1 else counts[i]} {values[i]:+g}" for i in most]
+        if len(values) > len(most):
+            mean = np.average(values, weights=counts)
+            said = [f"by {values[0]:+g} to {values[-1]:+g}, mean {mean:+.3g}"]
         multiplier, right_shift = (one[at[1]] for one in self.factors(by))
         real = sums * (multiplier * 2.0 ** -(right_shift + float(by.fraction_bits)))
         for name, which in (("at ties", real - np.floor(real) == 0.5), ("of negative accumulators", sums < 0),
@@ -171,13 +220,15 @@ def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConn
     ``accumulators`` are ``(..., C)`` true sums with the bias, as ``emulate.accumulate`` gives them; ``outputs``
     of the same shape are int8, uint8 or int16; or float32, with sums without the bias and ``input_q.scale`` that
     of the row.  Scales, zero point and activation are the layer's, or those given by keyword.  ``rules`` are
-    names or rules; left out, all that have this type of output, each in its usual order of scales.
+    names or rules; left out, all that have this type of output, each in its usual order of scales.  With a layer
+    they may be engines of ``emulate.ENGINES`` too, whose rule depends on it.
     Raises ValueError or TypeError naming what does not go together; LookupError for an unknown rule.
     """
     recorded = _recorded(accumulators, outputs, layer, input_q, weight_q, output_q, activation)
     dtype = recorded.outputs.dtype.name
+    asked = _asked(rules, dtype, recorded.engine)
     applied, wrong, rows = [], [], []
-    for by in _asked(rules, dtype):
+    for by in asked:
         try:
             if dtype not in by.types:
                 raise ValueError(f"outputs: got {dtype}, allowed with {by.name} is {', '.join(by.types)}")
@@ -196,49 +247,73 @@ def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConn
     return _identified(recorded, applied, np.reshape(wrong, (len(applied), recorded.outputs.shape[1])), rows)
 
 
-def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str) -> list[Rule]:
-    """The rules asked for; left out, all of an output type."""
+def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str, engine: Callable[[str], Rule] = rule,
+           ) -> list[Rule]:
+    """The rules asked for; left out, all of an output type.  ``engine`` gives the rule of an engine's name."""
     if rules is not None:
-        return [rule(one) for one in ([rules] if isinstance(rules, str | Rule) else rules)]
+        names = (rules,) if isinstance(rules, str | Rule) else tuple(rules) if isinstance(rules, Iterable) else None
+        for one in (rules,) if names is None else names:
+            if not isinstance(one, str | Rule):
+                raise TypeError(f"rules: got {one!r}, allowed are names or rules")
+        if not names:
+            raise ValueError("rules: got none, allowed is one or more")
+        return [engine(one) if one in NAMES else rule(one) for one in names]
     # sums of int16 codes have more than 32 bits, which a float takes
     return [replace(by, register=48) if dtype == "int16" and isinstance(by, Float) else by
             for by in RULES.values() if dtype in by.types]
 
 
-def _recorded(accumulators: Any, outputs: Any, layer: Any, input_q: QuantParams | None, weight_q: QuantParams | None,
-              output_q: QuantParams | None, activation: str | None) -> _Recorded:
-    accumulators, outputs = np.asarray(accumulators), np.asarray(outputs)
+def _recorded(accumulators: Any, outputs: Any, layer: Any, input_q: QuantParams | None = None,
+              weight_q: QuantParams | None = None, output_q: QuantParams | None = None, activation: str | None = None,
+              ) -> _Recorded:
+    accumulators, outputs = _array("accumulators", accumulators), _array("outputs", outputs)
     if accumulators.dtype.kind not in "iu":
         raise TypeError(f"accumulators: got {accumulators.dtype}, allowed are whole numbers")
     if outputs.dtype.name not in (*QUANTIZED, "float32"):
         raise TypeError(f"outputs: got {outputs.dtype}, allowed is {', '.join(QUANTIZED)} or float32")
+    if accumulators.size and int(accumulators.max()) >= 2 ** 63:
+        raise ValueError(f"accumulators: got {accumulators.max()}, allowed is below 2**63")
     if accumulators.shape != outputs.shape or outputs.size == 0 or outputs.ndim == 0:
         raise ValueError(f"outputs: got shape {outputs.shape}, allowed is that of the accumulators, "
                          f"{accumulators.shape}, (..., C) and not empty")
     real, channels = outputs.dtype == np.float32, outputs.shape[-1]
     given = {"input_q": input_q, "weight_q": weight_q, "output_q": output_q}
-    quantized: dict[str, Any] = {name: one or getattr(layer, name, None) for name, one in given.items()}
+    quantized: dict[str, Any] = {name: getattr(layer, name, None) if one is None else one
+                                 for name, one in given.items()}
     if real:
         quantized["output_q"] = QuantParams(1.0)
     for name, one in quantized.items():
         if not isinstance(one, QuantParams):
             raise ValueError(f"{name}: got {one!r}, allowed is QuantParams(scale, zero_point), or a layer that has it")
         if isinstance(one.scale, tuple) and (name != "weight_q" or len(one.scale) != channels):
-            allowed = f"1 or {channels}, one per channel" if name == "weight_q" else "1"
+            allowed = f"1 or {channels}, one per channel" if name == "weight_q" else "one, a plain number"
             raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is {allowed}")
     activation = getattr(layer, "activation", None) if activation is None else activation
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation: got {activation!r}, allowed is one of {ACTIVATIONS}")
-    a, b, c = (np.asarray(quantized[name].scale, np.float32).astype(np.float64) for name in given)
+    with np.errstate(over="ignore"):  # what float32 does not hold is refused by the rules
+        a, b, c = (np.asarray(quantized[name].scale, np.float32).astype(np.float64) for name in given)
+    op = getattr(layer, "op", None)
+    like: Any = SimpleNamespace(output_q=quantized["output_q"], activation=activation, op=op)
+    bias = np.asarray(getattr(layer, "bias", 0), np.float32) if real else np.float32(0)
+    if bias.size not in (1, channels):
+        raise ValueError(f"layer: got {bias.size} channels, allowed is {channels}, those of the outputs")
     if real:
         low, high = REAL[activation]
         limits: tuple[float, float] = -np.inf if low is None else low, np.inf if high is None else high
     else:
-        like: Any = SimpleNamespace(output_q=quantized["output_q"], activation=activation)
         limits = clamp_range(like, outputs.dtype)
     return _Recorded(accumulators.astype(np.int64).reshape(-1, channels), outputs.reshape(-1, channels), (a, b, c),
-                     quantized["output_q"].zero_point, *limits,
-                     np.asarray(getattr(layer, "bias", 0), np.float32) if real else 0)
+                     quantized["output_q"].zero_point, *limits, bias, like if op in OPS and not real else None)
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    """An array in this machine's byte order."""
+    try:
+        out = np.asarray(values)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"{name}: got a {type(values).__name__} that is no array, allowed is (..., C)") from None
+    return out.astype(out.dtype.newbyteorder("="), copy=False)
 
 
 def _identified(recorded: _Recorded, applied: list[Rule], wrong: np.ndarray, rows: list[tuple[Any, ...]],
@@ -260,7 +335,9 @@ def _identified(recorded: _Recorded, applied: list[Rule], wrong: np.ndarray, row
         groups.insert(0, Group(tuple(by.name for by in fits), f"not separated by these accumulators: {witness}",
                                False))
     saturated = int(np.isin(recorded.outputs, (recorded.low, recorded.high)).sum())
-    said = Identification(table, tuple(by.name for by in fits), tuple(groups), recorded.outputs.size, saturated)
+    known = {_function(by, recorded.zero_point): int(total) for by, total in zip(applied, totals, strict=True)}
+    said = Identification(table, tuple(by.name for by in fits), tuple(groups), recorded.outputs.size, saturated,
+                          engines=tuple(recorded.engines(known)))
     if fits or not applied:
         return said
     closest = tuple(Closest(by.name, int(total), recorded.pattern(by))
@@ -308,6 +385,8 @@ def functions(rules: Iterable[Rule], zero_point: int | None = None) -> list[tupl
 
 def _function(by: Rule, zero_point: int | None) -> tuple[type[Rule], tuple[tuple[str, Any], ...]]:
     """Class and parameters of what a rule computes."""
+    if isinstance(by, _Engine) and len({part for part, _, _ in by.parts}) == 1:
+        by = by.parts[0][0]
     kind, values = type(by), {one.name: getattr(by, one.name) for one in fields(by) if one.name != "name"}
     if not by.wraps:  # then it only says what is refused
         del values["register"]
@@ -325,31 +404,42 @@ def _function(by: Rule, zero_point: int | None) -> tuple[type[Rule], tuple[tuple
 class Probes:
     """Accumulators, each with a scale of its own, whose outputs tell ``rules`` apart.
 
-    ``layer`` has one output channel per probe, weights 0 and the accumulators as its bias; run with ``x`` on what
-    is asked (``single_op_model(probes.layer)``) it gives outputs for ``name``.  ``layers`` are the models to
-    run: that one, or one for each scale where a layer takes only one.  ``groups`` are the rules that have the
-    same expected outputs, and why.
+    ``layers`` are what to run on what is asked (``single_op_model(layer)`` of each), with zeros as input: weights
+    0, one output channel per probe, the accumulators as biases.  There is one, ``layer``, whose input is ``x``;
+    or one for each scale where a layer takes only one.  ``name`` takes their outputs.  ``groups`` are the rules
+    that have the same expected outputs, and why.
     """
 
-    layer: Conv2D | FullyConnected
     layers: tuple[Conv2D | FullyConnected, ...]
     rules: tuple[Rule, ...]
     groups: tuple[Group, ...]
 
     @property
+    def layer(self) -> Conv2D | FullyConnected:
+        """The one layer; raises ValueError where the probes need several."""
+        if len(self.layers) != 1:
+            raise ValueError(f"layer: got probes of {len(self.layers)} layers, one for each scale; allowed is .layers")
+        return self.layers[0]
+
+    @property
     def accumulators(self) -> np.ndarray:
         """``(P,)`` int64."""
-        return self.layer.bias.astype(np.int64)
+        return np.concatenate([layer.bias for layer in self.layers]).astype(np.int64)
 
     @property
     def scales(self) -> np.ndarray:
         """Weight scales ``(P,)`` float64."""
-        return np.asarray(self.layer.weight_q.scale)
+        return np.concatenate([np.broadcast_to(layer.weight_q.scale, layer.bias.shape) for layer in self.layers])
 
     @property
     def x(self) -> np.ndarray:
         """The input of ``layer``, zeros; each of ``layers`` takes zeros of its own ``input_shape``."""
         return np.zeros(self.layer.input_shape, self.layer.dtype)
+
+    @property
+    def _quantized(self) -> dict[str, Any]:
+        first = self.layers[0]
+        return {"input_q": first.input_q, "weight_q": QuantParams(tuple(self.scales)), "output_q": first.output_q}
 
     @cached_property
     def expected(self) -> pd.DataFrame:
@@ -357,53 +447,78 @@ class Probes:
         import pandas as pd
 
         sums = self.accumulators
-        recorded = _recorded(sums, np.zeros(sums.shape, self.layer.dtype), self.layer, None, None, None, None)
+        recorded = _recorded(sums, np.zeros(sums.shape, self.layers[0].dtype), None, **self._quantized)
         return pd.DataFrame([recorded.predict(by)[0] for by in self.rules], [by.name for by in self.rules])
 
     def name(self, outputs: Any) -> Identification:
-        """The rules that fit outputs: P codes, or a list of those of each of ``layers``."""
-        parts = [np.asarray(one).ravel() for one in (outputs if isinstance(outputs, list | tuple) else [outputs])]
-        codes = np.concatenate(parts)
-        kept = codes.astype(self.layer.dtype)
-        if codes.shape != self.accumulators.shape or np.any(kept != codes):
-            raise ValueError(f"outputs: got {codes.size} {codes.dtype}, allowed is {len(self.accumulators)} codes of "
-                             f"{self.layer.dtype}, one per probe")
-        return identify_rounding(self.accumulators, kept, self.layer, rules=self.rules)
+        """The rules that fit outputs: P codes, or a list of those of each of ``layers``.
+
+        A fit says that no other of ``rules`` does it; a rule that is none of them may fit as well.
+        """
+        sums, codes = self.accumulators, self._codes(outputs)
+        found = identify_rounding(sums, codes, **self._quantized, rules=self.rules)
+        ends = np.cumsum([len(layer.bias) for layer in self.layers])[:-1]
+        some = zip(np.split(sums, ends), np.split(codes, ends), self.layers, strict=True)
+        fit = [set(_recorded(*one).engines({})) for one in some]
+        return replace(found, engines=tuple(name for name in NAMES if all(name in engines for engines in fit)))
+
+    def _codes(self, outputs: Any) -> np.ndarray:
+        """The codes ``(P,)``; raises ValueError for what is none."""
+        dtype, size = self.layers[0].dtype, len(self.accumulators)
+        info, allowed = np.iinfo(dtype), f"allowed is {size} codes of {dtype}, one per probe"
+        try:
+            each = outputs if isinstance(outputs, list | tuple) else [outputs]
+            codes = np.concatenate([np.empty(0, dtype), *(_array("outputs", one).ravel() for one in each)])
+        except (ValueError, TypeError):
+            raise ValueError(f"outputs: got a {type(outputs).__name__} that holds no codes, {allowed}") from None
+        if codes.dtype.kind not in "iuf" or codes.size != size:
+            raise ValueError(f"outputs: got {codes.size} {codes.dtype}, {allowed}")
+        wrong = np.flatnonzero(~((codes >= info.min) & (codes <= info.max) & (codes == np.rint(codes))))
+        if wrong.size:
+            raise ValueError(f"outputs: got {codes[wrong[0]]} of probe {wrong[0]}, {allowed}")
+        return codes.astype(dtype)
 
     def __repr__(self) -> str:
-        scales = len(set(self.scales))
-        return f"Probes({len(self.scales)} with {scales} scales tell {len(self.rules)} rules of " \
-               f"{self.layer.dtype} into {len(functions(self.rules, self.layer.output_q.zero_point))})"
+        first, many = self.layers[0], len(set(self.scales))
+        groups = len(functions(self.rules, first.output_q.zero_point))
+        return f"Probes({len(self.scales)} accumulators at {many} scale{'s' * (many > 1)} tell {len(self.rules)} " \
+               f"{first.dtype} rules into {groups} group{'s' * (groups > 1)})"
 
 
 def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | str | Rule | None = None,
-                    per_channel: bool = True, seed: int = 0, op: str = "conv") -> Probes:
+                    per_channel: bool = True, seed: int = 0, op: str = "conv", count: int | None = None) -> Probes:
     """The fewest probes found that tell rules of an output type apart.
 
     ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``.  Without ``per_channel`` every scale
     has a layer of its own, for what takes one scale per tensor.  ``op`` is "conv" (1x1), "depthwise" or
     "fully_connected": a runtime may round each in its own way.  A kernel that rounds its last channels otherwise
     shows that on an ordinary layer only.  The same arguments give the same probes.
-    Raises LookupError for an unknown rule, ValueError for one that does not have this type.
+
+    The fewest are chosen for the rules asked and no other, so that a rule nobody listed often fits all that one of
+    them fits.  A ``count``, say 16, adds ties of both signs and parities, then what separates most pairs a second
+    time: fewer are named falsely.
+    Raises LookupError for an unknown rule, ValueError for one that does not have this type or a ``count`` that is
+    no number of probes.
 
     >>> probes = rounding_probes("int8")
     >>> probes.name(probes.expected.loc["gemmlowp"])
-    Identification(gemmlowp fits all 8 outputs)
+    Identification(gemmlowp fits all 8 outputs; engines that fit: tflite-reference, tflite-micro)
     """
-    if dtype not in ZERO_POINTS or op not in OPS:
-        name, got, allowed = ("dtype", dtype, ZERO_POINTS) if dtype not in ZERO_POINTS else ("op", op, OPS)
-        raise ValueError(f"{name}: got {got!r}, allowed is {', '.join(allowed)}")
+    for name, got, allowed in (("dtype", dtype, ZERO_POINTS), ("op", op, OPS)):
+        if not isinstance(got, str) or got not in allowed:
+            raise ValueError(f"{name}: got {got!r}, allowed is {', '.join(allowed)}")
+    seed = _number("seed", seed, 0, 2 ** 32 - 1)
     asked = _asked(rules, dtype)
     for by in asked:
         if dtype not in by.types:
             raise ValueError(f"dtype: got {dtype}, allowed with {by.name} is {', '.join(by.types)}")
-    if not asked:
-        raise ValueError("rules: got none, allowed is one or more")
     zero_point = ZERO_POINTS[dtype]
     classes = functions(asked, zero_point)
-    scales, sums, codes, input_scale = _candidates(dtype, [one[0] for one, _ in classes], zero_point, seed)
-    picks = sorted(_fewest(codes, scales, not per_channel), key=lambda at: (scales[at], sums[at]))
-    at = np.array(picks, np.int64)
+    scales, sums, codes, ties, input_scale = _candidates(dtype, [one[0] for one, _ in classes], zero_point, seed)
+    picks = _fewest(codes, scales, not per_channel)
+    if count is not None:
+        picks = _filled(picks, codes, ties, _number("count", count, len(picks), len(scales)))
+    at = np.array(sorted(picks, key=lambda at: (scales[at], sums[at])), np.int64)
     kinds: dict[bytes, list[tuple[list[Rule], str]]] = {}
     for one, row in zip(classes, codes[:, at], strict=True):
         kinds.setdefault(row.tobytes(), []).append(one)
@@ -415,10 +530,20 @@ def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | str | Rul
         elif len(names) > 1:
             groups.append(Group(names, same[0][1]))
     quantized = {"input_q": QuantParams(input_scale), "output_q": QuantParams(OUTPUT_SCALE, zero_point), "dtype": dtype}
-    layer = _layer(op, sums[at], tuple(scales[at]), **quantized)
-    layers = [layer] if per_channel else [_layer(op, sums[one], scales[one[0]], **quantized)
-                                          for one in np.split(at, np.flatnonzero(np.diff(scales[at])) + 1)]
-    return Probes(layer, tuple(layers), tuple(asked), tuple(groups))
+    apart = [at] if per_channel else np.split(at, np.flatnonzero(np.diff(scales[at])) + 1)
+    layers = [_layer(op, sums[one], tuple(scales[one]) if per_channel else scales[one[0]], **quantized)
+              for one in apart]
+    return Probes(tuple(layers), tuple(asked), tuple(groups))
+
+
+def _number(name: str, given: Any, low: int, high: int) -> int:
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = low - 1
+    if not low <= number <= high:
+        raise ValueError(f"{name}: got {given!r}, allowed is a whole number, {low} to {high}")
+    return number
 
 
 def _layer(op: str, bias: np.ndarray, scale: Any, **quantized: Any) -> Conv2D | FullyConnected:
@@ -433,20 +558,24 @@ def _layer(op: str, bias: np.ndarray, scale: Any, **quantized: Any) -> Conv2D | 
 
 
 def _candidates(dtype: str, rules: Sequence[Rule], zero_point: int, seed: int,
-                ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """(weight scales ``(K,)``, accumulators ``(K,)``, codes by rule ``(R, K)``, input scale)."""
+                ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
+    """(weight scales ``(K,)``, accumulators ``(K,)``, codes by rule ``(R, K)``, kind of tie ``(K,)``, input scale).
+
+    The kind is sign and parity of a tie, -1 of what is none.
+    """
     random, info = np.random.RandomState(seed), np.iinfo(dtype)
     # with this, the largest code needs an accumulator of 31 bits; past it float32 cuts, and 31 bits of multiplier
     smallest = 8 - 31 if info.bits == 8 else 16 - 31
     drawn = [2.0 ** random.uniform(smallest, high) for high in (-1, smallest + 2) for _ in range(DRAWN)]
-    ratios = [2.0 ** -n for n in TIES if -n >= smallest] + drawn
+    wholes = [2.0 ** -n for n in TIES if -n >= smallest]
+    ratios = wholes + drawn
     # orders "D" and "P" differ where the input scale is no power of two; as large as the output's, ties remain
     orders: dict[Any, set[str]] = {}
     for by in rules:
         kind, values = _function(by, zero_point)
         orders.setdefault((kind, *(one for one in values if one[0] != "order")), set()).add(by.order)
     input_scale = OUTPUT_SCALE if any({"D", "P"} <= some for some in orders.values()) else INPUT_SCALE
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    found: list[tuple[np.ndarray, ...]] = []
     refused = ""
     for ratio in ratios:
         scale = float(np.float32(ratio * OUTPUT_SCALE / input_scale))
@@ -460,12 +589,14 @@ def _candidates(dtype: str, rules: Sequence[Rule], zero_point: int, seed: int,
             refused = str(error)
             continue
         codes = codes.clip(info.min, info.max)
-        kept = np.unique(_alike(codes), axis=1, return_index=True)[1]
-        found.append((np.full(len(kept), scale), sums[kept], codes[:, kept]))
+        alike, real = _alike(codes), sums * ratio
+        tie = np.where((ratio in wholes) & (real % 1 == 0.5), 2 * (sums < 0) + np.floor(real).astype(int) % 2, -1)
+        kept = np.unique(np.vstack([alike, tie]), axis=1, return_index=True)[1]
+        found.append((np.full(len(kept), scale), sums[kept], codes[:, kept], tie[kept]))
     if not found:
         raise ValueError(f"rules: got {len(rules)} that share no ratio of scales; {refused}")
-    scales, sums, codes = (np.concatenate(one, -1) for one in zip(*found, strict=True))
-    return scales, sums, codes, input_scale
+    scales, sums, codes, ties = (np.concatenate(one, -1) for one in zip(*found, strict=True))
+    return scales, sums, codes, ties, input_scale
 
 
 def _beside(ratio: float, codes: np.ndarray) -> np.ndarray:
@@ -511,3 +642,21 @@ def _fewest(codes: np.ndarray, scales: np.ndarray, sparing: bool) -> list[int]:
         if -kept[0][0] == whole:
             break
     return kept[0][3]
+
+
+def _filled(picks: list[int], codes: np.ndarray, ties: np.ndarray, count: int) -> list[int]:
+    """``count`` columns: the picked, ties of every kind, then what separates the pairs that fewest separate.
+
+    A pair is in order: the one rule above the other, and below it.
+    """
+    above = codes[:, None] > codes[None]
+    picks, often = list(picks), above[..., picks].sum(-1)
+    missing = [kind for kind in np.unique(ties[ties >= 0]) if kind not in ties[picks]]
+    while len(picks) < count:
+        value = np.tensordot(4.0 ** -often, above, 2)
+        value[picks] = -1
+        if missing:
+            value[ties != missing.pop(0)] = -1
+        picks.append(int(value.argmax()))
+        often += above[..., picks[-1]]
+    return picks

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -13,10 +15,11 @@ import numpy as np
 import pytest
 from oracles import litert, micro
 
-from npulab.emulate import accumulate, emulate
+from npulab.emulate import ENGINES as ENGINE_NAMES
+from npulab.emulate import accumulate, clamp_range, emulate
 from npulab.layers import Conv2D, FullyConnected
 from npulab.models import single_op_model
-from npulab.quant import RULES, DoubleRounding, Mantissa, QuantParams, Rule, half_away, rule
+from npulab.quant import RULES, DoubleRounding, Mantissa, QuantParams, Rule, half_away, ratio_of_scales, rule
 from npulab.rounding import Identification, Probes, functions, identify_rounding, rounding_probes
 
 DTYPES = ("int8", "uint8", "int16")
@@ -73,7 +76,7 @@ def test_probes_are_few_and_separate_every_pair(dtype: str) -> None:
         for a, b in combinations(found.expected.index, 2):
             alike = np.array_equal(found.expected.loc[a], found.expected.loc[b])
             assert alike == any({a, b} <= group for group in same(dtype)), (a, b)
-            assert np.array_equal(found.expected.loc[a], black_box(a, found.layer))
+            assert np.array_equal(found.expected.loc[a], np.concatenate([black_box(a, layer) for layer in found.layers]))
 
 
 def test_reasons_are_structure() -> None:
@@ -92,7 +95,7 @@ def test_probes_are_the_same_again_and_fit_a_layer() -> None:
     assert np.array_equal(accumulate(first.layer, first.x)[0, 0], first.accumulators)
     assert first.layers == (first.layer,)
     assert len(rounding_probes("int8", seed=7).scales) <= 16
-    assert repr(first) == "Probes(8 with 6 scales tell 22 rules of int8 into 21)"
+    assert repr(first) == "Probes(8 accumulators at 6 scales tell 22 int8 rules into 21 groups)"
 
 
 def test_one_scale_per_tensor_is_a_layer_each() -> None:
@@ -101,6 +104,50 @@ def test_one_scale_per_tensor_is_a_layer_each() -> None:
     assert all(isinstance(layer.weight_q.scale, float) for layer in found.layers)
     outputs = [black_box("fp16", layer) for layer in found.layers]
     assert found.name(outputs).fits == ("fp16",)
+    for asked in (lambda: found.layer, lambda: found.x):
+        with pytest.raises(ValueError, match=r"^layer: got probes of \d layers, one for each scale; allowed is \.layers$"):
+            asked()
+
+
+HOW = ("floor", "toward-zero", "half-up", "half-even", "half-away", "half-down", "half-odd", "half-toward-zero")
+
+
+def foreign(found: Probes, bits: int | None, how: str) -> np.ndarray:
+    """Codes of a unit whose multiplier has so many bits, rounded to nearest, and whose ties go where none listed do."""
+    first, codes = found.layers[0], []
+    for total, scale in zip(found.accumulators.tolist(), found.scales, strict=True):
+        ratio = Fraction(float(ratio_of_scales(first.input_q.scale, scale, first.output_q.scale, "D")))
+        unit = Fraction(2) ** ((bits or 0) - math.frexp(ratio)[1])
+        real = total * (Fraction(math.floor(ratio * unit + Fraction(1, 2))) / unit if bits else ratio)
+        floor, tie = math.floor(real), real % 1 == Fraction(1, 2)
+        at_tie = {"half-up": 1, "half-even": floor % 2, "half-away": real >= 0, "half-down": 0, "half-odd": 1 - floor % 2,
+                  "half-toward-zero": real < 0}
+        up = {"floor": 0, "toward-zero": real < 0 and real != floor}.get(how, at_tie.get(how, 0) if tie else real % 1 > 0.5)
+        codes.append(floor + int(up) + first.output_q.zero_point)
+    info = np.iinfo(first.dtype)
+    return np.clip(codes, info.min, info.max)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_more_probes_name_fewer_rules_that_nobody_listed(dtype: str) -> None:
+    boxes = [(bits, how) for bits in (None, 8, 12, 15, 16, 18, 24, 31) for how in HOW]
+    named = [sum(bool(found.name(foreign(found, *box)).fits) for box in boxes)
+             for found in (probes(dtype), rounding_probes(dtype, count=16))]
+    assert named == [40, 25]  # of the 25, 23 have the same outputs as a listed rule on 768 further accumulators
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_more_probes_hold_ties_of_both_signs_and_parities(dtype: str) -> None:
+    few = rounding_probes(dtype)
+    for per_channel in (True, False):
+        found = rounding_probes(dtype, per_channel=per_channel, count=16)
+        assert len(found.accumulators) == 16
+        assert {frozenset(group.rules) for group in found.groups} == same(dtype)
+        real = found.accumulators * found.scales * found.layers[0].input_q.scale / found.layers[0].output_q.scale
+        ties = real[real % 1 == 0.5]
+        assert {(one < 0, np.floor(one) % 2) for one in ties.tolist()} == {(a, b) for a in (False, True) for b in (0, 1)}
+        assert found.name(found.expected.loc["float64-half-away"]).fits == ("float64-half-away",)
+    assert np.array_equal(rounding_probes(dtype, count=len(few.scales)).accumulators, few.accumulators)
 
 
 ENGINES = [("conv", "reference", "gemmlowp"), ("conv", "builtin", "ruy-x86"), ("conv", "auto", "float32-even"),
@@ -125,7 +172,10 @@ def run(found: Probes, engine: str) -> list[np.ndarray]:
 @pytest.mark.parametrize(("dtype", "op", "engine", "name"), [*[("int8", *one) for one in ENGINES], *OTHERS])
 def test_runtime_is_named_from_the_probes(dtype: str, op: str, engine: str, name: str) -> None:
     found = rounding_probes(dtype, per_channel=dtype != "uint8", op=op)
-    assert found.name(run(found, engine)).fits == (name,)
+    named = found.name(run(found, engine))
+    assert named.fits == (name,)
+    kernels = {"reference": "tflite-reference", "builtin": "tflite-builtin", "auto": "xnnpack", "micro": "tflite-micro"}
+    assert kernels[engine] in named.engines
 
 
 @pytest.mark.parametrize(("dtype", "name"), [("int8", "gemmlowp:D"), ("uint8", "gemmlowp:P")])
@@ -162,7 +212,8 @@ def test_ordinary_layer_tells_the_family(kind: str, whole: bool, name: str, most
         assert set(found.groups[0].rules) == set(found.fits)
         assert found.groups[0].reason.startswith("not separated by these accumulators: ")
         assert not found.groups[0].same
-        assert str(found).endswith(": not told apart")
+        assert ": not told apart" in str(found)
+    assert found.engines == tuple(one for one in ENGINE_NAMES if np.array_equal(emulate(layer, x, one), emulate(layer, x, name)))
 
 
 def test_witness_would_separate() -> None:
@@ -230,6 +281,30 @@ def test_kernel_that_mixes_rules_is_told_by_channel() -> None:
     assert "gemmlowp" in tail
     assert set(tail) <= {"gemmlowp", "qnnpack-q31"}
     assert "; channels 0 to 15: ruy-x86; channels 16 to 19: gemmlowp" in str(found)
+    assert str(found).endswith("; engines that fit: tflite-builtin")
+    asked = identify_rounding(accumulate(layer, x), outputs, layer, rules=["gemmlowp", "tflite-builtin", "xnnpack"])
+    assert asked.fits == asked.engines == ("tflite-builtin",)
+    assert asked.table.rule[0] == "tflite-builtin"
+
+
+def test_engine_is_named_by_a_layer_with_its_own_clamp() -> None:
+    layer, x, sums = ordinary("pointwise")
+    layer = replace(layer, activation="relu_n1_to_1", output_q=QuantParams(2 / 3, 3))  # codes 1.5 and 4.5: ties
+    found = identify_rounding(sums, emulate(layer, x, "xnnpack"), layer, rules=ENGINE_NAMES)
+    low, high = clamp_range(layer, np.int8, "xnnpack")
+    assert (low, high) != clamp_range(layer, np.int8)
+    assert found.fits == found.engines == ("xnnpack",)
+    assert not identify_rounding(sums, emulate(layer, x, "onnxruntime"), layer).engines.count("xnnpack")
+
+
+def test_engine_and_rule_of_one_function_say_so() -> None:
+    layer, x, sums = ordinary("pointwise")
+    found = identify_rounding(sums, emulate(layer, x, "xnnpack"), layer, rules=["xnnpack", "float32-even"])
+    assert [group.rules for group in found.groups] == [("xnnpack", "float32-even")]
+    assert str(found) == ("xnnpack, float32-even fit all 200704 outputs (" f"{found.saturated} saturated): one function; "
+                          "engines that fit: xnnpack, onnxruntime, torch-fbgemm")
+    assert identify_rounding(sums, emulate(layer, x, "xnnpack"), input_q=layer.input_q, weight_q=layer.weight_q,
+                             output_q=layer.output_q).engines == ()
 
 
 def test_rule_that_does_not_apply_says_why() -> None:
@@ -302,19 +377,45 @@ def ask(**changes: Any) -> Identification:
     (lambda: ask(output_q=0.5), ValueError, "^output_q: got 0.5, allowed is QuantParams"),
     (lambda: ask(weight_q=QuantParams([1.0, 1.0, 1.0])), ValueError,
      "^weight_q: got 3 scales, allowed is 1 or 2, one per channel$"),
-    (lambda: ask(input_q=QuantParams([1.0, 1.0])), ValueError, "^input_q: got 2 scales, allowed is 1$"),
+    (lambda: ask(input_q=QuantParams([1.0, 1.0])), ValueError, "^input_q: got 2 scales, allowed is one, a plain number$"),
     (lambda: ask(activation="gelu"), ValueError, "^activation: got 'gelu', allowed is one of"),
     (lambda: ask(rules=["gut feeling"]), LookupError, "^rule: got 'gut feeling', allowed is one of gemmlowp"),
+    (lambda: ask(outputs=[[1, 2], [3]]), ValueError, r"^outputs: got a list that is no array, allowed is \(\.\.\., C\)$"),
+    (lambda: ask(accumulators=[[1, 2], [3]]), ValueError, "^accumulators: got a list that is no array"),
+    (lambda: ask(accumulators=np.full((3, 2), 2 ** 63, np.uint64)), ValueError,
+     r"^accumulators: got 9223372036854775808, allowed is below 2\*\*63$"),
+    (lambda: ask(output_q=QuantParams([1.0])), ValueError, "^output_q: got 1 scales, allowed is one, a plain number$"),
+    (lambda: ask(rules=3), TypeError, "^rules: got 3, allowed are names or rules$"),
+    (lambda: ask(rules=[["gemmlowp"]]), TypeError, r"^rules: got \['gemmlowp'\], allowed are names or rules$"),
+    (lambda: ask(rules=[]), ValueError, "^rules: got none, allowed is one or more$"),
+    (lambda: ask(rules="xnnpack"), ValueError, "^rules: got xnnpack with no layer, allowed with an engine is a layer "),
+    (lambda: rounding_probes("int8", 3), TypeError, "^rules: got 3, allowed are names or rules$"),
+    (lambda: rounding_probes(["int8"]), ValueError, r"^dtype: got \['int8'\], allowed is int8, uint8, int16$"),
+    *[(lambda seed=seed: rounding_probes(seed=seed), ValueError, r"^seed: got .*, allowed is a whole number, 0 to 4294967295$")
+      for seed in (-1, 2 ** 40, "a", 1.5, None)],
+    *[(lambda count=count: rounding_probes(count=count), ValueError, r"^count: got .*, allowed is a whole number, 8 to \d+$")
+      for count in (3, 10 ** 9, "a")],
+    *[(lambda given=given: probes("int8").name(given), ValueError, rf"^outputs: got {got}, allowed is 8 codes of int8, one")
+      for given, got in ((None, "1 object"), ([], "0 int8"), ("abc", r"1 <U\d"), (np.full(8, 0.5), "0.5 of probe 0"),
+                         (np.full(8, np.nan), "nan of probe 0"), ([0, 1e30, *range(6)], r"1e\+30 of probe 1"),
+                         ([[[1], [2, 3]]], "a list that holds no codes"))],
     (lambda: rounding_probes("float32"), ValueError, "^dtype: got 'float32', allowed is int8, uint8, int16$"),
     (lambda: rounding_probes(op="add"), ValueError, "^op: got 'add', allowed is conv, depthwise, fully_connected$"),
     (lambda: rounding_probes("int8", []), ValueError, "^rules: got none, allowed is one or more$"),
     (lambda: rounding_probes("int8", "int16x8"), ValueError, "^dtype: got int8, allowed with int16x8 is int16$"),
     (lambda: probes("int8").name(np.zeros(3, np.int8)), ValueError,
      "^outputs: got 3 int8, allowed is 8 codes of int8, one per probe$"),
-    (lambda: probes("int8").name(np.full(8, 200)), ValueError, "^outputs: got 8 int64, allowed is 8 codes of int8")])
+    (lambda: probes("int8").name(np.full(8, 200)), ValueError, "^outputs: got 200 of probe 0, allowed is 8 codes of int8")])
 def test_bad_input_is_one_sentence(call: Callable[[], Any], kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         call()
+
+
+def test_byte_order_of_outputs_is_any() -> None:
+    sums = np.arange(-6, 6).reshape(6, 2)
+    for kind in ("i2", "f4"):
+        some = [ask(accumulators=sums, outputs=sums.astype(order + kind)) for order in "<>"]
+        assert some[0].fits == some[1].fits != ()
 
 
 PAIRS = [("qnnpack-precise", "vivante-v8:half-away", 3), ("qnnpack-q31", "gemmlowp:S", 3),
