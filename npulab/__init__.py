@@ -16,7 +16,7 @@ from npulab.devices import Simulated
 from npulab.emulate import ENGINES, accumulate, emulate, outputs, prepare
 from npulab.layers import Add, Conv2D, FullyConnected, Network, Pool2D
 from npulab.mismatches import mismatches
-from npulab.models import read_model, single_op_model, write_model, write_sweep
+from npulab.models import check_sweep, read_model, single_op_model, write_model, write_sweep
 from npulab.neighbours import neighbours
 from npulab.quant import RULES, QuantParams
 from npulab.rounding import identify_rounding, rounding_probes
@@ -25,49 +25,12 @@ from npulab.target import Target
 from npulab.targets import target, targets
 
 __version__ = "0.1.0"
-__all__ = [
-    "ENGINES",
-    "RULES",
-    "Add",
-    "Capture",
-    "CaptureSet",
-    "Comparison",
-    "Conv2D",
-    "FullyConnected",
-    "Job",
-    "Network",
-    "Pool2D",
-    "QuantParams",
-    "RegisterView",
-    "Simulated",
-    "Target",
-    "accumulate",
-    "bench",
-    "check",
-    "codes_by_rule",
-    "diff",
-    "diff_buffers",
-    "emulate",
-    "explain",
-    "identify_rounding",
-    "load",
-    "load_all",
-    "mismatches",
-    "neighbours",
-    "number_line",
-    "output_comparison",
-    "output_difference",
-    "outputs",
-    "prepare",
-    "read_model",
-    "rounding_probes",
-    "save",
-    "single_op_model",
-    "target",
-    "targets",
-    "write_model",
-    "write_sweep",
-]
+__all__ = ["ENGINES", "RULES", "Add", "Capture", "CaptureSet", "Comparison", "Conv2D", "FullyConnected", "Job",
+           "Network", "Pool2D", "QuantParams", "RegisterView", "Simulated", "Target", "accumulate", "bench", "check",
+           "check_sweep", "codes_by_rule", "diff", "diff_buffers", "emulate", "explain", "identify_rounding", "load",
+           "load_all", "mismatches", "neighbours", "number_line", "output_comparison", "output_difference", "outputs",
+           "prepare", "read_model", "rounding_probes", "save", "single_op_model", "target", "targets", "write_model",
+           "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
 _LATER = {"RegisterView": "npulab.widgets", "number_line": "npulab.view", "output_comparison": "npulab.view",

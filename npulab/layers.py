@@ -20,6 +20,8 @@ POOLS = ("average", "max", "min")
 TYPES = {"int8": ("int8", "uint8", "int16", "float32"), "uint8": ("uint8", "int8"), "float16": ("float16",)}
 UNIT = QuantParams(1.0)
 MOST_OUTPUTS = 2 ** 31
+# zero points: tensors of 8 bits may be read as either type
+HOLDS = {"int16": (-2 ** 15, 2 ** 15 - 1), "int8": (-128, 255), "uint8": (-128, 255)}
 Pair = tuple[int, int]
 Shape3 = tuple[int, int, int]
 
@@ -377,7 +379,9 @@ def _quantization(layer: Any, dtype: str, outputs: int) -> None:
         elif isinstance(one.scale, tuple):
             raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is 1")
     for name in ("input_q", "other_q", "weight_q", "output_q"):
-        holds = _holds(layer.weights.dtype.name if name == "weight_q" and hasattr(layer, "weights") else dtype)
+        holds = HOLDS.get(dtype, (0, 0))
+        if name == "weight_q" and hasattr(layer, "weights"):
+            holds = {"int8": (-128, 127), "uint8": (0, 255)}.get(layer.weights.dtype.name, (0, 0))
         zero = getattr(layer, name, UNIT).zero_point
         if not holds[0] <= zero <= holds[1]:
             raise ValueError(f"{name}: got zero point {zero}, allowed is {holds[0]} to {holds[1]}")
@@ -390,11 +394,6 @@ def _quantization(layer: Any, dtype: str, outputs: int) -> None:
         raise ValueError(f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}")
 
 
-def _holds(dtype: str) -> tuple[int, int]:
-    """Lowest and highest zero point; tensors of 8 bits may be read as either type."""
-    return {"int16": (-2 ** 15, 2 ** 15 - 1), "int8": (-128, 255), "uint8": (-128, 255)}.get(dtype, (0, 0))
-
-
 def _window(layer: Any, names: Sequence[str]) -> None:
     for name in names:
         value = getattr(layer, name)
@@ -405,8 +404,10 @@ def _window(layer: Any, names: Sequence[str]) -> None:
 
 def _fits(layer: Any) -> None:
     if min(layer.output_shape) < 1:
+        least = [(kernel - 1) * spread + 1 - sum(pad)
+                 for kernel, spread, pad in zip(layer.kernel, layer.dilation, layer.pads, strict=True)]
         raise ValueError(f"input_shape: got {layer.input_shape}, too small for a kernel of {layer.kernel} with "
-                         f"padding {layer.padding}")
+                         f"padding {layer.padding}; allowed is at least {least[0]} x {least[1]}")
     if math.prod(layer.output_shape) > MOST_OUTPUTS:
         raise ValueError(f"padding: got {layer.padding}, which makes an output of {_shape(layer.output_shape)}, "
                          f"allowed are {MOST_OUTPUTS} elements")
@@ -477,7 +478,7 @@ def _padding(padding: Any) -> Any:
         pads = (operator.index(top), operator.index(bottom)), (operator.index(left), operator.index(right))
     except (TypeError, ValueError):
         pads = (-1, -1), (-1, -1)
-    if min(min(pads)) < 0:
+    if min(map(min, pads)) < 0:
         raise ValueError(f'padding: got {padding!r}, allowed is "same", "valid" or '
                          "((top, bottom), (left, right)), none negative")
     return pads

@@ -64,8 +64,8 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
     >>> [(rule.name, first, end) for rule, first, end in parts("tflite-builtin", "depthwise", "int8", "channel", 20)]
     [('ruy-x86:D', 0, 16), ('gemmlowp:D', 16, 20)]
     """
-    if isinstance(name, Rule) or name not in NAMES:
-        known = isinstance(name, Rule) or name in RULES or (isinstance(name, str) and name.rpartition(":")[0] in RULES)
+    if not isinstance(name, str) or name not in NAMES:
+        known = isinstance(name, Rule) or (isinstance(name, str) and {name, name.rpartition(":")[0]} & set(RULES))
         if not known:
             raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join((*NAMES, *RULES))}")
         return ((rule(name), 0, channels),)
