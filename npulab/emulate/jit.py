@@ -125,17 +125,20 @@ def _shifted(value, shift, mode):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def depthwise(image, taps, line, phase, at, down, out):  # type: ignore[no-untyped-def]
+def depthwise(image, taps, spread, right, channels, down, out):  # type: ignore[no-untyped-def]
     """Sums ``(rows, run)`` of an image ``(lines, phases, columns * C)`` of codes, three taps in a pass."""
-    count, run = taps.shape
+    height, width, run = taps.shape
     for row in range(len(out)):
-        for tap in range(0, count - 2, 3):
-            a, b, c = tap, tap + 1, tap + 2
-            _three(image[row * down + line[a], phase[a], at[a]:at[a] + run], taps[a],
-                   image[row * down + line[b], phase[b], at[b]:at[b] + run], taps[b],
-                   image[row * down + line[c], phase[c], at[c]:at[c] + run], taps[c], tap == 0, out[row])
-        for tap in range(count - count % 3, count):
-            _one(image[row * down + line[tap], phase[tap], at[tap]:at[tap] + run], taps[tap], tap == 0, out[row])
+        for i in range(height):
+            line = image[row * down + i * spread[0]]
+            for j in range(0, width - 2, 3):
+                a, b, c = j * spread[1], (j + 1) * spread[1], (j + 2) * spread[1]
+                at, after, last = a // right * channels, b // right * channels, c // right * channels
+                _three(line[a % right, at:at + run], taps[i, j], line[b % right, after:after + run], taps[i, j + 1],
+                       line[c % right, last:last + run], taps[i, j + 2], i + j == 0, out[row])
+            for j in range(width - width % 3, width):
+                at = j * spread[1] // right * channels
+                _one(line[j * spread[1] % right, at:at + run], taps[i, j], i + j == 0, out[row])
 
 
 @compiled

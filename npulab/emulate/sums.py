@@ -8,6 +8,7 @@ case.  Past it the sum is split into shares that pass, joined in float64; int16 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
@@ -206,7 +207,7 @@ class Windows:
 
 
 class Depthwise:
-    """Depthwise convolution: a multiply-add of whole rows for each tap.
+    """Depthwise convolution: whole rows times a tap, added up.
 
     Weights are repeated along a row, and at a stride past 1 the columns are sorted by phase, so that every
     tap reads one run of memory.  ``fast`` takes numba's loop, which reads the codes as they are.
@@ -228,11 +229,8 @@ class Depthwise:
         # repeating weights along the row pays where there are rows enough to share them
         repeat = self.out_w if self.fast or layer.output_shape[0] > kernel.shape[0] * kernel.shape[1] else 1
         values = np.tile(kernel.astype(self.float), (1, 1, repeat)) if repeat > 1 else kernel.astype(self.float)
-        # of every tap: the line below the first, the phase of its columns, where its run begins
-        steps = [(i * layer.dilation[0], *divmod(j * layer.dilation[1], layer.stride[1]))
-                 for i, j in product(*map(range, self.border.kernel))]
-        self.places = tuple(np.array(one) for one in zip(*((line, phase, at * self.channels)
-                                                           for line, at, phase in steps), strict=True))
+        # taps this many columns apart are in one phase
+        self.period = layer.stride[1] // math.gcd(layer.stride[1], layer.dilation[1])
         self._ready = Weights(values, ((0, 1),), bias, float((sizes + np.abs(bias)).max()), self.out_w)
 
     def weights(self, group: Range) -> Weights:
@@ -249,15 +247,21 @@ class Depthwise:
         if self.fast:
             from npulab.emulate import jit
 
-            jit.depthwise(phases, ready.values.reshape(-1, across), *self.places, down, total.reshape(-1, across))
+            jit.depthwise(phases, ready.values.reshape(*self.border.kernel, across), self.layer.dilation,
+                          self.border.right, self.channels, down, total.reshape(-1, across))
             return total.reshape(-1, self.channels)
-        part = scratch.take("part", shape, self.float)
-        for number, (line, phase, at) in enumerate(zip(*self.places, strict=True)):
-            tap = phases[line:line + (end - 1 - first) * down + 1:down, phase, at:at + across].reshape(shape)
-            values = ready.values[divmod(number, self.border.kernel[1])]
-            np.multiply(tap, values, out=part if number else total)
-            if number:
-                total += part
+        per_line, per_phase, per_value = phases.strides
+        (kernel_h, kernel_w), (spread_h, spread_w) = self.border.kernel, self.layer.dilation
+        apart = spread_w * self.period // self.border.right * self.channels * per_value
+        for j in range(min(self.period, kernel_w)):
+            at, phase = divmod(j * spread_w, self.border.right)
+            taps = np.ndarray((kernel_h, len(range(j, kernel_w, self.period)), *shape), self.float, phases,
+                              phase * per_phase + at * self.channels * per_value,
+                              (spread_h * per_line, apart, down * per_line, shape[2] * per_value, per_value))
+            into = scratch.take("part", shape, self.float) if j else total
+            np.einsum("ijnxk,ijk->nxk", taps, ready.values[:, j::self.period], out=into)  # one pass over rows a tap
+            if j:
+                total += into
         return total.reshape(-1, self.channels)
 
     def _phases(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
