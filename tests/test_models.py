@@ -437,7 +437,7 @@ def test_sweep_is_written_for_a_board(tmp_path: Path) -> None:
     assert repr(made) == "Sweep(4 models, 2 points skipped)"
     point, reason = made.skipped[0]
     assert point == {"kernel": 5, "input": 4, "padding": "valid", "dtype": "int8"}
-    assert reason == "input_shape: got (4, 4, 4), too small for a kernel of (5, 5) with padding valid"
+    assert reason == "input_shape: got (4, 4, 4), too small for a kernel of (5, 5) with padding valid; allowed is at least 5 x 5"
     rows = list(csv.DictReader((tmp_path / "sweep" / "parameters.csv").read_text().splitlines()))
     assert [(row["model"], row["kernel_h"], row["dtype"], row["rule"]) for row in rows] == [
         ("000.tflite", "1", "int8", "tflite-reference"), ("001.tflite", "1", "uint8", "tflite-reference"),

@@ -128,7 +128,7 @@ def foreign(found: Probes, bits: int | None, how: str) -> np.ndarray:
     return np.clip(codes, info.min, info.max)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("dtype", ["int8", pytest.param("uint8", marks=pytest.mark.long)])
 def test_more_probes_name_fewer_rules_that_nobody_listed(dtype: str) -> None:
     boxes = [(bits, how) for bits in (None, 8, 12, 15, 16, 18, 24, 31) for how in HOW]
     named = [sum(bool(found.name(foreign(found, *box)).fits) for box in boxes)
