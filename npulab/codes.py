@@ -17,7 +17,7 @@ Scales = float | tuple[float, float, float]
 
 
 def codes_by_rule(accumulators: Iterable[int], scales: Scales, zero_point: int = 0,
-                  rules: Iterable[str | Rule] | None = None) -> pd.DataFrame:
+                  rules: Iterable[str | Rule] | str | Rule | None = None) -> pd.DataFrame:
     """Output codes before the clamp, a row per rule and a column per accumulator, ascending.
 
     ``scales`` are those of input, weights and output, or their ratio.  ``rules`` are names or rules; left out,
@@ -31,9 +31,13 @@ def codes_by_rule(accumulators: Iterable[int], scales: Scales, zero_point: int =
     """
     import pandas as pd
 
-    sums = np.unique(np.asarray(list(accumulators), np.int64))
-    if not sums.size:
+    given = np.asarray(list(accumulators) if np.iterable(accumulators) else accumulators)
+    if not given.size:
         raise ValueError("accumulators: got none, allowed is one or more")
+    if given.dtype.kind not in "iu" or given.max() >= 2 ** 63:
+        raise ValueError(f"accumulators: got {given.tolist()}, allowed are whole numbers of 64 bits")
+    sums = np.unique(given.astype(np.int64))
+    rules = (rules,) if isinstance(rules, str | Rule) else rules
     asked = [by for by in RULES.values() if TYPE in by.types] if rules is None else [rule(one) for one in rules]
     codes = [by.exact(within(sums[:, None], by)[:, 0], *by.multiplier(*three(scales)), zero_point) for by in asked]
     return pd.DataFrame(codes, [by.name for by in asked], [int(one) for one in sums])
@@ -49,11 +53,11 @@ def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], np.ndarray]]:
 
 def three(scales: Scales) -> tuple[Any, Any, Any]:
     """Scales of input, weights and output; a ratio is the weights' with two of 1."""
-    if not isinstance(scales, tuple):
+    if not isinstance(scales, tuple | list):
         return 1.0, scales, 1.0
     if len(scales) != 3:
         raise ValueError(f"scales: got {len(scales)}, allowed is one ratio, or those of input, weights and output")
-    return scales
+    return scales[0], scales[1], scales[2]
 
 
 def real_values(accumulators: Any, scales: Scales) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from npulab.emulate import ENGINES, accumulate, clamp_range
-from npulab.emulate.engines import parts
+from npulab.emulate.engines import activation_codes, parts
 from npulab.layers import ACTIVATIONS, Conv2D, FullyConnected, Pair, pads, per_channel
 from npulab.quant import ORDERS, QUANTIZED, RULES, Rule, within
 
@@ -279,15 +279,16 @@ def predict(one: Explanation, sums: Sums, shape: tuple[int, ...] | None = None) 
         factors = by.multiplier(layer.input_q.scale, scale, layer.output_q.scale)
         some = within(total[..., first:end], by, first)
         out[..., first:end] = by.fast(some, *factors, zero, low, high) if one.clamp is None \
-            else one.clamp(by.exact(some, *factors, zero), zero, *_bounds(layer, one.rule), np.iinfo(dtype))
+            else one.clamp(by.exact(some, *factors, zero), zero, *_bounds(layer, dtype, one.rule), np.iinfo(dtype))
     for change in one.after:
         out = change(out)
     return out
 
 
-def _bounds(layer: Weighted, rule: str | Rule) -> Pair:
+def _bounds(layer: Weighted, dtype: np.dtype, rule: str | Rule) -> Pair:
     """Lowest and highest code of the activation, whatever the type can hold."""
-    return clamp_range(layer, np.int32, rule)
+    low, high = np.clip(activation_codes(layer, dtype, rule), -2 ** 31, 2 ** 31 - 1)
+    return int(low), int(high)
 
 
 # The changes: each gives (words, part, function) of what can be changed in an explanation

@@ -95,12 +95,17 @@ def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, orde
         out = out.astype(np.float32).astype(np.float64) if order == "S" else out
     for name, given, scale in (("input scale", input_scale, a), ("weight scale", weight_scale, b),
                                ("output scale", output_scale, c), ("ratio of scales", out, out)):
-        wrong = ~(np.isfinite(scale) & (scale > 0))
-        if np.any(wrong):
-            got = np.broadcast_to(np.asarray(given), wrong.shape)[wrong].flat[0]
-            where = f" in channel {int(np.flatnonzero(wrong)[0])}" if wrong.ndim and wrong.size > 1 else ""
-            raise ValueError(f"{name}: got {got}{where}, allowed is a positive finite float32")
+        positive(name, given, scale)
     return out
+
+
+def positive(name: str, given: Any, single: Any) -> None:
+    """Raise ValueError where a scale, as float32, is not positive and finite; ``given`` is what is told."""
+    wrong = ~(np.isfinite(single) & (np.asarray(single) > 0))
+    if np.any(wrong):
+        got = np.broadcast_to(np.asarray(given), wrong.shape)[wrong].flat[0]
+        where = f" in channel {int(np.flatnonzero(wrong)[0])}" if wrong.ndim and wrong.size > 1 else ""
+        raise ValueError(f"{name}: got {got}{where}, allowed is a positive finite float32")
 
 
 @dataclass(frozen=True)
@@ -436,9 +441,9 @@ def rule(name: str | Rule) -> Rule:
             raise LookupError(f"rule: got {name!r} without exact, allowed is a subclass that has it")
         return name
     base, _, order = str(name).rpartition(":")
-    if base in RULES and order in ORDERS:
+    if isinstance(name, str) and base in RULES and order in ORDERS:
         return replace(RULES[base], name=name, order=order)
-    if name not in RULES:
+    if not isinstance(name, str) or name not in RULES:
         raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join(RULES)}")
     return RULES[name]
 
@@ -470,7 +475,7 @@ def within(accumulators: np.ndarray, by: Rule, channel: int = 0) -> np.ndarray:
     if not np.any(wrong):
         return accumulators
     if by.wraps:
-        return accumulators.astype(np.int32).astype(np.int64)
+        return (accumulators - low) % (high - low + 1) + low
     at = np.argwhere(wrong)[0]
     channel += int(at[-1]) if len(at) else 0
     raise ValueError(f"accumulator: got {accumulators[tuple(at)]} in channel {channel}, allowed with {by.name} "

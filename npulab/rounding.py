@@ -71,7 +71,7 @@ class Identification:
     rules without a mismatch, ``groups`` those of them that are one function or that these accumulators cannot
     separate.  Where nothing fits, ``closest`` are the rules with the fewest mismatches, and ``by_channel`` (first,
     end, rules) says which fit ranges of channels, if every channel has one.  ``engines`` are those of
-    ``emulate.ENGINES`` that compute the layer without a mismatch; none where no layer was given.
+    ``npulab.ENGINES`` that compute the layer without a mismatch; none where no layer was given.
     """
 
     table: pd.DataFrame
@@ -221,7 +221,7 @@ def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConn
     of the same shape are int8, uint8 or int16; or float32, with sums without the bias and ``input_q.scale`` that
     of the row.  Scales, zero point and activation are the layer's, or those given by keyword.  ``rules`` are
     names or rules; left out, all that have this type of output, each in its usual order of scales.  With a layer
-    they may be engines of ``emulate.ENGINES`` too, whose rule depends on it.
+    they may be engines of ``npulab.ENGINES`` too, whose rule depends on it.
     Raises ValueError or TypeError naming what does not go together; LookupError for an unknown rule.
     """
     recorded = _recorded(accumulators, outputs, layer, input_q, weight_q, output_q, activation)
@@ -299,8 +299,7 @@ def _recorded(accumulators: Any, outputs: Any, layer: Any, input_q: QuantParams 
     if bias.size not in (1, channels):
         raise ValueError(f"layer: got {bias.size} channels, allowed is {channels}, those of the outputs")
     if real:
-        low, high = REAL[activation]
-        limits: tuple[float, float] = -np.inf if low is None else low, np.inf if high is None else high
+        limits: tuple[float, float] = REAL[activation]
     else:
         limits = clamp_range(like, outputs.dtype)
     return _Recorded(accumulators.astype(np.int64).reshape(-1, channels), outputs.reshape(-1, channels), (a, b, c),

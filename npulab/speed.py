@@ -1,6 +1,6 @@
 """How fast, measured side by side: every ratio is of times from one run, one thread, on this machine.
 
-    python -m npulab.speed emulate      # one setting, JSON; npulab bench runs it once for each
+    python -m npulab.speed emulate 12   # one setting, 12 turns, JSON; npulab bench runs it once for each
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BENCHES = ("emulate",)
 # output channels and stride of the thirteen pairs of depthwise and pointwise layers
 PAIRS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
-ENGINES = {"tflite reference": "BUILTIN_REF", "tflite builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "xnnpack": "AUTO"}
+KERNELS = {"tflite reference": "BUILTIN_REF", "tflite builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "xnnpack": "AUTO"}
 # OpenBLAS' name for its AVX-512 kernels, which it does not choose on every CPU that has them
 WIDE_KERNELS = "SkylakeX"
 ROUNDS, CALLS = 12, 3
@@ -52,11 +52,11 @@ def bench(what: str = "emulate", rounds: int = ROUNDS) -> pd.DataFrame:
         found = _child(what, rounds, environment)
         total = {name: sum(one[name] for one in found["layers"]) for name in found["layers"][0] if name != "layer"}
         for name, ms in total.items():
-            if name in ENGINES:
+            if name in KERNELS:
                 continue
-            ratios = {f"of {engine}": ms / total[engine] for engine in ENGINES if engine in total}
+            ratios = {f"of {engine}": ms / total[engine] for engine in KERNELS if engine in total}
             rows.append({"setting": setting, "rule": name, "ms": ms, **ratios, "wrong": found["wrong"].get(name)})
-        rows += [{"setting": setting, "rule": name, "ms": total[name]} for name in ENGINES if name in total]
+        rows += [{"setting": setting, "rule": name, "ms": total[name]} for name in KERNELS if name in total]
         limits[setting], layers[setting] = found["limits"], pd.DataFrame(found["layers"]).set_index("layer")
     frame = pd.DataFrame(rows)
     frame.attrs.update(limits=limits, layers=pd.concat(layers, axis=1))
@@ -116,7 +116,7 @@ def measure(rounds: int = ROUNDS, names: Sequence[str] = ()) -> dict[str, Any]:
     for name in names or every:
         layer, x = every[name]
         runs, answers = dict[str, Callable[[], Any]](), dict[str, np.ndarray]()
-        for engine in ENGINES if importlib.util.find_spec("ai_edge_litert") else ():
+        for engine in KERNELS if importlib.util.find_spec("ai_edge_litert") else ():
             runs[engine], answers[engine] = _litert(single_op_model(layer), x, engine)
         for fast in (False, True) if importlib.util.find_spec("numba") else (False,):
             for rule, engine in (("gemmlowp", ""), ("tflite-reference", "tflite reference"), ("xnnpack", "xnnpack")):
@@ -164,7 +164,7 @@ def _litert(model: bytes, x: np.ndarray, engine: str) -> tuple[Callable[[], Any]
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     run = Interpreter(model_content=model, num_threads=1,
-                      experimental_op_resolver_type=getattr(OpResolverType, ENGINES[engine]))
+                      experimental_op_resolver_type=getattr(OpResolverType, KERNELS[engine]))
     run.allocate_tensors()
     run.set_tensor(run.get_input_details()[0]["index"], x.reshape(run.get_input_details()[0]["shape"]))
     run.invoke()
@@ -182,4 +182,4 @@ def _child(what: str, rounds: int, environment: dict[str, str]) -> Any:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[2]))))
+    print(json.dumps(measure(int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import npulab
 from npulab.emulate import accumulate, accumulate_reference, clamp_range, emulate_reference, outputs, prepare
 from npulab.layers import Add, FullyConnected, Network, Pool2D
-from npulab.quant import RULES, QuantParams
+from npulab.quant import RULES, DoubleRounding, QuantParams
 from npulab.speed import mobilenet
 
 
@@ -237,6 +238,51 @@ def test_borders_of_any_zero_point(zero_point: int, depthwise: bool) -> None:
         assert np.array_equal(prepare(layer)(x), want)
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_prepared_is_called_by_two_threads(fast: bool) -> None:
+    layer, x = mobilenet()["pw6"]
+    ready, want = prepare(layer, "gemmlowp", fast=fast), npulab.emulate(layer, x, "gemmlowp")
+    with ThreadPoolExecutor(4) as pool:
+        assert all(np.array_equal(got, want) for got in pool.map(ready, [x] * 40))
+
+
+class Down(DoubleRounding):
+    """A rule that is another than its parent."""
+
+    def exact(self, accumulators: np.ndarray, multiplier: object, right_shift: object, zero_point: int = 0) -> np.ndarray:
+        return super().exact(accumulators, multiplier, right_shift, zero_point) - 1
+
+    def stray(self, right_shift: np.ndarray) -> float:
+        return 1.0
+
+
+def test_rule_of_ones_own() -> None:
+    layer, x = mobilenet()["dw13"]
+    want = emulate_reference(layer, x, Down("down"))
+    assert np.array_equal(npulab.emulate(layer, x, Down("down")), want)
+    assert np.array_equal(prepare(layer, Down("down"))(x), want)
+    assert not np.array_equal(npulab.emulate(layer, x, "gemmlowp"), want)
+    narrow = replace(RULES["gemmlowp"], register=12)
+    for run in (lambda: npulab.emulate(layer, x, narrow), lambda: prepare(layer, narrow)(x)):
+        with pytest.raises(ValueError, match="allowed with gemmlowp is -2048 to 2047"):
+            run()
+
+
+def test_average_of_many() -> None:
+    pool = Pool2D("average", (300, 300), (300, 300, 1), dtype="int16")
+    assert npulab.emulate(pool, np.full((300, 300, 1), 32767, np.int16)).item() == 32767
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu6", "relu_n1_to_1"])
+@pytest.mark.parametrize(("dtype", "q"), [(np.int8, QuantParams(1.0, 255)), (np.uint8, QuantParams(1.0, -128)), (np.int8, QuantParams(1e-40, 3))])
+def test_clamp_range_stays_in_the_type(activation: str, dtype: type, q: QuantParams) -> None:
+    info = np.iinfo(dtype)
+    for rule in ("tflite-reference", "xnnpack"):
+        low, high = clamp_range(Pool2D("max", (2, 2), (4, 4, 1), activation=activation, input_q=q), dtype, rule)
+        assert info.min <= low <= info.max
+        assert info.min <= high <= info.max
+
+
 def test_same_padding_puts_the_odd_row_behind() -> None:
     layer = npulab.Conv2D(np.zeros((1, 3, 3, 1), np.uint8), [0], (8, 9, 1), stride=(2, 2), padding="same")
     assert layer.pads == ((0, 1), (1, 1))
@@ -321,6 +367,10 @@ def test_other_input_that_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("layer", "rule", "words"), [
+    (Add((2,), input_q=QuantParams(1e-50)), "xnnpack", "^input scale: got 1e-50, allowed is a positive finite float32$"),
+    (Add((2,), other_q=QuantParams(1e300)), "gemmlowp", r"^other scale: got 1e\+300, allowed"),
+    (Pool2D("max", (1, 1), (1, 1, 1), activation="relu6", input_q=QuantParams(1e-50)), "gemmlowp", "^output scale: got 1e-50"),
+    (Pool2D("max", (1, 1), (1, 1, 1)), "made up", "got 'made up', allowed is one of tflite-reference"),
     (Add((2,)), "nvdla", "allowed with .* is one of tflite-reference, tflite-builtin"),
     (FullyConnected(np.zeros((2, 3), np.int8), np.zeros(2), dtype="float32"), "gemmlowp", "of float32 is one of hybrid-float32"),
     (FullyConnected(np.zeros((2, 3), np.float16), np.zeros(2)), "tflite-builtin", "of float16 is one of tflite-reference"),

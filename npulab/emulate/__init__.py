@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from npulab.emulate import definition, quantized, real
 from npulab.emulate.addition import Addition
 from npulab.emulate.engines import NAMES as ENGINES
-from npulab.emulate.engines import clamp_range
+from npulab.emulate.engines import clamp_range, parts
 from npulab.emulate.pooling import pool
 from npulab.emulate.quantized import Quantized
 from npulab.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D
@@ -64,18 +63,23 @@ def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | No
     compiled on first use, once for a machine.  The numbers are the same.
     """
     _refuse(layer)
-    installed = importlib.util.find_spec("numba") is not None
-    if fast and not installed:
-        raise ModuleNotFoundError("numba is not installed; pip install 'npulab[fast]'")
-    return Prepared(layer, rule, keep=True, fast=installed if fast is None else fast)
+    if fast is not False:
+        try:
+            from npulab.emulate import jit  # noqa: F401
+        except (ImportError, OSError) as error:  # missing, or not of a version that goes with numpy's
+            if fast:
+                raise ModuleNotFoundError(f"numba cannot be loaded ({error}); pip install 'npulab[fast]'") from None
+            fast = False
+    return Prepared(layer, rule, keep=True, fast=fast is not False)
 
 
 class Prepared:
-    """A layer and a rule, to be called with inputs; not by two threads at once."""
+    """A layer and a rule, to be called with inputs."""
 
     def __init__(self, layer: Layer, rule: str | Rule, keep: bool, fast: bool = False) -> None:
+        parts(rule, "conv", "int8", "tensor", 1)  # an unknown name is refused before anything is made
         self.layer, self.rule, self.keep, self.fast = layer, rule, keep, fast
-        self._scratch = Scratch()
+        self._idle: list[Scratch] = []  # one for each thread that calls at the same time
         self._made: dict[np.dtype, Any] = {}
 
     def __call__(self, x: Any) -> np.ndarray:
@@ -95,7 +99,12 @@ class Prepared:
             return pool(layer, images, self.rule).reshape(shape)
         out = np.empty(shape, x.dtype)
         ready = self._ready(x.dtype, lambda dtype: Quantized(layer, dtype, self.rule, self.keep, self.fast))
-        ready.run(images, out.reshape(_as_images(layer, shape)), self._scratch)
+        try:
+            scratch = self._idle.pop()
+        except IndexError:
+            scratch = Scratch()
+        ready.run(images, out.reshape(_as_images(layer, shape)), scratch)
+        self._idle.append(scratch)
         return out
 
     def _ready(self, dtype: np.dtype, make: Callable[[np.dtype], Any]) -> Any:

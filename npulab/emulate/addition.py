@@ -8,7 +8,7 @@ import numpy as np
 
 from npulab.emulate.engines import clamp_range, delegated
 from npulab.layers import Add
-from npulab.quant import RULES, DoubleRounding, QuantParams, Requantizer, Rule, Scratch, SingleRounding
+from npulab.quant import RULES, DoubleRounding, QuantParams, Requantizer, Rule, Scratch, SingleRounding, positive
 
 BLOCK = 65_536  # elements at a time
 LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # bits that codes are moved up before they are scaled
@@ -27,15 +27,19 @@ BODIES = {("tflite-builtin", "int8"): Body(SingleRounding("body"), 16, 16),
           ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
           ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32)}
 BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}  # where nothing is delegated
-ENGINES = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
+RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
 
 
 class Addition:
     """An ``Add`` of whole numbers, made ready."""
 
     def __init__(self, layer: Add, dtype: np.dtype, rule: str | Rule) -> None:
-        if not isinstance(rule, str) or rule not in ENGINES:
-            raise LookupError(f"rule: got {rule!r}, allowed with {layer} is one of {', '.join(ENGINES)}")
+        if not isinstance(rule, str) or rule not in RULED:
+            raise LookupError(f"rule: got {rule!r}, allowed with {layer} is one of {', '.join(RULED)}")
+        for name in ("input", "other", "output"):
+            scale = np.asarray(getattr(layer, f"{name}_q").scale)
+            with np.errstate(over="ignore", under="ignore"):
+                positive(f"{name} scale", scale, scale.astype(np.float32))
         self.layer, self.dtype = layer, dtype
         self.fixed = fixed_point(layer) if rule == "xnnpack" and delegated(layer, dtype) else None
         self.low, self.high = clamp_range(layer, dtype, rule)

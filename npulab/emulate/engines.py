@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.layers import Add, Layer, Pool2D
-from npulab.quant import RULES, Rule, half_away, rule
+from npulab.quant import RULES, Rule, half_away, positive, rule
 
 
 class Row(NamedTuple):
@@ -28,7 +28,7 @@ class Row(NamedTuple):
 
 # Measured: ai-edge-litert 2.3.0 (reference, builtin and XNNPACK kernels on x86), tflite-micro 0.dev20261023,
 # onnxruntime 1.31.1, torch 2.13.0; the first row that fits holds.  The letter is the order of scales.
-ENGINES = (
+TABLE = (
     Row("tflite-reference", "fully_connected", "", "", "float64-half-away:D"),
     Row("tflite-reference", "", "int16", "", "int16x8:D"),
     Row("tflite-reference", "", "int8", "", "gemmlowp:D"),
@@ -51,7 +51,7 @@ ENGINES = (
     Row("torch-fbgemm", "", "", "", "float32-even:S"),
     Row("torch-onednn", "", "", "", "float32-zero-point-first:S"),
 )
-NAMES = tuple(dict.fromkeys(row.engine for row in ENGINES))
+NAMES = tuple(dict.fromkeys(row.engine for row in TABLE))
 Parts = tuple[tuple[Rule, int, int], ...]
 
 
@@ -69,7 +69,7 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
         if not known:
             raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join((*NAMES, *RULES))}")
         return ((rule(name), 0, channels),)
-    for row in ENGINES:
+    for row in TABLE:
         if row.engine == name and row.op in ("", op) and row.type in ("", dtype) and row.scales in ("", scales):
             body = channels // row.vector * row.vector if row.tail else channels
             both = [rule(one) for one in (row.rule, row.tail or row.rule)]
@@ -81,8 +81,8 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
 
 
 # lowest and highest real number by activation
-REAL: dict[str | None, tuple[float | None, float | None]] = {
-    None: (None, None), "relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+REAL: dict[str | None, tuple[float, float]] = {
+    None: (-np.inf, np.inf), "relu": (0.0, np.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 
 
 def delegated(layer: Layer, dtype: Any) -> bool:
@@ -102,21 +102,32 @@ def delegated(layer: Layer, dtype: Any) -> bool:
 
 
 def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[int, int]:
-    """Lowest and highest output code: the type's range, narrowed by the activation.
+    """Lowest and highest output code: the type's range, narrowed by the activation."""
+    info = np.iinfo(dtype)
+    low, high = activation_codes(layer, dtype, rule)
+    return int(np.clip(low, info.min, info.max)), int(np.clip(high, info.min, info.max))
+
+
+def activation_codes(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[float, float]:
+    """Codes of the activation's bounds, whatever the type holds; infinite where there is none.
 
     A bound is ``zero_point + round(real / scale)``, ties away from zero; XNNPACK adds the zero point in
     float32 and rounds ties to even.
     """
-    info = np.iinfo(dtype)
     assert layer.output_q is not None
-    scale, zero = np.asarray(layer.output_q.scale, np.float32), layer.output_q.zero_point
+    zero = layer.output_q.zero_point
+    with np.errstate(over="ignore", under="ignore"):
+        scale = np.asarray(layer.output_q.scale).astype(np.float32)
+    if layer.activation is not None:
+        positive("output scale", layer.output_q.scale, scale)
     first = rule == "xnnpack" and delegated(layer, dtype)
 
-    def code(real: float) -> int:
-        if first:
-            return int(np.rint(np.float32(real) / scale + np.float32(zero)))
-        return zero + int(half_away(np.float32(real) / scale))
+    def code(real: float) -> float:
+        if np.isinf(real):
+            return real
+        with np.errstate(over="ignore"):
+            steps = np.clip(np.float32(real) / scale, -2.0 ** 40, 2.0 ** 40)
+        return float(np.rint(steps + np.float32(zero)) if first else zero + half_away(steps))
 
     low, high = REAL[layer.activation]
-    return (int(info.min) if low is None else max(int(info.min), code(low)),
-            int(info.max) if high is None else min(int(info.max), code(high)))
+    return code(low), code(high)

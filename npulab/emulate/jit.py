@@ -10,16 +10,18 @@ from typing import Any
 import numba
 import numpy as np
 
-from npulab.quant import HALVES, DoubleRounding, Float, Mantissa, Requantizer, Short, SingleRounding
+from npulab.quant import HALVES, MAGIC, ROUNDINGS, DoubleRounding, Float, Mantissa, Requantizer, Short, SingleRounding
 
-MODES = {"floor": 0, "toward-zero": 1, "half-up": 2, "half-even": 3, "half-away": 4}
+MODES = {name: number for number, name in enumerate(ROUNDINGS)}
 FURTHER = {"nearest": (0.0, 0.0), "floor": (0.5, 0.0), "toward-zero": (0.0, 0.5)}
-MAGIC = np.float32(1.5 * 2 ** 23)
 
 
 def compiled(loop: Any) -> Any:
-    """The loop as machine code, kept on disk."""
-    return numba.njit(cache=True, nogil=True)(loop)
+    """The loop as machine code, kept on disk where there is a place for it."""
+    try:
+        return numba.njit(cache=True, nogil=True)(loop)
+    except RuntimeError:
+        return numba.njit(nogil=True)(loop)
 
 
 class Rows:
@@ -37,11 +39,14 @@ class Rows:
             assert isinstance(by, Float)
             self.first = by.zero_point_first
         elif not others and right.size and right.min() >= 0 and (right + by.fraction_bits).max() <= 62:
-            if isinstance(by, DoubleRounding):
+            # a subclass with an exact of its own is another rule
+            exact = type(by).exact
+            if isinstance(by, DoubleRounding) and exact is DoubleRounding.exact:
                 self.steps = none + 31, right, MODES["half-up"], MODES[by.ties]
-            elif isinstance(by, SingleRounding | Mantissa | Short):
-                ties = "half-up" if isinstance(by, Short) else by.ties
-                self.steps = right + by.fraction_bits, none, MODES[ties], 0
+            elif isinstance(by, SingleRounding | Mantissa) and exact in (SingleRounding.exact, Mantissa.exact):
+                self.steps = right + by.fraction_bits, none, MODES[by.ties], 0
+            elif exact is Short.exact:
+                self.steps = right + by.fraction_bits, none, MODES["half-up"], 0
         self.usable = ready.plain or self.steps is not None
         self.ready, self.bias = ready, bias
         self.limit = np.ascontiguousarray(np.broadcast_to(ready.limit, ready.factor.shape))

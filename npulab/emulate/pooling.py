@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
@@ -18,7 +19,9 @@ TAKE = {"max": np.maximum, "min": np.minimum, "average": np.add}
 def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
     """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages have ties away from code 0."""
     low, high = clamp_range(layer, images.dtype, rule)
-    taken = np.stack([_taken(layer, image, np.int32 if layer.kind == "average" else images.dtype) for image in images])
+    # sums of codes of as many bits as a window can hold
+    wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2 ** 30 else np.int32
+    taken = np.stack([_taken(layer, image, wide if layer.kind == "average" else images.dtype) for image in images])
     if layer.kind == "average":
         count = counts(layer)
         taken = np.sign(taken) * ((np.abs(taken) + count // 2) // count)
@@ -34,13 +37,13 @@ def real_pool(layer: Pool2D, images: np.ndarray, low: float, high: float) -> np.
 
 
 def counts(layer: Pool2D) -> np.ndarray:
-    """How many elements of the input each window holds, ``(H, W, 1)`` int32."""
+    """How many elements of the input each window holds, ``(H, W, 1)``."""
     axes = []
     for size, kernel, step, (before, _), out in zip(layer.input_shape, layer.kernel, layer.stride, layer.pads,
                                                     layer.output_shape, strict=False):
         start = np.arange(out) * step - before
         axes.append(np.minimum(start + kernel, size) - np.maximum(start, 0))
-    return (axes[0][:, None, None] * axes[1][None, :, None]).astype(np.int32)
+    return (axes[0][:, None, None] * axes[1][None, :, None]).astype(np.int64)
 
 
 def _taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:

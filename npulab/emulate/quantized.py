@@ -111,7 +111,8 @@ class Quantized:
             from npulab.emulate import jit
 
             rows = jit.Rows(self._requantizer(group, run), ready.bias_row)
-            usable = rows.usable and (ready.products or (ready.single and ready.values.dtype == np.float32))
+            single = ready.products is not None or (ready.single and ready.values.dtype == np.float32)
+            usable = rows.usable and single and ready.most <= self.register.accumulators[1]
             self._compiled[group, run] = rows if usable else None
         return self._compiled[group, run]
 

@@ -20,7 +20,7 @@ from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channe
 from npulab.quant import QuantParams, Rule, half_away
 
 F = np.float32
-BLOCK = 8  # values that the vector body of a quantizing loop takes at a time
+VECTOR = 8  # values that the vector body of a quantizing loop takes at a time
 ELEMENTS = 65_536  # of windows laid out at a time
 HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")
 SEQUENTIAL = ("tflite-reference", "tflite-micro")
@@ -120,7 +120,7 @@ def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _rounded(values: np.ndarray) -> np.ndarray:
     """Float32 values ``(rows, n)`` rounded half away: whole vectors add a half in float32, the rest is exact."""
-    body = values.shape[1] // BLOCK * BLOCK
+    body = values.shape[1] // VECTOR * VECTOR
     out = half_away(values)
     out[:, :body] = np.trunc(values[:, :body] + np.copysign(F(0.5), values[:, :body]))
     return out
@@ -153,7 +153,7 @@ def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
     allowed = (*SEQUENTIAL, "fp16", *plain)
     if not isinstance(rule, str) or rule not in allowed:
         raise LookupError(f"rule: got {rule!r}, allowed with {layer} of float16 is one of {', '.join(allowed)}")
-    low, high = _range(layer)
+    low, high = REAL[layer.activation]
     with np.errstate(over="ignore"):  # what is too large for float16 is infinite
         if isinstance(layer, Add):
             out = (given[0].astype(F) + given[1].astype(F)).clip(low, high)
@@ -196,11 +196,6 @@ def _products(columns: np.ndarray, weights: np.ndarray, exact: bool) -> np.ndarr
     return total
 
 
-def _range(layer: Any) -> tuple[float, float]:
-    low, high = REAL[layer.activation]
-    return -np.inf if low is None else low, np.inf if high is None else high
-
-
 def _clamped(layer: Any, out: np.ndarray) -> np.ndarray:
-    low, high = _range(layer)
+    low, high = REAL[layer.activation]
     return out.clip(F(low), F(high)) + F(0 if low == 0 else -0.0)  # a lower bound of 0 makes -0 one of +0
