@@ -31,7 +31,7 @@ class Conv2D:
     """A quantized 2-D convolution.
 
     ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8, int8 or float16.
-    ``bias`` is ``(O,)`` whole numbers in units of input scale * weight scale, within int32 (2**53 where
+    ``bias`` is ``(O,)`` whole numbers in units of input scale * weight scale, within int32 (2**52 where
     the input is int16); real numbers where the input is.  ``input_shape`` is (H, W, C),
     ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom), (left, right)).
     ``dtype`` is the type of input and output: that of the weights where it is not said, "int16" (int16
@@ -360,8 +360,8 @@ def _bias(bias: Any, outputs: int, dtype: str) -> np.ndarray:
                 or not np.all(np.abs(bias) <= float(np.finfo(dtype).max)):
             raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) finite {dtype}")
         return bias.astype(dtype)
-    # sums of 64 bits are asked of float64, which is exact as far as this
-    kind, most, words = (np.int64, 2 ** 53, "2**53") if dtype == "int16" else (np.int32, 2 ** 31, "int32")
+    # float64 keeps a sum with this bias exact
+    kind, most, words = (np.int64, 2 ** 52, "2**52") if dtype == "int16" else (np.int32, 2 ** 31, "int32")
     if bias.shape != (outputs,) or bias.dtype.kind not in "iu" or np.any((bias < -most) | (bias > most - 1)):
         raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) within {words}")
     return bias.astype(kind)
@@ -381,7 +381,8 @@ def _quantization(layer: Any, dtype: str, outputs: int) -> None:
     for name in ("input_q", "other_q", "weight_q", "output_q"):
         holds = HOLDS.get(dtype, (0, 0))
         if name == "weight_q" and hasattr(layer, "weights"):
-            holds = {"int8": (-128, 127), "uint8": (0, 255)}.get(layer.weights.dtype.name, (0, 0))
+            codes = layer.weights.dtype
+            holds = (np.iinfo(codes).min, np.iinfo(codes).max) if codes.kind in "iu" else (0, 0)
         zero = getattr(layer, name, UNIT).zero_point
         if not holds[0] <= zero <= holds[1]:
             raise ValueError(f"{name}: got zero point {zero}, allowed is {holds[0]} to {holds[1]}")

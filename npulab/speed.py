@@ -11,14 +11,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.emulate import emulate, prepare
+from npulab.emulate import compiles, emulate, prepare
 from npulab.layers import Conv2D, FullyConnected
 from npulab.models import single_op_model
 from npulab.quant import QuantParams
@@ -106,24 +106,21 @@ def mobilenet(seed: int = 0) -> dict[str, tuple[Conv2D | FullyConnected, np.ndar
     return out
 
 
-def measure(rounds: int = ROUNDS, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Times in this process: ``layers`` (ms each, the least of all calls), ``wrong`` (mismatches), ``limits``.
-
-    ``names`` are the layers, by default all.
-    """
+def measure(rounds: int = ROUNDS) -> dict[str, Any]:
+    """Times in this process: ``layers`` (ms each, the least of all calls), ``wrong`` (mismatches), ``limits``."""
     layers, wrong = [], dict[str, int]()
-    every = mobilenet()
-    for name in names or every:
-        layer, x = every[name]
+    kinds = (False, True) if compiles() else (False,)
+    for name, (layer, x) in mobilenet().items():
         runs, answers = dict[str, Callable[[], Any]](), dict[str, np.ndarray]()
         for engine in KERNELS if importlib.util.find_spec("ai_edge_litert") else ():
             runs[engine], answers[engine] = _litert(single_op_model(layer), x, engine)
-        for fast in (False, True) if importlib.util.find_spec("numba") else (False,):
+        for fast in kinds:
             for rule, engine in (("gemmlowp", ""), ("tflite-reference", "tflite reference"), ("xnnpack", "xnnpack")):
                 label = f"{'numba' if fast else 'numpy'} {rule}"
                 ready = prepare(layer, rule, fast=fast)
-                want = answers.get(engine, emulate(layer, x, rule))
-                wrong[label] = wrong.get(label, 0) + int(np.count_nonzero(ready(x).reshape(want.shape) != want))
+                if engine in answers or not engine:  # without the engine there is nothing to differ from
+                    want = answers[engine] if engine else emulate(layer, x, rule)
+                    wrong[label] = wrong.get(label, 0) + int(np.count_nonzero(ready(x).reshape(want.shape) != want))
                 runs[label] = _calling(ready, x)
         layers.append({"layer": name, **_least(runs, rounds)})
     return {"layers": layers, "wrong": wrong, "limits": limits()}

@@ -17,8 +17,8 @@ from npulab.emulate.quantized import Quantized
 from npulab.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D
 from npulab.quant import QUANTIZED, Rule, Scratch
 
-__all__ = ["ENGINES", "Prepared", "accumulate", "accumulate_reference", "clamp_range", "emulate", "emulate_reference",
-           "outputs", "prepare"]
+__all__ = ["ENGINES", "Prepared", "accumulate", "accumulate_reference", "clamp_range", "compiles", "emulate",
+           "emulate_reference", "outputs", "prepare"]
 
 accumulate_reference = definition.accumulate
 emulate_reference = definition.emulate
@@ -63,14 +63,19 @@ def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | No
     compiled on first use, once for a machine.  The numbers are the same.
     """
     _refuse(layer)
-    if fast is not False:
-        try:
-            from npulab.emulate import jit  # noqa: F401
-        except (ImportError, OSError) as error:  # missing, or not of a version that goes with numpy's
-            if fast:
-                raise ModuleNotFoundError(f"numba cannot be loaded ({error}); pip install 'npulab[fast]'") from None
-            fast = False
-    return Prepared(layer, rule, keep=True, fast=fast is not False)
+    if fast and not compiles():
+        raise ModuleNotFoundError("numba cannot be loaded: prepare with fast needs the extra npulab[fast]")
+    weighted = isinstance(layer, Conv2D | FullyConnected)  # the others have no loop to compile
+    return Prepared(layer, rule, keep=True, fast=weighted and (compiles() if fast is None else fast))
+
+
+def compiles() -> bool:
+    """Whether numba is there, and of a version that goes with numpy's."""
+    try:
+        from npulab.emulate import jit  # noqa: F401
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 class Prepared:

@@ -24,7 +24,6 @@ TALL = 6  # rows of a block: 24 registers of sums, 4 of weights, 1 of codes; mor
 WORD, LONG = ir.IntType(32), ir.IntType(64)
 SUMS = ir.VectorType(WORD, WIDE)
 cgutils: Any = untyped
-STORE = "llvm.masked.store.v16f32.p0", "llvm.masked.store.v16i32.p0"
 
 
 def available() -> bool:
@@ -43,15 +42,15 @@ class Products:
         self.first[:self.columns] = np.asarray(bias).astype(np.int64) - 128 * weights.sum(0, dtype=np.int64)
 
     def __call__(self, codes: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Write ``bias + codes @ weights`` to ``out``, int32, or float32 where no sum reaches 2**24.
+        """Write ``bias + codes @ weights`` to ``out``, int32.
 
         ``codes`` are int8 ``(n, depth)``, next to each other along the depth.
         """
         if codes.dtype != np.int8 or codes.shape[1:] != (self.depth,):
             raise ValueError(f"codes: got {codes.dtype} {codes.shape}, allowed is int8 (n, {self.depth})")
-        if out.dtype not in (np.int32, np.float32) or out.shape != (len(codes), self.columns) \
+        if out.dtype != np.int32 or out.shape != (len(codes), self.columns) \
                 or (out.size and out.strides[1] != out.itemsize):
-            raise ValueError(f"out: got {out.dtype} {out.shape}, strides {out.strides}, allowed is int32 or float32 "
+            raise ValueError(f"out: got {out.dtype} {out.shape}, strides {out.strides}, allowed is int32 "
                              f"{(len(codes), self.columns)}, a row's values side by side")
         if self.depth < DEEP:
             codes = np.pad(codes, ((0, 0), (0, DEEP - self.depth)))
@@ -108,7 +107,6 @@ def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
 def _sums(typing, tall, wide, row, panel, codes, packed, first, out):  # type: ignore[no-untyped-def]
     """Sums of ``tall`` rows and ``wide`` panels, over the whole depth."""
     rows, panels = range(tall.literal_value), range(wide.literal_value)
-    lanes = SUMS if out.dtype == numba.types.int32 else ir.VectorType(ir.FloatType(), WIDE)
 
     def build(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         def whole(number: int) -> ir.Constant:
@@ -161,13 +159,13 @@ def _sums(typing, tall, wide, row, panel, codes, packed, first, out):  # type: i
 
         builder.position_at_end(done)
         mask = ir.VectorType(ir.IntType(1), WIDE)
-        store = function(STORE[lanes is SUMS], ir.VoidType(), lanes, lanes.as_pointer(), WORD, mask)
+        store = function("llvm.masked.store.v16i32.p0", ir.VoidType(), SUMS, SUMS.as_pointer(), WORD, mask)
         for j, place in enumerate(places):
             left = everywhere(builder.trunc(builder.sub(columns, builder.udiv(place, whole(4))), WORD))
             there = builder.icmp_signed("<", ir.Constant(SUMS, list(range(WIDE))), left)
             for end, line in zip(ends, made, strict=True):
-                value = line[j] if lanes is SUMS else builder.sitofp(line[j], lanes)
-                builder.call(store, [value, at(y.data, builder.add(end, place), lanes), ir.Constant(WORD, 4), there])
+                here = at(y.data, builder.add(end, place), SUMS)
+                builder.call(store, [line[j], here, ir.Constant(WORD, 4), there])
         return context.get_dummy_value()
 
     return numba.types.void(tall, wide, row, panel, codes, packed, first, out), build

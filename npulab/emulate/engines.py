@@ -14,7 +14,8 @@ from npulab.quant import RULES, Rule, half_away, positive, rule
 class Row(NamedTuple):
     """``engine`` computes ``op`` of input ``type`` by ``rule``; blank fits every one.
 
-    ``tail``: the channels past the last whole ``vector`` of them follow another rule.
+    ``tail``: the channels past the last whole ``vector`` of them follow another rule, which forms the same
+    multiplier.
     """
 
     engine: str

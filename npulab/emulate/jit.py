@@ -1,6 +1,7 @@
 """Loops compiled by numba (the extra ``npulab[fast]``): what numpy takes many passes for, in one.
 
-They give the numbers that ``quant.Requantizer`` and ``sums.Depthwise`` give, and are tested to.
+They give the numbers that ``quant.Requantizer`` and ``sums.Depthwise`` give, and are tested to.  What numba
+keeps on disk holds the constants of ``quant`` and is only made anew when this file changes.
 """
 
 from __future__ import annotations

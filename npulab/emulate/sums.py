@@ -2,8 +2,9 @@
 
 Input codes of 8 bits times weights are whole numbers, and so is every partial sum in any order: while
 none can reach 2**24, float32 holds each exactly, with or without fused multiply-add.  The bound is taken
-from the weights at hand, ``128 * sum |w| + |bias|`` per channel, which is far looser than the worst
-case.  Past it the sum is split into shares that pass, joined in float64; int16 codes go in float64.
+from the weights at hand, the largest code times ``sum |w|`` per channel, which is far looser than the
+worst case.  Past it a matrix product is split into shares that pass, joined in float64; a depthwise sum
+is float64 as a whole, and so is a matrix product of int16 codes.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class Codes:
 class Weights:
     """Weights of some channels made ready.
 
-    ``values`` are float, ``(depth, channels)`` or per tap ``(kernel_h, kernel_w, ...)``, ``shares`` the
+    ``values`` are float, ``(depth, channels)`` or per tap ``(kernel_h, kernel_w, ...)``; ``shares`` the
     stretches of a sum that stay exact in their type, ``bias`` float64 with the input's zero point folded
     in, ``most`` the largest size that an accumulator can have.
     ``single``: their own type holds every accumulator, bias and all; ``bias_row`` is then the bias in that
     type, repeated along a row.  ``products``, where there is one, gives accumulators of int8 codes in int32,
-    with the bias: ``bias_row`` is 0.
+    with the bias: ``values`` then have no rows and ``bias_row`` is 0.
     """
 
     values: np.ndarray
@@ -79,7 +80,7 @@ class Dense:
     codes as they are, where the processor can and the sums allow it.
     """
 
-    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool = True, fast: bool = False) -> None:
+    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool) -> None:
         self.layer = layer
         self.float = np.dtype(np.float64 if dtype == np.int16 else np.float32)
         self.codes = Codes(dtype, layer.input_q.zero_point)
@@ -209,11 +210,12 @@ class Windows:
 class Depthwise:
     """Depthwise convolution: whole rows times a tap, added up.
 
-    Weights are repeated along a row, and at a stride past 1 the columns are sorted by phase, so that every
-    tap reads one run of memory.  ``fast`` takes numba's loop, which reads the codes as they are.
+    Weights are repeated along a row where there are rows enough, and at a stride past 1 the columns are sorted
+    by phase, so that every tap reads one run of memory.  ``fast`` takes numba's loop, which reads the codes as
+    they are.
     """
 
-    def __init__(self, layer: Conv2D, dtype: np.dtype, fast: bool = False) -> None:
+    def __init__(self, layer: Conv2D, dtype: np.dtype, fast: bool) -> None:
         self.layer = layer
         self.codes = Codes(dtype, layer.input_q.zero_point)
         self.border = Border(layer, self.codes.zero)
