@@ -17,8 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +26,7 @@ import numpy as np
 
 from npulab.bits import RegisterMap
 from npulab.capture import COMMANDS, Capture, CaptureSet, Job
+from npulab.files import write_folders
 from npulab.models import is_model
 from npulab.target import Target
 from npulab.targets import target, targets
@@ -100,28 +99,9 @@ def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:
 
 def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
     """Write captures as case folders, all of them or none."""
-    for folder in captures:
-        if folder.exists():
-            raise FileExistsError(f"{folder}: is there already")
-    done: list[Path] = []
-    with_parts = [(folder, *_parts(capture)) for folder, capture in captures.items()]
-    scratch: list[Path] = []
-    try:
-        for folder, files, description in with_parts:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            scratch.append(Path(tempfile.mkdtemp(prefix=".npulab-", dir=folder.parent)))
-            for name, data in files.items():
-                (scratch[-1] / name).write_bytes(data)
-            (scratch[-1] / DESCRIPTION).write_text(description, encoding="utf-8", newline="\n")
-            scratch[-1].chmod(0o755)
-        for part, (folder, _, _) in zip(scratch, with_parts, strict=True):
-            part.rename(folder)
-            done.append(folder)
-    except BaseException:
-        for folder in [*scratch, *done]:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return done
+    with_parts = {folder: _parts(capture) for folder, capture in captures.items()}
+    return write_folders({folder: {**files, DESCRIPTION: description.encode()}
+                          for folder, (files, description) in with_parts.items()})
 
 
 def _parts(capture: Capture) -> tuple[dict[str, bytes], str]:

@@ -13,7 +13,7 @@ import pytest
 from npulab.targets import targets
 
 PACKAGE = Path(__file__).parents[1] / "npulab"
-ROWS = [{"bits", "layout", "streams", "quant"},
+ROWS = [{"bits", "files", "layout", "streams", "quant"},
         {"capture", "layers", "target"},
         {"emulate"},
         {"targets", "devices", "models", "interop"},

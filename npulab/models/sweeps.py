@@ -6,8 +6,6 @@ import csv
 import hashlib
 import itertools
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.emulate import emulate
+from npulab.files import write_folders
 from npulab.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.models.facts import PADDINGS
 from npulab.models.file import counted
@@ -119,6 +118,7 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
     the board gives goes beside them as ``000-output.bin``, ..., and ``check_sweep(folder)`` compares it.  Raises
     FileExistsError where the folder exists; ValueError as ``sweep``, and where no point of the grid can be.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as board:
     ...     write_sweep(f"{board}/sweep", {"kernel": [1, 3], "stride": [1, 2], "dtype": "uint8"})
     Sweep(4 models, 0 points skipped)
@@ -133,28 +133,21 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
     if not made:
         raise ValueError(f"grid: got {counted(len(made.skipped), 'point')}, none of which can be: "
                          f"{made.skipped[0][1] if made.skipped else 'a name has no values'}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".npulab-", dir=folder.parent))
     digits = max(3, len(str(len(made) - 1)))
-    try:
-        rows = []
-        for number, layer in enumerate(tqdm(made.layers, desc=folder.name, unit="model", disable=None)):
-            inputs = made.inputs(number)
-            expected = emulate(layer, inputs if isinstance(layer, Add) else inputs[0], rule)
-            row: dict[str, Any] = {"rule": rule if isinstance(rule, str) else rule.name}
-            tensors = {**dict(zip(("input", "other"), inputs, strict=False)), "expected": expected}
-            raws = {name: data.astype(data.dtype.newbyteorder("<")).tobytes() for name, data in tensors.items()}
-            for name, raw in {"model": made.models[number], **raws}.items():
-                file = f"{number:0{digits}}.tflite" if name == "model" else f"{number:0{digits}}-{name}.bin"
-                (scratch / file).write_bytes(raw)
-                row |= {name: file, f"{name}_sha256": hashlib.sha256(raw).hexdigest()}
-            rows.append(row | layer.parameters)
-        pd.DataFrame(rows).to_csv(scratch / PARAMETERS, index=False, lineterminator="\n")
-        scratch.chmod(0o755)
-        scratch.rename(folder)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+    rows, files = [], dict[str, bytes]()
+    for number, layer in enumerate(tqdm(made.layers, desc=folder.name, unit="model", disable=None)):
+        inputs = made.inputs(number)
+        expected = emulate(layer, inputs if isinstance(layer, Add) else inputs[0], rule)
+        row: dict[str, Any] = {"rule": rule if isinstance(rule, str) else rule.name}
+        tensors = {**dict(zip(("input", "other"), inputs, strict=False)), "expected": expected}
+        raws = {name: data.astype(data.dtype.newbyteorder("<")).tobytes() for name, data in tensors.items()}
+        for name, raw in {"model": made.models[number], **raws}.items():
+            file = f"{number:0{digits}}.tflite" if name == "model" else f"{number:0{digits}}-{name}.bin"
+            files[file] = raw
+            row |= {name: file, f"{name}_sha256": hashlib.sha256(raw).hexdigest()}
+        rows.append(row | layer.parameters)
+    files[PARAMETERS] = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n").encode()
+    write_folders({folder: files})
     return made
 
 
