@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from npulab.quant import QUANTIZED as QUANTIZED
-from npulab.quant import QuantParams
+from npulab.quant import QUANTIZED, QuantParams
 
 ACTIVATIONS = (None, "relu", "relu6", "relu_n1_to_1")
 POOLS = ("average", "max", "min")
+PADDINGS = ("same", "valid")
 # input and output type by the type of the weights; the first is the usual one
 TYPES = {"int8": ("int8", "uint8", "int16", "float32"), "uint8": ("uint8", "int8"), "float16": ("float16",)}
 UNIT = QuantParams(1.0)
@@ -310,13 +310,25 @@ def pads(padding: Any, input_shape: tuple[int, ...], kernel: Pair, stride: Pair 
     >>> pads("same", (8, 9, 1), (3, 3), (2, 2))
     ((0, 1), (1, 1))
     """
-    if padding not in ("same", "valid"):
+    if padding not in PADDINGS:
         return padding
     out = []
     for size, k, step, spread in zip(input_shape, kernel, stride, dilation, strict=False):
         total = max((-(-size // step) - 1) * step + (k - 1) * spread + 1 - size, 0) if padding == "same" else 0
         out.append((total // 2, total - total // 2))
     return out[0], out[1]
+
+
+def padding_name(layer: Conv2D | Pool2D, prefer: Any = None) -> str | None:
+    """The name that gives the layer's border, also where numbers say the same; None where no name does.
+
+    ``prefer`` is tried first, then the layer's own padding.
+    """
+    for name in (prefer, layer.padding, "valid", "same"):
+        if isinstance(name, str) and name in PADDINGS \
+                and pads(name, layer.input_shape, layer.kernel, layer.stride, layer.dilation) == layer.pads:
+            return name
+    return None
 
 
 def per_channel(scale: float | tuple[float, ...]) -> bool:
@@ -472,7 +484,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _padding(padding: Any) -> Any:
-    if isinstance(padding, str) and padding in ("same", "valid"):
+    if isinstance(padding, str) and padding in PADDINGS:
         return padding
     try:
         (top, bottom), (left, right) = padding

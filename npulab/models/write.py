@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads, per_channel
+from npulab.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D, padding_name, per_channel
 from npulab.models.facts import FUSED, PADDINGS, POOLS, REVISIONS, TYPES
 from npulab.models.file import Graph, Operator, Tensor, pack
 from npulab.quant import QUANTIZED, QuantParams
@@ -170,23 +170,15 @@ def _hybrid(layer: Conv2D | FullyConnected) -> str:
     return "hybrid channels" if per_channel(layer.weight_q.scale) or layer.op == "depthwise" else "hybrid"
 
 
-def _named(layer: Conv2D | Pool2D) -> str | None:
-    """The padding's name, also where numbers say the same; None where no name does."""
-    if layer.padding in PADDINGS:
-        return layer.padding
-    return next((name for name in ("valid", "same") if layer.pads == pads(
-        name, layer.input_shape, layer.kernel, layer.stride, layer.dilation)), None)
-
-
 def _window(layer: Conv2D | Pool2D) -> dict[str, int]:
     """Padding and stride; what has its border around it already is "valid"."""
-    padding = PADDINGS.index(_named(layer) or "valid")
+    padding = PADDINGS.index(padding_name(layer) or "valid")
     return {"padding": padding, "stride_w": layer.stride[1], "stride_h": layer.stride[0]}
 
 
 def _border(draft: _Draft, layer: Conv2D | Pool2D, x: int) -> int:
     """The input with explicit padding around it."""
-    if _named(layer):
+    if padding_name(layer):
         return x
     if layer.op == "average_pool":
         raise ValueError(f'padding: got {layer.padding}, allowed in a .tflite for an average is "same" or "valid": the '

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npulab.capture import Capture
-from npulab.layers import Conv2D, pads
+from npulab.layers import Conv2D, padding_name
 from npulab.quant import QuantParams
 from npulab.target import Item, Lifted, Unanswerable
 from npulab.targets.vivante import coefficients
@@ -222,11 +222,8 @@ def _border(sizes: tuple[int, ...], before: tuple[int, ...], out: tuple[int, ...
 
 def _named_padding(layer: Conv2D, known: Mapping[str, Any]) -> Conv2D:
     """The same layer with its padding by name, where a name gives the same border."""
-    for name in dict.fromkeys((known.get("padding"), "valid", "same")):
-        if name in ("valid", "same") \
-                and pads(name, layer.input_shape, layer.kernel, layer.stride) == layer.pads:
-            return replace(layer, padding=name)
-    return layer
+    name = padding_name(layer, known.get("padding"))
+    return replace(layer, padding=name) if name else layer
 
 
 def _is_pointwise(weights: np.ndarray, zero: int, full: bool, known: Mapping[str, Any]) -> bool:
