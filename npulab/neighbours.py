@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from npulab.emulate import ENGINES, accumulate, clamp_range
-from npulab.emulate.engines import activation_codes, parts
-from npulab.layers import ACTIVATIONS, Conv2D, FullyConnected, Pair, pads, per_channel
+from npulab.emulate.engines import activation_codes, multipliers, parts_of
+from npulab.layers import ACTIVATIONS, Conv2D, FullyConnected, Pair, pads
 from npulab.quant import ORDERS, QUANTIZED, RULES, Rule, within
 
 if TYPE_CHECKING:
@@ -271,12 +271,8 @@ def predict(one: Explanation, sums: Sums, shape: tuple[int, ...] | None = None) 
     total = total if one.sums is None else one.sums(total)
     low, high = clamp_range(layer, dtype, one.rule)
     zero, out = layer.output_q.zero_point, np.empty(total.shape, dtype)
-    scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
-    for by, first, end in parts(one.rule, layer.op, dtype.name, scales, total.shape[-1]):
-        if dtype.name not in by.types:
-            raise ValueError(f"rule: got {by.name}, allowed with it is {', '.join(by.types)}")
-        scale = layer.weight_q.scale[first:end] if isinstance(layer.weight_q.scale, tuple) else layer.weight_q.scale
-        factors = by.multiplier(layer.input_q.scale, scale, layer.output_q.scale)
+    for by, first, end in parts_of(layer, dtype, one.rule):
+        factors = multipliers(layer, by, first, end)
         some = within(total[..., first:end], by, first)
         out[..., first:end] = by.fast(some, *factors, zero, low, high) if one.clamp is None \
             else one.clamp(by.exact(some, *factors, zero), zero, *_bounds(layer, dtype, one.rule), np.iinfo(dtype))
@@ -605,9 +601,8 @@ def _permutation(start: Explanation, predicted: np.ndarray, output: np.ndarray, 
 def _other_bias(start: Explanation, predicted: np.ndarray, output: np.ndarray, sums: Sums) -> list[Change]:
     """Biases that explain every output of their channel: what rounds to an output is an interval of accumulators."""
     layer = start.layer
-    scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
     count = output.shape[-1]
-    toward = parts(start.rule, layer.op, output.dtype.name, scales, count)[0][0].toward
+    toward = parts_of(layer, output.dtype, start.rule)[0][0].toward
     ratio = layer.input_q.scale * np.asarray(layer.weight_q.scale) / layer.output_q.scale  # type: ignore[operator]
     codes, total = output.reshape(-1, count).astype(np.int64), sums.of(layer, start.x).reshape(-1, count)
     low, high = clamp_range(layer, output.dtype, start.rule)

@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.emulate.engines import clamp_range, delegated
+from npulab.emulate.engines import clamp_range, delegated, output_ratios
 from npulab.layers import Add
 from npulab.quant import RULES, DoubleRounding, QuantParams, Requantizer, Rule, Scratch, SingleRounding, positive
 
+GEMMLOWP = RULES["gemmlowp"]
 BLOCK = 65_536  # elements at a time
 LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # bits that codes are moved up before they are scaled
 
@@ -45,8 +46,11 @@ class Addition:
         self.low, self.high = clamp_range(layer, dtype, rule)
         self.body = None if self.fixed else BODIES.get((rule, dtype.name))
         self.first = int(np.iinfo(dtype).min)
-        self.stages = {} if self.fixed else {rule: self._tables(rule) for rule in
-                                             {RULES["gemmlowp"], *([self.body.rule] if self.body else [])}}
+        if self.fixed is None:
+            rules = [GEMMLOWP, *([self.body.rule] if self.body else [])]
+            self.stages = {rule: self._tables(rule) for rule in rules}
+            self.factors = output_multiplier(layer, dtype)
+            self.ready = Requantizer.of(GEMMLOWP, *self.factors, layer.output_q.zero_point, self.low, self.high, 1)
 
     def __call__(self, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         """The sums, in the type of the inputs."""
@@ -70,16 +74,13 @@ class Addition:
                      for q in (self.layer.input_q, self.layer.other_q))
 
     def _scaled(self, a: np.ndarray, b: np.ndarray, body: Body | None) -> np.ndarray:
-        rule = RULES["gemmlowp"]
-        one, other = self.stages[body.rule if body else rule]
+        one, other = self.stages[body.rule if body else GEMMLOWP]
         sums = one[a.astype(np.intp) - self.first] + other[b.astype(np.intp) - self.first]
-        multiplier, right_shift = output_multiplier(self.layer, self.dtype)
-        zero = self.layer.output_q.zero_point
         if body is not None and body.bits == 16:
-            return wrapped16(rule.exact(sums, multiplier, right_shift, zero)).clip(self.low, self.high)
+            codes = GEMMLOWP.exact(sums, *self.factors, self.layer.output_q.zero_point)
+            return wrapped16(codes).clip(self.low, self.high)
         out = np.empty((len(sums), 1), np.int64)
-        ready = Requantizer.of(rule, multiplier, right_shift, zero, self.low, self.high, 1)
-        ready.redo(*ready(sums.astype(np.float64)[:, None], out, Scratch()), out)
+        self.ready.redo(*self.ready(sums.astype(np.float64)[:, None], out, Scratch()), out)
         return out[:, 0]
 
     def _fixed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -115,12 +116,12 @@ def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[np.ndarray, np.ndarr
     if ratio >= 1:
         raise ValueError(f"output_q: got scale {layer.output_q.scale}, allowed with inputs of {layer.input_q.scale} "
                          f"and {layer.other_q.scale} is more than a {2 ** (left - 1)}th of the larger")
-    return RULES["gemmlowp"].of_ratio(np.asarray(ratio))
+    return GEMMLOWP.of_ratio(np.asarray(ratio))
 
 
 def fixed_point(layer: Add) -> tuple[int, int, int]:
     """(multiplier of input, of the other, right shift) as XNNPACK has them."""
-    ratios = [float(np.float32(single(q)) / np.float32(single(layer.output_q))) for q in (layer.input_q, layer.other_q)]
+    ratios = output_ratios(layer)
     shift = 21 - int(np.frexp(max(ratios))[1])
     one, other = (int(np.rint(ratio * 2.0 ** shift)) for ratio in ratios)
     return one, other, shift

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from npulab.emulate.engines import clamp_range, parts
-from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channel
+from npulab.emulate.engines import clamp_range, multipliers, parts_of
+from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.quant import RULES, Rule, within
 
 
@@ -36,11 +36,9 @@ def emulate(layer: Layer, x: Any, rule: str | Rule = "tflite-reference") -> np.n
     if isinstance(layer, Add):
         return add(layer, *x)
     sums, out = accumulate(layer, x), []
-    scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
-    for by, first, end in parts(rule, layer.op, x.dtype.name, scales, sums.shape[-1]):
-        scale = layer.weight_q.scale[first:end] if isinstance(layer.weight_q.scale, tuple) else layer.weight_q.scale
-        multiplier, right_shift = by.multiplier(layer.input_q.scale, scale, layer.output_q.scale)
-        out.append(by.exact(within(sums[..., first:end], by), multiplier, right_shift, layer.output_q.zero_point))
+    for by, first, end in parts_of(layer, x.dtype, rule):
+        factors = multipliers(layer, by, first, end)
+        out.append(by.exact(within(sums[..., first:end], by), *factors, layer.output_q.zero_point))
     return np.clip(np.concatenate(out, -1), *clamp_range(layer, x.dtype, rule)).astype(x.dtype)
 
 

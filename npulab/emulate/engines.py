@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.layers import Add, Layer, Pool2D
+from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channel
 from npulab.quant import RULES, Rule, half_away, positive, rule
 
 
@@ -81,6 +81,27 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
     raise LookupError(f"rule: got {name!r}, which has no {op} of {dtype}")
 
 
+def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) -> Parts:
+    """What a rule's or an engine's name means for a layer and the type of its input.
+
+    Raises LookupError as ``parts``, ValueError for a rule that has no outputs of this type.
+    """
+    scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
+    out = parts(name, layer.op, dtype.name, scales, layer.output_shape[-1])
+    for by, _, _ in out:
+        if dtype.name not in by.types:
+            raise ValueError(f"rule: got {by.name} for {layer} of {dtype}, allowed with it is {', '.join(by.types)}")
+    return out
+
+
+def multipliers(layer: Conv2D | FullyConnected, by: Rule, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """(multiplier, right_shift) that a rule forms for some channels of a layer, each ``(end - first,)``."""
+    scale = layer.weight_q.scale
+    mine = scale[first:end] if isinstance(scale, tuple) else scale
+    multiplier, right_shift = by.multiplier(layer.input_q.scale, mine, layer.output_q.scale)
+    return np.broadcast_to(multiplier, (end - first,)), np.broadcast_to(right_shift, (end - first,))
+
+
 # lowest and highest real number by activation
 REAL: dict[str | None, tuple[float, float]] = {
     None: (-np.inf, np.inf), "relu": (0.0, np.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
@@ -94,12 +115,16 @@ def delegated(layer: Layer, dtype: Any) -> bool:
     if np.dtype(dtype).itemsize > 1:
         return False
     if isinstance(layer, Add):
-        ratios = [np.float32(q.scale) / np.float32(layer.output_q.scale)  # type: ignore[arg-type]
-                  for q in (layer.input_q, layer.other_q)]
-        return all(2.0 ** -10 <= ratio < 2.0 ** 8 for ratio in ratios)
+        return all(2.0 ** -10 <= ratio < 2.0 ** 8 for ratio in output_ratios(layer))
     if isinstance(layer, Pool2D):
         return layer.kind == "min" or (layer.kind == "max" and all(np.less_equal(layer.stride, layer.kernel)))
     return layer.op != "depthwise" or np.dtype(dtype) == np.int8
+
+
+def output_ratios(layer: Add) -> list[float]:
+    """Each input's scale over the output's, a float32."""
+    a, b, c = (np.asarray(q.scale, np.float32) for q in (layer.input_q, layer.other_q, layer.output_q))
+    return [float(a / c), float(b / c)]
 
 
 def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[int, int]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from npulab.emulate.engines import clamp_range, parts
+from npulab.emulate.engines import clamp_range, multipliers, parts_of
 from npulab.emulate.sums import Dense, Depthwise, Weights
-from npulab.layers import Conv2D, FullyConnected, per_channel
+from npulab.layers import Conv2D, FullyConnected
 from npulab.quant import NOTHING, Requantizer, Rule, Scratch, within
 
 BLOCK = 160_000  # elements worked on at a time: fits the second-level cache, and calls are few
@@ -52,15 +52,10 @@ class Quantized:
 
     def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, rule: str | Rule, keep: bool, fast: bool,
                  ) -> None:
-        scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
-        channels = layer.output_shape[-1]
-        self.parts = parts(rule, layer.op, dtype.name, scales, channels)
+        self.parts = parts_of(layer, dtype, rule)
         self.register = self.parts[0][0]
-        if dtype.name not in self.register.types:
-            raise ValueError(f"rule: got {self.register.name} for {layer} of {dtype}, allowed with it is "
-                             f"{', '.join(self.register.types)}")
-        formed = self.register.multiplier(layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale)
-        self.multiplier, self.right_shift = (np.broadcast_to(one, (channels,)) for one in formed)
+        formed = [multipliers(layer, *part) for part in self.parts]
+        self.multiplier, self.right_shift = (np.concatenate(one) for one in zip(*formed, strict=True))
         self.zero_point = layer.output_q.zero_point
         self.low, self.high = clamp_range(layer, dtype, rule)
         self.fast = fast
