@@ -1,0 +1,181 @@
+"""A journal of trials: one JSON line each, written before the next trial begins.
+
+The first line says what the trials are of, so that a journal is never taken up for another job.  A line is
+``{"trial": 0, "subset": [...], "reason": ..., "outcome": ..., "seconds": ..., "time": ...}``, or
+``{"undo": 2}`` where the last two verdicts were taken back: nothing is ever rewritten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+OUTCOMES = ("pass", "fail", "hang")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial: what was changed, why it was tried, its outcome, how long it took.
+
+    ``time`` is when the outcome was known, in UTC; ``more`` is whatever else the asker keeps, as JSON has it.
+
+    >>> Trial(("0/NN/CFG/relu",), "half of the probability", "fail")
+    Trial(fail: 0/NN/CFG/relu; half of the probability)
+    """
+
+    subset: tuple[str, ...]
+    reason: str
+    outcome: str
+    seconds: float = 0.0
+    time: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shown = self.subset if len(self.subset) <= 3 else (*self.subset[:2], f"and {len(self.subset) - 2} more")
+        return f"Trial({self.outcome}: {', '.join(shown) or 'nothing changed'}; {self.reason})"
+
+
+class Journal:
+    """Trials in order, in memory or in a file that is taken up again where it ended.
+
+    ``about`` says what the trials are of, as JSON has it.  A line that a crash cut off is dropped; every other
+    broken line is refused.  Raises ValueError for a file that is no journal, or one of something else.
+
+    >>> journal = Journal(about={"good": "a", "bad": "b"})
+    >>> journal.add(Trial(("relu",), "a first half", "fail"))
+    >>> journal.undo()
+    >>> len(journal)
+    0
+    """
+
+    def __init__(self, path: Path | str | None = None, about: Mapping[str, Any] | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self.about = json.loads(json.dumps(dict(about or {})))
+        self._trials: list[Trial] = []
+        self._lines: list[str] = []
+        if self.path is not None and self.path.exists() and self.path.stat().st_size:
+            self._take_up(self.path, about is not None)
+        else:
+            self._write({"npulab": "journal", "version": VERSION, "about": self.about})
+
+    @classmethod
+    def read(cls, path: Path | str) -> Journal:
+        """A journal as it lies in a file; raises FileNotFoundError where there is none."""
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"{path}: no journal there")
+        return cls(path)
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials that count: those taken back are left out."""
+        return tuple(self._trials)
+
+    @property
+    def hangs(self) -> int:
+        return sum(trial.outcome == "hang" for trial in self._trials)
+
+    def add(self, trial: Trial) -> None:
+        """Write a trial down; it is on the disk when this returns."""
+        if not trial.time:
+            trial = Trial(trial.subset, trial.reason, trial.outcome, trial.seconds,
+                          datetime.now(UTC).isoformat(timespec="milliseconds"), trial.more)
+        self._write({"trial": len(self._trials), "subset": list(trial.subset), "reason": trial.reason,
+                     "outcome": trial.outcome, "seconds": round(trial.seconds, 4), "time": trial.time, **trial.more})
+        self._trials.append(trial)
+
+    def undo(self, count: int = 1) -> None:
+        """Take the last verdicts back; raises ValueError where there are not so many."""
+        if not 1 <= count <= len(self._trials):
+            raise ValueError(f"undo: got {count}, allowed is 1 to {len(self._trials)}, as many as there are")
+        self._write({"undo": count})
+        del self._trials[-count:]
+
+    @property
+    def text(self) -> str:
+        """The lines as they are in the file."""
+        return "".join(self._lines)
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        line = json.dumps(entry, ensure_ascii=False) + "\n"
+        if self.path is not None:
+            # one write of a whole line, then down to the disk: a killed process or a reboot cuts off at most this line
+            with self.path.open("ab") as file:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        self._lines.append(line)
+
+    def _take_up(self, path: Path, expected: bool) -> None:
+        data = path.read_bytes()
+        whole = data[:data.rfind(b"\n") + 1]
+        if data and not whole:
+            raise ValueError(f"{path}: got no whole line, allowed is a journal of npulab")
+        self._lines = whole.decode("utf-8", "replace").splitlines(keepends=True)
+        for number, line in enumerate(self._lines, 1):
+            try:
+                entry = json.loads(line)
+                if number == 1:
+                    about = _head(entry)
+                elif "undo" in entry:
+                    self._taken_back(entry["undo"])
+                else:
+                    self._trials.append(_trial(entry, len(self._trials)))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"{path} line {number}: {error}") from None
+        if expected and about != self.about:
+            told = [f"{name} {about.get(name)!r}, not {self.about.get(name)!r}"
+                    for name in {**about, **self.about} if about.get(name) != self.about.get(name)]
+            raise ValueError(f"{path}: is a journal of something else: {'; '.join(told)}")
+        self.about = about
+        if len(whole) < len(data):
+            with path.open("r+b") as file:
+                file.truncate(len(whole))
+
+    def _taken_back(self, count: Any) -> None:
+        if not isinstance(count, int) or not 1 <= count <= len(self._trials):
+            raise ValueError(f"undo: got {count!r}, allowed is 1 to {len(self._trials)}")
+        del self._trials[-count:]
+
+    def __len__(self) -> int:
+        return len(self._trials)
+
+    def __iter__(self) -> Iterator[Trial]:
+        return iter(self._trials)
+
+    def __getitem__(self, number: int) -> Trial:
+        return self._trials[number]
+
+    def __repr__(self) -> str:
+        where = f", {self.path}" if self.path else ""
+        return f"Journal({len(self)} trial{'s' * (len(self) != 1)}, {self.hangs} hung{where})"
+
+
+def _head(entry: Any) -> dict[str, Any]:
+    if not isinstance(entry, dict) or entry.get("npulab") != "journal":
+        raise ValueError("got no head of a journal, allowed is a journal of npulab")
+    if entry.get("version") != VERSION:
+        raise ValueError(f"version: got {entry.get('version')!r}, allowed is {VERSION}")
+    return dict(entry["about"])
+
+
+def _trial(entry: Mapping[str, Any], number: int) -> Trial:
+    """The trial of a line; raises ValueError where something is missing or out of place."""
+    entry = dict(entry)
+    if entry.pop("trial", None) != number:
+        raise ValueError(f"trial: got another number, allowed is {number}")
+    known = {name: entry.pop(name, None) for name in ("subset", "reason", "outcome", "seconds", "time")}
+    subset: Sequence[Any] | None = known["subset"]
+    if not isinstance(subset, list) or not all(isinstance(name, str) for name in subset):
+        raise ValueError(f"subset: got {subset!r}, allowed is a list of names")
+    if known["outcome"] not in OUTCOMES:
+        raise ValueError(f"outcome: got {known['outcome']!r}, allowed is {', '.join(OUTCOMES)}")
+    if not isinstance(known["seconds"], int | float) or not isinstance(known["reason"], str) \
+            or not isinstance(known["time"], str):
+        raise ValueError("reason, seconds, time: got something that is no text, number, text")
+    return Trial(tuple(subset), known["reason"], known["outcome"], float(known["seconds"]), known["time"], entry)
