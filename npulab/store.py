@@ -1,16 +1,4 @@
-"""Captures on disk: a folder with ``capture.json`` and the bytes as recorded.
-
-::
-
-    {"format": 1, "target": "vivante", "chip": "...", "provenance": "vendor driver",
-     "source": "...", "tool": "...", "date": "2023-08-07",
-     "jobs": [{"block": "NN", "words": "nn.bin", "start": {"block": "STATE", "commands": "commands.bin"}}],
-     "buffers": {"input": "input.bin"}, "addresses": {"input": "0x3348e240"}, "parameters": {},
-     "sha256": {"nn.bin": "..."}}
-
-A job is ``words`` (little-endian) or ``writes`` ((offset, value) pairs of words); ``commands`` is a
-command stream that the target reads the writes from.
-"""
+"""Captures from disk and to it; what their folders hold is said in ``folders``."""
 
 from __future__ import annotations
 
@@ -25,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from npulab.bits import RegisterMap
-from npulab.capture import COMMANDS, Capture, CaptureSet, Job
+from npulab.capture import Capture, CaptureSet, Job
 from npulab.files import write_folders
+from npulab.folders import DESCRIPTION, FORMAT, TEXTS, capture_files, plain_name
 from npulab.models import is_model
 from npulab.target import Target
 from npulab.targets import target, targets
 
-FORMAT = 1
-DESCRIPTION = "capture.json"
-TEXTS = ("provenance", "source", "tool", "date")
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
 
@@ -99,57 +85,7 @@ def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:
 
 def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
     """Write captures as case folders, all of them or none."""
-    with_parts = {folder: _parts(capture) for folder, capture in captures.items()}
-    return write_folders({folder: {**files, DESCRIPTION: description.encode()}
-                          for folder, (files, description) in with_parts.items()})
-
-
-def _parts(capture: Capture) -> tuple[dict[str, bytes], str]:
-    """The files of a capture, by name, and the text of its description."""
-    files: dict[str, bytes] = {}
-    for name, data in capture.buffers.items():
-        _add(files, f"{name}.bin", bytes(data), f"capture {capture.name}: buffer {name!r}")
-    jobs = [_describe(job, f"job{task}" if len(capture.jobs) > 1 else job.block.lower(), capture, files)
-            for task, job in enumerate(capture.jobs)]
-    description = {
-        "format": FORMAT, "target": capture.target, "chip": capture.chip,
-        **{name: getattr(capture, name) for name in TEXTS}, "jobs": jobs,
-        "buffers": {name: f"{name}.bin" for name in capture.buffers},
-        "addresses": {name: f"{where:#010x}" for name, where in capture.addresses.items()},
-        "parameters": dict(capture.parameters),
-        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}}
-    try:
-        text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
-        text.encode()
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"capture {capture.name}: cannot be written as JSON: {error}") from None
-    return files, text
-
-
-def _describe(job: Job, stem: str, capture: Capture, files: dict[str, bytes]) -> dict[str, Any]:
-    out: dict[str, Any] = {"block": job.block}
-    if not job.writes:
-        _add(files, f"{stem}.bin", job.words.astype("<u4").tobytes(), f"capture {capture.name}: job")
-        out["words"] = f"{stem}.bin"
-    elif COMMANDS in capture.buffers and _writes(capture.target, capture.buffers[COMMANDS]) == job.writes:
-        out["commands"] = f"{COMMANDS}.bin"
-    else:
-        _add(files, f"{stem}.bin", np.array(job.writes, "<u4").tobytes(), f"capture {capture.name}: job")
-        out["writes"] = f"{stem}.bin"
-    if job.start:
-        out["start"] = _describe(job.start, f"{stem}-start", capture, files)
-    return out
-
-
-def _add(files: dict[str, bytes], name: str, data: bytes, what: str) -> None:
-    _plain_name(name, what)
-    if name in files:
-        raise ValueError(f"{what}: got {name!r}, which another buffer or job of the capture has")
-    files[name] = data
-
-
-def _writes(name: str, commands: bytes) -> tuple[tuple[int, int], ...]:
-    return tuple(target(name).writes(np.frombuffer(commands, "<u4")))
+    return write_folders({folder: capture_files(capture, target) for folder, capture in captures.items()})
 
 
 def _read(folder: Path) -> Capture:
@@ -224,7 +160,7 @@ def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Map
 
 def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
     """The bytes of a file that lies in the folder itself and has the stated sha256."""
-    _plain_name(name, "file")
+    plain_name(name, "file")
     path = folder / name
     if path.is_symlink():
         raise ValueError(f"{name}: is a link, allowed is a file that lies in the folder")
@@ -236,11 +172,6 @@ def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
         raise ValueError(f"{name}: got sha256 {got}, {DESCRIPTION} says {sums.get(name, 'nothing')}; if it "
                          "was changed on purpose, save it anew with npulab.save")
     return data
-
-
-def _plain_name(name: str, what: str) -> None:
-    if not name or name != Path(name).name or "\\" in name or name in (".", "..", DESCRIPTION):
-        raise ValueError(f"{what}: got {name!r}, allowed is the plain name of a file inside the folder")
 
 
 def _address(name: str, text: Any) -> int:

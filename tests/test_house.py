@@ -15,7 +15,7 @@ from npulab.targets import targets
 PACKAGE = Path(__file__).parents[1] / "npulab"
 ROWS = [{"bits", "files", "layout", "streams", "quant"},
         {"capture", "journal", "layers", "target"},
-        {"emulate"},
+        {"emulate", "folders"},
         {"targets", "devices", "models", "interop"},
         {"store", "compare", "codes", "mismatches", "bisection", "neighbours", "laws", "scan", "rounding", "speed"},
         {"view", "widgets"},
