@@ -1,0 +1,317 @@
+"""Which of n items break it: Bayesian group testing over every simple explanation.
+
+Every explanation (see ``kinds``) is weighted by the trials that contradict it; the next trial is the set of items
+whose outcome is least certain.  Nothing here knows what an item is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from npulab.bisection.couplings import Couplings
+from npulab.bisection.kinds import LISTED, Cells, Ends, Groups, Kind, Level, Listed, Many, Told, join, pairs, size
+
+# How probable each kind is before anything was tried: the price of not being told is 1.1 bits for a single item.
+PRIOR = {("one", False): 0.46, ("two", False): 0.18, ("two", True): 0.17, ("three", False): 0.07,
+         ("three", True): 0.03, ("mixed", False): 0.03, ("mixed", True): 0.005}
+MANY = {False: 0.02, True: 0.02}
+WAKE = 0.5  # explanations of many items are taken in where those of one or two are less probable
+NEVER = 5e-4  # an oracle that is said never to err is allowed this much
+FLAKES = {5e-4: 0.4, 0.005: 0.12, 0.01: 0.12, 0.02: 0.12, 0.05: 0.12, 0.1: 0.07, 0.2: 0.05}  # where it is not known
+NEGLIGIBLE = 1e-6
+UNEXPLAINED = 1e-3  # so improbable a number of contradictions is no flakiness
+SAMPLE = 900
+CANDIDATES = 24
+DENSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9)
+CLOSE = 0.01  # bits short of the most a trial can say: nothing is gained by looking further
+STEPS = 12
+SILENT = 0.01  # bits: a trial that says no more is not worth running
+HANG_COST = 10.0  # runs that a hang costs
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """One explanation: it fails where all items of one of ``groups`` are changed, and how probable that is.
+
+    No group: nothing fails; an empty group: everything does.
+
+    >>> Suspicion(((3,), (5, 7)), 0.9).items
+    (3, 5, 7)
+    """
+
+    groups: Groups
+    probability: float
+
+    @property
+    def items(self) -> tuple[int, ...]:
+        return tuple(sorted({item for group in self.groups for item in group}))
+
+
+class Question(NamedTuple):
+    """A set of items to change ``(n,) bool``, how probable a failure is, and how many bits the outcome says."""
+
+    subset: np.ndarray
+    fails: float
+    bits: float
+    hangs: float = 0.0
+
+
+class Suspects:
+    """The explanations over n items, what was told, and the set to try next.
+
+    ``flake_rate`` is how often an outcome is wrong, None where it is not known: then it is inferred with the
+    rest.  Deterministic: what is asked depends on ``seed`` and the trials alone.  Raises ValueError for no items
+    or a rate that is no rate.
+
+    >>> suspects = Suspects(8, seed=1)
+    >>> while not suspects.settled():
+    ...     subset = suspects.ask().subset
+    ...     suspects.tell(subset, bool(subset[3] and subset[6]))
+    >>> suspects.top(1)[0].groups, suspects.trials < 14
+    (((3, 6),), True)
+    """
+
+    def __init__(self, n: int, flake_rate: float | None = 0.0, seed: int = 0) -> None:
+        if n < 1:
+            raise ValueError(f"items: got {n}, allowed is at least 1")
+        if flake_rate is not None and not 0 <= flake_rate < 0.5:
+            raise ValueError(f"flake_rate: got {flake_rate}, allowed is 0 up to 0.5, or None where it is not known")
+        self.n, self.seed = n, seed
+        rates = FLAKES if flake_rate is None else {max(flake_rate, NEVER): 1.0}
+        self._flakes, self._flake_prior = np.array(list(rates)), np.array(list(rates.values()))
+        self.flake = float(self._flakes @ self._flake_prior)
+        self.kinds: list[Kind] = [Ends(), *(Listed(n, shape, dual, prior) for (shape, dual), prior in PRIOR.items()
+                                           if size(shape, n) and _table(shape, n) <= LISTED)]
+        self.told: Told = []
+        self._awake = False
+        self._weigh()
+
+    @property
+    def trials(self) -> int:
+        return len(self.told)
+
+    def tell(self, subset: np.ndarray, failed: bool) -> None:
+        """One more trial: which items were changed ``(n,) bool``, and whether it failed."""
+        self.told.append((np.array(subset, bool), bool(failed)))
+        for kind in self.kinds:
+            kind.tell(self.told, self._log_weights)
+        self._weigh()
+
+    def ask(self, couplings: Couplings | None = None) -> Question | None:
+        """The set whose outcome says most for what it costs; None where no set says anything."""
+        if couplings and not couplings.hangs:
+            couplings = None  # what never hung is not feared
+        rng = np.random.default_rng((self.seed, self.trials, couplings.hangs if couplings else 0))
+        return _best(self._sample(rng), self.n, self.flake, couplings, rng)
+
+    def top(self, count: int = 5) -> list[Suspicion]:
+        """The most probable explanations, best first."""
+        rng = np.random.default_rng(self.seed)
+        best = sorted(self._cells, key=lambda cell: cell[1].log_mass - math.log(cell[1].count), reverse=True)
+        summed: dict[Groups, float] = {}
+        for kind, level in best[:count + 2]:
+            found = kind.draw(level.level, 4 * count, math.exp(level.log_mass), rng)
+            share = min(1.0, len(found.weights) / level.count)  # where not all of the level was drawn
+            for row, weight in enumerate(found.weights):
+                groups = found.groups(row)
+                summed[groups] = summed.get(groups, 0.0) + float(weight) * share
+        ordered = sorted(summed.items(), key=lambda pair: (-pair[1], pair[0]))
+        return [Suspicion(groups, min(weight, 1.0)) for groups, weight in ordered[:count]]
+
+    def settled(self, certainty: float = 0.99) -> bool:
+        """Whether one explanation is as probable as that."""
+        heaviest = max(math.exp(level.log_mass) / (level.count if isinstance(kind, Listed) else 1)
+                       for kind, level in self._cells)
+        return heaviest >= certainty and self.top(1)[0].probability >= certainty
+
+    @property
+    def bits(self) -> float:
+        """What is not known yet, in bits."""
+        return max(0.0, sum(math.exp(level.log_mass) * (math.log2(level.count) - level.log_mass / math.log(2))
+                            for _, level in self._cells))
+
+    @property
+    def explained(self) -> bool:
+        """Whether the best explanation is contradicted no more often than flakiness would do."""
+        least = min(level.level for _, level in self._cells)
+        fewer = sum(math.comb(self.trials, m) * self.flake ** m * (1 - self.flake) ** (self.trials - m)
+                    for m in range(least))
+        return 1 - fewer > UNEXPLAINED
+
+    def item_probabilities(self) -> np.ndarray:
+        """How probable it is of each item ``(n,)`` that it is part of the cause."""
+        cells = self._sample(np.random.default_rng(self.seed))
+        out = np.zeros(self.n + 1)
+        for column in (*cells.needs.T, *cells.ones.T):
+            np.add.at(out, column, cells.weights)  # -1, no item, is the last place
+        return np.minimum(out[:self.n], 1.0)
+
+    def _log_shares(self, level: np.ndarray | range, trials: int) -> np.ndarray:
+        """Log probability of so many contradictions in so many trials, ``(levels, flake rates)``."""
+        m = np.asarray(level)[:, None]
+        logs: np.ndarray = m * np.log(self._flakes) + (trials - m) * np.log1p(-self._flakes) + np.log(self._flake_prior)
+        return logs
+
+    def _log_weights(self, trials: int) -> np.ndarray:
+        """Log weight of an explanation by its contradictions, ``(trials + 1,)``."""
+        return np.logaddexp.reduce(self._log_shares(range(trials + 1), trials), axis=1)
+
+    def _weigh(self) -> None:
+        weights = self._log_weights(self.trials)
+        cells: list[tuple[Kind, Level]] = []
+        heaviest = -math.inf
+        for kind in self.kinds:
+            found = kind.levels(weights, heaviest + math.log(NEGLIGIBLE))
+            cells += [(kind, level) for level in found]
+            heaviest = max([heaviest, *(level.log_mass for level in found)])
+        total = float(np.logaddexp.reduce([level.log_mass for _, level in cells]))
+        self._cells = [(kind, level._replace(log_mass=level.log_mass - total)) for kind, level in cells
+                       if level.log_mass - total > math.log(NEGLIGIBLE)]
+        for kind in self.kinds:
+            kind.thin(weights, total + math.log(NEGLIGIBLE))
+        if len(self._flakes) > 1:
+            logs = self._log_shares(np.array([level.level for _, level in self._cells]), self.trials)
+            shares = np.exp(logs - np.logaddexp.reduce(logs, axis=1)[:, None])
+            mass = np.exp([level.log_mass for _, level in self._cells])
+            self.flake = float(mass @ shares @ self._flakes / mass.sum())
+        few = sum(math.exp(level.log_mass) for kind, level in self._cells if kind.few)
+        if not self._awake and (few < WAKE or _table("three", self.n) > LISTED):
+            self._awake = True
+            self._wake()
+
+    def _wake(self) -> None:
+        """Take explanations of more items in, and tell them all that was tried."""
+        least = 3 if _table("three", self.n) > LISTED else 4
+        if self.n < least:
+            return
+        many = [Many(self.n, dual, least, prior, self.seed) for dual, prior in MANY.items()]
+        for trials in range(1, self.trials + 1):
+            for kind in many:
+                kind.tell(self.told[:trials], self._log_weights)
+        self.kinds += many
+        self._weigh()
+
+    def _sample(self, rng: np.random.Generator) -> Cells:
+        """Explanations that stand for all: of each level in proportion to its mass."""
+        parts = [kind.draw(level.level, 4 + int(SAMPLE * math.exp(level.log_mass)), math.exp(level.log_mass), rng)
+                 for kind, level in self._cells]
+        return join(parts)
+
+
+def _table(shape: str, n: int) -> int:
+    """Places of the table that counts a shape over n items."""
+    return len(pairs(n)[0]) * n if shape in ("three", "mixed") and n <= 2000 else size(shape, n)
+
+
+class _Scorer:
+    """How a sample of explanations sees a set of changed items, and every set that differs from it in one group.
+
+    ``lacks`` is how many needed items a set leaves out, ``has`` how many of those that suffice alone it holds; a
+    dual explanation counts unchanged items, so that a change takes where it gives to another.
+    """
+
+    def __init__(self, cells: Cells, groups: list[np.ndarray], n: int) -> None:
+        rows = np.arange(len(cells.weights))
+        self.weights = (cells.weights / cells.weights.sum()).astype(np.float32)
+        self.never, self.dual = cells.never, cells.dual
+        turn = np.where(cells.dual, -1, 1).astype(np.int8)
+        self.needs, self.ones = (np.zeros((len(rows), n + 1), np.int8) for _ in range(2))
+        for table, columns in ((self.needs, cells.needs), (self.ones, cells.ones)):
+            for column in columns.T:
+                table[rows, column] = turn
+            table[:, n] = 0
+        self.needs, self.ones = self.needs[:, :n], self.ones[:, :n]
+        member = np.zeros((len(groups), n), np.float32)
+        for row, group in zip(member, groups, strict=True):
+            row[group] = 1
+        self.member = member
+        self.group_needs = np.rint(self.needs @ member.T).astype(np.int8)
+        self.group_ones = np.rint(self.ones @ member.T).astype(np.int8)
+        self.first_lacks = np.where(cells.dual, 0, self.needs.sum(axis=1)) + cells.never
+        self.first_has = np.where(cells.dual, -self.ones.sum(axis=1, dtype=int), 0)
+
+    def counts(self, subsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(lacks, has), each ``(H, Q)``, of sets ``(Q, n) bool``."""
+        sets = subsets.T.astype(np.float32)
+        return (self.first_lacks[:, None] - np.rint(self.needs @ sets).astype(np.int8),
+                self.first_has[:, None] + np.rint(self.ones @ sets).astype(np.int8))
+
+    def fails(self, lacks: np.ndarray, has: np.ndarray) -> np.ndarray:
+        """The probability of a failure ``(Q,)``."""
+        said = ((lacks == 0) | (has > 0)) ^ self.dual[:, None]
+        return self.weights @ said.astype(np.float32)
+
+    def moved(self, lacks: np.ndarray, has: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Counts ``(H, G)`` with each group changed (step 1) or put back (-1) beside counts ``(H,)``."""
+        return lacks[:, None] - self.group_needs * step, has[:, None] + self.group_ones * step
+
+
+def entropy(p: np.ndarray) -> np.ndarray:
+    """Bits of a yes or no of probability p, elementwise."""
+    p = np.clip(p, 1e-12, 1 - 1e-12)
+    return -(p * np.log2(p) + (1 - p) * np.log2(1 - p))
+
+
+def _said(fails: np.ndarray, flake: float) -> np.ndarray:
+    """Bits that an outcome says of the explanations where a failure has this probability."""
+    return entropy(fails * (1 - 2 * flake) + flake) - entropy(np.array(flake))
+
+
+def _best(cells: Cells, n: int, flake: float, couplings: Couplings | None, rng: np.random.Generator) -> Question | None:
+    groups = couplings.tied() if couplings else [np.array([item]) for item in range(n)]
+    found = _search(cells, n, flake, couplings, groups, rng)
+    if found.bits < SILENT and len(groups) < n:
+        # nothing is left that can be told with these together: now they are allowed to hang
+        found = _search(cells, n, flake, couplings, [np.array([item]) for item in range(n)], rng)
+    return found if found.bits >= SILENT else None
+
+
+def _search(cells: Cells, n: int, flake: float, couplings: Couplings | None, groups: list[np.ndarray],
+            rng: np.random.Generator) -> Question:
+    scorer = _Scorer(cells, groups, n)
+    rates = couplings.rates if couplings else None
+    most = float(_said(np.array(0.5), flake))
+
+    def worth(fails: np.ndarray, splits: np.ndarray | float) -> np.ndarray:
+        hangs = -np.expm1(-np.asarray(splits))
+        return (_said(fails, flake) * (1 - hangs) + 0.2 * entropy(hangs) * (rates is not None)) / (1 + HANG_COST * hangs)
+
+    def splits(sets: np.ndarray) -> np.ndarray | float:
+        return 0.0 if rates is None else np.einsum("qi,ij,qj->q", sets, rates, ~sets)
+
+    chosen = rng.random((CANDIDATES, len(groups))) < rng.choice(DENSITIES, CANDIDATES)[:, None]
+    tops = [sorted({int(item) for item in (*cells.needs[row], *cells.ones[row]) if item >= 0})
+            for row in np.argsort(-cells.weights)[:3]]
+    likely = np.zeros((2 * len(tops), len(groups)), bool)
+    for row, items in enumerate(tops):
+        likely[2 * row] = scorer.member[:, items].any(axis=1)
+        likely[2 * row + 1] = ~likely[2 * row]
+    chosen = np.concatenate([chosen, likely])
+    sets = chosen @ scorer.member > 0
+    lacks, has = scorer.counts(sets)
+    value = worth(scorer.fails(lacks, has), splits(sets))
+    at = int(np.argmax(value))
+    here, subset, lack, hold, best = chosen[at], sets[at], lacks[:, at], has[:, at], float(value[at])
+    for _ in range(STEPS):
+        if best > most - CLOSE and rates is None:
+            break
+        step = np.where(here, -1, 1).astype(np.int8)
+        moved = scorer.moved(lack, hold, step)
+        beside: np.ndarray | float = 0.0
+        if rates is not None:
+            flipped = subset ^ (scorer.member > 0)
+            beside = splits(flipped)
+        value = worth(scorer.fails(*moved), beside)
+        at = int(np.argmax(value))
+        if value[at] <= best + 1e-9:
+            break
+        here = here.copy()
+        here[at] ^= True
+        best, subset, lack, hold = float(value[at]), here @ scorer.member > 0, moved[0][:, at], moved[1][:, at]
+    fails = float(scorer.fails(lack[:, None], hold[:, None])[0])
+    hangs = couplings.chance(subset) if couplings else 0.0
+    return Question(subset, fails, float(_said(np.array(fails), flake)), hangs)
