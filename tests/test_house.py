@@ -13,11 +13,11 @@ import pytest
 from npulab.targets import targets
 
 PACKAGE = Path(__file__).parents[1] / "npulab"
-ROWS = [{"bits", "files", "layout", "streams", "quant"},
+ROWS = [{"bits", "files", "layout", "processes", "streams", "quant"},
         {"capture", "journal", "layers", "target"},
         {"emulate", "folders"},
         {"targets", "devices", "models", "interop"},
-        {"store", "compare", "codes", "mismatches", "bisection", "neighbours", "laws", "scan", "rounding", "speed"},
+        {"store", "compare", "codes", "mismatches", "bisection", "neighbours", "laws", "scan", "probe", "rounding", "speed"},
         {"view", "widgets"},
         {"cli", "npulab"},
         {"__main__"}]

@@ -1,0 +1,169 @@
+"""Programs run for a while, of which nothing is left afterwards."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+Program = str | Sequence[str | os.PathLike[str]]
+
+LAST = 4096  # bytes of a program's errors that are kept
+LINES = 5
+READ = 2 ** 16  # bytes read at once, as many as a pipe usually holds
+POLL = 0.05  # seconds between two looks at a program that says nothing
+GRACE = 0.5  # seconds from asking a program to end to killing it
+
+
+class NotRun(OSError):
+    """A program could not be started, or could not do what it was started for."""
+
+
+class Stopped(Exception):
+    """Somebody ended the wait for a program."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a program ended: its status (a signal is negative, None where its ``seconds`` were over), its last words."""
+
+    status: int | None
+    seconds: float
+    said: str = ""
+    killed: bool = True
+
+    def __str__(self) -> str:
+        if self.status is None:
+            text = f"no end after {self.seconds:g} seconds" + ("" if self.killed else ", and it cannot be killed")
+        else:
+            text = f"status {self.status}" if self.status >= 0 else f"an end by signal {-self.status}"
+        return f"{text} ({self.said})" if self.said else text
+
+
+def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[str, ...]:
+    """A program's arguments, a text split as a shell would; where a ``shell`` reads it, the text itself.
+
+    Raises ValueError, beginning with ``name``.
+
+    >>> arguments("program", "ssh board 'a b'")
+    ('ssh', 'board', 'a b')
+    """
+    try:
+        found = shlex.split(program) if isinstance(program, str) and not shell else program
+        parts = [found] if isinstance(found, str) else [os.fspath(one) for one in found]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: got {program!r}, allowed is a program and its arguments: {error}") from None
+    if not parts or not parts[0].strip() or not all(isinstance(one, str) and "\0" not in one for one in parts):
+        raise ValueError(f"{name}: got {program!r}, allowed is a program and its arguments")
+    if shell and not isinstance(program, str):
+        raise ValueError(f"{name}: got {program!r}, allowed is one text where a shell reads it")
+    return parts[0] if shell else tuple(parts)
+
+
+def execute(name: str, program: str | tuple[str, ...], timeout: float, stop: threading.Event) -> End:
+    """Run a program; a text is read by a shell.
+
+    It gets no input, its output is thrown away, the last lines of its errors are kept.  It runs in a process group of
+    its own, which is killed when the program ends, when ``timeout`` seconds are over, and when ``stop`` is set.
+    Raises NotRun, beginning with ``name``, where the program cannot be started; Stopped.
+
+    >>> print(execute("program", ("false",), 10, threading.Event()))
+    status 1
+    """
+    # an interrupt is raised in the main thread wherever that is, so the program is started and ended in another
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            return pool.submit(_execute, name, program, timeout, (stop, over)).result()
+        finally:
+            over.set()
+
+
+def _execute(name: str, program: str | tuple[str, ...], timeout: float, stops: tuple[threading.Event, ...]) -> End:
+    _go_on(stops)
+    try:
+        process = subprocess.Popen(program, shell=isinstance(program, str), stdin=subprocess.DEVNULL, bufsize=0,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    except OSError as error:
+        raise NotRun(f"{name}: got {program!r}, which cannot be started: {error.strerror or error}") from None
+    said, until = bytearray(), time.monotonic() + timeout
+    assert process.stderr is not None
+    with process.stderr as errors, selectors.DefaultSelector() as ready:
+        os.set_blocking(errors.fileno(), False)
+        ready.register(errors, selectors.EVENT_READ)
+        try:
+            while process.poll() is None and (left := until - time.monotonic()) > 0:
+                _go_on(stops)
+                if not ready.get_map():
+                    _wait(process, min(left, POLL))
+                elif ready.select(min(left, POLL)) and not _listen(errors.fileno(), said):
+                    ready.unregister(errors)
+            status = process.returncode
+        finally:
+            killed = _kill(process)
+        # what is left in the pipe and no more: a process that left the group may fill it for ever
+        for _ in range(2):
+            _listen(errors.fileno(), said)
+    return End(status, timeout, _last_lines(said), killed)
+
+
+def _go_on(stops: tuple[threading.Event, ...]) -> None:
+    if any(stop.is_set() for stop in stops):
+        raise Stopped("it was stopped")
+
+
+def _listen(pipe: int, said: bytearray) -> bool:
+    """Read once, keeping the last bytes; whether there was something."""
+    try:
+        new = os.read(pipe, READ)
+    except BlockingIOError:
+        return False
+    said += new
+    del said[:-LAST]
+    return bool(new)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> bool:
+    """End a program and what is left of its process group; whether the program has ended.
+
+    The waits are short ones, for a program that waits for a driver ends when the driver lets it.
+    """
+    try:
+        if process.poll() is None and _sent(process, signal.SIGTERM):
+            _wait(process, GRACE)
+    finally:
+        if _sent(process, signal.SIGKILL):
+            _wait(process, GRACE)
+            until = time.monotonic() + GRACE
+            while _sent(process, 0) and time.monotonic() < until:
+                time.sleep(POLL / 50)
+    return process.poll() is not None
+
+
+def _sent(process: subprocess.Popen[bytes], number: int) -> bool:
+    """Send a signal to a program's process group; whether there is one that can be sent to."""
+    try:
+        os.killpg(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
+def _last_lines(said: bytearray) -> str:
+    """The last lines in one, without what would drive a terminal."""
+    lines = ["".join(letter if letter.isprintable() else " " for letter in line).strip()
+             for line in said.decode("utf-8", "replace").splitlines()]
+    return "; ".join([line for line in lines if line][-LINES:])
