@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from npulab.bisection import Bisection, bisect_fields, mix
 from npulab.capture import Capture, CaptureSet, Job
 from npulab.codes import codes_by_rule
 from npulab.compare import Comparison, check, diff, diff_buffers, explain
@@ -25,12 +26,12 @@ from npulab.target import Target
 from npulab.targets import target, targets
 
 __version__ = "0.1.0"
-__all__ = ["ENGINES", "RULES", "Add", "Capture", "CaptureSet", "Comparison", "Conv2D", "FullyConnected", "Job",
-           "Network", "Pool2D", "QuantParams", "RegisterView", "Simulated", "Target", "accumulate", "bench", "check",
-           "check_sweep", "codes_by_rule", "diff", "diff_buffers", "emulate", "explain", "identify_rounding", "load",
-           "load_all", "mismatches", "neighbours", "number_line", "output_comparison", "output_difference", "outputs",
-           "prepare", "read_model", "rounding_probes", "save", "single_op_model", "target", "targets", "write_model",
-           "write_sweep"]
+__all__ = ["ENGINES", "RULES", "Add", "Bisection", "Capture", "CaptureSet", "Comparison", "Conv2D", "FullyConnected",
+           "Job", "Network", "Pool2D", "QuantParams", "RegisterView", "Simulated", "Target", "accumulate", "bench",
+           "bisect_fields", "check", "check_sweep", "codes_by_rule", "diff", "diff_buffers", "emulate", "explain",
+           "identify_rounding", "load", "load_all", "mismatches", "mix", "neighbours", "number_line",
+           "output_comparison", "output_difference", "outputs", "prepare", "read_model", "rounding_probes", "save",
+           "single_op_model", "target", "targets", "write_model", "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
 _LATER = {"RegisterView": "npulab.widgets", "number_line": "npulab.view", "output_comparison": "npulab.view",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from npulab.layers import Conv2D
 
 Key = tuple[int, str, str, str]
+WRITES, ORDER = "(writes)", "(order)"  # stand for a field where only the way differs in which a state is written
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,19 +199,38 @@ def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["buffer", "first", "bytes", "a", "b"], dtype=object)
 
 
-def _diff_two(a: Capture, b: Capture) -> pd.DataFrame:
-    import pandas as pd
+class Difference(NamedTuple):
+    """A field that differs between two captures, as meant; None where a side does not have it."""
 
+    task: int
+    block: str
+    register: str
+    field: str
+    a: Any
+    b: Any
+    address: bool = False
+
+    @property
+    def key(self) -> Key:
+        return self[:4]
+
+
+def differences(a: Capture, b: Capture) -> list[Difference]:
+    """The fields that differ between two captures: the rows of ``diff``."""
     left, right = _values(a), _values(b)
     named = _named(left, right)
     rows = []
     for key in {**left, **right}:
         one, other = left.get(key, ABSENT), right.get(key, ABSENT)
         if one.raw != other.raw and not _idle(key, [one, other], named):
-            rows.append((*key, one.value, other.value, one.address or other.address))
-    rows += _written_differently(a, b)
-    frame = pd.DataFrame(rows, columns=["task", "block", "register", "field", "a", "b", "address"],
-                         dtype=object)
+            rows.append(Difference(*key, one.value, other.value, one.address or other.address))
+    return rows + _written_differently(a, b)
+
+
+def _diff_two(a: Capture, b: Capture) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame(differences(a, b), columns=list(Difference._fields), dtype=object)
     return frame.astype({"task": int, "address": bool})
 
 
@@ -226,9 +246,9 @@ def _idle(key: Key, seen: Iterable[Seen], named: set[tuple[int, str, str]]) -> b
     return {found.raw for found in seen} == {None, 0} and any(found.automatic for found in seen) and key[:3] in named
 
 
-def _written_differently(a: Capture, b: Capture) -> list[tuple[Any, ...]]:
-    """Rows for jobs of register writes that leave the same state in another way."""
-    rows: list[tuple[Any, ...]] = []
+def _written_differently(a: Capture, b: Capture) -> list[Difference]:
+    """Jobs of register writes that leave the same state in another way."""
+    rows: list[Difference] = []
     for task, pair in enumerate(zip(a.jobs, b.jobs, strict=False)):
         for job, other in zip(_parts(pair[0]), _parts(pair[1]), strict=False):
             registers = a.maps[job.block]
@@ -239,11 +259,11 @@ def _written_differently(a: Capture, b: Capture) -> list[tuple[Any, ...]]:
                 values = [[value for offset, value in one.writes if offset == at] for one in (job, other)]
                 if values[0] != values[1] and values[0][-1] == values[1][-1]:
                     told = [" ".join(map(hex, value)) for value in values]
-                    rows.append((task, job.block, names[at], "(writes)", *told, False))
+                    rows.append(Difference(task, job.block, names[at], WRITES, told[0], told[1]))
             orders = [[names[at] for at in dict.fromkeys(offset for offset, _ in one.writes) if at in names]
                       for one in (job, other)]
             if orders[0] != orders[1]:
-                rows.append((task, job.block, "", "(order)", *map(" ".join, orders), False))
+                rows.append(Difference(task, job.block, "", ORDER, " ".join(orders[0]), " ".join(orders[1])))
     return rows
 
 

@@ -1,0 +1,315 @@
+"""Which field breaks it: the culprits among the fields that differ between a good and a bad capture."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.bisection.parts import BUFFER, families, mix, name_of, parts_of
+from npulab.bisection.search import CERTAINTY, Search
+from npulab.capture import Capture
+from npulab.compare import Difference, Key
+from npulab.journal import OUTCOMES, Journal, Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Bisected", "Bisection", "Oracle", "Suspect", "Trying", "bisect_fields", "mix"]
+
+Oracle = Callable[[Capture], str]
+VERBS = {"hang": "hangs", "fail": "breaks"}
+SIMULATED = 'npulab.Simulated(good.buffers["output"])'
+
+
+@dataclass(frozen=True)
+class Trying:
+    """What is tried: ``capture`` is the good one with ``changed`` as the bad one has them, and why."""
+
+    capture: Capture
+    changed: tuple[Difference, ...]
+    reason: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name_of(part.key) for part in self.changed)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """An explanation of the failure in words, the fields it names, and how probable it is."""
+
+    text: str
+    keys: tuple[Key, ...]
+    probability: float
+
+
+@dataclass(frozen=True)
+class Bisected:
+    """What a bisection found, or what it knows so far where ``done`` is false.
+
+    ``culprits`` are (task, block, register, field); ``groups`` says which of them it takes together: all fields
+    of one group break it.  ``certainty`` is the probability of exactly these groups; ``queries`` counts the runs,
+    ``hangs`` those that hung, ``flake_rate`` is the one given or inferred.
+    """
+
+    culprits: tuple[Key, ...]
+    groups: tuple[tuple[Key, ...], ...]
+    certainty: float
+    queries: int
+    hangs: int
+    flake_rate: float
+    done: bool
+    sentence: str
+    journal: Journal
+    differences: tuple[Difference, ...]
+    good: Capture
+    bad: Capture
+
+    @property
+    def diff(self) -> pd.DataFrame:
+        """The smallest diff that breaks it: task, block, register, field, good, bad, group."""
+        import pandas as pd
+
+        by_key = {part.key: part for part in self.differences}
+        rows = [(*key, by_key[key].a, by_key[key].b, number)
+                for number, group in enumerate(self.groups) for key in group]
+        return pd.DataFrame(rows, columns=["task", "block", "register", "field", "good", "bad", "group"], dtype=object)
+
+    @property
+    def captures(self) -> tuple[Capture, ...]:
+        """The good capture with each group changed: the smallest ones that break."""
+        return tuple(mix(self.good, self.bad, group) for group in self.groups)
+
+    def script(self, good: str | None = None, bad: str | None = None, oracle: str = SIMULATED) -> str:
+        """Python that shows it again; ``good`` and ``bad`` are the paths to load, ``oracle`` what runs a capture."""
+        paths = [path or f"captures/{one.target}/{one.name}" for path, one in ((good, self.good), (bad, self.bad))]
+        groups = "".join(f"    {list(group)!r},\n" for group in self.groups)
+        return f"""# {self.sentence}
+import npulab
+
+good, bad = npulab.load({paths[0]!r}), npulab.load({paths[1]!r})
+oracle = {oracle}
+groups = [
+{groups}]
+print(oracle(good), "with nothing changed")
+for group in groups:
+    print(oracle(npulab.mix(good, bad, group)), group)
+"""
+
+    def __repr__(self) -> str:
+        return f"Bisected({self.sentence})"
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<p>{html.escape(self.sentence)}</p>{self.diff.to_html(index=False) if self.groups else ''}"
+
+
+class Bisection:
+    """A bisection that can be asked and told: ``trial`` is what to run next, ``tell`` takes its outcome.
+
+    ``good`` passes, ``bad`` does not; trials are ``good`` with some fields as ``bad`` has them.  ``flake_rate`` is
+    how often an outcome is wrong, None where it is not known; the search ends at ``certainty``.  ``units`` lists
+    fields that are changed together as long as that says something, by name (``relu``, ``w3.relu`` or
+    ``0/NN/w3/relu``); the rest are units of their own, and None stands for what the names of the fields say
+    (``families``).  Fields that point into memory are left as they are unless ``addresses``; buffers that differ
+    are parts like fields, unless ``buffers`` is false.  ``symptom`` is what the bad job does, "fail" or "hang",
+    where that is known.  ``journal`` is a path or a Journal: what it holds is not run again.
+
+    Raises ValueError for captures that cannot be mixed or a journal of others, LookupError for an unknown field.
+    """
+
+    def __init__(self, good: Capture, bad: Capture, *, flake_rate: float | None = 0.0, certainty: float = CERTAINTY,
+                 units: Iterable[Iterable[str]] | None = None, addresses: bool = False, buffers: bool = True,
+                 symptom: str | None = None, seed: int = 0, journal: Journal | Path | str | None = None) -> None:
+        if symptom not in (None, "fail", "hang"):
+            raise ValueError(f"symptom: got {symptom!r}, allowed is 'fail', 'hang', or None where it is not known")
+        self.good, self.bad = good, bad
+        self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
+        self.names = tuple(name_of(part.key) for part in self.differences)
+        self.units = families(self.differences) if units is None else self._units(units)
+        self.search = Search(len(self.differences), self.units, flake_rate=flake_rate, certainty=certainty,
+                             symptom=symptom, seed=seed)
+        about = {"good": good.name, "bad": bad.name, "target": good.target, "parts": self._digest()}
+        self.journal = journal if isinstance(journal, Journal) else Journal(journal, about)
+        self._again = False
+        self._trial: Trying | None = None
+        for trial in self.journal:
+            self.search.tell(self._subset(trial.subset), trial.outcome)
+
+    @property
+    def trial(self) -> Trying | None:
+        """What to run next; None when it is done."""
+        if self._trial is None:
+            if self._again and len(self.journal):
+                last = self.journal[-1]
+                reason = f"asked again: the last outcome was {last.outcome}"
+                self._trial = self._trying(self._subset(last.subset), reason)
+            elif (question := self.search.ask()) is not None:
+                self._trial = self._trying(question.subset, question.reason)
+        return self._trial
+
+    @property
+    def done(self) -> bool:
+        return self.trial is None
+
+    def tell(self, outcome: str, seconds: float = 0.0) -> None:
+        """The outcome of ``trial``: "pass", "fail" or "hang"; it is in the journal when this returns.
+
+        Raises ValueError for another outcome, or where there is nothing to tell of.
+        """
+        trial = self.trial
+        if trial is None:
+            raise ValueError("tell: the bisection is done, there is no trial to tell of")
+        if outcome not in OUTCOMES:
+            raise ValueError(f"outcome: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
+        self.journal.add(Trial(trial.names, trial.reason, outcome, seconds))
+        self._trial, self._again = None, False
+        self.search.tell(self._subset(trial.names), outcome)
+
+    def again(self) -> None:
+        """Make the next trial the last one once more, where its outcome is in doubt; both count."""
+        self._again, self._trial = bool(len(self.journal)), None
+
+    def undo(self, count: int = 1) -> None:
+        """Take the last verdicts back; raises ValueError where there are not so many."""
+        self.journal.undo(count)
+        self._trial, self._again = None, False
+        self.search.undo(count)
+
+    @property
+    def queries(self) -> int:
+        return len(self.journal)
+
+    @property
+    def left(self) -> int:
+        """About how many trials are left."""
+        return self.search.left
+
+    @property
+    def suspects(self) -> list[Suspect]:
+        """The most probable explanations, best first, five at most."""
+        return [Suspect(self._text(groups), tuple(self.differences[item].key for item in sorted({*sum(groups, ())})),
+                        probability) for groups, probability in self.search.likely]
+
+    @property
+    def result(self) -> Bisected:
+        """What is known now."""
+        groups = self.search.groups if self.done else ()
+        keys = tuple(tuple(self.differences[item].key for item in group) for group in groups if group)
+        culprits = tuple(self.differences[item].key for item in sorted({*sum(groups, ())}))
+        return Bisected(culprits, keys, self.search.certain, self.queries, self.journal.hangs,
+                        self.search.suspects.flake, self.done, self._sentence(), self.journal, self.differences,
+                        self.good, self.bad)
+
+    def _trying(self, subset: np.ndarray, reason: str) -> Trying:
+        changed = tuple(part for part, chosen in zip(self.differences, subset, strict=True) if chosen)
+        return Trying(mix(self.good, self.bad, [part.key for part in changed]), changed, reason)
+
+    def _subset(self, names: Iterable[str]) -> np.ndarray:
+        subset = np.zeros(len(self.names), bool)
+        index = {name: number for number, name in enumerate(self.names)}
+        for name in names:
+            if name not in index:
+                raise LookupError(f"journal: got {name}, which does not differ between {self.good.name} and "
+                                  f"{self.bad.name}")
+            subset[index[name]] = True
+        return subset
+
+    def _digest(self) -> str:
+        """What the parts are, as a number: a journal of other fields or values is not taken up."""
+        told = [[name, repr(part.a), repr(part.b)] for name, part in zip(self.names, self.differences, strict=True)]
+        for name in sorted({part.register for part in self.differences if part.block == BUFFER}):
+            told += [[name, hashlib.sha256(one.buffers.get(name, b"")).hexdigest()] for one in (self.good, self.bad)]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+    def _units(self, units: Iterable[Iterable[str]]) -> list[list[int]]:
+        """Units given by name; a name that no part has is left out, since only what differs can be changed."""
+        by_name: dict[str, list[int]] = {}
+        for index, part in enumerate(self.differences):
+            for name in (part.field, f"{part.register}.{part.field}", self.names[index]):
+                by_name.setdefault(name, []).append(index)
+        out: list[list[int]] = []
+        seen: set[int] = set()
+        for unit in units:
+            if isinstance(unit, str):
+                raise TypeError(f"units: got {unit!r}, allowed are lists of field names")
+            inside = sorted({index for name in unit for index in by_name.get(name, [])})
+            if seen & set(inside):
+                twice = self.names[min(seen & set(inside))]
+                raise ValueError(f"units: got {twice} in two units, allowed is one")
+            seen |= set(inside)
+            if inside:
+                out.append(inside)
+        return sorted(out + [[index] for index in range(len(self.differences)) if index not in seen])
+
+    def _part(self, item: int) -> str:
+        part = self.differences[item]
+        task = f"job {part.task} " if len(self.good.jobs) > 1 else ""
+        if part.block == BUFFER:
+            return f"buffer {part.register}"
+        return f"{task}{part.block} {part.register}{'.' * bool(part.register)}{part.field} = {part.b} (good {part.a})"
+
+    def _text(self, groups: Sequence[Sequence[int]]) -> str:
+        if not groups:
+            return "nothing"
+        if not all(groups):
+            return "everything, even the good job"
+        shown = [[self._part(item) for item in group[:6]] + [f"{len(group) - 6} more"] * (len(group) > 6)
+                 for group in groups]
+        return "; or ".join(" and ".join(group) + " together" * (len(group) > 1) for group in shown)
+
+    def _sentence(self) -> str:
+        trials = f"{self.queries} trial{'s' * (self.queries != 1)}"
+        hung = f", {self.journal.hangs} hung" if self.journal.hangs else ""
+        told = f"({self.search.certain:.1%} certain after {trials}{hung})"
+        verb = VERBS[self.search.symptom or "fail"]
+        if not self.done:
+            return f"not done: about {self.left} trials left after {trials}{hung}"
+        groups = self.search.groups
+        if not groups:
+            return f"none of the {len(self.differences)} parts that differ {verb} it {told}"
+        if not all(groups):
+            return f"it {verb} with nothing changed: the good job does not pass {told}"
+        alone = len(groups) > 1 and all(len(group) == 1 for group in groups)
+        text = f"{self._text(groups)}{', each alone,' * alone} {verb} it {told}"
+        if self.search.inseparable:
+            text += "; changing one of them without the others hangs, so that they cannot be told apart"
+        return text
+
+    def __repr__(self) -> str:
+        return f"Bisection({self.good.name} against {self.bad.name}, {len(self.differences)} parts: {self._sentence()})"
+
+
+def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float | None = 0.0, *,
+                  progress: Callable[[Bisection], None] | None = None, stop: Callable[[], bool] | None = None,
+                  **options: Any) -> Bisected:
+    """The fields of ``bad`` that break ``good``, found with few runs of ``oracle``.
+
+    ``oracle(capture)`` says "pass", "fail" or "hang".  ``progress`` is called after every trial, ``stop`` asked
+    before each: where it says so, what is known is returned.  ``options`` are those of ``Bisection``.
+
+    >>> from npulab.bits import RegisterMap
+    >>> from npulab.capture import Job
+    >>> registers = RegisterMap([dict(block="NN", field=f"f{n}", lsb=n, width=1) for n in range(32)])
+    >>> good, bad = (Capture(name, "demo", "x", (Job("NN", [word]),), maps={"NN": registers})
+    ...              for name, word in (("good", 0), ("bad", 2 ** 32 - 1)))
+    >>> found = bisect_fields(good, bad, lambda capture: "fail" if capture.words[0] >= 2 ** 31 else "pass")
+    >>> found.culprits, found.queries < 12
+    (((0, 'NN', 'w0', 'f31'),), True)
+    """
+    session = Bisection(good, bad, flake_rate=flake_rate, **options)
+    while not (stop and stop()) and (trial := session.trial) is not None:
+        start = time.monotonic()
+        outcome = oracle(trial.capture)
+        session.tell(outcome, time.monotonic() - start)
+        if progress:
+            progress(session)
+    return session.result

@@ -36,7 +36,7 @@ class Couplings:
 
     @property
     def rates(self) -> np.ndarray:
-        """``-log(1 - suspect)`` of each pair ``(n, n)``: a set hangs with ``1 - exp(-sum over the pairs it splits)``."""
+        """``-log(1 - suspect)`` of each pair ``(n, n)``: these add up over the pairs that a set splits."""
         return -np.log1p(-self.suspect)
 
     def chance(self, subset: np.ndarray) -> float:

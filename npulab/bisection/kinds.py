@@ -20,7 +20,7 @@ import numpy as np
 Groups = tuple[tuple[int, ...], ...]
 Told = list[tuple[np.ndarray, bool]]
 
-LISTED = 2_500_000  # explanations of one kind that are listed, at most
+LISTED = 6_000_000  # explanations of one kind that are listed, at most
 INVALID = 190  # more than any count of contradictions, with room to count on
 SETTLE = 64  # trials between two clearings of that room
 SHORT = 16  # a table is left for a list where the list is so many times shorter
@@ -36,7 +36,7 @@ class Level(NamedTuple):
     """Explanations of one kind with the same number of contradictions: how many, log of their mass together."""
 
     level: int
-    count: int
+    size: int
     log_mass: float
 
 
@@ -262,7 +262,8 @@ class Many(Kind):
                 + math.lgamma(self.most - k + 1)
         self.log_evidence = math.log(prior)
         self.items = np.full((PARTICLES, self.most), n)  # n: no item in this place
-        for row, k in zip(self.items, self.rng.choice(np.arange(least, self.most + 1), PARTICLES, p=sizes), strict=True):
+        drawn = self.rng.choice(np.arange(least, self.most + 1), PARTICLES, p=sizes)
+        for row, k in zip(self.items, drawn, strict=True):
             row[:k] = self.rng.choice(n, k, replace=False)
         self.counts = np.zeros(PARTICLES, int)
         self.seen = 0

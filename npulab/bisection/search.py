@@ -13,7 +13,7 @@ from npulab.bisection.kinds import Groups
 from npulab.bisection.prefix import Prefix
 from npulab.bisection.suspects import Suspects, Suspicion, entropy
 
-LARGEST = 110  # parts of one stage: more are bundled, and bundles opened like units
+LARGEST = 220  # parts of one stage: more are bundled, and bundles opened like units
 CERTAINTY = 0.99
 
 
@@ -133,7 +133,8 @@ class Search:
                 return
             failed = outcome == "fail"
         if self.prefix is not None:
-            if np.array_equal(changed, self.prefix.ask()):
+            asked = self.prefix.ask()
+            if asked is not None and np.array_equal(changed, asked):
                 self.prefix.tell(failed)
         else:
             self.suspects.tell(changed, failed)

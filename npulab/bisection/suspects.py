@@ -111,11 +111,11 @@ class Suspects:
     def top(self, count: int = 5) -> list[Suspicion]:
         """The most probable explanations, best first."""
         rng = np.random.default_rng(self.seed)
-        best = sorted(self._cells, key=lambda cell: cell[1].log_mass - math.log(cell[1].count), reverse=True)
+        best = sorted(self._cells, key=lambda cell: cell[1].log_mass - math.log(cell[1].size), reverse=True)
         summed: dict[Groups, float] = {}
         for kind, level in best[:count + 2]:
             found = kind.draw(level.level, 4 * count, math.exp(level.log_mass), rng)
-            share = min(1.0, len(found.weights) / level.count)  # where not all of the level was drawn
+            share = min(1.0, len(found.weights) / level.size)  # where not all of the level was drawn
             for row, weight in enumerate(found.weights):
                 groups = found.groups(row)
                 summed[groups] = summed.get(groups, 0.0) + float(weight) * share
@@ -124,14 +124,14 @@ class Suspects:
 
     def settled(self, certainty: float = 0.99) -> bool:
         """Whether one explanation is as probable as that."""
-        heaviest = max(math.exp(level.log_mass) / (level.count if isinstance(kind, Listed) else 1)
+        heaviest = max(math.exp(level.log_mass) / (level.size if isinstance(kind, Listed) else 1)
                        for kind, level in self._cells)
         return heaviest >= certainty and self.top(1)[0].probability >= certainty
 
     @property
     def bits(self) -> float:
         """What is not known yet, in bits."""
-        return max(0.0, sum(math.exp(level.log_mass) * (math.log2(level.count) - level.log_mass / math.log(2))
+        return max(0.0, sum(math.exp(level.log_mass) * (math.log2(level.size) - level.log_mass / math.log(2))
                             for _, level in self._cells))
 
     @property
@@ -278,7 +278,8 @@ def _search(cells: Cells, n: int, flake: float, couplings: Couplings | None, gro
 
     def worth(fails: np.ndarray, splits: np.ndarray | float) -> np.ndarray:
         hangs = -np.expm1(-np.asarray(splits))
-        return (_said(fails, flake) * (1 - hangs) + 0.2 * entropy(hangs) * (rates is not None)) / (1 + HANG_COST * hangs)
+        learned = 0.0 if rates is None else 0.2 * entropy(hangs)
+        return (_said(fails, flake) * (1 - hangs) + learned) / (1 + HANG_COST * hangs)
 
     def splits(sets: np.ndarray) -> np.ndarray | float:
         return 0.0 if rates is None else np.einsum("qi,ij,qj->q", sets, rates, ~sets)
