@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npulab import store
+from npulab.bisection import CERTAINTY, Bisected, Bisection, bisect_fields
 from npulab.capture import Capture, CaptureSet
 from npulab.compare import Comparison, check, diff, diff_buffers
+from npulab.devices import Command, Recorder, Simulated, device
 from npulab.models import is_model, read_model
 from npulab.models.file import counted
 from npulab.models.sweeps import PARAMETERS as SWEEP
@@ -100,6 +102,24 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--name", help="of the case; NAME-<side> where the dump holds several")
     one.add_argument("--source", help="where the dump is from, for the record")
     one.add_argument("--chip", help="the chip it was taken on")
+    one = add("bisect", _bisect, "the fields of a bad capture that break a good one, found with few runs of a device")
+    one.add_argument("good", metavar="GOOD", help="a capture that passes")
+    one.add_argument("bad", metavar="BAD", help="one that fails or hangs")
+    one.add_argument("--device", required=True, metavar="DEVICE",
+                     help="simulated, command:PROGRAM ARGUMENTS (the trial's folder goes last), manual, manual:FOLDER")
+    one.add_argument("--resume", metavar="JOURNAL", help="keep trials in this file; those in it are not run again")
+    one.add_argument("--flake", default="0", metavar="RATE", help="how often an outcome is wrong, or auto")
+    one.add_argument("--certainty", type=float, default=CERTAINTY, metavar="P", help=f"when to stop ({CERTAINTY})")
+    one.add_argument("--symptom", choices=("fail", "hang"), help="what BAD does, where that is known")
+    one.add_argument("--unit", action="append", metavar="FIELD,FIELD", help="fields that change together; repeatable")
+    one.add_argument("--addresses", action="store_true", help="also bisect fields that point into memory")
+    one.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice of trials (0)")
+    one.add_argument("--record", metavar="FOLDER", help="keep every trial as a capture there")
+    one.add_argument("--script", metavar="FILE", help="write the Python that shows it again")
+    one.add_argument("--timeout", type=float, metavar="SECONDS", help="after which a program's run hangs (60)")
+    one.add_argument("--reset", metavar="PROGRAM", help="run after a hang")
+    one.add_argument("--cooldown", type=float, metavar="SECONDS", help="to wait after a hang (0)")
+    one.add_argument("--retries", type=int, metavar="N", help="of a program that could not be run (0)")
     one = add("bench", _bench, "measured times and ratios, side by side; takes half a minute")
     one.add_argument("what", nargs="?", default="emulate", metavar="WHAT", help="emulate")
     one.add_argument("--rounds", type=int, default=None, metavar="N", help="turns of which the least time counts")
@@ -374,6 +394,69 @@ def _import(options: argparse.Namespace) -> int:
     for path in written:
         print(path)
     return 0
+
+
+def _bisect(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    good, bad = store.load(options.good), store.load(options.bad)
+    oracle = _device(options, good)
+    if options.script and not Path(options.script).parent.is_dir():
+        raise FileNotFoundError(f"--script: got {options.script}, there is no folder {Path(options.script).parent}")
+    with tqdm(unit="trial", disable=None, leave=False) as bar:
+        def show(session: Bisection) -> None:
+            bar.total, bar.n = session.queries + session.left, session.queries
+            bar.set_description(f"{session.journal[-1].outcome}, likely {session.suspects[0].text:.60}")
+
+        try:
+            found = bisect_fields(good, bad, oracle, _flake(options.flake), certainty=options.certainty,
+                                  units=[unit.split(",") for unit in options.unit] if options.unit else None,
+                                  addresses=options.addresses, symptom=options.symptom, seed=options.seed,
+                                  journal=options.resume, progress=show)
+        except (KeyboardInterrupt, EOFError):
+            bar.close()
+            print("npulab: stopped" + (f", {options.resume} has every trial so far" if options.resume else ""),
+                  file=sys.stderr)
+            return 1
+    script = found.script(options.good, options.bad, repr(oracle) if isinstance(oracle, Command) else None)
+    if options.script:
+        Path(options.script).write_text(script, encoding="utf-8")
+    _tell(options, found)
+    return 0 if found.culprits else 1
+
+
+def _tell(options: argparse.Namespace, found: Bisected) -> None:
+    if options.json:
+        row = {name: getattr(found, name) for name in ("culprits", "groups", "certainty", "queries", "hangs",
+                                                       "flake_rate", "done", "sentence")}
+        _print(options, [row], [])
+        return
+    print(found.sentence)
+    rows: list[dict[str, Any]] = found.diff.to_dict("records")  # type: ignore[assignment]
+    _print(options, rows, list(found.diff.columns))
+
+
+def _flake(text: str) -> float | None:
+    try:
+        return None if text == "auto" else float(text)
+    except ValueError:
+        raise ValueError(f"--flake: got {text!r}, allowed is a rate from 0 up to 0.5, or auto") from None
+
+
+def _device(options: argparse.Namespace, good: Capture) -> Callable[[Capture], str]:
+    """What ``--device`` names; a run passes where it gives the good capture's output."""
+    given = {name: getattr(options, name) for name in ("timeout", "reset", "cooldown", "retries")
+             if getattr(options, name) is not None}
+    oracle = device(options.device, good.buffers.get("output"), **given)
+    if given and not isinstance(oracle, Command):
+        raise ValueError(f"--{next(iter(given))}: got {options.device!r}, allowed is a device command:PROGRAM")
+    if isinstance(oracle, Simulated):
+        # what the good job gives there: a board may have recorded something else
+        run = oracle.run(good)
+        if run.output is None:
+            raise ValueError(f"{options.good}: hangs on the simulated device ({run.reason}), allowed is one that runs")
+        oracle = Simulated(run.output)
+    return Recorder(oracle, options.record) if options.record else oracle
 
 
 def _bench(options: argparse.Namespace) -> int:

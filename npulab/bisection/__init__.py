@@ -21,11 +21,11 @@ from npulab.journal import OUTCOMES, Journal, Trial
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Bisected", "Bisection", "Oracle", "Suspect", "Trying", "bisect_fields", "mix"]
+__all__ = ["CERTAINTY", "Bisected", "Bisection", "Oracle", "Suspect", "Trying", "bisect_fields", "mix"]
 
 Oracle = Callable[[Capture], str]
 VERBS = {"hang": "hangs", "fail": "breaks"}
-SIMULATED = 'npulab.Simulated(good.buffers["output"])'
+SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
 
 
 @dataclass(frozen=True)
@@ -87,15 +87,19 @@ class Bisected:
         """The good capture with each group changed: the smallest ones that break."""
         return tuple(mix(self.good, self.bad, group) for group in self.groups)
 
-    def script(self, good: str | None = None, bad: str | None = None, oracle: str = SIMULATED) -> str:
-        """Python that shows it again; ``good`` and ``bad`` are the paths to load, ``oracle`` what runs a capture."""
+    def script(self, good: str | None = None, bad: str | None = None, oracle: str | None = None) -> str:
+        """Python that shows it again.
+
+        ``good`` and ``bad`` are the paths to load, ``oracle`` is what runs a capture, as Python text; left out, it
+        is the simulated device.
+        """
         paths = [path or f"captures/{one.target}/{one.name}" for path, one in ((good, self.good), (bad, self.bad))]
         groups = "".join(f"    {list(group)!r},\n" for group in self.groups)
         return f"""# {self.sentence}
 import npulab
 
 good, bad = npulab.load({paths[0]!r}), npulab.load({paths[1]!r})
-oracle = {oracle}
+oracle = {oracle or SIMULATED}
 groups = [
 {groups}]
 print(oracle(good), "with nothing changed")

@@ -13,7 +13,7 @@ BUFFER, BYTES = "buffer", "(bytes)"  # block and field of a whole buffer
 NOT_BISECTED = ("output", COMMANDS)
 # Parts of a field's name that say how memory is laid out: fields that differ in nothing else describe one thing.
 GEOMETRY = {"size", "stride", "pitch", "start", "end", "address", "addr", "base", "width", "height", "depth",
-            "length", "low", "high", "lo", "hi", "lsb", "msb", "lower", "upper"}
+            "length", "offset", "low", "high", "lo", "hi", "lsb", "msb", "lower", "upper"}
 AXES = {"x", "y", "z", "w", "h", "c", "n", "xy", "plus", "minus", "row", "plane", "line", "in", "bytes"}
 
 
