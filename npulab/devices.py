@@ -22,7 +22,7 @@ from npulab.capture import CHANGED, PROVENANCES, Capture
 from npulab.files import write_folders
 from npulab.folders import capture_files, plain_name
 from npulab.journal import OUTCOMES
-from npulab.processes import End, NotRun, Program, Stopped, arguments, execute
+from npulab.processes import End, NotRun, Program, Stopped, arguments, execute, undisturbed
 from npulab.target import Hang
 from npulab.targets import target
 
@@ -178,18 +178,21 @@ class Command:
         return self.judge(capture, self.run(capture))
 
     def _once(self, files: dict[str, bytes]) -> Run:
-        with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as scratch:
-            (folder,) = write_folders({Path(scratch, "capture"): files})
-            end = execute("program", _placed(self.program, folder), self.timeout, self.stop)
-            output, missing = self._left(folder)
+        end, output, missing = undisturbed(lambda over: self._in_folder(files, over))
         if end.status is None or end.status == self.hang_status:
             return self._hang(end)
         if end.status in self.retry_on:
             raise NotRun(f"program: got {end} from {self.program!r}, which says that nothing was run")
         return Run("failed", output, str(end)) if end.status else Run("done", output, missing)
 
+    def _in_folder(self, files: dict[str, bytes], over: threading.Event) -> tuple[End, bytes | None, str]:
+        """How the program ended, what it left, and why nothing where that is so."""
+        with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as scratch:
+            (folder,) = write_folders({Path(scratch, "capture"): files})
+            end = execute("program", _placed(self.program, folder), self.timeout, self.stop, over)
+            return end, *self._left(folder)
+
     def _left(self, folder: Path) -> tuple[bytes | None, str]:
-        """What the program left, and why nothing where that is so."""
         if self.output is None:
             return None, ""
         path = folder / self.output
@@ -209,7 +212,8 @@ class Command:
 
     def _recover(self) -> None:
         if self.reset is not None:
-            end = execute("reset", self.reset, self.reset_timeout, self.stop)  # type: ignore[arg-type]
+            program: Any = self.reset
+            end = undisturbed(lambda over: execute("reset", program, self.reset_timeout, self.stop, over))
             if end.status != 0:
                 raise NotRun(f"reset: got {end} from {self.reset!r}, allowed is status 0")
         self._wait()

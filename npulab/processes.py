@@ -9,11 +9,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
+Result = TypeVar("Result")
 Program = str | Sequence[str | os.PathLike[str]]
 
 LAST = 4096  # bytes of a program's errors that are kept
@@ -68,50 +70,56 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
     return parts[0] if shell else tuple(parts)
 
 
-def execute(name: str, program: str | tuple[str, ...], timeout: float, stop: threading.Event) -> End:
-    """Run a program; a text is read by a shell.
+def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
+    """Do work in a thread, where no interrupt cuts it short: one sets the event that the work is given, and is
+    raised when the work is over.
 
-    It gets no input, its output is thrown away, the last lines of its errors are kept.  It runs in a process group of
-    its own, which is killed when the program ends, when ``timeout`` seconds are over, and when ``stop`` is set.
-    Raises NotRun, beginning with ``name``, where the program cannot be started; Stopped.
-
-    >>> print(execute("program", ("false",), 10, threading.Event()))
-    status 1
+    >>> undisturbed(lambda over: over.is_set())
+    False
     """
-    # an interrupt is raised in the main thread wherever that is, so the program is started and ended in another
     over = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         try:
-            return pool.submit(_execute, name, program, timeout, (stop, over)).result()
+            return pool.submit(work, over).result()
         finally:
             over.set()
 
 
-def _execute(name: str, program: str | tuple[str, ...], timeout: float, stops: tuple[threading.Event, ...]) -> End:
+def execute(name: str, program: str | tuple[str, ...], timeout: float, *stops: threading.Event) -> End:
+    """Run a program; a text is read by a shell.
+
+    It gets no input, its output is thrown away, the last lines of its errors are kept.  It runs in a process group of
+    its own, which is killed when the program ends, when ``timeout`` seconds are over, and when one of ``stops`` is set.
+    Raises NotRun, beginning with ``name``, where the program cannot be started; Stopped.
+
+    >>> print(execute("program", ("false",), timeout=10))
+    status 1
+    """
     _go_on(stops)
-    try:
-        process = subprocess.Popen(program, shell=isinstance(program, str), stdin=subprocess.DEVNULL, bufsize=0,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-    except OSError as error:
-        raise NotRun(f"{name}: got {program!r}, which cannot be started: {error.strerror or error}") from None
-    said, until = bytearray(), time.monotonic() + timeout
-    assert process.stderr is not None
-    with process.stderr as errors, selectors.DefaultSelector() as ready:
-        os.set_blocking(errors.fileno(), False)
-        ready.register(errors, selectors.EVENT_READ)
+    with selectors.DefaultSelector() as ready:
         try:
-            while process.poll() is None and (left := until - time.monotonic()) > 0:
-                _go_on(stops)
-                if not ready.get_map():
-                    _wait(process, min(left, POLL))
-                elif ready.select(min(left, POLL)) and not _listen(errors.fileno(), said):
-                    ready.unregister(errors)
-            status = process.returncode
-        finally:
-            killed = _kill(process)
-        # what is left in the pipe and no more: a process that left the group may fill it for ever
-        for _ in range(2):
-            _listen(errors.fileno(), said)
+            process = subprocess.Popen(program, shell=isinstance(program, str), stdin=subprocess.DEVNULL, bufsize=0,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        except OSError as error:
+            raise NotRun(f"{name}: got {program!r}, which cannot be started: {error.strerror or error}") from None
+        said, until = bytearray(), time.monotonic() + timeout
+        assert process.stderr is not None
+        with process.stderr as errors:
+            try:
+                os.set_blocking(errors.fileno(), False)
+                ready.register(errors, selectors.EVENT_READ)
+                while process.poll() is None and (left := until - time.monotonic()) > 0:
+                    _go_on(stops)
+                    if not ready.get_map():
+                        _wait(process, min(left, POLL))
+                    elif ready.select(min(left, POLL)) and not _listen(errors.fileno(), said):
+                        ready.unregister(errors)
+                status = process.returncode
+            finally:
+                killed = _kill(process)
+            # what is left in the pipe and no more: a process that left the group may fill it for ever
+            for _ in range(2):
+                _listen(errors.fileno(), said)
     return End(status, timeout, _last_lines(said), killed)
 
 
