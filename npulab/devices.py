@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -101,6 +101,7 @@ class Command:
     stands in the arguments, else at their end.  Status 0 is a run that is done.  One that has not ended after
     ``timeout`` seconds, or ends with ``hang_status``, hangs.  The statuses in ``retry_on`` (a signal is negative) say
     that nothing was run; by default those of a shell and of ssh, and signals that people send.  All others fail.
+    Where a job makes the board reboot, ssh ends with 255 too: ``hang_status=255`` calls that a hang.
 
     A run that is done passes where the program left the ``expected`` bytes (where they are left out, the capture's
     own ``output``) in the file ``output`` of the folder, which holds no output before.  With nothing to expect, or
@@ -114,8 +115,8 @@ class Command:
     Raises ValueError for what is not allowed; running raises NotRun (an OSError) where nothing was run or reset, and
     Stopped.
 
-    >>> Command("ssh board 'run it' {capture}", timeout=30).program
-    ('ssh', 'board', 'run it', '{capture}')
+    >>> Command("ssh board 'run it' {capture}", timeout=30)
+    Command(('ssh', 'board', 'run it', '{capture}'), timeout=30)
     """
 
     program: Program
@@ -153,6 +154,11 @@ class Command:
             raise ValueError("retry_on, hang_status: got 0, which is the status of a run that is done")
         if self.provenance not in (None, *PROVENANCES):
             raise ValueError(f"provenance: got {self.provenance!r}, allowed is one of {', '.join(PROVENANCES)}")
+
+    def __repr__(self) -> str:
+        given = [f"{one.name}={getattr(self, one.name)!r}" for one in fields(self)
+                 if one.repr and one.name != "program" and getattr(self, one.name) != one.default]
+        return f"Command({', '.join([repr(self.program), *given])})"
 
     def run(self, capture: Capture) -> Run:
         """Run a capture; that it failed or hung is an outcome, with the last lines of what the program said."""

@@ -104,8 +104,8 @@ def test_status_of_a_hang_is_what_one_says(capture: Capture, program: Program) -
 def test_program_that_does_not_end_hangs(capture: Capture, tmp_path: Path, scratch: Path) -> None:
     """Neither a deaf program nor its children, which hold the pipe open, outlive it; last words are kept."""
     deaf = f"trap '' TERM; sleep 60 & echo $! $$ > {tmp_path}/pids; echo waiting >&2; wait"
-    run = Command(["sh", "-c", deaf], timeout=0.3).run(capture)
-    assert run == Run("hang", None, "no end after 0.3 seconds (waiting)")
+    run = Command(["sh", "-c", deaf], timeout=0.2).run(capture)
+    assert run == Run("hang", None, "no end after 0.2 seconds (waiting)")
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert not any(map(alive, pids))
@@ -113,7 +113,7 @@ def test_program_that_does_not_end_hangs(capture: Capture, tmp_path: Path, scrat
 
 def test_program_is_asked_to_end_before_it_is_killed(capture: Capture, tmp_path: Path, scratch: Path) -> None:
     polite = f"trap 'touch {tmp_path}/ended; exit 0' TERM; sleep 60 & wait"
-    assert Command(["sh", "-c", polite], timeout=0.3)(capture) == "hang"
+    assert Command(["sh", "-c", polite], timeout=0.2)(capture) == "hang"
     assert (tmp_path / "ended").exists()
 
 
@@ -134,11 +134,11 @@ def test_children_of_a_program_that_ended(capture: Capture, program: Program, tm
 def test_floods_fill_nothing(capture: Capture, scratch: Path) -> None:
     tracemalloc.start()
     try:
-        run = Command(["sh", "-c", "yes & exec yes >&2"], timeout=0.3).run(capture)
+        run = Command(["sh", "-c", "yes & exec yes >&2"], timeout=0.2).run(capture)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert run == Run("hang", None, "no end after 0.3 seconds (y; y; y; y; y)")
+    assert run == Run("hang", None, "no end after 0.2 seconds (y; y; y; y; y)")
     assert peak < 4 * 2 ** 20
 
 
@@ -283,6 +283,13 @@ def test_command_refuses(options: dict[str, object], words: str) -> None:
 def test_output_is_no_file_of_the_capture(capture: Capture, scratch: Path) -> None:
     with pytest.raises(ValueError, match=r"^output: got 'nn.bin', which the capture holds itself, allowed is another name$"):
         Command("true", output="nn.bin")(capture)
+
+
+def test_command_reads_as_what_makes_it() -> None:
+    for command in (Command("true"), Command(["a b", "c"], timeout=3, reset="off", cooldown=1.5, output=None, hang_status=255),
+                    Command("a | b", shell=True, retry_on=(), provenance="simulated")):
+        assert eval(repr(command), {"Command": Command}) == command
+    assert repr(Command("true", expected=bytes(4000))) == "Command(('true',))"
 
 
 def test_device_by_text() -> None:
