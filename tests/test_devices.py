@@ -143,7 +143,18 @@ def test_floods_fill_nothing(capture: Capture, scratch: Path) -> None:
 
 
 def test_program_has_no_input(capture: Capture, program: Program) -> None:
-    assert Command(program("assert sys.stdin.read() == ''"), output=None)(capture) == "pass"
+    """What is typed at a notebook or a terminal is not for it."""
+    typed, keys = os.pipe()
+    os.write(keys, b"p")
+    os.close(keys)
+    before = os.dup(0)
+    os.dup2(typed, 0)
+    try:
+        assert Command(program("sys.exit(len(sys.stdin.read()))"), output=None)(capture) == "pass"
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(typed)
 
 
 def test_arguments_reach_no_shell(capture: Capture, program: Program, tmp_path: Path) -> None:
