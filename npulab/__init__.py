@@ -13,12 +13,13 @@ from npulab.bisection import Bisection, bisect_fields, mix
 from npulab.capture import Capture, CaptureSet, Job
 from npulab.codes import codes_by_rule
 from npulab.compare import Comparison, check, diff, diff_buffers, explain
-from npulab.devices import Simulated
+from npulab.devices import Command, Manual, Recorder, Simulated, device
 from npulab.emulate import ENGINES, accumulate, emulate, outputs, prepare
 from npulab.layers import Add, Conv2D, FullyConnected, Network, Pool2D
 from npulab.mismatches import mismatches
 from npulab.models import check_sweep, read_model, single_op_model, write_model, write_sweep
 from npulab.neighbours import neighbours
+from npulab.probe import probe_layout
 from npulab.quant import RULES, QuantParams
 from npulab.rounding import identify_rounding, rounding_probes
 from npulab.store import load, load_all, save
@@ -26,16 +27,17 @@ from npulab.target import Target
 from npulab.targets import target, targets
 
 __version__ = "0.1.0"
-__all__ = ["ENGINES", "RULES", "Add", "Bisection", "Capture", "CaptureSet", "Comparison", "Conv2D", "FullyConnected",
-           "Job", "Network", "Pool2D", "QuantParams", "RegisterView", "Simulated", "Target", "accumulate", "bench",
-           "bisect_fields", "check", "check_sweep", "codes_by_rule", "diff", "diff_buffers", "emulate", "explain",
-           "identify_rounding", "load", "load_all", "mismatches", "mix", "neighbours", "number_line",
-           "output_comparison", "output_difference", "outputs", "prepare", "read_model", "rounding_probes", "save",
-           "single_op_model", "target", "targets", "write_model", "write_sweep"]
+__all__ = ["ENGINES", "RULES", "Add", "BisectView", "Bisection", "Capture", "CaptureSet", "Command", "Comparison",
+           "Conv2D", "FullyConnected", "Job", "Manual", "Network", "Pool2D", "QuantParams", "Recorder",
+           "RegisterView", "Simulated", "Target", "accumulate", "bench", "bisect_fields", "check", "check_sweep",
+           "codes_by_rule", "device", "diff", "diff_buffers", "emulate", "explain", "identify_rounding", "load",
+           "load_all", "mismatches", "mix", "neighbours", "number_line", "output_comparison", "output_difference",
+           "outputs", "prepare", "probe_layout", "read_model", "rounding_probes", "save", "single_op_model",
+           "target", "targets", "write_model", "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
-_LATER = {"RegisterView": "npulab.widgets", "number_line": "npulab.view", "output_comparison": "npulab.view",
-            "output_difference": "npulab.view", "bench": "npulab.speed"}
+_LATER = {"BisectView": "npulab.widgets", "RegisterView": "npulab.widgets", "number_line": "npulab.view",
+          "output_comparison": "npulab.view", "output_difference": "npulab.view", "bench": "npulab.speed"}
 
 
 def __getattr__(name: str) -> Any:

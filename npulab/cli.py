@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from npulab import store
 from npulab.bisection import CERTAINTY, Bisected, Bisection, bisect_fields
-from npulab.capture import Capture, CaptureSet
+from npulab.capture import PROVENANCES, Capture, CaptureSet
 from npulab.compare import Comparison, check, diff, diff_buffers
-from npulab.devices import Command, Recorder, Simulated, device
+from npulab.devices import Command, Manual, Recorder, Simulated, device
 from npulab.models import is_model, read_model
 from npulab.models.file import counted
 from npulab.models.sweeps import PARAMETERS as SWEEP
@@ -114,8 +114,11 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--unit", action="append", metavar="FIELD,FIELD", help="fields that change together; repeatable")
     one.add_argument("--addresses", action="store_true", help="also bisect fields that point into memory")
     one.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice of trials (0)")
+    one.add_argument("--max-hangs", type=int, metavar="N", help="stop after so many hangs")
     one.add_argument("--record", metavar="FOLDER", help="keep every trial as a capture there")
+    one.add_argument("--provenance", choices=PROVENANCES, help="what the device is, for the record (board)")
     one.add_argument("--script", metavar="FILE", help="write the Python that shows it again")
+    one.add_argument("--by-status", action="store_true", help="a program's exit status alone decides, no output file")
     one.add_argument("--timeout", type=float, metavar="SECONDS", help="after which a program's run hangs (60)")
     one.add_argument("--reset", metavar="PROGRAM", help="run after a hang")
     one.add_argument("--cooldown", type=float, metavar="SECONDS", help="to wait after a hang (0)")
@@ -400,7 +403,10 @@ def _bisect(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     good, bad = store.load(options.good), store.load(options.bad)
-    oracle = _device(options, good)
+    oracle: Callable[[Capture], str] = _device(options, good)
+    if options.record:
+        given = {} if isinstance(oracle, Simulated) else {"provenance": options.provenance or "board"}
+        oracle = Recorder(oracle, options.record, **given)
     if options.script and not Path(options.script).parent.is_dir():
         raise FileNotFoundError(f"--script: got {options.script}, there is no folder {Path(options.script).parent}")
     with tqdm(unit="trial", disable=None, leave=False) as bar:
@@ -412,15 +418,15 @@ def _bisect(options: argparse.Namespace) -> int:
             found = bisect_fields(good, bad, oracle, _flake(options.flake), certainty=options.certainty,
                                   units=[unit.split(",") for unit in options.unit] if options.unit else None,
                                   addresses=options.addresses, symptom=options.symptom, seed=options.seed,
-                                  journal=options.resume, progress=show)
+                                  journal=options.resume, max_hangs=options.max_hangs, progress=show)
         except (KeyboardInterrupt, EOFError):
             bar.close()
             print("npulab: stopped" + (f", {options.resume} has every trial so far" if options.resume else ""),
                   file=sys.stderr)
             return 1
-    script = found.script(options.good, options.bad, repr(oracle) if isinstance(oracle, Command) else None)
     if options.script:
-        Path(options.script).write_text(script, encoding="utf-8")
+        own = f"npulab.{_device(options, good)!r}" if options.device.startswith("command:") else None
+        Path(options.script).write_text(found.script(options.good, options.bad, own), encoding="utf-8")
     _tell(options, found)
     return 0 if found.culprits else 1
 
@@ -443,20 +449,23 @@ def _flake(text: str) -> float | None:
         raise ValueError(f"--flake: got {text!r}, allowed is a rate from 0 up to 0.5, or auto") from None
 
 
-def _device(options: argparse.Namespace, good: Capture) -> Callable[[Capture], str]:
+def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command | Manual:
     """What ``--device`` names; a run passes where it gives the good capture's output."""
     given = {name: getattr(options, name) for name in ("timeout", "reset", "cooldown", "retries")
              if getattr(options, name) is not None}
+    if options.by_status:
+        given["output"] = None
     oracle = device(options.device, good.buffers.get("output"), **given)
     if given and not isinstance(oracle, Command):
-        raise ValueError(f"--{next(iter(given))}: got {options.device!r}, allowed is a device command:PROGRAM")
+        name = "by-status" if options.by_status else next(iter(given))
+        raise ValueError(f"--{name}: got {options.device!r}, allowed is a device command:PROGRAM")
     if isinstance(oracle, Simulated):
         # what the good job gives there: a board may have recorded something else
         run = oracle.run(good)
         if run.output is None:
             raise ValueError(f"{options.good}: hangs on the simulated device ({run.reason}), allowed is one that runs")
-        oracle = Simulated(run.output)
-    return Recorder(oracle, options.record) if options.record else oracle
+        return Simulated(run.output)
+    return oracle
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -293,12 +294,13 @@ class Bisection:
 
 
 def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float | None = 0.0, *,
-                  progress: Callable[[Bisection], None] | None = None, stop: Callable[[], bool] | None = None,
-                  **options: Any) -> Bisected:
+                  max_hangs: int | None = None, progress: Callable[[Bisection], None] | None = None,
+                  stop: Callable[[], bool] | None = None, **options: Any) -> Bisected:
     """The fields of ``bad`` that break ``good``, found with few runs of ``oracle``.
 
     ``oracle(capture)`` says "pass", "fail" or "hang".  ``progress`` is called after every trial, ``stop`` asked
-    before each: where it says so, what is known is returned.  ``options`` are those of ``Bisection``.
+    before each: where it says so, or ``max_hangs`` have hung, what is known is returned.  ``options`` are those of
+    ``Bisection``.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
@@ -310,7 +312,8 @@ def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float
     (((0, 'NN', 'w0', 'f31'),), True)
     """
     session = Bisection(good, bad, flake_rate=flake_rate, **options)
-    while not (stop and stop()) and (trial := session.trial) is not None:
+    most = math.inf if max_hangs is None else max_hangs
+    while session.journal.hangs < most and not (stop and stop()) and (trial := session.trial) is not None:
         start = time.monotonic()
         outcome = oracle(trial.capture)
         session.tell(outcome, time.monotonic() - start)

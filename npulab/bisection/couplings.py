@@ -4,35 +4,55 @@ from __future__ import annotations
 
 import numpy as np
 
-EXPECTED = 0.02  # coupled pairs before anything was tried
-CLEARED = 0.02  # what is left of a suspicion by a trial that split the pair and did not hang
-SURE = 0.97
-TIED = 0.5  # pairs more suspect than that are moved together
+CLEARED = 1e-3  # what is left of a suspicion by a trial that split the pair and ran
+ROUNDS = 2  # of passing on, per trial, what those that hung say of each other's pairs
+LARGEST = 12.0  # log odds
+TIED = 0.7  # pairs more suspect than that are moved together
 
 
 class Couplings:
-    """How probable it is of each pair of n items that a change of one alone hangs.
+    """How probable it is of each pair of n items that a change of one alone hangs: ``suspect`` ``(n, n)``.
 
-    A trial that ran clears the pairs it split; one that hung makes them more suspect, by Bayes' rule for causes
-    that act independently of each other.
+    A trial that ran clears the pairs it split.  One that hung was hung by a pair it split: the fewer of those are
+    left that nothing cleared, the more suspect each is (belief propagation over causes that act independently).
     """
 
     def __init__(self, n: int) -> None:
         self.n = n
-        self.suspect = np.full((n, n), EXPECTED / max(1, n * (n - 1) // 2))
-        np.fill_diagonal(self.suspect, 0.0)
-        self.hangs = 0
+        self.suspect = np.zeros((n, n))
+        self._pairs = np.triu_indices(n, 1)
+        self._cleared = np.zeros(len(self._pairs[0]))  # trials that ran and split the pair
+        self._split: list[np.ndarray] = []  # (pairs,) of each trial that hung
+        self._said: list[np.ndarray] = []  # log odds that each of those adds to each pair
+
+    @property
+    def hangs(self) -> int:
+        return len(self._split)
 
     def tell(self, subset: np.ndarray, hung: bool) -> None:
         """One more trial, ``(n,) bool``: whether it hung."""
-        split = np.not_equal.outer(subset, subset)
-        if not hung:
-            self.suspect[split] *= CLEARED
-            return
-        self.hangs += 1
-        chance = self.chance(subset)
-        raised = np.minimum(self.suspect / max(chance, 1e-12), SURE)
-        self.suspect = np.where(split, np.maximum(self.suspect, raised), self.suspect)
+        i, j = self._pairs
+        split = subset[i] != subset[j]
+        if hung:
+            self._split.append(split)
+            self._said.append(np.zeros(len(split)))
+        else:
+            self._cleared += split
+        if self._split and len(i):
+            self._infer()
+
+    def _infer(self) -> None:
+        prior = np.log((1 + self.hangs) / len(self._cleared)) + np.log(CLEARED) * np.minimum(self._cleared, 3)
+        split, said = np.array(self._split), np.array(self._said)
+        for _ in range(ROUNDS):
+            others = np.minimum(prior + said.sum(axis=0) - said, LARGEST)
+            rate = np.where(split, np.logaddexp(0, others), 0.0)  # -log(1 - p) of each pair without this trial
+            total = rate.sum(axis=1, keepdims=True)
+            said = np.where(split, -np.log(-np.expm1(-np.maximum(total - rate, 1e-9))), 0.0)
+        self._said = list(said)
+        suspect = 1 / (1 + np.exp(-np.clip(prior + said.sum(axis=0), -40, LARGEST)))
+        self.suspect[self._pairs] = suspect
+        self.suspect.T[self._pairs] = suspect
 
     @property
     def rates(self) -> np.ndarray:
@@ -40,7 +60,7 @@ class Couplings:
         return -np.log1p(-self.suspect)
 
     def chance(self, subset: np.ndarray) -> float:
-        """The probability that a set hangs."""
+        """The probability that a set hangs; 0 as long as nothing did."""
         return float(-np.expm1(-(subset @ self.rates @ ~subset)))
 
     def tied(self) -> list[np.ndarray]:

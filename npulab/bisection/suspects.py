@@ -31,6 +31,7 @@ CLOSE = 0.01  # bits short of the most a trial can say: nothing is gained by loo
 STEPS = 12
 SILENT = 0.01  # bits: a trial that says no more is not worth running
 HANG_COST = 10.0  # runs that a hang costs
+CERTAIN = 0.95  # so sure a hang is not asked for
 
 
 @dataclass(frozen=True)
@@ -262,16 +263,18 @@ def _said(fails: np.ndarray, flake: float) -> np.ndarray:
 
 
 def _best(cells: Cells, n: int, flake: float, couplings: Couplings | None, rng: np.random.Generator) -> Question | None:
-    groups = couplings.tied() if couplings else [np.array([item]) for item in range(n)]
-    found = _search(cells, n, flake, couplings, groups, rng)
-    if found.bits < SILENT and len(groups) < n:
-        # nothing is left that can be told with these together: now they are allowed to hang
-        found = _search(cells, n, flake, couplings, [np.array([item]) for item in range(n)], rng)
-    return found if found.bits >= SILENT else None
+    """The best question: with what probably hangs apart moved together, or item by item."""
+    groups = [np.array([item]) for item in range(n)]
+    ways = [groups]
+    if couplings and len(tied := couplings.tied()) < n:
+        ways.append(tied)
+    found = [_search(cells, n, flake, couplings, way, rng) for way in ways]
+    worthy = [(worth, question) for worth, question in found if question.bits >= SILENT and question.hangs < CERTAIN]
+    return max(worthy, key=lambda pair: pair[0])[1] if worthy else None
 
 
 def _search(cells: Cells, n: int, flake: float, couplings: Couplings | None, groups: list[np.ndarray],
-            rng: np.random.Generator) -> Question:
+            rng: np.random.Generator) -> tuple[float, Question]:
     scorer = _Scorer(cells, groups, n)
     rates = couplings.rates if couplings else None
     most = float(_said(np.array(0.5), flake))
@@ -282,7 +285,7 @@ def _search(cells: Cells, n: int, flake: float, couplings: Couplings | None, gro
         return (_said(fails, flake) * (1 - hangs) + learned) / (1 + HANG_COST * hangs)
 
     def splits(sets: np.ndarray) -> np.ndarray | float:
-        return 0.0 if rates is None else np.einsum("qi,ij,qj->q", sets, rates, ~sets)
+        return 0.0 if rates is None else ((sets @ rates) * ~sets).sum(axis=1)
 
     chosen = rng.random((CANDIDATES, len(groups))) < rng.choice(DENSITIES, CANDIDATES)[:, None]
     tops = [sorted({int(item) for item in (*cells.needs[row], *cells.ones[row]) if item >= 0})
@@ -315,4 +318,4 @@ def _search(cells: Cells, n: int, flake: float, couplings: Couplings | None, gro
         best, subset, lack, hold = float(value[at]), here @ scorer.member > 0, moved[0][:, at], moved[1][:, at]
     fails = float(scorer.fails(lack[:, None], hold[:, None])[0])
     hangs = couplings.chance(subset) if couplings else 0.0
-    return Question(subset, fails, float(_said(np.array(fails), flake)), hangs)
+    return best, Question(subset, fails, float(_said(np.array(fails), flake)), hangs)
