@@ -9,7 +9,6 @@ import html
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import anywidget
@@ -18,8 +17,8 @@ import traitlets
 
 from npulab.bits import WORD_BITS, Field, Piece, RegisterMap
 from npulab.capture import ROWS_SHOWN, Capture, Job
+from npulab.widgets.look import HERE, styles
 
-HERE = Path(__file__).parent
 LARGEST = 2 ** WORD_BITS - 1
 CHANGES_NAMED = 4
 
@@ -279,7 +278,7 @@ class RegisterView(anywidget.AnyWidget):
     """
 
     _esm = HERE / "register_view.js"
-    _css = HERE / "register_view.css"
+    _css = styles("register_view.css")
 
     words = Words().tag(sync=True)
     reference = Words().tag(sync=True)
