@@ -31,7 +31,7 @@ PAGE = """async ([esm, css, state]) => {
                             return Object.freeze(value); };
   const listeners = new Map(), values = freeze({...state}), now = {...values};
   let unsaved = {};
-  window.saved = [];
+  [window.saved, window.sent] = [[], []];
   const tell = name => [...(listeners.get('change:' + name) ?? [])].forEach(act => act());
   const put = (name, value) => { now[name] = freeze(value); tell(name); };
   const model = {
@@ -41,6 +41,7 @@ PAGE = """async ([esm, css, state]) => {
       unsaved[name] = value; put(name, value);
     },
     save_changes: () => { if (Object.keys(unsaved).length) window.saved.push(unsaved); unsaved = {}; },
+    send: content => window.sent.push(content),
     on: (event, act) => listeners.set(event, [...(listeners.get(event) ?? []), act]),
     off: (event, act) => listeners.set(event, (listeners.get(event) ?? []).filter(each => each !== act)),
   };
@@ -88,8 +89,8 @@ def colours(theme: str) -> str:
 class BlankPage:
     """A widget on a page of its own.
 
-    ``saved`` is what the page sent, a dict of traits each time; ``push`` does what Python does when it
-    sets traits; ``errors`` are the page's; ``render_ms`` is how long drawing took.
+    ``saved`` is what the page sent, a dict of traits each time, ``sent`` its messages; ``push`` does what Python
+    does when it sets traits; ``errors`` are the page's; ``render_ms`` is how long drawing took.
     """
 
     def __init__(self, started: Browser, widget: AnyWidget, theme: str = "light",
@@ -115,6 +116,10 @@ class BlankPage:
     @property
     def saved(self) -> list[dict[str, Any]]:
         return self.page.evaluate("window.saved")
+
+    @property
+    def sent(self) -> list[Any]:
+        return self.page.evaluate("window.sent")
 
     @property
     def listeners(self) -> int:

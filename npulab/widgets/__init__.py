@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from npulab.widgets.bisect_view import BisectModel, BisectView
 from npulab.widgets.register_view import RegisterModel, RegisterView
 
-__all__ = ["RegisterModel", "RegisterView"]
+__all__ = ["BisectModel", "BisectView", "RegisterModel", "RegisterView"]
