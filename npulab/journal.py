@@ -54,18 +54,19 @@ class Journal:
     0
     """
 
-    def __init__(self, path: Path | str | None = None, about: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, about: Mapping[str, Any] | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.about = json.loads(json.dumps(dict(about or {})))
         self._trials: list[Trial] = []
         self._lines: list[str] = []
-        if self.path is not None and self.path.exists() and self.path.stat().st_size:
-            self._take_up(self.path, about is not None)
+        head = {"npulab": "journal", "version": VERSION, "about": self.about}
+        if self.path is None or not self.path.exists() or self._cut(self.path.read_bytes(), head):
+            self._write(head)
         else:
-            self._write({"npulab": "journal", "version": VERSION, "about": self.about})
+            self._take_up(self.path, about is not None)
 
     @classmethod
-    def read(cls, path: Path | str) -> Journal:
+    def read(cls, path: str | os.PathLike[str]) -> Journal:
         """A journal as it lies in a file; raises FileNotFoundError where there is none."""
         if not Path(path).is_file():
             raise FileNotFoundError(f"{path}: no journal there")
@@ -101,8 +102,16 @@ class Journal:
         """The lines as they are in the file."""
         return "".join(self._lines)
 
+    def _cut(self, data: bytes, head: Mapping[str, Any]) -> bool:
+        """Whether a file ends inside the head that a crash cut off; it is empty then."""
+        if len(data) >= len(_line(head)) or not _line(head).encode().startswith(data):
+            return False
+        assert self.path is not None
+        os.truncate(self.path, 0)
+        return True
+
     def _write(self, entry: Mapping[str, Any]) -> None:
-        line = json.dumps(entry, ensure_ascii=False) + "\n"
+        line = _line(entry)
         if self.path is not None:
             # one write of a whole line, then down to the disk: a killed process or a reboot cuts off at most this line
             with self.path.open("ab") as file:
@@ -114,7 +123,7 @@ class Journal:
     def _take_up(self, path: Path, expected: bool) -> None:
         data = path.read_bytes()
         whole = data[:data.rfind(b"\n") + 1]
-        if data and not whole:
+        if not whole:
             raise ValueError(f"{path}: got no whole line, allowed is a journal of npulab")
         self._lines = whole.decode("utf-8", "replace").splitlines(keepends=True)
         for number, line in enumerate(self._lines, 1):
@@ -154,6 +163,10 @@ class Journal:
     def __repr__(self) -> str:
         where = f", {self.path}" if self.path else ""
         return f"Journal({len(self)} trial{'s' * (len(self) != 1)}, {self.hangs} hung{where})"
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry, ensure_ascii=False) + "\n"
 
 
 def _head(entry: Any) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,15 +133,21 @@ class Bisection:
 
     def __init__(self, good: Capture, bad: Capture, *, flake_rate: float | None = 0.0, certainty: float = CERTAINTY,
                  units: Iterable[Iterable[str]] | None = None, addresses: bool = False, buffers: bool = True,
-                 symptom: str | None = None, seed: int = 0, journal: Journal | Path | str | None = None) -> None:
+                 symptom: str | None = None, seed: int = 0, journal: Journal | str | os.PathLike[str] | None = None) -> None:
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed: got {seed!r}, allowed is a whole number from 0 on")
+        if units is not None and (isinstance(units, str) or not isinstance(units, Iterable)):
+            raise TypeError(f"units: got {units!r}, allowed are lists of field names")
         if symptom not in (None, "fail", "hang"):
             raise ValueError(f"symptom: got {symptom!r}, allowed is 'fail', 'hang', or None where it is not known")
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
         self.names = tuple(name_of(part.key) for part in self.differences)
-        self.units = families(self.differences) if units is None else self._units(units)
+        self.units = families(self.differences) if units is None else self._units(list(units))
         self.search = Search(len(self.differences), self.units, flake_rate=flake_rate, certainty=certainty,
                              symptom=symptom, seed=seed)
+        if not isinstance(journal, Journal | str | os.PathLike | None):
+            raise TypeError(f"journal: got {journal!r}, allowed is a path or a Journal")
         about = {"good": good.name, "bad": bad.name, "target": good.target, "parts": self._digest()}
         self.journal = journal if isinstance(journal, Journal) else Journal(journal, about)
         self._again = False
@@ -235,18 +241,27 @@ class Bisection:
             told += [[name, hashlib.sha256(one.buffers.get(name, b"")).hexdigest()] for one in (self.good, self.bad)]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
-    def _units(self, units: Iterable[Iterable[str]]) -> list[list[int]]:
-        """Units given by name; a name that no part has is left out, since only what differs can be changed."""
+    def _units(self, units: list[Iterable[str]]) -> list[list[int]]:
+        """Units given by name; a field that does not differ is left out, since it cannot be changed."""
         by_name: dict[str, list[int]] = {}
+        for capture in (self.good, self.bad):
+            for task, job in enumerate(capture.jobs):
+                for block, item, _ in job.values(capture.maps):
+                    for name in _names((task, block, item.register, item.name)):
+                        by_name.setdefault(name, [])
         for index, part in enumerate(self.differences):
-            for name in (part.field, f"{part.register}.{part.field}", self.names[index]):
+            for name in _names(part.key):
                 by_name.setdefault(name, []).append(index)
         out: list[list[int]] = []
         seen: set[int] = set()
         for unit in units:
             if isinstance(unit, str):
                 raise TypeError(f"units: got {unit!r}, allowed are lists of field names")
-            inside = sorted({index for name in unit for index in by_name.get(name, [])})
+            unit = list(unit)
+            for name in unit:
+                if name not in by_name:
+                    raise LookupError(f"units: got {name!r}, which is no field of {self.good.name} and {self.bad.name}")
+            inside = sorted({index for name in unit for index in by_name[name]})
             if seen & set(inside):
                 twice = self.names[min(seen & set(inside))]
                 raise ValueError(f"units: got {twice} in two units, allowed is one")
@@ -291,6 +306,11 @@ class Bisection:
 
     def __repr__(self) -> str:
         return f"Bisection({self.good.name} against {self.bad.name}, {len(self.differences)} parts: {self._sentence()})"
+
+
+def _names(key: Key) -> tuple[str, str, str]:
+    """How a field may be called, shortest first."""
+    return key[3], f"{key[2]}.{key[3]}", name_of(key)
 
 
 def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float | None = 0.0, *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from npulab.bits import Field, RegisterMap
@@ -81,8 +82,9 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
 def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
     """The good capture with some fields as the bad one has them; it counts as changed.
 
-    ``keys`` are (task, block, register, field); a register that only one side writes is written as long as a
-    field of it is taken from, or left to, that side.  Raises LookupError for a field that neither has.
+    ``keys`` are (task, block, register, field); a register that only one side writes is written, where it stands
+    there, as long as a field of it is taken from, or left to, that side.  Raises LookupError for a field that
+    neither has.
     """
     capture, left = good, set(keys)
     for task, (one, other) in enumerate(zip(good.jobs, bad.jobs, strict=True)):
@@ -145,11 +147,19 @@ def _mixed_writes(good: Writes, bad: Writes, block: str, registers: RegisterMap,
             continue
         bits = sum(set(taken))
         state[offset] = mine.get(offset, 0) & ~bits | theirs.get(offset, 0) & bits
-    order = bad if reorder else good
-    last = {offset: n for n, (offset, _) in enumerate(order)}
-    writes = [(offset, state[offset] if last[offset] == n else value)
-              for n, (offset, value) in enumerate(order) if offset in state]
-    return writes + [(offset, value) for offset, value in state.items() if offset not in last]
+    base, other = (bad, good) if reorder else (good, bad)
+    writes = [write for write in base if write[0] in state]
+    at, seen = 0, Counter[int]()  # where the other side is, and how often it wrote what both write
+    for offset, value in other:
+        if offset in dict(base):
+            places = [place for place, (one, _) in enumerate(writes, 1) if one == offset]
+            at = places[min(seen[offset], len(places) - 1)] if places else at
+            seen[offset] += 1
+        elif offset in state:
+            writes.insert(at, (offset, value))
+            at += 1
+    last = {offset: place for place, (offset, _) in enumerate(writes)}
+    return [(offset, state[offset] if last[offset] == place else value) for place, (offset, value) in enumerate(writes)]
 
 
 def _fields_at(offset: int, block: str, registers: RegisterMap) -> Iterable[tuple[Field, int]]:

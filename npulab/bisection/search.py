@@ -29,8 +29,8 @@ class Search:
     """Which of ``n`` items break it, ``units`` (lists of items) being kept whole as long as that says something.
 
     ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang".  What is looked for is ``symptom``:
-    what the bad job itself does; where that is not given it is "fail" until something hangs before anything
-    failed, which makes ``ask`` ask for all items at once.
+    what the bad job itself does; where that is not given it is "fail" until something hangs, which makes ``ask``
+    ask for all items at once.
 
     >>> search = Search(6, [[0, 1], [2], [3, 4, 5]], seed=3)
     >>> while (question := search.ask()) is not None:
@@ -41,7 +41,7 @@ class Search:
 
     def __init__(self, n: int, units: Sequence[Sequence[int]], *, flake_rate: float | None = 0.0,
                  certainty: float = CERTAINTY, symptom: str | None = None, seed: int = 0) -> None:
-        if not 0.5 < certainty < 1:
+        if not isinstance(certainty, int | float) or not 0.5 < certainty < 1:
             raise ValueError(f"certainty: got {certainty}, allowed is more than 0.5 and less than 1")
         self.n, self.flake_rate, self.certainty, self.seed = n, flake_rate, certainty, seed
         self.units = [np.array(sorted(unit)) for unit in units]
@@ -56,12 +56,14 @@ class Search:
         self.done = False
         self.inseparable = False  # what is left hangs when it is taken apart
         size = math.ceil(len(self.units) / LARGEST)
+        stages = 1 + any(len(unit) > 1 for unit in self.units) + (size > 1)
+        self._enough = self.certainty ** (1 / stages)
         self._stage(0, [np.concatenate(self.units[i:i + size]) for i in range(0, len(self.units), size)])
 
     def _stage(self, depth: int, parts: list[np.ndarray]) -> None:
         self.depth, self.parts = depth, parts
         self.suspects = Suspects(len(parts), self.flake_rate, self.seed + depth)
-        self.couplings = Couplings(len(parts))
+        self.couplings = Couplings(len(parts), self.suspects.flake if self.flake_rate else 0.0)
         self.prefix: Prefix | None = None
         self._question: Question | None = None
         self._advance()
@@ -69,16 +71,22 @@ class Search:
     def _symptom(self) -> str | None:
         if self.given:
             return self.given
-        for subset, outcome in reversed(self.history):
-            if subset.all() and outcome != "pass":
-                return outcome
-        outcomes = [outcome for _, outcome in self.history]
-        return "fail" if "fail" in outcomes else None
+        whole = self._whole()
+        if whole:
+            return whole
+        outcomes = {outcome for _, outcome in self.history}
+        return "fail" if "fail" in outcomes and "hang" not in outcomes else None
+
+    def _whole(self) -> str | None:
+        """What the bad job itself did when it was tried last, if it did not pass."""
+        tried = [outcome for subset, outcome in self.history if subset.all() and outcome != "pass"]
+        return tried[-1] if tried else None
 
     @property
     def undecided(self) -> bool:
         """Whether something hung and it is not known if the bad job does."""
-        return self.symptom is None and any(outcome == "hang" for _, outcome in self.history)
+        return self.symptom is None and any(outcome == "hang" for _, outcome in self.history) \
+            and not any(subset.all() for subset, _ in self.history)
 
     def ask(self) -> Question | None:
         """The next set to try; None when the search is done."""
@@ -148,10 +156,7 @@ class Search:
             assert question is not None
             chosen, reason = question.subset, self._why(question.subset, question.fails, question.hangs)
         assert chosen is not None
-        subset = np.zeros(self.n, bool)
-        for index in np.flatnonzero(chosen):
-            subset[self.parts[index]] = True
-        return Question(subset, reason)
+        return Question(self._spread(chosen), reason)
 
     def _why(self, chosen: np.ndarray, fails: float, hangs: float) -> str:
         name = "hang" if self.symptom == "hang" else "failure"
@@ -171,10 +176,30 @@ class Search:
                 self._guilty(self.prefix.groups, 1 - 1e-3 * len(self.parts).bit_length())
             return
         best = self.suspects.top(1)[0]
-        if best.probability >= self.certainty:
-            self._guilty(best.groups, best.probability)
+        if best.probability >= self._enough:
+            open_ = self._unseen(best.groups)
+            if open_ is None:
+                self._guilty(best.groups, best.probability)
+            else:
+                self._question = Question(self._spread(open_), "to see it happen: this and nothing else")
         elif self.suspects.ask(self.couplings) is None:
-            self._guilty(best.groups, best.probability, tied=True)
+            self._guilty(best.groups, best.probability, tied=self.couplings.hangs > 0)
+
+    def _unseen(self, groups: Groups) -> np.ndarray | None:
+        """The parts of a group, and no others, that were not yet seen to do what is said of them."""
+        wanted = [(np.isin(np.arange(len(self.parts)), group), True) for group in groups]
+        for changed, failed in wanted or [(np.ones(len(self.parts), bool), False)]:
+            if not any(np.array_equal(changed, before) and failed == was for before, was in self.suspects.told) \
+                    and self.couplings.chance(changed) < 0.5:
+                return changed
+        return None
+
+    def _spread(self, chosen: np.ndarray) -> np.ndarray:
+        """Items of the parts that are chosen."""
+        subset = np.zeros(self.n, bool)
+        for index in np.flatnonzero(chosen):
+            subset[self.parts[index]] = True
+        return subset
 
     def _guilty(self, groups: Groups, probability: float, tied: bool = False) -> None:
         """Parts were found guilty: open those that hold several items, else that is the end."""

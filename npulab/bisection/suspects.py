@@ -29,7 +29,7 @@ CANDIDATES = 24
 DENSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9)
 CLOSE = 0.01  # bits short of the most a trial can say: nothing is gained by looking further
 STEPS = 12
-SILENT = 0.01  # bits: a trial that says no more is not worth running
+SILENT = 1e-5  # bits: a trial that says no more is not worth running
 HANG_COST = 10.0  # runs that a hang costs
 CERTAIN = 0.95  # so sure a hang is not asked for
 
@@ -79,8 +79,8 @@ class Suspects:
     def __init__(self, n: int, flake_rate: float | None = 0.0, seed: int = 0) -> None:
         if n < 1:
             raise ValueError(f"items: got {n}, allowed is at least 1")
-        if flake_rate is not None and not 0 <= flake_rate < 0.5:
-            raise ValueError(f"flake_rate: got {flake_rate}, allowed is 0 up to 0.5, or None where it is not known")
+        if flake_rate is not None and not (isinstance(flake_rate, int | float) and 0 <= flake_rate < 0.5):
+            raise ValueError(f"flake_rate: got {flake_rate!r}, allowed is 0 up to 0.5, or None where it is not known")
         self.n, self.seed = n, seed
         rates = FLAKES if flake_rate is None else {max(flake_rate, NEVER): 1.0}
         self._flakes, self._flake_prior = np.array(list(rates)), np.array(list(rates.values()))
@@ -139,6 +139,8 @@ class Suspects:
     def explained(self) -> bool:
         """Whether the best explanation is contradicted no more often than flakiness would do."""
         least = min(level.level for _, level in self._cells)
+        if len(self._flakes) == 1 and self.flake <= NEVER:
+            return least == 0
         fewer = sum(math.comb(self.trials, m) * self.flake ** m * (1 - self.flake) ** (self.trials - m)
                     for m in range(least))
         return 1 - fewer > UNEXPLAINED
@@ -266,7 +268,7 @@ def _best(cells: Cells, n: int, flake: float, couplings: Couplings | None, rng: 
     """The best question: with what probably hangs apart moved together, or item by item."""
     groups = [np.array([item]) for item in range(n)]
     ways = [groups]
-    if couplings and len(tied := couplings.tied()) < n:
+    if couplings and 0 < len(tied := couplings.tied()) < n:
         ways.append(tied)
     found = [_search(cells, n, flake, couplings, way, rng) for way in ways]
     worthy = [(worth, question) for worth, question in found if question.bits >= SILENT and question.hangs < CERTAIN]
@@ -276,16 +278,15 @@ def _best(cells: Cells, n: int, flake: float, couplings: Couplings | None, rng: 
 def _search(cells: Cells, n: int, flake: float, couplings: Couplings | None, groups: list[np.ndarray],
             rng: np.random.Generator) -> tuple[float, Question]:
     scorer = _Scorer(cells, groups, n)
-    rates = couplings.rates if couplings else None
     most = float(_said(np.array(0.5), flake))
 
     def worth(fails: np.ndarray, splits: np.ndarray | float) -> np.ndarray:
         hangs = -np.expm1(-np.asarray(splits))
-        learned = 0.0 if rates is None else 0.2 * entropy(hangs)
+        learned = 0.2 * entropy(hangs) if couplings else 0.0
         return (_said(fails, flake) * (1 - hangs) + learned) / (1 + HANG_COST * hangs)
 
     def splits(sets: np.ndarray) -> np.ndarray | float:
-        return 0.0 if rates is None else ((sets @ rates) * ~sets).sum(axis=1)
+        return couplings.rates(sets) if couplings else 0.0
 
     chosen = rng.random((CANDIDATES, len(groups))) < rng.choice(DENSITIES, CANDIDATES)[:, None]
     tops = [sorted({int(item) for item in (*cells.needs[row], *cells.ones[row]) if item >= 0})
@@ -301,15 +302,11 @@ def _search(cells: Cells, n: int, flake: float, couplings: Couplings | None, gro
     at = int(np.argmax(value))
     here, subset, lack, hold, best = chosen[at], sets[at], lacks[:, at], has[:, at], float(value[at])
     for _ in range(STEPS):
-        if best > most - CLOSE and rates is None:
+        if best > most - CLOSE and not couplings:
             break
         step = np.where(here, -1, 1).astype(np.int8)
         moved = scorer.moved(lack, hold, step)
-        beside: np.ndarray | float = 0.0
-        if rates is not None:
-            flipped = subset ^ (scorer.member > 0)
-            beside = splits(flipped)
-        value = worth(scorer.fails(*moved), beside)
+        value = worth(scorer.fails(*moved), splits(subset ^ (scorer.member > 0)) if couplings else 0.0)
         at = int(np.argmax(value))
         if value[at] <= best + 1e-9:
             break
