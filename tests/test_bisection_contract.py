@@ -436,6 +436,23 @@ def test_a_guilty_unit_whose_parts_hang_alone_is_named_by_its_fields() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_guilty_units_that_hang_whenever_they_are_torn(size: int, rate: float) -> None:
+    """Nothing tells the fields of such a unit apart: all of it is named, after few hangs, in every kind of explanation."""
+    for seed, (kind, inside, outside) in enumerate([("and", 1, 1), ("or", 1, 1), ("beside", 1, 2), ("and", 2, 1)]):
+        of = pair(16, seed)
+        order = [of.names[one] for one in np.random.default_rng(seed).permutation(16)]
+        unit, other = order[:size], order[size:2 * size]
+        guilty = unit[:inside] + order[2 * size:2 * size + outside]
+        oracle = Planted(of, truth(kind, guilty), rate, seed, torn=[unit, other])
+        found = bisect_fields(of.good, of.bad, oracle, flake_rate=rate, units=[unit, other], seed=seed,
+                              stop=lambda oracle=oracle: len(oracle.seen) > 120)
+        assert found.done
+        assert fields_of(found) == {*unit, *guilty}, found
+        assert oracle.hangs <= 12
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.05])
 @pytest.mark.parametrize("symptom", [None, "hang"])
 def test_a_bad_job_that_hangs(symptom: str | None, rate: float) -> None:
     for seed, (kind, k) in enumerate((("and", 1), ("and", 2), ("or", 2))):
@@ -876,6 +893,44 @@ def test_a_journal_that_cannot_be_written_stops_before_the_first_run(tmp_path: P
     for path in (tmp_path / "no" / "such" / "j.jsonl", tmp_path):
         with pytest.raises((OSError, ValueError)):
             bisect_fields(of.good, of.bad, lambda capture: pytest.fail("it was run"), journal=path)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_full_disk_costs_one_verdict_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bool) -> None:
+    """The write fails, whole or half a line is there; told once more the journal is whole."""
+    of = pair(8)
+    path = tmp_path / "j.jsonl"
+    session = Bisection(of.good, of.bad, journal=path)
+    session.tell("pass")
+    names = session.trial and session.trial.names
+
+    def full(descriptor: int) -> None:
+        if half:
+            os.truncate(path, path.stat().st_size - 9)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            session.tell("fail")
+    assert session.queries == 1
+    assert session.trial is not None
+    assert session.trial.names == names
+    session.tell("fail")
+    again = Bisection(of.good, of.bad, journal=path)
+    assert [trial.outcome for trial in again.journal] == ["pass", "fail"]
+
+
+def test_two_sessions_on_one_journal_lose_no_verdict(tmp_path: Path) -> None:
+    """A notebook that still runs and a shell that resumes: the second to write is told so, what is there stays whole."""
+    of = pair(8)
+    path = tmp_path / "j.jsonl"
+    one, other = (Bisection(of.good, of.bad, journal=path) for _ in range(2))
+    one.tell("pass")
+    with pytest.raises((ValueError, OSError), match=r"j\.jsonl"):
+        other.tell("fail")
+    one.tell("fail")
+    assert [trial.outcome for trial in Journal.read(path)] == ["pass", "fail"]
 
 
 KILLED = """
