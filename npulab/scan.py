@@ -44,6 +44,7 @@ ACCUMULATOR_BITS = 32
 NEAR = 4  # output scales, each a quarter of the one before, that every input is looked at through
 NOISE = 8  # a random image has this part of an impulse
 SATURATED = 1 / 4  # share of the outputs; inputs with more are looked through last
+NO_PLACE = (NOWHERE,) * 5 + (0,)
 COLUMNS = ("first", "bits", "kind", "role", "channel", "row", "column", "input_channel", "order", "toward", "sign",
            "certain")
 PLACE = ("channel", "row", "column", "input_channel", "order", "sign")
@@ -195,6 +196,7 @@ def scan(data: bytes, run: Runner, inputs: Iterable[Any], layer: Conv2D | None =
     session.tell(roles=("bias",), coarser=True)
     session.look_around(rng)
     session.tell()
+    session.tell_rest(rng)
     session.check(checks, rng)
     session.repeat(session.views[0])
     return session.result()
@@ -326,6 +328,7 @@ class _Site(NamedTuple):
     role: str  # "weight", "bias", "either" or "control"
     channel: int = NOWHERE
     tap: int = NOWHERE
+    weak: bool = False  # outputs moved by one step at most, as rounding may move some of a channel and not others
 
 
 @dataclass(eq=False)
@@ -584,6 +587,7 @@ class _Session:
 
     def _pack(self, number: int, pack: list[_Piece]) -> list[_Piece]:
         view = self.views[number]
+        out: list[_Piece] = []
         output = self.ask(np.sort(np.concatenate([piece.bits for piece in pack])), number,
                           f"{len(pack)} piece{'s' * (len(pack) > 1)} of up to "
                           f"{max(len(piece.bits) for piece in pack)} bits")
@@ -605,7 +609,27 @@ class _Session:
             return self._apart(number, pack)
         for piece in pack:
             self._note(number, piece, piece.bound | strays, output)
-        return []
+        # a control bit may move by itself what it did not together with others: it must not share a run
+        loud = [piece for piece in pack if self._loud(number, piece)]
+        if len(pack) > 1 and loud:
+            for piece in pack:
+                if len(piece.bits) == 1:
+                    self._forget(number, int(piece.bits[0]))
+            calm = [piece for piece in pack if piece not in loud]
+            for part in (*([piece] for piece in loud), *([calm] if calm else [])):
+                out += self._pack(number, part)
+        return out
+
+    def _loud(self, number: int, piece: _Piece) -> bool:
+        """Whether a piece is one bit that did in a view what no weight or bias does."""
+        return len(piece.bits) == 1 and any(effect.view == number and self._site(effect).role == "control"
+                                            for effect in self.effects.get(int(piece.bits[0]), ()))
+
+    def _forget(self, number: int, bit: int) -> None:
+        """Drop what a bit did in a view."""
+        left = [effect for effect in self.effects.pop(bit, ()) if effect.view != number]
+        if left:
+            self.effects[bit] = left
 
     def _apart(self, number: int, pack: list[_Piece]) -> list[_Piece]:
         """A pack run again as two."""
@@ -722,6 +746,23 @@ class _Session:
                                                         self.views[number].saturated)):
             self._tell(number, roles)
 
+    def tell_rest(self, rng: np.random.Generator) -> None:
+        """Bring outputs of weights that are near the end of their range off the end of their type, and tell those."""
+        for view in list(self.views):
+            if not self._exact(view) or view.reads is None or len(view.base) or view.probe.step == 1:
+                continue
+            for aim in (0.0, 0.25, -0.25):
+                cut = view.cut(view.output.ravel())
+                channels = {site.channel for bit, site in self.sites.items() if site.tap >= 0
+                            and (site.role == "either" or len(self.orders[bit]) != 1)
+                            and cut[(view.channel == site.channel) & (view.reads == site.tap)].any()}
+                base = self._towards(view, np.array(sorted(channels)), aim * (view.ends[1] - view.ends[0]))
+                if len(base):
+                    self.look(view.index, base)
+                    self.look_again(len(self.views) - 1, rng)
+                    self._place(self.effects)
+                    self._tell(len(self.views) - 1, ("weight", "either"))
+
     def _tell(self, number: int, roles: tuple[str, ...]) -> None:
         pieces = [_Piece(np.array([bit]), bound) for bit, site in self.sites.items()
                   if site.role in roles and (bound := self._worth(number, bit))]
@@ -730,7 +771,9 @@ class _Session:
 
     def _place(self, bits: Iterable[int]) -> None:
         for bit in bits:
-            if bit in self.effects:
+            if bit not in self.effects:
+                self.sites.pop(bit, None)
+            else:
                 self.sites[bit] = _joined([self._site(effect) for effect in self.effects[bit]])
                 self.orders[bit] = self._order(bit)
 
@@ -773,11 +816,27 @@ class _Session:
                     or SEVERAL in view.reads[effect.places] or np.isnan(effect.change).any():
                 continue
             unit = self._unit(view, effect.places, site)
-            change = np.abs(effect.change)
-            for one, cut in zip(change, effect.cut, strict=True):
-                orders = tuple(order for order in orders
-                               if unit * 2.0 ** order > one - 1 and (cut or unit * 2.0 ** order < one + 1))
+            slack = self._slack(view, site)
+            for one, cut in zip(np.abs(effect.change), effect.cut, strict=True):
+                orders = tuple(order for order in orders if unit * 2.0 ** order >= one - slack
+                               and (cut or unit * 2.0 ** order <= one + slack))
         return orders
+
+    def _slack(self, view: _View, site: _Site) -> float:
+        """By how many steps a change of the output can differ from that of the accumulator.
+
+        Rounding makes it up to one, ties to even all of it; not where all outputs are rounded by the same, and not
+        by half a step.
+        """
+        step = view.probe.step
+        if step == 1:
+            return 0.0
+        if site.role == "weight" and self._exact(view):
+            bias = self._bias(site.channel)
+            flipped = sum(self._flip(int(bit)) for bit in view.base if self.sites[int(bit)].channel == site.channel)
+            if bias is None or step is None or 2 * ((bias + flipped) % step) != step:
+                return 0.0
+        return 1.0
 
     def _site(self, effect: _Effect) -> _Site:
         """Where the bit belongs by one effect."""
@@ -796,18 +855,21 @@ class _Session:
         taps = np.unique(view.reads[effect.places])
         if SEVERAL in taps:
             return _Site("either", channel)
+        # also a bias moves a single output by one where the others round the other way
+        weak = bool(np.abs(effect.change).max() < 2)
         free = mine & (view.reads == NO_TAP) & ~view.cut(view.output.ravel())
         if NO_TAP in taps:
             moved = _from_set(effect.moved, view.output.size)
-            return _Site("bias", channel, BIAS) if moved[free].all() and even else _Site("control")
-        small = np.abs(effect.change).max() < 2 and not self._exact(view)
+            whole = even and bool(moved[free].all())
+            return _Site("bias", channel, BIAS, weak) if whole else _Site("either" if weak else "control", channel)
         if len(taps) == 1:
             alone = mine & (view.reads != taps[0])
-            sure = not small and (free.any() or (alone.any() and not view.cut(view.output.ravel()[alone]).all()))
-            return _Site("weight" if sure else "either", channel, int(taps[0]))
+            sure = (not weak or self._exact(view)) and (
+                free.any() or (alone.any() and not view.cut(view.output.ravel()[alone]).all()))
+            return _Site("weight" if sure else "either", channel, int(taps[0]), weak)
         if not free.any() and even:
-            return _Site("bias", channel, BIAS)
-        return _Site("either", channel) if small else _Site("control")
+            return _Site("bias", channel, BIAS, weak)
+        return _Site("either", channel) if weak else _Site("control")
 
     def _exact(self, view: _View) -> bool:
         """Whether every weight's lowest bit moves an output by a whole number of steps."""
@@ -835,7 +897,7 @@ class _Session:
                 if number:
                     self.look_again(number, rng)
                 self._place(self.effects)
-                self._tell(number, ("bias",))
+                self._tell(number, ("bias", "either"))
                 if number in coarser and not self.views[number].saturated:
                     break
 
@@ -843,7 +905,8 @@ class _Session:
         """A view like one, with known bits of biases flipped so that fewer outputs are at the end of their type;
         the same where there is none."""
         view = self.views[number]
-        base = self._towards_zero(view)
+        cut = view.cut(view.output.ravel()) & (view.reads != SEVERAL)
+        base = self._towards(view, np.unique(view.channel[cut]))
         if len(base):
             if self._stuck(self.look(view.index, base)) < self._stuck(view):
                 return len(self.views) - 1
@@ -855,20 +918,26 @@ class _Session:
         cut = view.cut(view.output.ravel())
         return int(np.count_nonzero(cut & (view.reads == NO_TAP))), int(np.count_nonzero(cut))
 
-    def _towards_zero(self, view: _View) -> np.ndarray:
-        """Bits of biases that bring the outputs of channels with some at the end of their type to the middle."""
+    def _towards(self, view: _View, channels: np.ndarray, aim: float = 0.0) -> np.ndarray:
+        """Bits of biases that bring the outputs of channels which read nothing ``aim`` steps from their middle."""
         out: list[int] = []
         if view.reads is None or view.probe.step is None:
             return np.zeros(0, np.int64)
-        cut = view.cut(view.output.ravel()) & (view.reads != SEVERAL)
         biases = [bit for bit, site in self.sites.items() if site.role == "bias" and len(self.orders[bit]) == 1]
-        for channel in np.unique(view.channel[cut]):
+        for channel in channels:
             total = self._bias(int(channel))
+            if total is None:
+                continue
+            total -= aim * view.probe.step
             for bit in sorted(biases, key=lambda bit: -self.orders[bit][0]):
-                if total is not None and self.sites[bit].channel == channel \
-                        and abs(total + self._flip(bit)) < abs(total):
+                if self.sites[bit].channel == channel and abs(total + self._flip(bit)) < abs(total):
                     total += self._flip(bit)
                     out.append(bit)
+            # no ties: they are rounded one way or the other
+            small = [bit for bit in biases if self.sites[bit].channel == channel
+                     and 2.0 ** (self.orders[bit][0] + 1) < view.probe.step]
+            if small and 2 * (total % view.probe.step) == view.probe.step:
+                out = sorted({*out} ^ {min(small, key=lambda bit: self.orders[bit][0])})
         return np.sort(np.array(out, np.int64))
 
     def _flip(self, bit: int) -> float:
@@ -929,16 +998,14 @@ class _Session:
             suspects = [bit for bit in alone if off[alone[bit].places].any()]
             pieces = []
             for bit in suspects:
-                self.effects[bit] = [effect for effect in self.effects[bit] if effect.view]
+                self._forget(0, bit)
                 mine = np.unique(view.channel[alone[bit].places])
                 pieces.append(_Piece(np.array([bit]), _as_set(np.isin(view.channel, mine))))
             self.measure(0, pieces)
             for bit in suspects:
                 before = alone.pop(bit)
-                found = [effect for effect in self.effects[bit] if effect.view == 0]
-                if not self.effects[bit]:
-                    del self.effects[bit], self.sites[bit]
-                elif found and found[0].moved == before.moved and np.array_equal(found[0].change, before.change):
+                found = [effect for effect in self.effects.get(bit, ()) if effect.view == 0]
+                if found and found[0].moved == before.moved and np.array_equal(found[0].change, before.change):
                     self.notes.append("bits that were flipped together moved something else than they do alone")
             self._place(suspects)
 
@@ -955,8 +1022,7 @@ class _Session:
             certain[quiet] = False
             self.notes.append("dead bits were looked at with one input only")
         roles = np.full(self.count, "", "U6")
-        places = np.full((self.count, 6), NOWHERE)
-        places[:, 5] = 0
+        places = np.tile(np.array(NO_PLACE), (self.count, 1))
         relative = self._relative()
         for bit, site in self.sites.items():
             if kinds[bit] or bit not in self.effects:
@@ -973,12 +1039,29 @@ class _Session:
                 places[bit, 1:4] = np.unravel_index(site.tap, (*self.layer.kernel, self.layer.input_shape[2]))
             orders = self.orders[bit]
             places[bit, 4] = orders[0] if len(orders) == 1 else relative.get(bit, NOWHERE)
+        for at in self._doubles(places, roles):
+            kinds[at], certain[at], roles[at] = "control", False, ""
+            places[at] = NO_PLACE
         for at in np.flatnonzero(kinds == "control"):
             if self._moves_what_follows(int(at), kinds):
                 kinds[at] = "length"
         saturated = [view.saturated for view in self.views]
         return Scan(kinds, certain, roles, places, self.runs, self.hangs, float(np.mean(saturated)),
                     tuple(dict.fromkeys(self.notes)))
+
+    def _doubles(self, places: np.ndarray, roles: np.ndarray) -> list[int]:
+        """Bits that act as a bit of a weight or bias which another bit is that lies beside the rest of it."""
+        claims: dict[tuple[Any, ...], list[int]] = {}
+        for bit in np.flatnonzero(places[:, 4] >= 0):
+            claims.setdefault((roles[bit], *places[bit, :5]), []).append(int(bit))
+        out = []
+        for bits in claims.values():
+            if len(bits) > 1:
+                beside = [sum(0 <= at < self.count and roles[at] == roles[bit]
+                              and np.array_equal(places[at, :4], places[bit, :4]) for at in (bit - 1, bit + 1))
+                          for bit in bits]
+                out += [bit for bit, count in zip(bits, beside, strict=True) if count < max(beside)]
+        return out
 
     def _relative(self) -> dict[int, int]:
         """Orders against the smallest change that any weight, or any bias, shows, where no step is known."""
@@ -1025,10 +1108,13 @@ def _joined(sites: list[_Site]) -> _Site:
     """One site of what several effects say."""
     if any(site.role == "control" for site in sites) or len({site.channel for site in sites}) > 1:
         return _Site("control")
-    sure = {site for site in sites if site.role != "either"}
-    if len(sure) > 1:
-        return _Site("control")
-    return sure.pop() if sure else sites[0]
+    for weak in (False, True):
+        sure = {site for site in sites if site.role != "either" and site.weak == weak}
+        if len(sure) == 1:
+            return sure.pop()
+        if sure:
+            return _Site("either", sites[0].channel) if weak else _Site("control")
+    return sites[0]
 
 
 def _packs(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
@@ -1238,7 +1324,8 @@ def _probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> lis
         return [Probe(one) for one in fed]
     window = info.bits - 1
     steps = [(number, high * 4 ** power) for power in range(NEAR) for number in range(len(images))]
-    far = [(0, 2 ** power) for power in (window // 2, *range(0, ACCUMULATOR_BITS, window))]
+    # an order is told where it moves an output by 4 steps or more, and not to the end of its type
+    far = [(0, 2 ** power) for power in (0, window // 2, *range(window, ACCUMULATOR_BITS, window - 2))]
     out = []
     for number, step in (*steps, *(one for one in far if one not in steps)):
         changed = _scaled(fed[number], layer, step)
