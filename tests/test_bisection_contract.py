@@ -246,9 +246,9 @@ def test_98_of_100_are_right_and_cost_what_they_may(rate: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.2])
 def test_other_numbers_of_fields_and_other_flake_rates(rate: float) -> None:
-    """The stated certainty of 99 % holds: of 54 runs one may be wrong by luck, four are no luck."""
+    """The stated certainty of 99 % holds: of 42 runs one may be wrong by luck, four are no luck."""
     wrong = []
-    for n, (kind, k) in itertools.product((1, 2, 3, 6, 12), (("and", 1), ("and", 2), ("or", 2), ("and", 3))):
+    for n, (kind, k) in itertools.product((1, 2, 4, 9), (("and", 1), ("and", 2), ("or", 2), ("and", 3))):
         for seed in range(3 if k <= n else 0):
             of = pair(n, seed, addresses=1)
             guilty = [of.names[one] for one in np.random.default_rng([seed, n, k]).choice(n, k, replace=False)]
@@ -262,13 +262,14 @@ def test_other_numbers_of_fields_and_other_flake_rates(rate: float) -> None:
 def test_the_end_is_at_the_stated_certainty(certainty: float) -> None:
     of = pair(12)
     queries = []
-    for seed in range(8):
+    for seed in range(4):
         oracle = Planted(of, truth("and", of.names[seed:seed + 1 + seed % 2]), 0.1, seed)
         found = bisect_fields(of.good, of.bad, oracle, flake_rate=0.1, certainty=certainty, seed=seed)
         assert found.done
         assert certainty <= found.certainty <= 1
         queries.append(found.queries)
-    assert np.mean(queries) < {0.9: 25, 0.99: 35, 0.9999: 55}[certainty]
+    # the bits of about a hundred explanations and of the certainty over what a trial can say, twice
+    assert np.mean(queries) <= 2 * (math.log2(100) + math.log2(1 / (1 - certainty))) / capacity(0.1)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.15])
