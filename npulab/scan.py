@@ -388,6 +388,7 @@ class _Session:
         self.views: list[_View] = []
         self.groups: list[_Piece] = []
         self.effects: dict[int, list[_Effect]] = {}
+        self.unmoved: dict[int, set[int]] = {}  # the views under which a bit by itself moved nothing
         self.sites: dict[int, _Site] = {}
         self.orders: dict[int, Sequence[int]] = {}
         self.notes: list[str] = []
@@ -531,8 +532,11 @@ class _Session:
         """Write down what a piece moved within its bound; of one bit also by how much."""
         view = self.views[number]
         piece.moved = _as_set(view.moved(output)) & bound
-        if len(piece.bits) == 1 and piece.moved:
-            self._effect(number, int(piece.bits[0]), piece.moved, output)
+        if len(piece.bits) == 1:
+            if piece.moved:
+                self._effect(number, int(piece.bits[0]), piece.moved, output)
+            else:
+                self.unmoved.setdefault(int(piece.bits[0]), set()).add(number)
         elif piece.moved:
             # the bits of a bias can cancel to a single step that a weight hides: such a piece may move its channel
             piece.moved |= sum(one for one in view.channels if 2 * (piece.moved & one).bit_count() > one.bit_count())
@@ -571,12 +575,33 @@ class _Session:
             for piece, first, second in pairs:
                 first.alike = second.alike = first.moved == second.moved == piece.moved
                 following += [half for half in (first, second) if half.moved]
-                self.together[piece.bits] |= not first.moved and not second.moved
+                if not first.moved and not second.moved:
+                    self._entangled(number, first.bits, second.bits)
             level = [piece for piece in following if len(piece.bits) > 1]
         # bits of one bias share all outputs of their channel: waiting for each other saves the others' runs
         self.measure(number, [single for _, singles in apart for single in singles])
         for piece, singles in apart:
             self.together[piece.bits] |= not any(single.moved for single in singles)
+
+    def _entangled(self, number: int, first: np.ndarray, second: np.ndarray) -> None:
+        """Of two sets of bits that move something together and nothing alone, find one bit of each that takes part.
+
+        Of few bits all are taken.
+        """
+        if len(first) + len(second) <= FEW:
+            self.together[first] = self.together[second] = True
+            return
+        for _ in range(2):
+            least, most = 0, len(first)
+            while most - least > 1:
+                middle = (least + most) // 2
+                output = self.ask(np.sort(np.concatenate([first[:middle], second])), number, "which bits act together")
+                if output is None or self.views[number].moved(output).any():
+                    most = middle
+                else:
+                    least = middle
+            self.together[first[most - 1]] = True
+            first, second = second, first[:most]
 
     def measure(self, number: int, pieces: list[_Piece]) -> list[_Piece]:
         """Find what each piece moves; pieces with bounds apart share a run.  Gives parts of pieces that hung."""
@@ -671,7 +696,7 @@ class _Session:
             before = self.quiet
             self.refine(number, [piece, *more])
             if len(self.quiet) == len(before) and not self.together[half].any():
-                self.together[half] = True
+                self._entangled(number, *_halves(half))
         self.together |= seen
 
     def _gaps(self, view: _View) -> list[_Piece]:
@@ -756,7 +781,7 @@ class _Session:
                 channels = {site.channel for bit, site in self.sites.items() if site.tap >= 0
                             and (site.role == "either" or len(self.orders[bit]) != 1)
                             and cut[(view.channel == site.channel) & (view.reads == site.tap)].any()}
-                base = self._towards(view, np.array(sorted(channels)), aim * (view.ends[1] - view.ends[0]))
+                base = self._towards(view, sorted(channels), aim * (view.ends[1] - view.ends[0]))
                 if len(base):
                     self.look(view.index, base)
                     self.look_again(len(self.views) - 1, rng)
@@ -774,18 +799,35 @@ class _Session:
             if bit not in self.effects:
                 self.sites.pop(bit, None)
             else:
-                self.sites[bit] = _joined([self._site(effect) for effect in self.effects[bit]])
+                site = _joined([self._site(effect) for effect in self.effects[bit]])
+                if site.role == "either" and site.tap >= 0 and self._no_bias(bit, site.channel):
+                    site = site._replace(role="weight")
+                self.sites[bit] = site
                 self.orders[bit] = self._order(bit)
+
+    def _no_bias(self, bit: int, channel: int) -> bool:
+        """Whether a bit moved an output by so much that outputs of a view that it leaves alone would have moved."""
+        sizes = [np.abs(effect.change).max() * (self.views[effect.view].probe.step or 1.0)
+                 for effect in self.effects[bit]]
+        for number in self.unmoved.get(bit, ()):
+            view = self.views[number]
+            free = (view.channel == channel) & ~view.cut(view.output.ravel())
+            if view.reads is not None and (free & (view.reads == NO_TAP)).any() \
+                    and max(sizes) >= 2 * (view.probe.step or 1.0):
+                return True
+        return False
 
     def _worth(self, number: int, bit: int) -> int:
         """The outputs that can tell more of a bit than is known, of a view that has not shown it alone; else 0."""
         view, site = self.views[number], self.sites[bit]
         orders = self.orders[bit]
         if site.role == "control" or view.reads is None or view.probe.step is None or len(orders) == 1 \
-                or any(effect.view == number for effect in self.effects[bit]):
+                or number in self.unmoved.get(bit, ()) or any(effect.view == number for effect in self.effects[bit]):
             return 0
         mine = view.channel == site.channel
         outputs = mine & (view.reads == site.tap) if site.tap >= 0 else mine
+        if site.role == "either" and not outputs.any():
+            outputs = mine & (view.reads == NO_TAP)
         clear = outputs & ~view.cut(view.output.ravel())
         if not clear.any():
             return 0
@@ -918,27 +960,42 @@ class _Session:
         cut = view.cut(view.output.ravel())
         return int(np.count_nonzero(cut & (view.reads == NO_TAP))), int(np.count_nonzero(cut))
 
-    def _towards(self, view: _View, channels: np.ndarray, aim: float = 0.0) -> np.ndarray:
+    def _towards(self, view: _View, channels: Iterable[int], aim: float = 0.0) -> np.ndarray:
         """Bits of biases that bring the outputs of channels which read nothing ``aim`` steps from their middle."""
         out: list[int] = []
-        if view.reads is None or view.probe.step is None:
+        step = view.probe.step
+        if view.reads is None or step is None:
             return np.zeros(0, np.int64)
-        biases = [bit for bit, site in self.sites.items() if site.role == "bias" and len(self.orders[bit]) == 1]
         for channel in channels:
             total = self._bias(int(channel))
             if total is None:
                 continue
-            total -= aim * view.probe.step
-            for bit in sorted(biases, key=lambda bit: -self.orders[bit][0]):
-                if self.sites[bit].channel == channel and abs(total + self._flip(bit)) < abs(total):
-                    total += self._flip(bit)
-                    out.append(bit)
+            known = sorted((bit for bit, site in self.sites.items() if site.role == "bias"
+                            and site.channel == channel and len(self.orders[bit]) == 1),
+                           key=lambda bit: -self.orders[bit][0])
+            flips, left = min((self._nearer(known, total - aim * step), self._as_number(known, total - aim * step,
+                               aim * step)), key=lambda found: abs(found[1]))
             # no ties: they are rounded one way or the other
-            small = [bit for bit in biases if self.sites[bit].channel == channel
-                     and 2.0 ** (self.orders[bit][0] + 1) < view.probe.step]
-            if small and 2 * (total % view.probe.step) == view.probe.step:
-                out = sorted({*out} ^ {min(small, key=lambda bit: self.orders[bit][0])})
+            if known and 2 * ((left + aim * step) % step) == step and 2.0 ** (self.orders[known[-1]][0] + 1) < step:
+                flips = list({*flips} ^ {known[-1]})
+            out += flips
         return np.sort(np.array(out, np.int64))
+
+    def _nearer(self, known: list[int], left: float) -> tuple[list[int], float]:
+        """Bits of a bias, highest first, that each bring what is left nearer to 0, and what is left then."""
+        flips = []
+        for bit in known:
+            if abs(left + self._flip(bit)) < abs(left):
+                left += self._flip(bit)
+                flips.append(bit)
+        return flips, left
+
+    def _as_number(self, known: list[int], left: float, goal: float) -> tuple[list[int], float]:
+        """The same where a bias is a number in two's complement that shall become ``goal``: its sign may change."""
+        wanted = int(goal) % 2 ** ACCUMULATOR_BITS
+        flips = [bit for bit in known if wanted // 2 ** self.orders[bit][0] % 2 != self.bits[bit]]
+        half = 2.0 ** (ACCUMULATOR_BITS - 1)
+        return flips, (left + sum(self._flip(bit) for bit in flips) + half) % (2 * half) - half
 
     def _flip(self, bit: int) -> float:
         """What flipping a bit of a bias adds to it."""
@@ -1317,6 +1374,8 @@ def _probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> lis
     high = 2 ** (max(up, down).bit_length() - 1)
     images = impulses(_open(layer), high if up >= down else -high)
     noise = max(high // NOISE, 1)
+    if any(np.all(_readings(_open(layer), image)[0] != NO_TAP) for image in images):
+        images.append(np.zeros(layer.input_shape, np.int64))
     images.append(np.random.default_rng(seed).integers(max(-noise, -down), min(noise, up) + 1, layer.input_shape))
     fed = [capture.with_buffers(input=lower(layer, chip=capture.chip, x=(image + zero).astype(layer.dtype))
                                 .buffers["input"]) for image in images]
