@@ -59,6 +59,7 @@ class Journal:
         self.about = json.loads(json.dumps(dict(about or {})))
         self._trials: list[Trial] = []
         self._lines: list[str] = []
+        self._size = 0  # of the file, as this journal left it
         head = {"npulab": "journal", "version": VERSION, "about": self.about}
         if self.path is None or not self.path.exists() or self._cut(self.path.read_bytes(), head):
             self._write(head)
@@ -113,12 +114,24 @@ class Journal:
     def _write(self, entry: Mapping[str, Any]) -> None:
         line = _line(entry)
         if self.path is not None:
-            # one write of a whole line, then down to the disk: a killed process or a reboot cuts off at most this line
-            with self.path.open("ab") as file:
-                file.write(line.encode())
-                file.flush()
-                os.fsync(file.fileno())
+            self._append(self.path, line.encode())
         self._lines.append(line)
+
+    def _append(self, path: Path, line: bytes) -> None:
+        """A whole line in one write, then down to the disk: a crash cuts off at most this line."""
+        with path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            if size != self._size:
+                raise ValueError(f"{path}: got {size} bytes where this journal left {self._size}, "
+                                 "something else writes to it")
+            try:
+                if file.write(line) != len(line):
+                    raise OSError(f"{path}: there is no room for a line of {len(line)} bytes")
+                os.fsync(file.fileno())
+            except BaseException:
+                os.truncate(path, size)
+                raise
+        self._size = size + len(line)
 
     def _take_up(self, path: Path, expected: bool) -> None:
         data = path.read_bytes()
@@ -145,6 +158,7 @@ class Journal:
         if len(whole) < len(data):
             with path.open("r+b") as file:
                 file.truncate(len(whole))
+        self._size = len(whole)
 
     def _taken_back(self, count: Any) -> None:
         if not isinstance(count, int) or not 1 <= count <= len(self._trials):

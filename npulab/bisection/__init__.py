@@ -133,7 +133,8 @@ class Bisection:
 
     def __init__(self, good: Capture, bad: Capture, *, flake_rate: float | None = 0.0, certainty: float = CERTAINTY,
                  units: Iterable[Iterable[str]] | None = None, addresses: bool = False, buffers: bool = True,
-                 symptom: str | None = None, seed: int = 0, journal: Journal | str | os.PathLike[str] | None = None) -> None:
+                 symptom: str | None = None, seed: int = 0,
+                 journal: Journal | str | os.PathLike[str] | None = None) -> None:
         if not isinstance(seed, int) or seed < 0:
             raise ValueError(f"seed: got {seed!r}, allowed is a whole number from 0 on")
         if units is not None and (isinstance(units, str) or not isinstance(units, Iterable)):

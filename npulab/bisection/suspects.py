@@ -23,12 +23,13 @@ WAKE = 0.5  # explanations of many items are taken in where those of one or two 
 NEVER = 5e-4  # an oracle that is said never to err is allowed this much
 FLAKES = {5e-4: 0.4, 0.005: 0.12, 0.01: 0.12, 0.02: 0.12, 0.05: 0.12, 0.1: 0.07, 0.2: 0.05}  # where it is not known
 NEGLIGIBLE = 1e-6
-UNEXPLAINED = 1e-3  # so improbable a number of contradictions is no flakiness
+UNEXPLAINED = 1e-4  # so improbable a number of contradictions is no flakiness
 SAMPLE = 900
 CANDIDATES = 24
 DENSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9)
 CLOSE = 0.01  # bits short of the most a trial can say: nothing is gained by looking further
 STEPS = 12
+CONFIRM = 0.02  # bits that it is worth to see a likely explanation happen: that is asked for in the end
 SILENT = 1e-5  # bits: a trial that says no more is not worth running
 HANG_COST = 10.0  # runs that a hang costs
 CERTAIN = 0.95  # so sure a hang is not asked for
@@ -289,16 +290,13 @@ def _search(cells: Cells, n: int, flake: float, couplings: Couplings | None, gro
         return couplings.rates(sets) if couplings else 0.0
 
     chosen = rng.random((CANDIDATES, len(groups))) < rng.choice(DENSITIES, CANDIDATES)[:, None]
-    tops = [sorted({int(item) for item in (*cells.needs[row], *cells.ones[row]) if item >= 0})
-            for row in np.argsort(-cells.weights)[:3]]
-    likely = np.zeros((2 * len(tops), len(groups)), bool)
-    for row, items in enumerate(tops):
-        likely[2 * row] = scorer.member[:, items].any(axis=1)
-        likely[2 * row + 1] = ~likely[2 * row]
-    chosen = np.concatenate([chosen, likely])
+    tops = [list(group) for row in np.argsort(-cells.weights)[:3] for group in cells.groups(int(row))[:3]]
+    likely = np.array([scorer.member[:, group].any(axis=1) for group in tops], bool).reshape(-1, len(groups))
+    chosen = np.concatenate([likely, ~likely, chosen])
     sets = chosen @ scorer.member > 0
     lacks, has = scorer.counts(sets)
     value = worth(scorer.fails(lacks, has), splits(sets))
+    value[:len(likely)] += CONFIRM
     at = int(np.argmax(value))
     here, subset, lack, hold, best = chosen[at], sets[at], lacks[:, at], has[:, at], float(value[at])
     for _ in range(STEPS):
