@@ -261,7 +261,8 @@ class Bisection:
             unit = list(unit)
             for name in unit:
                 if name not in by_name:
-                    raise LookupError(f"units: got {name!r}, which is no field of {self.good.name} and {self.bad.name}")
+                    raise LookupError(f"units: got {name!r}, allowed are the fields of {self.good.name} and "
+                                      f"{self.bad.name}")
             inside = sorted({index for name in unit for index in by_name[name]})
             if seen & set(inside):
                 twice = self.names[min(seen & set(inside))]

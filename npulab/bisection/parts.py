@@ -34,6 +34,9 @@ def parts_of(good: Capture, bad: Capture, *, addresses: bool = False, buffers: b
     ``addresses``; the output and the bytes of a command stream, whose register writes are fields, are no parts.
     Raises ValueError for captures of different targets or with different jobs, and where nothing is left.
     """
+    for side, capture in (("good", good), ("bad", bad)):
+        if not isinstance(capture, Capture):
+            raise TypeError(f"{side}: got {type(capture).__name__}, allowed is Capture, as npulab.load gives")
     for name in ("target", "chip"):
         if getattr(good, name) != getattr(bad, name):
             raise ValueError(f"bad {bad.name}: got {name} {getattr(bad, name)}, allowed is {getattr(good, name)}, "
