@@ -333,6 +333,8 @@ def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float
     >>> found.culprits, found.queries < 12
     (((0, 'NN', 'w0', 'f31'),), True)
     """
+    if not callable(oracle):
+        raise TypeError(f"oracle: got {oracle!r}, allowed is what takes a capture and says pass, fail or hang")
     session = Bisection(good, bad, flake_rate=flake_rate, **options)
     most = math.inf if max_hangs is None else max_hangs
     while session.journal.hangs < most and not (stop and stop()) and (trial := session.trial) is not None:
