@@ -49,11 +49,32 @@ def layers() -> Iterator[tuple[str, npulab.Conv2D, np.ndarray]]:
     yield "sim-3x3-sparse", *conv(5, (9, 9, 8), 16, 3, 0.0042, used=0.08, padding="same")
 
 
+def another_driver(good: npulab.Capture) -> npulab.Capture:
+    """The job of ``good`` with other habits in every field that the device does not mind, and two mistakes.
+
+    The border is filled with 0 instead of the input's zero point, and the outputs are rounded toward zero.
+    """
+    random = np.random.RandomState(6)
+    registers, oracle = good.maps["NN"], Simulated(good.buffers["output"])
+    job = good
+    for name, raw in registers.decode(good.words, raw=True).items():
+        field = registers[name]
+        other = (int(raw) + random.randint(1, 2 ** min(field.width, 6))) % 2 ** field.width
+        changed = job.with_fields(**{name: field.value(np.uint32(other))})
+        if not field.address and oracle(changed) == "pass":
+            job = changed
+    job = job.with_fields(in_image_border_const=0, rounding_mode=0)
+    return replace(job, name="sim-other-driver", tool=good.tool)
+
+
 def record() -> Iterator[npulab.Capture]:
     """The simulated captures, made anew."""
+    made = {}
     for name, layer, x in layers():
         lowered = npulab.target("vivante").lower(layer, chip="vipnano-qi-a311d", x=x, name=name)
-        yield replace(Simulated().record(lowered), source="npulab tests/record_simulated.py")
+        made[name] = replace(Simulated().record(lowered), source="npulab tests/record_simulated.py")
+    yield from made.values()
+    yield replace(Simulated().record(another_driver(made["sim-3x3-same"])), source="npulab tests/record_simulated.py")
 
 
 if __name__ == "__main__":

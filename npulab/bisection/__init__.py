@@ -286,12 +286,14 @@ class Bisection:
             return "everything, even the good job"
         shown = [[self._part(item) for item in group[:6]] + [f"{len(group) - 6} more"] * (len(group) > 6)
                  for group in groups]
-        return "; or ".join(" and ".join(group) + " together" * (len(group) > 1) for group in shown)
+        alone = " alone" * (len(groups) > 1)
+        return ", or ".join(" and ".join(group) + (" together" if len(group) > 1 else alone) for group in shown)
 
     def _sentence(self) -> str:
         trials = f"{self.queries} trial{'s' * (self.queries != 1)}"
         hung = f", {self.journal.hangs} hung" if self.journal.hangs else ""
-        told = f"({self.search.certain:.1%} certain after {trials}{hung})"
+        certain = "over 99.9%" if self.search.certain > 0.999 else f"{self.search.certain:.1%}"
+        told = f"({certain} certain after {trials}{hung})"
         verb = VERBS[self.search.symptom or "fail"]
         if not self.done:
             return f"not done: about {self.left} trials left after {trials}{hung}"
@@ -300,8 +302,7 @@ class Bisection:
             return f"none of the {len(self.differences)} parts that differ {verb} it {told}"
         if not all(groups):
             return f"it {verb} with nothing changed: the good job does not pass {told}"
-        alone = len(groups) > 1 and all(len(group) == 1 for group in groups)
-        text = f"{self._text(groups)}{', each alone,' * alone} {verb} it {told}"
+        text = f"{self._text(groups)} {verb} it {told}"
         if self.search.inseparable:
             text += "; changing one of them without the others hangs, so that they cannot be told apart"
         return text
