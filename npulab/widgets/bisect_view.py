@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import html
+import os
 import threading
 import time
 from collections import Counter
@@ -97,7 +98,8 @@ class BisectModel(traitlets.HasTraits):
         self._thread: threading.Thread | None = None
         self._retired = ""
         journal = options.get("journal")
-        path = journal.path if isinstance(journal, Journal) else None if journal is None else Path(journal)
+        path = journal.path if isinstance(journal, Journal) else \
+            Path(journal) if isinstance(journal, str | os.PathLike) else None
         before = None if path is None else _WRITERS.get(path.resolve())
         if before is not None:
             before.stop()
@@ -235,20 +237,20 @@ class BisectModel(traitlets.HasTraits):
                 self._publish("stops")
 
     def press(self, act: str, turn: int) -> None:
-        """Do what was pressed in a view: one of ``ACTS``; it is ignored where the question of that ``turn`` is over.
+        """Do what was pressed in a view: one of ``ACTS``.
 
-        What goes wrong is said in ``note``.
+        What is about a question ("run" and "stop" are not) is ignored where that of its ``turn`` is over.  What goes
+        wrong is said in ``note``.
         """
         if act not in ACTS:
             raise ValueError(f"press: got {act!r}, allowed is one of {', '.join(ACTS)}")
         with self._lock:
-            if act == "stop":
-                self.stop()
-            elif turn == self.turn:
-                try:
-                    self.answer(act) if act in OUTCOMES else getattr(self, act)()
-                except Exception as error:  # nobody would see it: a message has no cell to fail
-                    self._publish(self.state, _sentence(error))
+            if act not in ("run", "stop") and turn != self.turn:
+                return
+            try:
+                self.answer(act) if act in OUTCOMES else getattr(self, act)()
+            except Exception as error:  # nobody would see it: a message has no cell to fail
+                self._publish(self.state, _sentence(error))
 
     def _allow(self, act: str) -> None:
         if self._retired:
@@ -461,10 +463,10 @@ def _as_code(oracle: Any, good: Capture) -> str:
     if isinstance(oracle, Recorder):
         return _as_code(oracle.device, good)
     if isinstance(oracle, Command | Simulated) and oracle.expected in (None, good.buffers.get("output")):
-        return f"npulab.devices.{oracle!r}" if isinstance(oracle, Command) else "npulab.Simulated()"
+        return f"npulab.{oracle!r}" if isinstance(oracle, Command) else "npulab.Simulated()"
     name = getattr(oracle, "__name__", type(oracle).__name__)
     asked = "" if oracle is None else f"  # asks a person; it was {name if name.isidentifier() else 'a function'}"
-    return f"npulab.devices.Manual(){asked}"
+    return f"npulab.Manual(){asked}"
 
 
 def _state(model: BisectModel) -> str:
