@@ -275,12 +275,13 @@ def test_model_of_an_observer_that_fails() -> None:
     model = BisectModel(*pair(), breaks("f7"))
 
     def observer(change: object) -> None:
-        if model.trial == 3:
+        if model.trial > 2:
             raise RuntimeError("not today")
 
-    model.observe(observer, "trial")
+    model.observe(observer)
     model.run()
     until(lambda: model.state == "failed")
+    model._thread.join()
     assert (model.note, len(model.session.journal)) == ("RuntimeError: not today", 2)
 
 

@@ -13,7 +13,7 @@ const BUTTONS = [
 ];
 const KEYS = { ...Object.fromEntries(BUTTONS.map(([act, key]) => [key, act])), Escape: "stop" };
 const MOVES = { ArrowLeft: -1, ArrowRight: 1, Home: -BUTTONS.length, End: BUTTONS.length };
-const WIDEST = [24, 32, 12, 12, 12]; // letters of a column
+const WIDEST = [24, 38, 12, 12, 12]; // letters of a column
 const HELP = "the keys work while this view has the focus: click into it, or Tab to its buttons · Escape stops, too · " +
   "its .capture is what to run";
 
@@ -115,7 +115,7 @@ class View {
   columns() {
     const parts = this.model.get("parts"), group = make("colgroup", "");
     const letters = [0, 1, 2, 3, 3].map((column, at) =>
-      2 + Math.min(WIDEST[at], Math.max(6, ...parts.map(part => part[column].length))));
+      2 + Math.min(WIDEST[at], Math.max(8, ...parts.map(part => part[column].length))));
     const sum = letters.reduce((a, b) => a + b);
     group.append(...letters.map(one => make("col", "", "", { style: `width: ${100 * one / sum}%` })));
     return group;
@@ -155,7 +155,7 @@ class View {
 
   result() {
     [this.resultSection] = this.section("result", "the smallest diff that breaks it");
-    const [table, body] = this.table(["register", "field", "good", "bad", "together"], "the smallest diff");
+    const [table, body] = this.table(["register", "field", "good", "bad", "group"], "the smallest diff");
     [this.diff, this.diffRows] = [table, body];
     this.script = make("pre", "script", "", { tabindex: 0, role: "region", "aria-label": "script that shows it again" });
     this.copy = make("button", "copy", "Copy script", { type: "button" });

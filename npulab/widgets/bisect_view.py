@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -299,7 +300,8 @@ class BisectModel(traitlets.HasTraits):
             self._ask(oracle, halt)
             self._ended(halt)
         except BaseException as error:  # nobody would hear of it in a thread
-            self._ended(halt, error)
+            with suppress(Exception):  # an observer's, once more
+                self._ended(halt, error)
 
     def _ask(self, oracle: Oracle, halt: threading.Event) -> None:
         with self._lock:
@@ -339,11 +341,11 @@ class BisectModel(traitlets.HasTraits):
         head = f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.status)}<br>{counts}"
         if self.state == "done":
             rows = [(*row[:4], "" if len(self.result.groups) < 2 else str(row[4])) for row in self.found["rows"]]
-            table = _table(("where", "field", "good", "bad", ""), rows)
+            table = _table(("register", "field", "good", "bad", ""), rows)
             return f"{head}</p>{table}" if rows else f"{head}</p>"
         suspects = [(f"{probability:.1%}", text) for text, probability in self.suspects]
         return (f"{head}, about {self.left} trials left; {html.escape(self.reason)}</p>"
-                f"{_table(('where', 'field', 'good', 'tried, bad'), self.changed)}"
+                f"{_table(('register', 'field', 'good', 'tried, bad'), self.changed)}"
                 f"{_table(('probable', 'suspect'), suspects)}")
 
 
