@@ -206,7 +206,7 @@ def run_cell(kind: str, k: int, rate: float, seeds: Iterable[int]) -> list[tuple
     return out
 
 
-SAMPLE = [("and", 1, 0.05), ("and", 2, 0.02), ("or", 2, 0.01), ("or", 3, 0.0), ("beside", 3, 0.0)]
+SAMPLE = [("and", 1, 0.05), ("or", 2, 0.02), ("beside", 3, 0.0)]
 
 
 def test_culprits_among_130_fields_that_differ() -> None:
@@ -335,8 +335,8 @@ def test_an_oracle_that_always_says_the_same_accuses_nothing(answer: str, rate: 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, None])
 def test_an_oracle_that_throws_dice_ends_too(rate: float | None) -> None:
-    of = pair(6)
-    for seed in range(2):
+    of = pair(4)
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         asked: list[str] = []
 
