@@ -44,6 +44,7 @@ ACCUMULATOR_BITS = 32
 NEAR = 4  # output scales, each a quarter of the one before, that every input is looked at through
 NOISE = 8  # a random image has this part of an impulse
 SATURATED = 1 / 4  # share of the outputs; inputs with more are looked through last
+ODD = 1 / 10  # share of the data bits above which changes by no power of two are not those of control bits
 NO_PLACE = (NOWHERE,) * 5 + (0,)
 COLUMNS = ("first", "bits", "kind", "role", "channel", "row", "column", "input_channel", "order", "toward", "sign",
            "certain")
@@ -388,9 +389,13 @@ class _Session:
         self.views: list[_View] = []
         self.groups: list[_Piece] = []
         self.effects: dict[int, list[_Effect]] = {}
+        self.fragile = np.zeros(self.count, bool)  # hung with others, not alone
         self.unmoved: dict[int, set[int]] = {}  # the views under which a bit by itself moved nothing
         self.sites: dict[int, _Site] = {}
         self.orders: dict[int, Sequence[int]] = {}
+        self.news: set[int] = set()  # bits with effects that were not looked at yet
+        self.signs: dict[int, int] = {}
+        self.ties: dict[tuple[int, int], bool] = {}
         self.notes: list[str] = []
 
     # Asking the device
@@ -537,6 +542,7 @@ class _Session:
                 self._effect(number, int(piece.bits[0]), piece.moved, output)
             else:
                 self.unmoved.setdefault(int(piece.bits[0]), set()).add(number)
+                self.news |= {int(piece.bits[0])} & self.effects.keys()
         elif piece.moved:
             # the bits of a bias can cancel to a single step that a weight hides: such a piece may move its channel
             piece.moved |= sum(one for one in view.channels if 2 * (piece.moved & one).bit_count() > one.bit_count())
@@ -550,6 +556,7 @@ class _Session:
             before, after = view.output.ravel()[places], output.ravel()[places]
             change = after.astype(np.float64) - before.astype(np.float64)
             cut = view.cut(before) | view.cut(after)
+        self.news.add(bit)
         self.effects.setdefault(bit, []).append(_Effect(number, moved, places, change, cut))
 
     def refine(self, number: int, pieces: Iterable[_Piece]) -> None:
@@ -576,32 +583,45 @@ class _Session:
                 first.alike = second.alike = first.moved == second.moved == piece.moved
                 following += [half for half in (first, second) if half.moved]
                 if not first.moved and not second.moved:
-                    self._entangled(number, first.bits, second.bits)
+                    self._entangled(number, piece.bits)
             level = [piece for piece in following if len(piece.bits) > 1]
         # bits of one bias share all outputs of their channel: waiting for each other saves the others' runs
         self.measure(number, [single for _, singles in apart for single in singles])
         for piece, singles in apart:
             self.together[piece.bits] |= not any(single.moved for single in singles)
 
-    def _entangled(self, number: int, first: np.ndarray, second: np.ndarray) -> None:
-        """Of two sets of bits that move something together and nothing alone, find one bit of each that takes part.
+    def _entangled(self, number: int, bits: np.ndarray, hung: bool = False) -> None:
+        """Of bits that move something, or hang, together and not alone find one that takes part.
 
-        Of few bits all are taken.
+        Of few bits that move something all are taken.  What hangs with others is ``fragile``.
         """
-        if len(first) + len(second) <= FEW:
-            self.together[first] = self.together[second] = True
+        if len(bits) <= FEW and not hung:
+            self.together[bits] = True
             return
-        for _ in range(2):
-            least, most = 0, len(first)
-            while most - least > 1:
-                middle = (least + most) // 2
-                output = self.ask(np.sort(np.concatenate([first[:middle], second])), number, "which bits act together")
-                if output is None or self.views[number].moved(output).any():
-                    most = middle
-                else:
-                    least = middle
-            self.together[first[most - 1]] = True
-            first, second = second, first[:most]
+        first = self._shortest(number, bits, bits[:0], hung)
+        one, before = bits[first - 1], bits[:first - 1]
+        second = self._shortest(number, before, bits[first - 1:first], hung)
+        # it is the one that acts with still others, or else the other
+        if second:
+            others = np.append(np.delete(before, second - 1), one)
+            one = one if self._acts(number, others, hung) else before[second - 1]
+        self.together[one] = True
+        self.fragile[one] |= hung
+
+    def _shortest(self, number: int, bits: np.ndarray, beside: np.ndarray, hung: bool) -> int:
+        """How many bits from the first on act together with others; all do."""
+        least, most = 0, len(bits)
+        while most - least > 1:
+            middle = (least + most) // 2
+            if self._acts(number, np.concatenate([bits[:middle], beside]), hung):
+                most = middle
+            else:
+                least = middle
+        return most
+
+    def _acts(self, number: int, bits: np.ndarray, hung: bool) -> bool:
+        output = self.ask(np.sort(bits), number, "which bits act together")
+        return output is None or (not hung and bool(self.views[number].moved(output).any()))
 
     def measure(self, number: int, pieces: list[_Piece]) -> list[_Piece]:
         """Find what each piece moves; pieces with bounds apart share a run.  Gives parts of pieces that hung."""
@@ -652,6 +672,7 @@ class _Session:
 
     def _forget(self, number: int, bit: int) -> None:
         """Drop what a bit did in a view."""
+        self.news.add(bit)
         left = [effect for effect in self.effects.pop(bit, ()) if effect.view != number]
         if left:
             self.effects[bit] = left
@@ -670,34 +691,41 @@ class _Session:
 
     def look_again(self, number: int, rng: np.random.Generator) -> None:
         """Look at the bits that have not moved anything, with another input and other sets of flips."""
-        view = self.views[number]
+        seen, self.together = self.together, self.fragile.copy()
         if number:
-            loud = 0
-            for value in (1, 0):
-                bits = self.quiet[self.bits[self.quiet] == value]
-                if len(bits):
-                    piece = _Piece(bits, view.everything)
-                    loud |= bool(self.measure(number, [piece]) or piece.moved)
-            if loud:
-                parts = self._gaps(view)
-                more = self.measure(number, parts)
-                self.refine(number, [*parts, *more])
-        seen, self.together = self.together, np.zeros(self.count, bool)
+            tried = [self._tried(number, self.quiet[self.bits[self.quiet] == value]) for value in (1, 0)]
+            if any(piece.moved for piece in tried):
+                parts = self._gaps(self.views[number])
+                self.refine(number, [*parts, *self.measure(number, parts)])
         for _ in range(MOST_HALVES):
             # what is less than an output step moves something with others alone; another input may tell
-            bits = self.quiet[~self.together[self.quiet]]
-            half = bits[rng.random(len(bits)) < 0.5]
-            if not len(half):
+            bits = self.quiet
+            piece = self._tried(number, bits[rng.random(len(bits)) < 0.5])
+            if not piece.moved:
                 break
-            piece = _Piece(half, view.everything)
-            more = self.measure(number, [piece])
-            if not piece.moved and not more:
-                break
-            before = self.quiet
-            self.refine(number, [piece, *more])
-            if len(self.quiet) == len(before) and not self.together[half].any():
-                self._entangled(number, *_halves(half))
+            known = self.together.sum()
+            self.refine(number, [piece])
+            if len(self.quiet) == len(bits) and self.together.sum() == known:
+                self._entangled(number, piece.bits)
         self.together |= seen
+
+    def _tried(self, number: int, bits: np.ndarray) -> _Piece:
+        """Bits that are run at once, without those that hang together."""
+        bits = bits[~self.together[bits]]
+        piece = _Piece(bits, self.views[number].everything)
+        for _ in range(MOST_HALVES):
+            output = self.ask(piece.bits, number, "bits that moved nothing") if len(piece.bits) else None
+            if output is not None:
+                self._note(number, piece, piece.bound, output)
+                return piece
+            if len(piece.bits) < 2:
+                self.kinds[piece.bits] = "hang"
+                return piece
+            self._entangled(number, piece.bits, hung=True)
+            piece.bits = piece.bits[~self.together[piece.bits]]
+        self.notes.append(f"with input {self.views[number].index} too many bits hang together to look at all of them")
+        self.certain[piece.bits] = False
+        return piece
 
     def _gaps(self, view: _View) -> list[_Piece]:
         """The quiet bits by the bits around them that moved one channel: they are likely to move the same.
@@ -705,11 +733,11 @@ class _Session:
         Few bits between two weights' bits are taken to be those weights', more to be anything of those channels; a
         guess that is wrong costs runs.  Ones and zeros apart, and no more than a group's bits together.
         """
-        self._place(self.effects)
+        self._place()
         known = np.array(sorted(bit for bit, site in self.sites.items() if site.role != "control"), np.int64)
         sites = [self.sites[int(bit)] for bit in known]
         at: dict[tuple[int, ...], list[int]] = {}
-        quiet = self.quiet
+        quiet = self.quiet[~self.together[self.quiet]]
         for bit, right in zip(quiet, np.searchsorted(known, quiet), strict=True):
             left = max(right - 1, 0)
             beside = sites[left:right + 1]
@@ -764,7 +792,7 @@ class _Session:
 
     def tell(self, roles: tuple[str, ...] = ("weight", "bias", "either"), coarser: bool = False) -> None:
         """Find weight or bias and order of bits that moved something, by flipping them under more inputs."""
-        self._place(self.effects)
+        self._place()
         least = (self.views[0].probe.step or 0.0) if coarser else -1.0
         order = [number for number, view in enumerate(self.views) if (view.probe.step or 0.0) > least]
         for number in sorted(order, key=lambda number: (not self._exact(self.views[number]),
@@ -777,37 +805,41 @@ class _Session:
             if not self._exact(view) or view.reads is None or len(view.base) or view.probe.step == 1:
                 continue
             for aim in (0.0, 0.25, -0.25):
-                cut = view.cut(view.output.ravel())
                 channels = {site.channel for bit, site in self.sites.items() if site.tap >= 0
-                            and (site.role == "either" or len(self.orders[bit]) != 1)
-                            and cut[(view.channel == site.channel) & (view.reads == site.tap)].any()}
+                            and (site.role == "either" or len(self.orders[bit]) > 1)
+                            and (view.channel[view.reads == site.tap] == site.channel).any()}
                 base = self._towards(view, sorted(channels), aim * (view.ends[1] - view.ends[0]))
                 if len(base):
                     self.look(view.index, base)
                     self.look_again(len(self.views) - 1, rng)
-                    self._place(self.effects)
+                    self._place()
                     self._tell(len(self.views) - 1, ("weight", "either"))
 
     def _tell(self, number: int, roles: tuple[str, ...]) -> None:
         pieces = [_Piece(np.array([bit]), bound) for bit, site in self.sites.items()
                   if site.role in roles and (bound := self._worth(number, bit))]
         self.measure(number, pieces)
-        self._place([int(piece.bits[0]) for piece in pieces])
+        self._place()
 
-    def _place(self, bits: Iterable[int]) -> None:
-        for bit in bits:
+    def _place(self) -> None:
+        """Say where the bits belong that have shown something new."""
+        self.ties.clear()
+        for bit in sorted(self.news):
+            self.signs.pop(bit, None)
             if bit not in self.effects:
                 self.sites.pop(bit, None)
-            else:
-                site = _joined([self._site(effect) for effect in self.effects[bit]])
-                if site.role == "either" and site.tap >= 0 and self._no_bias(bit, site.channel):
-                    site = site._replace(role="weight")
-                self.sites[bit] = site
-                self.orders[bit] = self._order(bit)
+                continue
+            site = _joined([self._site(effect) for effect in self.effects[bit]])
+            if site.role == "either" and site.tap >= 0 and self._no_bias(bit, site.channel):
+                site = site._replace(role="weight")
+            self.sites[bit] = site
+            self.orders[bit] = self._order(bit)
+        self.news.clear()
 
     def _no_bias(self, bit: int, channel: int) -> bool:
         """Whether a bit moved an output by so much that outputs of a view that it leaves alone would have moved."""
-        sizes = [np.abs(effect.change).max() * (self.views[effect.view].probe.step or 1.0)
+        # rounding makes up to one step of a change
+        sizes = [(np.abs(effect.change).max() - 1) * (self.views[effect.view].probe.step or 1.0)
                  for effect in self.effects[bit]]
         for number in self.unmoved.get(bit, ()):
             view = self.views[number]
@@ -826,9 +858,9 @@ class _Session:
             return 0
         mine = view.channel == site.channel
         outputs = mine & (view.reads == site.tap) if site.tap >= 0 else mine
-        if site.role == "either" and not outputs.any():
-            outputs = mine & (view.reads == NO_TAP)
         clear = outputs & ~view.cut(view.output.ravel())
+        if site.role == "either" and not clear.any():
+            outputs, clear = mine, mine & (view.reads == NO_TAP) & ~view.cut(view.output.ravel())
         if not clear.any():
             return 0
         if site.role == "either" and not self._exact(view) and max(
@@ -858,27 +890,35 @@ class _Session:
                     or SEVERAL in view.reads[effect.places] or np.isnan(effect.change).any():
                 continue
             unit = self._unit(view, effect.places, site)
-            slack = self._slack(view, site)
+            slack = self._slack(effect.view, site)
             for one, cut in zip(np.abs(effect.change), effect.cut, strict=True):
                 orders = tuple(order for order in orders if unit * 2.0 ** order >= one - slack
                                and (cut or unit * 2.0 ** order <= one + slack))
         return orders
 
-    def _slack(self, view: _View, site: _Site) -> float:
+    def _slack(self, number: int, site: _Site) -> float:
         """By how many steps a change of the output can differ from that of the accumulator.
 
         Rounding makes it up to one, ties to even all of it; not where all outputs are rounded by the same, and not
         by half a step.
         """
-        step = view.probe.step
-        if step == 1:
+        view = self.views[number]
+        if view.probe.step == 1:
             return 0.0
-        if site.role == "weight" and self._exact(view):
-            bias = self._bias(site.channel)
-            flipped = sum(self._flip(int(bit)) for bit in view.base if self.sites[int(bit)].channel == site.channel)
-            if bias is None or step is None or 2 * ((bias + flipped) % step) != step:
-                return 0.0
-        return 1.0
+        return 0.0 if site.role == "weight" and self._exact(view) and not self._tied(number, site.channel) else 1.0
+
+    def _tied(self, number: int, channel: int) -> bool:
+        """Whether a channel's bias lies halfway between two outputs of a view, as far as it is known."""
+        if (number, channel) not in self.ties:
+            view, bias = self.views[number], self._bias(channel)
+            step = view.probe.step
+            self.ties[number, channel] = bias is not None and step is not None and bool(
+                2 * ((bias + self._flipped(view, channel)) % step) == step)
+        return self.ties[number, channel]
+
+    def _flipped(self, view: _View, channel: int) -> float:
+        """What the flips of a view add to a channel's bias."""
+        return sum(self._flip(int(bit)) for bit in view.base if self.sites[int(bit)].channel == channel)
 
     def _site(self, effect: _Effect) -> _Site:
         """Where the bit belongs by one effect."""
@@ -938,7 +978,7 @@ class _Session:
                 number = self._recentred(number)
                 if number:
                     self.look_again(number, rng)
-                self._place(self.effects)
+                self._place()
                 self._tell(number, ("bias", "either"))
                 if number in coarser and not self.views[number].saturated:
                     break
@@ -970,9 +1010,7 @@ class _Session:
             total = self._bias(int(channel))
             if total is None:
                 continue
-            known = sorted((bit for bit, site in self.sites.items() if site.role == "bias"
-                            and site.channel == channel and len(self.orders[bit]) == 1),
-                           key=lambda bit: -self.orders[bit][0])
+            known = self._known(int(channel))
             flips, left = min((self._nearer(known, total - aim * step), self._as_number(known, total - aim * step,
                                aim * step)), key=lambda found: abs(found[1]))
             # no ties: they are rounded one way or the other
@@ -980,6 +1018,16 @@ class _Session:
                 flips = list({*flips} ^ {known[-1]})
             out += flips
         return np.sort(np.array(out, np.int64))
+
+    def _known(self, channel: int) -> list[int]:
+        """The bits of a channel's bias whose order is known, highest first; of two that say the same, the one that
+        lies beside others."""
+        bits = [bit for bit, site in self.sites.items() if site.role == "bias" and site.channel == channel]
+        out: dict[int, int] = {}
+        for bit in sorted(bits, key=lambda bit: (bit - 1 in bits) + (bit + 1 in bits)):
+            if len(self.orders[bit]) == 1:
+                out[self.orders[bit][0]] = bit
+        return [out[order] for order in sorted(out, reverse=True)]
 
     def _nearer(self, known: list[int], left: float) -> tuple[list[int], float]:
         """Bits of a bias, highest first, that each bring what is left nearer to 0, and what is left then."""
@@ -1010,12 +1058,14 @@ class _Session:
                 continue
             lone = (view.channel == channel) & (view.reads == NO_TAP) & ~view.cut(view.output.ravel())
             if lone.any() and (best is None or step < best[0]):
-                flipped = sum(self._flip(int(bit)) for bit in view.base if self.sites[int(bit)].channel == channel)
-                best = step, (float(view.output.ravel()[lone][0]) - view.probe.zero) * step - flipped
+                value = (float(view.output.ravel()[lone][0]) - view.probe.zero) * step
+                best = step, value - self._flipped(view, channel)
         return None if best is None else best[1]
 
     def _sign(self, bit: int) -> int:
         """The way that outputs go when a bit is set, for a positive input."""
+        if bit in self.signs:
+            return self.signs[bit]
         site, out = self.sites[bit], 0.0
         for effect in self.effects[bit]:
             view = self.views[effect.view]
@@ -1026,7 +1076,8 @@ class _Session:
             if site.role == "weight" and view.amplitude is not None:
                 toward = toward * np.sign(view.amplitude[effect.places])
             out += float(np.nansum(toward)) / len(toward)
-        return int(np.sign(out))
+        self.signs[bit] = int(np.sign(out))
+        return self.signs[bit]
 
     def check(self, count: int, rng: np.random.Generator) -> None:
         """Flip random halves of the weights' bits: outputs must change by the sum of what the bits do alone.
@@ -1064,17 +1115,19 @@ class _Session:
                 found = [effect for effect in self.effects.get(bit, ()) if effect.view == 0]
                 if found and found[0].moved == before.moved and np.array_equal(found[0].change, before.change):
                     self.notes.append("bits that were flipped together moved something else than they do alone")
-            self._place(suspects)
+            self._place()
 
     def result(self) -> Scan:
         """What was found."""
         kinds, certain = self.kinds.astype("U7"), self.certain.copy()
         quiet = self.quiet
-        kinds[quiet] = "dead"
-        if self.together[quiet].any():
-            certain[quiet] &= ~self.together[quiet]
-            self.notes.append(f"{np.count_nonzero(self.together[quiet])} bits are among those that move something "
-                              "together and nothing alone")
+        kinds[quiet] = np.where(self.fragile[quiet], "control", "dead")
+        certain[quiet] &= ~self.together[quiet]
+        for said, which in (("hang with others and do nothing alone", self.fragile),
+                            ("are among those that move something together and nothing alone",
+                             self.together & ~self.fragile)):
+            if which[quiet].any():
+                self.notes.append(f"{np.count_nonzero(which[quiet])} bits {said}")
         if len(self.probes) < 2 and len(quiet):
             certain[quiet] = False
             self.notes.append("dead bits were looked at with one input only")
@@ -1096,12 +1149,15 @@ class _Session:
                 places[bit, 1:4] = np.unravel_index(site.tap, (*self.layer.kernel, self.layer.input_shape[2]))
             orders = self.orders[bit]
             places[bit, 4] = orders[0] if len(orders) == 1 else relative.get(bit, NOWHERE)
-        for at in self._doubles(places, roles):
-            kinds[at], certain[at], roles[at] = "control", False, ""
-            places[at] = NO_PLACE
-        for at in np.flatnonzero(kinds == "control"):
-            if self._moves_what_follows(int(at), kinds):
-                kinds[at] = "length"
+        odd = [bit for bit, site in self.sites.items() if kinds[bit] == "data" and roles[bit] and not self.orders[bit]]
+        if len(odd) > ODD * np.count_nonzero(kinds == "data"):
+            odd = []
+            self.notes.append("data bits change their weight by what is no power of two: is the step right?")
+        for other in (*self._doubles(places, roles), *odd):
+            kinds[other], certain[other], roles[other] = "control", False, ""
+            places[other] = NO_PLACE
+        kinds[self._lengths([int(bit) for bit in np.flatnonzero(kinds == "control") if int(bit) in self.effects],
+                            [bit for bit in self.effects if kinds[bit] == "data" and roles[bit] != "bias"])] = "length"
         saturated = [view.saturated for view in self.views]
         return Scan(kinds, certain, roles, places, self.runs, self.hangs, float(np.mean(saturated)),
                     tuple(dict.fromkeys(self.notes)))
@@ -1141,24 +1197,41 @@ class _Session:
         return np.abs(amplitude[effect.places]) if site.role == "weight" and amplitude is not None \
             else np.ones(len(effect.places))
 
-    def _moves_what_follows(self, bit: int, kinds: np.ndarray) -> bool:
-        """Whether a bit leaves what lies before it and moves what lies behind, of the channels it moves."""
-        for effect in self.effects[bit]:
-            view = self.views[effect.view]
-            before = np.full(view.output.size, False)
-            behind = before.copy()
-            for other, found in self.effects.items():
-                if kinds[other] == "data" and self.sites[other].role != "bias":
-                    for one in found:
-                        if one.view == effect.view:
-                            (before if other < bit else behind)[one.places] = True
-            moved = _from_set(effect.moved, view.output.size)
-            same = np.isin(view.channel, view.channel[moved])
-            if (moved & before & ~behind).any():
-                return False
-            if (before & ~behind & same).any() and np.count_nonzero(moved & behind & ~before) > 1:
-                return True
-        return False
+    def _lengths(self, bits: list[int], weights: list[int]) -> list[int]:
+        """The bits that leave the outputs of weights before them and move those behind, in the channels they move.
+
+        Where all weights of its channels lie behind a bit, it must follow another that moves these channels too.
+        """
+        out: list[int] = []
+        places = {number: (np.full(view.output.size, self.count), np.full(view.output.size, -1))
+                  for number, view in enumerate(self.views)}
+        for bit in weights:
+            for effect in self.effects[bit]:
+                first, last = places[effect.view]
+                first[effect.places] = np.minimum(first[effect.places], bit)
+                last[effect.places] = np.maximum(last[effect.places], bit)
+        for bit in sorted(bits):
+            moved, behind, before = set(), 0, False
+            for effect in self.effects[bit]:
+                (first, last), channel = places[effect.view], self.views[effect.view].channel
+                earlier = (last >= 0) & (last < bit)
+                if earlier[effect.places].any():
+                    behind = 0
+                    break
+                mine = set(channel[effect.places].tolist())
+                before |= bool(np.any(earlier & np.isin(channel, list(mine))))
+                behind = max(behind, int(np.count_nonzero((first[effect.places] > bit)
+                                                          & (first[effect.places] < self.count))))
+                moved |= mine
+            follows = any(moved <= self._channels(other) for other in out)
+            if behind > 1 and (before or follows):
+                out.append(bit)
+        return out
+
+    def _channels(self, bit: int) -> set[int]:
+        """The channels that a bit moves."""
+        return {channel for effect in self.effects[bit]
+                for channel in self.views[effect.view].channel[effect.places].tolist()}
 
 
 def _joined(sites: list[_Site]) -> _Site:
