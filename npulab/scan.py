@@ -860,7 +860,9 @@ class _Session:
         outputs = mine & (view.reads == site.tap) if site.tap >= 0 else mine
         clear = outputs & ~view.cut(view.output.ravel())
         if site.role == "either" and not clear.any():
-            outputs, clear = mine, mine & (view.reads == NO_TAP) & ~view.cut(view.output.ravel())
+            # what reads no weight tells whether it is a bias
+            lone = mine & (view.reads == NO_TAP) & ~view.cut(view.output.ravel())
+            return _as_set(mine) if lone.any() else 0
         if not clear.any():
             return 0
         if site.role == "either" and not self._exact(view) and max(
@@ -1457,7 +1459,9 @@ def _probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> lis
     window = info.bits - 1
     steps = [(number, high * 4 ** power) for power in range(NEAR) for number in range(len(images))]
     # an order is told where it moves an output by 4 steps or more, and not to the end of its type
-    far = [(0, 2 ** power) for power in (0, window // 2, *range(window, ACCUMULATOR_BITS, window - 2))]
+    lone = next((number for number, image in enumerate(images)
+                 if np.any(_readings(_open(layer), image)[0] == NO_TAP)), 0)
+    far = [(lone, 2 ** power) for power in (0, window // 2, *range(window, ACCUMULATOR_BITS, window - 2))]
     out = []
     for number, step in (*steps, *(one for one in far if one not in steps)):
         changed = _scaled(fed[number], layer, step)
