@@ -29,15 +29,15 @@ from npulab.targets import target, targets
 __version__ = "0.1.0"
 __all__ = ["ENGINES", "RULES", "Add", "BisectView", "Bisection", "Capture", "CaptureSet", "Command", "Comparison",
            "Conv2D", "FullyConnected", "Job", "Manual", "Network", "Pool2D", "QuantParams", "Recorder",
-           "RegisterView", "Simulated", "Target", "accumulate", "bench", "bisect_fields", "check", "check_sweep",
-           "codes_by_rule", "device", "diff", "diff_buffers", "emulate", "explain", "identify_rounding", "load",
-           "load_all", "mismatches", "mix", "neighbours", "number_line", "output_comparison", "output_difference",
-           "outputs", "prepare", "probe_layout", "read_model", "rounding_probes", "save", "single_op_model",
-           "target", "targets", "write_model", "write_sweep"]
+           "RegisterView", "Simulated", "Target", "accumulate", "bench", "bisect_fields", "bisection_trials",
+           "check", "check_sweep", "codes_by_rule", "device", "diff", "diff_buffers", "emulate", "explain",
+           "identify_rounding", "load", "load_all", "mismatches", "mix", "neighbours", "number_line",
+           "output_comparison", "output_difference", "outputs", "prepare", "probe_layout", "read_model",
+           "rounding_probes", "save", "single_op_model", "target", "targets", "write_model", "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
 _LATER = {"BisectView": "npulab.widgets", "RegisterView": "npulab.widgets", "number_line": "npulab.view",
-          "output_comparison": "npulab.view", "output_difference": "npulab.view", "bench": "npulab.speed"}
+          "output_comparison": "npulab.view", "output_difference": "npulab.view", "bisection_trials": "npulab.view", "bench": "npulab.speed"}
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npulab import store
-from npulab.bisection import CERTAINTY, Bisected, Bisection, bisect_fields
+from npulab.bisection import CERTAINTY, MAX_HANGS, Bisected, Bisection, bisect_fields
 from npulab.capture import PROVENANCES, Capture, CaptureSet
 from npulab.compare import Comparison, check, diff, diff_buffers
 from npulab.devices import Command, Manual, Recorder, Simulated, device
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--unit", action="append", metavar="FIELD,FIELD", help="fields that change together; repeatable")
     one.add_argument("--addresses", action="store_true", help="also bisect fields that point into memory")
     one.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice of trials (0)")
-    one.add_argument("--max-hangs", type=int, metavar="N", help="stop after so many hangs")
+    one.add_argument("--max-hangs", type=int, default=MAX_HANGS, metavar="N", help=f"stop there ({MAX_HANGS})")
     one.add_argument("--record", metavar="FOLDER", help="keep every trial as a capture there")
     one.add_argument("--provenance", choices=PROVENANCES, help="what the device is, for the record (board)")
     one.add_argument("--script", metavar="FILE", help="write the Python that shows it again")

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from npulab.bisection import Bisected
 from npulab.codes import Scales, codes_by_rule, real_values, same_codes
 from npulab.compare import Comparison
 from npulab.mismatches import Mismatches, mismatches
@@ -29,6 +31,7 @@ TALL = 0.3  # inches of a bar
 # told apart by people who do not see all colours, and light enough for black text; neighbouring codes differ
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
 WRONG, RIGHT = "#c4501b", "#2b6ca3"
+OUTCOMES = {"pass": "#8fc1e3", "fail": "#e08a3c", "hang": "#4a4a4a"}
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,36 @@ class Picture:
     def save(self, path: str | PathLike[str]) -> None:
         """Write it; the suffix says the format."""
         self.figure.savefig(path, dpi=DPI)
+
+
+def bisection_trials(found: Bisected) -> Picture:
+    """The trials of a bisection, a row each: which parts were taken from the bad capture, and what came of it.
+
+    Columns are the parts that differ, in their order; the culprits are named.
+    """
+    trials = list(found.journal)
+    names = ["/".join(map(str, part.key)) for part in found.differences]
+    changed = np.array([np.isin(names, trial.subset) for trial in trials]).reshape(len(trials), len(names))
+    counts = ", ".join(f"{sum(trial.outcome == outcome for trial in trials)} {outcome}" for outcome in OUTCOMES)
+    text = f"{len(trials)} trials of {len(names)} parts ({counts}); {len(found.culprits)} culprits"
+    colours = np.array([to_rgb(OUTCOMES[trial.outcome]) for trial in trials]).reshape(-1, 1, 3)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(8.4, 1.3 + 0.16 * len(trials)), layout="constrained")
+        ax = figure.subplots()
+        ax.imshow(np.where(changed[:, :, None], colours, 1.0), aspect="auto", extent=(0, len(names), len(trials), 0))
+        ax.set_yticks(np.arange(len(trials)) + 0.5,
+                      [f"{number}  {trial.outcome}" for number, trial in enumerate(trials, 1)])
+        ax.set_xticks([names.index("/".join(map(str, key))) + 0.5 for key in found.culprits],
+                      [key[3] for key in found.culprits], rotation=20, ha="right")
+        for line in range(1, len(names)):
+            ax.axvline(line, color="white", linewidth=0.5)
+        for line in range(1, len(trials)):
+            ax.axhline(line, color="white", linewidth=1.5)
+        for key in found.culprits:
+            ax.axvspan(*(names.index("/".join(map(str, key))) + side for side in (0, 1)), fill=False, edgecolor="black")
+        ax.tick_params(length=0)
+        ax.set_title(text)
+    return Picture(text, figure)
 
 
 def output_difference(found: Comparison, channels: list[int] | None = None) -> Picture:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["CERTAINTY", "Bisected", "Bisection", "Oracle", "Suspect", "Trying", "bisect_fields", "mix"]
 
 Oracle = Callable[[Capture], str]
+MAX_HANGS = 50  # so many reboots, and a person should look: fields that belong together may be declared as units
 VERBS = {"hang": "hangs", "fail": "breaks"}
 SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
 
@@ -317,7 +317,7 @@ def _names(key: Key) -> tuple[str, str, str]:
 
 
 def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float | None = 0.0, *,
-                  max_hangs: int | None = None, progress: Callable[[Bisection], None] | None = None,
+                  max_hangs: int = MAX_HANGS, progress: Callable[[Bisection], None] | None = None,
                   stop: Callable[[], bool] | None = None, **options: Any) -> Bisected:
     """The fields of ``bad`` that break ``good``, found with few runs of ``oracle``.
 
@@ -337,8 +337,7 @@ def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float
     if not callable(oracle):
         raise TypeError(f"oracle: got {oracle!r}, allowed is what takes a capture and says pass, fail or hang")
     session = Bisection(good, bad, flake_rate=flake_rate, **options)
-    most = math.inf if max_hangs is None else max_hangs
-    while session.journal.hangs < most and not (stop and stop()) and (trial := session.trial) is not None:
+    while session.journal.hangs < max_hangs and not (stop and stop()) and (trial := session.trial) is not None:
         start = time.monotonic()
         outcome = oracle(trial.capture)
         session.tell(outcome, time.monotonic() - start)

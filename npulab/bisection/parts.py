@@ -34,17 +34,7 @@ def parts_of(good: Capture, bad: Capture, *, addresses: bool = False, buffers: b
     ``addresses``; the output and the bytes of a command stream, whose register writes are fields, are no parts.
     Raises ValueError for captures of different targets or with different jobs, and where nothing is left.
     """
-    for side, capture in (("good", good), ("bad", bad)):
-        if not isinstance(capture, Capture):
-            raise TypeError(f"{side}: got {type(capture).__name__}, allowed is Capture, as npulab.load gives")
-    for name in ("target", "chip"):
-        if getattr(good, name) != getattr(bad, name):
-            raise ValueError(f"bad {bad.name}: got {name} {getattr(bad, name)}, allowed is {getattr(good, name)}, "
-                             f"that of good {good.name}")
-    shapes = [[(job.block, None if job.writes else len(job.words)) for job in capture.jobs] for capture in (good, bad)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"bad {bad.name}: got jobs {', '.join(map(repr, bad.jobs))}, allowed are those of good "
-                         f"{good.name}: {', '.join(map(repr, good.jobs))}")
+    _refuse_unlike(good, bad)
     found = [part for part in differences(good, bad) if addresses or not part.address]
     if buffers:
         found += [Difference(0, BUFFER, name, BYTES, len(good.buffers.get(name, b"")), len(data))
@@ -87,8 +77,9 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
 
     ``keys`` are (task, block, register, field); a register that only one side writes is written, where it stands
     there, as long as a field of it is taken from, or left to, that side.  Raises LookupError for a field that
-    neither has.
+    neither has, ValueError for captures of different targets or with different jobs.
     """
+    _refuse_unlike(good, bad)
     capture, left = good, set(keys)
     for task, (one, other) in enumerate(zip(good.jobs, bad.jobs, strict=True)):
         chosen = {key[1:] for key in left if key[0] == task and key[1] != BUFFER}
@@ -103,6 +94,21 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
     if left:
         raise LookupError(f"field: got {name_of(min(left))}, which {good.name} and {bad.name} do not have")
     return capture.with_buffers(**taken) if taken else capture
+
+
+def _refuse_unlike(good: Capture, bad: Capture) -> None:
+    """Raises TypeError for what is no capture, ValueError for captures that no mixture is made of."""
+    for side, capture in (("good", good), ("bad", bad)):
+        if not isinstance(capture, Capture):
+            raise TypeError(f"{side}: got {type(capture).__name__}, allowed is Capture, as npulab.load gives")
+    for name in ("target", "chip"):
+        if getattr(good, name) != getattr(bad, name):
+            raise ValueError(f"bad {bad.name}: got {name} {getattr(bad, name)}, allowed is {getattr(good, name)}, "
+                             f"that of good {good.name}")
+    shapes = [[(job.block, None if job.writes else len(job.words)) for job in capture.jobs] for capture in (good, bad)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"bad {bad.name}: got jobs {', '.join(map(repr, bad.jobs))}, allowed are those of good "
+                         f"{good.name}: {', '.join(map(repr, good.jobs))}")
 
 
 Chosen = set[tuple[str, str, str]]

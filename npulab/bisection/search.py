@@ -13,12 +13,10 @@ from npulab.bisection.kinds import Groups
 from npulab.bisection.prefix import WRONG, Prefix
 from npulab.bisection.suspects import Suspects, entropy
 
-LARGEST = 220  # parts of one stage: more are bundled, and bundles opened like units
+LARGEST = 220  # parts of one stage: more items are bundled, and guilty bundles opened
 CERTAINTY = 0.99
-TEARS = 3  # hangs of a guilty unit that is taken apart, and never runs so, until it is left whole
+MERGED = 200  # explanations that are put together where some cannot be told apart
 FEARED = 0.5  # a set that hangs more probably is not tried just to see what is known
-
-Pieces = tuple[tuple[int, ...], ...]  # of one group: items that were changed together
 
 
 @dataclass(frozen=True)
@@ -57,24 +55,23 @@ class Search:
         self.symptom = self._symptom()
         self.certain = 1.0
         self.done = False
-        self.whole: set[tuple[int, ...]] = set()  # pieces that are not taken apart
-        self.inseparable = False  # because they hang then
-        self._found: list[Pieces] = []  # groups of pieces, some of which may have to be opened
-        size = math.ceil(len(self.units) / LARGEST)
-        bundles = [self.units[i:i + size] for i in range(0, len(self.units), size)]
-        self._enough = self.certainty ** (1.0 if len(bundles) == self.n else 0.5)
+        self.groups: Groups = ()  # the smallest sets of items that break it, when done
+        self.inseparable = False  # taken apart they would hang
         self._stages = 0
-        self._stage([tuple(item for unit in bundle for item in unit) for bundle in bundles], ())
+        self._stage(list(self.units) if self.n > LARGEST else [(item,) for item in range(self.n)])
 
-    def _stage(self, parts: Sequence[tuple[int, ...]], base: Sequence[int]) -> None:
-        """Begin to search among parts, the items of ``base`` being changed in every trial."""
-        self.parts = list(parts)
-        self.base = np.isin(np.arange(self.n), base)
-        self.suspects = Suspects(len(parts), self.flake_rate, self.seed + self._stages)
-        self.couplings = Couplings(len(parts), self.suspects.flake if self.flake_rate != 0 else 0.0)
+    def _stage(self, parts: list[tuple[int, ...]]) -> None:
+        """Begin to search among parts: lists of items that are changed together."""
+        size = math.ceil(len(parts) / LARGEST)
+        self.parts = [tuple(item for part in parts[i:i + size] for item in part) for i in range(0, len(parts), size)]
+        several = any(len(part) > 1 for part in self.parts)
+        self._enough = (self.certainty / self.certain) ** (0.5 if several else 1.0)
+        self.suspects = Suspects(len(self.parts), self.flake_rate, self.seed + self._stages)
+        index = {part[0]: number for number, part in enumerate(self.parts) if len(part) == 1}
+        self.couplings = Couplings(len(self.parts), self.suspects.flake if self.flake_rate != 0 else 0.0,
+                                   [[index[item] for item in unit if item in index] for unit in self.units])
         self.prefix: Prefix | None = None
         self._question: Question | None = None
-        self._torn = 0
         self._stages += 1
 
     def _symptom(self) -> str | None:
@@ -89,12 +86,6 @@ class Search:
         """Whether something hung and it is not known if the bad job does."""
         return self.symptom is None and any(outcome == "hang" for _, outcome in self.history) \
             and not any(subset.all() for subset, _ in self.history)
-
-    @property
-    def groups(self) -> Groups:
-        """The smallest sets of items that break it, as far as they are known: the answer when ``done``."""
-        found = {tuple(sorted(item for piece in group for item in piece)) for group in self._found}
-        return tuple(sorted(group for group in found if not any(set(other) < set(group) for other in found)))
 
     def ask(self) -> Question | None:
         """The next set to try; None when the search is done."""
@@ -135,9 +126,9 @@ class Search:
             return
         self._question = None
         inside = np.isin(np.arange(self.n), [item for part in self.parts for item in part])
-        changed = np.array([bool(subset[list(part)].any()) for part in self.parts])
-        if np.any((subset != self.base)[~inside]) \
-                or np.any(changed != np.array([bool(subset[list(part)].all()) for part in self.parts])):
+        taken = [subset[list(part)] for part in self.parts]
+        changed = np.array([bool(one.any()) for one in taken])
+        if np.any(subset[~inside]) or any(one.any() and not one.all() for one in taken):
             return  # of a stage before, or asked by hand: it says nothing of these parts alone
         hung, failed = outcome == "hang", outcome == (self.symptom or "fail")
         if self.prefix is not None:
@@ -150,8 +141,6 @@ class Search:
             self.couplings.tell(changed, hung)
             if not hung:
                 self.suspects.tell(changed, failed)
-            if changed.any() and not changed.all():
-                self._torn = self._torn + 1 if hung else -TEARS * LARGEST
         self._advance()
 
     def _next(self) -> Question:
@@ -169,7 +158,7 @@ class Search:
         return self._changing(question.subset, self._why(question.subset, question.fails, question.hangs))
 
     def _changing(self, chosen: np.ndarray, reason: str) -> Question:
-        subset = self.base.copy()
+        subset = np.zeros(self.n, bool)
         for index in np.flatnonzero(chosen):
             subset[list(self.parts[index])] = True
         return Question(subset, reason)
@@ -181,7 +170,8 @@ class Search:
             told += f", may hang ({hangs:.0%})"
         if any(np.array_equal(chosen, before) for before, _ in self.suspects.told):
             return f"asked again, outcomes are wrong in {self.suspects.flake:.1%} of trials: {told}"
-        return f"takes a guilty unit apart: {told}" if self._stages > 1 else told
+        torn = any(0 < np.count_nonzero(chosen[unit]) < len(unit) for unit in self.couplings.units)
+        return f"takes what belongs together apart: {told}" if torn else told
 
     def _advance(self) -> None:
         """On to the next stage, or to the end, where this one has said what it can."""
@@ -191,17 +181,14 @@ class Search:
             if self.prefix.ask() is None:
                 self._end(self.prefix.groups, 1 - WRONG)
             return
-        if self._stages > 1 and self._torn >= TEARS:
-            self._end((tuple(range(len(self.parts))),), 1.0, whole=True)
-            return
         best = self.suspects.top(1)[0]
         if best.probability >= self._enough:
             if self._unseen(best.groups) is None:
                 self._end(best.groups, best.probability)
-        elif self.couplings.hangs:
+        elif self.couplings.known:
             asked = self.suspects.ask(self.couplings)
             if asked is None:
-                self._end(self._with_tied(best.groups), best.probability, whole=True)
+                self._end(*self._as_far_as_it_goes(), tied=True)
             else:
                 self._question = self._changing(asked.subset, self._why(asked.subset, asked.fails, asked.hangs))
 
@@ -214,58 +201,41 @@ class Search:
                 return changed
         return None
 
-    def _with_tied(self, groups: Groups) -> Groups:
-        """Groups of parts with all that cannot be told from them, since it hangs when it is taken apart."""
+    def _as_far_as_it_goes(self) -> tuple[Groups, float]:
+        """The most probable explanation where those are one that cannot be told apart without a hang."""
         together = {int(part): group.tolist() for group in self.couplings.tied() for part in group}
-        return tuple(tuple(sorted({one for part in group for one in together.get(part, [part])})) for group in groups)
+        merged: dict[Groups, float] = {}
+        for one in self.suspects.top(MERGED):
+            groups = {tuple(sorted({other for part in group for other in together.get(part, [part])}))
+                      for group in one.groups}
+            least = tuple(sorted(group for group in groups if not any(set(other) < set(group) for other in groups)))
+            merged[least] = merged.get(least, 0.0) + one.probability
+        return max(merged.items(), key=lambda pair: pair[1])
 
-    def _end(self, groups: Groups, probability: float, whole: bool = False) -> None:
-        """Parts were found guilty: on to open one of them that holds several items, else that is the end."""
-        self.certain *= probability
-        self.inseparable |= whole
-        pieces = [tuple(self.parts[part] for part in group) for group in groups]
-        if self._stages == 1:
-            self._found = pieces
-        else:
-            self._found = self._opened(pieces, whole)
-        at, piece = self._to_open()
-        if piece is None:
-            self.done = True
-            self._question = None
+    def _end(self, groups: Groups, probability: float, tied: bool = False) -> None:
+        """Parts were found guilty: on to what they hold where that is several items, else that is the end."""
+        self.certain *= min(probability, 1.0)
+        guilty = [self.parts[part] for part in sorted({part for group in groups for part in group})]
+        if any(len(part) > 1 for part in guilty):
+            self._stage([inner for part in guilty for inner in self._opened(part)])
             return
-        several = sum(len(one) > 1 for group in self._found for one in group if one not in self.whole)
-        self._enough = min(0.9999, (self.certainty / self.certain) ** (1 / (several + 1)))
-        self._opening = at, piece
-        inside = [unit for unit in self.units if set(unit) < set(piece)]
-        self._stage(inside or [(item,) for item in piece],
-                    [item for one in self._found[at] if one != piece for item in one])
+        self.groups = tuple(sorted(tuple(self.parts[part][0] for part in group) for group in groups))
+        self.inseparable = tied and any(len(group) > 1 for group in groups)
+        self.done = True
+        self._question = None
 
-    def _opened(self, pieces: list[Pieces], whole: bool) -> list[Pieces]:
-        """The groups with the piece that was opened replaced by what was found in it."""
-        at, piece = self._opening
-        if whole or not pieces:
-            # it hangs when it is taken apart, or nothing in it is guilty alone: it stays as it is
-            self.whole.add(piece)
-            return self._found
-        rest = tuple(one for one in self._found[at] if one != piece)
-        return [*self._found[:at], *((*rest, *found) for found in pieces), *self._found[at + 1:]]
-
-    def _to_open(self) -> tuple[int, tuple[int, ...] | None]:
-        """The first piece that holds several items, and the number of its group."""
-        for number, group in enumerate(self._found):
-            for piece in group:
-                if len(piece) > 1 and piece not in self.whole:
-                    return number, piece
-        return 0, None
+    def _opened(self, part: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """What a bundle holds: units where it holds several and all items would be too many, else items."""
+        units = [unit for unit in self.units if set(unit) < set(part)]
+        return units if units and len(part) > LARGEST else [(item,) for item in part]
 
     @property
     def likely(self) -> list[tuple[Groups, float]]:
         """The most probable explanations, in items, best first."""
         if self.done:
             return [(self.groups, self.certain)]
-        base = np.flatnonzero(self.base).tolist()
-        return [(tuple(tuple(sorted([*base, *(item for part in group for item in self.parts[part])]))
-                       for group in suspicion.groups), suspicion.probability) for suspicion in self.suspects.top(5)]
+        return [(tuple(tuple(sorted(item for part in group for item in self.parts[part])) for group in one.groups),
+                 one.probability) for one in self.suspects.top(5)]
 
     @property
     def left(self) -> int:

@@ -33,6 +33,7 @@ CONFIRM = 0.02  # bits that it is worth to see a likely explanation happen: that
 SILENT = 1e-5  # bits: a trial that says no more is not worth running
 HANG_COST = 10.0  # runs that a hang costs
 CERTAIN = 0.95  # so sure a hang is not asked for
+ENOUGH, FEARED = 0.4, 0.2  # bits and chance of a hang of a question that keeps together what belongs together
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,8 @@ class Suspects:
 
     def ask(self, couplings: Couplings | None = None) -> Question | None:
         """The set whose outcome says most for what it costs; None where no set says anything."""
-        if couplings and not couplings.hangs:
-            couplings = None  # what never hung is not feared
+        if couplings and not couplings.known:
+            couplings = None
         rng = np.random.default_rng((self.seed, self.trials, couplings.hangs if couplings else 0))
         return _best(self._sample(rng), self.n, self.flake, couplings, rng)
 
@@ -218,8 +219,8 @@ class _Scorer:
     dual explanation counts unchanged items, so that a change takes where it gives to another.
     """
 
-    def __init__(self, cells: Cells, groups: list[np.ndarray], n: int) -> None:
-        rows = np.arange(len(cells.weights))
+    def __init__(self, cells: Cells, groups: np.ndarray) -> None:
+        rows, n = np.arange(len(cells.weights)), groups.shape[1]
         self.weights = (cells.weights / cells.weights.sum()).astype(np.float32)
         self.never, self.dual = cells.never, cells.dual
         turn = np.where(cells.dual, -1, 1).astype(np.int8)
@@ -229,10 +230,7 @@ class _Scorer:
                 table[rows, column] = turn
             table[:, n] = 0
         self.needs, self.ones = self.needs[:, :n], self.ones[:, :n]
-        member = np.zeros((len(groups), n), np.float32)
-        for row, group in zip(member, groups, strict=True):
-            row[group] = 1
-        self.member = member
+        member = groups.astype(np.float32)
         self.group_needs = np.rint(self.needs @ member.T).astype(np.int8)
         self.group_ones = np.rint(self.ones @ member.T).astype(np.int8)
         self.first_lacks = np.where(cells.dual, 0, self.needs.sum(axis=1)) + cells.never
@@ -266,34 +264,44 @@ def _said(fails: np.ndarray, flake: float) -> np.ndarray:
 
 
 def _best(cells: Cells, n: int, flake: float, couplings: Couplings | None, rng: np.random.Generator) -> Question | None:
-    """The best question: with what probably hangs apart moved together, or item by item."""
-    groups = [np.array([item]) for item in range(n)]
-    ways = [groups]
-    if couplings and 0 < len(tied := couplings.tied()) < n:
-        ways.append(tied)
-    found = [_search(cells, n, flake, couplings, way, rng) for way in ways]
+    """The best question: with what belongs together moved together, or, where that says little, item by item."""
+    items = np.eye(n, dtype=bool)
+    if couplings is None:
+        found = [_search(cells, items, items, flake, None, rng)]
+    else:
+        tied = couplings.tied(units=True)
+        together = np.array([np.isin(np.arange(n), group) for group in tied], bool).reshape(-1, n)
+        found = [_search(cells, together, together, flake, couplings, rng)] if tied else []
+        plain = any(question.bits > ENOUGH and question.hangs < FEARED for _, question in found)
+        if len(tied) < n and (couplings.hangs or not plain):
+            found.append(_search(cells, items, together if tied else items, flake, couplings, rng))
     worthy = [(worth, question) for worth, question in found if question.bits >= SILENT and question.hangs < CERTAIN]
     return max(worthy, key=lambda pair: pair[0])[1] if worthy else None
 
 
-def _search(cells: Cells, n: int, flake: float, couplings: Couplings | None, groups: list[np.ndarray],
+def _search(cells: Cells, groups: np.ndarray, drawn: np.ndarray, flake: float, couplings: Couplings | None,
             rng: np.random.Generator) -> tuple[float, Question]:
-    scorer = _Scorer(cells, groups, n)
+    """How worthy the best question is that changes whole ``groups`` ``(G, n) bool``, and the question.
+
+    Random sets of the groups ``drawn`` (each made of ``groups``) are bettered group by group.
+    """
+    scorer = _Scorer(cells, groups)
     most = float(_said(np.array(0.5), flake))
 
     def worth(fails: np.ndarray, splits: np.ndarray | float) -> np.ndarray:
         hangs = -np.expm1(-np.asarray(splits))
-        learned = 0.2 * entropy(hangs) if couplings else 0.0
-        return (_said(fails, flake) * (1 - hangs) + learned) / (1 + HANG_COST * hangs)
+        # a hang says something too, as far as the question itself does
+        return _said(fails, flake) * (1 - hangs + 0.2 * entropy(hangs)) / (1 + HANG_COST * hangs)
 
     def splits(sets: np.ndarray) -> np.ndarray | float:
         return couplings.rates(sets) if couplings else 0.0
 
-    chosen = rng.random((CANDIDATES, len(groups))) < rng.choice(DENSITIES, CANDIDATES)[:, None]
+    random = (rng.random((CANDIDATES, len(drawn))) < rng.choice(DENSITIES, CANDIDATES)[:, None]) @ drawn
+    chosen = ((groups[:, None] & random).any(axis=2)).T
     tops = [list(group) for row in np.argsort(-cells.weights)[:3] for group in cells.groups(int(row))[:3]]
-    likely = np.array([scorer.member[:, group].any(axis=1) for group in tops], bool).reshape(-1, len(groups))
+    likely = np.array([groups[:, group].any(axis=1) for group in tops], bool).reshape(-1, len(groups))
     chosen = np.concatenate([likely, ~likely, chosen])
-    sets = chosen @ scorer.member > 0
+    sets = chosen @ groups
     lacks, has = scorer.counts(sets)
     value = worth(scorer.fails(lacks, has), splits(sets))
     value[:len(likely)] += CONFIRM
@@ -304,13 +312,13 @@ def _search(cells: Cells, n: int, flake: float, couplings: Couplings | None, gro
             break
         step = np.where(here, -1, 1).astype(np.int8)
         moved = scorer.moved(lack, hold, step)
-        value = worth(scorer.fails(*moved), splits(subset ^ (scorer.member > 0)) if couplings else 0.0)
+        value = worth(scorer.fails(*moved), splits(subset ^ groups) if couplings else 0.0)
         at = int(np.argmax(value))
         if value[at] <= best + 1e-9:
             break
         here = here.copy()
         here[at] ^= True
-        best, subset, lack, hold = float(value[at]), here @ scorer.member > 0, moved[0][:, at], moved[1][:, at]
+        best, subset, lack, hold = float(value[at]), here @ groups, moved[0][:, at], moved[1][:, at]
     fails = float(scorer.fails(lack[:, None], hold[:, None])[0])
     hangs = couplings.chance(subset) if couplings else 0.0
     return best, Question(subset, fails, float(_said(np.array(fails), flake)), hangs)
