@@ -11,6 +11,7 @@ share a run, each reading its own.
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import math
 import operator
@@ -44,6 +45,8 @@ ACCUMULATOR_BITS = 32
 NEAR = 4  # output scales, each a quarter of the one before, that every input is looked at through
 NOISE = 8  # a random image has this part of an impulse
 SATURATED = 1 / 4  # share of the outputs; inputs with more are looked through last
+ROUNDED = 16  # units in the last place that a sum of changes of a real output may be off
+WIDE = 4  # bytes of a type whose end is not likely to be where outputs stop
 ODD = 1 / 10  # share of the data bits above which changes by no power of two are not those of control bits
 NO_PLACE = (NOWHERE,) * 5 + (0,)
 COLUMNS = ("first", "bits", "kind", "role", "channel", "row", "column", "input_channel", "order", "toward", "sign",
@@ -357,6 +360,15 @@ class _View:
         out = (output != self.output) & ~((output != output) & (self.output != self.output))
         return out.ravel()
 
+    def meets(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """Outputs of a wide type that differed and became one: they stop short of the end of their type."""
+        out = np.zeros(len(after), bool)
+        if self.output.dtype.itemsize >= WIDE:
+            for value in np.unique(after):
+                same = after == value
+                out |= same & (np.ptp(before[same]) > 0)
+        return out
+
     @property
     def saturated(self) -> float:
         """The share of outputs at the end of their type."""
@@ -378,6 +390,7 @@ class _Session:
                  journal: Journal | None, progress: Callable[[int, int], object] | None, most_hangs: float) -> None:
         self.data, self.run, self.probes, self.layer = np.frombuffer(data, np.uint8), run, probes, layer
         self.votes, self.journal, self.progress, self.most_hangs = votes, journal, progress, most_hangs
+        self.name = hashlib.sha256(data).hexdigest()[:16]
         self.bits = np.unpackbits(self.data, bitorder="little")
         self.count = len(self.bits)
         self.kinds = np.full(self.count, "", "U8")
@@ -423,10 +436,10 @@ class _Session:
         names = tuple(_ranges(flips))
         if self.journal is not None and self.runs < len(self.journal):
             trial = self.journal[self.runs]
-            if trial.subset != names or trial.more.get("input") != index:
-                raise ValueError(f"journal: got {trial!r} with input {trial.more.get('input')} as run {self.runs}, "
-                                 f"allowed is what this scan asks, {', '.join(names[:3]) or 'nothing changed'} with "
-                                 f"input {index}")
+            if (trial.subset, trial.more.get("input"), trial.more.get("data")) != (names, index, self.name):
+                raise ValueError(f"journal: got {trial!r} with input {trial.more.get('input')} of data "
+                                 f"{trial.more.get('data')} as run {self.runs}, allowed is what this scan asks, "
+                                 f"{', '.join(names[:3]) or 'nothing changed'} with input {index} of data {self.name}")
             output = _unpacked(trial)
         else:
             changed = self.bits.copy()
@@ -441,7 +454,7 @@ class _Session:
             if self.journal is not None:
                 same = output is not None and np.array_equal(output, self.first.get(index, output))
                 self.journal.add(Trial(names, reason, "hang" if output is None else "pass" if same else "fail",
-                                       seconds, more={"input": index, **_packed(output)}))
+                                       seconds, more={"input": index, "data": self.name, **_packed(output)}))
         if output is not None:
             self.first.setdefault(index, output)
         self.runs += 1
@@ -555,7 +568,7 @@ class _Session:
         else:
             before, after = view.output.ravel()[places], output.ravel()[places]
             change = after.astype(np.float64) - before.astype(np.float64)
-            cut = view.cut(before) | view.cut(after)
+            cut = view.cut(before) | view.cut(after) | view.meets(before, after)
         self.news.add(bit)
         self.effects.setdefault(bit, []).append(_Effect(number, moved, places, change, cut))
 
@@ -940,7 +953,7 @@ class _Session:
         if SEVERAL in taps:
             return _Site("either", channel)
         # also a bias moves a single output by one where the others round the other way
-        weak = bool(np.abs(effect.change).max() < 2)
+        weak = bool(np.abs(effect.change).max() < 2) and view.probe.step not in (None, 1)
         free = mine & (view.reads == NO_TAP) & ~view.cut(view.output.ravel())
         if NO_TAP in taps:
             moved = _from_set(effect.moved, view.output.size)
@@ -1102,7 +1115,9 @@ class _Session:
                 wanted[alone[bit].places] += alone[bit].change
                 several[alone[bit].places] += 1
             slack = several * 0 if exact else several
-            off = np.abs(output.ravel() - np.clip(wanted, *view.ends)) > slack + 1e-6 * np.abs(wanted)
+            if output.dtype.kind == "f":
+                slack = slack + ROUNDED * np.finfo(output.dtype).eps * np.abs(wanted).max()
+            off = np.abs(output.ravel() - np.clip(wanted, *view.ends)) > slack
             if not off.any():
                 continue
             suspects = [bit for bit in alone if off[alone[bit].places].any()]
@@ -1133,6 +1148,10 @@ class _Session:
         if len(self.probes) < 2 and len(quiet):
             certain[quiet] = False
             self.notes.append("dead bits were looked at with one input only")
+        if all(view.saturated for view in self.views):
+            certain[quiet] = False
+            self.notes.append("under every input some outputs are at the end of their type: what moves those alone "
+                              "looks dead")
         roles = np.full(self.count, "", "U6")
         places = np.tile(np.array(NO_PLACE), (self.count, 1))
         relative = self._relative()
@@ -1398,10 +1417,11 @@ class _Reader:
     """Output bytes as ``(H, W, C)``: where each element lies is asked of the target's ``lift``."""
 
     def __init__(self, capture: Capture) -> None:
-        self.capture, self.places = capture, {}  # type: tuple[Capture, dict[int, tuple[np.dtype[Any], np.ndarray]]]
+        self.capture = capture
+        self.places: dict[int, tuple[np.dtype[Any], np.ndarray]] = {}  # by the size of an output
 
     def __call__(self, output: bytes) -> np.ndarray:
-        if len(output) not in self.places and not self.places:
+        if not self.places:
             self.places[len(output)] = self._find(len(output))
         if len(output) not in self.places:
             return _as_bytes(output)

@@ -147,6 +147,50 @@ def test_toys_of_other_shapes(shape: dict[str, Any]) -> None:
     assert told[data & (one.places[:, 4] < 12)].all()
 
 
+def test_real_outputs_and_bits_the_other_way_round() -> None:
+    one = toy(5, channels=6)
+
+    def turned(data: bytes) -> bytes:
+        return np.packbits(np.unpackbits(np.frombuffer(data, np.uint8), bitorder="big"), bitorder="little").tobytes()
+
+    def run(data: bytes, x: np.ndarray) -> np.ndarray | None:
+        out = one.run(turned(data), x)
+        return None if out is None else (out * 0.37).astype(np.float32)
+
+    found = scan(turned(one.data), run, [probe.given for probe in inputs_of(one)], one.layer)
+    places = np.arange(len(one.truth)) // 8 * 8 + 7 - np.arange(len(one.truth)) % 8
+    np.testing.assert_array_equal(found.kinds[places], one.truth)
+    weights = found.table[found.table.role == "weight"]
+    assert set(zip(weights.bits, weights.order, weights.toward, strict=True)) == {(8, 7, -1)}
+
+
+def test_outputs_of_8_bits_through_several_scales() -> None:
+    one = toy(5, channels=6)
+    wide = replace(one, dtype=np.int64)
+
+    def run(data: bytes, x: tuple[np.ndarray, int]) -> np.ndarray | None:
+        out = wide.run(data, x[0])
+        return None if out is None else np.clip(np.rint(out / x[1]) + 128, 0, 255).astype(np.uint8)
+
+    image = impulses(one.layer, 64)[0]
+    dense = np.random.default_rng(0).integers(-4, 5, one.layer.input_shape)
+    probes = [Probe((x, step), x, float(step), 128.0) for step in (64, 256, 1024) for x in (image, dense)]
+    probes += [Probe((image, 2 ** power), image, float(2 ** power), 128.0) for power in (0, 3, 14, 19, 24, 28)]
+    found = scan(one.data, run, probes, one.layer)
+    np.testing.assert_array_equal(found.kinds, one.truth)
+    data = one.truth == "data"
+    np.testing.assert_array_equal(found.places[data, :5], one.places[data])
+
+
+def test_outputs_that_cannot_move_further_make_dead_bits_unsure() -> None:
+    one = replace(toy(5, channels=6), dtype=np.int8)
+    found = scan(one.data, one.run, inputs_of(one), one.layer)
+    wrong = found.kinds != one.truth
+    assert not found.certain[wrong].any()
+    assert found.saturated > 0
+    assert "end of their type" in " ".join(found.notes)
+
+
 @pytest.mark.parametrize(("run", "kind"), [
     (lambda data, x: np.zeros(3, np.uint8), "dead"), (lambda data, x: None if any(data) else np.zeros(3), "hang")])
 def test_buffers_of_one_kind(run: Callable[..., Any], kind: str) -> None:
