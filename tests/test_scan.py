@@ -94,7 +94,7 @@ def inputs_of(one: Toy, seed: int = 0) -> list[Probe]:
     return [Probe(image, image, 1.0) for image in (*impulses(one.layer), dense)]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_every_bit_of_the_toy_within_the_goal(seed: int) -> None:
     one = toy(seed)
     found = scan(one.data, one.run, inputs_of(one), one.layer)
@@ -343,7 +343,7 @@ def test_a_stream_with_zero_runs() -> None:
     assert found.mapped > 0.97
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_lengths_of_runs_move_what_follows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     layer = Conv2D(np.zeros((2, 3, 3, 2), np.uint8), np.zeros(2, int), (7, 7, 2))
