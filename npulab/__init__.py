@@ -15,6 +15,7 @@ from npulab.codes import codes_by_rule
 from npulab.compare import Comparison, check, diff, diff_buffers, explain
 from npulab.devices import Command, Manual, Recorder, Simulated, device
 from npulab.emulate import ENGINES, accumulate, emulate, outputs, prepare
+from npulab.journal import Journal
 from npulab.layers import Add, Conv2D, FullyConnected, Network, Pool2D
 from npulab.mismatches import mismatches
 from npulab.models import check_sweep, read_model, single_op_model, write_model, write_sweep
@@ -22,22 +23,25 @@ from npulab.neighbours import neighbours
 from npulab.probe import probe_layout
 from npulab.quant import RULES, QuantParams
 from npulab.rounding import identify_rounding, rounding_probes
+from npulab.scan import Probe, Scan, impulses, scan, scan_capture
 from npulab.store import load, load_all, save
 from npulab.target import Target
 from npulab.targets import target, targets
 
 __version__ = "0.1.0"
 __all__ = ["ENGINES", "RULES", "Add", "BisectView", "Bisection", "Capture", "CaptureSet", "Command", "Comparison",
-           "Conv2D", "FullyConnected", "Job", "Manual", "Network", "Pool2D", "QuantParams", "Recorder",
-           "RegisterView", "Simulated", "Target", "accumulate", "bench", "bisect_fields", "bisection_trials",
-           "check", "check_sweep", "codes_by_rule", "device", "diff", "diff_buffers", "emulate", "explain",
-           "identify_rounding", "load", "load_all", "mismatches", "mix", "neighbours", "number_line",
-           "output_comparison", "output_difference", "outputs", "prepare", "probe_layout", "read_model",
-           "rounding_probes", "save", "single_op_model", "target", "targets", "write_model", "write_sweep"]
+           "Conv2D", "FullyConnected", "Job", "Journal", "Manual", "Network", "Pool2D", "Probe", "QuantParams",
+           "Recorder", "RegisterView", "Scan", "Simulated", "Target", "accumulate", "bench", "bisect_fields",
+           "bisection_trials", "check", "check_sweep", "codes_by_rule", "device", "diff", "diff_buffers", "emulate",
+           "explain", "identify_rounding", "impulses", "load", "load_all", "mismatches", "mix", "neighbours",
+           "number_line", "output_comparison", "output_difference", "outputs", "prepare", "probe_layout",
+           "read_model", "rounding_probes", "save", "scan", "scan_capture", "single_op_model", "target", "targets",
+           "write_model", "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
-_LATER = {"BisectView": "npulab.widgets", "RegisterView": "npulab.widgets", "number_line": "npulab.view",
-          "output_comparison": "npulab.view", "output_difference": "npulab.view", "bisection_trials": "npulab.view", "bench": "npulab.speed"}
+_LATER = {"BisectView": "npulab.widgets", "RegisterView": "npulab.widgets", "bench": "npulab.speed",
+          "bisection_trials": "npulab.view", "number_line": "npulab.view", "output_comparison": "npulab.view",
+          "output_difference": "npulab.view"}
 
 
 def __getattr__(name: str) -> Any:

@@ -371,3 +371,16 @@ def test_a_limit_of_hangs_ends_it() -> None:
     found = bisect_fields(good, bad, lambda capture: "hang", max_hangs=2)
     assert (found.hangs, found.done, found.culprits) == (2, False, ())
     assert found.sentence.startswith("not done")
+
+
+@pytest.mark.parametrize("flake", [0.0, 0.05, *(pytest.param(rate, marks=pytest.mark.long) for rate in (0.01, 0.02))])
+def test_twenty_trials_of_each_kind_among_130_parts(flake: float) -> None:
+    """The core of the table in ``bench_bisection``, which has all kinds and more trials."""
+    from bench_bisection import bound, measured
+
+    right = []
+    for kind in ("single", "AND 2", "OR 2", "AND 3"):
+        runs, share = measured("npulab", kind, flake)
+        assert runs <= 1.3 * bound(kind, flake), (kind, runs, bound(kind, flake))
+        right.append(share)
+    assert sum(right) / len(right) >= 0.98, right

@@ -70,7 +70,7 @@ def test_a_broken_line_is_refused_with_its_number(tmp_path: Path, line: str, wor
 def test_what_is_no_journal_is_not_written_to(tmp_path: Path, text: str) -> None:
     path = tmp_path / "j.jsonl"
     path.write_text(text)
-    with pytest.raises(ValueError, match="allowed is|line 1"):
+    with pytest.raises(ValueError, match=r"allowed is|line 1"):
         Journal(path, ABOUT)
     assert path.read_text() == text
 

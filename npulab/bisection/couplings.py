@@ -12,6 +12,7 @@ CLEARED = 1e-3  # what is left of a suspicion by a trial that split the pair and
 ROUNDS = 4  # of passing on, per trial, what those that hung say of each other's pairs
 LARGEST = 12.0  # log odds
 LEAST = 1e-4  # hangs by chance, also of a device that never errs
+IGNORED = 1e-5  # so little suspect a pair is not counted
 TIED = 0.7  # pairs more suspect than that are moved together
 TEARS = 3  # hangs of a unit torn apart, that never ran so, until it is left whole
 WHOLE = 0.999
@@ -95,8 +96,10 @@ class Couplings:
 
     def rates(self, sets: np.ndarray) -> np.ndarray:
         """``-log(1 - chance of a hang)`` of sets ``(Q, n) bool``."""
-        rates = -np.log1p(-self.suspect)
-        return np.asarray(((sets @ rates[:-1, :-1]) * ~sets).sum(axis=1) + sets @ rates[-1, :-1])
+        i, j = np.nonzero(np.triu(self.suspect > IGNORED))
+        wide = np.concatenate([sets, np.zeros((len(sets), 1), bool)], axis=1)
+        rates = -np.log1p(-self.suspect[i, j]).astype(np.float32)
+        return np.einsum("qp,p->q", (wide[:, i] != wide[:, j]).astype(np.float32), rates).astype(float)
 
     def chance(self, subset: np.ndarray) -> float:
         """The probability that a set hangs; 0 as long as nothing did."""

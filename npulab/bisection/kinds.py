@@ -137,6 +137,15 @@ def pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.triu_indices(n, 1)
 
 
+@lru_cache(maxsize=4)
+def blank(shape: str, n: int) -> np.ndarray:
+    """The table (pair, third item) of a shape before anything was tried: 0, or INVALID where it is no explanation."""
+    i, j = (index[:, None] for index in pairs(n))
+    k = np.arange(n)
+    valid = k > j if shape == "three" else (k != i) & (k != j)
+    return np.where(valid, 0, INVALID).astype(np.uint8)
+
+
 def size(shape: str, n: int) -> int:
     """How many explanations of a shape there are over n items."""
     return {"one": n, "two": math.comb(n, 2), "three": math.comb(n, 3), "mixed": n * math.comb(max(n - 1, 0), 2)}[shape]
@@ -160,10 +169,7 @@ class Listed(Kind):
         if self.items is not None:
             self.counts = np.zeros(self.size, np.uint8)
         else:
-            i, j = (index[:, None] for index in pairs(n))
-            k = np.arange(n)
-            valid = k > j if shape == "three" else (k != i) & (k != j)
-            self.counts = np.where(valid, 0, INVALID).astype(np.uint8)
+            self.counts = blank(shape, n).copy()
 
     def tell(self, told: Told, log_weights: Callable[[int], np.ndarray]) -> None:
         changed, failed = told[-1]
@@ -240,11 +246,24 @@ class Listed(Kind):
         return np.stack([i[pair], j[pair], third], 1)
 
 
+def _packed(bits: np.ndarray) -> np.ndarray:
+    """Rows of bits ``(R, T)`` as ``(R, W) uint64``."""
+    wide = np.zeros((len(bits), -(-bits.shape[1] // 64) * 64), bool)
+    wide[:, :bits.shape[1]] = bits
+    return np.packbits(wide, axis=1).view(np.uint64)
+
+
+def _both(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """How many bits each row of a ``(P, W)`` has in common with each of b ``(C, W)``."""
+    return sum((np.bitwise_count(a[:, w, None] & b[:, w]).astype(int) for w in range(a.shape[1])),
+               np.zeros((len(a), len(b)), int))
+
+
 class Many(Kind):
     """Explanations with ``least`` to ``MOST`` items together, sampled: particles that follow the trials.
 
     Each new trial weights the particles, draws them anew, and then draws some items of each from what all trials
-    say of every item in that place (Gibbs), which is one matrix product for all particles.
+    say of every item in that place (Gibbs).
     """
 
     few = False
@@ -291,13 +310,13 @@ class Many(Kind):
 
     def _move(self, x: np.ndarray, y: np.ndarray, log_weights: np.ndarray) -> None:
         rows = np.arange(PARTICLES)
-        sign = np.where(y, -1, 1).astype(np.float32)
-        wide = x.astype(np.float32)
+        # contradicted: a trial that passed where all of the items were changed, or failed where not; 64 trials a word
+        passed, failed = (_packed(x[which].T) for which in (~y, y))
         missing = (~x[:, self.items]).sum(axis=2)  # (T, P): items of the particle that a trial left unchanged
         for place in self.rng.permutation(self.most)[:SLOTS]:
             mine = self.items[:, place]
-            others = missing - ~x[:, mine] == 0
-            contradicted = np.rint(int(y.sum()) + (others * sign[:, None]).T @ wide).astype(int)
+            others = (missing - ~x[:, mine] == 0).T
+            contradicted = _both(_packed(others[:, ~y]), passed) + int(y.sum()) - _both(_packed(others[:, y]), failed)
             size = (self.items < self.n).sum(axis=1) - (mine < self.n)
             log_p = log_weights[contradicted]
             log_p[:, :self.n] += self.arranged[size + 1][:, None]

@@ -64,7 +64,11 @@ class Search:
         """Begin to search among parts: lists of items that are changed together."""
         size = math.ceil(len(parts) / LARGEST)
         self.parts = [tuple(item for part in parts[i:i + size] for item in part) for i in range(0, len(parts), size)]
-        several = any(len(part) > 1 for part in self.parts)
+        self._sizes = np.array([len(part) for part in self.parts])
+        self._part = np.full(self.n, len(self.parts))  # of each item; the last number is that of no part
+        for number, part in enumerate(self.parts):
+            self._part[list(part)] = number
+        several = any(self._sizes > 1)
         self._enough = (self.certainty / self.certain) ** (0.5 if several else 1.0)
         self.suspects = Suspects(len(self.parts), self.flake_rate, self.seed + self._stages)
         index = {part[0]: number for number, part in enumerate(self.parts) if len(part) == 1}
@@ -105,9 +109,10 @@ class Search:
         if outcome not in ("pass", "fail", "hang"):
             raise ValueError(f"outcome: got {outcome!r}, allowed is one of pass, fail, hang")
         self.history.append((np.array(subset, bool), outcome))
-        if self._symptom() != self.symptom:
+        if "hang" in (was := self.symptom, now := self._symptom()) and was != now:
             self._replay()
         else:
+            self.symptom = now
             self._take(*self.history[-1])
 
     def undo(self, count: int = 1) -> None:
@@ -125,10 +130,9 @@ class Search:
         if self.done:
             return
         self._question = None
-        inside = np.isin(np.arange(self.n), [item for part in self.parts for item in part])
-        taken = [subset[list(part)] for part in self.parts]
-        changed = np.array([bool(one.any()) for one in taken])
-        if np.any(subset[~inside]) or any(one.any() and not one.all() for one in taken):
+        taken = np.bincount(self._part[subset], minlength=len(self.parts) + 1)
+        changed = taken[:-1] > 0
+        if taken[-1] or np.any(changed & (taken[:-1] < self._sizes)):
             return  # of a stage before, or asked by hand: it says nothing of these parts alone
         hung, failed = outcome == "hang", outcome == (self.symptom or "fail")
         if self.prefix is not None:
@@ -159,8 +163,7 @@ class Search:
 
     def _changing(self, chosen: np.ndarray, reason: str) -> Question:
         subset = np.zeros(self.n, bool)
-        for index in np.flatnonzero(chosen):
-            subset[list(self.parts[index])] = True
+        subset[np.append(chosen, False)[self._part]] = True
         return Question(subset, reason)
 
     def _why(self, chosen: np.ndarray, fails: float, hangs: float) -> str:

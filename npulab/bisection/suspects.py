@@ -25,6 +25,7 @@ FLAKES = {5e-4: 0.4, 0.005: 0.12, 0.01: 0.12, 0.02: 0.12, 0.05: 0.12, 0.1: 0.07,
 NEGLIGIBLE = 1e-6
 UNEXPLAINED = 1e-4  # so improbable a number of contradictions is no flakiness
 SAMPLE = 900
+UNSEEN = 1e-3  # levels that weigh less do not change what is asked
 CANDIDATES = 24
 DENSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9)
 CLOSE = 0.01  # bits short of the most a trial can say: nothing is gained by looking further
@@ -202,9 +203,10 @@ class Suspects:
 
     def _sample(self, rng: np.random.Generator) -> Cells:
         """Explanations that stand for all: of each level in proportion to its mass."""
-        parts = [kind.draw(level.level, 4 + int(SAMPLE * math.exp(level.log_mass)), math.exp(level.log_mass), rng)
-                 for kind, level in self._cells]
-        return join(parts)
+        masses = [math.exp(level.log_mass) for _, level in self._cells]
+        least = min(UNSEEN, max(masses))
+        return join([kind.draw(level.level, 4 + int(SAMPLE * mass), mass, rng)
+                     for (kind, level), mass in zip(self._cells, masses, strict=True) if mass >= least])
 
 
 def _table(shape: str, n: int) -> int:
@@ -216,40 +218,42 @@ class _Scorer:
     """How a sample of explanations sees a set of changed items, and every set that differs from it in one group.
 
     ``lacks`` is how many needed items a set leaves out, ``has`` how many of those that suffice alone it holds; a
-    dual explanation counts unchanged items, so that a change takes where it gives to another.
+    dual explanation counts unchanged items, so that a change takes where it gives to another.  No matrix products:
+    they are so small that a BLAS with several threads would spend its time on waking them.
     """
 
     def __init__(self, cells: Cells, groups: np.ndarray) -> None:
         rows, n = np.arange(len(cells.weights)), groups.shape[1]
-        self.weights = (cells.weights / cells.weights.sum()).astype(np.float32)
-        self.never, self.dual = cells.never, cells.dual
+        self.cells, self.weights = cells, (cells.weights / cells.weights.sum()).astype(np.float32)
         turn = np.where(cells.dual, -1, 1).astype(np.int8)
-        self.needs, self.ones = (np.zeros((len(rows), n + 1), np.int8) for _ in range(2))
+        label = np.full(n + 1, len(groups))  # of each item; the last number is that of no group and of no item
+        label[:n][groups.any(axis=0)] = groups.argmax(axis=0)[groups.any(axis=0)]
+        self.needs, self.ones = (np.zeros((len(rows), len(groups) + 1), np.int8) for _ in range(2))
         for table, columns in ((self.needs, cells.needs), (self.ones, cells.ones)):
             for column in columns.T:
-                table[rows, column] = turn
-            table[:, n] = 0
-        self.needs, self.ones = self.needs[:, :n], self.ones[:, :n]
-        member = groups.astype(np.float32)
-        self.group_needs = np.rint(self.needs @ member.T).astype(np.int8)
-        self.group_ones = np.rint(self.ones @ member.T).astype(np.int8)
-        self.first_lacks = np.where(cells.dual, 0, self.needs.sum(axis=1)) + cells.never
-        self.first_has = np.where(cells.dual, -self.ones.sum(axis=1, dtype=int), 0)
+                table[rows, label[column]] += turn
+        self.needs, self.ones = self.needs[:, :-1], self.ones[:, :-1]
 
     def counts(self, subsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(lacks, has), each ``(H, Q)``, of sets ``(Q, n) bool``."""
-        sets = subsets.T.astype(np.float32)
-        return (self.first_lacks[:, None] - np.rint(self.needs @ sets).astype(np.int8),
-                self.first_has[:, None] + np.rint(self.ones @ sets).astype(np.int8))
+        nothing = np.zeros((len(subsets), 1), bool)
+        dual = self.cells.dual[:, None]
+        taken, left = (np.concatenate([sets, nothing], axis=1).T for sets in (subsets, ~subsets))
+        lacks, has = (np.zeros((len(self.weights), len(subsets)), np.int8) for _ in range(2))
+        for column in self.cells.needs.T:
+            lacks += np.where(dual, taken[column], left[column])
+        for column in self.cells.ones.T:
+            has += np.where(dual, left[column], taken[column])
+        return lacks + self.cells.never[:, None], has
 
     def fails(self, lacks: np.ndarray, has: np.ndarray) -> np.ndarray:
         """The probability of a failure ``(Q,)``."""
-        said = ((lacks == 0) | (has > 0)) ^ self.dual[:, None]
-        return self.weights @ said.astype(np.float32)
+        said = ((lacks == 0) | (has > 0)) ^ self.cells.dual[:, None]
+        return np.einsum("h,hq->q", self.weights, said.astype(np.float32))
 
     def moved(self, lacks: np.ndarray, has: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Counts ``(H, G)`` with each group changed (step 1) or put back (-1) beside counts ``(H,)``."""
-        return lacks[:, None] - self.group_needs * step, has[:, None] + self.group_ones * step
+        return lacks[:, None] - self.needs * step, has[:, None] + self.ones * step
 
 
 def entropy(p: np.ndarray) -> np.ndarray:
