@@ -303,6 +303,8 @@ def test_model_undo_and_again() -> None:
     model.again()
     assert (model.trial, model.chosen, model.reason) == (2, first, "asked again: the last outcome was fail")
     model.undo()
+    assert (model.trial, model.chosen, model.counts["fail"]) == (2, second, 1)
+    model.undo()
     assert (model.trial, model.chosen, model.counts["fail"]) == (1, first, 0)
     model.answer("fail")
     assert (model.trial, model.chosen) == (2, second)

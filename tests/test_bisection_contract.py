@@ -210,13 +210,11 @@ SAMPLE = [("and", 1, 0.05), ("or", 2, 0.02), ("beside", 3, 0.0)]
 
 
 def test_culprits_among_130_fields_that_differ() -> None:
-    """One of a kind and rate; the long table has them all."""
-    ratios = []
+    """One of a kind and rate, by name; what runs are needed on average is counted in ``test_bisection``."""
     for number, (kind, k, rate) in enumerate(SAMPLE):
         ((queries, right),) = run_cell(kind, k, rate, [100 + number])
         assert right, (kind, k, rate)
-        ratios.append(queries / bound(k, rate))
-    assert np.mean(ratios) <= 1.3, ratios
+        assert queries < 3 * bound(k, rate), (kind, k, rate)
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ __all__ = ["CERTAINTY", "Bisected", "Bisection", "Oracle", "Suspect", "Trying", 
 
 Oracle = Callable[[Capture], str]
 MAX_HANGS = 50  # so many reboots, and a person should look: fields that belong together may be declared as units
-VERBS = {"hang": "hangs", "fail": "breaks"}
+VERBS = {"hang": "hang", "fail": "break"}
 SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
 
 
@@ -145,7 +146,7 @@ class Bisection:
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
         self.names = tuple(name_of(part.key) for part in self.differences)
         self.units = families(self.differences) if units is None else self._units(list(units))
-        self.search = Search(len(self.differences), self.units, flake_rate=flake_rate, certainty=certainty,
+        search = Search(len(self.differences), self.units, flake_rate=flake_rate, certainty=certainty,
                              symptom=symptom, seed=seed)
         if not isinstance(journal, Journal | str | os.PathLike | None):
             raise TypeError(f"journal: got {journal!r}, allowed is a path or a Journal")
@@ -153,8 +154,25 @@ class Bisection:
         self.journal = journal if isinstance(journal, Journal) else Journal(journal, about)
         self._again = False
         self._trial: Trying | None = None
-        for trial in self.journal:
-            self.search.tell(self._subset(trial.subset), trial.outcome)
+        self._search = search
+        self._followed: list[Trial] = []  # what the search was told
+        self._follow()
+
+    @property
+    def search(self) -> Search:
+        """What is inferred from the journal: nothing else is ever told, so that a crash between the two is none."""
+        self._follow()
+        return self._search
+
+    def _follow(self) -> None:
+        trials = self.journal.trials
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self._followed, trials, strict=False)))
+        if same < len(self._followed):
+            self._search.undo(len(self._followed) - same)
+            del self._followed[same:]
+        for trial in trials[same:]:
+            self._search.tell(self._subset(trial.subset), trial.outcome)
+            self._followed.append(trial)
 
     @property
     def trial(self) -> Trying | None:
@@ -184,17 +202,19 @@ class Bisection:
             raise ValueError(f"outcome: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
         self.journal.add(Trial(trial.names, trial.reason, outcome, seconds))
         self._trial, self._again = None, False
-        self.search.tell(self._subset(trial.names), outcome)
 
     def again(self) -> None:
         """Make the next trial the last one once more, where its outcome is in doubt; both count."""
         self._again, self._trial = bool(len(self.journal)), None
 
     def undo(self, count: int = 1) -> None:
-        """Take the last verdicts back; raises ValueError where there are not so many."""
-        self.journal.undo(count)
+        """Take the last verdicts back, or first that the last one is asked again.
+
+        Raises ValueError where there are not so many.
+        """
+        if not self._again:
+            self.journal.undo(count)
         self._trial, self._again = None, False
-        self.search.undo(count)
 
     @property
     def queries(self) -> int:
@@ -294,10 +314,10 @@ class Bisection:
         hung = f", {self.journal.hangs} hung" if self.journal.hangs else ""
         certain = "over 99.9%" if self.search.certain > 0.999 else f"{self.search.certain:.1%}"
         told = f"({certain} certain after {trials}{hung})"
-        verb = VERBS[self.search.symptom or "fail"]
         if not self.done:
             return f"not done: about {self.left} trials left after {trials}{hung}"
         groups = self.search.groups
+        verb = VERBS[self.search.symptom or "fail"] + ("" if groups and len(groups[-1]) > 1 else "s")
         if not groups:
             return f"none of the {len(self.differences)} parts that differ {verb} it {told}"
         if not all(groups):

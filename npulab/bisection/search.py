@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npulab.bisection.couplings import Couplings
-from npulab.bisection.kinds import Groups
+from npulab.bisection.kinds import MOST, Groups
 from npulab.bisection.prefix import WRONG, Prefix
 from npulab.bisection.suspects import Suspects, entropy
 
@@ -74,6 +74,7 @@ class Search:
         index = {part[0]: number for number, part in enumerate(self.parts) if len(part) == 1}
         self.couplings = Couplings(len(self.parts), self.suspects.flake if self.flake_rate != 0 else 0.0,
                                    [[index[item] for item in unit if item in index] for unit in self.units])
+        self._tried: set[bytes] = set()  # sets of parts that need not be asked again, of an oracle that never errs
         self.prefix: Prefix | None = None
         self._question: Question | None = None
         self._stages += 1
@@ -99,6 +100,10 @@ class Search:
             return Question(np.ones(self.n, bool), "it hangs: what does the bad job itself do?")
         if self._question is None:
             self._question = self._next()
+        if self._question is None:  # no trial says anything more
+            best = self.suspects.top(1)[0]
+            self._end(best.groups, best.probability)
+            return self.ask()
         return self._question
 
     def tell(self, subset: np.ndarray, outcome: str) -> None:
@@ -134,10 +139,12 @@ class Search:
         changed = taken[:-1] > 0
         if taken[-1] or np.any(changed & (taken[:-1] < self._sizes)):
             return  # of a stage before, or asked by hand: it says nothing of these parts alone
+        if self.flake_rate == 0:
+            self._tried.add(changed.tobytes())
         hung, failed = outcome == "hang", outcome == (self.symptom or "fail")
         if self.prefix is not None:
             asked = self.prefix.ask()
-            if asked is not None and np.array_equal(changed, asked):
+            if asked is not None and np.array_equal(changed, asked @ self._together):
                 self.prefix.tell(failed)
         elif self.symptom == "hang":
             self.suspects.tell(changed, failed)
@@ -147,18 +154,17 @@ class Search:
                 self.suspects.tell(changed, failed)
         self._advance()
 
-    def _next(self) -> Question:
-        """What the stage asks for; it is not over."""
+    def _next(self) -> Question | None:
+        """What the stage asks for."""
         if self.prefix is not None:
             chosen = self.prefix.ask()
             assert chosen is not None
-            return self._changing(chosen, "no simple explanation fits: the smallest failing set, by halves")
+            return self._changing(chosen @ self._together, "nothing simple explains it: the smallest set that fails")
         best = self.suspects.top(1)[0]
         if best.probability >= self._enough and (unseen := self._unseen(best.groups)) is not None:
             return self._changing(unseen, "to see it happen: this and nothing else")
-        question = self.suspects.ask(self.couplings)
-        if question is None:  # so little is open that no trial says more: the best explanation once more
-            return self._changing(np.isin(np.arange(len(self.parts)), best.items), "to be more certain")
+        if (question := self.suspects.ask(self.couplings, self._tried)) is None:
+            return None
         return self._changing(question.subset, self._why(question.subset, question.fails, question.hangs))
 
     def _changing(self, chosen: np.ndarray, reason: str) -> Question:
@@ -178,18 +184,24 @@ class Search:
 
     def _advance(self) -> None:
         """On to the next stage, or to the end, where this one has said what it can."""
-        if self.prefix is None and not self.suspects.explained:
-            self.prefix = Prefix(len(self.parts), self.suspects.flake)
+        best = self.suspects.top(1)[0]
+        sure = best.probability >= self._enough
+        most = len(best.items) >= MOST and len(self.parts) > MOST  # there may be more than an explanation holds
+        if self.prefix is None and (not self.suspects.explained or (sure and most)):
+            tied = self.couplings.tied(units=self._stages == 1)
+            self._together = np.array([np.isin(np.arange(len(self.parts)), group) for group in tied], bool)
+            self.prefix = Prefix(len(tied), self.suspects.flake)
         if self.prefix is not None:
             if self.prefix.ask() is None:
-                self._end(self.prefix.groups, 1 - WRONG)
-            return
-        best = self.suspects.top(1)[0]
-        if best.probability >= self._enough:
+                groups = [self._together[list(group)].any(axis=0) for group in self.prefix.groups]
+                whole = sum(map(np.count_nonzero, groups)) > sum(map(len, self.prefix.groups))
+                self._end(tuple(tuple(np.flatnonzero(group).tolist()) for group in groups), 1 - WRONG,
+                          opened=whole and self._stages == 1)
+        elif sure:
             if self._unseen(best.groups) is None:
                 self._end(best.groups, best.probability)
         elif self.couplings.known:
-            asked = self.suspects.ask(self.couplings)
+            asked = self.suspects.ask(self.couplings, self._tried)
             if asked is None:
                 self._end(*self._as_far_as_it_goes(), tied=True)
             else:
@@ -215,11 +227,12 @@ class Search:
             merged[least] = merged.get(least, 0.0) + one.probability
         return max(merged.items(), key=lambda pair: pair[1])
 
-    def _end(self, groups: Groups, probability: float, tied: bool = False) -> None:
-        """Parts were found guilty: on to what they hold where that is several items, else that is the end."""
+    def _end(self, groups: Groups, probability: float, tied: bool = False, opened: bool = False) -> None:
+        """Parts were found guilty: on to what they hold where that is several items, or where some of them were
+        moved together (``opened``), else that is the end."""
         self.certain *= min(probability, 1.0)
         guilty = [self.parts[part] for part in sorted({part for group in groups for part in group})]
-        if any(len(part) > 1 for part in guilty):
+        if opened or any(len(part) > 1 for part in guilty):
             self._stage([inner for part in guilty for inner in self._opened(part)])
             return
         self.groups = tuple(sorted(tuple(self.parts[part][0] for part in group) for group in groups))

@@ -7,6 +7,7 @@ whose outcome is least certain.  Nothing here knows what an item is.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ FLAKES = {5e-4: 0.4, 0.005: 0.12, 0.01: 0.12, 0.02: 0.12, 0.05: 0.12, 0.1: 0.07,
 NEGLIGIBLE = 1e-6
 UNEXPLAINED = 1e-4  # so improbable a number of contradictions is no flakiness
 SAMPLE = 900
-UNSEEN = 1e-3  # levels that weigh less do not change what is asked
+UNSEEN = 1e-3  # levels that weigh less, or a hundredth of what is open, do not change what is asked
 CANDIDATES = 24
 DENSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9)
 CLOSE = 0.01  # bits short of the most a trial can say: nothing is gained by looking further
@@ -105,12 +106,15 @@ class Suspects:
             kind.tell(self.told, self._log_weights)
         self._weigh()
 
-    def ask(self, couplings: Couplings | None = None) -> Question | None:
-        """The set whose outcome says most for what it costs; None where no set says anything."""
+    def ask(self, couplings: Couplings | None = None, tried: Collection[bytes] = ()) -> Question | None:
+        """The set whose outcome says most for what it costs; None where no set says anything.
+
+        Sets in ``tried`` (their bytes) are not asked for: an oracle that never errs says the same again.
+        """
         if couplings and not couplings.known:
             couplings = None
         rng = np.random.default_rng((self.seed, self.trials, couplings.hangs if couplings else 0))
-        return _best(self._sample(rng), self.n, self.flake, couplings, rng)
+        return _best(self._sample(rng), self.n, self.flake, couplings, tried, rng)
 
     def top(self, count: int = 5) -> list[Suspicion]:
         """The most probable explanations, best first."""
@@ -204,7 +208,7 @@ class Suspects:
     def _sample(self, rng: np.random.Generator) -> Cells:
         """Explanations that stand for all: of each level in proportion to its mass."""
         masses = [math.exp(level.log_mass) for _, level in self._cells]
-        least = min(UNSEEN, max(masses))
+        least = min(UNSEEN, UNSEEN * 10 * (1 - max(masses)), max(masses))
         return join([kind.draw(level.level, 4 + int(SAMPLE * mass), mass, rng)
                      for (kind, level), mass in zip(self._cells, masses, strict=True) if mass >= least])
 
@@ -267,24 +271,25 @@ def _said(fails: np.ndarray, flake: float) -> np.ndarray:
     return entropy(fails * (1 - 2 * flake) + flake) - entropy(np.array(flake))
 
 
-def _best(cells: Cells, n: int, flake: float, couplings: Couplings | None, rng: np.random.Generator) -> Question | None:
+def _best(cells: Cells, n: int, flake: float, couplings: Couplings | None, tried: Collection[bytes],
+          rng: np.random.Generator) -> Question | None:
     """The best question: with what belongs together moved together, or, where that says little, item by item."""
     items = np.eye(n, dtype=bool)
     if couplings is None:
-        found = [_search(cells, items, items, flake, None, rng)]
+        found = [_search(cells, items, items, flake, None, tried, rng)]
     else:
-        tied = couplings.tied(units=True)
-        together = np.array([np.isin(np.arange(n), group) for group in tied], bool).reshape(-1, n)
-        found = [_search(cells, together, together, flake, couplings, rng)] if tied else []
+        kept = couplings.tied(units=True)
+        together = np.array([np.isin(np.arange(n), group) for group in kept], bool).reshape(-1, n)
+        found = [_search(cells, together, together, flake, couplings, tried, rng)] if kept else []
         plain = any(question.bits > ENOUGH and question.hangs < FEARED for _, question in found)
-        if len(tied) < n and (couplings.hangs or not plain):
-            found.append(_search(cells, items, together if tied else items, flake, couplings, rng))
+        if len(kept) < n and (couplings.hangs or not plain):
+            found.append(_search(cells, items, together if kept else items, flake, couplings, tried, rng))
     worthy = [(worth, question) for worth, question in found if question.bits >= SILENT and question.hangs < CERTAIN]
     return max(worthy, key=lambda pair: pair[0])[1] if worthy else None
 
 
 def _search(cells: Cells, groups: np.ndarray, drawn: np.ndarray, flake: float, couplings: Couplings | None,
-            rng: np.random.Generator) -> tuple[float, Question]:
+            tried: Collection[bytes], rng: np.random.Generator) -> tuple[float, Question]:
     """How worthy the best question is that changes whole ``groups`` ``(G, n) bool``, and the question.
 
     Random sets of the groups ``drawn`` (each made of ``groups``) are bettered group by group.
@@ -300,6 +305,12 @@ def _search(cells: Cells, groups: np.ndarray, drawn: np.ndarray, flake: float, c
     def splits(sets: np.ndarray) -> np.ndarray | float:
         return couplings.rates(sets) if couplings else 0.0
 
+    def first(value: np.ndarray, sets: np.ndarray) -> int:
+        """The best of the sets that was not tried."""
+        while sets[at := int(np.argmax(value))].tobytes() in tried and value[at] > 0:
+            value[at] = 0.0
+        return at
+
     random = (rng.random((CANDIDATES, len(drawn))) < rng.choice(DENSITIES, CANDIDATES)[:, None]) @ drawn
     chosen = ((groups[:, None] & random).any(axis=2)).T
     tops = [list(group) for row in np.argsort(-cells.weights)[:3] for group in cells.groups(int(row))[:3]]
@@ -309,7 +320,7 @@ def _search(cells: Cells, groups: np.ndarray, drawn: np.ndarray, flake: float, c
     lacks, has = scorer.counts(sets)
     value = worth(scorer.fails(lacks, has), splits(sets))
     value[:len(likely)] += CONFIRM
-    at = int(np.argmax(value))
+    at = first(value, sets)
     here, subset, lack, hold, best = chosen[at], sets[at], lacks[:, at], has[:, at], float(value[at])
     for _ in range(STEPS):
         if best > most - CLOSE and not couplings:
@@ -317,7 +328,7 @@ def _search(cells: Cells, groups: np.ndarray, drawn: np.ndarray, flake: float, c
         step = np.where(here, -1, 1).astype(np.int8)
         moved = scorer.moved(lack, hold, step)
         value = worth(scorer.fails(*moved), splits(subset ^ groups) if couplings else 0.0)
-        at = int(np.argmax(value))
+        at = first(value, subset ^ groups)
         if value[at] <= best + 1e-9:
             break
         here = here.copy()
@@ -325,4 +336,5 @@ def _search(cells: Cells, groups: np.ndarray, drawn: np.ndarray, flake: float, c
         best, subset, lack, hold = float(value[at]), here @ groups, moved[0][:, at], moved[1][:, at]
     fails = float(scorer.fails(lack[:, None], hold[:, None])[0])
     hangs = couplings.chance(subset) if couplings else 0.0
-    return best, Question(subset, fails, float(_said(np.array(fails), flake)), hangs)
+    bits = 0.0 if subset.tobytes() in tried else float(_said(np.array(fails), flake))
+    return best, Question(subset, fails, bits, hangs)
