@@ -1,0 +1,115 @@
+"""What goes into a scan and what comes out of it."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KINDS = ("data", "control", "length", "dead", "hang", "unknown")
+PLACE = ("channel", "row", "column", "input_channel", "order", "sign")
+COLUMNS = ("first", "bits", "kind", "role", *PLACE[:5], "toward", "sign", "certain")
+NOWHERE = -1
+NO_PLACE = (NOWHERE,) * 5 + (0,)
+ROWS_SHOWN = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """An input to scan with.
+
+    ``given`` is what ``run`` gets, ``image`` the same as ``(H, W, C)`` against the input's zero point, ``step`` how
+    many units of the accumulator an output step has (None: not known), ``zero`` the output of an accumulator of 0.
+    """
+
+    given: Any
+    image: np.ndarray | None = None
+    step: float | None = None
+    zero: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """What each of N bits does.  Bit i is bit ``i % 8``, counted from the lowest, of byte ``i // 8``.
+
+    ``kinds`` ``(N,)`` are of ``KINDS``; ``certain`` ``(N,) bool`` says that the kind was measured, not inferred.
+    ``roles`` ``(N,)`` are "weight", "bias" or "".  ``places`` ``(N, 6) int`` are channel, row, column, input channel,
+    order (bit n of its weight or bias counts ``2**n``) and sign (of the output when the bit is set) of data bits, -1
+    (sign: 0) where it was not told; a bias has row, column and input channel -1.
+    ``runs`` and ``hangs`` count calls of the device, ``saturated`` is the share of outputs at the end of their
+    type, under all inputs, and ``notes`` are sentences on what could not be said.
+    """
+
+    kinds: np.ndarray
+    certain: np.ndarray
+    roles: np.ndarray
+    places: np.ndarray
+    runs: int
+    hangs: int
+    saturated: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Bits by kind, kinds without one left out."""
+        return {kind: count for kind in KINDS if (count := int(np.count_nonzero(self.kinds == kind)))}
+
+    @property
+    def mapped(self) -> float:
+        """Share of the data bits whose weight or bias, and order in it, is known."""
+        data = self.kinds == "data"
+        return float((self.places[data, 4] >= 0).mean()) if data.any() else 1.0
+
+    @property
+    def map(self) -> pd.DataFrame:
+        """A row per data bit: bit, role, channel, row, column, input_channel, order, sign; <NA> where not told."""
+        at = np.flatnonzero(self.kinds == "data")
+        return self._told(at).assign(bit=at, role=self.roles[at])[["bit", "role", *PLACE]]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per run of bits of one kind, weight or bias: first (bit), bits, kind, role, channel, row, column,
+        input_channel, order (of its first bit), toward (+1 where the orders rise, -1 where they fall, 0), sign (of
+        its first bit), certain."""
+        first, end, toward = np.array(list(self._stretches())).T
+        frame = self._told(first).assign(first=first, bits=end - first, kind=self.kinds[first], role=self.roles[first],
+                                         toward=toward, certain=self.certain[first])
+        return frame[list(COLUMNS)]
+
+    def _told(self, bits: np.ndarray) -> pd.DataFrame:
+        """The places of bits, <NA> where not told."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.places[bits], columns=list(PLACE)).astype("Int64")
+        return frame.mask(frame.lt(0) & (frame.columns != "sign"))
+
+    def _stretches(self) -> Iterator[tuple[int, int, int]]:
+        """(first, end, toward) of bits that belong together."""
+        order = self.places[:, 4]
+        known = order >= 0
+        alike = np.all([one[1:] == one[:-1] for one in (self.kinds, self.roles, self.certain, known,
+                                                        *self.places.T[:4])], axis=0)
+        first, toward = 0, 0
+        for i, (same, step) in enumerate(zip(alike, np.diff(order).tolist(), strict=True), 1):
+            if same and (not known[i] or (abs(step) == 1 and (toward == step or i == first + 1))):
+                toward = step
+            else:
+                yield first, i, toward
+                first, toward = i, 0
+        yield first, len(order), toward
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        unsure = int(np.count_nonzero(~self.certain))
+        return (f"Scan({len(self.kinds)} bits: {kinds}; {self.mapped:.0%} of data mapped; {self.runs} runs, "
+                f"{self.hangs} hung{f'; {unsure} not certain' if unsure else ''})")
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<b>{html.escape(repr(self))}</b>{notes}{self.table.to_html(max_rows=ROWS_SHOWN, index=False)}"
