@@ -94,7 +94,7 @@ def inputs_of(one: Toy, seed: int = 0) -> list[Probe]:
     return [Probe(image, image, 1.0) for image in (*impulses(one.layer), dense)]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_bit_of_the_toy_within_the_goal(seed: int) -> None:
     one = toy(seed)
     found = scan(one.data, one.run, inputs_of(one), one.layer)
@@ -164,8 +164,13 @@ def test_real_outputs_and_bits_the_other_way_round() -> None:
     assert set(zip(weights.bits, weights.order, weights.toward, strict=True)) == {(8, 7, -1)}
 
 
-def test_outputs_of_8_bits_through_several_scales() -> None:
-    one = toy(5, channels=6)
+@pytest.mark.parametrize("bias", [0, 32])
+def test_outputs_of_8_bits_through_several_scales(bias: int) -> None:
+    """A bias of half a step turns every output into a tie, which is rounded to even."""
+    one = toy(5, channels=4)
+    bits = one.bits.copy()
+    bits[np.isin(one.places[:, 4], np.flatnonzero(bias // 2 ** np.arange(32) % 2)) & (one.places[:, 1] < 0)] = 1
+    one = replace(one, bits=bits)
     wide = replace(one, dtype=np.int64)
 
     def run(data: bytes, x: tuple[np.ndarray, int]) -> np.ndarray | None:
@@ -334,7 +339,7 @@ def test_a_stream_without_zero_runs_is_mapped_bit_by_bit(layer: dict[str, Any]) 
 
 
 def test_a_stream_with_zero_runs() -> None:
-    _, capture = lowered(2, 2, 3, 3, 6, zeros=0.7)
+    _, capture = lowered(2, 2, 2, 3, 6, zeros=0.7)
     kinds, places = stream_truth(capture)
     found = scan_capture(capture, npulab.Simulated())
     assert_told_apart(found, kinds)

@@ -18,7 +18,7 @@ from npulab.capture import Capture
 from npulab.devices import Run
 from npulab.journal import Journal
 from npulab.layers import Conv2D
-from npulab.scan.captures import Reader, impulses, opened, probes_of
+from npulab.scan.captures import impulses, opened, probes_of, reader
 from npulab.scan.evidence import Evidence
 from npulab.scan.hangs import find_hangs
 from npulab.scan.looking import SATURATED, Looks, find_channels
@@ -108,7 +108,7 @@ def scan_capture(capture: Capture, device: Device, buffer: str | None = "coeffic
         layer = opened(lifted)
     else:
         asked = [one if isinstance(one, Probe) else Probe(one) for one in inputs]
-    read = Reader(capture) if layer is not None else _as_bytes
+    read = reader(capture) if layer is not None else lambda output: np.frombuffer(output, np.uint8)
 
     def run(changed: bytes, base: Capture) -> np.ndarray | None:
         trial = base.with_words(np.frombuffer(changed, "<u4"), task) if buffer is None \
@@ -119,25 +119,18 @@ def scan_capture(capture: Capture, device: Device, buffer: str | None = "coeffic
     return scan(data, run, asked, layer, seed=seed, **options)
 
 
-def _as_bytes(output: bytes) -> np.ndarray:
-    return np.frombuffer(output, np.uint8)
-
-
 def _data(data: Any) -> bytes:
-    if not isinstance(data, bytes | bytearray | memoryview) or not len(data):
-        got = "an empty buffer" if isinstance(data, bytes | bytearray | memoryview) else type(data).__name__
+    right = isinstance(data, bytes | bytearray | memoryview)
+    if not right or not len(data):
+        got = "an empty buffer" if right else type(data).__name__
         raise ValueError(f"data: got {got}, allowed are one or more bytes")
     return bytes(data)
 
 
 def _count(name: str, value: Any, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least:
+    if not hasattr(value, "__index__") or operator.index(value) < least:
         raise ValueError(f"{name}: got {value!r}, allowed is a whole number from {least}")
-    return number
+    return operator.index(value)
 
 
 def _probes(inputs: Iterable[Any], layer: Conv2D | None) -> list[Probe]:

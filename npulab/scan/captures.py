@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -77,34 +78,32 @@ def _best_place(down: Reached, across: Reached, missing: set[tuple[int, int]],
     return best
 
 
-class Reader:
-    """Output bytes as ``(H, W, C)``: where each element lies is asked of the target's ``lift``."""
+def reader(capture: Capture) -> Callable[[bytes], np.ndarray]:
+    """Output bytes as ``(H, W, C)``: where each element lies is asked of the target's ``lift``, once; an output of
+    another size stays bytes."""
+    found: dict[int, tuple[np.dtype[Any], np.ndarray]] = {}
 
-    def __init__(self, capture: Capture) -> None:
-        self.capture = capture
-        self._places: tuple[np.dtype[Any], np.ndarray] | None = None
+    def read(output: bytes) -> np.ndarray:
+        size, raw = len(output), np.frombuffer(output, np.uint8)
+        if not found:
+            found[size] = _places(capture, size)
+        return raw[found[size][1]].view(found[size][0])[..., 0] if size in found else raw
 
-    def __call__(self, output: bytes) -> np.ndarray:
-        raw = np.frombuffer(output, np.uint8)
-        if self._places is None:
-            self._places = self._find(len(output))
-            self._size = len(output)
-        dtype, places = self._places
-        return raw[places].view(dtype)[..., 0] if len(output) == self._size else raw
+    return read
 
-    def _find(self, size: int) -> tuple[np.dtype[Any], np.ndarray]:
-        """The type of an element and where its bytes lie: each byte of the output is lifted with its number."""
-        numbers, places, dtype = np.arange(size), np.zeros(1, np.int64), np.dtype(np.uint8)
-        for digit in range(math.ceil(math.log(max(size, 2), 256))):
-            code = (numbers // 256 ** digit % 256).astype(np.uint8).tobytes()
-            found = target(self.capture.target).lift(self.capture.with_buffers(output=code)).output
-            if found is None:
-                raise ValueError(f"capture {self.capture.name}: got no output of what the device gave, allowed is one "
-                                 "that the target lifts")
-            dtype = found.dtype
-            raw = np.ascontiguousarray(found)[..., None].view(np.uint8)
-            places = places + raw.astype(np.int64) * 256 ** digit
-        return dtype, places
+
+def _places(capture: Capture, size: int) -> tuple[np.dtype[Any], np.ndarray]:
+    """The type of an element and where its bytes lie: each byte of the output is lifted with its number."""
+    numbers, places, dtype = np.arange(size), np.zeros(1, np.int64), np.dtype(np.uint8)
+    for digit in range(math.ceil(math.log(max(size, 2), 256))):
+        code = (numbers // 256 ** digit % 256).astype(np.uint8).tobytes()
+        lifted = target(capture.target).lift(capture.with_buffers(output=code)).output
+        if lifted is None:
+            raise ValueError(f"capture {capture.name}: got no output of what the device gave, allowed is one that the "
+                             "target lifts")
+        dtype, raw = lifted.dtype, np.ascontiguousarray(lifted)[..., None].view(np.uint8)
+        places = places + raw.astype(np.int64) * 256 ** digit
+    return dtype, places
 
 
 def opened(layer: Conv2D) -> Conv2D:

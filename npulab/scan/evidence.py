@@ -112,12 +112,13 @@ class Evidence:
             self.unmoved.setdefault(bit, set()).add(number)
             self.news |= {bit} & self.effects.keys()
 
-    def forget(self, number: int, bit: int) -> None:
-        """Drop what a bit did in a view."""
-        self.news.add(bit)
-        left = [effect for effect in self.effects.pop(bit, ()) if effect.view != number]
-        if left:
-            self.effects[bit] = left
+    def forget(self, number: int, piece: Piece) -> None:
+        """Drop what the bits of a piece did by themselves in a view."""
+        for bit in piece.bits.tolist():
+            self.news.add(bit)
+            left = [effect for effect in self.effects.pop(bit, ()) if effect.view != number]
+            if left:
+                self.effects[bit] = left
 
     # Splitting
 
@@ -179,10 +180,8 @@ class Evidence:
         if len(pack) == 1 or not loud:
             return []
         for piece in pack:
-            if len(piece.bits) == 1:
-                self.forget(number, int(piece.bits[0]))
-        calm = [piece for piece in pack if piece not in loud]
-        return self._apart(number, [*([piece] for piece in loud), calm])
+            self.forget(number, piece)
+        return self._apart(number, [*([piece] for piece in loud), [piece for piece in pack if piece not in loud]])
 
     def _apart(self, number: int, packs: Iterable[list[Piece]]) -> list[Piece]:
         return [part for pack in packs if pack for part in self._pack(number, pack)]

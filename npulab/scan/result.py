@@ -62,17 +62,12 @@ def result(known: Evidence, weights: Weights) -> Scan:
 
 def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
     """Bits that act as a bit of a weight or bias which another bit is that lies beside the rest of it."""
+    alike = np.all(places[1:, :4] == places[:-1, :4], axis=1) & (roles[1:] == roles[:-1])
+    beside = np.append(alike, False).astype(int) + np.append(False, alike)
     claims: dict[tuple[Any, ...], list[int]] = {}
     for bit in np.flatnonzero(places[:, 4] >= 0):
         claims.setdefault((roles[bit], *places[bit, :5]), []).append(int(bit))
-    out = []
-    for bits in claims.values():
-        if len(bits) > 1:
-            beside = [sum(0 <= at < len(roles) and roles[at] == roles[bit]
-                          and np.array_equal(places[at, :4], places[bit, :4]) for at in (bit - 1, bit + 1))
-                      for bit in bits]
-            out += [bit for bit, count in zip(bits, beside, strict=True) if count < max(beside)]
-    return out
+    return [bit for bits in claims.values() for bit in bits if beside[bit] < beside[bits].max()]
 
 
 def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
