@@ -148,7 +148,7 @@ def test_toys_of_other_shapes(shape: dict[str, Any]) -> None:
 
 
 def test_real_outputs_and_bits_the_other_way_round() -> None:
-    one = toy(5, channels=6)
+    one = toy(5, channels=3)
 
     def turned(data: bytes) -> bytes:
         return np.packbits(np.unpackbits(np.frombuffer(data, np.uint8), bitorder="big"), bitorder="little").tobytes()
@@ -188,7 +188,7 @@ def test_outputs_of_8_bits_through_several_scales(bias: int) -> None:
 
 
 def test_outputs_that_cannot_move_further_make_dead_bits_unsure() -> None:
-    one = replace(toy(5, channels=6), dtype=np.int8)
+    one = replace(toy(5, channels=4), dtype=np.int8)
     found = scan(one.data, one.run, inputs_of(one), one.layer)
     wrong = found.kinds != one.truth
     assert not found.certain[wrong].any()

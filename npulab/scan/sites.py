@@ -175,24 +175,23 @@ class Site(NamedTuple):
 
 def site_of(view: View, effect: Effect) -> Site:
     """Where the bit belongs by one effect."""
-    channels = np.unique(view.channel[effect.places])
-    if len(channels) > 1:
+    channels, taps = view.channel[effect.places], view.reads[effect.places]
+    channel, tap = int(channels[0]), int(taps[0])
+    if (channels != channel).any():
         return Site("control")
-    channel = int(channels[0])
     mine = view.channel == channel
     if not view.mapped:
         most = max(1, LOCAL * mine.size)
         local = not mine.all() or len(effect.places) <= most or (effect.even and len(effect.places) == mine.size)
         return Site("either" if local else "control", channel)
-    taps = np.unique(view.reads[effect.places])
-    if SEVERAL in taps:
+    if (taps == SEVERAL).any():
         return Site("either", channel)
     # also a bias moves a single output by one where the others round the other way
     weak = bool(np.abs(effect.change).max() < 2) and view.step not in (None, 1)
-    if len(taps) == 1 and taps[0] != NO_TAP:
-        others = mine & (view.reads != taps[0])
+    if tap != NO_TAP and (taps == tap).all():
+        others = mine & (view.reads != tap)
         sure = (not weak or view.exact) and bool((others & view.free).any())
-        return Site("weight" if sure else "either", channel, int(taps[0]), weak)
+        return Site("weight" if sure else "either", channel, tap, weak)
     if effect.even and from_set(effect.moved, view.output.size)[mine & view.lone].all():
         return Site("bias", channel, BIAS, weak)
     return Site("either" if weak else "control", channel)
