@@ -94,7 +94,7 @@ class Job:
         state = dict(self.writes)
         written = {registers.index[offset] for offset in state if offset in registers.index}
         for item in registers:
-            if not self.writes or item.pieces[0].word in written:
+            if not self.writes or any(piece.word in written for piece in item.pieces):
                 yield item.block, item, raw[registers.key(item)]
         for offset, value in state.items():
             if offset not in registers.index:

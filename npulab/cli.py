@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npulab import store
-from npulab.bisection import CERTAINTY, MAX_HANGS, Bisected, Bisection, bisect_fields
+from npulab.bisection import CERTAINTY, MAX_HANGS, Bisected, Bisection, Trying, bisect_fields
+from npulab.bisection.parts import name_of
 from npulab.capture import PROVENANCES, Capture, CaptureSet
 from npulab.compare import Comparison, check, diff, diff_buffers
 from npulab.devices import Command, Manual, Recorder, Simulated, device
@@ -407,8 +408,10 @@ def _bisect(options: argparse.Namespace) -> int:
     if options.record:
         given = {} if isinstance(oracle, Simulated) else {"provenance": options.provenance or "board"}
         oracle = Recorder(oracle, options.record, **given)
-    if options.script and not Path(options.script).parent.is_dir():
-        raise FileNotFoundError(f"--script: got {options.script}, there is no folder {Path(options.script).parent}")
+    if options.script and (Path(options.script).is_dir() or not Path(options.script).parent.is_dir()):
+        raise ValueError(f"--script: got {options.script}, allowed is a file in a folder that is there")
+    if options.max_hangs < 1:
+        raise ValueError(f"--max-hangs: got {options.max_hangs}, allowed is at least 1")
     with tqdm(unit="trial", disable=None, leave=False) as bar:
         def show(session: Bisection) -> None:
             bar.total, bar.n = session.queries + session.left, session.queries
@@ -418,16 +421,16 @@ def _bisect(options: argparse.Namespace) -> int:
             found = bisect_fields(good, bad, oracle, _flake(options.flake), certainty=options.certainty,
                                   units=[unit.split(",") for unit in options.unit] if options.unit else None,
                                   addresses=options.addresses, symptom=options.symptom, seed=options.seed,
-                                  journal=options.resume, max_hangs=options.max_hangs, progress=show)
+                                  journal=options.resume, max_hangs=options.max_hangs, progress=show,
+                                  asking=_say if options.device.startswith("manual") else None)
         except (KeyboardInterrupt, EOFError):
             bar.close()
             print("npulab: stopped" + (f", {options.resume} has every trial so far" if options.resume else ""),
                   file=sys.stderr)
             return 1
-    if options.script:
-        own = f"npulab.{_device(options, good)!r}" if options.device.startswith("command:") else None
-        Path(options.script).write_text(found.script(options.good, options.bad, own), encoding="utf-8")
     _tell(options, found)
+    if options.script:
+        Path(options.script).write_text(found.script(options.good, options.bad), encoding="utf-8")
     return 0 if found.culprits else 1
 
 
@@ -440,6 +443,13 @@ def _tell(options: argparse.Namespace, found: Bisected) -> None:
     print(found.sentence)
     rows: list[dict[str, Any]] = found.diff.to_dict("records")  # type: ignore[assignment]
     _print(options, rows, list(found.diff.columns))
+
+
+def _say(trial: Trying) -> None:
+    """What a person has to set by hand, where a person runs it."""
+    print(f"\n{trial.reason}\nThe good job with {counted(len(trial.changed), 'part')} of the bad one:")
+    for part in trial.changed:
+        print(f"  {name_of(part.key)} = {part.b} (good {part.a})")
 
 
 def _flake(text: str) -> float | None:

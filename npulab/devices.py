@@ -30,6 +30,7 @@ HERE = "{capture}"  # where it stands in an argument, the folder's path is put
 # a shell's and ssh's words for what could not be started or reached, and signals that people send
 NOT_RUN = (126, 127, 255, -signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM)
 LARGEST = 2 ** 28  # bytes of an output file; what is larger is no output
+SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"  # passes what the good job gives there
 KEYS = {outcome[0]: outcome for outcome in OUTCOMES}
 
 
@@ -335,6 +336,25 @@ def device(text: str, expected: bytes | None = None, **options: Any) -> Simulate
     if kind == "manual" and bool(colon) == bool(rest):
         return Manual(folder=rest or None)
     raise ValueError(f"device: got {text!r}, allowed is simulated, command:PROGRAM ARGUMENTS, manual or manual:FOLDER")
+
+
+def as_code(oracle: Any, good: Capture) -> str:
+    """What stands for an oracle in a script that has the capture ``good``; where it cannot be written down, a person
+    who is asked.
+
+    >>> as_code(Simulated(), Capture("a", "demo", "x", ()))
+    'npulab.Simulated()'
+    """
+    if isinstance(oracle, Recorder):
+        return as_code(oracle.device, good)
+    own = good.buffers.get("output")
+    if isinstance(oracle, Simulated):
+        return "npulab.Simulated()" if oracle.expected in (None, own) else SIMULATED
+    if isinstance(oracle, Command) and oracle.expected in (None, own):
+        return f"npulab.{oracle!r}"
+    name = getattr(oracle, "__name__", type(oracle).__name__)
+    asked = "" if oracle is None else f"  # asks a person; it was {name if name.isidentifier() else 'a function'}"
+    return f"npulab.Manual(){asked}"
 
 
 def _without_output(capture: Capture) -> Capture:

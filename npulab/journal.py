@@ -83,7 +83,12 @@ class Journal:
         return sum(trial.outcome == "hang" for trial in self._trials)
 
     def add(self, trial: Trial) -> None:
-        """Write a trial down; it is on the disk when this returns."""
+        """Write a trial down; it is on the disk when this returns.
+
+        Raises ValueError for an outcome that is none of pass, fail and hang.
+        """
+        if trial.outcome not in OUTCOMES:
+            raise ValueError(f"outcome: got {trial.outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
         if not trial.time:
             trial = Trial(trial.subset, trial.reason, trial.outcome, trial.seconds,
                           datetime.now(UTC).isoformat(timespec="milliseconds"), trial.more)
@@ -93,8 +98,8 @@ class Journal:
 
     def undo(self, count: int = 1) -> None:
         """Take the last verdicts back; raises ValueError where there are not so many."""
-        if not 1 <= count <= len(self._trials):
-            raise ValueError(f"undo: got {count}, allowed is 1 to {len(self._trials)}, as many as there are")
+        if type(count) is not int or not 1 <= count <= len(self._trials):
+            raise ValueError(f"undo: got {count!r}, allowed is 1 to {len(self._trials)}, as many as there are")
         self._write({"undo": count})
         del self._trials[-count:]
 

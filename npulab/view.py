@@ -15,6 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from npulab.bisection import Bisected
+from npulab.bisection.parts import name_of
 from npulab.codes import Scales, codes_by_rule, real_values, same_codes
 from npulab.compare import Comparison
 from npulab.mismatches import Mismatches, mismatches
@@ -60,7 +61,7 @@ def bisection_trials(found: Bisected) -> Picture:
     Columns are the parts that differ, in their order; the culprits are named.
     """
     trials = list(found.journal)
-    names = ["/".join(map(str, part.key)) for part in found.differences]
+    names = [name_of(part.key) for part in found.differences]
     changed = np.array([np.isin(names, trial.subset) for trial in trials]).reshape(len(trials), len(names))
     counts = ", ".join(f"{sum(trial.outcome == outcome for trial in trials)} {outcome}" for outcome in OUTCOMES)
     text = f"{len(trials)} trials of {len(names)} parts ({counts}); {len(found.culprits)} culprits"
@@ -71,14 +72,15 @@ def bisection_trials(found: Bisected) -> Picture:
         ax.imshow(np.where(changed[:, :, None], colours, 1.0), aspect="auto", extent=(0, len(names), len(trials), 0))
         ax.set_yticks(np.arange(len(trials)) + 0.5,
                       [f"{number}  {trial.outcome}" for number, trial in enumerate(trials, 1)])
-        ax.set_xticks([names.index("/".join(map(str, key))) + 0.5 for key in found.culprits],
+        ax.set_xticks([names.index(name_of(key)) + 0.5 for key in found.culprits],
                       [key[3] for key in found.culprits], rotation=20, ha="right")
         for line in range(1, len(names)):
             ax.axvline(line, color="white", linewidth=0.5)
         for line in range(1, len(trials)):
             ax.axhline(line, color="white", linewidth=1.5)
         for key in found.culprits:
-            ax.axvspan(*(names.index("/".join(map(str, key))) + side for side in (0, 1)), fill=False, edgecolor="black")
+            at = names.index(name_of(key))
+            ax.axvspan(at, at + 1, fill=False, edgecolor="black", linewidth=1.2, zorder=3)
         ax.tick_params(length=0)
         ax.set_title(text)
     return Picture(text, figure)

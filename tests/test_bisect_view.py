@@ -522,7 +522,7 @@ def test_script_names_the_oracle(tmp_path: Path) -> None:
     assert script(Recorder(command, tmp_path, "board")) == script(command)
     assert script(Simulated()) == script(Simulated(b"ok")) == "npulab.Simulated()"
     assert script(None) == "npulab.Manual()"
-    assert script(Simulated(b"other")) == "npulab.Manual()  # asks a person; it was Simulated"
+    assert script(Simulated(b"other")) == "npulab.Simulated(npulab.Simulated().run(good).output)"
     assert script(breaks) == "npulab.Manual()  # asks a person; it was breaks"
     assert script(breaks("f7")) == "npulab.Manual()  # asks a person; it was a function"
 

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from npulab.capture import Capture, Job
 from npulab.compare import Difference
 
 ENDS = (0.01, 0.005)
+CAPTURES = Path(__file__).parents[1] / "captures" / "vivante"
 
 
 def smallest(groups: list[tuple[int, ...]]) -> Groups:
@@ -165,6 +167,20 @@ def test_more_culprits_than_are_sampled_and_other_structures() -> None:
     assert search.prefix is not None
     odd = smallest([(1, 2), (30, 31, 32), (50,)])
     assert found(60, odd, 0.0, 2)[0] == odd
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_left_that_breaks_it_too(seed: int) -> None:
+    nine = random.Random(seed).sample(range(60), 9)
+    assert found(60, smallest([(item,) for item in nine]), 0.0, seed)[0] == smallest([(item,) for item in nine])
+    pairs = smallest([(nine[0], nine[1]), (nine[2], nine[3])])
+    assert found(60, pairs, 0.0, seed)[0] == pairs
+
+
+@pytest.mark.parametrize(("flake", "certainty"), [(0.2, 0.99), (0.05, 0.999), (0.01, 0.9999)])
+def test_every_search_ends(flake: float, certainty: float) -> None:
+    for seed, groups in enumerate([(), ((3,),), ((3, 9),)]):
+        assert found(51, groups, flake, seed, rate=flake, certainty=certainty)[0] == groups
 
 
 def test_an_unknown_flake_rate_is_found_with_the_culprits() -> None:
@@ -320,6 +336,24 @@ def test_a_register_that_one_side_writes() -> None:
     assert writes("low0") == ((0, 2), (16, 0x50004))
     assert writes("low2") == ((0, 1), (32, 6), (16, 0x50004))
     assert writes("low1") == ((0, 1), (16, 0x50000))
+
+
+def test_a_split_field_of_which_one_register_is_written() -> None:
+    rows = [{"block": "ST", "offset": 4 * word, "register": f"r{word}", "field": "split", "lsb": 8, "width": 8, "at": 8 * word}
+            for word in range(2)]
+    maps = {"ST": RegisterMap(rows, dense=False)}
+    good, bad = (Capture(name, "demo", "x", (Job.from_writes("ST", [(4, value)], maps["ST"]),), maps=maps)
+                 for name, value in (("good", 0), ("bad", 0x300)))
+    (part,) = parts_of(good, bad)
+    assert (part.field, part.a, part.b) == ("split", 0, 0x300)
+    assert mix(good, bad, [part.key]).jobs == bad.jobs
+
+
+def test_a_command_stream_of_other_writes_is_left_out() -> None:
+    good, bad = (npulab.load(CAPTURES / f"update4-{name}") for name in ("vendor", "mesa"))
+    keys = [part.key for part in parts_of(good, bad)]
+    assert "commands" in mix(good, bad, []).buffers
+    assert "commands" not in mix(good, bad, keys).buffers
 
 
 def test_the_order_of_writes_is_a_part() -> None:

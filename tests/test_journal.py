@@ -84,6 +84,15 @@ def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_undo_knows_its_bounds() -> None:
     journal = Journal(about=ABOUT)
+    journal.add(trial())
+    before = journal.text
+    for bad in (1.5, True, "a"):
+        with pytest.raises(ValueError, match="undo: got"):
+            journal.undo(bad)
+    with pytest.raises(ValueError, match="outcome: got 'oops'"):
+        journal.add(trial("oops"))
+    assert journal.text == before
+    journal.undo()
     for count in (0, 1, -1):
         with pytest.raises(ValueError, match="as many as there are"):
             journal.undo(count)

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +17,17 @@ from npulab.bisection.parts import BUFFER, families, mix, name_of, parts_of
 from npulab.bisection.search import CERTAINTY, Search
 from npulab.capture import Capture
 from npulab.compare import Difference, Key
+from npulab.devices import as_code
 from npulab.journal import OUTCOMES, Journal, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CERTAINTY", "Bisected", "Bisection", "Oracle", "Suspect", "Trying", "bisect_fields", "mix"]
+__all__ = ["CERTAINTY", "MAX_HANGS", "Bisected", "Bisection", "Oracle", "Suspect", "Trying", "bisect_fields", "mix"]
 
 Oracle = Callable[[Capture], str]
 MAX_HANGS = 50  # so many reboots, and a person should look: fields that belong together may be declared as units
 VERBS = {"hang": "hang", "fail": "break"}
-SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class Bisected:
     differences: tuple[Difference, ...]
     good: Capture
     bad: Capture
+    oracle: str = ""  # Python text of what ran the trials, where that is known
 
     @property
     def diff(self) -> pd.DataFrame:
@@ -92,8 +93,8 @@ class Bisected:
     def script(self, good: str | None = None, bad: str | None = None, oracle: str | None = None) -> str:
         """Python that shows it again.
 
-        ``good`` and ``bad`` are the paths to load, ``oracle`` is what runs a capture, as Python text; left out, it
-        is the simulated device.
+        ``good`` and ``bad`` are the paths to load; ``oracle`` is what runs a capture, as Python text, by default what
+        ran the trials.
         """
         paths = [path or f"captures/{one.target}/{one.name}" for path, one in ((good, self.good), (bad, self.bad))]
         groups = "".join(f"    {list(group)!r},\n" for group in self.groups)
@@ -101,7 +102,7 @@ class Bisected:
 import npulab
 
 good, bad = npulab.load({paths[0]!r}), npulab.load({paths[1]!r})
-oracle = {oracle or SIMULATED}
+oracle = {oracle or self.oracle or "npulab.Simulated()"}
 groups = [
 {groups}]
 print(oracle(good), "with nothing changed")
@@ -337,13 +338,14 @@ def _names(key: Key) -> tuple[str, str, str]:
 
 
 def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float | None = 0.0, *,
-                  max_hangs: int = MAX_HANGS, progress: Callable[[Bisection], None] | None = None,
+                  max_hangs: int = MAX_HANGS, asking: Callable[[Trying], None] | None = None,
+                  progress: Callable[[Bisection], None] | None = None,
                   stop: Callable[[], bool] | None = None, **options: Any) -> Bisected:
     """The fields of ``bad`` that break ``good``, found with few runs of ``oracle``.
 
-    ``oracle(capture)`` says "pass", "fail" or "hang".  ``progress`` is called after every trial, ``stop`` asked
-    before each: where it says so, or ``max_hangs`` have hung, what is known is returned.  ``options`` are those of
-    ``Bisection``.
+    ``oracle(capture)`` says "pass", "fail" or "hang".  ``asking`` is called before every trial, ``progress`` after it,
+    ``stop`` is asked before each: where it says so, or ``max_hangs`` have hung, what is known is returned.
+    ``options`` are those of ``Bisection``.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
@@ -358,9 +360,11 @@ def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float
         raise TypeError(f"oracle: got {oracle!r}, allowed is what takes a capture and says pass, fail or hang")
     session = Bisection(good, bad, flake_rate=flake_rate, **options)
     while session.journal.hangs < max_hangs and not (stop and stop()) and (trial := session.trial) is not None:
+        if asking:
+            asking(trial)
         start = time.monotonic()
         outcome = oracle(trial.capture)
         session.tell(outcome, time.monotonic() - start)
         if progress:
             progress(session)
-    return session.result
+    return replace(session.result, oracle=as_code(oracle, good))

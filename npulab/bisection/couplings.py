@@ -98,8 +98,7 @@ class Couplings:
         """``-log(1 - chance of a hang)`` of sets ``(Q, n) bool``."""
         i, j = np.nonzero(np.triu(self.suspect > IGNORED))
         wide = np.concatenate([sets, np.zeros((len(sets), 1), bool)], axis=1)
-        rates = -np.log1p(-self.suspect[i, j]).astype(np.float32)
-        return np.einsum("qp,p->q", (wide[:, i] != wide[:, j]).astype(np.float32), rates).astype(float)
+        return np.einsum("qp,p->q", (wide[:, i] != wide[:, j]).astype(float), -np.log1p(-self.suspect[i, j]))
 
     def chance(self, subset: np.ndarray) -> float:
         """The probability that a set hangs; 0 as long as nothing did."""

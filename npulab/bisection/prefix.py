@@ -65,6 +65,8 @@ class Prefix:
             found: list[int] = []
             pool = rest
             while not (found and (yield from self._sure(found))):
+                if not pool:
+                    return  # what failed once does so no more
                 low, high = 0, len(pool)  # found and pool[:high] fail, found and pool[:low] do not
                 while high - low > 1:
                     middle = (low + high) // 2
@@ -72,8 +74,6 @@ class Prefix:
                         high = middle
                     else:
                         low = middle
-                if not pool:
-                    break
                 found.append(pool[high - 1])
                 pool = pool[:high - 1]
             self._found.append(tuple(sorted(found)))

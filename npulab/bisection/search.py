@@ -16,7 +16,7 @@ from npulab.bisection.suspects import Suspects, entropy
 LARGEST = 220  # parts of one stage: more items are bundled, and guilty bundles opened
 CERTAINTY = 0.99
 MERGED = 200  # explanations that are put together where some cannot be told apart
-FEARED = 0.5  # a set that hangs more probably is not tried just to see what is known
+UNTRIED = 0.5  # a set that hangs more probably is not tried just to see what is known
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class Search:
         self._tried: set[bytes] = set()  # sets of parts that need not be asked again, of an oracle that never errs
         self.prefix: Prefix | None = None
         self._question: Question | None = None
+        self._silent = False  # no question parts what is left
         self._stages += 1
 
     def _symptom(self) -> str | None:
@@ -100,9 +101,9 @@ class Search:
             return Question(np.ones(self.n, bool), "it hangs: what does the bad job itself do?")
         if self._question is None:
             self._question = self._next()
-        if self._question is None:  # no trial says anything more
-            best = self.suspects.top(1)[0]
-            self._end(best.groups, best.probability)
+        if self._question is None:  # no trial says which of the explanations it is
+            self._silent = True
+            self._advance()
             return self.ask()
         return self._question
 
@@ -134,7 +135,7 @@ class Search:
         """One outcome, for the stage as it is."""
         if self.done:
             return
-        self._question = None
+        self._question, self._silent = None, False
         taken = np.bincount(self._part[subset], minlength=len(self.parts) + 1)
         changed = taken[:-1] > 0
         if taken[-1] or np.any(changed & (taken[:-1] < self._sizes)):
@@ -161,8 +162,8 @@ class Search:
             assert chosen is not None
             return self._changing(chosen @ self._together, "nothing simple explains it: the smallest set that fails")
         best = self.suspects.top(1)[0]
-        if best.probability >= self._enough and (unseen := self._unseen(best.groups)) is not None:
-            return self._changing(unseen, "to see it happen: this and nothing else")
+        if (self._silent or best.probability >= self._enough) and (unseen := self._unseen(best.groups)) is not None:
+            return self._changing(unseen, "to see it happen: what is suspect and nothing else, or all but that")
         if (question := self.suspects.ask(self.couplings, self._tried)) is None:
             return None
         return self._changing(question.subset, self._why(question.subset, question.fails, question.hangs))
@@ -185,7 +186,7 @@ class Search:
     def _advance(self) -> None:
         """On to the next stage, or to the end, where this one has said what it can."""
         best = self.suspects.top(1)[0]
-        sure = best.probability >= self._enough
+        sure = self._silent or best.probability >= self._enough
         most = len(best.items) >= MOST and len(self.parts) > MOST  # there may be more than an explanation holds
         if self.prefix is None and (not self.suspects.explained or (sure and most)):
             tied = self.couplings.tied(units=self._stages == 1)
@@ -208,11 +209,14 @@ class Search:
                 self._question = self._changing(asked.subset, self._why(asked.subset, asked.fails, asked.hangs))
 
     def _unseen(self, groups: Groups) -> np.ndarray | None:
-        """The parts of a group, and no others, that were not yet seen to do what is said of them."""
-        sets = [(np.isin(np.arange(len(self.parts)), group), True) for group in groups]
-        for changed, failed in sets or [(np.ones(len(self.parts), bool), False)]:
+        """What the groups say and was not yet seen: each alone fails, and all others together do not."""
+        every = np.arange(len(self.parts))
+        sets = [(np.isin(every, group), True) for group in groups]
+        if all(groups):
+            sets.append((~np.isin(every, sorted({*sum(groups, ())})), False))
+        for changed, failed in sets:
             if not any(np.array_equal(changed, before) and failed == was for before, was in self.suspects.told) \
-                    and self.couplings.chance(changed) < FEARED:
+                    and self.couplings.chance(changed) < UNTRIED:
                 return changed
         return None
 

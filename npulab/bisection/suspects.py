@@ -31,6 +31,7 @@ CANDIDATES = 24
 DENSITIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9)
 CLOSE = 0.01  # bits short of the most a trial can say: nothing is gained by looking further
 STEPS = 12
+DIGITS = 9  # of a bit: equally good sets are equal on every machine, however it adds up
 CONFIRM = 0.02  # bits that it is worth to see a likely explanation happen: that is asked for in the end
 SILENT = 1e-5  # bits: a trial that says no more is not worth running
 HANG_COST = 10.0  # runs that a hang costs
@@ -152,14 +153,6 @@ class Suspects:
                     for m in range(least))
         return 1 - fewer > UNEXPLAINED
 
-    def item_probabilities(self) -> np.ndarray:
-        """How probable it is of each item ``(n,)`` that it is part of the cause."""
-        cells = self._sample(np.random.default_rng(self.seed))
-        out = np.zeros(self.n + 1)
-        for column in (*cells.needs.T, *cells.ones.T):
-            np.add.at(out, column, cells.weights)  # -1, no item, is the last place
-        return np.minimum(out[:self.n], 1.0)
-
     def _log_shares(self, level: np.ndarray | range, trials: int) -> np.ndarray:
         """Log probability of so many contradictions in so many trials, ``(levels, flake rates)``."""
         m = np.asarray(level)[:, None]
@@ -228,7 +221,7 @@ class _Scorer:
 
     def __init__(self, cells: Cells, groups: np.ndarray) -> None:
         rows, n = np.arange(len(cells.weights)), groups.shape[1]
-        self.cells, self.weights = cells, (cells.weights / cells.weights.sum()).astype(np.float32)
+        self.cells, self.weights = cells, cells.weights / cells.weights.sum()
         turn = np.where(cells.dual, -1, 1).astype(np.int8)
         label = np.full(n + 1, len(groups))  # of each item; the last number is that of no group and of no item
         label[:n][groups.any(axis=0)] = groups.argmax(axis=0)[groups.any(axis=0)]
@@ -253,7 +246,7 @@ class _Scorer:
     def fails(self, lacks: np.ndarray, has: np.ndarray) -> np.ndarray:
         """The probability of a failure ``(Q,)``."""
         said = ((lacks == 0) | (has > 0)) ^ self.cells.dual[:, None]
-        return np.einsum("h,hq->q", self.weights, said.astype(np.float32))
+        return np.einsum("h,hq->q", self.weights, said.astype(float))
 
     def moved(self, lacks: np.ndarray, has: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Counts ``(H, G)`` with each group changed (step 1) or put back (-1) beside counts ``(H,)``."""
@@ -300,7 +293,8 @@ def _search(cells: Cells, groups: np.ndarray, drawn: np.ndarray, flake: float, c
     def worth(fails: np.ndarray, splits: np.ndarray | float) -> np.ndarray:
         hangs = -np.expm1(-np.asarray(splits))
         # a hang says something too, as far as the question itself does
-        return _said(fails, flake) * (1 - hangs + 0.2 * entropy(hangs)) / (1 + HANG_COST * hangs)
+        said = _said(fails, flake) * (1 - hangs + 0.2 * entropy(hangs)) / (1 + HANG_COST * hangs)
+        return np.round(said, DIGITS)
 
     def splits(sets: np.ndarray) -> np.ndarray | float:
         return couplings.rates(sets) if couplings else 0.0
@@ -313,13 +307,15 @@ def _search(cells: Cells, groups: np.ndarray, drawn: np.ndarray, flake: float, c
 
     random = (rng.random((CANDIDATES, len(drawn))) < rng.choice(DENSITIES, CANDIDATES)[:, None]) @ drawn
     chosen = ((groups[:, None] & random).any(axis=2)).T
-    tops = [list(group) for row in np.argsort(-cells.weights)[:3] for group in cells.groups(int(row))[:3]]
+    heaviest = np.argsort(-cells.weights, kind="stable")[:3]
+    tops = [list(group) for row in heaviest for group in cells.groups(int(row))[:3]]
     likely = np.array([groups[:, group].any(axis=1) for group in tops], bool).reshape(-1, len(groups))
-    chosen = np.concatenate([likely, ~likely, chosen])
+    ends = np.array([[True], [False]]).repeat(len(groups), axis=1)
+    chosen = np.concatenate([likely, ~likely, ends, chosen])
     sets = chosen @ groups
     lacks, has = scorer.counts(sets)
     value = worth(scorer.fails(lacks, has), splits(sets))
-    value[:len(likely)] += CONFIRM
+    value[:2 * len(likely)] += CONFIRM
     at = first(value, sets)
     here, subset, lack, hold, best = chosen[at], sets[at], lacks[:, at], has[:, at], float(value[at])
     for _ in range(STEPS):

@@ -21,11 +21,11 @@ import anywidget
 import numpy as np
 import traitlets
 
-from npulab.bisection import Bisected, Bisection, Oracle
+from npulab.bisection import MAX_HANGS, Bisected, Bisection, Oracle
 from npulab.bisection.parts import BUFFER
 from npulab.capture import ROWS_SHOWN, Capture
 from npulab.compare import Difference
-from npulab.devices import Command, Recorder, Simulated
+from npulab.devices import as_code
 from npulab.journal import OUTCOMES, Journal
 from npulab.processes import Stopped
 from npulab.widgets.look import HERE, styles
@@ -55,7 +55,8 @@ _WRITERS: WeakValueDictionary[Path, BisectModel] = WeakValueDictionary()
 class BisectModel(traitlets.HasTraits):
     """A bisection that a person answers, or an oracle in a thread; it needs no browser.
 
-    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.  ``state`` is "asks" (it
+    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.  An oracle is stopped after
+    ``max_hangs`` hangs in all.  ``state`` is "asks" (it
     waits for an answer), "runs" (the oracle does), "stops" (when the oracle is back), "stopped", "failed" (the oracle
     raised ``error``) or "done"; ``allowed`` says what can be done in it.  ``trial`` counts from 1 and says which is
     asked, ``reason`` why, ``chosen`` which of ``parts`` are as in the bad capture; ``turn`` never comes twice, so that
@@ -91,8 +92,9 @@ class BisectModel(traitlets.HasTraits):
     note = traitlets.Unicode(read_only=True)
     found = traitlets.Dict(read_only=True)
 
-    def __init__(self, good: Capture, bad: Capture, oracle: Oracle | None = None, **options: Any) -> None:
-        self.oracle = _callable(oracle)
+    def __init__(self, good: Capture, bad: Capture, oracle: Oracle | None = None, *, max_hangs: int = MAX_HANGS,
+                 **options: Any) -> None:
+        self.oracle, self.max_hangs = _callable(oracle), max_hangs
         self.error: BaseException | None = None
         self._lock = threading.RLock()
         self._halt = threading.Event()
@@ -288,7 +290,7 @@ class BisectModel(traitlets.HasTraits):
         result = self.session.result
         rows = [[*self.parts[self._places[key]], number] for number, group in enumerate(result.groups, 1)
                 for key in group]
-        script = result.script(oracle=_as_code(self.oracle, result.good)) if rows else ""
+        script = result.script(oracle=as_code(self.oracle, result.good)) if rows else ""
         return {"sentence": result.sentence, "rows": rows, "script": script}
 
     # ---- the oracle's thread ----
@@ -307,6 +309,10 @@ class BisectModel(traitlets.HasTraits):
         with self._lock:
             trying = self.session.trial
         while trying is not None and not halt.is_set():
+            if self.session.journal.hangs >= self.max_hangs:
+                with self._lock:
+                    self._publish("stopped", f"{self.max_hangs} trials hung, which is as many as allowed")
+                return
             start = time.monotonic()
             outcome = oracle(trying.capture)
             seconds = time.monotonic() - start
@@ -458,17 +464,6 @@ def _counted(rows: Sequence[Row]) -> str:
     told = [f"{count} {name}{'s' * (count != 1)}" for count, name in ((len(rows) - buffers, "field"),
                                                                      (buffers, "buffer")) if count]
     return " and ".join(told) or "nothing"
-
-
-def _as_code(oracle: Any, good: Capture) -> str:
-    """What stands for the oracle in a script; where it cannot be written down, a person who is asked."""
-    if isinstance(oracle, Recorder):
-        return _as_code(oracle.device, good)
-    if isinstance(oracle, Command | Simulated) and oracle.expected in (None, good.buffers.get("output")):
-        return f"npulab.{oracle!r}" if isinstance(oracle, Command) else "npulab.Simulated()"
-    name = getattr(oracle, "__name__", type(oracle).__name__)
-    asked = "" if oracle is None else f"  # asks a person; it was {name if name.isidentifier() else 'a function'}"
-    return f"npulab.Manual(){asked}"
 
 
 def _state(model: BisectModel) -> str:
