@@ -1,4 +1,4 @@
-"""Record the captures ``sim-*``: layers lowered and run on the simulated device.
+"""Record the captures ``sim-*``: jobs run on the simulated device.
 
     python tests/record_simulated.py captures/vivante
 
@@ -52,7 +52,7 @@ def layers() -> Iterator[tuple[str, npulab.Conv2D, np.ndarray]]:
 def another_driver(good: npulab.Capture) -> npulab.Capture:
     """The job of ``good`` with other habits in every field that the device does not mind, and two mistakes.
 
-    The border is filled with 0 instead of the input's zero point, and the outputs are rounded toward zero.
+    The outputs have another tensor's zero point, and a ReLU that the layer has not.
     """
     random = np.random.RandomState(6)
     registers, oracle = good.maps["NN"], Simulated(good.buffers["output"])
@@ -60,10 +60,12 @@ def another_driver(good: npulab.Capture) -> npulab.Capture:
     for name, raw in registers.decode(good.words, raw=True).items():
         field = registers[name]
         other = (int(raw) + random.randint(1, 2 ** min(field.width, 6))) % 2 ** field.width
+        if field.meaning.kind == "f32":
+            continue  # other bits of an infinity are no number
         changed = job.with_fields(**{name: field.value(np.uint32(other))})
         if not field.address and oracle(changed) == "pass":
             job = changed
-    job = job.with_fields(in_image_border_const=0, rounding_mode=0)
+    job = job.with_fields(out_zero_point=128, relu=1)
     return replace(job, name="sim-other-driver", tool=good.tool)
 
 

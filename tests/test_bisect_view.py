@@ -124,10 +124,10 @@ def test_model_runs_as_bisect_fields_does(names: tuple[str, ...], outcome: str) 
     assert tuple(key[3] for key in model.result.culprits) == names
 
 
-@pytest.mark.parametrize("names", [("in_image_border_const",), ("rounding_mode", "in_image_border_const")])
+@pytest.mark.parametrize("names", [("out_zero_point",), ("relu", "out_zero_point")])
 def test_model_finds_mistakes_on_a_simulated_device(names: tuple[str, ...]) -> None:
     good, bad = (npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-other-driver"))
-    mended = {name: good.values[name] for name in ("in_image_border_const", "rounding_mode") if name not in names}
+    mended = {name: good.values[name] for name in ("out_zero_point", "relu") if name not in names}
     model = BisectModel(good, bad.with_fields(**mended), Simulated(good.buffers["output"]))
     assert len(model.parts) >= 40
     model.run(wait=True)
@@ -136,7 +136,7 @@ def test_model_finds_mistakes_on_a_simulated_device(names: tuple[str, ...]) -> N
 
 def test_model_finds_a_pair_on_a_simulated_device() -> None:
     good, bad = (npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-other-driver"))
-    names, device = ("in_image_border_const", "rounding_mode"), Simulated(good.buffers["output"])
+    names, device = ("out_zero_point", "relu"), Simulated(good.buffers["output"])
 
     def both(capture: Capture) -> str:
         """A device that minds one mistake only with the other."""
