@@ -266,3 +266,33 @@ def test_command_is_installed() -> None:
     done = subprocess.run([sys.executable, "-m", "npulab", "list", str(CAPTURES), "--json"],
                           capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 9
+
+
+def test_bisect_finds_the_fields_and_resumes(run: Any, tmp_path: Path) -> None:
+    paths = [CAPTURES / name for name in ("sim-3x3-same", "sim-other-driver")]
+    options = [*paths, "--device", "simulated", "--resume", tmp_path / "j.jsonl", "--script", tmp_path / "again.py", "--json"]
+    status, lines, _ = run("bisect", *options)
+    found = json.loads(lines[0])
+    assert (status, len(lines)) == (0, 1)
+    assert [key[3] for key in found["culprits"]] == ["relu", "out_zero_point"]
+    before = (tmp_path / "j.jsonl").read_bytes()
+    assert run("bisect", *options)[1] == lines
+    assert (tmp_path / "j.jsonl").read_bytes() == before
+    done = subprocess.run([sys.executable, tmp_path / "again.py"], capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["pass", "fail", "fail"]
+    status, lines, _ = run("bisect", *paths, "--device", "simulated")
+    assert lines[0].startswith("NN w2.relu = 1 (good 0) alone, or NN w22.out_zero_point = 128 (good 155) alone breaks it")
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["--device", "board"], "allowed is simulated"), (["--device", "simulated", "--timeout", "3"], "command:PROGRAM"),
+    (["--device", "simulated", "--flake", "x"], "--flake: got 'x'"), (["--device", "simulated", "--max-hangs", "0"], "at least 1"),
+    (["--device", "simulated", "--script", "."], "--script: got ."), (["--device", "simulated", "--unit", "a,b"], "units: got 'a'"),
+    (["--device", "command:/nowhere/program"], "/nowhere/program"),
+])
+def test_bisect_refuses_in_a_sentence(run: Any, options: list[str], words: str) -> None:
+    paths = [CAPTURES / name for name in ("sim-3x3-same", "sim-other-driver")]
+    status, lines, said = run("bisect", *paths, *options)
+    assert (status, lines) == (2, [])
+    assert words in said
+    assert said.count("\n") == 1
