@@ -16,6 +16,7 @@ from npulab.bisection.suspects import Suspects, entropy
 LARGEST = 220  # parts of one stage: more items are bundled, and guilty bundles opened
 CERTAINTY = 0.99
 MERGED = 200  # explanations that are put together where some cannot be told apart
+LATE = 4.0  # bits: with more open there is always something to ask
 UNTRIED = 0.5  # a set that hangs more probably is not tried just to see what is known
 
 
@@ -69,7 +70,7 @@ class Search:
         for number, part in enumerate(self.parts):
             self._part[list(part)] = number
         several = any(self._sizes > 1)
-        self._enough = (self.certainty / self.certain) ** (0.5 if several else 1.0)
+        self._enough = min(0.9999, (self.certainty / self.certain) ** (0.5 if several else 1.0))
         self.suspects = Suspects(len(self.parts), self.flake_rate, self.seed + self._stages)
         index = {part[0]: number for number, part in enumerate(self.parts) if len(part) == 1}
         self.couplings = Couplings(len(self.parts), self.suspects.flake if self.flake_rate != 0 else 0.0,
@@ -133,6 +134,8 @@ class Search:
 
     def _take(self, subset: np.ndarray, outcome: str) -> None:
         """One outcome, for the stage as it is."""
+        if not self.done and self._question is None and self.prefix is None and self.suspects.bits < LATE:
+            self.ask()  # where a journal is read again: what ended a stage may have been that nothing was left to ask
         if self.done:
             return
         self._question, self._silent = None, False
