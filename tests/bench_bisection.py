@@ -14,6 +14,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,13 @@ def ours(fails: Fails, flake: float, seed: int) -> Groups:
 
 
 def ddmin(fails: Fails, flake: float, seed: int) -> Groups:
-    """Zeller's: halves, quarters, ... and what is left without each."""
-    items, parts = list(range(FIELDS)), 2
+    """Zeller's: halves, quarters, ... and what is left without each; no set is run twice."""
+    fails = cache(lambda items, once=fails: once(items))
+    items, parts = tuple(range(FIELDS)), 2
     while len(items) > 1:
         size = math.ceil(len(items) / parts)
         pieces = [items[i:i + size] for i in range(0, len(items), size)]
-        rests = [[item for item in items if item not in piece] for piece in pieces]
+        rests = [tuple(item for item in items if item not in piece) for piece in pieces]
         if (smaller := next((piece for piece in pieces if fails(piece)), None)) is not None:
             items, parts = smaller, 2
         elif (smaller := next((rest for rest in rests if rest and fails(rest)), None)) is not None:
