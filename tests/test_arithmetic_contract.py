@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from conftest import CAPTURES
 from oracles import litert
+from refusals import refused
 
 import npulab
 from npulab import Add, Conv2D, FullyConnected, Network, Pool2D, QuantParams, accumulate, cli, emulate, quant
@@ -30,19 +31,6 @@ INTEGER_RULES = ["gemmlowp", "ruy-x86", "single-half-up", "q31-half-away", "qnnp
                  "nvdla", "fp16"]
 ENGINES = ["tflite-reference", "tflite-builtin", "xnnpack", "onnxruntime", "tflite-micro", "torch-fbgemm",
            "torch-onednn"]
-PACKAGE = Path(npulab.__file__).parent
-
-
-def refused(call: Callable[[], Any], *words: str) -> str:
-    """The one sentence with which a call is refused: by the package itself, with what it got and what is allowed."""
-    with pytest.raises((ValueError, LookupError, TypeError)) as found:
-        call()
-    text = str(found.value.args[0])
-    assert PACKAGE in Path(found.traceback[-1].path).parents, f"raised by {found.traceback[-1].path}: {text}"
-    assert "\n" not in text
-    for word in ("got", "allowed", *words):
-        assert word in text
-    return text
 
 
 # ---------------------------------------------------------------------------------------------- the rules, by hand

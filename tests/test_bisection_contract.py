@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import CAPTURES
+from refusals import refused
 
 import npulab
 from npulab import Bisection, Capture, Job, bisect_fields, cli, mix
@@ -26,22 +27,9 @@ from npulab.bits import RegisterMap
 from npulab.devices import Command
 from npulab.journal import Journal
 
-PACKAGE = Path(npulab.__file__).parent
 TRIALS = int(os.environ.get("NPULAB_TRIALS", "20"))  # of a cell of the long tables
 
 Bits = list[tuple[int, int]]  # (word, bit), from the lowest bit of the value up
-
-
-def refused(call: Callable[[], Any], *words: str) -> str:
-    """The one sentence with which a call is refused: by the package itself, with what it got and what is allowed."""
-    with pytest.raises((ValueError, LookupError, TypeError)) as found:
-        call()
-    text = str(found.value.args[0])
-    assert PACKAGE in Path(found.traceback[-1].path).parents, f"raised by {found.traceback[-1].path}: {text}"
-    assert "\n" not in text
-    for word in ("got", "allowed", *words):
-        assert word in text, text
-    return text
 
 
 # ------------------------------------------------------------------------------------- two jobs and what differs
