@@ -146,16 +146,16 @@ class Bisection:
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
         self.names = tuple(name_of(part.key) for part in self.differences)
+        self._index = {name: number for number, name in enumerate(self.names)}
         self.units = families(self.differences) if units is None else self._units(list(units))
-        search = Search(len(self.differences), self.units, flake_rate=flake_rate, certainty=certainty,
-                             symptom=symptom, seed=seed)
+        self._search = Search(len(self.differences), self.units, flake_rate=flake_rate, certainty=certainty,
+                              symptom=symptom, seed=seed)
         if not isinstance(journal, Journal | str | os.PathLike | None):
             raise TypeError(f"journal: got {journal!r}, allowed is a path or a Journal")
         about = {"good": good.name, "bad": bad.name, "target": good.target, "parts": self._digest()}
         self.journal = journal if isinstance(journal, Journal) else Journal(journal, about)
         self._again = False
         self._trial: Trying | None = None
-        self._search = search
         self._followed: list[Trial] = []  # what the search was told
         self._follow()
 
@@ -248,12 +248,11 @@ class Bisection:
 
     def _subset(self, names: Iterable[str]) -> np.ndarray:
         subset = np.zeros(len(self.names), bool)
-        index = {name: number for number, name in enumerate(self.names)}
         for name in names:
-            if name not in index:
+            if name not in self._index:
                 raise LookupError(f"journal: got {name}, which does not differ between {self.good.name} and "
                                   f"{self.bad.name}")
-            subset[index[name]] = True
+            subset[self._index[name]] = True
         return subset
 
     def _digest(self) -> str:

@@ -12,6 +12,7 @@ from npulab.bisection.couplings import Couplings
 from npulab.bisection.kinds import MOST, Groups
 from npulab.bisection.prefix import WRONG, Prefix
 from npulab.bisection.suspects import Suspects, entropy
+from npulab.journal import OUTCOMES
 
 LARGEST = 220  # parts of one stage: more items are bundled, and guilty bundles opened
 CERTAINTY = 0.99
@@ -113,8 +114,8 @@ class Search:
 
         Raises ValueError for an outcome that is none of pass, fail and hang.
         """
-        if outcome not in ("pass", "fail", "hang"):
-            raise ValueError(f"outcome: got {outcome!r}, allowed is one of pass, fail, hang")
+        if outcome not in OUTCOMES:
+            raise ValueError(f"outcome: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
         self.history.append((np.array(subset, bool), outcome))
         if "hang" in (was := self.symptom, now := self._symptom()) and was != now:
             self._replay()
