@@ -1,7 +1,8 @@
-"""Folders written whole or not at all."""
+"""Folders and files written whole or not at all."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -34,3 +35,19 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     return done
+
+
+def write_file(path: Path, data: bytes) -> Path:
+    """Write a file, whole or not at all; raises FileExistsError where it is there already."""
+    if path.exists():
+        raise FileExistsError(f"{path}: is there already")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, scratch = tempfile.mkstemp(prefix=".npulab-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(scratch).chmod(0o644)
+        return Path(scratch).rename(path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
