@@ -123,15 +123,30 @@ def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
     if bits.ndim not in (1, 2) or np.any((bits != 0) & (bits != 1)):
         raise ValueError(f"bit: got shape {bits.shape}, allowed is (N,) or (N, K) of 0 and 1" if bits.ndim not in (1, 2)
                          else f"bit: got {bits[(bits != 0) & (bits != 1)][0]}, allowed is 0 and 1")
+    found = _best(bits.reshape(len(bits), -1).astype(np.intp), parameters, n, 2)
+    return found if bits.ndim == 2 else found[0]
+
+
+def related(values: Any, parameters: Any, n: int = 3) -> list[tuple[str, float]]:
+    """The parameters that tell most about values ``(N,)`` of a field: at most ``n`` pairs (name, mutual information).
+
+    Parameters that tell nothing are left out.  Errors as of ``correlate``.
+
+    >>> related([5, 7] * 8, {"height": [1, 2] * 8, "width": [8] * 16})
+    [('height', 1.0)]
+    """
+    values = _column("values", values, _enough(len(np.asarray(values))))
+    return _best(_coded([values], _bins(len(values), 1)), parameters, n, 1)[0]
+
+
+def _best(codes: np.ndarray, parameters: Any, n: int, levels: int) -> list[list[tuple[str, float]]]:
     if n < 1:
         raise ValueError(f"n: got {n}, allowed is at least 1")
-    columns = _columns(parameters, _enough(len(bits)))
-    codes = bits.reshape(len(bits), -1).astype(np.intp)
-    information = _information(codes, _coded(columns.values(), _bins(len(bits), 2)))
+    columns = _columns(parameters, _enough(len(codes)))
+    information = _information(codes, _coded(columns.values(), _bins(len(codes), levels)))
     names = list(columns)
-    found = [[(names[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:n] if row[i] > 0]
-             for row in information]
-    return found if bits.ndim == 2 else found[0]
+    return [[(names[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:n] if row[i] > 0]
+            for row in information]
 
 
 # ---- what comes in ----

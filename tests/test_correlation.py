@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from npulab.bits import RegisterMap
-from npulab.correlation import MOST_BINS, PER_CELL, best_related, bit_effects, correlate, flips
+from npulab.correlation import MOST_BINS, PER_CELL, best_related, bit_effects, correlate, flips, related
 
 
 def bins_by_hand(values: list[Any], bins: int) -> list[int]:
@@ -151,6 +151,19 @@ def test_bits_and_their_best_parameters() -> None:
     assert best_related(words[:, 3] & 1, frame) == [], "a bit that never changes goes with nothing"
     both = np.stack([words[:, 3] >> 31, words[:, 0] & 1], axis=1)
     assert best_related(both, frame) == [best_related(both[:, 0], frame), best_related(both[:, 1], frame)]
+
+
+def test_best_parameters_of_a_field_are_those_of_the_table() -> None:
+    words, frame = sweep()
+    table = correlate(words, frame).groupby("field")[["parameter", "mutual_information"]]
+    for word, lsb, width in ((0, 0, 8), (1, 3, 9)):
+        found = related(words[:, word] >> lsb & 2 ** width - 1, frame, n=6)
+        rows = table.get_group(f"w{word}_{lsb}_{width}").query("mutual_information > 0")
+        assert dict(found) == pytest.approx(dict(rows.itertuples(index=False, name=None)))
+        assert [value for _, value in found] == sorted((value for _, value in found), reverse=True)
+    assert related(np.full(90, 7), frame) == []
+    with pytest.raises(ValueError, match="n: got 0"):
+        related(words[:, 0], frame, 0)
 
 
 def test_chance_is_taken_off() -> None:

@@ -1,12 +1,9 @@
-"""Pictures that say their number in text too, and are the same bytes on every run."""
+"""Bisections, accumulators and outputs drawn."""
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -20,9 +17,8 @@ from npulab.codes import Scales, codes_by_rule, real_values, same_codes
 from npulab.compare import Comparison
 from npulab.mismatches import Mismatches, mismatches
 from npulab.quant import Rule
+from npulab.view.picture import RIGHT, STYLE, WRONG, Picture, bare
 
-DPI = 100
-STYLE: Any = {"font.size": 8, "axes.titlesize": 9, "figure.facecolor": "white", "image.interpolation": "nearest"}
 NUMBERED = 12  # cells a side up to which every value is written into its cell
 CHANNELS = 4
 LABELLED = 17  # bars up to which each has its number
@@ -31,28 +27,7 @@ LINE = 44  # characters of a row's label
 TALL = 0.3  # inches of a bar
 # told apart by people who do not see all colours, and light enough for black text; neighbouring codes differ
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
-WRONG, RIGHT = "#c4501b", "#2b6ca3"
 OUTCOMES = {"pass": "#8fc1e3", "fail": "#e08a3c", "hang": "#4a4a4a"}
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure and the sentence that says what it shows."""
-
-    text: str
-    figure: Figure = field(repr=False, compare=False)
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_png_(self) -> bytes:
-        out = io.BytesIO()
-        self.figure.savefig(out, format="png", dpi=DPI, metadata={"Software": None})
-        return out.getvalue()
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write it; the suffix says the format."""
-        self.figure.savefig(path, dpi=DPI)
 
 
 def bisection_trials(found: Bisected) -> Picture:
@@ -237,7 +212,7 @@ def _codes(ax: Any, found: Comparison) -> None:
     ax.hist(codes, np.linspace(low, np.iinfo(codes.dtype).max + 1, 2 * BINS + 1), color=RIGHT)
     ax.set_title(f"captured codes, {codes.min()} to {codes.max()}; predicted are the same", loc="left")
     ax.set_xlabel("output code")
-    _bare(ax, "outputs")
+    bare(ax, "outputs")
 
 
 def _by_difference(ax: Any, counted: Mismatches) -> None:
@@ -245,7 +220,7 @@ def _by_difference(ax: Any, counted: Mismatches) -> None:
     equal = int(counts[steps == 0].sum())
     ax.set_title(f"captured - predicted ({equal} equal, not drawn)", loc="left")
     steps, counts = steps[steps != 0], counts[steps != 0]
-    _bare(ax, "outputs")
+    bare(ax, "outputs")
     ax.set_xlabel("difference in codes")
     if len(steps) <= LABELLED and np.ptp(steps) <= 2 * LABELLED:
         ax.bar_label(ax.bar(steps, counts, 0.6, color=WRONG), fontsize=7)
@@ -283,7 +258,7 @@ def _by_channel(ax: Any, counted: Mismatches) -> None:
     ax.set_ylim(0, max(int(wrong.max(initial=0)) * 1.15, 1))
     ax.set_title(f"outputs that differ, of {outputs[0]} in each channel", loc="left")
     ax.set_xlabel("channel")
-    _bare(ax, "outputs")
+    bare(ax, "outputs")
 
 
 def _by_place(ax: Any, counted: Mismatches) -> None:
@@ -299,9 +274,3 @@ def _by_place(ax: Any, counted: Mismatches) -> None:
     ax.set_xticks([0, 25, 50, 75, 100])
     ax.set_title("share of outputs that differ, in %", loc="left")
     ax.spines[["right", "top"]].set_visible(False)
-
-
-def _bare(ax: Any, label: str) -> None:
-    ax.set_ylabel(label)
-    ax.spines[["right", "top"]].set_visible(False)
-    ax.yaxis.get_major_locator().set_params(integer=True)

@@ -1,0 +1,10 @@
+"""Pictures that say their number in text too, and are the same bytes on every run."""
+
+from __future__ import annotations
+
+from npulab.view.laws import correlation_map, flip_map, law_map, law_scatter
+from npulab.view.outputs import BINS, bisection_trials, number_line, output_comparison, output_difference
+from npulab.view.picture import Picture
+
+__all__ = ["BINS", "Picture", "bisection_trials", "correlation_map", "flip_map", "law_map", "law_scatter",
+           "number_line", "output_comparison", "output_difference"]
