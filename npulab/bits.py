@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,12 @@ WORD_BITS = 32
 WORD_BYTES = 4
 MOST_WORDS = 2 ** 16  # of a dense block
 FLOAT_BITS = 53  # whole numbers that float64 holds exactly
+# Of many captures, so many rows at most and so many words at most are turned at a time, tile by tile, so that what a
+# field is cut from is near; fewer rows, and calling numpy takes longer than numpy.
+BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2 ** 14, 2 ** 20, 2 ** 14
+# Values share pieces of memory up to this size: malloc gives larger ones (32 MiB) and many small ones back to the
+# system, and pages that are fetched anew take longer than the decoding.
+SHARED_BYTES = 31 * 2 ** 20
 COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
            "address", "align", "evidence", "note")
 REQUIRED = ("field", "lsb", "width")
@@ -127,7 +134,7 @@ class Meaning:
         if not np.all(np.isfinite(out)):
             raise ValueError("is not finite")
         if out.dtype.kind != "f":
-            if out.dtype == np.uint64 and not self.kind and not self.steps:
+            if out.dtype.kind in "iu" and not self.kind and not self.steps:
                 return out
             if out.dtype == np.uint64 and np.any(out > np.uint64(2 ** 63 - 1)):
                 raise ValueError("is too large")
@@ -180,6 +187,10 @@ class Field:
         return max(piece.at + piece.width for piece in self.pieces)
 
     @property
+    def stored_type(self) -> Any:
+        return np.uint32 if self.width <= WORD_BITS else np.uint64
+
+    @property
     def bits(self) -> str:
         """Where it lies, as ``5[25:0]``; pieces from the low end of the value, joined by a blank."""
         return " ".join(f"{p.word}[{p.lsb + p.width - 1}:{p.lsb}]" if p.width > 1
@@ -187,7 +198,7 @@ class Field:
 
     def extract(self, words: np.ndarray) -> np.ndarray:
         """Raw values ``(...)`` of words ``(..., W) uint32``; uint64 where wider than a word."""
-        wide: Any = np.uint32 if self.width <= WORD_BITS else np.uint64
+        wide = self.stored_type
         out = np.zeros(words.shape[:-1], wide)
         for piece in self.pieces:
             run = words[..., piece.word] >> np.uint32(piece.lsb) & mask(piece.width)
@@ -199,15 +210,27 @@ class Field:
 
         Raises ValueError where a raw value does not fit, naming register, field, got and allowed.
         """
-        raw = self._fitting(np.asarray(raw), 0)
-        bits = raw.astype(np.int64).view(np.uint64) if raw.dtype.kind == "i" else raw.astype(np.uint64)
+        bits = self.stored(raw).astype(np.uint64)
         for piece in self.pieces:
             run = (bits >> np.uint64(piece.at)).astype(np.uint32) & mask(piece.width)
             words[..., piece.word] &= ~(mask(piece.width) << np.uint32(piece.lsb))
             words[..., piece.word] |= run << np.uint32(piece.lsb)
-        if np.any(self.extract(words) != (bits & np.uint64(2 ** self.width - 1))):
+
+    def stored(self, raw: Any) -> np.ndarray:
+        """Raw values that the field holds, as unsigned integers (uint64 only where wider than a word).
+
+        Raises ValueError where a raw value does not fit, naming register, field, got and allowed.
+        """
+        raw = np.asarray(raw)
+        if raw.dtype.kind != "u" or 8 * raw.itemsize > self.width:
+            raw = self._fitting(raw, 0)
+        wide = np.dtype(self.stored_type)
+        bits = raw if raw.dtype.kind == "u" and raw.itemsize <= wide.itemsize else raw.astype(wide)
+        gaps = 2 ** self.width - 1 - sum(2 ** piece.at * int(mask(piece.width)) for piece in self.pieces)
+        if gaps and np.any(bits.astype(np.uint64) & np.uint64(gaps)):
             raise ValueError(f"register {self.register} field {self.name}: got a value with bits set "
                              f"that no piece holds (pieces {self.bits})")
+        return bits
 
     def value(self, raw: Any) -> Any:
         return self.meaning.value(raw, self.width)
@@ -238,6 +261,8 @@ class Field:
 
     def _fitting(self, raw: np.ndarray, low: int) -> np.ndarray:
         high = low + 2 ** self.width
+        if raw.size and raw.dtype.kind in "iu" and raw.max() < high and (raw.dtype.kind == "u" or raw.min() >= low):
+            return raw
         wrong = (raw < low) | (raw >= high)
         if np.any(wrong):
             raise ValueError(f"register {self.register} field {self.name}: got raw {int(raw[wrong].flat[0])}, "
@@ -394,14 +419,19 @@ class RegisterMap:
         return out
 
     def decode(self, words: Any, *, raw: bool = False) -> dict[str, Any]:
-        """Values of every field of words ``(..., W) uint32``; ``raw`` gives them as stored."""
+        """Values of every field of words ``(..., W) uint32``; ``raw`` gives them as stored.
+
+        As stored is uint32, uint64 where wider than a word.  Values of one call share memory: copy those that are to
+        outlive the others.
+        """
         words = self._words(words)
+        rows = words.reshape(math.prod(words.shape[:-1]), len(self))
         out: dict[str, Any] = {}
-        for item in self._fields:
-            bits = item.extract(words)
+        for name, item, bits in zip(self._spelled, self._fields, self._extract(rows), strict=True):
+            bits = bits.reshape(words.shape[:-1])
             value = bits if raw else item.value(bits)
             plain = words.ndim == 1 and not (item.meaning.kind == "f32" and not raw)
-            out[self.key(item)] = np.asarray(value).item() if plain else value
+            out[name] = np.asarray(value).item() if plain else value
         return out
 
     def encode(self, values: Mapping[str, Any], *, raw: bool = False) -> np.ndarray:
@@ -409,12 +439,87 @@ class RegisterMap:
 
         Raises LookupError for an unknown name, ValueError for a value that does not fit.
         """
-        stored = [(item, value if raw else item.raw(value))
-                  for item, value in ((self[name], value) for name, value in values.items())]
-        shape = np.broadcast_shapes(*(np.shape(value) for _, value in stored))
-        words = np.zeros((*shape, len(self)), np.uint32)
-        for item, value in stored:
-            item.insert(words, np.broadcast_to(value, shape))
+        meant = [(name, item, value if raw else item.raw(value))
+                 for name, item, value in ((name, self[name], value) for name, value in values.items())]
+        shape = np.broadcast_shapes(*(np.shape(value) for *_, value in meant))
+        # a field that is named twice, by two spellings, has the last value
+        bits = {self._numbers[name]: np.broadcast_to(item.stored(value), shape).reshape(-1)
+                for name, item, value in meant}
+        return self._insert(bits, math.prod(shape)).reshape(*shape, len(self))
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """The number of the field of each key."""
+        numbers = {item: n for n, item in enumerate(self._fields)}
+        return {key: numbers[item] for key, item in self._keys.items()}
+
+    @cached_property
+    def _spelled(self) -> list[str]:
+        return [self.key(item) for item in self._fields]
+
+    @cached_property
+    def _plan(self) -> list[tuple[int, Piece]]:
+        """(number of its field, piece) by word."""
+        pieces = [(n, piece) for n, item in enumerate(self._fields) for piece in item.pieces]
+        return sorted(pieces, key=lambda one: one[1])
+
+    def _extract(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Raw values ``(N,)`` of every field of words ``(N, W)``."""
+        out = _arrays([item.stored_type for item in self._fields], len(rows))
+        steps, seen = [], set[int]()
+        for n, piece in self._plan:
+            steps.append((*piece, out[n], n not in seen))
+            seen.add(n)
+        for some, columns, scratch in _blocks(rows.shape):
+            _turn(rows[some].T, columns)
+            for word, lsb, width, at, values, first in steps:
+                run, into = columns[word], values[some]
+                room = into if first and into.itemsize == WORD_BYTES else scratch
+                if lsb:
+                    run = np.right_shift(run, lsb, room)
+                if lsb + width < WORD_BITS:
+                    run = np.bitwise_and(run, 2 ** width - 1, room)
+                if at and at + width <= WORD_BITS:
+                    run = np.left_shift(run, at, room)
+                elif at:
+                    run = run.astype(np.uint64) << at
+                if not first:
+                    np.bitwise_or(into, run, into)
+                elif run is not into:
+                    into[...] = run
+        return out
+
+    def _insert(self, bits: Mapping[int, np.ndarray], count: int) -> np.ndarray:
+        """Words ``(count, W)`` of raw values ``(count,)`` that fit, by the number of their field; the rest is 0."""
+        words = np.empty((count, len(self)), np.uint32)
+        steps, seen = [], set[int]()
+        for n, piece in self._plan:
+            if n in bits:
+                cut = piece.at + piece.width < self._fields[n].width  # bits above it are another piece's
+                steps.append((*piece, bits[n], cut, piece.word not in seen))
+                seen.add(piece.word)
+        idle = [word for word in range(len(self)) if word not in seen]
+        for some, columns, scratch in _blocks(words.shape):
+            columns[idle] = 0
+            for word, lsb, width, at, values, cut, first in steps:
+                run, into = values[some], columns[word]
+                room = into if first else scratch
+                if run.dtype == np.uint64:
+                    run, at = (run >> at).astype(np.uint32), 0
+                elif run.dtype != np.uint32:
+                    room[...] = run
+                    run = room
+                if at:
+                    run = np.right_shift(run, at, room)
+                if cut:
+                    run = np.bitwise_and(run, 2 ** width - 1, room)
+                if lsb:
+                    run = np.left_shift(run, lsb, room)
+                if not first:
+                    np.bitwise_or(into, run, into)
+                elif run is not into:
+                    into[...] = run
+            _turn(columns, words[some].T)
         return words
 
     def _words(self, words: Any) -> np.ndarray:
@@ -488,6 +593,36 @@ class RegisterMap:
             if offset in self.index:
                 words[self.index[offset]] = value
         return words
+
+
+def _arrays(types: Sequence[Any], count: int) -> list[np.ndarray]:
+    """A ``(count,)`` of each type, not yet filled; those of one type share memory."""
+    out: dict[int, np.ndarray] = {}
+    for kind in dict.fromkeys(types):
+        same = [n for n, one in enumerate(types) if one is kind]
+        most = max(1, SHARED_BYTES // max(1, count * kind().itemsize))
+        for start in range(0, len(same), most):
+            part = same[start:start + most]
+            out.update(zip(part, np.empty((len(part), count), kind), strict=True))
+    return [out[n] for n in range(len(types))]
+
+
+def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """(rows, room for them ``(W, n)``, a scratch row ``(n,)``) of words ``(N, W)``, until all N had their turn."""
+    count, words = shape
+    step = min(count, BLOCK_ROWS, 1 + BLOCK_WORDS // max(1, words))
+    # a cache line more than a power of two, or what is turned together falls into one place of the cache
+    columns, scratch = np.empty((words, step + 16), np.uint32), np.empty(step, np.uint32)
+    for start in range(0, count, step or 1):
+        some = min(step, count - start)
+        yield slice(start, start + some), columns[:, :some], scratch[:some]
+
+
+def _turn(source: np.ndarray, target: np.ndarray) -> None:
+    """Copy ``(W, n)``, one of the two being a transposed view, by tiles that stay near."""
+    step = 64 + TILE_WORDS // max(1, len(source))
+    for start in range(0, source.shape[1], step):
+        target[:, start:start + step] = source[:, start:start + step]
 
 
 def _automatic(label: str, lsb: int, width: int) -> str:
