@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SUFFIX = ".npz"
 ARRAYS = ("words", "parameters", "names")
 TEXTS = ("target", "chip", "block", "provenance", "source", "tool", "date")
+WRITERS = "npulab.save_sweep and numpy.savez"
 WHOLE = 2 ** 53  # whole numbers up to here are the same in a file's float64
 MOST_LISTED = 16  # a longer list is a tensor, not a parameter
 AXES = {"kernel": "hw", "stride": "hw", "dilation": "hw", "input_shape": "hwc", "output_shape": "hwc"}
@@ -87,6 +88,11 @@ class Sweep:
         return np.bitwise_or.reduce(self.words ^ self.words[:1], axis=0, initial=0).astype(np.uint32)
 
     @property
+    def bits(self) -> int:
+        """How many bits vary."""
+        return int(np.bitwise_count(self.varying).sum())
+
+    @property
     def ranges(self) -> pd.DataFrame:
         """One row per parameter: parameter, least, most, values (how many different ones)."""
         import pandas as pd
@@ -115,9 +121,8 @@ class Sweep:
         return f"Sweep({', '.join(told)}{': ' if told else ''}{self._counts()})"
 
     def _counts(self) -> str:
-        bits = int(np.bitwise_count(self.varying).sum())
         return (f"{counted(len(self), 'capture')} of {counted(self.words.shape[1], 'word')}, "
-                f"{counted(bits, 'bit')} {'varies' if bits == 1 else 'vary'}, "
+                f"{counted(self.bits, 'bit')} {'varies' if self.bits == 1 else 'vary'}, "
                 f"{counted(self.parameters.shape[1], 'parameter')}")
 
     def _repr_html_(self) -> str:
@@ -142,7 +147,7 @@ def load_sweep(path: str | os.PathLike[str]) -> Sweep:
         return _read(path)
     found = load_all(path)
     if not len(found):
-        raise ValueError(f"{path}: holds no capture, allowed is a folder of captures or a file {SUFFIX}")
+        raise ValueError(f"{path}: got no capture, allowed is a folder of captures or a file {SUFFIX}")
     try:
         return sweep_of(found, path.resolve().stem)
     except ValueError as error:
@@ -189,6 +194,12 @@ def is_sweep(path: str | os.PathLike[str]) -> bool:
             return "words.npy" in file.namelist()
     except (zipfile.BadZipFile, OSError):
         return True
+
+
+def sweep_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """The sweeps' files under a folder, sorted; hidden ones, as a killed save leaves, are none."""
+    return sorted(found for found in Path(folder).rglob(f"*{SUFFIX}") if is_sweep(found)
+                  and not any(part.startswith(".") for part in found.relative_to(folder).parts))
 
 
 def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
@@ -279,21 +290,22 @@ def _registers(name: str, chip: str, block: str) -> RegisterMap | None:
 
 def _read(path: Path) -> Sweep:
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path}: is no npz file, or a torn one")
+        raise ValueError(f"{path}: got no npz file, or a torn one, allowed is what {WRITERS} write")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in (*ARRAYS, *TEXTS) if name in file}
     except OSError:
         raise
     except Exception as error:  # of every kind, from numpy's header parser down to the unpacking
-        raise ValueError(f"{path}: cannot be read as npz: {' '.join(str(error).split())}") from None
+        told = " ".join(str(error).split())
+        raise ValueError(f"{path}: got what cannot be read ({told}), allowed is what {WRITERS} write") from None
     try:
         for name in ARRAYS:
             if name not in arrays:
-                raise ValueError(f"{name}: is missing, a sweep has {', '.join(ARRAYS)}")
+                raise ValueError(f"{name}: got none, allowed is a file with {', '.join(ARRAYS)}")
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray):
-                raise ValueError(f"{name}: is no array, allowed is what numpy.savez writes")
+                raise ValueError(f"{name}: got no array, allowed is what {WRITERS} write")
         return _made(path.stem, **arrays)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
@@ -321,7 +333,14 @@ def _made(name: str, words: np.ndarray, parameters: np.ndarray, names: np.ndarra
 def _columns(captures: tuple[Capture, ...]) -> Any:
     """Parameters of captures as columns of numbers by name."""
     cases = [one.name for one in captures]
-    leaves = [dict(_leaves(one.parameters)) for one in captures]
+    leaves = []
+    for case, capture in zip(cases, captures, strict=True):
+        found = [*_leaves(capture.parameters)]
+        leaves.append(dict(found))
+        if len(leaves[-1]) < len(found):
+            names = [name for name, _ in found]
+            raise ValueError(f"captures: got parameter {max(names, key=names.count)!r} of {case} twice, as such and "
+                             "inside another, allowed is once")
     out: dict[str, list[Any]] = {}
     for name in dict.fromkeys(name for one in leaves for name in one):
         for case, one in zip(cases, leaves, strict=True):
@@ -332,7 +351,8 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
         values = [one[name] for one in leaves]
         for column, numbers in _column(name, values, cases):
             if column in out:
-                raise ValueError(f"captures: got parameter {column!r} twice, by name and inside {name!r}")
+                raise ValueError(f"captures: got parameter {column!r} twice, as such and inside another, allowed is "
+                                 "once")
             out[column] = numbers
     return out
 
