@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from npulab.bits import WORD_BITS, WORD_BYTES, Field, RegisterMap
 from npulab.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.emulate import emulate
+from npulab.sweeps import Sweep
 from npulab.target import Target, Unanswerable
 from npulab.targets import target
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from npulab.layers import Conv2D
 
 Key = tuple[int, str, str, str]
+SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
+MOST_SHOWN = 5
 WRITES, ORDER = "(writes)", "(order)"  # stand for a field where only the way differs in which a state is written
 
 
@@ -150,7 +155,7 @@ def explain(capture: Capture) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(("core", "channel", "plane", "row", "column"), "Int64"))
 
 
-def diff(a: Any, b: Any) -> pd.DataFrame:
+def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
     """Fields that differ between two captures: task, block, register, field, a, b, address.
 
     A field that one side does not have is None there; ``address`` says that it points into memory.
@@ -159,20 +164,29 @@ def diff(a: Any, b: Any) -> pd.DataFrame:
 
     Buffers are compared by ``diff_buffers``.
 
-    For two CaptureSets the columns are task, block, register, field, differs (``always``: no value
-    is common to both; ``sometimes``), constant (within a and within b, but different between them),
-    a, b (the values seen, at most five) and address; fields that never differ are left out, and the
-    order of register writes is not looked at.
-    Raises ValueError for captures of different targets.
+    For two CaptureSets or two Sweeps the columns are task, block, register, field, differs (``always``: no
+    value is common to both; ``sometimes``), constant (within a and within b, but different between them),
+    a, b (the values seen, at most five) and address; the order of register writes is not looked at.  Two
+    Sweeps of the same parameters, row by row, also have ``pairs``: in how many rows the field differs.  Where
+    the words of a sweep have no map, its fields are runs of bits.  Fields that differ ``never`` are left out
+    unless ``never`` asks for them.
+    Raises ValueError for captures of different targets, sweeps of different blocks, and ``never`` of two captures.
     """
-    _refuse(a, "diff", Capture, CaptureSet)
-    _refuse(b, "diff", Capture, CaptureSet)
+    _refuse(a, "diff", Capture, CaptureSet, Sweep)
+    _refuse(b, "diff", Capture, CaptureSet, Sweep)
+    if isinstance(a, Sweep) and isinstance(b, Sweep):
+        return _diff_sweeps(a, b, never)
+    if isinstance(a, Sweep) or isinstance(b, Sweep):
+        raise TypeError(f"diff: got {type(a).__name__} and {type(b).__name__}, allowed is a Sweep with a Sweep; "
+                        "npulab.sweep_of makes one of captures")
     sets = [one if isinstance(one, CaptureSet) else CaptureSet((one,)) for one in (a, b)]
     names = {capture.target for one in sets for capture in one}
     if len(names) > 1:
         raise ValueError(f"diff: got targets {', '.join(sorted(names))}, allowed is one")
     if isinstance(a, CaptureSet) or isinstance(b, CaptureSet):
-        return _diff_sets(*sets)
+        return _diff_sets(sets[0], sets[1], never)
+    if never:
+        raise ValueError("diff: got never with two captures, allowed is with CaptureSets and Sweeps")
     return _diff_two(a, b)
 
 
@@ -271,7 +285,7 @@ def _parts(job: Job) -> list[Job]:
     return [job, *(_parts(job.start) if job.start else [])]
 
 
-def _diff_sets(a: CaptureSet, b: CaptureSet) -> pd.DataFrame:
+def _diff_sets(a: CaptureSet, b: CaptureSet, never: bool) -> pd.DataFrame:
     import pandas as pd
 
     sides = [[_values(capture) for capture in one] for one in (a, b)]
@@ -282,15 +296,65 @@ def _diff_sets(a: CaptureSet, b: CaptureSet) -> pd.DataFrame:
         # told apart by raw, shown as meant
         left, right = ({found.raw: found for found in (values.get(key, ABSENT) for values in side)} for side in sides)
         both = [*left.values(), *right.values()]
-        if (left.keys() == right.keys() and len(left) == 1) or _idle(key, both, named):
+        differs = _differs(left.keys(), right.keys())
+        if (differs == "never" and not never) or _idle(key, both, named):
             continue
-        always = not left.keys() & right.keys()
-        shown = [[found.value for found in one.values()][:5] for one in (left, right)]
+        shown = [[found.value for found in one.values()][:MOST_SHOWN] for one in (left, right)]
         address = any(found.address for found in both)
-        constant = always and len(left) == len(right) == 1
-        rows.append((*key, "always" if always else "sometimes", constant, *shown, address))
-    return pd.DataFrame(rows, columns=["task", "block", "register", "field", "differs", "constant", "a", "b",
-                                       "address"])
+        constant = differs == "always" and len(left) == len(right) == 1
+        rows.append((*key, differs, constant, *shown, address))
+    return pd.DataFrame(rows, columns=[*SETS])
+
+
+def _differs(left: Set[Any], right: Set[Any]) -> str:
+    """How a capture on one side differs from one on the other, by the values seen."""
+    return "always" if not left & right else "never" if left == right and len(left) == 1 else "sometimes"
+
+
+def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
+    import pandas as pd
+
+    for what in ("target", "block"):
+        names = sorted({getattr(one, what) for one in (a, b)} - {""})
+        if len(names) > 1:
+            raise ValueError(f"diff: got {what}s {', '.join(names)}, allowed is one")
+    widths = [one.words.shape[1] for one in (a, b)]
+    if widths[0] != widths[1] or not len(a) or not len(b):
+        raise ValueError(f"diff: got {len(a)} captures of {widths[0]} words and {len(b)} of {widths[1]}, allowed are "
+                         "some on each side, of one length")
+    maps = [one.registers or other.registers or _runs(a, b) for one, other in ((a, b), (b, a))]
+    paired = len(a) == len(b) and a.parameters.equals(b.parameters)
+    sides: list[dict[Key, tuple[Field, np.ndarray]]] = [
+        {(0, item.block, item.register, item.name): (item, item.extract(one.words)) for item in registers}
+        for one, registers in zip((a, b), maps, strict=True)]
+    rows = []
+    for key in {**sides[0], **sides[1]}:
+        found = [side.get(key) for side in sides]
+        seen: list[list[int | None]] = [[*dict.fromkeys(one[1].tolist())] if one else [None] for one in found]
+        differs = _differs({*seen[0]}, {*seen[1]})
+        if differs == "never" and not never:
+            continue
+        shown = [[None if one is None or raw is None else one[0].text(raw) for raw in raws[:MOST_SHOWN]]
+                 for one, raws in zip(found, seen, strict=True)]
+        address = any(one is not None and one[0].address for one in found)
+        constant = differs == "always" and len(seen[0]) == len(seen[1]) == 1
+        one, other = found
+        pairs = len(a) if one is None or other is None else int(np.sum(one[1] != other[1])) if paired else 0
+        rows.append((*key, differs, constant, *shown, address, *([pairs] if paired else [])))
+    return pd.DataFrame(rows, columns=[*SETS, *(["pairs"] if paired else [])])
+
+
+def _runs(a: Sweep, b: Sweep) -> RegisterMap:
+    """A map without names: runs of bits that vary, that differ between the sweeps, or neither."""
+    varying, differing = a.varying | b.varying, a.words[0] ^ b.words[0]
+    places, one = np.arange(WORD_BITS, dtype=np.uint32), np.uint32(1)
+    kinds = np.where(varying[:, None] >> places & one, 2, differing[:, None] >> places & one)
+    rows = []
+    for word, bits in enumerate(kinds):
+        edges = [0, *(np.flatnonzero(np.diff(bits)) + 1).tolist(), WORD_BITS]
+        rows += [{"block": a.block or b.block, "offset": WORD_BYTES * word, "field": "", "lsb": lsb,
+                  "width": stop - lsb} for lsb, stop in pairwise(edges)]
+    return RegisterMap(rows)
 
 
 class Seen(NamedTuple):
