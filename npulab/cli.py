@@ -30,6 +30,7 @@ from npulab.models import is_model, read_model
 from npulab.models.file import counted
 from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.neighbours import neighbours, told
+from npulab.sweeps import SUFFIX, TEXTS, Sweep, is_sweep, load_sweep, save_sweep, sweep_files, sweep_of
 from npulab.targets import target
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--addresses", action="store_true", help="only fields that point into memory")
 
     add("lab", _lab, "open JupyterLab on the notebooks; other options go to JupyterLab")
-    one = add("list", _list, "what captures there are")
+    one = add("list", _list, "what captures and sweeps there are")
     one.add_argument("paths", nargs="*", metavar="PATH")
-    one = add("show", _show, "one capture, decoded; or a .tflite model, listed")
+    one = add("show", _show, "one capture, decoded; or a sweep or a .tflite model, listed")
     one.add_argument("path", metavar="PATH")
     one.add_argument("--case", help="which case of a dump that holds several")
     filters(one)
@@ -97,9 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
     one.add_argument("--chip", help="read every capture as one of this chip")
     one.add_argument("--explain", action="store_true", help="say where and why, and what would make it equal")
-    one = add("import", _import, "a foreign dump into capture folders below DEST")
+    one = add("import", _import, "a foreign dump into capture folders below DEST; captures into a sweep, DEST.npz")
     one.add_argument("path", metavar="PATH")
-    one.add_argument("dest", metavar="DEST")
+    one.add_argument("dest", metavar="DEST", help=f"a folder, or a file {SUFFIX} for one sweep of all captures")
     one.add_argument("--name", help="of the case; NAME-<side> where the dump holds several")
     one.add_argument("--source", help="where the dump is from, for the record")
     one.add_argument("--chip", help="the chip it was taken on")
@@ -163,11 +164,34 @@ def _home() -> Path:
 
 
 def _list(options: argparse.Namespace) -> int:
-    captures, broken = _captures(options.paths or [_home_of_captures()], None, empty=True)
+    paths = options.paths or [_home_of_captures()]
+    sweeps, torn = _sweeps(paths)
+    captures, broken = _captures([path for path in paths if not is_sweep(path)], None, empty=True)
     rows = [{"case": c.name, "target": c.target, "chip": c.chip, "provenance": c.origin, "date": c.date,
              "jobs": len(c.jobs), "buffers": ", ".join(c.buffers)} for c in captures]
-    _print(options, rows, list(rows[0]) if rows else ["case"])
-    return 2 if broken else 0
+    for one in sweeps:
+        counts = _counts(one)
+        held = counts if options.json else {"buffers": ", ".join(f"{counts[name]} {name}" for name in counts)}
+        rows.append({"case": one.name, "target": one.target, "chip": one.chip, "provenance": one.provenance,
+                     "date": one.date, **held})
+    _print(options, rows, ["case", "target", "chip", "provenance", "date", "jobs", "buffers"])
+    return 2 if broken or torn else 0
+
+
+def _sweeps(paths: Iterable[str]) -> tuple[list[Sweep], int]:
+    """Every sweep under the paths and the number that could not be read, each told on stderr."""
+    sweeps, broken = [], 0
+    for file in (file for path in map(Path, paths) for file in ([path] if is_sweep(path) else sweep_files(path))):
+        try:
+            sweeps.append(load_sweep(file))
+        except (ValueError, OSError) as error:
+            print(f"npulab: {_sentence(error)}", file=sys.stderr)
+            broken += 1
+    return sweeps, broken
+
+
+def _counts(sweep: Sweep) -> dict[str, int]:
+    return {"captures": len(sweep), "words": sweep.words.shape[1], "parameters": sweep.parameters.shape[1]}
 
 
 def _home_of_captures() -> str:
@@ -179,6 +203,8 @@ def _home_of_captures() -> str:
 def _show(options: argparse.Namespace) -> int:
     if is_model(options.path):
         return _show_model(options)
+    if is_sweep(options.path):
+        return _show_sweep(options)
     capture = store.load(options.path, options.case)
     if not options.json:
         print(capture)
@@ -201,10 +227,32 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show_model(options: argparse.Namespace) -> int:
+def _show_sweep(options: argparse.Namespace) -> int:
+    _refuse_options(options, "a sweep")
+    sweep = load_sweep(options.path)
+    known = [(name, getattr(sweep, name)) for name in TEXTS]
+    ranges: list[dict[str, Any]] = sweep.ranges.to_dict("records")  # type: ignore[assignment]
+    if options.json:
+        return _print(options, [{"sweep": sweep.name, **dict(known), **_counts(sweep), "varying_bits": sweep.bits},
+                                *ranges], [])
+    print(sweep)
+    print("".join(f"{name} {text}\n" for name, text in known if text))
+    _print(options, [{name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
+                     for row in ranges], [*ranges[0]] if ranges else [])
+    print()
+    words = [{"word": word, "varying bits": mask.bit_count(), "mask": f"{mask:#010x}"}
+             for word, mask in enumerate(sweep.varying.tolist()) if mask]
+    return _print(options, words, ["word", "varying bits", "mask"])
+
+
+def _refuse_options(options: argparse.Namespace, what: str) -> None:
     for name in ("case", "field", "unknown", "addresses"):
         if getattr(options, name):
-            raise ValueError(f"--{name}: got {options.path}, a TensorFlow Lite model, allowed is a capture")
+            raise ValueError(f"--{name}: got {options.path}, {what}, allowed is a capture")
+
+
+def _show_model(options: argparse.Namespace) -> int:
+    _refuse_options(options, "a TensorFlow Lite model")
     model = read_model(options.path)
     if options.json:
         rows: list[dict[str, Any]] = model.parameters.to_dict("records")  # type: ignore[assignment]
@@ -382,6 +430,8 @@ def _import(options: argparse.Namespace) -> int:
     found = store.load_all(options.path)
     if not len(found):
         raise ValueError(f"{options.path}: holds no capture")
+    if Path(options.dest).suffix == SUFFIX:
+        return _import_sweep(options, found)
     name = options.name or Path(options.path).stem
     if Path(name).name != name or name in (".", ".."):
         raise ValueError(f"--name: got {name!r}, allowed is a plain folder name")
@@ -397,6 +447,18 @@ def _import(options: argparse.Namespace) -> int:
         return _print(options, rows, [])
     for path in written:
         print(path)
+    return 0
+
+
+def _import_sweep(options: argparse.Namespace, found: CaptureSet) -> int:
+    """Captures into one sweep; its name is that of the file."""
+    if options.name:
+        raise ValueError(f"--name: got {options.name!r}, allowed is none with a sweep, which is named as its file")
+    sweep = sweep_of([_on_chip(capture, options.chip) for capture in found])
+    path = save_sweep(replace(sweep, source=options.source or sweep.source), options.dest)
+    if options.json:
+        return _print(options, [{"sweep": path.stem, "path": str(path), **_counts(sweep)}], [])
+    print(path)
     return 0
 
 

@@ -66,6 +66,9 @@ def load_all(path: str | os.PathLike[str]) -> CaptureSet:
     if is_model(path):
         raise ValueError(f"{path}: is a TensorFlow Lite model, which npulab.read_model and npulab show read, allowed "
                          "is a capture")
+    if path.suffix == ".npz":
+        raise ValueError(f"{path}: is an npz file, which npulab.load_sweep and npulab show read where it is a sweep, "
+                         "allowed is a capture")
     raise ValueError(f"{path}: no target recognises this file; known are {'; '.join(formats) or 'none'}")
 
 
