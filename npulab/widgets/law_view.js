@@ -1,0 +1,425 @@
+// Draws the law view. All meaning (what is known of a bit, what matches, the panel of a field) comes from Python as
+// text and numbers; what happens here is painting it, moving the cursor, and sending what was asked.
+
+const BITS = 32;
+const PAGE = 8;
+const SIZE = [300, 150], EDGE = [8, 8, 18, 8]; // of the picture: width, height; right, top, bottom, left
+const SVG = "http://www.w3.org/2000/svg";
+const MARKS = ["M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z", "M-3-3H3V3H-3Z", "M0-3.5L3.5 3H-3.5Z", "M0-4L4 0L0 4L-4 0Z",
+  "M-3.5-3H3.5L0 3.5Z"];
+const CROSS = "M-3-3L3 3M3-3L-3 3", DOT = "M-1.5 0a1.5 1.5 0 1 0 3 0a1.5 1.5 0 1 0-3 0Z";
+const HELP = "click or Enter opens a field, Escape closes it · arrows, Home, End, PageUp, PageDown move, [ and ] go to " +
+  "the field before and after · / searches, n and p go through what matches";
+
+const KEYS = {
+  ArrowLeft: view => view.move(0, 1),
+  ArrowRight: view => view.move(0, -1),
+  ArrowUp: view => view.move(-1, 0),
+  ArrowDown: view => view.move(1, 0),
+  PageUp: view => view.move(-PAGE, 0),
+  PageDown: view => view.move(PAGE, 0),
+  Home: view => view.move(0, BITS),
+  End: view => view.move(0, -BITS),
+  Enter: view => view.open(true),
+  " ": view => view.open(true),
+  Escape: view => view.open(false),
+  "/": view => view.search.focus(),
+  "]": view => view.step(1),
+  "[": view => view.step(-1),
+  n: view => view.seek(1),
+  p: view => view.seek(-1),
+};
+
+function make(tag, name, text = "", attributes = {}) {
+  const element = document.createElement(tag);
+  element.className = name;
+  element.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
+
+function draw(tag, attributes) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
+
+function clamp(number, end) {
+  return Math.max(0, Math.min(end - 1, number));
+}
+
+class View {
+  constructor(model, el) {
+    this.model = model;
+    this.runs = model.get("runs").map(([name, word, lsb, width, status, about], index) =>
+      ({ index, name, word, lsb, width, status, about }));
+    this.names = Object.fromEntries(model.get("letters").map(([letter, name]) => [letter, name]));
+    this.pointed = null;
+    this.lit = [];
+    this.build(el);
+    this.listen();
+  }
+
+  get place() {
+    return this.model.get("place");
+  }
+
+  // ---- building, once ----
+
+  build(el) {
+    const grid = this.model.get("grid");
+    this.owners = grid.map(() => new Array(BITS));
+    this.cells = grid.map(() => new Array(BITS));
+    for (const run of this.runs) {
+      for (let bit = run.lsb; bit < run.lsb + run.width; bit++) this.owners[run.word][bit] = run;
+    }
+    this.root = make("div", "npulab-laws", "", { role: "group", "aria-label": `laws of ${this.model.get("title")}` });
+    this.status = make("div", "status", "", { role: "status" });
+    this.grid = make("div", "grid", "", { role: "grid", "aria-label": `${this.model.get("title")}: bits` });
+    this.grid.append(this.header(), ...grid.map((letters, word) => this.row(letters, word)));
+    this.panel = make("section", "panel", "", { "aria-label": "field" });
+    const columns = make("div", "columns");
+    columns.append(this.grid, this.panel);
+    this.root.append(this.heading(), this.tools(), this.status, columns, this.legend(), this.scale,
+      make("div", "npulab-help", HELP));
+    this.paint();
+    this.showMatches();
+    this.showCursor();
+    this.showPanel();
+    el.append(this.root);
+  }
+
+  heading() {
+    const line = make("div", "npulab-heading");
+    line.append(make("strong", "", this.model.get("title")));
+    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
+    line.append(make("span", "npulab-summary", this.model.get("summary")));
+    return line;
+  }
+
+  tools() {
+    const line = make("div", "tools"), search = make("label", "", "search "), colour = make("label", "", "colours ");
+    this.search = make("input", "search", "", { type: "search", placeholder: "field, parameter, law", spellcheck: "false" });
+    this.search.value = this.model.get("query");
+    this.found = make("span", "found");
+    this.colour = make("select", "colour");
+    this.colour.append(make("option", "", "what is known", { value: "status" }),
+      make("option", "", "how often a bit flips", { value: "flips" }));
+    const group = make("optgroup", "", "", { label: "relation to" });
+    group.append(...this.model.get("parameters").map(name => make("option", "", name, { value: `relation ${name}` })));
+    this.colour.append(group);
+    search.append(this.search);
+    colour.append(this.colour);
+    line.append(search, this.found, colour);
+    return line;
+  }
+
+  legend() {
+    const line = make("div", "legend");
+    this.keys = line;
+    this.scale = make("div", "legend");
+    for (const [letter, name, count] of this.model.get("letters")) {
+      if (!count) continue;
+      const item = make("span", "item");
+      item.append(make("span", "swatch bit", letter, { "data-status": name, "aria-hidden": "true" }), ` ${name} ${count}`);
+      line.append(item);
+    }
+    return line;
+  }
+
+  header() {
+    const row = make("div", "row head", "", { role: "row" });
+    row.append(make("span", "name", "word", { role: "columnheader" }));
+    for (let bit = BITS - 1; bit >= 0; bit--) {
+      row.append(make("span", bit % 4 === 3 ? "nibble" : "", bit, { role: "columnheader" }));
+    }
+    return row;
+  }
+
+  row(letters, word) {
+    const row = make("div", "row", "", { role: "row" });
+    row.append(make("span", "name", `w${word}`, { role: "rowheader" }));
+    for (let bit = BITS - 1; bit >= 0; bit--) {
+      const run = this.owners[word][bit], cell = make("span", "bit", "", { role: "gridcell", tabindex: -1 });
+      const kinds = { nibble: bit % 4 === 3, first: bit === run.lsb + run.width - 1, last: bit === run.lsb };
+      for (const [kind, holds] of Object.entries(kinds)) cell.classList.toggle(kind, holds);
+      [cell.dataset.word, cell.dataset.bit] = [word, bit];
+      cell.dataset.status = this.names[letters[BITS - 1 - bit]];
+      this.cells[word][bit] = cell;
+      row.append(cell);
+    }
+    return row;
+  }
+
+  // ---- painting ----
+
+  // Letters of what is known; or how much, in tenths, where there is a share of each bit.
+  paint() {
+    const shades = this.model.get("shades"), grid = this.model.get("grid"), colour = this.model.get("colour");
+    const relation = colour === "relation", parameter = this.model.get("parameter");
+    this.colour.value = relation ? `relation ${parameter}` : colour;
+    this.grid.classList.toggle("shaded", shades.length > 0);
+    const unit = relation ? `of 100 of a bit told by ${parameter}` : "% flips";
+    this.keys.hidden = shades.length > 0;
+    this.scale.hidden = !shades.length;
+    this.scale.textContent = "0 to 9: tenths " +
+      (relation ? `of a bit that ${parameter} tells of this one` : "of the captures in which a bit is not as in the one before");
+    this.cells.forEach((cells, word) => cells.forEach((cell, bit) => {
+      const share = shades.length ? shades[word][bit] : null, letter = grid[word][BITS - 1 - bit];
+      cell.textContent = share === null ? letter : share ? Math.min(9, Math.floor(share / 10)) : "";
+      cell.style.setProperty("--share", share === null ? "" : `${0.6 * share}%`);
+      const run = this.owners[word][bit];
+      cell.setAttribute("aria-label", `${cell.textContent} bit ${bit}, ${this.names[letter]}, ${run.name}` +
+        (share === null ? "" : `, ${share} ${unit}`));
+    }));
+    this.tell();
+  }
+
+  showMatches() {
+    const matches = this.model.get("matches"), query = this.model.get("query").trim();
+    if (document.activeElement !== this.search) this.search.value = this.model.get("query");
+    for (const cell of this.grid.querySelectorAll(".match")) cell.classList.remove("match");
+    for (const index of matches) for (const cell of this.cellsOf(this.runs[index])) cell.classList.add("match");
+    this.found.textContent = !query ? "" : matches.length === 1 ? "1 field" : `${matches.length || "no"} fields`;
+  }
+
+  cellsOf(run) {
+    return this.cells[run.word].slice(run.lsb, run.lsb + run.width);
+  }
+
+  showCursor() {
+    const [word, bit] = this.place, before = this.stop;
+    this.stop = this.cells[word][bit];
+    if (before) before.tabIndex = -1;
+    this.stop.tabIndex = 0;
+    if (this.grid.contains(document.activeElement)) this.stop.focus();
+    this.tell();
+  }
+
+  // The bit under the pointer, else under the cursor, in a line; its field is lit.
+  tell() {
+    const [word, bit] = this.pointed || this.place, run = this.owners[word][bit], shades = this.model.get("shades");
+    const letter = this.model.get("grid")[word][BITS - 1 - bit];
+    for (const cell of this.lit) cell.classList.remove("here");
+    this.lit = this.cellsOf(run);
+    for (const cell of this.lit) cell.classList.add("here");
+    const share = !shades.length ? "" : this.model.get("colour") === "flips" ?
+      ` · flips in ${shades[word][bit]} %` : ` · ${(shades[word][bit] / 100).toFixed(2)} bits of ${this.model.get("parameter")}`;
+    this.status.replaceChildren(`w${word} bit ${bit} · ${this.names[letter]} · `, make("b", "", run.name),
+      ` ${run.about}${share}`);
+  }
+
+  showPanel() {
+    const panel = this.model.get("panel"), open = this.model.get("opened") && panel.name !== undefined;
+    this.panel.hidden = !open;
+    const held = this.panel.contains(document.activeElement) && document.activeElement.dataset.parameter;
+    if (!open) return void (held && this.stop.focus());
+    this.panel.setAttribute("aria-label", `field ${panel.name}`);
+    const head = make("div", "title"), close = make("button", "close", "Close", { type: "button" });
+    head.append(make("h4", "", panel.name), make("span", "quiet", `${panel.bits} · ${panel.status}`), close);
+    this.panel.replaceChildren(head, panel.law ? this.steps(panel.steps) : make("p", "about", panel.about),
+      ...this.list("rivals", panel.rivals), ...this.list("open", panel.open), this.scatter(panel.scatter),
+      this.related(panel));
+    if (held) this.panel.querySelector(`[data-parameter="${CSS.escape(held)}"]`)?.focus();
+  }
+
+  steps(steps) {
+    const table = make("table", "steps", "", { "aria-label": "law, step by step" }), body = make("tbody", "");
+    const head = make("thead", ""), names = make("tr", "");
+    names.append(...["", "when", "law", "captures"].map(name => make(name ? "th" : "td", "", name, name ? { scope: "col" } : {})));
+    head.append(names);
+    steps.forEach(({ when, law, support, extrapolated }, index) => {
+      const row = make("tr", ""), mark = make("td", "mark");
+      mark.append(this.mark(index));
+      const text = make("td", "law", law);
+      if (extrapolated) text.append(make("span", "quiet", " beyond what was captured"));
+      row.append(mark, make("td", "when", when || (steps.length > 1 ? "else" : "always")), text, make("td", "support", support));
+      body.append(row);
+    });
+    table.append(head, body);
+    return table;
+  }
+
+  mark(step) {
+    const svg = draw("svg", { width: 12, height: 12, viewBox: "-6 -6 12 12", "aria-hidden": "true" });
+    svg.append(draw("path", { d: MARKS[step % MARKS.length], class: `step s${step % MARKS.length}` }));
+    return svg;
+  }
+
+  list(title, texts) {
+    if (!texts.length) return [];
+    const list = make("ul", title);
+    list.append(...texts.map(text => make("li", "", text)));
+    return [make("h5", "", title === "open" ? "why it is open" : title), list];
+  }
+
+  // Values of the field over a parameter; a capture that is not as the law has it is a cross.
+  scatter({ points, parameter, ends, text }) {
+    const [width, height] = SIZE, [right, top, bottom, left] = EDGE, figure = make("figure", "");
+    const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": text });
+    const xs = points.map(point => point[0]), ys = points.map(point => point[1]);
+    const scale = (values, from, to) => {
+      const low = Math.min(...values), span = Math.max(...values) - low;
+      return value => span ? from + (value - low) / span * (to - from) : (from + to) / 2;
+    };
+    const x = scale(xs, left + 4, width - right - 4), y = scale(ys, height - bottom - 4, top + 12);
+    svg.append(draw("path", { class: "axis", d: `M${left} ${top}V${height - bottom}H${width - right}` }));
+    for (const [at, value, step, good] of points) {
+      svg.append(draw("path", { transform: `translate(${x(at).toFixed(1)} ${y(value).toFixed(1)})`,
+        class: step < 0 ? "none" : good ? `step s${step % MARKS.length}` : "wrong",
+        d: step < 0 ? DOT : good ? MARKS[step % MARKS.length] : CROSS }));
+    }
+    const label = (at, down, anchor, said) => {
+      const element = draw("text", { x: at, y: down, "text-anchor": anchor });
+      element.textContent = said;
+      svg.append(element);
+    };
+    label(left, height - 5, "start", ends[0]);
+    label(width / 2, height - 5, "middle", parameter);
+    label(width - right, height - 5, "end", ends[1]);
+    label(left + 4, top + 6, "start", `raw ${Math.min(...ys)} to ${Math.max(...ys)}`);
+    figure.append(svg, make("figcaption", "quiet", text));
+    return figure;
+  }
+
+  related({ related, bit, scatter }) {
+    const box = make("div", "related");
+    box.append(make("h5", "", "goes with (bits of mutual information)"));
+    const row = make("div", "choices");
+    row.append(...related.map(([name, share]) => {
+      const button = make("button", "", `${name} ${share.toFixed(2)}`, { type: "button",
+        "aria-pressed": String(name === scatter.parameter) });
+      button.dataset.parameter = name;
+      return button;
+    }));
+    if (!related.length) row.append(make("span", "quiet", "no parameter"));
+    box.append(row, make("div", "quiet", bit));
+    return box;
+  }
+
+  // ---- acting ----
+
+  ask(traits) {
+    for (const [name, value] of Object.entries(traits)) this.model.set(name, value);
+    this.model.save_changes();
+  }
+
+  go(word, bit, traits = {}) {
+    this.pointed = null;
+    this.ask({ place: [clamp(word, this.cells.length), clamp(bit, BITS)], ...traits });
+    this.stop.focus();
+    this.tell();
+  }
+
+  move(words, bits) {
+    this.go(this.place[0] + words, this.place[1] + bits);
+  }
+
+  open(opened) {
+    this.ask({ opened });
+    this.stop.focus();
+  }
+
+  // To the top bit of the next (1) or previous (-1) field, in reading order, of all or of what matches.
+  step(step, among = this.runs) {
+    const order = run => run.word * BITS + BITS - run.lsb - run.width, here = order(this.owners[this.place[0]][this.place[1]]);
+    const sorted = [...among].sort((a, b) => order(a) - order(b));
+    if (!sorted.length) return void (this.status.textContent = "nothing matches");
+    const next = step > 0 ? sorted.find(run => order(run) > here) ?? sorted[0] :
+      sorted.findLast(run => order(run) < here) ?? sorted.at(-1);
+    this.go(next.word, next.lsb + next.width - 1);
+  }
+
+  seek(step) {
+    this.step(step, this.model.get("matches").map(index => this.runs[index]));
+  }
+
+  choose() {
+    const [colour, ...name] = this.colour.value.split(" ");
+    this.ask(name.length ? { parameter: name.join(" "), colour } : { colour });
+  }
+
+  // ---- listening ----
+
+  listen() {
+    this.events = {
+      "change:place": () => this.showCursor(),
+      "change:matches": () => this.showMatches(),
+      "change:query": () => this.showMatches(),
+      "change:shades": () => this.paint(),
+      "change:panel": () => this.showPanel(),
+      "change:opened": () => this.showPanel(),
+    };
+    for (const [event, act] of Object.entries(this.events)) this.model.on(event, act);
+    this.grid.addEventListener("click", event => this.at(event, ([word, bit]) => this.go(word, bit, { opened: true })));
+    this.grid.addEventListener("pointerover", event => this.hover(event));
+    this.grid.addEventListener("pointerleave", () => this.point(null));
+    this.search.addEventListener("input", () => this.ask({ query: this.search.value }));
+    this.colour.addEventListener("change", () => this.choose());
+    this.panel.addEventListener("click", event => this.click(event));
+    this.root.addEventListener("keydown", event => this.press(event));
+  }
+
+  at(event, act) {
+    const { word, bit } = event.target.dataset;
+    if (bit !== undefined) act([Number(word), Number(bit)]);
+  }
+
+  // Scrolling moves bits under a resting pointer: only one that has moved points at something.
+  hover(event) {
+    const { clientX, clientY } = event, rest = this.rest;
+    this.rest = { clientX, clientY };
+    if (rest?.clientX !== clientX || rest?.clientY !== clientY) this.at(event, place => this.point(place));
+  }
+
+  point(place) {
+    this.pointed = place;
+    this.tell();
+  }
+
+  click(event) {
+    const button = event.target.closest("button");
+    if (button?.classList.contains("close")) this.open(false);
+    else if (button) this.ask({ against: button.dataset.parameter });
+  }
+
+  press(event) {
+    // JupyterLab takes single letters for commands (m makes a cell Markdown), Enter for editing the cell and arrows
+    // for going to the next, so that none may leave the view; Ctrl+S, Tab, Shift+Enter and the like go on to it.
+    const { key, target } = event, letter = key.length === 1;
+    // AltGr is how some keyboards type [ and ]; it counts as Control and Alt.
+    const held = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
+    if (held || event.shiftKey && !letter || key === "Tab" || /^F\d+$/.test(key)) return;
+    const inside = this.grid.contains(target), escape = key === "Escape";
+    if (inside && escape && !this.model.get("opened")) return; // leaves the view
+    event.stopPropagation();
+    if (inside) {
+      if (!Object.hasOwn(KEYS, key)) return;
+      event.preventDefault();
+      KEYS[key](this);
+    } else if (escape) {
+      event.preventDefault(); // it would empty the search
+      this.panel.contains(target) ? this.open(false) : this.stop.focus();
+    } else if (target === this.search && key === "Enter") {
+      event.preventDefault();
+      if (!event.isComposing && this.model.get("matches").length) this.first();
+    }
+  }
+
+  first() {
+    const here = this.owners[this.place[0]][this.place[1]].index;
+    if (this.model.get("matches").includes(here)) this.stop.focus();
+    else this.seek(1);
+  }
+
+  close() {
+    for (const [event, act] of Object.entries(this.events)) this.model.off(event, act);
+  }
+}
+
+function render({ model, el }) {
+  const view = new View(model, el);
+  return () => view.close();
+}
+
+export default { render };
