@@ -17,7 +17,7 @@ import pytest
 
 from npulab.emulate import prepare
 from npulab.models import single_op_model
-from npulab.speed import KERNELS, _litert, mobilenet
+from npulab.speed.emulation import KERNELS, litert, mobilenet
 
 pytestmark = pytest.mark.skipif(os.environ.get("OPENBLAS_NUM_THREADS") != "1",
                                 reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1")
@@ -33,7 +33,7 @@ def every(calls: list[Callable[[], Any]]) -> None:
 @pytest.mark.parametrize("engine", KERNELS)
 def test_tensorflow_lite(benchmark: Any, engine: str) -> None:
     pytest.importorskip("ai_edge_litert")
-    benchmark(every, [_litert(single_op_model(layer), x, engine)[0] for layer, x in LAYERS.values()])
+    benchmark(every, [litert(single_op_model(layer), x, engine)[0] for layer, x in LAYERS.values()])
 
 
 @pytest.mark.benchmark(group="MobileNetV1-224, 28 layers")
