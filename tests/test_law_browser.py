@@ -126,10 +126,13 @@ def test_click_and_colours_and_another_parameter(started: Browser) -> None:
         assert (view.colour, view.parameter) == ("relation", "relu")
         cell = page.page.locator("[data-word='2'][data-bit='0']")
         assert cell.inner_text() == "9"
+        legend = page.page.locator(".legend >> visible=true")
+        assert legend.all_inner_texts() == ["0 to 9: tenths of a bit that relu tells of this one"]
         assert cell.get_attribute("aria-label").endswith("w2_0_1, 99 of 100 of a bit told by relu")
         page.page.select_option(".colour", "status")
         sync(page, view, seen)
         assert cell.inner_text() == "R"
+        assert legend.all_inner_texts()[0].replace("\n", " ").startswith("L law 7 C constant 8")
         page.page.click(".close")
         assert page.saved[-1] == {"opened": False}
         assert focus(page) == [0, 5]
