@@ -214,7 +214,7 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
     Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length or provenance,
     and for a parameter that some captures lack, naming one.
     """
-    found = tuple(captures)
+    found = tuple(captures) if isinstance(captures, Iterable) else (captures,)
     for one in found:
         if not isinstance(one, Capture):
             raise TypeError(f"sweep_of: got {type(one).__name__}, allowed are captures, as npulab.load_all gives")
