@@ -1,6 +1,6 @@
 """Decoding and encoding beside libraries for binary data, in one run of pytest-benchmark on one thread:
 
-    pytest -o addopts= tests/bench_decode.py
+    pytest -o addopts= -s tests/bench_decode.py
 
 Times are of as many captures as ``extra_info`` says.  ``npulab bench decode`` measures the same with ratios and limits.
 """
@@ -26,7 +26,8 @@ def codec(request: pytest.FixtureRequest, benchmark: Any) -> Codec:
 
 
 def rated(benchmark: Any, captures: int) -> None:
-    print(f"\n{captures / benchmark.stats.stats.min:,.0f} captures/s")
+    if benchmark.stats:  # not with --benchmark-disable
+        print(f"\n{captures / benchmark.stats.stats.min:,.0f} captures/s")
 
 
 @pytest.mark.benchmark(group="decode")
