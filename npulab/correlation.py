@@ -32,10 +32,11 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
 
     ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters; ``parameters`` a DataFrame or a mapping of
     columns, N rows.  Fields are those of ``registers``; else those of ``laws`` and, of the bits that have none, the
-    longest runs that vary; else such runs alone.  Columns: ``field``, ``word``, ``lsb``, ``width`` (of the lowest
-    piece), ``parameter``; ``pearson`` and ``spearman`` (-1 to 1, equal values share their mean rank, 0 for a
+    longest runs that vary; else such runs alone.  Columns: ``field``, ``word`` and ``lsb`` of its
+    lowest piece, ``width``, ``parameter``; ``pearson`` and ``spearman`` (-1 to 1, equal values share their mean rank, 0 for a
     parameter of texts) of the value as meant; ``mutual_information`` in bits; ``law``: the field is the parameter in
-    every capture, as a number or as the pattern of a float32, or its law in ``laws`` names the parameter.
+    every capture, as a number or as the pattern of a float32, or its law in ``laws`` names the parameter.  Its
+    ``attrs["simulated"]`` says whether the sweep or the laws are.
     Raises ValueError for less than two captures, numbers that are not finite and arrays that do not fit.
 
     >>> words = np.arange(64, dtype=np.uint32)[:, None]
@@ -44,6 +45,7 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
     """
     import pandas as pd
 
+    simulated = any(getattr(given, "simulated", False) for given in (words, laws))
     words, columns = _arrays(words, parameters)
     if registers is not None and len(registers) != words.shape[1]:
         raise ValueError(f"registers: got a map of {len(registers)} words, allowed is {words.shape[1]} as in the words")
@@ -67,7 +69,9 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
         "parameter": list(columns) * len(fields), "pearson": pearson.ravel(), "spearman": spearman.ravel(),
         "mutual_information": information.ravel(), "law": exact.ravel()}, columns=list(COLUMNS))
     order = np.lexsort((-np.abs(table["spearman"]), -table["mutual_information"]))
-    return table.iloc[order].reset_index(drop=True)
+    table = table.iloc[order].reset_index(drop=True)
+    table.attrs["simulated"] = simulated
+    return table
 
 
 def flips(words: Any, parameters: Any = None, sort: str | None = None) -> np.ndarray:

@@ -63,6 +63,8 @@ def test_correlation_map_has_fields_by_place() -> None:
     dots = {(fields[int(y)], names[int(x)]) for x, y in axes.collections[0].get_offsets()}
     assert dots == {("w0_3_7", "stride"), ("w0_3_7", "input_w"), ("w2_0_1", "relu")}
     assert repr(picture).startswith("5 fields, 4 parameters: 3 law hits; most bits of mutual information: ")
+    mine = fake_laws(simulated=True)
+    assert "4 parameters (simulated): " in repr(correlation_map(correlate(mine.words, mine.parameters, laws=mine)))
     assert "most Spearman's rho" in repr(correlation_map(table, "spearman"))
     with pytest.raises(ValueError, match="by: got 'law', allowed is one of mutual_information, pearson, spearman"):
         correlation_map(table, "law")

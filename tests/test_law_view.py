@@ -56,7 +56,7 @@ def test_panel_of_a_law() -> None:
     assert (panel["name"], panel["bits"], panel["status"], panel["law"]) == ("w0_3_7", "word 0 bits 9 to 3", "law", True)
     assert panel["steps"] == [
         {"when": "stride == 2", "law": "ceil(input_w / 2)", "support": 28, "extrapolated": False},
-        {"when": "", "law": "input_w", "support": 32, "extrapolated": False}]
+        {"when": "else", "law": "input_w", "support": 32, "extrapolated": False}]
     assert (panel["rivals"], panel["open"]) == ([], [])
     scatter = panel["scatter"]
     assert (scatter["parameter"], scatter["text"]) == ("input_w", "w0_3_7 against input_w: 60 captures, 60 as the law has them")
@@ -72,6 +72,7 @@ def test_panel_of_rivals_and_of_open_bits() -> None:
     model = LawModel(LAWS)
     model.opened, model.place = True, (2, 0)
     assert model.panel["rivals"] == ["relu ^ (stride > 2)"]
+    assert [step["when"] for step in model.panel["steps"]] == ["always"]
     assert model.panel["bit"].startswith("bit 0: relu 0.9")
     model.place = (1, 7)
     assert (model.panel["law"], model.panel["about"], model.panel["steps"]) == (False, "no law, threshold", [])

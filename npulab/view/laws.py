@@ -102,7 +102,8 @@ def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Pict
     best = table.iloc[table[by].abs().argmax()]
     name, colours = FIGURES[by]
     shape = f"{total} fields" if total == len(fields) else f"{len(fields)} of {total} fields"
-    text = (f"{shape}, {len(parameters)} parameters: {np.count_nonzero(hits)} law hits; most {name}: "
+    simulated = " (simulated)" if table.attrs.get("simulated") else ""
+    text = (f"{shape}, {len(parameters)} parameters{simulated}: {np.count_nonzero(hits)} law hits; most {name}: "
             f"{best['field']} with {best['parameter']}, {best[by]:.3g}")
     limit = max(float(np.abs(values).max()), 0.1) if colours == "Blues" else 1.0
     with rc_context(STYLE):
@@ -162,7 +163,8 @@ def _through(ax: Any, across: np.ndarray, values: np.ndarray, told: np.ndarray, 
         here = steps == number
         if not here.any():
             continue
-        label = f"{law}" if len(item.steps) == 1 else f"{law}   when {when}" if str(when) else f"{law}   else"
+        condition = "else" if str(when) in ("", "always") else f"when {when}"
+        label = str(law) if len(item.steps) == 1 else f"{law}   {condition}"
         label = label if len(label) <= LEGEND else f"{label[:LEGEND]}…"
         order = np.argsort(across[here], kind="stable")
         x, y = across[here][order], told[here][order]

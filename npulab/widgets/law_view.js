@@ -233,7 +233,7 @@ class View {
       mark.append(this.mark(index));
       const text = make("td", "law", law);
       if (extrapolated) text.append(make("span", "quiet", " beyond what was captured"));
-      row.append(mark, make("td", "when", when || (steps.length > 1 ? "else" : "always")), text, make("td", "support", support));
+      row.append(mark, make("td", "when", when), text, make("td", "support", support));
       body.append(row);
     });
     table.append(head, body);

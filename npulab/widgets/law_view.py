@@ -181,9 +181,11 @@ class LawModel(traitlets.HasTraits):
     def _steps(self, run: Run) -> list[dict[str, Any]]:
         table = self.laws.table
         rows = table[table["field"] == run.index] if run.index >= 0 else table[:0]
-        return [{"when": str(row["when"] or ""), "law": str(row["law"]), "support": int(row["support"]),
+        conditions = [str(when or "always") for when in rows["when"]]
+        alone = "always" if len(rows) == 1 else "else"
+        return [{"when": alone if when == "always" else when, "law": str(row["law"]), "support": int(row["support"]),
                  "extrapolated": bool(row["extrapolated"]), "rivals": _several(row["rivals"])}
-                for _, row in rows.iterrows()]
+                for when, (_, row) in zip(conditions, rows.iterrows(), strict=True)]
 
     # ---- what follows ----
 
