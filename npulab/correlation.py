@@ -32,8 +32,8 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
 
     ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters; ``parameters`` a DataFrame or a mapping of
     columns, N rows.  Fields are those of ``registers``; else those of ``laws`` and, of the bits that have none, the
-    longest runs that vary; else such runs alone.  Columns: ``field``, ``word`` and ``lsb`` of its
-    lowest piece, ``width``, ``parameter``; ``pearson`` and ``spearman`` (-1 to 1, equal values share their mean rank, 0 for a
+    longest runs that vary; else such runs alone.  Columns: ``field``, ``word`` and ``lsb`` of its lowest piece,
+    ``width``, ``parameter``; ``pearson`` and ``spearman`` (-1 to 1, equal values share their mean rank, 0 for a
     parameter of texts) of the value as meant; ``mutual_information`` in bits; ``law``: the field is the parameter in
     every capture, as a number or as the pattern of a float32, or its law in ``laws`` names the parameter.  Its
     ``attrs["simulated"]`` says whether the sweep or the laws are.

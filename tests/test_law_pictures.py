@@ -56,13 +56,13 @@ def test_correlation_map_has_fields_by_place() -> None:
     picture = correlation_map(table)
     axes = picture.figure.axes[0]
     fields = [label.get_text() for label in axes.get_yticklabels()]
-    assert fields == ["w0_3_7", "w1_4_4", "w1_30_2", "w2_0_1", "w3_8_8"]
+    assert fields == ["w0_3_7", "w1_4_4", "w2_0_1"], "w1_30_2 and w3_8_8 go with nothing"
     names = [label.get_text() for label in axes.get_xticklabels()]
-    for row in table.itertuples():
+    for row in table[table["field"].isin(fields)].itertuples():
         assert image(picture)[fields.index(row.field), names.index(row.parameter)] == row.mutual_information
     dots = {(fields[int(y)], names[int(x)]) for x, y in axes.collections[0].get_offsets()}
     assert dots == {("w0_3_7", "stride"), ("w0_3_7", "input_w"), ("w2_0_1", "relu")}
-    assert repr(picture).startswith("5 fields, 4 parameters: 3 law hits; most bits of mutual information: ")
+    assert repr(picture).startswith("3 of 5 fields, 4 parameters: 3 law hits; most bits of mutual information: ")
     mine = fake_laws(simulated=True)
     assert "4 parameters (simulated): " in repr(correlation_map(correlate(mine.words, mine.parameters, laws=mine)))
     assert "most Spearman's rho" in repr(correlation_map(table, "spearman"))

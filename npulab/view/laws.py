@@ -86,14 +86,15 @@ def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Pict
     """Fields against parameters, from the table of ``correlate``; a dot is a law hit.
 
     ``by`` is a column of figures: "mutual_information", "pearson" or "spearman".  Parameters stand in the order in
-    which the table has them first; of the fields those ``MOST_FIELDS`` that come first are shown, by place.
+    which the table has them first; of the fields that go with any, the first ``MOST_FIELDS`` are shown, by place.
     Raises ValueError for another column and for a table without rows.
     """
     if by not in FIGURES:
         raise ValueError(f"by: got {by!r}, allowed is one of {', '.join(FIGURES)}")
     if table.empty:
         raise ValueError("table: got no rows, allowed are fields against parameters")
-    shown = table[table["field"].isin(table["field"].unique()[:MOST_FIELDS])]
+    moving = table.loc[table[by] != 0, "field"].unique()
+    shown = table[table["field"].isin((moving if len(moving) else table["field"].unique())[:MOST_FIELDS])]
     fields = shown.sort_values(["word", "lsb"], kind="stable")["field"].unique()
     parameters = table["parameter"].unique()
     values = shown.pivot(index="field", columns="parameter", values=by).loc[fields, parameters].to_numpy()
