@@ -1,0 +1,115 @@
+"""Record the sweeps ``sweep-*.npz``: layers lowered as our own driver would, nothing of it run on a chip.
+
+    python tests/record_sweeps.py captures/vivante
+
+It takes minutes, for the layers that are too large for the on-chip memory.  A file that is there
+already is refused; a changed sweep is a commit of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+import npulab
+from npulab.sweeps import Sweep, save_sweep
+from npulab.targets.vivante.coefficients import sizes
+from npulab.targets.vivante.facts import CHIPS
+from npulab.targets.vivante.lifting import geometry_of
+
+CHIP = "vipnano-qi-a311d"
+KERNELS = (1, 2, 3, 5, 7)
+MOST_WEIGHTS, SOME_WEIGHTS = 800_000, 40_000  # of a large layer, of another
+LAYERS, SMALL, AGAIN = 850, 160, 80
+Row = tuple[np.ndarray, dict[str, float]]
+
+
+def layer(random: np.random.RandomState) -> npulab.Conv2D:
+    """A layer whose sizes, kernel and quantization say nothing of one another.
+
+    Raises ValueError where there is no such layer.
+    """
+    def size(low: float, high: float) -> int:
+        return int(2 ** random.uniform(low, high))
+
+    def scale(low: float, high: float) -> float:
+        return float(np.float32(2 ** random.uniform(low, high)))
+
+    # the coefficients of most large layers go past the on-chip memory; with fewer than 160 channels the driver has
+    # another caching pattern, which would be too rare here to be learnt
+    large, depthwise = random.random_sample() < 0.08, random.random_sample() < 0.2
+    shape = size(2, 6.7), size(2, 6.7), size(7.33 if large else 0, 8)
+    kernels = KERNELS[2:4] if large else KERNELS
+    kernel = [kernels[random.randint(len(kernels))] for _ in range(2)]
+    kernel = kernel if random.random_sample() < 0.4 else kernel[:1] * 2
+    outputs, most = size(7.33 if large else 0, 8), MOST_WEIGHTS if large else SOME_WEIGHTS
+    weights_shape = (1, *kernel, shape[2]) if depthwise else (outputs, *kernel, shape[2])
+    if np.prod(weights_shape) * (shape[2] if depthwise else 1) > most:
+        raise ValueError("more weights than wanted")
+    weights = random.randint(0, 256, weights_shape).astype(np.uint8)
+    zero_points = random.randint(0, 256), random.randint(100, 156), random.randint(0, 256)
+    if random.random_sample() < 0.3:
+        weights[random.random_sample(weights_shape) < random.random_sample()] = zero_points[1]
+    scales = scale(-8, -3), scale(-9, -4), scale(-6, -1)
+    input_q, weight_q, output_q = map(npulab.QuantParams, scales, zero_points)
+    return npulab.Conv2D(
+        weights, np.zeros(weights_shape[3 if depthwise else 0], int), shape, stride=(1 + random.randint(2),) * 2,
+        padding=("valid", "same")[random.randint(2)], depthwise=depthwise,
+        activation=(None, "relu")[random.randint(2)], input_q=input_q, weight_q=weight_q, output_q=output_q)
+
+
+def address(random: np.random.RandomState) -> int:
+    return int(64 * random.randint(2 ** 20, 2 ** 26))
+
+
+def row(number: int, seed: int, addresses: int | None = None) -> Row:
+    """The words and parameters of one layer; ``addresses`` is the seed of where its buffers lie."""
+    random = np.random.RandomState([seed, number])  # its numbers are the same in every numpy
+    where = {}
+    if addresses is not None:
+        places = np.random.RandomState([addresses, number])
+        where = {name: address(places) for name in ("coefficients", "input", "output")}
+    while True:
+        try:
+            drawn = layer(random)
+            capture = npulab.target("vivante").lower(drawn, chip=CHIP, addresses=where)
+        except ValueError:
+            continue
+        return capture.words, parameters(drawn, capture)
+
+
+def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
+    """What a person knows of a layer once its coefficients are packed."""
+    streams = sizes(capture.buffers["coefficients"], geometry_of(capture.values, CHIPS[CHIP]))
+    out = {f"{name}_{axis}": size for name, shape in (("input", of.input_shape), ("output", of.output_shape))
+           for axis, size in zip("whc", (shape[1], shape[0], shape[2]), strict=True)}
+    out |= {"kernel_w": of.kernel[1], "kernel_h": of.kernel[0], "stride": of.stride[0], "same": of.padding == "same",
+            "depthwise": of.depthwise, "relu": of.activation == "relu"}
+    quantized = [("input", of.input_q), ("output", of.output_q), ("weight", of.weight_q)]
+    out |= {f"{name}_zero_point": q.zero_point for name, q in quantized}
+    out |= {f"{name}_scale": q.scale for name, q in (quantized[0], quantized[2], quantized[1])}
+    return out | {"coefficient_bytes": len(capture.buffers["coefficients"]), "largest_core_stream_bytes": max(streams)}
+
+
+# rows are made one by one: a test makes a few of them again
+MADE = {"sweep-layers": [partial(row, number, 1) for number in range(LAYERS)],
+        # other layers at other addresses; some of them twice
+        "sweep-addresses": [*(partial(row, number, 2, 3) for number in range(SMALL)),
+                            *(partial(row, number, 2, 4) for number in range(AGAIN))]}
+
+
+def sweep(name: str, rows: Iterable[Row]) -> Sweep:
+    words, known = zip(*rows, strict=True)
+    return Sweep(np.stack(words), pd.DataFrame(known), name, "vivante", CHIP, "NN", "simulated",
+                 "npulab tests/record_sweeps.py", "npulab lower")
+
+
+if __name__ == "__main__":
+    for name, made in MADE.items():
+        print(save_sweep(sweep(name, (one() for one in tqdm(made))), Path(sys.argv[1]) / f"{name}.npz"))
