@@ -389,14 +389,15 @@ def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[st
             yield f"{name}_{text}", [int(value == text) for value in values]
     elif kinds:
         for case, value in zip(cases, values, strict=True):
-            if not abs(value) < np.inf:
-                raise ValueError(f"captures: got {name} {value} of {case}, allowed are finite numbers")
+            if kinds == {"something else"} or not abs(value) < np.inf:
+                raise ValueError(f"captures: got {name} {value!r:.80} of {case}, allowed are finite numbers, texts and "
+                                 "lists of them")
         yield name, values
 
 
 def _kind(value: Any) -> str:
     return "nothing" if value is None else "text" if isinstance(value, str) else \
-        "list" if isinstance(value, list) else "number"
+        "list" if isinstance(value, list) else "number" if isinstance(value, int | float) else "something else"
 
 
 def _list(value: list[Any]) -> np.ndarray:

@@ -260,7 +260,8 @@ def test_parameters_become_columns() -> None:
     ({"n": [1, ...]}, "c1 without n, which c0 has"), ({"n": [..., 1]}, "c0 without n, which c1 has"),
     ({"n": [1, "x"]}, "n of c0, which is number, and of c1, which is text"), ({"n": [1, None]}, "nothing"),
     ({"n": [1, [1]]}, "list"), ({"n": [1, float("nan")]}, "n nan of c1"),
-    ({"n": [[1], [float("inf")]]}, "n_0 inf of c1"), ({"s": [{"t": 1}] * 2, "s_t": [1, 2]}, "'s_t' of c0 twice"),
+    ({"n": [[1], [float("inf")]]}, "n_0 inf of c1"), ({"n": [[{"a": 1}]] * 2}, "n_0 {'a': 1} of c0"),
+    ({"n": [b"1", b"2"]}, "n b'1' of c0"), ({"n": [1, b"2"]}, "something else"), ({"s": [{"t": 1}] * 2, "s_t": [1, 2]}, "'s_t' of c0 twice"),
     ({"s": [[1]] * 2, "s_0": [1, 2]}, "'s_0' twice")])
 def test_parameters_that_are_no_columns(parameters: dict[str, list[Any]], said: str) -> None:
     refused(lambda: sweep_of(known_as(**parameters)), said)
