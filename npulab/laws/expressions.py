@@ -1,0 +1,193 @@
+"""Laws as small trees: what is computed from a layer's parameters, as text and as numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+PARAMETER, FIELD, CONSTANT, GIVEN = "parameter", "field", "constant", "given"
+
+
+def _log2(x: Array, up: bool) -> Array:
+    """log2 of whole numbers rounded up or down, 0 below 1; exact to 2**53."""
+    fraction, exponent = np.frexp(np.maximum(x, 1).astype(np.float64))
+    return (exponent - (fraction == 0.5) if up else exponent - 1).astype(np.int64)
+
+
+def _ceil_div(x: Array, y: Array) -> Array:
+    return -(-x // np.maximum(y, 1))
+
+
+def _float32(x: Array) -> Array:
+    return np.asarray(x, np.float32).view(np.uint32).astype(np.int64)
+
+
+def _wide(x: Array) -> Array:
+    return np.asarray(x, np.float64)
+
+
+# symbol: (how it is computed, how it is written).  Division is by at least 1, so that every row has a value.
+INTEGER: dict[str, tuple[Callable[..., Any], str]] = {
+    "+": (np.add, "{0} + {1}"), "-": (np.subtract, "{0} - {1}"), "*": (np.multiply, "{0} * {1}"),
+    "//": (lambda x, y: x // np.maximum(y, 1), "{0} // {1}"), "ceil": (_ceil_div, "ceil({0} / {1})"),
+    "align": (lambda x, y: _ceil_div(x, y) * np.maximum(y, 1), "align({0}, {1})"),
+    "%": (lambda x, y: x % np.maximum(y, 1), "{0} % {1}"),
+    "min": (np.minimum, "min({0}, {1})"), "max": (np.maximum, "max({0}, {1})"),
+    # as few even shares of x as keep each at most y
+    "share": (lambda x, y: _ceil_div(x, np.maximum(_ceil_div(x, y), 1)), "share({0}, {1})"),
+    "clog2": (lambda x: _log2(x, True), "ceil(log2({0}))"), "flog2": (lambda x: _log2(x, False), "floor(log2({0}))"),
+    "!=0": (lambda x: (np.asarray(x) != 0).astype(np.int64), "({0} != 0)"),
+    "^": (np.bitwise_xor, "{0} ^ {1}"),
+}
+REAL: dict[str, tuple[Callable[..., Any], str]] = {
+    "f": (lambda x: _float32(x), "float32({0})"),
+    "f*": (lambda x, y: np.float32(x) * np.float32(y), "{0} * {1}"),
+    "f/": (lambda x, y: np.float32(x) / np.float32(y), "{0} / {1}"),
+    "d*": (lambda x, y: _wide(x) * _wide(y), "{0} * {1} in double"),
+    "d/": (lambda x, y: _wide(x) / _wide(y), "{0} / {1} in double"),
+}
+CONDITIONS: dict[str, tuple[Callable[..., Any], str]] = {
+    "==": (np.equal, "{0} == {1}"), "!=": (np.not_equal, "{0} != {1}"),
+    "<=": (np.less_equal, "{0} <= {1}"), ">": (np.greater, "{0} > {1}"),
+    "<": (np.less, "{0} < {1}"), ">=": (np.greater_equal, "{0} >= {1}"),
+    "divides": (lambda x, y: x % y == 0, "{0} % {1} == 0"), "leaves": (lambda x, y: x % y != 0, "{0} % {1} != 0"),
+    "and": (np.logical_and, "{0} and {1}"),
+}
+OPPOSITE = {"==": "!=", "<=": ">", "<": ">=", "divides": "leaves"}
+OPPOSITE |= {other: op for op, other in OPPOSITE.items()}
+OPERATORS = {**INTEGER, **REAL, **CONDITIONS}
+# how tightly an operator binds; those that are not here have brackets of their own
+BINDING = {"and": 0, **dict.fromkeys(CONDITIONS.keys() - {"and"}, 1), "+": 3, "-": 3, "^": 2, "*": 4, "//": 4, "%": 4,
+           "f*": 4, "f/": 4, "d*": 4, "d/": 4}
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A parameter, a field, a constant, a law of the user's, or an operator on others."""
+
+    op: str
+    args: tuple[Any, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.op, self.args))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        if self.op in (PARAMETER, FIELD, CONSTANT, GIVEN):
+            return str(self.args[0])
+        if self == ALWAYS:
+            return "always"
+        own = {"ceil": 4.5}.get(self.op, BINDING.get(self.op, -1))
+        parts = []
+        for i, one in enumerate(self.args):
+            # an operator of the same strength is bracketed on the right, where it would be read otherwise
+            loose = BINDING.get(one.op, 9) < own or (i and BINDING.get(one.op, 9) == own and self.op != "and")
+            parts.append(f"({one})" if loose else str(one))
+        text = OPERATORS[self.op][1].format(*parts)
+        return text.replace("+ -", "- ")
+
+    def __repr__(self) -> str:
+        return f"Expression({self})"
+
+    def names(self, op: str = PARAMETER) -> set[str]:
+        """Names of the parameters (or fields) that it reads."""
+        return {one.args[0] for one in self.walk() if one.op == op}
+
+    def walk(self) -> Iterator[Expression]:
+        yield self
+        if self.op in OPERATORS:
+            for one in self.args:
+                yield from one.walk()
+
+
+ALWAYS = Expression("always", ())
+
+
+def parameter(name: str) -> Expression:
+    return Expression(PARAMETER, (name,))
+
+
+def field(name: str) -> Expression:
+    return Expression(FIELD, (name,))
+
+
+def constant(value: int) -> Expression:
+    return Expression(CONSTANT, (int(value),))
+
+
+class Columns:
+    """The parameters of some captures as columns, with what was computed from them."""
+
+    def __init__(self, columns: Mapping[str, Array], given: Mapping[str, Array] | None = None) -> None:
+        self.values: dict[Expression, Array] = {parameter(name): values for name, values in columns.items()}
+        self.values |= {Expression(GIVEN, (text,)): values for text, values in (given or {}).items()}
+        self.n = len(next(iter(columns.values())))
+
+    def __getitem__(self, expression: Expression) -> Array:
+        """Its values: ``(N,) int64`` (a real number's before ``float32`` is taken); KeyError for an unknown name."""
+        found = self.values.get(expression)
+        if found is None:
+            if expression.op == CONSTANT:
+                return np.full(self.n, expression.args[0], np.int64)
+            if expression == ALWAYS:
+                return np.ones(self.n, bool)
+            if expression.op in (PARAMETER, FIELD, GIVEN):
+                raise KeyError(expression.args[0])
+            with np.errstate(all="ignore"):
+                found = OPERATORS[expression.op][0](*(self[one] for one in expression.args))
+            self.values[expression] = found
+        return found
+
+    def rows(self, rows: Array) -> Columns:
+        """Some rows of the parameters and fields."""
+        out = object.__new__(Columns)
+        out.values = {one: values[rows] for one, values in self.values.items() if one.op in (PARAMETER, FIELD, GIVEN)}
+        out.n = len(rows)
+        return out
+
+    def add(self, name: str, values: Array) -> Expression:
+        """A field's values as one more column."""
+        self.values[field(name)] = values
+        return field(name)
+
+
+@cache
+def constant_cost(value: int) -> float:
+    """Bits to name a constant: the rounder, the cheaper."""
+    value = abs(int(value))
+    if value <= 2:
+        return 2
+    bits, zeros = value.bit_length(), (value & -value).bit_length() - 1
+    if bits == zeros + 1:
+        return 3
+    if (value + 1).bit_count() == 1 or (value - 1).bit_count() == 1:
+        return 4
+    if value <= 8:
+        return 5
+    return min(4 + 1.2 * (bits - zeros), 4 + math.log2(value))  # by its odd part, or as it is
+
+
+def roundest(low: int, high: int) -> int:
+    """The constant of ``low`` to ``high`` (included) that is cheapest to say; of equal ones the nearest to 0."""
+    if low <= 0 <= high:
+        return 0
+    found = {low, high}
+    for step in _POWERS:
+        first = -(-low // step) * step
+        for value in (first, first + step):
+            found |= {near for near in (value - 1, value, value + 1) if low <= near <= high}
+        if first > high:
+            break
+    return min(found, key=lambda value: (constant_cost(value), abs(value)))
+
+
+_POWERS = [2 ** n for n in range(40)]

@@ -1,0 +1,250 @@
+"""Laws that hold for a field on some share of the captures: of the library, and solved for their constants."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from npulab.laws.expressions import OPERATORS, Array, Expression, constant, constant_cost, roundest
+from npulab.laws.library import SAMPLE, SMALL, Library
+
+NARROW = {1: 12_000, 2: 25_000, 3: 50_000}  # narrow fields cannot pay for rare laws
+LEAST, SHARE = 3, 0.02  # captures, and their share, that a law holds on to be looked at
+MANY, KEPT, CHEAP = 12_000, 1_200, 150
+CONSTANTS = 24
+BASES = 3_000  # columns that constants are solved for
+INNER, LEAST_SCALED = 4_000, 8
+MOST_ALIKE = 6
+FRONT, MOST_BASES, MOST_SHARE = 4_000, 6, 64
+BUDGETS = (4, 8, 16, 32, 64, 128)
+SHARED = OPERATORS["share"][0]
+DIVISORS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """``agree (L, N) bool``: on which captures each law gives the field; ``cost`` its bits, rising.
+
+    ``kept`` are the laws that a list is made of: one for each pattern of agreement, the most useful ones.
+    """
+
+    make: tuple[Callable[[], Expression], ...]
+    cost: Array
+    agree: Array
+    kept: Array
+
+    def __getitem__(self, index: int) -> Expression:
+        return self.make[index]()
+
+
+class _Gathered:
+    def __init__(self) -> None:
+        self.make: list[Callable[[], Expression]] = []
+        self.cost: list[float] = []
+        self.agree: list[Array] = []
+
+    def put(self, make: Callable[[], Expression], cost: float, agree: Array) -> None:
+        self.make.append(make)
+        self.cost.append(cost)
+        self.agree.append(agree)
+
+
+def pool(values: Array, width: int, weights: Array, library: Library,
+         more: tuple[tuple[Expression, float], ...] = (), without: int = 0, deep: bool = False) -> Pool:
+    """The laws for a field of ``values (N,) uint32``, ``weights (N,)`` its bits of information per capture.
+
+    ``without`` are the library's columns (bits of ``library.uses``) that the field must not follow from.
+    """
+    library = library.without(without)
+    n, limit = len(values), np.uint32(2 ** width - 1)
+    found = _Gathered()
+    _of_library(found, values, limit, weights, library, NARROW.get(width, len(library)))
+    _constants(found, values, width)
+    for law, cost in more:
+        found.put(lambda law=law: law, cost, (library.columns[law].astype(np.uint32) ^ values) & limit == 0)
+    if width >= 3:
+        _shifted(found, values, width, weights, library)
+        _rounded_up(found, values, weights, library)
+        _shares(found, values, weights, library)
+    if deep and width >= 3:
+        _scaled(found, values, weights, library)
+    agree = np.array(found.agree, bool).reshape(-1, n)
+    cost = np.array(found.cost, np.float32)
+    order = np.argsort(cost - agree @ weights, kind="stable")[:8000]
+    order = order[np.argsort(cost[order], kind="stable")]
+    agree, cost = agree[order], cost[order]
+    make = tuple(found.make[i] for i in order)
+    return Pool(make, cost, agree, _kept(agree, cost, weights))
+
+
+def _of_library(found: _Gathered, values: Array, limit: np.uint32, weights: Array, library: Library, most: int) -> None:
+    n = len(values)
+    likely = np.arange(min(most, len(library)))
+    if n > SAMPLE:
+        rows = library.sample_rows
+        same = ((library.sample[:most] ^ values[rows]) & limit) == 0
+        likely = np.flatnonzero(same @ weights[rows] > 0.012 * weights[rows].sum())
+    agree = ((library.values[likely] ^ values) & limit) == 0
+    gain = agree @ weights - library.cost[likely]
+    good = np.flatnonzero((agree.sum(1) >= max(LEAST, SHARE * n)) & (gain > 0))
+    if len(good) > MANY:
+        good = np.sort(good[np.argsort(-gain[good], kind="stable")[:MANY]])
+    for i in good:
+        found.put(lambda law=int(likely[i]): library[law], float(library.cost[likely[i]]), agree[i])
+
+
+def _constants(found: _Gathered, values: Array, width: int) -> None:
+    seen, counts = np.unique(values, return_counts=True)
+    for i in np.argsort(-counts, kind="stable")[:CONSTANTS]:
+        if counts[i] >= 2:
+            cost = min(1 + constant_cost(int(seen[i])) if width > 1 else 1, 1.0 + width)
+            found.put(lambda value=int(seen[i]): constant(value), cost, values == seen[i])
+
+
+def _shifted(found: _Gathered, values: Array, width: int, weights: Array, library: Library) -> None:
+    """column + c and c - column with the c that most captures share."""
+    n, size = len(values), 2 ** width
+    columns = library.values[:BASES].astype(np.int64)
+    for sign in (1, -1):
+        differences = (values - sign * columns) % size
+        ordered = np.sort(differences, 1)
+        for share in (0.5, 0.22, 0.1):
+            apart = max(LEAST + 1, int(share * n))
+            if apart >= n:
+                continue
+            equal = ordered[:, apart:] == ordered[:, :-apart]
+            hit = np.flatnonzero(equal.any(1))
+            modes = ordered[hit, equal[hit].argmax(1)]
+            agree = differences[hit] == modes[:, None]
+            gain = agree @ weights
+            for i, c, row, bits in zip(hit.tolist(), modes.tolist(), agree, gain, strict=True):
+                if sign > 0 and c >= size // 2:
+                    c -= size
+                cost = float(library.cost[i]) + 3 + constant_cost(c)
+                if bits > cost and abs(c) > 1:
+                    found.put(_plus(library, i, c) if sign > 0 else _minus(library, i, c), cost, row)
+
+
+def _plus(library: Library, i: int, c: int) -> Callable[[], Expression]:
+    return lambda: Expression("+", (library[i], constant(c)))
+
+
+def _minus(library: Library, i: int, c: int) -> Callable[[], Expression]:
+    return lambda: Expression("-", (constant(c), library[i]))
+
+
+def _rounded_up(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
+    """ceil((x + k y + c) / d) with the c that most captures allow; each capture allows d of them."""
+    n, columns = len(values), library.linear
+    wide = columns.max(1) - columns.min(1)
+    span = int(values.max()) - int(values.min())
+    rows = np.random.default_rng(3).permutation(n)[:SAMPLE]
+    for divisor in DIVISORS:
+        # the column has to move about as far as the field does
+        fits = np.flatnonzero((wide < 8 * divisor * (span + 1)) & (8 * (wide + divisor) > divisor * span))
+        few = np.sort(divisor * values[rows].astype(np.int64) - columns[fits][:, rows], 1)
+        apart = max(int(0.12 * len(rows)), 2)
+        fits = fits[(few[:, apart:] - few[:, :-apart] < divisor).any(1)]
+        high = divisor * values.astype(np.int64) - columns[fits]  # the largest c of each capture
+        for i, row in zip(fits.tolist(), np.sort(high, 1), strict=True):
+            ends = np.searchsorted(row, row + divisor, "left")
+            counts = ends - np.arange(n)
+            best = int(counts.argmax())
+            if counts[best] < max(LEAST + 1, 0.1 * n):
+                continue
+            c = roundest(int(row[ends[best] - 1]) - divisor + 1, int(row[best]))
+            agree = (-(-(columns[i] + c) // divisor)) == values
+            cost = float(library.linear_cost[i]) + 5 + constant_cost(divisor) + (constant_cost(c) if c else 0)
+            if agree @ weights > cost:
+                found.put(_ceil(library, i, c, divisor), cost, agree)
+
+
+def _ceil(library: Library, i: int, c: int, divisor: int) -> Callable[[], Expression]:
+    def make() -> Expression:
+        law = library.linear_law(i)
+        return Expression("ceil", (Expression("+", (law, constant(c))) if c else law, constant(divisor)))
+    return make
+
+
+def _shares(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
+    """share(x, c) and share(x, c // ceil(y / d)): x cut into as few even parts as keep each within a budget."""
+    columns = library.values[:FRONT].astype(np.int64)
+    whole = (columns == values).mean(1)  # what is not cut stays as it is
+    bases = np.flatnonzero((columns >= values).all(1) & (columns < 2 ** 16).all(1) & (whole > 0.1) & (whole < 1))
+    for i in bases[np.argsort(-whole[bases], kind="stable")][:MOST_BASES].tolist():
+        seen: dict[bytes, int] = {}
+        for most in range(2, min(int(columns[i].max()), MOST_SHARE)):
+            cost = float(library.cost[i]) + 6 + constant_cost(most)
+            _put_share(found, SHARED(columns[i], most) == values, weights, cost, seen, library, i, constant(most))
+        for leaf in library.leaves:
+            if leaf.values.max() <= SMALL:
+                continue
+            for budget, block in itertools.product(BUDGETS, BUDGETS):
+                limit = budget // np.maximum(-(-leaf.values // block), 1)
+                agree = SHARED(columns[i], np.maximum(limit, 1)) == values
+                cost = float(library.cost[i]) + leaf.cost + 12 + constant_cost(budget) + constant_cost(block)
+                most_of = Expression("//", (constant(budget), Expression("ceil", (leaf.law, constant(block)))))
+                _put_share(found, agree, weights, cost, seen, library, i, most_of)
+
+
+def _put_share(found: _Gathered, agree: Array, weights: Array, cost: float, seen: dict[bytes, int], library: Library, i: int,
+               most: Expression) -> None:
+    key = agree.tobytes()
+    seen[key] = seen.get(key, 0) + 1
+    if seen[key] <= MOST_ALIKE and agree @ weights > cost:
+        found.put(lambda: Expression("share", (library[i], most)), cost, agree)
+
+
+def _scaled(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
+    """x + ceil(column * z / d), searched backwards: what the column may be is known of each capture."""
+    inner = np.concatenate([library.areas, library.values[:INNER].astype(np.int64)])
+    costs = np.concatenate([library.area_cost, library.cost[:INNER]])
+    target = values.astype(np.int64)
+    far = int(target.max())
+    for x, z in library.leaf_pairs():
+        rest = target - x.values
+        if x.cost and x.values.max() > 4 * far:
+            continue
+        informative = np.flatnonzero((rest > 0) & (z.values > 0))
+        if len(informative) < max(LEAST_SCALED, SHARE * len(values)):
+            continue
+        rows = np.random.default_rng(3).permutation(informative)[:16]
+        for divisor in (1, *DIVISORS):
+            low, high = divisor * (rest - 1) // np.maximum(z.values, 1), divisor * rest // np.maximum(z.values, 1)
+            # a few captures first: most columns are far off
+            few = rows[:5]
+            likely = np.flatnonzero(((inner[:, few] > low[few]) & (inner[:, few] <= high[few])).sum(1) >= len(few) // 2)
+            inside = (inner[np.ix_(likely, rows)] > low[rows]) & (inner[np.ix_(likely, rows)] <= high[rows])
+            for i in likely[inside.sum(1) >= max(LEAST_SCALED, 0.5 * len(rows))]:
+                agree = (inner[i] > low) & (inner[i] <= high) & (z.values > 0)
+                cost = float(costs[i]) + x.cost + z.cost + 10 + constant_cost(divisor)
+                if agree @ weights > cost:
+                    found.put(_plus_scaled(library, int(i), x.law, z.law, divisor), cost, agree)
+
+
+def _plus_scaled(library: Library, i: int, x: Expression, z: Expression, divisor: int) -> Callable[[], Expression]:
+    def make() -> Expression:
+        areas = len(library.areas)
+        law = Expression("*", (library.area(i) if i < areas else library[i - areas], z))
+        law = Expression("ceil", (law, constant(divisor))) if divisor > 1 else law
+        return law if x == constant(0) else Expression("+", (x, law))
+    return make
+
+
+def _kept(agree: Array, cost: Array, weights: Array) -> Array:
+    """One law of each pattern of agreement: the best over all, the best where the winner fails, all cheap ones."""
+    if not len(agree):
+        return np.zeros(0, int)
+    keys = np.packbits(agree, axis=1)
+    _, first = np.unique(keys.view([("", keys.dtype, keys.shape[1])]).ravel(), return_index=True)
+    first.sort()
+    score = agree[first] @ weights - cost[first]
+    if len(first) <= KEPT:
+        return first
+    best = np.argsort(-score, kind="stable")[:KEPT // 2]
+    rest = ~agree[first[best[0]]]
+    then = np.argsort(cost[first] - agree[first][:, rest] @ weights[rest], kind="stable")[:KEPT // 3]
+    return first[np.unique(np.concatenate([best, then, np.arange(CHEAP), np.flatnonzero(cost[first] < 6)]))]

@@ -1,0 +1,477 @@
+"""The search: single laws, fields by regimes, fields that follow other fields; round after round."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field as made, replace
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from npulab.laws.boundaries import Place, information, places
+from npulab.laws.expressions import ALWAYS, FIELD, INTEGER, PARAMETER, Array, Columns, Expression, constant, parameter
+from npulab.laws.expressions import field as field_column
+from npulab.laws.library import Library
+from npulab.laws.lists import Path, decision_lists, held_out
+from npulab.laws.matching import AGAIN_COST, MIDDLE_COST, PLACE_COST, Run, bits_of, match, runs
+from npulab.laws.pool import Pool, pool
+from npulab.laws.predicates import FEW, Predicates
+
+WITHIN = 7.0  # bits that a rival may be dearer
+MARGIN, MARGIN_ONE = 10.0, 20.0  # bits that a law has to save: of a field, of a single bit
+FIRST_LAWS = 60_000
+SURE_WIDTH = 4
+USUAL_LAWS = 4000
+ONE_LAW = 5.0
+MOST_ROUNDS = 5
+LIMITED = {"ceil", "align", "*", "+", "//"}
+
+
+Steps = tuple[tuple[Expression, Expression], ...]  # (when, law), the last one always
+
+
+@dataclass(frozen=True)
+class Rival:
+    """What the captures cannot tell from a step: another law for it, condition for it, or whole list."""
+
+    dearer: float
+    step: int
+    law: Expression | None = None
+    when: Expression | None = None
+    steps: tuple[tuple[Expression, Expression], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """Bits of one word that a decision list explains on every capture."""
+
+    word: int
+    lsb: int
+    width: int
+    steps: tuple[tuple[Expression, Expression], ...]
+    support: tuple[int, ...]
+    cost: float
+    saved: float
+    rivals: tuple[Rival, ...] = ()
+    missed: Array | None = None  # captures that lists made without them get wrong
+
+    @property
+    def name(self) -> str:
+        return f"w{self.word}_{self.lsb}_{self.width}"
+
+    @property
+    def bits(self) -> list[tuple[int, int]]:
+        return [(self.word, self.lsb + i) for i in range(self.width)]
+
+    @property
+    def mask(self) -> int:
+        """Its bits in the word."""
+        return (2 ** self.width - 1) * 2 ** self.lsb
+
+    def placed(self, values: Array) -> Array:
+        """Raw values ``(N,)`` where they lie in the word, uint32."""
+        return (values * 2 ** self.lsb).astype(np.uint32)
+
+    def decide(self, columns: Columns, steps: Sequence[tuple[Expression, Expression]] = ()) -> Array:
+        """Which step decides each row, (N,)."""
+        out = np.full(columns.n, -1)
+        for number, (when, _) in enumerate(steps or self.steps):
+            out[(out < 0) & columns[when]] = number
+        return out
+
+    def values(self, columns: Columns, steps: Sequence[tuple[Expression, Expression]] = ()) -> Array:
+        """The field's raw value on each row, ``(N,) int64``."""
+        steps = steps or self.steps
+        decided = self.decide(columns, steps)
+        out = np.zeros(columns.n, np.int64)
+        for number, (_, law) in enumerate(steps):
+            here = decided == number
+            if here.any():
+                out[here] = columns[law][here]
+        return out % 2 ** self.width
+
+    def __str__(self) -> str:
+        parts = [f"{law}" if when == ALWAYS and len(self.steps) == 1 else
+                 f"{'else' if when == ALWAYS else when}: {law} ({n})"
+                 for (when, law), n in zip(self.steps, self.support, strict=True)]
+        missed = "" if self.missed is None else f", held out {int(self.missed.sum())} wrong"
+        return f"{self.name} = {'; '.join(parts)}  [{self.cost:.0f} of {self.saved:.0f} bits{missed}]"
+
+
+class Search:
+    """One search over captures ``words (N, W) uint32`` and their ``columns``."""
+
+    def __init__(self, words: Array, columns: Columns, integers: Sequence[str], reals: Sequence[str],
+                 given: Sequence[str] = (), ignore: Array | None = None,
+                 tell: Callable[[str], None] = lambda text: None) -> None:
+        self.words, self.columns = words, columns
+        self.integers, self.reals, self.given = list(integers), list(reals), list(given)
+        self.tell = tell
+        self.n = len(words)
+        bits = bits_of(words)
+        self.varies = bits.any(0) & ~bits.all(0)
+        self.todo = self.varies & ~(ignore if ignore is not None else np.zeros_like(self.varies))
+        self.weights = information(bits)
+        self.solved: list[Solved] = []
+        self.deep = False
+        self.derived: list[str] = []
+        self.inner: dict[Expression, None] = {}  # steps of laws, which limits may be of
+        self.cut: list[tuple[str, Expression]] = []  # a field, and what it is where nothing limits it
+        self.follows: dict[str, set[str]] = {}  # a field's name -> the fields it follows from
+
+    # -- single laws
+
+    def singles(self, library: Library, least: float = MARGIN_ONE, lonely: bool = False) -> None:
+        """Explain bits by one law for all captures.
+
+        Unless ``lonely``, a narrow run counts only where single laws explain all varying bits around it: a part of
+        a larger field often follows some law by chance.
+        """
+        found = match(self.words, library, self.todo)
+        total = self.weights.sum(0)
+        scored: list[tuple[float, Run]] = []
+        for run in runs(self.words, library, found, ~self.varies):
+            worth = float(total[run.word, run.lsb:run.lsb + run.width].sum())
+            gain = worth - float(library.cost[run.law]) - PLACE_COST - (MIDDLE_COST if run.shift else 0)
+            if gain > least:
+                scored.append((gain, run))
+        scored.sort(key=lambda one: (-one[0], one[1].word, one[1].lsb))
+        used: set[int] = set()
+        free = self.todo.copy()
+        chosen: list[tuple[Run, int, int, float]] = []
+        for _, run in scored:
+            span = np.flatnonzero(free[run.word, run.lsb:run.lsb + run.width])
+            if not len(span):
+                continue
+            # cut to what is still free; a cut run is only kept where it is in one piece
+            lsb, width = run.lsb + int(span[0]), int(span[-1] - span[0]) + 1
+            if (self.varies[run.word, lsb:lsb + width] & ~free[run.word, lsb:lsb + width]).any():
+                continue
+            price = AGAIN_COST if run.law in used else float(library.cost[run.law])
+            worth = float(total[run.word, lsb:lsb + width].sum())
+            if worth - price - PLACE_COST - (MIDDLE_COST if run.shift else 0) > least:
+                used.add(run.law)
+                free[run.word, lsb:lsb + width] = False
+                chosen.append((run, lsb, width, worth))
+        whole = {at for place in self._runs() if not any(free[at] for at in place.bits) for at in place.bits}
+        for run, lsb, width, worth in chosen:
+            if lonely or (run.word, lsb) in whole or (width >= SURE_WIDTH and not self._proxy(run.word, lsb)):
+                self._accept(self._single(run, lsb, width, library, found, worth))
+
+    def _proxy(self, word: int, bit: int) -> bool:
+        """Whether a run could be the top of a larger field: many quantities agree in their rarely set high bits."""
+        share = float((self.words[:, word] >> np.uint32(bit) & 1).mean())
+        return bit > 0 and bool(self.todo[word, bit - 1]) and not 0.3 < share < 0.7
+
+    def _single(self, run: Run, lsb: int, width: int, library: Library, found: dict[tuple[int, int, int], int],
+                worth: float) -> Solved:
+        shift = run.shift + lsb - run.lsb
+        mask = sum(2 ** bit for bit in range(lsb, lsb + width) if self.varies[run.word, bit])
+        cost = float(library.cost[run.law])
+        rivals = []
+        for (word, law, offset), matched in found.items():
+            if word == run.word and matched & mask == mask:
+                dearer = max(float(library.cost[law]) - cost, 0.0)
+                if dearer <= WITHIN:
+                    if (law, offset + lsb) != (run.law, shift):
+                        rivals.append(Rival(dearer, 0, law=shifted(library[law], offset + lsb)))
+                    rivals += [Rival(dearer + more, 0, law=shifted(other, offset + lsb))
+                               for more, other in library.rivals(law, WITHIN - dearer)]
+        law = shifted(library[run.law], shift)
+        return Solved(run.word, lsb, width, ((ALWAYS, law),), (self.n,), cost + PLACE_COST, worth,
+                      tuple(sorted(rivals, key=lambda one: one.dearer)[:60]))
+
+    def _accept(self, solved: Solved) -> None:
+        self.solved.append(solved)
+        used = {name for step in solved.steps for one in step for name in one.names(FIELD)}
+        self.follows[solved.name] = used.union(*(self.follows.get(name, set()) for name in used))
+        for word, bit in solved.bits:
+            self.todo[word, bit] = False
+        self.tell(str(solved))
+
+    # -- regimes
+
+    def relevant(self) -> list[str]:
+        """Whole-valued parameters but those that have nothing to do with any open bit (G test).
+
+        Those of few values stay, as they may open a regime, unless they are plainly copied into a word.
+        """
+        targets = np.argwhere(self.todo)
+        if not len(targets):
+            return []
+        bits = bits_of(self.words)[:, targets[:, 0], targets[:, 1]].astype(np.float64)
+        used = {name for one in self.solved if len(one.steps) > 1 for step in one.steps for part in step
+                for name in part.names()}
+        copied = {one.steps[0][1].args[0] for one in self.solved if one.steps[0][1].op == PARAMETER}
+        out = []
+        for name in self.integers:
+            values = np.asarray(self.columns[parameter(name)])
+            kinds = np.unique(values)
+            if name in used or (len(kinds) <= FEW and name not in copied):
+                out.append(name)
+                continue
+            limits = kinds[1:] if len(kinds) <= FEW else np.quantile(values, np.linspace(0, 1, 9)[1:-1], method="nearest")
+            group = np.searchsorted(np.unique(limits), values, side="right")
+            counts = np.bincount(group, minlength=group.max() + 1).astype(np.float64)
+            ones = np.stack([np.bincount(group, weights=column, minlength=len(counts)) for column in bits.T])
+            share = bits.mean(0)[:, None]
+            expected = np.stack([counts * share, counts * (1 - share)])
+            observed = np.stack([ones, counts - ones])
+            with np.errstate(all="ignore"):
+                terms = np.where(observed > 0, observed * np.log(observed / expected), 0)
+            if 2 * terms.sum((0, 2)).max() > 2.0 * len(counts) + 16:
+                out.append(name)
+        return out
+
+    def solve(self, place: Place, library: Library, predicates: Predicates, *, depth: int | None = None,
+              margin: float = MARGIN, more: tuple[tuple[Expression, float], ...] = ()) -> Solved | None:
+        """The cheapest decision list for some bits, or None."""
+        w, lsb, width = place.word, place.lsb, place.width
+        values = (self.words[:, w] >> np.uint32(lsb)) & np.uint32(2 ** width - 1)
+        weights = self.weights[:, w, lsb:lsb + width].sum(1)
+        raw = float(weights.sum())
+        if raw < margin:
+            return None
+        laws = pool(values, width, weights, library, more=more, without=self._circular(place, library), deep=self.deep)
+        predicates = predicates.without(self._circular_names(place))
+        if not len(laws.kept) or not laws.agree[laws.kept].any(0).all():
+            return None
+        options = {} if depth is None else {"depth": depth}
+        agree, cost = laws.agree[laws.kept], laws.cost[laws.kept]
+        found = decision_lists(agree, cost, predicates.masks, predicates.cost, weights, **options)
+        used = predicates
+        if (not found or len(found[0][1]) > 3) and width >= 3 and depth is None:
+            own = predicates.with_thresholds(self._dominant(laws, agree, cost, weights))
+            if own is not predicates:
+                other = decision_lists(agree, cost, own.masks, own.cost, weights)
+                if other and (not found or other[0][0] < found[0][0]):
+                    found, used = other, own
+        if not found or found[0][0] + margin > raw:
+            return None
+        return self._found(place, found, laws, used, weights, raw, depth)
+
+    @staticmethod
+    def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Expression]:
+        """The law that explains most, the one that explains most of the rest, and what they are made of.
+
+        Splitting and saturation begin where such a column passes a limit.
+        """
+        first = int(np.argmax(agree @ weights - cost))
+        rest = np.where(agree[first], 0, weights)
+        second = int(np.argmax(agree @ rest - cost))
+        out: dict[Expression, None] = {}
+        for number in (first, second):
+            for one in laws[int(laws.kept[number])].walk():
+                if one.op in INTEGER and (one.names() or one.names(FIELD)):
+                    out[one] = None
+        return list(out)[:4]
+
+    def _found(self, place: Place, found: tuple[tuple[float, Path], ...], laws: Pool, predicates: Predicates,
+               weights: Array, raw: float, depth: int | None) -> Solved:
+        kept, (total, path) = laws.kept, found[0]
+
+        def steps(path: Path) -> tuple[tuple[Expression, Expression], ...]:
+            return tuple((predicates.conditions[p], laws[int(kept[law])]) for p, law in path)
+
+        own = steps(path)
+        rivals: list[Rival] = []
+        support: list[int] = []
+        left = np.ones(self.n, bool)
+        for number, (p, law) in enumerate(path):
+            here = predicates.masks[p] & left
+            support.append(int(here.sum()))
+            price = laws.cost[kept[law]]
+            fits = np.flatnonzero((laws.cost <= price + WITHIN) & laws.agree[:, here].all(1))
+            for other in fits[np.argsort(laws.cost[fits], kind="stable")][:60]:
+                if other != kept[law]:
+                    rivals.append(Rival(max(0.0, float(laws.cost[other] - price)), number, law=laws[int(other)]))
+            if p:
+                same = (predicates.all_costs <= predicates.cost[p] + WITHIN) \
+                    & (predicates.all_masks[:, left] == here[left]).all(1)
+                for other in np.flatnonzero(same)[:80]:
+                    if predicates.all[other] != own[number][0]:
+                        rivals.append(Rival(max(0.0, float(predicates.all_costs[other] - predicates.cost[p])), number,
+                                            when=predicates.all[other]))
+            left &= ~here
+        for other_total, other in found[1:12]:
+            if other_total - total < WITHIN:
+                rivals.append(Rival(max(0.0, other_total - total), -1, steps=steps(other)))
+        missed = held_out(laws, predicates, weights) if len(path) > 1 else np.zeros(self.n, bool)
+        return Solved(place.word, place.lsb, place.width, own, tuple(support), total, raw, tuple(rivals), missed)
+
+    def regimes(self, library: Library, predicates: Predicates) -> None:
+        """Decision lists for what is open: whole runs by one law, then fields as partial agreement cuts them."""
+        cut = places(self.words, self.weights, library, self.todo)
+        cut.sort(key=lambda place: -place.saving)
+        for place in self._runs():
+            if 2 <= place.width <= 24:
+                self._try(place, library, predicates, depth=1)
+        tried: set[tuple[int, int, int]] = set()
+        for place in [*cut, *self._parts()]:
+            key = (place.word, place.lsb, place.width)
+            if key not in tried and self._open(place):
+                tried.add(key)
+                self._try(place, library, predicates)
+        for place in self._parts():
+            key = (place.word, place.lsb, place.width)
+            if key not in tried and self._open(place):
+                tried.add(key)
+                self._try(place, library, predicates)
+    def _circular_names(self, place: Place) -> set[str]:
+        """Fields that a place must not follow from: itself, and what follows from it."""
+        name = f"w{place.word}_{place.lsb}_{place.width}"
+        own = {name} | {other for other in self.derived if self._overlaps(other, place)}
+        return own | {other for other in self.derived if self.follows.get(other, set()) & own}
+
+    def _circular(self, place: Place, library: Library) -> int:
+        return sum(library.field_bit(name) for name in self._circular_names(place))
+
+    @staticmethod
+    def _overlaps(name: str, place: Place) -> bool:
+        word, lsb, width = (int(part) for part in name[1:].split("_"))
+        return word == place.word and lsb < place.lsb + place.width and place.lsb < lsb + width
+
+    def derive(self, library: Library, captured: bool) -> None:
+        """Fields as columns for others: explained ones by their law and, if ``captured``, runs of open bits."""
+        known = {np.asarray(self.columns[parameter(name)]).tobytes() for name in self.integers}
+        self.derived, self.cut, self.inner = [], [], {}
+        for solved in self.solved:
+            if not captured and self.follows[solved.name] - {one.name for one in self.solved}:
+                continue
+            values = solved.values(self.columns)
+            self.columns.add(solved.name, values)
+            if solved.width > 1 and len(np.unique(values)) > 2 and values.tobytes() not in known:
+                known.add(values.tobytes())
+                self.derived.append(solved.name)
+                law = self._usual(values, solved.width, library)
+                if law is not None and len(solved.steps) > 1:
+                    self.cut.append((solved.name, law))
+            for _, law in solved.steps:
+                for one in law.walk():
+                    if one != law and one.op in LIMITED and len(list(one.walk())) > 3:
+                        self.inner[one] = None
+        for run in self._runs() if captured else ():
+            values = (self.words[:, run.word] >> np.uint32(run.lsb)).astype(np.int64) % 2 ** run.width
+            name = f"w{run.word}_{run.lsb}_{run.width}"
+            if run.width > 1 and len(np.unique(values)) > 2:
+                self.columns.add(name, values)
+                self.derived.append(name)
+                law = self._usual(values, run.width, library)
+                if law is not None:
+                    self.cut.append((name, law))
+
+    def explain(self) -> None:
+        """All rounds: single laws; regimes over the parameters; over explained fields; over captured ones."""
+        first = Library(self.columns, self.integers, self.reals, given=self.given, most=FIRST_LAWS)
+        self.singles(first)
+        fields = captured = False
+        for _ in range(MOST_ROUNDS):
+            if not self.todo.any():
+                break
+            if fields:
+                self.derive(library, captured)
+            before = len(self.solved)
+            library, predicates = self._round(fields)
+            if captured and len(self.solved) == before:
+                break
+            # on with what was explained; with what is open only when that leads no further
+            captured = fields and len(self.solved) == before
+            fields = True
+        self.singles(first, lonely=True)
+        self.lone_bits(library, predicates)
+
+    def _round(self, fields: bool) -> tuple[Library, Predicates]:
+        """Decision lists for all open bits, over the parameters and the derived columns."""
+        names = self.relevant()
+        library = Library(self.columns, names, (), self.derived, self.given)
+        leaves = [*(parameter(name) for name in names), *(field_column(name) for name in self.derived)]
+        predicates = Predicates(self.columns, leaves, [one for one in leaves if self._is_size(one)], self.compared())
+        predicates = predicates.with_thresholds(list(self.inner))
+        predicates = predicates.cheaper({when for one in self.solved for when, _ in one.steps if when != ALWAYS})
+        self.deep = fields
+        self.tell(f"round: {len(library)} laws, {len(predicates.conditions)} conditions, {int(self.todo.sum())} bits")
+        if fields:
+            self.again(library, predicates)
+        self.regimes(library, predicates)
+        if not fields:
+            self.merge(library, predicates)
+        return library, predicates
+
+    def again(self, library: Library, predicates: Predicates) -> None:
+        """Solve fields of long lists anew: a field that is known by now may say it more simply."""
+        for old in list(self.solved):
+            if len(old.steps) > 2 and not any(old.name in names for names in self.follows.values()):
+                found = self.solve(Place(old.word, old.lsb, old.width, 0.0), library, predicates)
+                if found and found.cost + ONE_LAW < old.cost and not self._missed(found):
+                    self.solved.remove(old)
+                    self._accept(found)
+
+    def _is_size(self, leaf: Expression) -> bool:
+        values = np.unique(self.columns[leaf])
+        return len(values) > 2 or bool(values[0] > 0)
+
+    def _usual(self, values: Array, width: int, library: Library) -> Expression | None:
+        """The cheapest law that gives a field on more than half of the captures, and no constant."""
+        same = ((library.values[:USUAL_LAWS] ^ values.astype(np.uint32)) & np.uint32(2 ** width - 1)) == 0
+        share = same.mean(1)
+        best = int(share.argmax())
+        return library[best] if share[best] > 0.5 and library[best].op in INTEGER else None
+
+    def compared(self) -> list[tuple[Expression, float]]:
+        """Conditions that say whether a field is what it usually is."""
+        return [(Expression(op, (field_column(name), law)), 8.0) for name, law in self.cut for op in ("==", "!=")]
+
+    def lone_bits(self, library: Library, predicates: Predicates) -> None:
+        """Decision lists for the bits left over, one by one."""
+        for word, bit in np.argwhere(self.todo).tolist():
+            self._try(Place(word, bit, 1, 0.0), library, predicates, margin=MARGIN_ONE)
+
+    def merge(self, library: Library, predicates: Predicates) -> None:
+        """Join neighbours that one list explains for about what it costs to explain one of them."""
+        for low in list(self.solved):
+            high = next((one for one in self.solved if one.word == low.word and one.lsb == low.lsb + low.width), None)
+            if high is None or low not in self.solved or len(low.steps) == len(high.steps) == 1 \
+                    or any({low.name, high.name} & names for names in self.follows.values()):
+                continue
+            place = Place(low.word, low.lsb, low.width + high.width, 0.0)
+            found = self.solve(place, library, predicates)
+            if found and found.cost <= max(low.cost, high.cost) + ONE_LAW and not self._missed(found):
+                self.solved = [one for one in self.solved if one not in (low, high)]
+                self._accept(found)
+
+    def _missed(self, found: Solved) -> bool:
+        return found.missed is not None and int(found.missed.sum()) > max(2, 0.015 * self.n)
+
+    def _open(self, place: Place) -> bool:
+        return all(self.todo[at] or not self.varies[at] for at in place.bits) and any(self.todo[at] for at in place.bits)
+
+    def _try(self, place: Place, library: Library, predicates: Predicates, **options: object) -> None:
+        found = self.solve(place, library, predicates, **options)
+        if found is None:
+            return
+        if self._missed(found):
+            self.tell(f"aside {found}")
+            return
+        self._accept(found)
+
+    def _runs(self) -> list[Place]:
+        out: list[Place] = []
+        for word, bit in np.argwhere(self.todo).tolist():
+            if out and out[-1].word == word and out[-1].lsb + out[-1].width == bit:
+                out[-1] = replace(out[-1], width=out[-1].width + 1)
+            else:
+                out.append(Place(word, bit, 1, 0.0))
+        return out
+
+    def _parts(self) -> list[Place]:
+        """Runs of open bits, whole and from their lowest bit on."""
+        out = []
+        for run in self._runs():
+            for width in (run.width, *(() if self.deep else (run.width - 1, run.width - 2, (run.width + 1) // 2))):
+                if width > 1:
+                    out.append(replace(run, width=width))
+        return out
+
+
+def shifted(law: Expression, shift: int) -> Expression:
+    return Expression("//", (law, constant(2 ** shift))) if shift else law
