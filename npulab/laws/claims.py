@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from npulab.laws.expressions import CONSTANT, FIELD, INTEGER, OPERATORS, PARAMETER, Array, Columns, Expression, constant, constant_cost
-from npulab.laws.expressions import field as field_column
+from npulab.laws.expressions import (
+    CONSTANT,
+    FIELD,
+    INTEGER,
+    OPERATORS,
+    PARAMETER,
+    Array,
+    Columns,
+    Expression,
+    constant,
+    constant_cost,
+)
 from npulab.laws.predicates import FEW, literals
 from npulab.laws.search import Rival, Solved, Steps
 
@@ -31,8 +42,9 @@ def in_order(fields: Sequence[Solved], follows: dict[str, set[str]]) -> tuple[li
         left = [one for one in left if one not in now]
 
 
-def gap_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
-    """The steps with each threshold moved to the ends of the gap between the captured values beside it."""
+def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterator[Rival]:
+    """The steps with each threshold moved to the ends of the gap between the captured values beside it; with
+    ``inner`` to its middle, too."""
     free = np.ones(columns.n, bool)
     for number, (when, _) in enumerate(solved.steps):
         parts = literals(when)
@@ -49,6 +61,8 @@ def gap_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
             above = values[values > limit] if literal.op in ("<=", ">") else values[values >= limit]
             ends = ([int(below.max())] if len(below) else []) + ([int(above.min()) - 1] if len(above) else [])
             op = {"<": "<=", ">=": ">"}.get(literal.op, literal.op)
+            if inner and len(ends) == 2 and ends[1] - ends[0] > 1:
+                ends.insert(0, (ends[0] + ends[1]) // 2)
             for end in ends:
                 moved = Expression(op, (literal.args[0], constant(end)))
                 when_moved = _joined([moved if part is literal else part for part in parts])
@@ -173,11 +187,40 @@ def never_captured(names: Iterable[str], captured: Columns, asked: Columns) -> A
     return np.array([row not in seen for row in zip(*(asked[leaf].tolist() for leaf in leaves), strict=True)], bool)
 
 
+@dataclass(frozen=True)
+class Opening:
+    """What decides regimes: parameters of few values that conditions read, and conditions that wide fields prove."""
+
+    names: frozenset[str]
+    trusted: frozenset[Expression]
+    by_name: Mapping[str, Solved]
+
+
+def opening(fields: Sequence[Solved], captured: Columns) -> Opening:
+    by_name = {one.name: one for one in fields}
+    names = set().union(*(categories(one, captured, by_name) for one in fields if len(one.steps) > 1))
+    trusted = set().union(*(conditions(one) for one in fields if not narrow(one, captured)
+                            and (one.missed is None or not one.missed.any())))
+    return Opening(frozenset(names), frozenset(trusted), by_name)
+
+
+def unseen_rows(one: Solved, known: Opening, captured: Columns, asked: Columns) -> Array:
+    """``(N,) bool``: rows whose combination of modes was never captured.
+
+    A narrow field may depend on a mode that its captures did not show, so all of them count; unless wide fields prove
+    its conditions.
+    """
+    if len(one.steps) == 1:
+        return np.zeros(asked.n, bool)
+    own = categories(one, captured, known.by_name)
+    sure = not narrow(one, captured) or (conditions(one) <= known.trusted and names_of(one) <= own)
+    return never_captured(own if sure else known.names, captured, asked)
+
+
 def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Columns, asked: Columns, words: int,
            within: float) -> tuple[Array, Array]:
     """(words (N, W) uint32 as the laws give them, doubt (N, W) uint32: bits that something else would change)."""
     ready, _ = in_order(fields, follows)
-    by_name = {one.name: one for one in ready}
     values: dict[str, Array] = {}
     for one in ready:
         values[one.name] = one.values(asked)
@@ -186,17 +229,11 @@ def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Col
     doubt = np.zeros_like(out)
     for one in ready:
         out[:, one.word] |= one.placed(values[one.name])
-    # the parameters that open regimes: those that some condition reads
-    opening = set().union(*(categories(one, captured, by_name) for one in ready if len(one.steps) > 1))
-    trusted = set().union(*(conditions(one) for one in ready if not narrow(one, captured)
-                            and (one.missed is None or not one.missed.any())))
+    known = opening(ready, captured)
     for one in ready:
         later = [other for other in ready if one.name in follows[other.name]]
         if len(one.steps) > 1:
-            own = categories(one, captured, by_name)
-            sure = not narrow(one, captured) or (conditions(one) <= trusted and names_of(one) <= own)
-            few = own if sure else opening
-            unseen = never_captured(few, captured, asked)
+            unseen = unseen_rows(one, known, captured, asked)
             for other in (one, *later):
                 doubt[unseen, other.word] |= np.uint32(other.mask)
         changes = [one.values(asked, alternatives(one, rival)) ^ values[one.name]

@@ -8,7 +8,17 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from npulab.laws.expressions import ALWAYS, FIELD, OPPOSITE, Array, Columns, Expression, constant, constant_cost, roundest
+from npulab.laws.expressions import (
+    ALWAYS,
+    FIELD,
+    OPPOSITE,
+    Array,
+    Columns,
+    Expression,
+    constant,
+    constant_cost,
+    roundest,
+)
 
 FEW = 6  # values that a column may have to count as a category
 STEPS = (2, 4, 8, 16)

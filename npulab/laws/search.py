@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field as made, replace
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +38,12 @@ class Rival:
     law: Expression | None = None
     when: Expression | None = None
     steps: tuple[tuple[Expression, Expression], ...] = ()
+
+
+    def __str__(self) -> str:
+        if self.steps:
+            return "; ".join(f"{'else' if when == ALWAYS else when}: {law}" for when, law in self.steps)
+        return str(self.law) if self.law is not None else f"when {self.when}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +108,7 @@ class Search:
 
     def __init__(self, words: Array, columns: Columns, integers: Sequence[str], reals: Sequence[str],
                  given: Sequence[str] = (), ignore: Array | None = None,
-                 tell: Callable[[str], None] = lambda text: None) -> None:
+                 tell: Callable[[str], None] = lambda text: None, known: Sequence[Solved] = ()) -> None:
         self.words, self.columns = words, columns
         self.integers, self.reals, self.given = list(integers), list(reals), list(given)
         self.tell = tell
@@ -112,12 +117,15 @@ class Search:
         self.varies = bits.any(0) & ~bits.all(0)
         self.todo = self.varies & ~(ignore if ignore is not None else np.zeros_like(self.varies))
         self.weights = information(bits)
-        self.solved: list[Solved] = []
         self.deep = False
         self.derived: list[str] = []
         self.inner: dict[Expression, None] = {}  # steps of laws, which limits may be of
         self.cut: list[tuple[str, Expression]] = []  # a field, and what it is where nothing limits it
         self.follows: dict[str, set[str]] = {}  # a field's name -> the fields it follows from
+
+        self.solved: list[Solved] = []
+        for one in known:
+            self._accept(one)
 
     # -- single laws
 
