@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import fnmatch
+import io
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -23,9 +27,12 @@ from typing import TYPE_CHECKING, Any
 from npulab import store
 from npulab.bisection import CERTAINTY, MAX_HANGS, Bisected, Bisection, Trying, bisect_fields
 from npulab.bisection.parts import name_of
+from npulab.bits import COLUMNS, WORD_BITS, WORD_BYTES
 from npulab.capture import PROVENANCES, Capture, CaptureSet
 from npulab.compare import Comparison, check, diff, diff_buffers
 from npulab.devices import Command, Manual, Recorder, Simulated, device
+from npulab.files import write_file
+from npulab.laws import Laws, find_laws
 from npulab.models import is_model, read_model
 from npulab.models.file import counted
 from npulab.models.sweeps import PARAMETERS as SWEEP
@@ -34,6 +41,7 @@ from npulab.sweeps import SUFFIX, TEXTS, Sweep, is_sweep, load_sweep, save_sweep
 from npulab.targets import target
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 PACKAGE = Path(__file__).parent
@@ -41,6 +49,8 @@ START = "0-start.ipynb"
 COPY = "npulab-notebooks"
 ROOT_OPTIONS = ("--ServerApp.root_dir", "--notebook-dir", "--preferred-dir")
 BYTES_SHOWN = 32
+MAP_SUFFIX = ".csv"
+RELATED_SHOWN = 3
 LEGENDS = {"emulate": """
 ms: all 28 layers of MobileNetV1-224 in one thread, the least time of each; of ENGINE: these ms divided by that
 engine's in the same run, below 1 is faster; wrong: outputs that differ from the engine that the rule is named after
@@ -93,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("path", metavar="PATH")
     one.add_argument("--case", help="which case of a dump that holds several")
     filters(one)
-    one = add("diff", _diff, "two captures (or two folders of them) by field, addresses apart")
+    one = add("diff", _diff, "two captures, two folders of them or two sweeps by field, addresses apart")
     one.add_argument("a", metavar="A")
     one.add_argument("b", metavar="B", nargs="?", help="left out, A is a dump of two cases")
     filters(one)
@@ -129,6 +139,15 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--reset", metavar="PROGRAM", help="run after a hang")
     one.add_argument("--cooldown", type=float, metavar="SECONDS", help="to wait after a hang (0)")
     one.add_argument("--retries", type=int, metavar="N", help="of a program that could not be run (0)")
+    one = add("laws", _laws, "how a sweep's fields follow from its layers, what is open, what to capture next")
+    one.add_argument("sweep", metavar="SWEEP", help=f"a file {SUFFIX} or a folder of captures")
+    one.add_argument("--plan", type=int, metavar="N", help="the N layers whose capture would settle most")
+    one.add_argument("--candidates", metavar="FILE",
+                     help=f"plan among these layers: a table {MAP_SUFFIX} of parameters, or a sweep")
+    one.add_argument("--nuisance", action="append", metavar="BITS", default=[],
+                     help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) that say nothing, as "
+                          "addresses; repeatable; left out, they are found from layers that were captured twice")
+    one.add_argument("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
     one = add("bench", _bench, "measured times and ratios, side by side; takes half a minute")
     one.add_argument("what", nargs="?", default="emulate", metavar="WHAT",
                      help="emulate (beside TensorFlow Lite), decode (beside bitstruct and others)")
@@ -274,6 +293,8 @@ def _known(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _diff(options: argparse.Namespace) -> int:
+    if any(is_sweep(path) for path in (options.a, options.b) if path is not None):
+        return _diff_sweeps(options)
     a, b = _two(options)
     known = {(item.register, item.name): item for one in (a, b)
              for capture in (one if isinstance(one, CaptureSet) else [one])
@@ -290,8 +311,33 @@ def _diff(options: argparse.Namespace) -> int:
         return _print(options, rows if filtered else rows + [
             {"task": None, "block": "buffer", "register": row["buffer"], "field": f"(bytes from {row['first']})",
              "a": row["a"], "b": row["b"], "address": False} for row in buffers], [])
+    _print_diff(options, a, b, rows)
+    for row in buffers:
+        print(f"\nbuffer {row['buffer']} differs in {row['bytes']} bytes, from byte {row['first']} on "
+              f"(a {_length(row['a'])}, b {_length(row['b'])})")
+    return 0
+
+
+def _diff_sweeps(options: argparse.Namespace) -> int:
+    if options.b is None:
+        raise ValueError(f"{options.a}: got one sweep, allowed are two, A and B")
+    a, b = load_sweep(options.a), load_sweep(options.b)
+    every: list[dict[str, Any]] = diff(a, b, never=True).to_dict("records")  # type: ignore[assignment]
+    if options.field and not any(_matches(options.field, row["register"], row["field"]) for row in every):
+        raise LookupError(f"--field: got {options.field!r}, which no field matches")
+    maps = [one.registers for one in (a, b) if one.registers is not None]
+    named = {(item.register, item.name) for registers in maps for item in registers if not item.automatic}
+    rows = [row for row in every if row["differs"] != "never" and _wanted(
+        options, row["register"], row["field"], (row["register"], row["field"]) not in named, row["address"])]
+    if options.json:
+        return _print(options, rows, [])
+    _print_diff(options, a, b, rows)
+    return 0
+
+
+def _print_diff(options: argparse.Namespace, a: Any, b: Any, rows: Sequence[dict[str, Any]]) -> None:
     names = ["task", "block", "register", "field", *(n for n in (rows[0] if rows else ())
-                                                     if n in ("differs", "constant")), "a", "b"]
+                                                     if n in ("differs", "constant", "pairs")), "a", "b"]
     fields = [row for row in rows if not row["address"]]
     addresses = [row for row in rows if row["address"]]
     print(f"a {a!r}\nb {b!r}\n\n{len(fields)} fields differ{', addresses apart' if addresses else ''}")
@@ -299,10 +345,6 @@ def _diff(options: argparse.Namespace) -> int:
     if addresses:
         print(f"\n{len(addresses)} addresses differ")
         _print(options, [{**row, "a": _hex(row["a"]), "b": _hex(row["b"])} for row in addresses], names)
-    for row in buffers:
-        print(f"\nbuffer {row['buffer']} differs in {row['bytes']} bytes, from byte {row['first']} on "
-              f"(a {_length(row['a'])}, b {_length(row['b'])})")
-    return 0
 
 
 def _length(size: int | None) -> str:
@@ -543,6 +585,148 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
             raise ValueError(f"{options.good}: hangs on the simulated device ({run.reason}), allowed is one that runs")
         return Simulated(run.output)
     return oracle
+
+
+def _laws(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    if options.plan is not None and options.plan < 1:
+        raise ValueError(f"--plan: got {options.plan}, allowed is at least 1")
+    if options.candidates and options.plan is None:
+        raise ValueError(f"--candidates: got {options.candidates} without --plan, allowed is with it")
+    sweep = load_sweep(options.sweep)
+    nuisance = _nuisance(options.nuisance, sweep)
+    layers = _candidates(options.candidates, sweep) if options.candidates else None
+    _refuse_map(options.map)
+    with tqdm(unit="step", disable=None, leave=False) as bar, warnings.catch_warnings(record=True) as told_of:
+        warnings.simplefilter("always", UserWarning)
+
+        def show(text: str) -> None:
+            bar.set_description_str(f"{text:.100}", refresh=False)
+            bar.update()
+
+        found = find_laws(sweep, nuisance=nuisance, progress=show)
+        bar.set_description_str("what is open")
+        unproved: list[dict[str, Any]] = found.open.to_dict("records")  # type: ignore[assignment]
+        plan = None if options.plan is None else found.next_captures(options.plan, candidates=layers)
+    for text in dict.fromkeys(_sentence(one.message) for one in told_of if isinstance(one.message, UserWarning)):
+        print(f"npulab: {text}", file=sys.stderr)
+    if options.map:
+        write_file(Path(options.map), _register_table(found, sweep.block))
+    if options.json:
+        return _laws_as_json(options, sweep, found, unproved, plan)
+    fields = [{"word": one.word, "bits": _span(one.lsb, one.width), "when": "else" if i and when == "always" else when,
+               "law": law, "support": support, "rivals": len(one.rivals) if i == 0 else ""}
+              for one in found.fields
+              for i, ((when, law), support) in enumerate(zip(one.steps, one.support, strict=True))]
+    print(sweep)
+    _print(options, fields, ["word", "bits", "support", "rivals", "when", "law"])
+    counts = _statuses(found)
+    print(f"\n{counted(sum(counts[name] for name in ('law', 'rivals', 'open')), 'varying bit')}"
+          f"{' (simulated)' if sweep.simulated else ''}: "
+          + ", ".join(f"{counts[name]} {name}" for name in ("law", "rivals", "open"))
+          + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised")
+    if unproved:
+        print("\nnot proved for every layer:")
+        _print(options, _runs(unproved), ["word", "bits", "reason", "detail", "related"])
+    if plan is not None:
+        print("\nto capture next" + (":" if layers is not None else " (each parameter drawn on its own within what was "
+                                     "captured: where they depend on one another, give --candidates):"))
+        rows: list[dict[str, Any]] = plan.to_dict("records")  # type: ignore[assignment]
+        _print(options, [{name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
+                         for row in rows], [*plan.columns])
+    return 0
+
+
+def _laws_as_json(options: argparse.Namespace, sweep: Sweep, found: Laws, unproved: Sequence[dict[str, Any]],
+                  plan: pd.DataFrame | None) -> int:
+    rows: list[dict[str, Any]] = [{"kind": "sweep", "sweep": sweep.name, "captures": len(sweep),
+                                   "simulated": sweep.simulated, "bits": _statuses(found)}]
+    rows += [{"kind": "field", "field": one.name, "word": one.word, "lsb": one.lsb, "width": one.width,
+              "steps": [{"when": when, "law": law, "support": support}
+                        for (when, law), support in zip(one.steps, one.support, strict=True)],
+              "rivals": list(one.rivals), "extrapolated": one.extrapolated} for one in found.fields]
+    rows += [{"kind": "open", **row} for row in unproved]
+    layers: list[dict[str, Any]] = [] if plan is None else plan.to_dict("records")  # type: ignore[assignment]
+    return _print(options, rows + [{"kind": "plan", "parameters": row} for row in layers], [])
+
+
+def _statuses(found: Laws) -> dict[str, int]:
+    names = found.status.ravel().tolist()
+    return {name: names.count(name) for name in ("law", "rivals", "open", "nuisance", "never exercised", "constant")}
+
+
+def _nuisance(texts: Sequence[str], sweep: Sweep) -> np.ndarray | None:
+    """``(W,) uint32`` of the bits that ``--nuisance`` names."""
+    import numpy as np
+
+    width = sweep.words.shape[1]
+    mask = np.zeros(width, np.uint32)
+    for text in texts:
+        spelt = re.fullmatch(r"w(\d+)(?:_(\d+)_(\d+))?", text)
+        word, lsb, bits = map(int, spelt.groups("")) if spelt and spelt[2] else (int(spelt[1]) if spelt else width, 0,
+                                                                               WORD_BITS)
+        if word >= width or not bits or lsb + bits > WORD_BITS:
+            raise ValueError(f"--nuisance: got {text!r}, allowed is a word, w0 to w{width - 1}, or bits of it, as "
+                             f"w0_6_13 (word, lowest, how many)")
+        mask[word] |= np.uint32((2 ** bits - 1) * 2 ** lsb)
+    return mask if texts else None
+
+
+def _candidates(path: str, sweep: Sweep) -> pd.DataFrame:
+    """Layers to choose from, with the sweep's parameters in its order."""
+    import pandas as pd
+
+    try:
+        layers = load_sweep(path).parameters if is_sweep(path) else pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise ValueError(f"--candidates: got {path}, which is no table ({error}), allowed is {MAP_SUFFIX} with a "
+                         "column for each parameter") from None
+    missing = [name for name in sweep.parameters if name not in layers]
+    if missing or not len(layers):
+        got = f"no column {missing[0]!r}" if missing else "no row"
+        raise ValueError(f"--candidates: got {got} in {path}, allowed is a column for each parameter of "
+                         f"{sweep.name}, a row for each layer")
+    return layers[[*sweep.parameters]]
+
+
+def _refuse_map(path: str | None) -> None:
+    """Before the search, what would fail after it."""
+    if path is not None and Path(path).suffix != MAP_SUFFIX:
+        raise ValueError(f"--map: got {path}, allowed is a file {MAP_SUFFIX}")
+    if path is not None and Path(path).exists():
+        raise FileExistsError(f"{path}: is there already")
+
+
+def _register_table(found: Laws, block: str) -> bytes:
+    """The fields as a table that ``RegisterMap.read`` reads, as many words as a capture has."""
+    rows = found.register_rows(block)
+    last = WORD_BYTES * (found.words.shape[1] - 1)
+    if not any(row["offset"] == last for row in rows):
+        rows.append({"block": block, "offset": last, "lsb": 0, "width": WORD_BITS, "evidence": "unknown"})
+    out = io.StringIO()
+    table = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return out.getvalue().encode()
+
+
+def _runs(bits: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Open bits side by side for one reason as one row."""
+    runs: list[list[dict[str, Any]]] = []
+    for bit in bits:
+        last = runs[-1][-1] if runs else {}
+        if last.get("bit") == bit["bit"] - 1 and all(last[name] == bit[name] for name in ("word", "reason", "detail")):
+            runs[-1].append(bit)
+        else:
+            runs.append([bit])
+    related = [dict.fromkeys(one.split(" ")[0] for bit in run for one in bit["related"].split(", ")) for run in runs]
+    return [{**run[0], "bits": _span(run[0]["bit"], len(run)), "related": ", ".join([*names][:RELATED_SHOWN])}
+            for run, names in zip(runs, related, strict=True)]
+
+
+def _span(lsb: int, width: int) -> str:
+    return f"{lsb + width - 1}:{lsb}" if width > 1 else str(lsb)
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -297,3 +297,105 @@ def test_bisect_refuses_in_a_sentence(run: Any, options: list[str], words: str) 
     assert (status, lines) == (2, [])
     assert words in said
     assert said.count("\n") == 1
+
+
+def made_sweep(path: Path, flip: int = 0, **more: Any) -> Path:
+    """A small simulated sweep: relu and input_w in word 0, an address in word 1, input_c or four times that in word 2."""
+    import npulab
+
+    random, n = np.random.default_rng(1), 48
+    known = {"input_w": random.integers(4, 100, n), "input_c": random.integers(1, 64, n),
+             "stride": random.integers(1, 3, n), "relu": random.integers(0, 2, n)} | more
+    rows = [known["input_w"] * 8 + known["relu"], random.integers(0, 64, n) * 64,
+            known["input_c"] * np.where(known["stride"] == 2, 4, 1) * 2 + 5 * 2**16]
+    words = np.stack([*rows, np.full(n, 7)], 1).astype(np.uint32) ^ np.uint32(flip)
+    return npulab.save_sweep(npulab.Sweep(words, known, provenance="simulated"), path)
+
+
+def test_laws_of_a_sweep(run: Any, tmp_path: Path) -> None:
+    path = made_sweep(tmp_path / "s.npz", depthwise=[0] * 48)
+    status, lines, err = run("laws", path, "--nuisance", "w1_6_6", "--plan", 3)
+    assert (status, err.count("\n")) == (0, 1)
+    assert err.startswith("npulab: parameters: depthwise")
+    assert "simulated" in lines[0]
+    assert [line.split()[:2] for line in lines[2:5]] == [["0", "0"], ["0", "9:3"], ["2", "8:1"]]
+    assert lines[3].split()[2:] == ["48", "0", "always", "input_w"]
+    summary = next(line for line in lines if "varying bits (simulated)" in line)
+    assert summary.startswith("16 varying bits")
+    assert " 0 open; 6 nuisance" in summary
+    at = next(i for i, line in enumerate(lines) if line.startswith("to capture next"))
+    assert "--candidates" in lines[at]
+    assert lines[at + 1].split() == ["input_w", "input_c", "stride", "relu", "depthwise"]
+    assert len(lines) == at + 5
+
+
+def test_the_map_of_a_sweep_reads_its_words(run: Any, tmp_path: Path) -> None:
+    import npulab
+    from npulab.bits import RegisterMap
+
+    path = made_sweep(tmp_path / "s.npz")
+    assert run("laws", path, "--map", tmp_path / "m.csv", "--nuisance", "w1")[0] == 0
+    sweep, registers = npulab.load_sweep(path), RegisterMap.read(tmp_path / "m.csv")
+    values = registers.decode(sweep.words)
+    assert len(registers) == 4
+    np.testing.assert_array_equal(values["w0_3_7"], sweep.parameters["input_w"])
+    np.testing.assert_array_equal(registers.encode(values), sweep.words)
+    assert b"\r" not in (tmp_path / "m.csv").read_bytes()
+    notes = registers.fields.set_index("field")["note"]
+    assert notes["w0_3_7"] == "input_w"
+
+
+def test_what_is_open_is_told_run_by_run(run: Any, tmp_path: Path) -> None:
+    _, lines, _ = run("laws", made_sweep(tmp_path / "s.npz"))
+    assert [line.split()[:4] for line in lines if " no law " in line] == [["1", "11:6", "no", "law"]]
+
+
+def test_laws_as_json(run: Any, tmp_path: Path) -> None:
+    path = made_sweep(tmp_path / "s.npz")
+    layers = tmp_path / "layers.csv"
+    layers.write_text("relu,stride,input_w,input_c\n0,1,8,63\n1,2,99,5\n")
+    status, lines, _ = run("laws", path, "--plan", 1, "--candidates", layers, "--json")
+    rows = [json.loads(line) for line in lines]
+    assert status == 0
+    assert {row["kind"] for row in rows} == {"sweep", "field", "open", "plan"}
+    assert rows[0]["simulated"] is True
+    assert rows[0]["bits"]["open"] == 6
+    opened = [row for row in rows if row["kind"] == "open" and row["word"] == 1]
+    assert [(row["bit"], row["reason"]) for row in opened] == [(bit, "no law") for bit in range(6, 12)]
+    (field,) = [row for row in rows if row.get("field") == "w0_3_7"]
+    assert field["steps"] == [{"when": "always", "law": "input_w", "support": 48}]
+    assert rows[-1]["parameters"] in ({"input_w": 8, "input_c": 63, "stride": 1, "relu": 0},
+                                      {"input_w": 99, "input_c": 5, "stride": 2, "relu": 1})
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["--plan", "0"], "--plan: got 0, allowed is at least 1"), (["--map", "m.txt"], "--map: got m.txt, allowed is a file .csv"),
+    (["--nuisance", "w4"], "--nuisance: got 'w4', allowed is a word, w0 to w3"), (["--nuisance", "w0_30_3"], "got 'w0_30_3'"),
+    (["--nuisance", "0"], "got '0'"), (["--candidates", "x.csv"], "x.csv without --plan"),
+    (["--plan", "1", "--candidates", "nowhere.csv"], "nowhere.csv: No such file"),
+    (["--plan", "1", "--candidates", "few.csv"], "got no column 'input_w' in few.csv"), (["--map", "few.csv"], "is there already")])
+def test_laws_refuses_in_a_sentence(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str],
+                                    words: str) -> None:
+    made_sweep(tmp_path / "s.npz")
+    (tmp_path / "few.csv").write_text("relu\n1\n")
+    monkeypatch.chdir(tmp_path)
+    status, lines, err = run("laws", "s.npz", *options)
+    assert (status, lines, err.count("\n")) == (2, [], 1)
+    assert words in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["few.csv", "s.npz"]
+
+
+def test_diff_of_two_sweeps(run: Any, tmp_path: Path) -> None:
+    a, b = made_sweep(tmp_path / "a.npz"), made_sweep(tmp_path / "b.npz", flip=2)
+    status, lines, _ = run("diff", a, b)
+    assert status == 0
+    (line,) = [line for line in lines if " w0_1_1 " in line]
+    assert line.split() == ["0", "w0", "w0_1_1", "always", "True", "48", "0", "1"]
+    rows = [json.loads(line) for line in run("diff", a, b, "--json", "--field", "w0_*")[1]]
+    assert {row["field"] for row in rows} == {"w0_0_1", "w0_1_1", "w0_3_7"}
+    assert run("diff", a, a, "--json", "--addresses")[1] == []
+    for arguments, words in (([a], "got one sweep, allowed are two"), ([a, b, "--field", "x"], "which no field matches"),
+                             ([a, CAPTURES / "update4-mesa"], "words")):
+        status, _, err = run("diff", *arguments)
+        assert (status, err.count("\n")) == (2, 1)
+        assert words in err
