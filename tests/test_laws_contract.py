@@ -139,7 +139,8 @@ def test_a_confounded_start_leaves_no_wrong_claim(seed: int) -> None:
 
 
 def driver(train: int, unseen: slice = slice(400, 800)) -> tuple[float, float]:
-    """(share of the varying bits that are claimed and right on every unseen row, precision of the claimed ones)."""
+    """(share of the varying bits that are claimed and right on every unseen row, share of the bits claimed on any that
+    are never wrong)."""
     sweep = load_sweep(shared("data/vivante/sweep_imx8mp.npz"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # padding never varies there
@@ -156,7 +157,7 @@ def driver(train: int, unseen: slice = slice(400, 800)) -> tuple[float, float]:
     right = sum(int(one).bit_count() for one in ~np.bitwise_or.reduce(words ^ truth, axis=0) & varying)
     print(f"{train} rows: {recall}/{total} claimed on every row and right, {bits} claimed on some, {lost} of them "
           f"wrong; {right} right on every row, claimed or not")
-    return (bits - lost) / total, 1 - lost / bits
+    return recall / total, 1 - lost / bits
 
 
 @pytest.mark.long
@@ -220,6 +221,23 @@ def test_every_bit_has_a_status(plain: npulab.Laws) -> None:
     moved = (varying[:, None] // 2 ** np.arange(32, dtype=np.uint32) % 2).astype(bool)
     assert np.isin(status[moved], ("law", "rivals", "open")).all()
     assert np.isin(status[~moved], ("constant", "never exercised")).all()
+
+
+def test_a_rival_is_what_a_capture_could_tell_apart(plain: npulab.Laws) -> None:
+    """Another way to write the same law is none: what is claimed on every layer has the status of a law."""
+    for one in plain.fields:
+        assert one.text not in one.rivals
+    _, mask = plain.predict(layers(2000, 11))
+    sure = np.bitwise_and.reduce(mask, axis=0) & np.bitwise_or.reduce(plain.words ^ plain.words[0], axis=0)
+    bits = (sure[:, None] // 2 ** np.arange(32, dtype=np.uint32) % 2).astype(bool)
+    assert (plain.status[bits] == "law").all()
+
+
+def test_no_field_follows_from_itself() -> None:
+    known = layers(80, 1)
+    laws = npulab.find_laws(words_of(((lambda p: p["channels"], 9), (lambda p: 0, 3), (lambda p: p["width"] ^ p["height"], 9)),
+                                     of=known), known)
+    assert [one.name for one in laws.fields if one.name in one.follows] == []
 
 
 def test_fields_give_their_values(plain: npulab.Laws) -> None:
@@ -315,6 +333,19 @@ def test_two_parameters_that_always_agree_are_rivals() -> None:
     assert (settled.status[0, :9] == "law").all()
 
 
+def test_parameters_that_always_agree_are_rivals_inside_a_law() -> None:
+    known, fresh = layers(40), layers(1000, 3)
+    known["height"] = known["width"]
+    rows = ((lambda p: p["width"] * p["height"], 18), (lambda p: p["stride"], 2)), ((lambda p: p["channels"] * p["height"], 18),)
+    laws = npulab.find_laws(words_of(*rows, of=known), known)
+    words, mask = laws.predict(fresh)
+    assert ((words ^ words_of(*rows, of=fresh)) & mask).any(axis=1).mean() == 0
+    frame = laws.next_captures(4, ranges={"width": (8, 499), "height": (8, 499), "channels": (1, 299),
+                                          "stride": [1, 2, 3], "mode": [0, 1, 2]})
+    settled = laws.update(words_of(*rows, of=frame), frame)
+    assert np.array_equal(settled.predict(fresh)[0] & 0x1FFFF, words_of(*rows, of=fresh) & 0x1FFFF)
+
+
 # Planning
 
 RULES: tuple[Law, ...] = (lambda p: p["height"] >= p["width"], lambda p: p["stride"] <= p["kernel"])
@@ -378,9 +409,9 @@ def test_the_next_captures_are_chosen_from_what_is_possible(plain: npulab.Laws) 
 def test_a_threshold_is_halved_until_it_is_found() -> None:
     """Captures that are planned close in on a limit as random ones cannot."""
     rows = ((lambda p: p["width"] > 389, 1), (lambda p: p["height"], 12)),
-    known = layers(24, 2)
+    known = layers(40, 2)[["width", "height"]]
     laws = npulab.find_laws(words_of(*rows, of=known), known)
-    ranges = {"width": (8, 499), "height": (8, 499), "channels": (1, 299), "stride": [1, 2, 3], "mode": [0, 1, 2]}
+    ranges = {"width": (8, 499), "height": (8, 499)}
     for seed in range(4):
         frame = laws.next_captures(4, ranges=ranges, seed=seed)
         laws = laws.update(words_of(*rows, of=frame), frame)
@@ -406,6 +437,17 @@ def test_xor_of_parameter_bits(law: Law, width: int) -> None:
     assert not ((words ^ truth) & mask).any()
     assert not (words ^ truth).any()
     assert (mask >> 12 & 1).mean() > 0.99
+
+
+@pytest.mark.parametrize("n", [3, 9, 25])
+def test_a_divisor_is_any_number(n: int) -> None:
+    known, fresh = layers(63, 1), layers(1000, 2)
+    rows = ((lambda p: -(-p["width"] // n), 9),), ((lambda p: p["height"] // n, 9),)
+    laws = npulab.find_laws(words_of(*rows, of=known), known)
+    words, mask = laws.predict(fresh)
+    truth = words_of(*rows, of=fresh)
+    assert ((words ^ truth) & mask).any(axis=1).mean() <= 0.01
+    assert (words == truth).mean() > 0.99
 
 
 def test_a_value_in_pieces_is_one_law() -> None:
@@ -481,12 +523,11 @@ WORDS = words_of(PLAIN[0], of=KNOWN)
     ([[1, 2], [3]], KNOWN[:2], {}, "1 and 2 words"), (WORDS[:, 0], KNOWN, {}, "shape"), (WORDS[:, :0], KNOWN, {}, "0"),
     (WORDS.astype(float), KNOWN, {}, "float64"), (WORDS.astype(np.int64) - 2 ** 40, KNOWN, {}, "int64"),
     (WORDS.astype(np.int64) + 2 ** 32, KNOWN, {}, "int64"), (None, KNOWN, {}, "words"), ("words", KNOWN, {}, "words"),
-    (WORDS, KNOWN[:19], {}, "19 rows"), (WORDS[:19], KNOWN, {}, "20 rows"), (WORDS, {}, {}, "columns"),
+    (WORDS, KNOWN[:19], {}, "19 rows"), (WORDS[:19], KNOWN, {}, "20 rows"), (WORDS, {}, {}, "parameters"),
     (WORDS, None, {}, "parameters"), (WORDS, {"a": [1, 2], "b": [1]}, {}, "parameters"), (WORDS, 7, {}, "parameters"),
     (WORDS, pd.concat([KNOWN, KNOWN["width"]], axis=1), {}, "'width' twice"),
     (WORDS, KNOWN, {"nuisance": np.zeros(2, np.uint32)}, "nuisance"), (WORDS, KNOWN, {"nuisance": 0.5}, "nuisance"),
     (WORDS, KNOWN, {"nuisance": np.array([2 ** 40])}, "nuisance"),
-    (WORDS, KNOWN, {"nuisance": np.array([0xFFFFFFFF], np.uint32)}, "nuisance"),
     (WORDS, KNOWN, {"laws": 3}, "laws"), (WORDS, KNOWN, {"laws": [lambda p: p["width"]]}, "laws")])
 def test_bad_input_is_a_sentence(words: Any, parameters: Any, options: Any, said: str) -> None:
     refused(lambda: npulab.find_laws(words, parameters, **options), said)
@@ -517,10 +558,34 @@ def test_a_column_that_never_varies_is_a_warning() -> None:
 
 
 def test_two_captures_are_enough_to_ask() -> None:
-    laws = npulab.find_laws(WORDS[:2], KNOWN[:2])
+    known, fresh = pd.DataFrame({"width": [8, 13], "height": [31, 7]}), layers(200, 3)
+    rows = ((lambda p: p["width"], 12), (lambda p: p["height"], 12)),
+    laws = npulab.find_laws(words_of(*rows, of=known), known)
     assert laws.status.shape == (1, 32)
-    words, mask = laws.predict(layers(200, 3))
-    assert not ((words ^ words_of(PLAIN[0], of=layers(200, 3))) & mask).any()
+    words, mask = laws.predict(fresh)
+    assert not ((words ^ words_of(*rows, of=fresh)) & mask).any()
+
+
+def test_parameters_of_scales_alone_are_enough_to_ask() -> None:
+    known = layers()
+    found = npulab.find_laws(words_of(PLAIN[0], of=known), pd.DataFrame({"scale": known["width"] / 7}))
+    assert "law" not in found.status
+
+
+def test_columns_keep_their_names() -> None:
+    """Numbers for names are refused at once or taken everywhere, and a name like a field's is no field."""
+    known = layers()[["width", "height"]]
+    rows = ((lambda p: p.iloc[:, 0], 9),), ((lambda p: p.iloc[:, 0] * p.iloc[:, 1], 18),)
+    for names in ([0, 1], ["w1_0_18", "w0_0_9"]):
+        frame = known.set_axis(names, axis=1)
+        words = words_of(*rows, of=known)
+        try:
+            laws = npulab.find_laws(words, frame)
+        except ValueError as error:
+            assert str(names[0]) in str(error)  # noqa: PT017 - either outcome is right
+            continue
+        assert np.array_equal(laws.predict(frame)[0], words)
+        assert len(laws.fields) == 2
 
 
 # Random laws
@@ -569,9 +634,9 @@ def check_random_laws(seeds: range) -> None:
 
 
 def test_claims_about_random_laws_hold() -> None:
-    check_random_laws(range(8))
+    check_random_laws(range(5))
 
 
 @pytest.mark.long
 def test_claims_about_many_random_laws_hold() -> None:
-    check_random_laws(range(8, 128))
+    check_random_laws(range(5, 125))
