@@ -98,9 +98,19 @@ class Expression:
     def __repr__(self) -> str:
         return f"Expression({self})"
 
-    def names(self, op: str = PARAMETER) -> set[str]:
+    @cached_property
+    def _names(self) -> dict[str, frozenset[str]]:
+        if self.op in (PARAMETER, FIELD, GIVEN):
+            return {self.op: frozenset(self.args)}
+        out: dict[str, frozenset[str]] = {}
+        for part in self.args if self.op in OPERATORS else ():
+            for op, names in part._names.items():
+                out[op] = out.get(op, frozenset()) | names
+        return out
+
+    def names(self, op: str = PARAMETER) -> frozenset[str]:
         """Names of the parameters (or fields) that it reads."""
-        return {one.args[0] for one in self.walk() if one.op == op}
+        return self._names.get(op, frozenset())
 
     def walk(self) -> Iterator[Expression]:
         yield self
@@ -180,14 +190,15 @@ def roundest(low: int, high: int) -> int:
     """The constant of ``low`` to ``high`` (included) that is cheapest to say; of equal ones the nearest to 0."""
     if low <= 0 <= high:
         return 0
-    found = {low, high}
+    best = (constant_cost(low), abs(low), low)
     for step in _POWERS:
         first = -(-low // step) * step
-        for value in (first, first + step):
-            found |= {near for near in (value - 1, value, value + 1) if low <= near <= high}
-        if first > high:
+        if first - 1 > high:
             break
-    return min(found, key=lambda value: (constant_cost(value), abs(value)))
+        for value in (first - 1, first, first + 1, first + step):
+            if low <= value <= high:
+                best = min(best, (constant_cost(value), abs(value), value))
+    return best[2]
 
 
 _POWERS = [2 ** n for n in range(40)]

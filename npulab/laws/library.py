@@ -276,10 +276,10 @@ class Library:
                 if a != b:
                     pairs += [(costs[a] + costs[b] + COST[op], op, *order) for op in ("-", "//", "ceil")
                               for order in ((a, b), (b, a))]
-        self._linear(near)
-        twos = self._cheapest(pairs, PAIRS, True)
-        self._products(near)
-        parents = sorted(twos, key=lambda node: costs[node])[:PARENTS]
+        share = min(1.0, max(self.n / 120, 0.6))  # few captures cannot pay for rare laws
+        twos = self._cheapest(pairs, int(share * PAIRS), True)
+        self._linear(near, self._products(near))
+        parents = sorted(twos, key=lambda node: costs[node])[:int(share * PARENTS)]
         then: list[tuple[str, int | None, float]] = [("+", -1, 2), ("+", 1, 2.5)]
         then += [("ceil", k, 2 + cost(k)) for k in (2, 3, 4, 8, 16, 32, 64, 128)]
         then += [("//", k, 2 + cost(k)) for k in (2, 3, 4, 8, 16, 32, 64, 128, 256)]
@@ -287,7 +287,7 @@ class Library:
         then += [("min", k, 3 + cost(k)) for k in (1, 2, 3, 4, 8, 15, 16, 31, 32, 63, 64, 127, 128)]
         then += [("*", k, 2 + cost(k)) for k in (2, 3, 4, 8)]
         self._unary(parents, then, False)
-        third = [(costs[a] + costs[b] + COST[op], op, a, b) for a in parents[:WORDY] for b in near
+        third = [(costs[a] + costs[b] + COST[op], op, a, b) for a in parents[:int(share * WORDY)] for b in near
                  for op in ("*", "ceil", "//", "+", "-", "min")]
         self._cheapest(third, len(third), False)
         self._areas(sizes, small)
@@ -297,9 +297,11 @@ class Library:
         values = np.unique(self._parents[node])
         return len(values) > 2 or values[0] > 0
 
-    def _linear(self, sizes: list[int]) -> None:
-        """x + k y of two sizes, for laws whose constants are solved for: kept beside the library."""
-        columns, costs, pairs = [], [], []
+    def _linear(self, sizes: list[int], products: list[int]) -> None:
+        """x + k y of two sizes and products, for laws whose constants are solved for: kept beside the library."""
+        columns = [self._parents[node] for node in products]
+        costs = [self._costs[node] for node in products]
+        pairs = [(node, 0, node) for node in products]
         for a in sizes:
             columns.append(self._parents[a])
             costs.append(self._costs[a])
@@ -369,7 +371,7 @@ class Library:
         self._parents[len(self._shapes) - 1] = values
         return [len(self._shapes) - 1]
 
-    def _products(self, sizes: list[int]) -> None:
+    def _products(self, sizes: list[int]) -> list[int]:
         """Products of three and four, and what usually becomes of a product."""
         costs, before = self._costs, list(sizes)
         few = sorted(before, key=lambda node: costs[node])[:14]
@@ -378,6 +380,7 @@ class Library:
         then: list[tuple[str, int | None, float]] = [("+", -1, 2), ("+", 1, 2.5)]
         then += [(op, k, 2 + cost(k)) for op in ("ceil", "//") for k in (2, 4, 8, 16, 32, 64, 128)]
         then += [("align", k, 3 + cost(k)) for k in (2, 4, 8, 16, 32, 64, 128)]
+        out: list[int] = []
         for length in (2, 3, 4):
             longer = {}
             for names, node in grown.items():
@@ -387,8 +390,11 @@ class Library:
             keys = list(longer)
             made = self._products_of([longer[key] for key in keys])
             grown = dict(zip(keys, made, strict=True))
+            entered = [node for node in made if node in self._entered]
+            out += entered
             if length > 2:
-                self._unary([node for node in made if node in self._entered], then, False)
+                self._unary(entered, then, False)
+        return out
 
     def _products_of(self, pairs: list[tuple[int, int]]) -> list[int]:
         first = len(self._shapes)
@@ -460,8 +466,6 @@ class Library:
             if b < c:
                 shapes.append((of("f/", leaf[a], of("f*", leaf[b], leaf[c])), 10))
         patterns = self._leaves_of([(of("f", real), cost) for real, cost in shapes])
-        for shift in range(1, 24):
-            self._apply("//", patterns, 2 ** shift, [self._costs[node] + 3 for node in patterns], False)
         exponents = []
         for node in patterns:
             exponents += self._quiet("//", [node], 2 ** 23)

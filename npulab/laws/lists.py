@@ -17,6 +17,22 @@ HALVES = 500  # conditions whose larger side has a law, looked at for the other 
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
 
 
+def packed(rows: Array) -> Array:
+    """``(R, N) bool`` as ``(R, K) uint64``, 64 captures a number."""
+    data = np.packbits(rows, axis=1, bitorder="little")
+    out = np.zeros((len(rows), -(-rows.shape[1] // 64) * 8), np.uint8)
+    out[:, :data.shape[1]] = data
+    return out.view("<u8")
+
+
+def _apart(one: Array, other: Array) -> Array:
+    """``(A, B) bool``: whether packed rows of ``(A, K)`` and ``(B, K)`` have no capture in common."""
+    common = one[:, None, 0] & other[None, :, 0]
+    for k in range(1, one.shape[1]):
+        common |= one[:, None, k] & other[None, :, k]
+    return common == 0
+
+
 def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weights: Array,
                    depth: int = DEPTH) -> tuple[tuple[float, Path], ...]:
     """Lists whose every step is exact on the captures that it decides, by rising description length.
@@ -25,27 +41,25 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
     captures a predicate selects, the first all of them, ``prices (P,)`` its bits; ``weights (N,)`` the bits of a
     capture left unexplained.
     """
-    chosen = masks.astype(np.float32)
-    fails = (~agree).astype(np.float32)
+    chosen, fails, given = packed(masks), packed(~agree), masks.astype(np.float32)
     states: list[tuple[float, Array, Path]] = [(0.0, np.ones(len(weights), bool), ())]
     done: list[tuple[float, Path]] = []
     seen: set[bytes] = set()
     for level in range(depth):
         following: list[tuple[float, float, Array, Path]] = []
         for spent, left, path in states:
-            rows = np.flatnonzero(left)
+            rows = packed(left[None])
             price = cost.copy()
             price[[law for _, law in path]] = AGAIN_COST
-            wrong = fails[:, rows]
-            exact = np.flatnonzero(~wrong.any(1))
+            state = _State(chosen & rows, fails & rows, price, int(left.sum()))
+            exact = np.flatnonzero(~state.wrong.any(1))
             if len(exact):
                 law = int(exact[price[exact].argmin()])
                 done.append((spent + float(price[law]), (*path, (0, law))))
             if depth > 1 and level < 2:
-                done += [(spent + total, (*path, *two)) for total, two
-                         in _halves(chosen[:, rows], prices, wrong, price)]
+                done += [(spent + total, (*path, *two)) for total, two in _halves(state, prices, rows)]
             if level < depth - 1:
-                steps = _steps(chosen[:, rows], prices, wrong, price, weights[rows])
+                steps = _steps(state, prices, given @ np.where(left, weights, 0).astype(np.float32))
                 following += _fan(steps, masks, left, spent, path, prices, price, weights)
         following.sort(key=lambda state: state[0])
         best = min((total for total, _ in done), default=np.inf)
@@ -62,65 +76,65 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
     return tuple(sorted(done))
 
 
-def _halves(inside: Array, prices: Array, wrong: Array, price: Array) -> list[tuple[float, Path]]:
+class _State:
+    """The captures left: which of them predicates select and laws fail on, packed; laws by rising price."""
+
+    def __init__(self, inside: Array, wrong: Array, price: Array, n: int) -> None:
+        self.inside, self.wrong, self.price, self.n = inside, wrong, price, n
+        self.count = np.bitwise_count(inside).sum(1, dtype=np.int64)
+        self.laws = np.argsort(price, kind="stable")
+        self.right = n - np.bitwise_count(wrong).sum(1, dtype=np.int64)[self.laws]
+
+
+def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path]]:
     """The best ways to end with one condition and its else: (bits, steps).
 
     One side has half of the captures, so only laws that agree on as many can be exact there.
     """
-    n = inside.shape[1]
-    laws = np.argsort(price, kind="stable")
-    able = laws[(n - wrong[laws].sum(1)) >= n / 2]
-    count = inside.sum(1)
-    asked = np.flatnonzero((count >= LEAST_ROWS) & (count <= n - LEAST_ROWS))
+    able = state.laws[state.right >= state.n / 2]
+    asked = np.flatnonzero((state.count >= LEAST_ROWS) & (state.count <= state.n - LEAST_ROWS))
     if not len(able) or not len(asked):
         return []
-    failed = wrong[able] @ inside[asked].T
-    many = count[asked] >= n / 2
-    # of the other side a law fails on the rest of its failures
-    exact = np.where(many, failed, wrong[able].sum(1)[:, None] - failed) == 0
+    many = state.count[asked] >= state.n / 2
+    inside, outside = state.inside[asked], rows & ~state.inside[asked]
+    exact = _apart(state.wrong[able], np.where(many[:, None], inside, outside))
     has = exact.any(0)
-    asked, many, first = asked[has], many[has], able[exact.argmax(0)[has]]
-    order = np.argsort(prices[asked] + price[first], kind="stable")[:HALVES]
+    first = able[exact.argmax(0)]
+    order = np.flatnonzero(has)[np.argsort((prices[asked] + state.price[first])[has], kind="stable")[:HALVES]]
     asked, many, first = asked[order], many[order], first[order]
-    small = np.where(many[:, None], 1 - inside[asked], inside[asked])
-    exact = wrong[laws] @ small.T == 0
-    has = exact.any(0)
-    second = laws[exact.argmax(0)]
+    exact = _apart(state.wrong[state.laws], np.where(many[:, None], outside[order], inside[order]))
+    second = state.laws[exact.argmax(0)]
     out: list[tuple[float, Path]] = []
-    for i in np.flatnonzero(has):
-        total = float(prices[asked[i]] + price[first[i]] + STEP_COST
-                      + (AGAIN_COST if second[i] == first[i] else price[second[i]]))
-        when, other = (first[i], second[i]) if count[asked[i]] >= n / 2 else (second[i], first[i])
+    for i in np.flatnonzero(exact.any(0)):
+        total = float(prices[asked[i]] + state.price[first[i]] + STEP_COST
+                      + (AGAIN_COST if second[i] == first[i] else state.price[second[i]]))
+        when, other = (first[i], second[i]) if many[i] else (second[i], first[i])
         out.append((total, ((int(asked[i]), int(when)), (0, int(other)))))
     return sorted(out)[:FAN]
 
 
-def _steps(inside: Array, prices: Array, wrong: Array, price: Array, weights: Array) -> list[tuple[float, int, int]]:
+def _steps(state: _State, prices: Array, worth: Array) -> list[tuple[float, int, int]]:
     """The best (gain, predicate, law) steps for the captures left, the law the cheapest that is exact there.
 
-    Predicates come by rising limit of their gain, so that most need not be tried; and only laws that agree on as
+    Predicates come by falling limit of their gain, so that most need not be tried; and only laws that agree on as
     many captures as a predicate selects can be exact on them.
     """
-    count, worth = inside.sum(1), inside @ weights
-    limit = worth - prices - price.min() - STEP_COST
-    limit[(count < LEAST_ROWS) | (count == len(weights))] = -np.inf
+    limit = worth - prices - state.price.min() - STEP_COST
+    limit[(state.count < LEAST_ROWS) | (state.count == state.n)] = -np.inf
     order = np.argsort(-limit, kind="stable")
     order = order[:int((limit > 0).sum())]
-    laws = np.argsort(price, kind="stable")
-    right = len(weights) - wrong[laws].sum(1)
     best: list[tuple[float, int, int]] = []
     for start in range(0, len(order), BLOCK):
         block = order[start:start + BLOCK]
         if len(best) >= 3 * FAN and limit[block[0]] <= best[3 * FAN - 1][0]:
             break
-        able = laws[right >= count[block].min()]
+        able = state.laws[state.right >= state.count[block].min()]
         if not len(able):
             continue
-        exact = wrong[able] @ inside[block].T == 0
-        has = exact.any(0)
+        exact = _apart(state.wrong[able], state.inside[block])
         first = able[exact.argmax(0)]
-        gain = worth[block] - prices[block] - price[first] - STEP_COST
-        best += [(float(gain[i]), int(block[i]), int(first[i])) for i in np.flatnonzero(has & (gain > 0))]
+        gain = worth[block] - prices[block] - state.price[first] - STEP_COST
+        best += [(float(gain[i]), int(block[i]), int(first[i])) for i in np.flatnonzero(exact.any(0) & (gain > 0))]
         best.sort(key=lambda one: -one[0])
         del best[6 * FAN:]
     return best[:3 * FAN]

@@ -13,10 +13,13 @@ from npulab.laws.library import SAMPLE, SMALL, Library
 
 NARROW = {1: 12_000, 2: 25_000, 3: 50_000}  # narrow fields cannot pay for rare laws
 LEAST, SHARE = 3, 0.02  # captures, and their share, that a law holds on to be looked at
+MOST_LAWS, SIMPLE = 8_000, 10.0  # simple ones stay, however many others say more
 MANY, KEPT, CHEAP = 12_000, 1_200, 150
-CONSTANTS = 24
+SOLVED_SHARE = 0.15  # of the captures: a constant that is solved for fits some anyhow
+CONSTANTS, HELD, WIDE = 24, 3, 5
 BASES = 3_000  # columns that constants are solved for
-INNER, LEAST_SCALED = 4_000, 8
+ENOUGH = 80  # captures that can pay for a law of four columns
+INNER, LEAST_SCALED, MOST_NEAR = 4_000, 8, 6_000
 MOST_ALIKE = 6
 FRONT, MOST_BASES, MOST_SHARE = 4_000, 6, 64
 BUDGETS = (4, 8, 16, 32, 64, 128)
@@ -67,13 +70,15 @@ def pool(values: Array, width: int, weights: Array, library: Library,
         found.put(lambda law=law: law, cost, (library.columns[law].astype(np.uint32) ^ values) & limit == 0)
     if width >= 3:
         _shifted(found, values, width, weights, library)
-        _rounded_up(found, values, weights, library)
+        _held(found, values, weights, library)
+        if width >= WIDE:
+            _rounded_up(found, values, weights, library)
         _shares(found, values, weights, library)
-    if deep and width >= 3:
+    if deep and width >= 3 and len(values) >= ENOUGH:
         _scaled(found, values, weights, library)
     agree = np.array(found.agree, bool).reshape(-1, n)
     cost = np.array(found.cost, np.float32)
-    order = np.argsort(cost - agree @ weights, kind="stable")[:8000]
+    order = np.union1d(np.argsort(cost - agree @ weights, kind="stable")[:MOST_LAWS], np.flatnonzero(cost < SIMPLE))
     order = order[np.argsort(cost[order], kind="stable")]
     agree, cost = agree[order], cost[order]
     make = tuple(found.make[i] for i in order)
@@ -128,6 +133,26 @@ def _shifted(found: _Gathered, values: Array, width: int, weights: Array, librar
                     found.put(_plus(library, i, c) if sign > 0 else _minus(library, i, c), cost, row)
 
 
+def _held(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
+    """min(column, c) and max(column, c) with a c that many captures have."""
+    seen, counts = np.unique(values, return_counts=True)
+    columns = library.values[:BASES].astype(np.int64)
+    columns = np.where(columns > 2 ** 31, columns - 2 ** 32, columns)
+    for c in seen[np.argsort(-counts, kind="stable")[:HELD]].tolist():
+        if c == 0 or (values == c).sum() < LEAST:
+            continue
+        for op, function in (("min", np.minimum), ("max", np.maximum)):
+            agree = function(columns, c) == values
+            gain = agree @ weights - library.cost[:BASES] - 4 - constant_cost(c)
+            free = (agree & (values != c)).sum(1) >= LEAST  # else it is the constant
+            for i in np.flatnonzero((gain > 0) & free).tolist():
+                found.put(_limited(library, i, op, c), float(library.cost[i]) + 4 + constant_cost(c), agree[i])
+
+
+def _limited(library: Library, i: int, op: str, c: int) -> Callable[[], Expression]:
+    return lambda: Expression(op, (library[i], constant(c)))
+
+
 def _plus(library: Library, i: int, c: int) -> Callable[[], Expression]:
     return lambda: Expression("+", (library[i], constant(c)))
 
@@ -142,24 +167,32 @@ def _rounded_up(found: _Gathered, values: Array, weights: Array, library: Librar
     wide = columns.max(1) - columns.min(1)
     span = int(values.max()) - int(values.min())
     rows = np.random.default_rng(3).permutation(n)[:SAMPLE]
+    total = float(weights.sum())
     for divisor in DIVISORS:
+        price = library.linear_cost + 5 + constant_cost(divisor)
         # the column has to move about as far as the field does
-        fits = np.flatnonzero((wide < 8 * divisor * (span + 1)) & (8 * (wide + divisor) > divisor * span))
+        fits = np.flatnonzero((wide < 8 * divisor * (span + 1)) & (8 * (wide + divisor) > divisor * span) & (price < total))
+        if not len(fits):
+            continue
         few = np.sort(divisor * values[rows].astype(np.int64) - columns[fits][:, rows], 1)
-        apart = max(int(0.12 * len(rows)), 2)
+        apart = max(int(0.8 * len(rows) * max(price[fits].min() / total, SOLVED_SHARE)), 2)
         fits = fits[(few[:, apart:] - few[:, :-apart] < divisor).any(1)]
         high = divisor * values.astype(np.int64) - columns[fits]  # the largest c of each capture
         for i, row in zip(fits.tolist(), np.sort(high, 1), strict=True):
             ends = np.searchsorted(row, row + divisor, "left")
             counts = ends - np.arange(n)
             best = int(counts.argmax())
-            if counts[best] < max(LEAST + 1, 0.1 * n):
+            if counts[best] < max(LEAST + 1, SOLVED_SHARE * n):
                 continue
-            c = roundest(int(row[ends[best] - 1]) - divisor + 1, int(row[best]))
-            agree = (-(-(columns[i] + c) // divisor)) == values
-            cost = float(library.linear_cost[i]) + 5 + constant_cost(divisor) + (constant_cost(c) if c else 0)
-            if agree @ weights > cost:
-                found.put(_ceil(library, i, c, divisor), cost, agree)
+            low, most = int(row[ends[best] - 1]) - divisor + 1, int(row[best])
+            agree = (-(-(columns[i] + most) // divisor)) == values
+            gain = agree @ weights - price[i]
+            if gain > 0:
+                c = roundest(low, most)
+                agree = (-(-(columns[i] + c) // divisor)) == values
+                cost = float(price[i]) + (constant_cost(c) if c else 0)
+                if agree @ weights > cost:
+                    found.put(_ceil(library, i, c, divisor), cost, agree)
 
 
 def _ceil(library: Library, i: int, c: int, divisor: int) -> Callable[[], Expression]:
@@ -200,13 +233,15 @@ def _put_share(found: _Gathered, agree: Array, weights: Array, cost: float, seen
 
 def _scaled(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
     """x + ceil(column * z / d), searched backwards: what the column may be is known of each capture."""
+    sorted_by: dict[int, tuple[Array, Array]]
     inner = np.concatenate([library.areas, library.values[:INNER].astype(np.int64)])
     costs = np.concatenate([library.area_cost, library.cost[:INNER]])
     target = values.astype(np.int64)
-    far = int(target.max())
+    far, sorted_by = int(target.max()), {}
+    total = float(weights.sum())
     for x, z in library.leaf_pairs():
         rest = target - x.values
-        if x.cost and x.values.max() > 4 * far:
+        if (x.cost and x.values.max() > 4 * far) or total < costs.min() + x.cost + z.cost + 10:
             continue
         informative = np.flatnonzero((rest > 0) & (z.values > 0))
         if len(informative) < max(LEAST_SCALED, SHARE * len(values)):
@@ -214,9 +249,17 @@ def _scaled(found: _Gathered, values: Array, weights: Array, library: Library) -
         rows = np.random.default_rng(3).permutation(informative)[:16]
         for divisor in (1, *DIVISORS):
             low, high = divisor * (rest - 1) // np.maximum(z.values, 1), divisor * rest // np.maximum(z.values, 1)
-            # a few captures first: most columns are far off
-            few = rows[:5]
-            likely = np.flatnonzero(((inner[:, few] > low[few]) & (inner[:, few] <= high[few])).sum(1) >= len(few) // 2)
+            near: set[int] = set()
+            for row in rows[:3].tolist():  # columns that could be right on one of three captures
+                if row not in sorted_by:
+                    order = np.argsort(inner[:, row], kind="stable")
+                    sorted_by[row] = order, inner[order, row]
+                order, ordered = sorted_by[row]
+                near.update(order[np.searchsorted(ordered, low[row], "right"):
+                                  np.searchsorted(ordered, high[row], "right")].tolist())
+            likely = np.array(sorted(near), int)
+            if not len(likely) or len(likely) > MOST_NEAR:
+                continue
             inside = (inner[np.ix_(likely, rows)] > low[rows]) & (inner[np.ix_(likely, rows)] <= high[rows])
             for i in likely[inside.sum(1) >= max(LEAST_SCALED, 0.5 * len(rows))]:
                 agree = (inner[i] > low) & (inner[i] <= high) & (z.values > 0)
@@ -247,4 +290,4 @@ def _kept(agree: Array, cost: Array, weights: Array) -> Array:
     best = np.argsort(-score, kind="stable")[:KEPT // 2]
     rest = ~agree[first[best[0]]]
     then = np.argsort(cost[first] - agree[first][:, rest] @ weights[rest], kind="stable")[:KEPT // 3]
-    return first[np.unique(np.concatenate([best, then, np.arange(CHEAP), np.flatnonzero(cost[first] < 6)]))]
+    return first[np.unique(np.concatenate([best, then, np.arange(CHEAP), np.flatnonzero(cost[first] < SIMPLE)]))]

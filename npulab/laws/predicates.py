@@ -23,6 +23,7 @@ from npulab.laws.expressions import (
 FEW = 6  # values that a column may have to count as a category
 STEPS = (2, 4, 8, 16)
 LEAST_ROWS = 2
+NONE = -1
 
 
 def opposite(condition: Expression) -> Expression:
@@ -48,147 +49,190 @@ def both(*conditions: Expression) -> Expression:
 def threshold(column: Expression, low: int, high: int) -> tuple[Expression, float]:
     """``column <= t`` for the roundest t between two captured values, and what t costs."""
     t = roundest(low, high)  # up to t, or where t is the upper value itself, below it
-    below = t == high
-    if not below and low + 1 <= t and t.bit_count() == 1:
-        below = True  # a power of two is a limit that is not reached
+    # a power of two is a limit that is not reached
+    below = t == high or (low + 1 <= t and t.bit_count() == 1)
     return Expression("<" if below else "<=", (column, constant(t))), constant_cost(t)
 
 
 class Predicates:
     """Conditions with ``masks (P, N) bool`` of the captures they select, by rising ``cost``, equal masks merged.
 
-    Number 0 always holds.  ``same(i)`` gives the other conditions that select the same captures.
+    Number 0 always holds.  ``all_masks`` and ``all_costs`` are those of every condition, rivals included;
+    ``condition(i)`` and ``any_condition(i)`` are the conditions themselves.
     """
 
     def __init__(self, columns: Columns, leaves: Sequence[Expression], sizes: Iterable[Expression] = (),
                  extra: Iterable[tuple[Expression, float]] = ()) -> None:
         self.columns = columns
-        self._conditions: list[Expression] = []
-        self._costs: list[float] = []
-        self._masks: list[Array] = []
+        self._literals: list[Expression] = []
+        self._number: dict[Expression, int] = {}
+        self._literal_masks: list[Array] = []
+        self._parts: list[Array] = []  # (P, 3) numbers of literals, -1 for none
+        self._prices: list[Array] = []
         categories, natural = self._single(leaves, set(sizes))
         self._joined(categories, natural)
         for condition, cost in extra:
             self._put(condition, cost)
-        self._merge()
+        self._merge(*self._gathered())
 
-    def _put(self, condition: Expression, cost: float) -> None:
-        mask = self.columns[condition]
-        count = int(mask.sum())
-        if LEAST_ROWS <= count < len(mask):
-            self._conditions.append(condition)
-            self._costs.append(cost)
-            self._masks.append(mask)
+    def _literal(self, condition: Expression) -> int:
+        number = self._number.get(condition)
+        if number is None:
+            number = self._number[condition] = len(self._literals)
+            self._literals.append(condition)
+            self._literal_masks.append(np.asarray(self.columns[condition], bool))
+        return number
 
-    def _single(self, leaves: Sequence[Expression], sizes: set[Expression]) -> tuple[list[tuple[Expression, float]], ...]:
+    def _put(self, condition: Expression, cost: float) -> int:
+        number = self._literal(condition)
+        self._parts.append(np.array([[number, NONE, NONE]]))
+        self._prices.append(np.array([cost]))
+        return number
+
+    def _both_ways(self, condition: Expression, cost: float) -> None:
+        self._put(condition, cost)
+        self._put(opposite(condition), cost + 0.5)
+
+    def _single(self, leaves: Sequence[Expression], sizes: set[Expression],
+                ) -> tuple[list[tuple[Expression, float]], list[tuple[Expression, float]]]:
         categories: list[tuple[Expression, float]] = []
         natural: list[tuple[Expression, float]] = []
         name = math.log2(len(leaves) + 1) / 2
         for column in leaves:
             values = np.unique(self.columns[column]).tolist()
-            if len(values) < 2:
-                continue
-            if len(values) <= FEW:
-                for value in values[:1] if len(values) == 2 else values:
-                    categories.append((Expression("==", (column, constant(value))), 2 + name))
-                if len(values) == 2:  # the other value, said of itself
-                    categories.append((Expression("==", (column, constant(values[1]))), 2 + name))
-                else:
-                    categories += [(opposite(one), cost + 0.5) for one, cost in categories[-len(values):]]
-                between = zip(values[:-1], values[1:], strict=True) if len(values) > 3 else ()
-                for low, high in list(between)[1:-1]:
-                    self._both_ways(*threshold(column, low, high), 2 + name)
-                continue
-            for value, cost in ((values[0], 5), (values[-1], 6)):
-                self._both_ways(Expression("==", (column, constant(value))), 0, cost + name)
-            if column not in sizes:
-                continue
-            for low, high in itertools.pairwise(values):
-                condition, cost = threshold(column, low, high)
-                self._both_ways(condition, cost, 3 + name)
-                if cost <= 4:
-                    natural.append((condition, 3 + name + cost))
-            for step in STEPS:
-                self._both_ways(Expression("divides", (column, constant(step))), 4 + name + (step > 2), 0)
-            natural.append((Expression("divides", (column, constant(2))), 4 + name))
+            if 2 <= len(values) <= FEW:
+                equal = [Expression("==", (column, constant(value))) for value in values]
+                categories += [(one, 2 + name) for one in equal]
+                if len(values) > 2:
+                    categories += [(opposite(one), 2.5 + name) for one in equal]
+                for low, high in itertools.pairwise(values[1:-1]):
+                    condition, cost = threshold(column, low, high)
+                    self._both_ways(condition, cost + 2 + name)
+            elif len(values) > FEW:
+                self._both_ways(Expression("==", (column, constant(values[0]))), 5 + name)
+                self._both_ways(Expression("==", (column, constant(values[-1]))), 6 + name)
+                if column in sizes:
+                    natural += self._thresholds(column, values, 3 + name)
+                    for step in STEPS:
+                        self._both_ways(Expression("divides", (column, constant(step))), 4 + name + (step > 2))
+                    natural.append((Expression("divides", (column, constant(2))), 4 + name))
         for condition, cost in categories:
             self._put(condition, cost)
         many = [one for one in leaves if one in sizes]
-        for a, b in itertools.permutations(many, 2):
-            self._both_ways(Expression("<", (a, b)), 0, 4 + 2 * name)
-            if many.index(a) < many.index(b):
-                self._both_ways(Expression("==", (a, b)), 0, 4 + 2 * name)
+        for i, a in enumerate(many):
+            for j, b in enumerate(many):
+                if i != j:
+                    self._both_ways(Expression("<", (a, b)), 4 + 2 * name)
+                if i < j:
+                    self._both_ways(Expression("==", (a, b)), 4 + 2 * name)
         return categories, natural
 
-    def _both_ways(self, condition: Expression, cost: float, more: float) -> None:
-        self._put(condition, cost + more)
-        self._put(opposite(condition), cost + more + 0.5)
+    def _thresholds(self, column: Expression, values: Sequence[int], price: float) -> list[tuple[Expression, float]]:
+        """Limits between all captured values; gives those that are round."""
+        round_ones = []
+        for low, high in itertools.pairwise(values):
+            condition, cost = threshold(column, low, high)
+            self._both_ways(condition, cost + price)
+            if cost <= 4:
+                round_ones.append((condition, cost + price))
+        return round_ones
 
-    def _joined(self, categories: list[tuple[Expression, float]], natural: list[tuple[Expression, float]]) -> None:
+    def _joined(self, categories: Sequence[tuple[Expression, float]],
+                natural: Sequence[tuple[Expression, float]]) -> None:
+        """Two and three categories at once; a category and a round limit."""
+        numbers = np.array([self._literal(one) for one, _ in categories], int)
+        costs = np.array([cost for _, cost in categories])
+        columns = {one: i for i, one in enumerate(dict.fromkeys(one.args[0] for one, _ in categories))}
+        of = np.array([columns[one.args[0]] for one, _ in categories], int)
         for length in (2, 3):
-            for group in itertools.combinations(categories, length):
-                if len({one.args[0] for one, _ in group}) == length:
-                    self._put(both(*(one for one, _ in group)), sum(cost for _, cost in group) + length - 1)
-        for one, cost in categories:
-            for other, more in natural:
-                self._put(both(one, other), cost + more + 1)
-                self._put(both(one, opposite(other)), cost + more + 1)
+            if len(numbers) >= length:
+                groups = np.array(list(itertools.combinations(range(len(numbers)), length)))
+                apart = (np.diff(np.sort(of[groups], 1), axis=1) > 0).all(1)
+                groups = groups[apart]
+                parts = np.full((len(groups), 3), NONE)
+                parts[:, :length] = numbers[groups]
+                self._parts.append(parts)
+                self._prices.append(costs[groups].sum(1) + length - 1)
+        limits = [(self._literal(way), cost) for one, cost in natural for way in (one, opposite(one))]
+        self._pair(numbers, costs, limits)
 
-    def _merge(self) -> None:
-        order = np.argsort(self._costs, kind="stable")
-        self.all = [self._conditions[i] for i in order]
-        costs = np.array(self._costs, np.float32)[order]
-        masks = np.array(self._masks, bool).reshape(-1, self.columns.n)[order]
-        self.all_costs = np.maximum(costs, np.log2(np.arange(len(order)) + 1) + 1).astype(np.float32)
-        self.all_masks = masks
-        keys = np.packbits(masks, axis=1)
+    def _pair(self, numbers: Array, costs: Array, limits: Sequence[tuple[int, float]]) -> None:
+        for limit, cost in limits if len(numbers) else ():
+            self._parts.append(np.stack([numbers, np.full_like(numbers, limit), np.full_like(numbers, NONE)], 1))
+            self._prices.append(costs + cost + 1)
+
+    def _gathered(self) -> tuple[Array, Array]:
+        parts = np.concatenate(self._parts) if self._parts else np.zeros((0, 3), int)
+        return parts, np.concatenate(self._prices) if self._prices else np.zeros(0)
+
+    def _merge(self, parts: Array, costs: Array) -> None:
+        masks = np.ones((len(parts), self.columns.n), bool)
+        table = np.concatenate([np.array(self._literal_masks, bool).reshape(-1, self.columns.n),
+                                np.ones((1, self.columns.n), bool)])  # the last is "none"
+        for column in parts.T:
+            masks &= table[column]
+        count = masks.sum(1)
+        order = np.argsort(costs, kind="stable")
+        order = order[(count[order] >= LEAST_ROWS) & (count[order] < self.columns.n)]
+        self._all_parts, self.all_masks = parts[order], masks[order]
+        self.all_costs = np.maximum(costs[order], np.log2(np.arange(len(order)) + 1) + 1).astype(np.float32)
+        keys = np.packbits(self.all_masks, axis=1)
         _, first = np.unique(keys.view([("", keys.dtype, keys.shape[1])]).ravel(), return_index=True) \
             if len(keys) else (0, np.zeros(0, int))
-        first.sort()
-        self.conditions = [ALWAYS, *(self.all[i] for i in first)]
-        self.cost = np.concatenate([[0], self.all_costs[first]]).astype(np.float32)
-        self.masks = np.concatenate([np.ones((1, self.columns.n), bool), masks[first]])
+        self._first = np.sort(first)
+        self.cost = np.concatenate([[0], self.all_costs[self._first]]).astype(np.float32)
+        self.masks = np.concatenate([np.ones((1, self.columns.n), bool), self.all_masks[self._first]])
+        self._fields = [frozenset(one.names(FIELD)) for one in self._literals]
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+    def any_condition(self, index: int) -> Expression:
+        return both(*(self._literals[part] for part in self._all_parts[index] if part != NONE))
+
+    def condition(self, index: int) -> Expression:
+        return ALWAYS if index == 0 else self.any_condition(int(self._first[index - 1]))
+
+    def _changed(self, parts: Array, costs: Array) -> Predicates:
+        out = object.__new__(Predicates)
+        out.columns, out._literals, out._number = self.columns, self._literals, self._number
+        out._literal_masks = self._literal_masks
+        out._merge(parts, costs)
+        return out
 
     def cheaper(self, used: set[Expression]) -> Predicates:
         """The same where conditions that other fields are decided by are cheap: regimes are shared."""
-        if not used:
+        price = 2 + math.log2(max(len(used), 1))
+        known = {tuple(sorted(self._number.get(one, -2) for one in literals(condition))) for condition in used}
+        cheap = np.array([tuple(sorted(part[part != NONE].tolist())) in known for part in self._all_parts], bool)
+        if not cheap.any():
             return self
-        out = object.__new__(Predicates)
-        out.columns = self.columns
-        price = 2 + math.log2(len(used))
-        out._conditions, out._masks = list(self.all), list(self.all_masks)
-        out._costs = [min(cost, price) if one in used else cost
-                      for one, cost in zip(self.all, self.all_costs.tolist(), strict=True)]
-        out._merge()
-        return out
+        return self._changed(self._all_parts, np.where(cheap, np.minimum(self.all_costs, price), self.all_costs))
 
     def without(self, fields: set[str]) -> Predicates:
         """The same but for conditions on some fields."""
-        if not any(one.names(FIELD) & fields for one in self.all):
+        bad = np.array([bool(names & fields) for names in self._fields] + [False], bool)
+        keep = ~bad[self._all_parts].any(1)
+        return self if keep.all() else self._changed(self._all_parts[keep], self.all_costs[keep])
+
+    def also(self, extra: Sequence[tuple[Expression, float]]) -> Predicates:
+        """These and more conditions, with their costs, and the opposites."""
+        if not extra:
             return self
-        out = object.__new__(Predicates)
-        out.columns = self.columns
-        keep = [i for i, one in enumerate(self.all) if not one.names(FIELD) & fields]
-        out._conditions, out._costs = [self.all[i] for i in keep], self.all_costs[keep].tolist()
-        out._masks = list(self.all_masks[keep])
-        out._merge()
-        return out
+        self._parts, self._prices = [self._all_parts], [self.all_costs]
+        for condition, cost in extra:
+            self._both_ways(condition, cost)
+        return self._changed(*self._gathered())
 
     def with_thresholds(self, columns: Sequence[Expression], most: int = 64) -> Predicates:
         """These and thresholds on more columns, alone and with the cheapest of these."""
         if not columns:
             return self
-        out = object.__new__(Predicates)
-        out.columns = self.columns
-        out._conditions, out._costs = list(self.all), self.all_costs.tolist()
-        out._masks = list(self.all_masks)
-        single = [i for i, one in enumerate(self.conditions) if one.op not in ("and", "always")][:most]
+        self._parts, self._prices = [self._all_parts], [self.all_costs]
+        single = np.flatnonzero(self._all_parts[self._first, 1] == NONE)[:most]
+        numbers, costs = self._all_parts[self._first[single], 0], self.cost[1:][single]
         for column in columns:
-            for low, high in itertools.pairwise(np.unique(self.columns[column]).tolist()):
-                condition, cost = threshold(column, low, high)
-                out._both_ways(condition, cost, 4)
-                if cost <= 4:
-                    for i in single:
-                        out._put(both(self.conditions[i], condition), 5 + cost + float(self.cost[i]))
-        out._merge()
-        return out
+            values = np.unique(self.columns[column]).tolist()
+            for one, cost in self._thresholds(column, values, 4):
+                self._pair(numbers, costs, [(self._literal(way), cost) for way in (one, opposite(one))])
+        return self._changed(*self._gathered())

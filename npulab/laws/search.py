@@ -13,16 +13,23 @@ from npulab.laws.expressions import field as field_column
 from npulab.laws.library import Library
 from npulab.laws.lists import Path, decision_lists, held_out
 from npulab.laws.matching import AGAIN_COST, MIDDLE_COST, PLACE_COST, Run, bits_of, match, runs
+from npulab.laws.parity import parity
 from npulab.laws.pool import Pool, pool
-from npulab.laws.predicates import FEW, Predicates
+from npulab.laws.predicates import FEW, Predicates, threshold
 
 WITHIN = 7.0  # bits that a rival may be dearer
+AGAIN = 8.0  # bits that one more piece of a law has to save
 MARGIN, MARGIN_ONE = 10.0, 20.0  # bits that a law has to save: of a field, of a single bit
 FIRST_LAWS = 60_000
 SURE_WIDTH = 4
 USUAL_LAWS = 4000
+SEPARATORS, SEPARATED = 40_000, 6
 ONE_LAW = 5.0
-MOST_ROUNDS = 5
+PARITY_COST = 30.0  # bits to name two or three of all bits of the parameters
+ENOUGH = 80  # captures from which on fields are searched that follow from open ones
+PLAIN = 0.25  # share of the bits to explain: so short a list of two steps is not tried on held-out captures
+TELLING = 150  # captures from which on a test tells that a parameter has nothing to do with a bit
+HOPELESS = 25.0  # bits that no law over other fields could save
 LIMITED = {"ceil", "align", "*", "+", "//"}
 
 
@@ -129,42 +136,64 @@ class Search:
 
     # -- single laws
 
-    def singles(self, library: Library, least: float = MARGIN_ONE, lonely: bool = False) -> None:
+    def singles(self, library: Library, least: float = MARGIN_ONE, lonely: bool = False, wide: bool = False) -> None:
         """Explain bits by one law for all captures.
 
         Unless ``lonely``, a narrow run counts only where single laws explain all varying bits around it: a part of
-        a larger field often follows some law by chance.
+        a larger field often follows some law by chance.  With ``wide`` only wide ones count at all.
         """
         found = match(self.words, library, self.todo)
         total = self.weights.sum(0)
         scored: list[tuple[float, Run]] = []
         for run in runs(self.words, library, found, ~self.varies):
+            if self.derived and int(library.uses[run.law]) & self._circular(Place(run.word, run.lsb, run.width, 0.0),
+                                                                            library):
+                continue
             worth = float(total[run.word, run.lsb:run.lsb + run.width].sum())
             gain = worth - float(library.cost[run.law]) - PLACE_COST - (MIDDLE_COST if run.shift else 0)
-            if gain > least:
+            if gain > -float(library.cost[run.law]):  # a piece of a law that is known anyway costs little
                 scored.append((gain, run))
-        scored.sort(key=lambda one: (-one[0], one[1].word, one[1].lsb))
+        # a law that explains bits of several words is worth more than one of the same bits of one word
+        elsewhere: dict[int, dict[int, float]] = {}
+        for gain, run in scored:
+            of_word = elsewhere.setdefault(run.law, {})
+            of_word[run.word] = max(of_word.get(run.word, 0.0), gain)
+        # what a law costs is shared by its pieces
+        scored.sort(key=lambda one: (-one[0] - min(_others(elsewhere[one[1].law], one[1].word),
+                                                   float(library.cost[one[1].law])), one[1].word, one[1].lsb))
+        chosen = self._cover([run for _, run in scored], library, least)
+        while True:
+            open_bits = {(run.word, bit) for run, lsb, width, _ in chosen for bit in range(lsb, lsb + width)}
+            whole = {at for place in self._runs()
+                     if all(at in open_bits or not self.todo[at] for at in place.bits) for at in place.bits}
+            now = [one for one in chosen if lonely or ((one[0].word, one[1]) in whole and not wide)
+                   or (one[2] >= SURE_WIDTH and not self._proxy(one[0].word, one[1]))]
+            if not now:
+                break
+            for run, lsb, width, worth in now:
+                self._accept(self._single(run, lsb, width, library, found, worth))
+            chosen = [one for one in chosen if one not in now]  # with those explained, others may stand alone
+
+    def _cover(self, runs_: list[Run], library: Library, least: float) -> list[tuple[Run, int, int, float]]:
+        """The best runs that do not overlap, cut to what is open: (run, lsb, width, bits that it is worth)."""
+        total = self.weights.sum(0)
         used: set[int] = set()
         free = self.todo.copy()
         chosen: list[tuple[Run, int, int, float]] = []
-        for _, run in scored:
+        for run in runs_:
             span = np.flatnonzero(free[run.word, run.lsb:run.lsb + run.width])
             if not len(span):
                 continue
-            # cut to what is still free; a cut run is only kept where it is in one piece
             lsb, width = run.lsb + int(span[0]), int(span[-1] - span[0]) + 1
             if (self.varies[run.word, lsb:lsb + width] & ~free[run.word, lsb:lsb + width]).any():
-                continue
+                continue  # in more than one piece
             price = AGAIN_COST if run.law in used else float(library.cost[run.law])
             worth = float(total[run.word, lsb:lsb + width].sum())
-            if worth - price - PLACE_COST - (MIDDLE_COST if run.shift else 0) > least:
+            if worth - price - PLACE_COST - (MIDDLE_COST if run.shift else 0) > (AGAIN if run.law in used else least):
                 used.add(run.law)
                 free[run.word, lsb:lsb + width] = False
                 chosen.append((run, lsb, width, worth))
-        whole = {at for place in self._runs() if not any(free[at] for at in place.bits) for at in place.bits}
-        for run, lsb, width, worth in chosen:
-            if lonely or (run.word, lsb) in whole or (width >= SURE_WIDTH and not self._proxy(run.word, lsb)):
-                self._accept(self._single(run, lsb, width, library, found, worth))
+        return chosen
 
     def _proxy(self, word: int, bit: int) -> bool:
         """Whether a run could be the top of a larger field: many quantities agree in their rarely set high bits."""
@@ -215,7 +244,7 @@ class Search:
         for name in self.integers:
             values = np.asarray(self.columns[parameter(name)])
             kinds = np.unique(values)
-            if name in used or (len(kinds) <= FEW and name not in copied):
+            if self.n < TELLING or name in used or (len(kinds) <= FEW and name not in copied):
                 out.append(name)
                 continue
             limits = kinds[1:] if len(kinds) <= FEW else np.quantile(values, np.linspace(0, 1, 9)[1:-1], method="nearest")
@@ -238,7 +267,7 @@ class Search:
         values = (self.words[:, w] >> np.uint32(lsb)) & np.uint32(2 ** width - 1)
         weights = self.weights[:, w, lsb:lsb + width].sum(1)
         raw = float(weights.sum())
-        if raw < margin:
+        if raw < (HOPELESS if self.deep else margin):
             return None
         laws = pool(values, width, weights, library, more=more, without=self._circular(place, library), deep=self.deep)
         predicates = predicates.without(self._circular_names(place))
@@ -254,9 +283,34 @@ class Search:
                 other = decision_lists(agree, cost, own.masks, own.cost, weights)
                 if other and (not found or other[0][0] < found[0][0]):
                     found, used = other, own
+        if not found or found[0][0] > 0.5 * raw or len(found[0][1]) > 2:
+            apart = predicates.also(self._separating(values, library, place))
+            if apart is not predicates:
+                other = decision_lists(agree, cost, apart.masks, apart.cost, weights, **options)
+                if other and (not found or other[0][0] < found[0][0]):
+                    found, used = other, apart
         if not found or found[0][0] + margin > raw:
             return None
         return self._found(place, found, laws, used, weights, raw, depth)
+
+    def _separating(self, values: Array, library: Library, place: Place) -> list[tuple[Expression, float]]:
+        """Limits on laws that part the captures of one value from those of the others."""
+        kinds, counts = np.unique(values, return_counts=True)
+        without = np.uint64(self._circular(place, library))
+        out: list[tuple[Expression, float]] = []
+        columns = library.values[:SEPARATORS]
+        allowed = (library.uses[:SEPARATORS] & without == 0) & (columns.max(1) < 2 ** 31)
+        for kind in kinds[np.argsort(-counts, kind="stable")][:3]:
+            here = values == kind
+            if not 2 <= here.sum() <= self.n - 2:
+                continue
+            inside, outside = columns[:, here], columns[:, ~here]
+            for low, high in ((inside, outside), (outside, inside)):
+                top, bottom = low.max(1), high.min(1)
+                for i in np.flatnonzero((top < bottom) & allowed)[:SEPARATED].tolist():
+                    condition, cost = threshold(library[i], int(top[i]), int(bottom[i]))
+                    out.append((condition, 2 + cost + float(library.cost[i])))
+        return out
 
     @staticmethod
     def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Expression]:
@@ -279,7 +333,7 @@ class Search:
         kept, (total, path) = laws.kept, found[0]
 
         def steps(path: Path) -> tuple[tuple[Expression, Expression], ...]:
-            return tuple((predicates.conditions[p], laws[int(kept[law])]) for p, law in path)
+            return tuple((predicates.condition(p), laws[int(kept[law])]) for p, law in path)
 
         own = steps(path)
         rivals: list[Rival] = []
@@ -296,15 +350,17 @@ class Search:
             if p:
                 same = (predicates.all_costs <= predicates.cost[p] + WITHIN) \
                     & (predicates.all_masks[:, left] == here[left]).all(1)
-                for other in np.flatnonzero(same)[:80]:
-                    if predicates.all[other] != own[number][0]:
+                for other in np.flatnonzero(same)[:80].tolist():
+                    when = predicates.any_condition(other)
+                    if when != own[number][0]:
                         rivals.append(Rival(max(0.0, float(predicates.all_costs[other] - predicates.cost[p])), number,
-                                            when=predicates.all[other]))
+                                            when=when))
             left &= ~here
         for other_total, other in found[1:12]:
             if other_total - total < WITHIN:
                 rivals.append(Rival(max(0.0, other_total - total), -1, steps=steps(other)))
-        missed = held_out(laws, predicates, weights) if len(path) > 1 else np.zeros(self.n, bool)
+        plain = len(path) == 1 or (len(path) == 2 and total < PLAIN * raw)
+        missed = np.zeros(self.n, bool) if plain else held_out(laws, predicates, weights)
         return Solved(place.word, place.lsb, place.width, own, tuple(support), total, raw, tuple(rivals), missed)
 
     def regimes(self, library: Library, predicates: Predicates) -> None:
@@ -370,23 +426,21 @@ class Search:
 
     def explain(self) -> None:
         """All rounds: single laws; regimes over the parameters; over explained fields; over captured ones."""
-        first = Library(self.columns, self.integers, self.reals, given=self.given, most=FIRST_LAWS)
+        first = library = Library(self.columns, self.integers, self.reals, given=self.given, most=FIRST_LAWS)
         self.singles(first)
-        fields = captured = False
-        for _ in range(MOST_ROUNDS):
+        predicates = None
+        for number, captured in enumerate((False, False, False, *((True, True) if self.n >= ENOUGH else ()))):
             if not self.todo.any():
                 break
-            if fields:
-                self.derive(library, captured)
-            before = len(self.solved)
-            library, predicates = self._round(fields)
-            if captured and len(self.solved) == before:
-                break
-            # on with what was explained; with what is open only when that leads no further
-            captured = fields and len(self.solved) == before
-            fields = True
+            before = self.derived
+            self.derive(library, captured)
+            # the same columns once more would find the same
+            if number and self.derived == before:
+                continue
+            library, predicates = self._round(number > 0)
         self.singles(first, lonely=True)
-        self.lone_bits(library, predicates)
+        if predicates is not None:
+            self.lone_bits(library, predicates)
 
     def _round(self, fields: bool) -> tuple[Library, Predicates]:
         """Decision lists for all open bits, over the parameters and the derived columns."""
@@ -397,8 +451,9 @@ class Search:
         predicates = predicates.with_thresholds(list(self.inner))
         predicates = predicates.cheaper({when for one in self.solved for when, _ in one.steps if when != ALWAYS})
         self.deep = fields
-        self.tell(f"round: {len(library)} laws, {len(predicates.conditions)} conditions, {int(self.todo.sum())} bits")
+        self.tell(f"round: {len(library)} laws, {len(predicates)} conditions, {int(self.todo.sum())} bits")
         if fields:
+            self.singles(library, wide=True)
             self.again(library, predicates)
         self.regimes(library, predicates)
         if not fields:
@@ -430,8 +485,16 @@ class Search:
         return [(Expression(op, (field_column(name), law)), 8.0) for name, law in self.cut for op in ("==", "!=")]
 
     def lone_bits(self, library: Library, predicates: Predicates) -> None:
-        """Decision lists for the bits left over, one by one."""
+        """Exclusive ors and decision lists for the bits left over, one by one."""
+        leaves = [parameter(name) for name in self.integers]
         for word, bit in np.argwhere(self.todo).tolist():
+            saved = float(self.weights[:, word, bit].sum())
+            laws = parity(self.words[:, word] >> np.uint32(bit) & 1 == 1, self.columns, leaves) \
+                if saved > PARITY_COST else []
+            if laws:
+                rivals = tuple(Rival(0.0, 0, law=law) for law in laws[1:])
+                self._accept(Solved(word, bit, 1, ((ALWAYS, laws[0]),), (self.n,), PARITY_COST, saved, rivals))
+                continue
             self._try(Place(word, bit, 1, 0.0), library, predicates, margin=MARGIN_ONE)
 
     def merge(self, library: Library, predicates: Predicates) -> None:
@@ -451,7 +514,9 @@ class Search:
         return found.missed is not None and int(found.missed.sum()) > max(2, 0.015 * self.n)
 
     def _open(self, place: Place) -> bool:
-        return all(self.todo[at] or not self.varies[at] for at in place.bits) and any(self.todo[at] for at in place.bits)
+        """Whether a place has a bit to explain, and none that is explained."""
+        return any(self.todo[at] for at in place.bits) \
+            and all(self.todo[at] or not self.varies[at] for at in place.bits)
 
     def _try(self, place: Place, library: Library, predicates: Predicates, **options: object) -> None:
         found = self.solve(place, library, predicates, **options)
@@ -479,6 +544,10 @@ class Search:
                 if width > 1:
                     out.append(replace(run, width=width))
         return out
+
+
+def _others(gains: dict[int, float], word: int) -> float:
+    return sum(max(gain, 0.0) for at, gain in gains.items() if at != word)
 
 
 def shifted(law: Expression, shift: int) -> Expression:
