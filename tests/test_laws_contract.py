@@ -94,6 +94,7 @@ def planned(laws: npulab.Laws, to: int, step: int, seed: int) -> npulab.Laws:
     return laws
 
 
+@pytest.mark.long
 def test_one_sweep_of_32_planned_captures() -> None:
     found = judged(add(None, npulab.plan_sweep(descriptor.RANGES, n=32, seed=1), 1))
     assert found.recall >= 0.95
@@ -296,9 +297,9 @@ def test_an_update_is_the_search_of_both(plain: npulab.Laws) -> None:
 
 
 def test_what_has_no_law_stays_open_and_says_with_what_it_goes() -> None:
-    known = layers(120)
+    known = layers(80)
     table = np.random.default_rng(3).integers(0, 2 ** 16, 501)
-    noise = np.random.default_rng(4).integers(0, 2 ** 16, 120)
+    noise = np.random.default_rng(4).integers(0, 2 ** 16, 80)
     rows = ((lambda p: p["width"], 12),), ((lambda p: table[p["height"]], 16),), ((lambda p: noise, 16),)
     laws = npulab.find_laws(words_of(*rows, of=known), known)
     assert {"word", "bit", "reason", "detail", "related", "capture"} <= set(laws.open)
@@ -439,7 +440,7 @@ def test_xor_of_parameter_bits(law: Law, width: int) -> None:
     assert (mask >> 12 & 1).mean() > 0.99
 
 
-@pytest.mark.parametrize("n", [3, 9, 25])
+@pytest.mark.parametrize("n", [3, 9, pytest.param(25, marks=pytest.mark.long)])
 def test_a_divisor_is_any_number(n: int) -> None:
     known, fresh = layers(63, 1), layers(1000, 2)
     rows = ((lambda p: -(-p["width"] // n), 9),), ((lambda p: p["height"] // n, 9),)
