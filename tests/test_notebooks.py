@@ -22,7 +22,7 @@ def notebook(request: pytest.FixtureRequest) -> Any:
 def test_notebooks_have_each_a_number_of_the_plan() -> None:
     numbers = sorted(int(path.name.split("-")[0]) for path in NOTEBOOKS)
     assert numbers == sorted(set(numbers))
-    assert set(range(3)) <= set(numbers) <= set(range(MOST_NOTEBOOKS))
+    assert set(range(5)) <= set(numbers) <= set(range(MOST_NOTEBOOKS))
 
 
 def test_outputs_are_as_the_tool_stores_them(notebook: Any) -> None:
