@@ -23,6 +23,9 @@ from npulab.laws.expressions import (
 from npulab.laws.predicates import FEW, literals
 from npulab.laws.search import Rival, Solved, Steps
 
+TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
+MOST_TWINS = 4
+CLEAR, THIN_STEP = 40.0, 4  # bits that regimes save for a claim; captures that a step decides
 MOST_BUDGET = 2 ** 20
 ROUND, AT_END = 8.0, 4  # bits of a limit that somebody would set; captures that sit there
 ORDERED = ("<=", ">", "<", ">=")
@@ -81,7 +84,8 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
             plain = law.op in (PARAMETER, CONSTANT, FIELD) or law.op == op or not law.names() | law.names(FIELD)
             raw = columns[law][decided == number]
             # a law that wraps has no limits
-            if not plain and law.op in INTEGER and (raw == end).any() and raw.min() >= 0 and raw.max() < 2 ** solved.width:
+            inside = raw.min() >= 0 and raw.max() < 2 ** solved.width if len(raw) else False
+            if not plain and law.op in INTEGER and inside and (raw == end).any():
                 yield Rival(0.0, number, law=Expression(op, (law, constant(end))))
 
 
@@ -130,6 +134,61 @@ def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
     # so many pieces: at least x / pieces each; one more would be another number of pieces
     most = np.where(pieces > 1, -(-x // np.maximum(pieces - 1, 1)) - 1, MOST_BUDGET)
     return least, most
+
+
+class Twins:
+    """Simple laws with the same values on all captures: parameters that always agree, or a half of another."""
+
+    def __init__(self, captured: Columns, names: Sequence[str]) -> None:
+        self.captured = captured
+        leaves = [Expression(PARAMETER, (name,)) for name in names]
+        self._of: dict[bytes, list[Expression]] = {}
+        for leaf in leaves:
+            self._put(leaf)
+        for leaf in leaves:
+            for op, value in TWINS:
+                self._put(Expression(op, (leaf, constant(value))))
+            self._put(Expression("//", (Expression("-", (leaf, constant(1))), constant(2))))
+
+    def _put(self, law: Expression) -> None:
+        values = np.asarray(self.captured[law], np.int64)
+        if (values != values[0]).any():
+            self._of.setdefault(values.tobytes(), []).append(law)
+
+    def of(self, law: Expression) -> list[Expression]:
+        if law.op not in (PARAMETER, *(op for op, _ in TWINS)):
+            return []
+        key = np.asarray(self.captured[law], np.int64).tobytes()
+        return [one for one in self._of.get(key, ()) if one != law]
+
+    def rivals(self, solved: Solved) -> Iterator[Rival]:
+        """The steps with one part, or every one like it, said by its twin."""
+        for number, (when, law) in enumerate(solved.steps):
+            for of_law, whole in ((True, law), (False, when)):
+                parts = [part for part in dict.fromkeys(whole.walk()) if part.op != CONSTANT]
+                for part in parts:
+                    for twin in self.of(part)[:MOST_TWINS]:
+                        for first in (True, False):
+                            other = _replaced(whole, part, twin, [1 if first else -1])
+                            if other != whole:
+                                yield Rival(0.0, number, law=other) if of_law else Rival(0.0, number, when=other)
+
+
+def _replaced(law: Expression, part: Expression, twin: Expression, left: list[int]) -> Expression:
+    """A law with a part said otherwise: its first ``left[0]`` places, all of them for -1."""
+    if law == part:
+        if left[0] == 0:
+            return law
+        left[0] -= 1
+        return twin
+    if law.op not in OPERATORS:
+        return law
+    return Expression(law.op, tuple(_replaced(one, part, twin, left) for one in law.args))
+
+
+def weak(solved: Solved) -> bool:
+    """Whether a list of several steps explains hardly more than it takes to say it."""
+    return len(solved.steps) > 1 and solved.saved - solved.cost < CLEAR
 
 
 def _joined(parts: Sequence[Expression]) -> Expression:
@@ -204,6 +263,14 @@ def opening(fields: Sequence[Solved], captured: Columns) -> Opening:
     return Opening(frozenset(names), frozenset(trusted), by_name)
 
 
+def thin_rows(one: Solved, asked: Columns) -> Array:
+    """``(N,) bool``: rows that a step with hardly any captures decides; all, where the whole list is weak."""
+    if weak(one):
+        return np.ones(asked.n, bool)
+    few = [number for number, support in enumerate(one.support) if support < THIN_STEP]
+    return np.isin(one.decide(asked), few) if few else np.zeros(asked.n, bool)
+
+
 def unseen_rows(one: Solved, known: Opening, captured: Columns, asked: Columns) -> Array:
     """``(N,) bool``: rows whose combination of modes was never captured.
 
@@ -218,7 +285,7 @@ def unseen_rows(one: Solved, known: Opening, captured: Columns, asked: Columns) 
 
 
 def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Columns, asked: Columns, words: int,
-           within: float) -> tuple[Array, Array]:
+           within: float, integers: Sequence[str]) -> tuple[Array, Array]:
     """(words (N, W) uint32 as the laws give them, doubt (N, W) uint32: bits that something else would change)."""
     ready, _ = in_order(fields, follows)
     values: dict[str, Array] = {}
@@ -230,14 +297,16 @@ def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Col
     for one in ready:
         out[:, one.word] |= one.placed(values[one.name])
     known = opening(ready, captured)
+    twins = Twins(captured, integers)
     for one in ready:
         later = [other for other in ready if one.name in follows[other.name]]
         if len(one.steps) > 1:
-            unseen = unseen_rows(one, known, captured, asked)
+            unseen = unseen_rows(one, known, captured, asked) | thin_rows(one, asked)
             for other in (one, *later):
                 doubt[unseen, other.word] |= np.uint32(other.mask)
         changes = [one.values(asked, alternatives(one, rival)) ^ values[one.name]
-                   for rival in (*one.rivals, *gap_rivals(one, captured), *limit_rivals(one, captured))
+                   for rival in (*one.rivals, *gap_rivals(one, captured), *limit_rivals(one, captured),
+                                 *twins.rivals(one))
                    if rival.dearer <= within]
         for changed in (*changes, hidden_changes(one, captured, asked, values[one.name])):
             rows = np.flatnonzero(changed)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.laws.claims import doubts, in_order
+from npulab.laws.claims import Twins, alternatives, doubts, in_order
 from npulab.laws.expressions import ALWAYS, FIELD, Array, Columns
 from npulab.laws.inputs import GivenLaws, Table, checked_parameters, checked_words, given_columns
 from npulab.laws.matching import bits_of
@@ -19,7 +19,7 @@ from npulab.laws.search import Search, Solved
 if TYPE_CHECKING:
     import pandas as pd
 
-WITHIN = 3.0  # bits: what is at most so much dearer than a law is as likely for all we know
+WITHIN, WITHIN_FEW, MANY = 3.0, 4.0, 100  # bits: what is so little dearer than a law is as likely for all we know
 SAMPLE = 400  # captures that are searched; the others prove what was found, or are added where they disprove it
 PROOFS, WRONG_ADDED = 3, 40
 COLUMNS = ("word", "lsb", "width", "when", "law", "support", "field", "rivals", "extrapolated", "bits")
@@ -48,26 +48,27 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
         words, parameters = words.words, words.parameters
     words = checked_words(words)
     table = checked_parameters({} if parameters is None else parameters, len(words))
-    given = given_columns(laws or {}, _frame(parameters), len(words))
+    laws = {} if laws is None else laws
+    given = given_columns(laws, _frame(parameters), len(words))
     ignore = _nuisance(words, table, nuisance)
     tell = progress or (lambda text: None)
     fields, follows = _search(words, table, given, ignore, tell)
-    return Laws(words, _frame(parameters), tuple(fields), follows, ignore, table, dict(laws or {}), simulated)
+    return Laws(words, _frame(parameters), tuple(fields), follows, ignore, table, dict(laws), simulated)
 
 
 def _frame(parameters: Any) -> pd.DataFrame:
     import pandas as pd
 
     frame = parameters if isinstance(parameters, pd.DataFrame) else pd.DataFrame(dict(parameters or {}))
-    return frame.reset_index(drop=True)
+    return frame.reset_index(drop=True).set_axis([str(name) for name in frame.columns], axis=1)
 
 
 def _nuisance(words: Array, table: Table, given: Any) -> Array:
     """``(W,) uint32``: as given, or what moves between captures of the same parameters."""
     if given is not None:
         mask = np.asarray(given)
-        if mask.shape != (words.shape[1],) or mask.dtype.kind not in "iu":
-            raise ValueError(f"nuisance: got {mask.dtype} of shape {mask.shape}, allowed is a mask of shape "
+        if mask.shape != (words.shape[1],) or mask.dtype.kind not in "iu" or mask.min() < 0 or mask.max() > 0xFFFFFFFF:
+            raise ValueError(f"nuisance: got {mask.dtype} of shape {mask.shape}, allowed are 32-bit masks of shape "
                              f"({words.shape[1]},)")
         return mask.astype(np.uint32)
     rows = np.stack([*table.integers.values(), *table.reals.values()], 1)
@@ -214,9 +215,29 @@ class Laws:
         seen = np.bitwise_or.reduce(self.words[:, one.word] ^ self.words[0, one.word])
         idle = sum(1 for _, bit in one.bits if not int(seen) >> bit & 1)
         steps = tuple((str(when), str(law)) for when, law in one.steps)
-        rivals = tuple(dict.fromkeys(str(rival) for rival in one.rivals if rival.dearer <= WITHIN))
+        rivals = () if stuck else tuple(dict.fromkeys(self._rivals(one)))
         return FieldLaw(one.word, one.lsb, one.width, steps, one.support, rivals, idle, one.cost, one.saved,
                         tuple(sorted(self._follows[one.name])), stuck, self, one)
+
+    @cached_property
+    def _probes(self) -> Columns:
+        """Layers on which rivals could differ: the captures, and others within their ranges."""
+        table = checked_parameters(self._planner.pool(self.parameters), like=self._table)
+        columns = table.columns(given_columns(self._laws, self._planner.pool(self.parameters), table.n))
+        self._fill(columns)
+        return columns
+
+    def _rivals(self, one: Solved) -> Iterator[str]:
+        """What the captures cannot tell from a field's law, and a capture could."""
+        values = one.values(self._probes)
+        for rival in (*one.rivals, *self._twins.rivals(one)):
+            if rival.dearer <= self._within \
+                    and (one.values(self._probes, alternatives(one, rival)) != values).any():
+                yield str(rival)
+
+    @cached_property
+    def _twins(self) -> Twins:
+        return Twins(self._captured, list(self._table.integers))
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -243,6 +264,11 @@ class Laws:
             columns.add(one.name, one.values(columns))
 
     @property
+    def _within(self) -> float:
+        """Bits that a rival may be dearer: few captures leave more to what a law costs."""
+        return WITHIN if len(self.words) >= MANY else WITHIN_FEW
+
+    @property
     def _captured(self) -> Columns:
         columns = self._table.columns(given_columns(self._laws, self.parameters, self._table.n))
         self._fill(columns)
@@ -257,7 +283,8 @@ class Laws:
         capture.
         """
         asked = self._columns(parameters)
-        out, doubt = doubts(self._solved, self._follows, self._captured, asked, self.words.shape[1], WITHIN)
+        out, doubt = doubts(self._solved, self._follows, self._captured, asked, self.words.shape[1], self._within,
+                            list(self._table.integers))
         known = np.zeros(self.words.shape[1], np.uint32)
         for one in in_order(self._solved, self._follows)[0]:
             known[one.word] |= np.uint32(one.mask)
@@ -281,13 +308,13 @@ class Laws:
 
     @cached_property
     def _planner(self) -> Planner:
-        return Planner(self.words, self._solved, self._follows, self._table, self._captured, self.status, WITHIN)
+        return Planner(self.words, self._solved, self._follows, self._table, self._captured, self._within)
 
     @property
     def open(self) -> pd.DataFrame:
         """The bits that are not proved: word, bit, reason, detail, related (parameters that go with it, by mutual
         information) and the capture that would settle it, where one is known."""
-        return self._planner.open_bits(self.parameters)
+        return self._planner.open_bits(self.parameters, self.status)
 
     def next_captures(self, n: int = 1, candidates: Any = None, ranges: Mapping[str, Any] | None = None,
                       constraints: Any = (), derived: Mapping[str, Any] | None = None, seed: int = 0) -> pd.DataFrame:
@@ -298,7 +325,7 @@ class Laws:
         of the DataFrame that give True for each possible row) and with ``derived`` columns (name: a function of the
         DataFrame).
         """
-        return self._planner.choose(n, self.parameters, candidates, ranges, constraints, derived, seed)
+        return self._planner.choose(n, self.parameters, self.status, candidates, ranges, constraints, derived, seed)
 
     def update(self, words: Any, parameters: Any) -> Laws:
         """The laws of these captures and more of them."""
@@ -308,7 +335,7 @@ class Laws:
         frame = pd.concat([self.parameters, _frame(parameters)], ignore_index=True)
         found = find_laws(np.concatenate([self.words, more]), frame, laws=self._laws,
                           nuisance=self.nuisance if self.nuisance.any() else None)
-        return found
+        return replace(found, simulated=self.simulated)
 
     def register_rows(self, block: str = "", names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         """The fields as rows of a register table, one discovery a row: what ``RegisterMap`` reads.
@@ -322,12 +349,17 @@ class Laws:
             rows.append({"block": block, "offset": 4 * one.word, "register": f"w{one.word}",
                          "field": (names or {}).get(one.name, one.name), "lsb": one.lsb, "width": one.width,
                          "evidence": "guess" if one.rivals or one.open else "C:sweep", "note": law})
+        last = self.words.shape[1] - 1
+        if not rows or rows[-1]["offset"] != 4 * last:  # so that the map has as many words as a capture
+            rows.append({"block": block, "offset": 4 * last, "register": f"w{last}", "field": f"w{last}_0_32", "lsb": 0,
+                         "width": 32, "evidence": "unknown", "note": ""})
         return rows
 
     def __repr__(self) -> str:
         status = self.status
         varying = int(np.isin(status, ("law", "rivals", "open")).sum())
-        return (f"Laws({len(self.fields)} fields of {len(self.words)} captures{', simulated' if self.simulated else ''}: "
+        simulated = ", simulated" if self.simulated else ""
+        return (f"Laws({len(self.fields)} fields of {len(self.words)} captures{simulated}: "
                 f"{int((status == 'law').sum())} of {varying} varying bits have a law, "
                 f"{int((status == 'rivals').sum())} rivals, {int((status == 'open').sum())} open)")
 

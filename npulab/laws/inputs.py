@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST = 2 ** 53  # whole numbers up to here are exact as float64
+FIELD_NAME = re.compile(r"w\d+_\d+_\d+")
 GivenLaws = Mapping[str, Callable[..., Any]]
 
 
@@ -75,6 +77,11 @@ def checked_parameters(parameters: Any, rows: int | None = None, like: Table | N
     except (TypeError, ValueError) as error:
         raise ValueError(f"parameters: got {type(parameters).__name__} ({error}), allowed is a DataFrame or columns of "
                          "one length by name") from None
+    frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
+    for name in frame.columns:
+        if FIELD_NAME.fullmatch(name):
+            raise ValueError(f"parameters: got a column {name!r}, allowed is any name but a field's (word, lowest bit, "
+                             "width)")
     if rows is not None and len(frame) != rows:
         raise ValueError(f"parameters: got {len(frame)} rows, allowed are {rows}, one for each row of words")
     if not frame.columns.is_unique:
@@ -87,7 +94,8 @@ def checked_parameters(parameters: Any, rows: int | None = None, like: Table | N
     integers, reals = {}, {}
     for name in (*like.integers, *like.reals):
         if name not in frame:
-            raise ValueError(f"parameters: got no column {name!r}, allowed are {', '.join((*like.integers, *like.reals))}")
+            names = ", ".join((*like.integers, *like.reals))
+            raise ValueError(f"parameters: got no column {name!r}, allowed are {names}")
         column = _numbers(frame, name)
         if name in like.reals:
             reals[name] = column.astype(np.float32)
@@ -110,10 +118,11 @@ def _typed(frame: pd.DataFrame) -> Table:
         else:
             reals[str(name)] = column.astype(np.float32)
     if not integers and not reals:
-        raise ValueError(f"parameters: got {', '.join(constant)} of one value each, allowed is at least one that varies")
+        names = ", ".join(constant)
+        raise ValueError(f"parameters: got {names} of one value each, allowed is at least one that varies")
     if constant:
-        warnings.warn(f"parameters: {', '.join(constant)} never vary, so no law can be seen to depend on them",
-                      stacklevel=4)
+        warnings.warn(f"parameters: got {', '.join(constant)} with one value only, so no law can be seen to depend on "
+                      f"{'it' if len(constant) == 1 else 'them'}", stacklevel=4)
     return Table(integers, reals, tuple(constant))
 
 
@@ -125,21 +134,24 @@ def _numbers(frame: pd.DataFrame, name: Any) -> Array:
     wrong = ~np.isfinite(column) | (np.abs(column) > LARGEST)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise ValueError(f"parameters: got {column[row]} in {name!r} (row {row}), allowed are finite numbers up to 2**53")
+        raise ValueError(f"parameters: got {column[row]} in {name!r} (row {row}), allowed are finite numbers to 2**53")
     return column
 
 
 def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Array]:
     """The values of a user's laws on these parameters, checked."""
+    allowed = "allowed are functions of the parameters by their text, each giving a whole number for each row"
+    if not isinstance(laws, Mapping):
+        raise ValueError(f"laws: got {type(laws).__name__}, {allowed}")
     out = {}
     for text, law in laws.items():
+        if not callable(law):
+            raise ValueError(f"laws: got {type(law).__name__} for {text!r}, {allowed}")
         try:
             values = np.asarray(law(parameters))
         except Exception as error:
-            raise ValueError(f"laws: {text!r} raised {type(error).__name__} ({error}), allowed is a function of the "
-                             "parameters that gives a whole number for each row") from error
+            raise ValueError(f"laws: got {type(error).__name__} ({error}) from {text!r}, {allowed}") from error
         if values.shape != (rows,) or values.dtype.kind not in "iub":
-            raise ValueError(f"laws: {text!r} gave {values.dtype} of shape {values.shape}, allowed are whole numbers "
-                             f"of shape ({rows},)")
-        out[text] = values.astype(np.int64)
+            raise ValueError(f"laws: got {values.dtype} of shape {values.shape} from {text!r}, {allowed}")
+        out[str(text)] = values.astype(np.int64)
     return out

@@ -28,12 +28,13 @@ POWERS = (2, 4, 8, 16, 32, 64, 128, 256)
 CAPS = (1, 2, 3, 4, 6, 7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 511, 512, 1023)
 ADDED = (-2, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
 # bits an operator costs
-COST = {"+": 3.0, "-": 3.0, "*": 3.0, "//": 4.0, "ceil": 4.0, "min": 4.0, "max": 4.0}
+COST = {"+": 3.0, "-": 3.0, "*": 3.0, "//": 4.0, "ceil": 4.0, "min": 4.0, "max": 4.0, "^": 5.0}
 PARAMETER_COST, FIELD_COST, GIVEN_COST = 4.0, 5.0, 4.0
 SMALL = 16  # a kernel, a stride, a padding stay below it
 FACTORS = (1, -1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64)
 SAMPLE = 64  # captures that most laws are told apart on
 TILES = (1, 2, 4, 8, 16)
+MOST_DIVISOR = 40
 ALIGNMENTS, MOST_AREAS = (8, 16, 32, 64), 12_000
 RIVALS = 12  # kept of the shapes that give one column
 PAIRS, PARENTS, WORDY = 16_000, 3_000, 500  # shapes of two columns; those that grow on; those that take a third
@@ -250,7 +251,7 @@ class Library:
         first: list[tuple[str, int | None, float]] = [("+", -1, 2), ("+", 1, 2.5)]
         first += [("+", k, 3 + cost(k)) for k in ADDED]
         first += [("clog2", None, 4), ("flog2", None, 4), ("!=0", None, 3), ("%", 2, 4)]
-        first += [(op, k, 2 + cost(k)) for op in ("ceil", "//") for k in USUAL]
+        first += [(op, k, 2 + cost(k)) for op in ("ceil", "//") for k in (*range(2, MOST_DIVISOR), *USUAL[-2:])]
         first += [("align", k, 3 + cost(k)) for k in POWERS]
         first += [("min", k, 3 + cost(k)) for k in CAPS] + [("max", k, 3 + cost(k)) for k in (1, 2, 4, 8, 16, 32)]
         first += [("*", k, 2 + cost(k)) for k in (2, 3, 4, 5, 7, 8, 16, 32, 64)]
@@ -271,7 +272,11 @@ class Library:
         for i, a in enumerate(near):
             for b in [*near[i:], *cheap]:
                 if a != b or b in ofsize:
-                    pairs += [(costs[a] + costs[b] + COST[op], op, a, b) for op in ("+", "*", "min", "max")]
+                    # size + size * 2**n is two fields side by side, which are found as two
+                    ops = ("*", "min", "max") if self._is_packed(b) else ("+", "*", "min", "max")
+                    pairs += [(costs[a] + costs[b] + COST[op], op, a, b) for op in ops]
+                if b in ofsize and a < b and not self._use(a) and not self._use(b):
+                    pairs.append((costs[a] + costs[b] + COST["^"], "^", a, b))
             for b in [*near, *cheap]:
                 if a != b:
                     pairs += [(costs[a] + costs[b] + COST[op], op, *order) for op in ("-", "//", "ceil")
@@ -335,6 +340,14 @@ class Library:
             else:
                 self._uses.append(self._uses[shape.left] | (self._uses[shape.right] if shape.right >= 0 else 0))
         return self._uses[node]
+
+    def _is_packed(self, node: int) -> bool:
+        """Whether a column is another one times 8, 16, ..."""
+        shape = self._shapes[node]
+        if not isinstance(shape, Shape) or shape.op != "*":
+            return False
+        factor = self._shapes[shape.right]
+        return isinstance(factor, Expression) and factor.op == CONSTANT and factor.args[0] >= 8
 
     def _left(self, node: int) -> int:
         shape = self._shapes[node]

@@ -10,6 +10,7 @@ import numpy as np
 from npulab.correlation import best_related
 from npulab.laws.claims import (
     Opening,
+    Twins,
     alternatives,
     gap_rivals,
     hidden_changes,
@@ -69,16 +70,18 @@ def candidates(ranges: Ranges, constraints: Sequence[Rule] | Rule, derived: Mapp
     """``n`` possible rows of parameters, drawn so that every order of magnitude comes up."""
     import pandas as pd
 
+    if not isinstance(ranges, Mapping) or not ranges:
+        raise ValueError(f"ranges: got {ranges!r}, allowed is (low, high) or a list of values by parameter")
     random = np.random.default_rng(seed)
     rules = [constraints] if callable(constraints) else list(constraints)
     parts, found = [], 0
     for _ in range(TRIES):
         frame = pd.DataFrame({name: _drawn(name, allowed, n, random) for name, allowed in ranges.items()})
         for name, rule in (derived or {}).items():
-            frame[name] = np.asarray(rule(frame))
+            frame[name] = _applied(f"derived {name!r}", rule, frame)
         keep = np.ones(len(frame), bool)
         for rule in rules:
-            keep &= np.asarray(rule(frame), bool)
+            keep &= _applied("constraints", rule, frame).astype(bool)
         parts.append(frame[keep])
         found += int(keep.sum())
         if found >= n:
@@ -89,10 +92,24 @@ def candidates(ranges: Ranges, constraints: Sequence[Rule] | Rule, derived: Mapp
     return pd.concat(parts, ignore_index=True).iloc[:n]
 
 
+def _applied(what: str, rule: Rule, frame: pd.DataFrame) -> Array:
+    """A rule's value for each row."""
+    try:
+        values = np.asarray(rule(frame))
+    except Exception as error:
+        raise ValueError(f"{what}: got {type(error).__name__} ({error}), allowed is a function of the parameters "
+                         f"{', '.join(map(str, frame))}") from error
+    if values.shape != (len(frame),):
+        raise ValueError(f"{what}: got shape {values.shape}, allowed is a value for each of {len(frame)} rows")
+    return values
+
+
 def _drawn(name: str, allowed: Any, n: int, random: np.random.Generator) -> Array:
+    fits = isinstance(allowed, tuple) and len(allowed) == 2 and all(
+        isinstance(one, (int, float, np.integer, np.floating)) and np.isfinite(one) for one in allowed)
+    if not (fits and allowed[0] <= allowed[1]) and (isinstance(allowed, (tuple, str)) or not np.iterable(allowed)):
+        raise ValueError(f"ranges: got {allowed!r} for {name!r}, allowed is (low, high) or a list of values")
     if isinstance(allowed, tuple):
-        if len(allowed) != 2 or not allowed[0] <= allowed[1]:
-            raise ValueError(f"ranges: got {allowed} for {name!r}, allowed is (low, high) or a list of values")
         low, high = allowed
         if isinstance(low, (int, np.integer)) and isinstance(high, (int, np.integer)):
             return _whole(int(low), int(high), n, random)
@@ -144,17 +161,19 @@ class Planner:
     """What is not proved, by field, and the captures that would settle it."""
 
     def __init__(self, words: Array, solved: Sequence[Solved], follows: dict[str, set[str]], table: Table,
-                 captured: Columns, status: Array, within: float) -> None:
-        self.words, self.table, self.captured, self.status, self.within = words, table, captured, status, within
+                 captured: Columns, within: float) -> None:
+        self.words, self.table, self.captured, self.within = words, table, captured, within
         self.ready, self.stuck = in_order(solved, follows)
         self.opening: Opening = opening(self.ready, captured)
 
     def doubts(self, asked: Columns) -> Iterator[tuple[Solved, str, str, float, Array]]:
         """(field, reason, detail, weight, rows where it would be seen) of everything that fits as well."""
+        twins = Twins(self.captured, list(self.table.integers))
         for one in self.ready:
             base = one.values(asked)
             groups = (("rivals", one.rivals), ("threshold", tuple(gap_rivals(one, self.captured, inner=True))),
-                      ("threshold", tuple(limit_rivals(one, self.captured))))
+                      ("threshold", tuple(limit_rivals(one, self.captured))),
+                      ("rivals", tuple(twins.rivals(one))))
             for reason, rivals in groups:
                 near = [rival for rival in rivals if rival.dearer <= self.within]
                 for rival in near:
@@ -173,7 +192,7 @@ class Planner:
                 if rows.any():
                     yield one, "few rows", f"{min(one.support)} captures in its regime", 0.3, rows
 
-    def choose(self, n: int, parameters: pd.DataFrame, pool: Any, ranges: Ranges | None,
+    def choose(self, n: int, parameters: pd.DataFrame, status: Array, pool: Any, ranges: Ranges | None,
                constraints: Sequence[Rule] | Rule, derived: Mapping[str, Rule] | None, seed: int) -> pd.DataFrame:
         """The best ``n`` rows of the pool, greedily; what a row settles counts less for the next."""
         import pandas as pd
@@ -184,11 +203,13 @@ class Planner:
             pool = candidates(ranges or self._ranges(parameters), constraints, derived, max(POOL * n, LEAST_POOL), seed)
         elif not isinstance(pool, pd.DataFrame):
             pool = pd.DataFrame(dict(pool))
+        if not len(pool):
+            raise ValueError("candidates: got no rows, allowed is at least one layer")
         for name in self.table.constant:
             if name not in pool:
                 pool = pool.assign(**{name: parameters[name].iloc[0]})
         asked = self._columns(pool)
-        told, weights = self._told_apart(asked)
+        told, weights = self._told_apart(asked, status)
         features = _features(pd.concat([parameters[list(pool.columns)], pool], ignore_index=True))
         seen, features = features[:len(parameters)].sum(0), features[len(parameters):]
         chosen: list[int] = []
@@ -207,7 +228,7 @@ class Planner:
             asked.add(one.name, one.values(asked))
         return asked
 
-    def _told_apart(self, asked: Columns) -> tuple[Array, Array]:
+    def _told_apart(self, asked: Columns, status: Array) -> tuple[Array, Array]:
         """``(D, rows)``: which doubts a row would settle, or which idle bit it would move; and what each is worth."""
         told, weights = [], []
         count: dict[str, int] = {}
@@ -216,7 +237,7 @@ class Planner:
                 count[one.name] = count.get(one.name, 0) + 1
                 told.append(rows)
                 weights.append(weight * one.width)
-        idle = self.status == "never exercised"
+        idle = status == "never exercised"
         for one in self.ready:
             values = asked_bits(one, asked)
             for i, (word, bit) in enumerate(one.bits):
@@ -239,12 +260,18 @@ class Planner:
                 out[name] = (float(values[0]), float(values[-1]))
         return out
 
-    def open_bits(self, parameters: pd.DataFrame) -> pd.DataFrame:
+    def pool(self, parameters: pd.DataFrame) -> pd.DataFrame:
+        """The captures, and as many layers within their ranges."""
+        import pandas as pd
+
+        made = candidates(self._ranges(parameters), (), None, LEAST_POOL, 0)
+        return pd.concat([parameters, made], ignore_index=True).fillna(parameters.iloc[0])
+
+    def open_bits(self, parameters: pd.DataFrame, status: Array) -> pd.DataFrame:
         """word, bit, reason, detail, related, capture of every bit that is not proved."""
         import pandas as pd
 
-        pool = pd.concat([parameters, candidates(self._ranges(parameters), (), None, LEAST_POOL, 0)], ignore_index=True)
-        pool = pool.fillna(parameters.iloc[0])
+        pool = self.pool(parameters)
         asked = self._columns(pool)
         reasons: dict[str, tuple[float, str, str, int]] = {}
         for one, reason, detail, weight, rows in self.doubts(asked):
@@ -257,13 +284,13 @@ class Planner:
             if one.name in reasons:
                 _, reason, detail, row = reasons[one.name]
                 places += [(word, bit, reason, detail, self._capture(pool, row)) for word, bit in one.bits
-                           if self.status[word, bit] in ("law", "rivals")]
+                           if status[word, bit] in ("law", "rivals")]
         by_bit = {at: one for one in self.stuck for at in one.bits}
         novel = self._capture(pool, len(parameters))
-        for word, bit in np.argwhere(self.status == "open").tolist():
+        for number, (word, bit) in enumerate(np.argwhere(status == "open").tolist()):
             stuck = by_bit.get((word, bit))
             detail = f"follows from fields without a law: {stuck}" if stuck else "no law of the library fits"
-            places.append((word, bit, "no law", detail, novel))
+            places.append((word, bit, "no law", detail, self._capture(pool, int(novel[number % len(novel)]))))
         places.sort(key=lambda one: one[:2])
         bits = bits_of(self.words)
         columns = np.stack([bits[:, word, bit] for word, bit, *_ in places], 1) if places else None

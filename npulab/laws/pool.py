@@ -73,6 +73,7 @@ def pool(values: Array, width: int, weights: Array, library: Library,
         _held(found, values, weights, library)
         if width >= WIDE:
             _rounded_up(found, values, weights, library)
+        _divided(found, values, weights, library)
         _shares(found, values, weights, library)
     if deep and width >= 3 and len(values) >= ENOUGH:
         _scaled(found, values, weights, library)
@@ -171,7 +172,8 @@ def _rounded_up(found: _Gathered, values: Array, weights: Array, library: Librar
     for divisor in DIVISORS:
         price = library.linear_cost + 5 + constant_cost(divisor)
         # the column has to move about as far as the field does
-        fits = np.flatnonzero((wide < 8 * divisor * (span + 1)) & (8 * (wide + divisor) > divisor * span) & (price < total))
+        alike = (wide < 8 * divisor * (span + 1)) & (8 * (wide + divisor) > divisor * span)
+        fits = np.flatnonzero(alike & (price < total))
         if not len(fits):
             continue
         few = np.sort(divisor * values[rows].astype(np.int64) - columns[fits][:, rows], 1)
@@ -193,6 +195,27 @@ def _rounded_up(found: _Gathered, values: Array, weights: Array, library: Librar
                 cost = float(price[i]) + (constant_cost(c) if c else 0)
                 if agree @ weights > cost:
                     found.put(_ceil(library, i, c, divisor), cost, agree)
+
+
+def _divided(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
+    """ceil(x / n) and x // n of all captures, with any n: each capture bounds it."""
+    columns, target = library.linear, values.astype(np.int64)
+    plain = np.flatnonzero((columns > 0).all(1) & (columns >= target).all(1))
+    x = columns[plain]
+    for op, low, high in (("ceil", -(-x // np.maximum(target, 1)),
+                           np.where(target > 1, -(-x // np.maximum(target - 1, 1)) - 1, 2 ** 40)),
+                          ("//", x // (target + 1) + 1, np.where(target > 0, x // np.maximum(target, 1), 2 ** 40))):
+        least, most = low.max(1), high.min(1)
+        for i in np.flatnonzero((least <= most) & (least > 1) & (most < 2 ** 40)).tolist():
+            n = roundest(int(least[i]), int(most[i]))
+            cost = float(library.linear_cost[plain[i]]) + 3 + constant_cost(n)
+            agree = OPERATORS[op][0](x[i], n) == target
+            if agree @ weights > cost:
+                found.put(_by(library, int(plain[i]), op, n), cost, agree)
+
+
+def _by(library: Library, i: int, op: str, n: int) -> Callable[[], Expression]:
+    return lambda: Expression(op, (library.linear_law(i), constant(n)))
 
 
 def _ceil(library: Library, i: int, c: int, divisor: int) -> Callable[[], Expression]:
@@ -223,8 +246,8 @@ def _shares(found: _Gathered, values: Array, weights: Array, library: Library) -
                 _put_share(found, agree, weights, cost, seen, library, i, most_of)
 
 
-def _put_share(found: _Gathered, agree: Array, weights: Array, cost: float, seen: dict[bytes, int], library: Library, i: int,
-               most: Expression) -> None:
+def _put_share(found: _Gathered, agree: Array, weights: Array, cost: float, seen: dict[bytes, int], library: Library,
+               i: int, most: Expression) -> None:
     key = agree.tobytes()
     seen[key] = seen.get(key, 0) + 1
     if seen[key] <= MOST_ALIKE and agree @ weights > cost:

@@ -132,7 +132,8 @@ class Predicates:
         round_ones = []
         for low, high in itertools.pairwise(values):
             condition, cost = threshold(column, low, high)
-            self._both_ways(condition, cost + price)
+            # at most what it takes to name one of the gaps
+            self._both_ways(condition, min(cost, 2 + math.log2(len(values))) + price)
             if cost <= 4:
                 round_ones.append((condition, cost + price))
         return round_ones

@@ -23,8 +23,10 @@ MARGIN, MARGIN_ONE = 10.0, 20.0  # bits that a law has to save: of a field, of a
 FIRST_LAWS = 60_000
 SURE_WIDTH = 4
 USUAL_LAWS = 4000
-SEPARATORS, SEPARATED = 40_000, 6
+SEPARATORS, SEPARATED = 40_000, 30
+FEWEST = 12  # captures below which no regimes are looked for
 ONE_LAW = 5.0
+SHARED_COST = 8.0  # bits less that a law costs which has pieces in other words
 PARITY_COST = 30.0  # bits to name two or three of all bits of the parameters
 ENOUGH = 80  # captures from which on fields are searched that follow from open ones
 PLAIN = 0.25  # share of the bits to explain: so short a list of two steps is not tried on held-out captures
@@ -160,7 +162,7 @@ class Search:
             of_word[run.word] = max(of_word.get(run.word, 0.0), gain)
         # what a law costs is shared by its pieces
         scored.sort(key=lambda one: (-one[0] - min(_others(elsewhere[one[1].law], one[1].word),
-                                                   float(library.cost[one[1].law])), one[1].word, one[1].lsb))
+                                                   SHARED_COST), one[1].word, one[1].lsb))
         chosen = self._cover([run for _, run in scored], library, least)
         while True:
             open_bits = {(run.word, bit) for run, lsb, width, _ in chosen for bit in range(lsb, lsb + width)}
@@ -267,7 +269,7 @@ class Search:
         values = (self.words[:, w] >> np.uint32(lsb)) & np.uint32(2 ** width - 1)
         weights = self.weights[:, w, lsb:lsb + width].sum(1)
         raw = float(weights.sum())
-        if raw < (HOPELESS if self.deep else margin):
+        if raw < (HOPELESS if self.deep else margin) or not len(library):
             return None
         laws = pool(values, width, weights, library, more=more, without=self._circular(place, library), deep=self.deep)
         predicates = predicates.without(self._circular_names(place))
@@ -365,7 +367,7 @@ class Search:
 
     def regimes(self, library: Library, predicates: Predicates) -> None:
         """Decision lists for what is open: whole runs by one law, then fields as partial agreement cuts them."""
-        cut = places(self.words, self.weights, library, self.todo)
+        cut = places(self.words, self.weights, library, self.todo) if len(library) else []
         cut.sort(key=lambda place: -place.saving)
         for place in self._runs():
             if 2 <= place.width <= 24:
@@ -430,7 +432,7 @@ class Search:
         self.singles(first)
         predicates = None
         for number, captured in enumerate((False, False, False, *((True, True) if self.n >= ENOUGH else ()))):
-            if not self.todo.any():
+            if not self.todo.any() or self.n < FEWEST:
                 break
             before = self.derived
             self.derive(library, captured)
@@ -475,6 +477,8 @@ class Search:
 
     def _usual(self, values: Array, width: int, library: Library) -> Expression | None:
         """The cheapest law that gives a field on more than half of the captures, and no constant."""
+        if not len(library):
+            return None
         same = ((library.values[:USUAL_LAWS] ^ values.astype(np.uint32)) & np.uint32(2 ** width - 1)) == 0
         share = same.mean(1)
         best = int(share.argmax())
