@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,7 @@ PAIRS, PARENTS, WORDY = 16_000, 3_000, 500  # shapes of two columns; those that 
 MOST_VALUES = 40_000_000  # of the whole library: 160 MB
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """A column of the library by its making: an operator on two others (``right`` -1: on one)."""
 
     op: str

@@ -15,7 +15,8 @@ NARROW = {1: 12_000, 2: 25_000, 3: 50_000}  # narrow fields cannot pay for rare 
 LEAST, SHARE = 3, 0.02  # captures, and their share, that a law holds on to be looked at
 MOST_LAWS, SIMPLE = 8_000, 10.0  # simple ones stay, however many others say more
 MANY, KEPT, CHEAP = 12_000, 1_200, 150
-SOLVED_SHARE = 0.15  # of the captures: a constant that is solved for fits some anyhow
+SHARES = (0.12, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)  # of the captures that one constant is right on
+MOST_SOLVED = 60
 CONSTANTS, HELD, WIDE = 24, 3, 5
 BASES = 3_000  # columns that constants are solved for
 ENOUGH = 80  # captures that can pay for a law of four columns
@@ -167,8 +168,7 @@ def _rounded_up(found: _Gathered, values: Array, weights: Array, library: Librar
     n, columns = len(values), library.linear
     wide = columns.max(1) - columns.min(1)
     span = int(values.max()) - int(values.min())
-    rows = np.random.default_rng(3).permutation(n)[:SAMPLE]
-    total = float(weights.sum())
+    target, total = values.astype(np.int64), float(weights.sum())
     for divisor in DIVISORS:
         price = library.linear_cost + 5 + constant_cost(divisor)
         # the column has to move about as far as the field does
@@ -176,16 +176,19 @@ def _rounded_up(found: _Gathered, values: Array, weights: Array, library: Librar
         fits = np.flatnonzero(alike & (price < total))
         if not len(fits):
             continue
-        few = np.sort(divisor * values[rows].astype(np.int64) - columns[fits][:, rows], 1)
-        apart = max(int(0.8 * len(rows) * max(price[fits].min() / total, SOLVED_SHARE)), 2)
-        fits = fits[(few[:, apart:] - few[:, :-apart] < divisor).any(1)]
-        high = divisor * values.astype(np.int64) - columns[fits]  # the largest c of each capture
-        for i, row in zip(fits.tolist(), np.sort(high, 1), strict=True):
+        # the largest c that each capture allows; captures within a divisor of each other have one in common
+        high = np.sort(divisor * target - columns[fits], 1)
+        shared = np.zeros(len(fits))
+        for share in SHARES if n >= ENOUGH else SHARES[2:]:
+            apart = max(int(share * n), LEAST + 1) - 1
+            shared[(high[:, apart:] - high[:, :n - apart] < divisor).any(1)] = apart + 1
+        promise = shared * (total / n) - price[fits]
+        for at in np.argsort(-promise, kind="stable")[:MOST_SOLVED].tolist():
+            if promise[at] <= 0 or not shared[at]:
+                break
+            i, row = int(fits[at]), high[at]
             ends = np.searchsorted(row, row + divisor, "left")
-            counts = ends - np.arange(n)
-            best = int(counts.argmax())
-            if counts[best] < max(LEAST + 1, SOLVED_SHARE * n):
-                continue
+            best = int((ends - np.arange(n)).argmax())
             low, most = int(row[ends[best] - 1]) - divisor + 1, int(row[best])
             agree = (-(-(columns[i] + most) // divisor)) == values
             gain = agree @ weights - price[i]

@@ -249,7 +249,8 @@ class Search:
             if self.n < TELLING or name in used or (len(kinds) <= FEW and name not in copied):
                 out.append(name)
                 continue
-            limits = kinds[1:] if len(kinds) <= FEW else np.quantile(values, np.linspace(0, 1, 9)[1:-1], method="nearest")
+            eighths = np.linspace(0, 1, 9)[1:-1]
+            limits = kinds[1:] if len(kinds) <= FEW else np.quantile(values, eighths, method="nearest")
             group = np.searchsorted(np.unique(limits), values, side="right")
             counts = np.bincount(group, minlength=group.max() + 1).astype(np.float64)
             ones = np.stack([np.bincount(group, weights=column, minlength=len(counts)) for column in bits.T])
@@ -373,14 +374,14 @@ class Search:
             if 2 <= place.width <= 24:
                 self._try(place, library, predicates, depth=1)
         tried: set[tuple[int, int, int]] = set()
-        for place in [*cut, *self._parts()]:
+        for place in [*cut, *self._runs()]:
             key = (place.word, place.lsb, place.width)
-            if key not in tried and self._open(place):
+            if place.width > 1 and key not in tried and self._open(place):
                 tried.add(key)
                 self._try(place, library, predicates)
-        for place in self._parts():
+        for place in self._runs():
             key = (place.word, place.lsb, place.width)
-            if key not in tried and self._open(place):
+            if place.width > 1 and key not in tried and self._open(place):
                 tried.add(key)
                 self._try(place, library, predicates)
     def _circular_names(self, place: Place) -> set[str]:
@@ -431,7 +432,7 @@ class Search:
         first = library = Library(self.columns, self.integers, self.reals, given=self.given, most=FIRST_LAWS)
         self.singles(first)
         predicates = None
-        for number, captured in enumerate((False, False, False, *((True, True) if self.n >= ENOUGH else ()))):
+        for number, captured in enumerate((False, False, False, True, True) if self.n >= ENOUGH else (False, False)):
             if not self.todo.any() or self.n < FEWEST:
                 break
             before = self.derived
@@ -538,15 +539,6 @@ class Search:
                 out[-1] = replace(out[-1], width=out[-1].width + 1)
             else:
                 out.append(Place(word, bit, 1, 0.0))
-        return out
-
-    def _parts(self) -> list[Place]:
-        """Runs of open bits, whole and from their lowest bit on."""
-        out = []
-        for run in self._runs():
-            for width in (run.width, *(() if self.deep else (run.width - 1, run.width - 2, (run.width + 1) // 2))):
-                if width > 1:
-                    out.append(replace(run, width=width))
         return out
 
 
