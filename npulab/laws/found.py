@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 WITHIN, WITHIN_FEW, MANY = 3.0, 4.0, 100  # bits: what is so little dearer than a law is as likely for all we know
 SAMPLE = 400  # captures that are searched; the others prove what was found, or are added where they disprove it
+LARGE, SAMPLE_OF_LARGE = 1_000, 256
 PROOFS, WRONG_ADDED = 3, 40
 COLUMNS = ("word", "lsb", "width", "when", "law", "support", "field", "rivals", "extrapolated", "bits")
 Progress = Callable[[str], None]
@@ -86,7 +87,7 @@ def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Arra
     for _ in range(PROOFS):
         search = Search(words[rows], whole.rows(rows), list(table.integers), list(table.reals), list(given),
                         bits_of(ignore[None])[0].astype(bool), tell, known=kept)
-        search.explain()
+        search.explain(brief=bool(kept))
         kept, follows = search.solved, search.follows
         if len(rows) == len(words):
             break
@@ -110,14 +111,15 @@ def _sample(words: Array, table: Table) -> Array:
     n = len(words)
     if n <= SAMPLE:
         return np.arange(n)
+    most = SAMPLE if n < LARGE else SAMPLE_OF_LARGE
     random = np.random.default_rng(11)
     few = [column for column in table.integers.values() if len(np.unique(column)) <= 6]
     _, firsts = np.unique(np.stack(few, 1), axis=0, return_index=True) if few else (0, np.zeros(0, int))
     ends = [index for column in (*table.integers.values(), *table.reals.values())
             for index in (int(column.argmin()), int(column.argmax()))]
-    chosen = np.unique(np.concatenate([firsts[:SAMPLE // 4], ends]).astype(int))
-    rest = np.setdiff1d(random.permutation(n)[:2 * SAMPLE], chosen)
-    return np.sort(np.concatenate([chosen, random.permutation(rest)[:max(SAMPLE - len(chosen), 0)]]))
+    chosen = np.unique(np.concatenate([firsts[:most // 4], ends]).astype(int))
+    rest = np.setdiff1d(random.permutation(n)[:2 * most], chosen)
+    return np.sort(np.concatenate([chosen, random.permutation(rest)[:max(most - len(chosen), 0)]]))
 
 
 def _disproved(words: Array, columns: Columns, fields: Sequence[Solved], follows: dict[str, set[str]],

@@ -284,6 +284,8 @@ class Library:
         twos = self._cheapest(pairs, int(share * PAIRS), True)
         self._linear(near, self._products(near))
         parents = sorted(twos, key=lambda node: costs[node])[:int(share * PARENTS)]
+        known = set(parents)
+        parents += [node for node in twos if node not in known and self._is_product(node)]
         then: list[tuple[str, int | None, float]] = [("+", -1, 2), ("+", 1, 2.5)]
         then += [("ceil", k, 2 + cost(k)) for k in (2, 3, 4, 8, 16, 32, 64, 128)]
         then += [("//", k, 2 + cost(k)) for k in (2, 3, 4, 8, 16, 32, 64, 128, 256)]
@@ -339,6 +341,12 @@ class Library:
             else:
                 self._uses.append(self._uses[shape.left] | (self._uses[shape.right] if shape.right >= 0 else 0))
         return self._uses[node]
+
+    def _is_product(self, node: int) -> bool:
+        """Whether a column is the product of two plain ones."""
+        shape = self._shapes[node]
+        return isinstance(shape, Shape) and shape.op == "*" \
+            and isinstance(self._shapes[shape.left], Expression) and isinstance(self._shapes[shape.right], Expression)
 
     def _is_packed(self, node: int) -> bool:
         """Whether a column is another one times 8, 16, ..."""

@@ -24,6 +24,7 @@ FEW = 6  # values that a column may have to count as a category
 STEPS = (2, 4, 8, 16)
 LEAST_ROWS = 2
 NONE = -1
+MOST = 16_000  # conditions that select different captures, the cheapest
 
 
 def opposite(condition: Expression) -> Expression:
@@ -180,7 +181,7 @@ class Predicates:
         keys = np.packbits(self.all_masks, axis=1)
         _, first = np.unique(keys.view([("", keys.dtype, keys.shape[1])]).ravel(), return_index=True) \
             if len(keys) else (0, np.zeros(0, int))
-        self._first = np.sort(first)
+        self._first = np.sort(first)[:MOST]
         self.cost = np.concatenate([[0], self.all_costs[self._first]]).astype(np.float32)
         self.masks = np.concatenate([np.ones((1, self.columns.n), bool), self.all_masks[self._first]])
         self._fields = [frozenset(one.names(FIELD)) for one in self._literals]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ USUAL_LAWS = 4000
 SEPARATORS, SEPARATED = 40_000, 30
 FEWEST = 12  # captures below which no regimes are looked for
 ONE_LAW = 5.0
+FEW_OPEN = 48
 SHARED_COST = 8.0  # bits less that a law costs which has pieces in other words
 PARITY_COST = 30.0  # bits to name two or three of all bits of the parameters
 ENOUGH = 80  # captures from which on fields are searched that follow from open ones
@@ -402,9 +404,12 @@ class Search:
         """Fields as columns for others: explained ones by their law and, if ``captured``, runs of open bits."""
         known = {np.asarray(self.columns[parameter(name)]).tobytes() for name in self.integers}
         self.derived, self.cut, self.inner = [], [], {}
-        for solved in self.solved:
-            if not captured and self.follows[solved.name] - {one.name for one in self.solved}:
+        names: set[str] = set()
+        for solved in sorted(self.solved, key=lambda one: len(self.follows[one.name])):
+            if self.follows[solved.name] - names - ({one.args[0] for one in self.columns.values if one.op == FIELD}
+                                                    if captured else set()):
                 continue
+            names.add(solved.name)
             values = solved.values(self.columns)
             self.columns.add(solved.name, values)
             if solved.width > 1 and len(np.unique(values)) > 2 and values.tobytes() not in known:
@@ -427,13 +432,15 @@ class Search:
                 if law is not None:
                     self.cut.append((name, law))
 
-    def explain(self) -> None:
+    def explain(self, brief: bool = False) -> None:
         """All rounds: single laws; regimes over the parameters; over explained fields; over captured ones."""
         first = library = Library(self.columns, self.integers, self.reals, given=self.given, most=FIRST_LAWS)
         self.singles(first)
         predicates = None
-        for number, captured in enumerate((False, False, False, True, True) if self.n >= ENOUGH else (False, False)):
-            if not self.todo.any() or self.n < FEWEST:
+        rounds = (False, False, False, True, True) if self.n >= ENOUGH else (False, False)
+        for number, captured in enumerate(rounds[:1] if brief else rounds):
+            # fields that follow from open ones are looked for where few are open
+            if not self.todo.any() or self.n < FEWEST or (captured and self.todo.sum() > FEW_OPEN):
                 break
             before = self.derived
             self.derive(library, captured)
@@ -442,7 +449,7 @@ class Search:
                 continue
             library, predicates = self._round(number > 0)
         self.singles(first, lonely=True)
-        if predicates is not None:
+        if predicates is not None and not brief:
             self.lone_bits(library, predicates)
 
     def _round(self, fields: bool) -> tuple[Library, Predicates]:
@@ -454,6 +461,7 @@ class Search:
         predicates = predicates.with_thresholds(list(self.inner))
         predicates = predicates.cheaper({when for one in self.solved for when, _ in one.steps if when != ALWAYS})
         self.deep = fields
+        self._tried: dict[Any, Solved | None] = {}
         self.tell(f"round: {len(library)} laws, {len(predicates)} conditions, {int(self.todo.sum())} bits")
         if fields:
             self.singles(library, wide=True)
@@ -515,6 +523,21 @@ class Search:
                 self.solved = [one for one in self.solved if one not in (low, high)]
                 self._accept(found)
 
+    def _as_before(self, place: Place, library: Library, predicates: Predicates, options: dict[str, Any],
+                   ) -> Solved | None:
+        """``solve``, but once for places with the same values: drivers write a number to several words."""
+        values = (self.words[:, place.word] >> np.uint32(place.lsb)) & np.uint32(2 ** place.width - 1)
+        key = (values.tobytes(), place.width, tuple(options.items()))
+        if key in self._tried:
+            found = self._tried[key]
+            if found is None:
+                return None
+            used = {name for step in found.steps for one in step for name in one.names(FIELD)}
+            if not used & self._circular_names(place):
+                return replace(found, word=place.word, lsb=place.lsb)
+        self._tried[key] = self.solve(place, library, predicates, **options)
+        return self._tried[key]
+
     def _missed(self, found: Solved) -> bool:
         return found.missed is not None and int(found.missed.sum()) > max(2, 0.015 * self.n)
 
@@ -523,8 +546,8 @@ class Search:
         return any(self.todo[at] for at in place.bits) \
             and all(self.todo[at] or not self.varies[at] for at in place.bits)
 
-    def _try(self, place: Place, library: Library, predicates: Predicates, **options: object) -> None:
-        found = self.solve(place, library, predicates, **options)
+    def _try(self, place: Place, library: Library, predicates: Predicates, **options: Any) -> None:
+        found = self._as_before(place, library, predicates, options)
         if found is None:
             return
         if self._missed(found):
