@@ -208,7 +208,7 @@ def alternatives(solved: Solved, rival: Rival) -> Steps:
     return tuple(steps)
 
 
-def categories(solved: Solved, columns: Columns, by_name: dict[str, Solved]) -> set[str]:
+def categories(solved: Solved, columns: Columns, by_name: Mapping[str, Solved]) -> set[str]:
     """The parameters of few values that a field's conditions and laws read, through the fields it follows from."""
     names: set[str] = set()
     waiting, seen = [solved], {solved.name}

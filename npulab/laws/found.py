@@ -297,7 +297,7 @@ class Laws:
         """``(W, 32)`` of text: law, rivals, open, constant, never exercised (constant, but in a field that has a
         law) or nuisance."""
         bits = bits_of(self.words)
-        varies = bits.any(0) & ~bits.all(0)
+        varies = np.asarray(bits.any(0) & ~bits.all(0))
         out = np.where(varies, "open", "constant").astype("<U15")
         for one in self.fields:
             for word, bit in one._solved.bits:

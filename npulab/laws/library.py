@@ -395,14 +395,14 @@ class Library:
         """Products of three and four, and what usually becomes of a product."""
         costs, before = self._costs, list(sizes)
         few = sorted(before, key=lambda node: costs[node])[:14]
-        grown = {(node,): node for node in few}
+        grown: dict[tuple[int, ...], int] = {(node,): node for node in few}
         cost = constant_cost
         then: list[tuple[str, int | None, float]] = [("+", -1, 2), ("+", 1, 2.5)]
         then += [(op, k, 2 + cost(k)) for op in ("ceil", "//") for k in (2, 4, 8, 16, 32, 64, 128)]
         then += [("align", k, 3 + cost(k)) for k in (2, 4, 8, 16, 32, 64, 128)]
         out: list[int] = []
         for length in (2, 3, 4):
-            longer = {}
+            longer: dict[tuple[int, ...], tuple[int, int]] = {}
             for names, node in grown.items():
                 for other in few:
                     if other >= names[-1] and (length == 2 or other not in names):

@@ -286,18 +286,18 @@ class Planner:
                 places += [(word, bit, reason, detail, self._capture(pool, row)) for word, bit in one.bits
                            if status[word, bit] in ("law", "rivals")]
         by_bit = {at: one for one in self.stuck for at in one.bits}
-        novel = self._capture(pool, len(parameters))
+        made = range(len(parameters), len(pool))  # open bits are each given a layer of their own
         for number, (word, bit) in enumerate(np.argwhere(status == "open").tolist()):
             stuck = by_bit.get((word, bit))
             detail = f"follows from fields without a law: {stuck}" if stuck else "no law of the library fits"
-            places.append((word, bit, "no law", detail, self._capture(pool, int(novel[number % len(novel)]))))
+            places.append((word, bit, "no law", detail, self._capture(pool, made[number % len(made)])))
         places.sort(key=lambda one: one[:2])
         bits = bits_of(self.words)
-        columns = np.stack([bits[:, word, bit] for word, bit, *_ in places], 1) if places else None
-        related = best_related(columns, parameters, 3) if columns is not None else []
-        rows = [(*place[:4], ", ".join(f"{name} ({value:.2f})" for name, value in found), place[4])
+        captured = [bits[:, word, bit] for word, bit, *_ in places]
+        related = best_related(np.stack(captured, 1), parameters, 3) if captured else []
+        out = [(*place[:4], ", ".join(f"{name} ({value:.2f})" for name, value in found), place[4])
                 for place, found in zip(places, related, strict=True)]
-        return pd.DataFrame(rows, columns=["word", "bit", "reason", "detail", "related", "capture"])
+        return pd.DataFrame(out, columns=["word", "bit", "reason", "detail", "related", "capture"])
 
     @staticmethod
     def _capture(pool: pd.DataFrame, row: int) -> dict[str, Any]:

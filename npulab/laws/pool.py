@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -56,8 +57,7 @@ class _Gathered:
         self.agree.append(agree)
 
 
-def pool(values: Array, width: int, weights: Array, library: Library,
-         more: tuple[tuple[Expression, float], ...] = (), without: int = 0, deep: bool = False) -> Pool:
+def pool(values: Array, width: int, weights: Array, library: Library, without: int = 0, deep: bool = False) -> Pool:
     """The laws for a field of ``values (N,) uint32``, ``weights (N,)`` its bits of information per capture.
 
     ``without`` are the library's columns (bits of ``library.uses``) that the field must not follow from.
@@ -67,8 +67,6 @@ def pool(values: Array, width: int, weights: Array, library: Library,
     found = _Gathered()
     _of_library(found, values, limit, weights, library, NARROW.get(width, len(library)))
     _constants(found, values, width)
-    for law, cost in more:
-        found.put(lambda law=law: law, cost, (library.columns[law].astype(np.uint32) ^ values) & limit == 0)
     if width >= 3:
         _shifted(found, values, width, weights, library)
         _held(found, values, weights, library)
@@ -78,8 +76,8 @@ def pool(values: Array, width: int, weights: Array, library: Library,
         _shares(found, values, weights, library)
     if deep and width >= 3 and len(values) >= ENOUGH:
         _scaled(found, values, weights, library)
-    agree = np.array(found.agree, bool).reshape(-1, n)
-    cost = np.array(found.cost, np.float32)
+    agree: Array = np.array(found.agree, bool).reshape(-1, n)
+    cost: Array = np.array(found.cost, np.float32)
     order = np.union1d(np.argsort(cost - agree @ weights, kind="stable")[:MOST_LAWS], np.flatnonzero(cost < SIMPLE))
     order = order[np.argsort(cost[order], kind="stable")]
     agree, cost = agree[order], cost[order]
@@ -100,7 +98,11 @@ def _of_library(found: _Gathered, values: Array, limit: np.uint32, weights: Arra
     if len(good) > MANY:
         good = np.sort(good[np.argsort(-gain[good], kind="stable")[:MANY]])
     for i in good:
-        found.put(lambda law=int(likely[i]): library[law], float(library.cost[likely[i]]), agree[i])
+        found.put(_law(library, int(likely[i])), float(library.cost[likely[i]]), agree[i])
+
+
+def _law(library: Library, i: int) -> Callable[[], Expression]:
+    return lambda: library[i]
 
 
 def _constants(found: _Gathered, values: Array, width: int) -> None:
@@ -108,7 +110,7 @@ def _constants(found: _Gathered, values: Array, width: int) -> None:
     for i in np.argsort(-counts, kind="stable")[:CONSTANTS]:
         if counts[i] >= 2:
             cost = min(1 + constant_cost(int(seen[i])) if width > 1 else 1, 1.0 + width)
-            found.put(lambda value=int(seen[i]): constant(value), cost, values == seen[i])
+            found.put(partial(constant, int(seen[i])), cost, values == seen[i])
 
 
 def _shifted(found: _Gathered, values: Array, width: int, weights: Array, library: Library) -> None:

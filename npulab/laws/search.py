@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ WITHIN = 7.0  # bits that a rival may be dearer
 AGAIN = 8.0  # bits that one more piece of a law has to save
 MARGIN, MARGIN_ONE = 10.0, 20.0  # bits that a law has to save: of a field, of a single bit
 FIRST_LAWS = 60_000
-SURE_WIDTH = 4
+SURE_WIDTH, PLAIN_LAW = 4, 9.0
 USUAL_LAWS = 4000
 SEPARATORS, SEPARATED = 40_000, 30
 FEWEST = 12  # captures below which no regimes are looked for
@@ -125,7 +126,7 @@ class Search:
         self.tell = tell
         self.n = len(words)
         bits = bits_of(words)
-        self.varies = bits.any(0) & ~bits.all(0)
+        self.varies = np.asarray(bits.any(0) & ~bits.all(0))
         self.todo = self.varies & ~(ignore if ignore is not None else np.zeros_like(self.varies))
         self.weights = information(bits)
         self.deep = False
@@ -143,7 +144,8 @@ class Search:
     def singles(self, library: Library, least: float = MARGIN_ONE, lonely: bool = False, wide: bool = False) -> None:
         """Explain bits by one law for all captures.
 
-        Unless ``lonely``, a narrow run counts only where single laws explain all varying bits around it: a part of
+        Unless ``lonely``, a single bit counts only with a plain law, as a limit looks like the high bit of many a law,
+        and a narrow run only where single laws explain all varying bits around it: a part of
         a larger field often follows some law by chance.  With ``wide`` only wide ones count at all.
         """
         found = match(self.words, library, self.todo)
@@ -170,7 +172,10 @@ class Search:
             open_bits = {(run.word, bit) for run, lsb, width, _ in chosen for bit in range(lsb, lsb + width)}
             whole = {at for place in self._runs()
                      if all(at in open_bits or not self.todo[at] for at in place.bits) for at in place.bits}
-            now = [one for one in chosen if lonely or ((one[0].word, one[1]) in whole and not wide)
+            pieces = Counter(run.law for run, *_ in chosen)
+            now = [one for one in chosen if lonely
+                   or ((one[0].word, one[1]) in whole and not wide
+                       and (one[2] > 1 or library.cost[one[0].law] < PLAIN_LAW or pieces[one[0].law] > 1))
                    or (one[2] >= SURE_WIDTH and not self._proxy(one[0].word, one[1]))]
             if not now:
                 break
@@ -218,8 +223,8 @@ class Search:
                         rivals.append(Rival(dearer, 0, law=shifted(library[law], offset + lsb)))
                     rivals += [Rival(dearer + more, 0, law=shifted(other, offset + lsb))
                                for more, other in library.rivals(law, WITHIN - dearer)]
-        law = shifted(library[run.law], shift)
-        return Solved(run.word, lsb, width, ((ALWAYS, law),), (self.n,), cost + PLACE_COST, worth,
+        single = shifted(library[run.law], shift)
+        return Solved(run.word, lsb, width, ((ALWAYS, single),), (self.n,), cost + PLACE_COST, worth,
                       tuple(sorted(rivals, key=lambda one: one.dearer)[:60]))
 
     def _accept(self, solved: Solved) -> None:
@@ -266,7 +271,7 @@ class Search:
         return out
 
     def solve(self, place: Place, library: Library, predicates: Predicates, *, depth: int | None = None,
-              margin: float = MARGIN, more: tuple[tuple[Expression, float], ...] = ()) -> Solved | None:
+              margin: float = MARGIN) -> Solved | None:
         """The cheapest decision list for some bits, or None."""
         w, lsb, width = place.word, place.lsb, place.width
         values = (self.words[:, w] >> np.uint32(lsb)) & np.uint32(2 ** width - 1)
@@ -274,7 +279,7 @@ class Search:
         raw = float(weights.sum())
         if raw < (HOPELESS if self.deep else margin) or not len(library):
             return None
-        laws = pool(values, width, weights, library, more=more, without=self._circular(place, library), deep=self.deep)
+        laws = pool(values, width, weights, library, without=self._circular(place, library), deep=self.deep)
         predicates = predicates.without(self._circular_names(place))
         if not len(laws.kept) or not laws.agree[laws.kept].any(0).all():
             return None
@@ -448,9 +453,9 @@ class Search:
             if number and self.derived == before:
                 continue
             library, predicates = self._round(number > 0)
-        self.singles(first, lonely=True)
         if predicates is not None and not brief:
             self.lone_bits(library, predicates)
+        self.singles(first, lonely=True)
 
     def _round(self, fields: bool) -> tuple[Library, Predicates]:
         """Decision lists for all open bits, over the parameters and the derived columns."""
