@@ -316,7 +316,7 @@ def test_laws_of_a_sweep(run: Any, tmp_path: Path) -> None:
     path = made_sweep(tmp_path / "s.npz", depthwise=[0] * 48)
     status, lines, err = run("laws", path, "--nuisance", "w1_6_6", "--plan", 3)
     assert (status, err.count("\n")) == (0, 1)
-    assert err.startswith("npulab: parameters: depthwise")
+    assert err.startswith("npulab: parameters: got depthwise with one value only")
     assert "simulated" in lines[0]
     assert [line.split()[:2] for line in lines[2:5]] == [["0", "0"], ["0", "9:3"], ["2", "8:1"]]
     assert lines[3].split()[2:] == ["48", "0", "always", "input_w"]
