@@ -25,7 +25,7 @@ from npulab.laws.search import Rival, Solved, Steps
 
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
 MOST_TWINS = 4
-CLEAR, THIN_STEP = 20.0, 4  # bits that regimes save for a claim; captures that a step decides
+CLEAR, CLEAR_LIMIT, THIN_STEP = 40.0, 20.0, 4  # bits that regimes save for a claim; captures that a step decides
 MOST_BUDGET = 2 ** 20
 ROUND, AT_END = 8.0, 4  # bits of a limit that somebody would set; captures that sit there
 ORDERED = ("<=", ">", "<", ">=")
@@ -187,8 +187,13 @@ def _replaced(law: Expression, part: Expression, twin: Expression, left: list[in
 
 
 def weak(solved: Solved) -> bool:
-    """Whether a list of several steps explains hardly more than it takes to say it."""
-    return len(solved.steps) > 1 and solved.saved - solved.cost < CLEAR
+    """Whether a list of several steps explains hardly more than it takes to say it.
+
+    One limit between two numbers needs less, as the gap that it lies in is doubted anyhow.
+    """
+    plain = len(solved.steps) == 2 and all(law.op == CONSTANT for _, law in solved.steps) \
+        and len(literals(solved.steps[0][0])) == 1
+    return len(solved.steps) > 1 and solved.saved - solved.cost < (CLEAR_LIMIT if plain else CLEAR)
 
 
 def _joined(parts: Sequence[Expression]) -> Expression:
