@@ -25,7 +25,7 @@ from npulab.laws.search import Rival, Solved, Steps
 
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
 MOST_TWINS = 4
-CLEAR, CLEAR_LIMIT, THIN_STEP = 40.0, 20.0, 4  # bits that regimes save for a claim; captures that a step decides
+CLEAR, CLEAR_LIMIT, THIN_STEP = 40.0, 28.0, 4  # bits that regimes save for a claim; captures that a step decides
 MOST_BUDGET = 2 ** 20
 ROUND, AT_END = 8.0, 4  # bits of a limit that somebody would set; captures that sit there
 ORDERED = ("<=", ">", "<", ">=")
