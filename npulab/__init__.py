@@ -44,10 +44,10 @@ __all__ = ["ENGINES", "RULES", "Add", "BisectView", "Bisection", "Capture", "Cap
            "targets", "write_model", "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
-_LATER = {"BisectView": "npulab.widgets", "LawView": "npulab.widgets", "RegisterView": "npulab.widgets", "bench": "npulab.speed",
-          "bisection_trials": "npulab.view", "correlation_map": "npulab.view", "flip_map": "npulab.view",
-          "law_map": "npulab.view", "law_scatter": "npulab.view", "number_line": "npulab.view", "output_comparison": "npulab.view",
-          "output_difference": "npulab.view"}
+_LATER = {"BisectView": "npulab.widgets", "LawView": "npulab.widgets", "RegisterView": "npulab.widgets",
+          "bench": "npulab.speed", "bisection_trials": "npulab.view", "correlation_map": "npulab.view",
+          "flip_map": "npulab.view", "law_map": "npulab.view", "law_scatter": "npulab.view",
+          "number_line": "npulab.view", "output_comparison": "npulab.view", "output_difference": "npulab.view"}
 
 
 def __getattr__(name: str) -> Any:

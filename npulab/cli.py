@@ -97,7 +97,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--addresses", action="store_true", help="only fields that point into memory")
 
     add("lab", _lab, "open JupyterLab on the notebooks; other options go to JupyterLab")
-    one = add("list", _list, "what captures and sweeps there are")
+    one = add("list", _list, "what captures there are; sweeps where there are no captures beside them, or --sweeps")
+    one.add_argument("--sweeps", action="store_true", help="the sweeps beside captures, too")
     one.add_argument("paths", nargs="*", metavar="PATH")
     one = add("show", _show, "one capture, decoded; or a sweep or a .tflite model, listed")
     one.add_argument("path", metavar="PATH")
@@ -189,8 +190,9 @@ def _home() -> Path:
 
 def _list(options: argparse.Namespace) -> int:
     paths = options.paths or [_home_of_captures()]
-    sweeps, torn = _sweeps(paths)
     captures, broken = _captures([path for path in paths if not is_sweep(path)], None, empty=True)
+    beside = options.sweeps or not captures
+    sweeps, torn = _sweeps([path for path in paths if beside or is_sweep(path)])
     rows = [{"case": c.name, "target": c.target, "chip": c.chip, "provenance": c.origin, "date": c.date,
              "jobs": len(c.jobs), "buffers": ", ".join(c.buffers)} for c in captures]
     for one in sweeps:

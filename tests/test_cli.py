@@ -263,7 +263,7 @@ def test_unknown_option_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command_is_installed() -> None:
-    done = subprocess.run([sys.executable, "-m", "npulab", "list", str(CAPTURES), "--json"],
+    done = subprocess.run([sys.executable, "-m", "npulab", "list", "--sweeps", str(CAPTURES), "--json"],
                           capture_output=True, text=True, check=True)
     kinds = ["captures" in json.loads(line) for line in done.stdout.splitlines()]
     assert (kinds.count(False), kinds.count(True)) == (9, 2)  # captures, sweeps
