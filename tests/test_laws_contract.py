@@ -476,6 +476,8 @@ def test_a_users_law_is_one_lambda() -> None:
     found, mask = laws.predict(fresh)
     assert not ((found ^ words_of(*rows, of=fresh)) & mask).any()
     assert (mask & 0xFF == 0xFF).all()
+    assert len(laws.open) == 0
+    assert len(laws.next_captures(2)) == 2
     more = layers(10, 8)
     assert "tag of a tile" in laws.update(words_of(*rows, of=more), more).table["law"].tolist()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.laws.claims import Twins, alternatives, doubts, in_order
-from npulab.laws.expressions import ALWAYS, FIELD, Array, Columns
+from npulab.laws.expressions import ALWAYS, Array, Columns
 from npulab.laws.inputs import GivenLaws, Table, checked_parameters, checked_words, given_columns
 from npulab.laws.matching import bits_of
 from npulab.laws.planning import Planner
@@ -89,20 +89,13 @@ def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Arra
                         bits_of(ignore[None])[0].astype(bool), tell, known=kept)
         search.explain(brief=bool(kept))
         kept, follows = search.solved, search.follows
-        if len(rows) == len(words):
-            break
-        wrong = _disproved(words, whole, kept, follows)
+        wrong = _disproved(words, whole, kept, follows) if len(rows) < len(words) else {}
         if not wrong:
             break
         bad = np.unique(np.concatenate([found[:WRONG_ADDED] for found in wrong.values()]))
         tell(f"{len(wrong)} fields are disproved by other captures, {len(bad)} of which are added")
         rows = np.union1d(rows, bad)
-        gone = set(wrong) | {name for name, names in follows.items() if names & set(wrong)}
-        kept = [one for one in kept if one.name not in gone]
-    else:
-        wrong = _disproved(words, whole, kept, follows)
-        gone = set(wrong) | {name for name, names in follows.items() if names & set(wrong)}
-        kept = [one for one in kept if one.name not in gone]
+        kept = [one for one in kept if not (follows[one.name] | {one.name}) & set(wrong)]
     return kept, {one.name: follows[one.name] for one in kept}
 
 
@@ -224,8 +217,7 @@ class Laws:
     @cached_property
     def _probes(self) -> Columns:
         """Layers on which rivals could differ: the captures, and others within their ranges."""
-        table = checked_parameters(self._planner.pool(self.parameters), like=self._table)
-        columns = table.columns(given_columns(self._laws, self._planner.pool(self.parameters), table.n))
+        columns = self._columns(self._planner.pool(self.parameters))
         self._fill(columns)
         return columns
 
@@ -310,7 +302,8 @@ class Laws:
 
     @cached_property
     def _planner(self) -> Planner:
-        return Planner(self.words, self._solved, self._follows, self._table, self._captured, self._within)
+        return Planner(self.words, self._solved, self._follows, self._table, self._captured, self._columns,
+                       self._within)
 
     @property
     def open(self) -> pd.DataFrame:
@@ -375,6 +368,3 @@ def checked_words_like(words: Any, width: int) -> Array:
     if array.ndim != 2 or array.shape[1] != width or array.dtype.kind not in "iu":
         raise ValueError(f"words: got {array.dtype} of shape {array.shape}, allowed is (captures, {width}) uint32")
     return array.astype(np.uint32)
-
-
-__all__ = ["FIELD", "FieldLaw", "Laws", "find_laws"]

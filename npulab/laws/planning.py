@@ -20,7 +20,7 @@ from npulab.laws.claims import (
     unseen_rows,
 )
 from npulab.laws.expressions import Array, Columns
-from npulab.laws.inputs import Table, checked_parameters
+from npulab.laws.inputs import Table
 from npulab.laws.matching import bits_of
 from npulab.laws.predicates import FEW
 from npulab.laws.search import Solved
@@ -161,8 +161,9 @@ class Planner:
     """What is not proved, by field, and the captures that would settle it."""
 
     def __init__(self, words: Array, solved: Sequence[Solved], follows: dict[str, set[str]], table: Table,
-                 captured: Columns, within: float) -> None:
+                 captured: Columns, columns_of: Callable[[pd.DataFrame], Columns], within: float) -> None:
         self.words, self.table, self.captured, self.within = words, table, captured, within
+        self.columns_of = columns_of
         self.ready, self.stuck = in_order(solved, follows)
         self.opening: Opening = opening(self.ready, captured)
 
@@ -223,7 +224,7 @@ class Planner:
         return pool.iloc[chosen]
 
     def _columns(self, pool: pd.DataFrame) -> Columns:
-        asked = checked_parameters(pool, like=self.table).columns()
+        asked = self.columns_of(pool)
         for one in self.ready:
             asked.add(one.name, one.values(asked))
         return asked
