@@ -23,6 +23,11 @@ class Place:
     saving: float
 
     @property
+    def name(self) -> str:
+        """The automatic name of a register map: word, lowest bit, width."""
+        return f"w{self.word}_{self.lsb}_{self.width}"
+
+    @property
     def bits(self) -> list[tuple[int, int]]:
         return [(self.word, self.lsb + i) for i in range(self.width)]
 

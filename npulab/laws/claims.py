@@ -20,7 +20,7 @@ from npulab.laws.expressions import (
     constant,
     constant_cost,
 )
-from npulab.laws.predicates import FEW, literals
+from npulab.laws.predicates import FEW, both, literals
 from npulab.laws.search import Rival, Solved, Steps
 
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
@@ -52,7 +52,7 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
     for number, (when, _) in enumerate(solved.steps):
         parts = literals(when)
         for literal in parts:
-            if literal.op not in ORDERED or literal.args[1].op != "constant":
+            if literal.op not in ORDERED or literal.args[1].op != CONSTANT:
                 continue
             others = np.ones(columns.n, bool)
             for part in parts:
@@ -68,8 +68,7 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
                 ends.insert(0, (ends[0] + ends[1]) // 2)
             for end in ends:
                 moved = Expression(op, (literal.args[0], constant(end)))
-                when_moved = _joined([moved if part is literal else part for part in parts])
-                yield Rival(0.0, number, when=when_moved)
+                yield Rival(0.0, number, when=both(*(moved if part is literal else part for part in parts)))
         free &= ~columns[when]
 
 
@@ -108,15 +107,14 @@ def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Ar
         at = asked[leaves[0]][here] if leaves else np.zeros(len(here), np.int64)
         falls = bool(leaves) and budget.op == "//"
         order = np.argsort(along, kind="stable")
-        sign = 1 if falls else -1
         # a falling budget is at most what captures before allow, at least what captures after need
         before = np.searchsorted(along[order], at, "right" if falls else "left")
         after = np.searchsorted(along[order], at, "left" if falls else "right")
         most = np.concatenate([[MOST_BUDGET], np.minimum.accumulate(high[order])])
         least = np.concatenate([np.maximum.accumulate(low[order][::-1])[::-1], [1]])
-        if not falls and not leaves:
+        if not leaves:
             upper, lower = np.full(len(here), high.min()), np.full(len(here), low.max())
-        elif sign > 0:
+        elif falls:
             upper, lower = most[before], least[after]
         else:
             upper = np.concatenate([np.minimum.accumulate(high[order][::-1])[::-1], [MOST_BUDGET]])[before]
@@ -194,13 +192,6 @@ def weak(solved: Solved) -> bool:
     plain = len(solved.steps) == 2 and all(law.op == CONSTANT for _, law in solved.steps) \
         and len(literals(solved.steps[0][0])) == 1
     return len(solved.steps) > 1 and solved.saved - solved.cost < (CLEAR_LIMIT if plain else CLEAR)
-
-
-def _joined(parts: Sequence[Expression]) -> Expression:
-    out = parts[0]
-    for part in parts[1:]:
-        out = Expression("and", (out, part))
-    return out
 
 
 def alternatives(solved: Solved, rival: Rival) -> Steps:

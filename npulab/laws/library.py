@@ -11,7 +11,6 @@ import numpy as np
 
 from npulab.laws.expressions import (
     CONSTANT,
-    FIELD,
     GIVEN,
     OPERATORS,
     Array,
@@ -76,7 +75,7 @@ class Library:
         self._costs: list[float] = []
         self._first: dict[int, int] = {}
         self._members: dict[int, list[int]] = {}
-        self._kept: list[tuple[int, Array]] = []  # (first node, values uint32) of the columns that are new
+        self._kept: list[tuple[Array, Array]] = []  # (nodes, values uint32) of the columns that are new
         self._parents: dict[int, Array] = {}
         self._constants: dict[int, int] = {}
         self._uses: list[int] = []  # of each node, a bit for each field
@@ -155,6 +154,11 @@ class Library:
             nodes.append(node)
         return nodes
 
+    def _new(self, nodes: Sequence[int]) -> list[int]:
+        """The nodes whose columns are not those of others."""
+        first = set(self._first.values())
+        return [node for node in nodes if node in first]
+
     def _constant(self, value: int) -> int:
         if value not in self._constants:
             self._constants[value] = len(self._shapes)
@@ -202,13 +206,8 @@ class Library:
                     members.append(node)
         found = np.array(new, int)
         if new:
-            self._kept.append((int(nodes[0]), nodes[found]))
-            self._values_of.append(values[found].astype(np.uint32))
+            self._kept.append((nodes[found], values[found].astype(np.uint32)))
         return found
-
-    @property
-    def _values_of(self) -> list[Array]:
-        return self.__dict__.setdefault("_chunks", [])
 
     def _cheapest(self, candidates: list[tuple[float, str, int, int]], most: int, keep: bool) -> list[int]:
         """Make the cheapest of (cost, op, left, right node) candidates, by rising cost within each operator."""
@@ -245,7 +244,7 @@ class Library:
     def _grow(self, parameters: list[Expression], fields: list[Expression], given: list[Expression]) -> None:
         own = self._leaves(given, GIVEN_COST)
         base = self._leaves(parameters, PARAMETER_COST) + self._leaves(fields, FIELD_COST)
-        base = [node for node in base if node in self._first.values()]
+        base = self._new(base)
         cost = constant_cost
         first: list[tuple[str, int | None, float]] = [("+", -1, 2), ("+", 1, 2.5)]
         first += [("+", k, 3 + cost(k)) for k in ADDED]
@@ -261,28 +260,27 @@ class Library:
         plain = [node for node in sizes if not self._use(node)]
         self._conv_sizes([node for node in plain if node not in small], [node for node in plain if node in small])
         costs = self._costs
-        near = sizes
-        ofsize = set(near)
+        ofsize = set(sizes)
         cheap = [node for node in ones if self._base(node) in ofsize and costs[node] <= 11]
-        cheap = sorted(cheap, key=lambda node: costs[node])[:260 if len(near) < 14 else 160]
+        cheap = sorted(cheap, key=lambda node: costs[node])[:260 if len(sizes) < 14 else 160]
         self.leaves = [Leaf(self._expression(node), self._parents[node], costs[node], self._use(node))
-                           for node in sizes]
+                       for node in sizes]
         pairs = []
-        for i, a in enumerate(near):
-            for b in [*near[i:], *cheap]:
+        for i, a in enumerate(sizes):
+            for b in [*sizes[i:], *cheap]:
                 if a != b or b in ofsize:
                     # size + size * 2**n is two fields side by side, which are found as two
                     ops = ("*", "min", "max") if self._is_packed(b) else ("+", "*", "min", "max")
                     pairs += [(costs[a] + costs[b] + COST[op], op, a, b) for op in ops]
                 if b in ofsize and a < b and not self._use(a) and not self._use(b):
                     pairs.append((costs[a] + costs[b] + COST["^"], "^", a, b))
-            for b in [*near, *cheap]:
+            for b in [*sizes, *cheap]:
                 if a != b:
                     pairs += [(costs[a] + costs[b] + COST[op], op, *order) for op in ("-", "//", "ceil")
                               for order in ((a, b), (b, a))]
         share = min(1.0, max(self.n / 120, 0.6))  # few captures cannot pay for rare laws
         twos = self._cheapest(pairs, int(share * PAIRS), True)
-        self._linear(near, self._products(near))
+        self._linear(sizes, self._products(sizes))
         parents = sorted(twos, key=lambda node: costs[node])[:int(share * PARENTS)]
         known = set(parents)
         parents += [node for node in twos if node not in known and self._is_product(node)]
@@ -293,7 +291,7 @@ class Library:
         then += [("min", k, 3 + cost(k)) for k in (1, 2, 3, 4, 8, 15, 16, 31, 32, 63, 64, 127, 128)]
         then += [("*", k, 2 + cost(k)) for k in (2, 3, 4, 8)]
         self._unary(parents, then, False)
-        third = [(costs[a] + costs[b] + COST[op], op, a, b) for a in parents[:int(share * WORDY)] for b in near
+        third = [(costs[a] + costs[b] + COST[op], op, a, b) for a in parents[:int(share * WORDY)] for b in sizes
                  for op in ("*", "ceil", "//", "+", "-", "min")]
         self._cheapest(third, len(third), False)
         self._areas(sizes, small)
@@ -356,10 +354,6 @@ class Library:
         factor = self._shapes[shape.right]
         return isinstance(factor, Expression) and factor.op == CONSTANT and factor.args[0] >= 8
 
-    def _left(self, node: int) -> int:
-        shape = self._shapes[node]
-        return node if isinstance(shape, Expression) else shape.left
-
     def _base(self, node: int) -> int:
         """The column that a unary shape is of."""
         shape = self._shapes[node]
@@ -368,9 +362,8 @@ class Library:
         left = self._shapes[shape.left]
         return shape.right if isinstance(left, Expression) and left.op == CONSTANT else shape.left
 
-    def _conv_sizes(self, sizes: list[int], small: list[int]) -> list[int]:
+    def _conv_sizes(self, sizes: list[int], small: list[int]) -> None:
         """(size + 2 padding - kernel) // stride + 1, the output size of a convolution, of fitting columns."""
-        fresh = []
         for padding, kernel, stride in itertools.permutations(small, 3):
             if not sizes or not (self._parents[kernel] >= 1).all() or not (self._parents[stride] >= 1).all():
                 continue
@@ -379,8 +372,7 @@ class Library:
                 sum_ = self._quiet("+", [size], inner)
                 span = self._quiet("-", sum_, [kernel])
                 steps = self._quiet("//", span, [stride])
-                fresh += self._apply("+", steps, 1, [10.0], True)
-        return fresh
+                self._apply("+", steps, 1, [10.0], True)
 
     def _quiet(self, op: str, left: list[int], right: Any) -> list[int]:
         """A node that is only a step to another: made, not entered."""
@@ -393,8 +385,8 @@ class Library:
 
     def _products(self, sizes: list[int]) -> list[int]:
         """Products of three and four, and what usually becomes of a product."""
-        costs, before = self._costs, list(sizes)
-        few = sorted(before, key=lambda node: costs[node])[:14]
+        costs = self._costs
+        few = sorted(sizes, key=lambda node: costs[node])[:14]
         grown: dict[tuple[int, ...], int] = {(node,): node for node in few}
         cost = constant_cost
         then: list[tuple[str, int | None, float]] = [("+", -1, 2), ("+", 1, 2.5)]
@@ -498,14 +490,11 @@ class Library:
             self._apply("+", exponents, -bias, costs, False)
 
     def _leaves_of(self, expressions: list[tuple[Expression, float]]) -> list[int]:
-        nodes = []
-        for one, cost in expressions:
-            nodes += [node for node in self._leaves([one], cost) if node in self._first.values()]
-        return nodes
+        return self._new([node for one, cost in expressions for node in self._leaves([one], cost)])
 
     def _finish(self) -> None:
-        nodes = np.concatenate([nodes for _, nodes in self._kept]) if self._kept else np.zeros(0, int)
-        values = np.concatenate(self._values_of) if self._kept else np.zeros((0, self.n), np.uint32)
+        nodes = np.concatenate([nodes for nodes, _ in self._kept] or [np.zeros(0, int)])
+        values = np.concatenate([values for _, values in self._kept] or [np.zeros((0, self.n), np.uint32)])
         costs = np.array([self._costs[node] for node in nodes], np.float32)
         order = np.argsort(costs, kind="stable")[:self._most]
         self.nodes = nodes[order]
@@ -515,9 +504,5 @@ class Library:
         self.cost = np.maximum(costs[order], np.log2(np.arange(len(order)) + 1) + 1).astype(np.float32)
         self.sample_rows = np.random.default_rng(3).permutation(self.n)[:SAMPLE]
         self.sample = np.ascontiguousarray(self.values[:, self.sample_rows])
-        self._parents.clear()
-        self._first.clear()
-        self.__dict__.pop("_chunks", None)
-
-
-__all__ = ["FIELD", "Library", "Shape"]
+        for done in (self._parents, self._first, self._kept):
+            done.clear()

@@ -26,11 +26,6 @@ class Run:
     width: int
     law: int
     shift: int
-    gain: float
-
-    @property
-    def bits(self) -> range:
-        return range(self.lsb, self.lsb + self.width)
 
 
 def bits_of(words: Array) -> Array:
@@ -48,17 +43,17 @@ def _keys(values: Array) -> Array:
     return out.view("<u8")[..., 0]
 
 
-def match(words: Array, library: Library, todo: Array, most: int | None = None) -> dict[tuple[int, int, int], int]:
+def match(words: Array, library: Library, todo: Array) -> dict[tuple[int, int, int], int]:
     """Where laws equal bits on every capture: (word, law, shift against the word) -> mask of the word's bits.
 
-    ``todo`` ``(W, 32) bool`` says which bits are asked for, ``most`` how many laws of the library are tried.
+    ``todo`` ``(W, 32) bool`` says which bits are asked for.
     """
     targets = np.argwhere(todo)
     samples = _samples(len(words))
     wanted = [_keys(words[rows].T)[targets[:, 0], targets[:, 1]] for rows in samples]
     order = np.argsort(wanted[0], kind="stable")
     ordered = wanted[0][order]
-    values = library.values[:most]
+    values = library.values
     hits: list[Array] = []  # law, shift, target
     for start in range(0, len(values) if len(targets) else 0, CHUNK):
         part = values[start:start + CHUNK]
@@ -124,5 +119,5 @@ def runs(words: Array, library: Library, found: dict[tuple[int, int, int], int],
             while end < WORD and (matched | bridge) >> end & 1:
                 last = end if matched >> end & 1 else last
                 end += 1
-            yield Run(word, bit, last - bit + 1, law, bit + offset, 0.0)
+            yield Run(word, bit, last - bit + 1, law, bit + offset)
             bit = end

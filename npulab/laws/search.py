@@ -37,7 +37,6 @@ TELLING = 150  # captures from which on a test tells that a parameter has nothin
 HOPELESS = 25.0  # bits that no law over other fields could save
 LIMITED = {"ceil", "align", "*", "+", "//"}
 
-
 Steps = tuple[tuple[Expression, Expression], ...]  # (when, law), the last one always
 
 
@@ -49,8 +48,7 @@ class Rival:
     step: int
     law: Expression | None = None
     when: Expression | None = None
-    steps: tuple[tuple[Expression, Expression], ...] = ()
-
+    steps: Steps = ()
 
     def __str__(self) -> str:
         if self.steps:
@@ -380,21 +378,17 @@ class Search:
         for place in self._runs():
             if 2 <= place.width <= 24:
                 self._try(place, library, predicates, depth=1)
-        tried: set[tuple[int, int, int]] = set()
-        for place in [*cut, *self._runs()]:
-            key = (place.word, place.lsb, place.width)
-            if place.width > 1 and key not in tried and self._open(place):
-                tried.add(key)
-                self._try(place, library, predicates)
-        for place in self._runs():
-            key = (place.word, place.lsb, place.width)
-            if place.width > 1 and key not in tried and self._open(place):
-                tried.add(key)
-                self._try(place, library, predicates)
+        tried: set[str] = set()
+        # what is open after the first two leaves other runs
+        for group in ([*cut, *self._runs()], None):
+            for place in group or self._runs():
+                if place.width > 1 and place.name not in tried and self._open(place):
+                    tried.add(place.name)
+                    self._try(place, library, predicates)
+
     def _circular_names(self, place: Place) -> set[str]:
         """Fields that a place must not follow from: itself, and what follows from it."""
-        name = f"w{place.word}_{place.lsb}_{place.width}"
-        own = {name} | {other for other in self.derived if self._overlaps(other, place)}
+        own = {place.name} | {other for other in self.derived if self._overlaps(other, place)}
         return own | {other for other in self.derived if self.follows.get(other, set()) & own}
 
     def _circular(self, place: Place, library: Library) -> int:
@@ -429,13 +423,12 @@ class Search:
                         self.inner[one] = None
         for run in self._runs() if captured else ():
             values = (self.words[:, run.word] >> np.uint32(run.lsb)).astype(np.int64) % 2 ** run.width
-            name = f"w{run.word}_{run.lsb}_{run.width}"
             if run.width > 1 and len(np.unique(values)) > 2:
-                self.columns.add(name, values)
-                self.derived.append(name)
+                self.columns.add(run.name, values)
+                self.derived.append(run.name)
                 law = self._usual(values, run.width, library)
                 if law is not None:
-                    self.cut.append((name, law))
+                    self.cut.append((run.name, law))
 
     def explain(self, brief: bool = False) -> None:
         """All rounds: single laws; regimes over the parameters; over explained fields; over captured ones."""
