@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,12 @@ import traitlets
 
 from npulab.bisection import MAX_HANGS, Bisected, Bisection, Oracle
 from npulab.bisection.parts import BUFFER
-from npulab.capture import ROWS_SHOWN, Capture
+from npulab.capture import Capture
 from npulab.compare import Difference
 from npulab.devices import as_code
 from npulab.journal import OUTCOMES, Journal
 from npulab.processes import Stopped
-from npulab.widgets.look import HERE, styles
+from npulab.widgets.look import HERE, styles, table_html
 
 STATES = ("asks", "runs", "stops", "stopped", "failed", "done")
 RUNNING = ("runs", "stops")
@@ -347,12 +347,12 @@ class BisectModel(traitlets.HasTraits):
         head = f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.status)}<br>{counts}"
         if self.state == "done":
             rows = [(*row[:4], "" if len(self.result.groups) < 2 else str(row[4])) for row in self.found["rows"]]
-            table = _table(("register", "field", "good", "bad", ""), rows)
+            table = table_html(("register", "field", "good", "bad", ""), rows)
             return f"{head}</p>{table}" if rows else f"{head}</p>"
         suspects = [(f"{probability:.1%}", text) for text, probability in self.suspects]
         return (f"{head}, about {self.left} trials left; {html.escape(self.reason)}</p>"
-                f"{_table(('register', 'field', 'good', 'tried, bad'), self.changed)}"
-                f"{_table(('probable', 'suspect'), suspects)}")
+                f"{table_html(('register', 'field', 'good', 'tried, bad'), self.changed)}"
+                f"{table_html(('probable', 'suspect'), suspects)}")
 
 
 class BisectView(anywidget.AnyWidget):
@@ -470,14 +470,3 @@ def _state(model: BisectModel) -> str:
     simulated = ", simulated" if model.simulated else ""
     said = model.found["sentence"] if model.state == "done" else f"trial {model.trial}, about {model.left} left"
     return f"{model.title}{simulated}, {_counted(model.parts)} differ: {model.state}, {said}"
-
-
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    rows = list(rows)
-    cells = ["".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row)
-             for row in rows[:ROWS_SHOWN - 2]]
-    if len(rows) > len(cells):
-        cells.append(f"<td colspan='{len(names)}'>… {len(rows) - len(cells)} more</td>")
-    head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
-    return (f"<table style='font-family:monospace'><tr>{head}</tr>"
-            f"{''.join(f'<tr>{row}</tr>' for row in cells)}</table>")

@@ -19,7 +19,7 @@ import traitlets
 from npulab.bits import WORD_BITS, Field, Piece
 from npulab.capture import ROWS_SHOWN
 from npulab.correlation import best_related, bit_effects, flips, related
-from npulab.widgets.look import HERE, styles
+from npulab.widgets.look import HERE, styles, table_html
 from npulab.widgets.register_view import Place
 
 LETTERS = {"law": "L", "constant": "C", "rivals": "R", "open": "?", "never exercised": "·", "nuisance": "N"}
@@ -256,7 +256,7 @@ class LawModel(traitlets.HasTraits):
         grid = "\n".join([f"     {_nibbles('31' + ' ' * 29 + '0')}", *lines, legend])
         rows = [(run.name, run.bits, run.status, self.about(run)) for run in self.runs
                 if run.status not in ("constant", "never exercised") or run.law is not None]
-        return f"{head}<pre>{html.escape(grid)}</pre>{_table(('field', 'bits', 'status', 'law'), rows)}"
+        return f"{head}<pre>{html.escape(grid)}</pre>{table_html(('field', 'bits', 'status', 'law'), rows)}"
 
 
 class LawView(anywidget.AnyWidget):
@@ -395,13 +395,3 @@ def _nibbles(row: str) -> str:
 
 def _state(model: LawModel) -> str:
     return f"{model.title}{', simulated' if model.simulated else ''}: {model.summary}"
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = ["".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row)
-             for row in rows[:ROWS_SHOWN - 2]]
-    if len(rows) > len(cells):
-        cells.append(f"<td colspan='{len(names)}'>… {len(rows) - len(cells)} more</td>")
-    head = "".join(f"<th style='text-align:left'>{name}</th>" for name in names)
-    return (f"<table style='font-family:monospace'><tr>{head}</tr>"
-            f"{''.join(f'<tr>{row}</tr>' for row in cells)}</table>")
