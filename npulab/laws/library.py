@@ -532,7 +532,8 @@ class Library:
         """The area of a number as an expression."""
         *sides_of, to = self._area_of[index].tolist()
         size, kernel, other, its_kernel = (self._nodes.expression(node) for node in sides_of)
-        sides = [Expression("-", (Expression("+", pair), constant(1))) for pair in ((size, kernel), (other, its_kernel))]
+        sides = [Expression("-", (Expression("+", both), constant(1)))
+                 for both in ((size, kernel), (other, its_kernel))]
         law = Expression("*", tuple(sides))
         return law if to == 1 else Expression("align", (law, constant(to)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from npulab.laws.expressions import Array
+from npulab.laws.masks import packed
 from npulab.laws.pool import Pool
 from npulab.laws.predicates import LEAST_ROWS, Predicates
 
@@ -15,14 +16,6 @@ BLOCK = 256
 HALVES = 500  # conditions whose larger side has a law, looked at for the other side
 
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
-
-
-def packed(rows: Array) -> Array:
-    """``(R, N) bool`` as ``(R, K) uint64``, 64 captures a number."""
-    data = np.packbits(rows, axis=1, bitorder="little")
-    out = np.zeros((len(rows), -(-rows.shape[1] // 64) * 8), np.uint8)
-    out[:, :data.shape[1]] = data
-    return out.view("<u8")
 
 
 def _apart(one: Array, other: Array) -> Array:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from npulab.laws.expressions import Array, Columns, Expression, constant
-from npulab.laws.lists import packed
+from npulab.laws.masks import packed
 
 MOST_COLUMNS = 250
 

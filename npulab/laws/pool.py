@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from npulab.laws.expressions import OPERATORS, Array, Expression, constant, constant_cost, roundest
 from npulab.laws.library import SAMPLE, SMALL, Library
+from npulab.laws.masks import counted, distinct, packed
 
 NARROW = {1: 12_000, 2: 25_000, 3: 50_000}  # narrow fields cannot pay for rare laws
 LEAST, SHARE = 3, 0.02  # captures, and their share, that a law holds on to be looked at
@@ -36,25 +39,32 @@ class Pool:
     ``kept`` are the laws that a list is made of: one for each pattern of agreement, the most useful ones.
     """
 
-    make: tuple[Callable[[], Expression], ...]
+    make: tuple[Callable[[int], Expression], ...]
+    which: Array  # (L, 2): number in ``make``, and what it is called with
     cost: Array
     agree: Array
     kept: Array
 
     def __getitem__(self, index: int) -> Expression:
-        return self.make[index]()
+        maker, number = self.which[index].tolist()
+        return self.make[maker](number)
 
 
 class _Gathered:
-    def __init__(self) -> None:
-        self.make: list[Callable[[], Expression]] = []
-        self.cost: list[float] = []
-        self.agree: list[Array] = []
+    """Laws by groups: ``make(i)`` is law i of a group, with its cost and where it agrees."""
+
+    def __init__(self, n: int) -> None:
+        self.make: list[Callable[[int], Expression]] = []
+        self.cost: list[Array] = [np.zeros(0)]
+        self.agree: list[Array] = [np.zeros((0, n), bool)]
+
+    def put_all(self, make: Callable[[int], Expression], cost: Any, agree: Any) -> None:
+        self.make.append(make)
+        self.cost.append(np.asarray(cost))
+        self.agree.append(np.asarray(agree))
 
     def put(self, make: Callable[[], Expression], cost: float, agree: Array) -> None:
-        self.make.append(make)
-        self.cost.append(cost)
-        self.agree.append(agree)
+        self.put_all(lambda _: make(), [cost], agree[None])
 
 
 def pool(values: Array, width: int, weights: Array, library: Library, without: int = 0, deep: bool = False) -> Pool:
@@ -64,7 +74,7 @@ def pool(values: Array, width: int, weights: Array, library: Library, without: i
     """
     library = library.without(without)
     n, limit = len(values), np.uint32(2 ** width - 1)
-    found = _Gathered()
+    found = _Gathered(n)
     _of_library(found, values, limit, weights, library, NARROW.get(width, len(library)))
     _constants(found, values, width)
     if width >= 3:
@@ -76,13 +86,12 @@ def pool(values: Array, width: int, weights: Array, library: Library, without: i
         _shares(found, values, weights, library)
     if deep and width >= 3 and len(values) >= ENOUGH:
         _scaled(found, values, weights, library)
-    agree: Array = np.array(found.agree, bool).reshape(-1, n)
-    cost: Array = np.array(found.cost, np.float32)
+    agree, cost = np.concatenate(found.agree), np.concatenate(found.cost).astype(np.float32)
+    which = np.array([(maker, i) for maker, group in enumerate(found.cost[1:]) for i in range(len(group))], int)
     order = np.union1d(np.argsort(cost - agree @ weights, kind="stable")[:MOST_LAWS], np.flatnonzero(cost < SIMPLE))
     order = order[np.argsort(cost[order], kind="stable")]
     agree, cost = agree[order], cost[order]
-    make = tuple(found.make[i] for i in order)
-    return Pool(make, cost, agree, _kept(agree, cost, weights))
+    return Pool(tuple(found.make), which.reshape(-1, 2)[order], cost, agree, _kept(agree, cost, weights))
 
 
 def _of_library(found: _Gathered, values: Array, limit: np.uint32, weights: Array, library: Library, most: int) -> None:
@@ -92,17 +101,16 @@ def _of_library(found: _Gathered, values: Array, limit: np.uint32, weights: Arra
         rows = library.sample_rows
         same = ((library.sample[:most] ^ values[rows]) & limit) == 0
         likely = np.flatnonzero(same @ weights[rows] > 0.012 * weights[rows].sum())
-    agree = ((library.values[likely] ^ values) & limit) == 0
+    columns = library.values[likely] if len(likely) < len(library) else library.values
+    agree = ((columns ^ values) & limit) == 0
+    often = np.flatnonzero(counted(agree) >= max(LEAST, SHARE * n))
+    likely, agree = likely[often], agree[often]
     gain = agree @ weights - library.cost[likely]
-    good = np.flatnonzero((agree.sum(1) >= max(LEAST, SHARE * n)) & (gain > 0))
+    good = np.flatnonzero(gain > 0)
     if len(good) > MANY:
         good = np.sort(good[np.argsort(-gain[good], kind="stable")[:MANY]])
-    for i in good:
-        found.put(_law(library, int(likely[i])), float(library.cost[likely[i]]), agree[i])
-
-
-def _law(library: Library, i: int) -> Callable[[], Expression]:
-    return lambda: library[i]
+    laws = likely[good]
+    found.put_all(lambda i: library[int(laws[i])], library.cost[laws], agree[good])
 
 
 def _constants(found: _Gathered, values: Array, width: int) -> None:
@@ -118,7 +126,7 @@ def _shifted(found: _Gathered, values: Array, width: int, weights: Array, librar
     n, size = len(values), 2 ** width
     columns = library.values[:BASES].astype(np.int64)
     for sign in (1, -1):
-        differences = (values - sign * columns) % size
+        differences = (values - sign * columns) & (size - 1)
         ordered = np.sort(differences, 1)
         for share in (0.5, 0.22, 0.1):
             apart = max(LEAST + 1, int(share * n))
@@ -129,12 +137,21 @@ def _shifted(found: _Gathered, values: Array, width: int, weights: Array, librar
             modes = ordered[hit, equal[hit].argmax(1)]
             agree = differences[hit] == modes[:, None]
             gain = agree @ weights
-            for i, c, row, bits in zip(hit.tolist(), modes.tolist(), agree, gain, strict=True):
-                if sign > 0 and c >= size // 2:
-                    c -= size
-                cost = float(library.cost[i]) + 3 + constant_cost(c)
-                if bits > cost and abs(c) > 1:
-                    found.put(_plus(library, i, c) if sign > 0 else _minus(library, i, c), cost, row)
+            c = np.where((sign > 0) & (modes >= size // 2), modes - size, modes)
+            price = library.cost[hit].astype(float) + 3
+            likely = np.flatnonzero((gain > price) & (np.abs(c) > 1))
+            cost = price[likely] + [constant_cost(value) for value in c[likely].tolist()]
+            good = gain[likely] > cost
+            if good.any():
+                found.put_all(_moved(library, hit[likely[good]], c[likely[good]], sign), cost[good],
+                              agree[likely[good]])
+
+
+def _moved(library: Library, laws: Array, c: Array, sign: int) -> Callable[[int], Expression]:
+    def make(i: int) -> Expression:
+        law, value = library[int(laws[i])], constant(int(c[i]))
+        return Expression("+", (law, value)) if sign > 0 else Expression("-", (value, law))
+    return make
 
 
 def _held(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
@@ -148,21 +165,14 @@ def _held(found: _Gathered, values: Array, weights: Array, library: Library) -> 
         for op, function in (("min", np.minimum), ("max", np.maximum)):
             agree = function(columns, c) == values
             gain = agree @ weights - library.cost[:BASES] - 4 - constant_cost(c)
-            free = (agree & (values != c)).sum(1) >= LEAST  # else it is the constant
-            for i in np.flatnonzero((gain > 0) & free).tolist():
-                found.put(_limited(library, i, op, c), float(library.cost[i]) + 4 + constant_cost(c), agree[i])
+            free = counted(agree & (values != c)) >= LEAST  # else it is the constant
+            good = np.flatnonzero((gain > 0) & free)
+            cost = library.cost[good].astype(float) + 4 + constant_cost(c)
+            found.put_all(_limited(library, good, op, c), cost, agree[good])
 
 
-def _limited(library: Library, i: int, op: str, c: int) -> Callable[[], Expression]:
-    return lambda: Expression(op, (library[i], constant(c)))
-
-
-def _plus(library: Library, i: int, c: int) -> Callable[[], Expression]:
-    return lambda: Expression("+", (library[i], constant(c)))
-
-
-def _minus(library: Library, i: int, c: int) -> Callable[[], Expression]:
-    return lambda: Expression("-", (constant(c), library[i]))
+def _limited(library: Library, laws: Array, op: str, c: int) -> Callable[[int], Expression]:
+    return lambda i: Expression(op, (library[int(laws[i])], constant(c)))
 
 
 def _rounded_up(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
@@ -235,28 +245,43 @@ def _shares(found: _Gathered, values: Array, weights: Array, library: Library) -
     columns = library.values[:FRONT].astype(np.int64)
     whole = (columns == values).mean(1)  # what is not cut stays as it is
     bases = np.flatnonzero((columns >= values).all(1) & (columns < 2 ** 16).all(1) & (whole > 0.1) & (whole < 1))
+    if not len(bases):
+        return
+    budgets, budget_cost, laws = _budgets(library)
     for i in bases[np.argsort(-whole[bases], kind="stable")][:MOST_BASES].tolist():
-        seen: dict[bytes, int] = {}
-        for most in range(2, min(int(columns[i].max()), MOST_SHARE)):
-            cost = float(library.cost[i]) + 6 + constant_cost(most)
-            _put_share(found, SHARED(columns[i], most) == values, weights, cost, seen, library, i, constant(most))
-        for leaf in library.leaves:
-            if leaf.values.max() <= SMALL:
-                continue
-            for budget, block in itertools.product(BUDGETS, BUDGETS):
-                limit = budget // np.maximum(-(-leaf.values // block), 1)
-                agree = SHARED(columns[i], np.maximum(limit, 1)) == values
-                cost = float(library.cost[i]) + leaf.cost + 12 + constant_cost(budget) + constant_cost(block)
-                most_of = Expression("//", (constant(budget), Expression("ceil", (leaf.law, constant(block)))))
-                _put_share(found, agree, weights, cost, seen, library, i, most_of)
+        plain = np.arange(2, min(int(columns[i].max()), MOST_SHARE))
+        limits = np.concatenate([np.repeat(plain[:, None], len(values), 1), budgets])
+        agree = SHARED(columns[i], limits) == values
+        gain = agree @ weights
+        cost = float(library.cost[i]) + np.concatenate([[6 + constant_cost(most) for most in plain.tolist()],
+                                                        budget_cost])
+        seen: Counter[bytes] = Counter()
+        good = []
+        # laws that agree alike save as much
+        for number in np.flatnonzero(gain > cost.min()).tolist():
+            key = agree[number].tobytes()
+            seen[key] += 1
+            if seen[key] <= MOST_ALIKE and gain[number] > cost[number]:
+                good.append(number)
+        if good:
+            found.put_all(_shared(library, i, good, [*map(constant, plain.tolist()), *laws]), cost[good], agree[good])
 
 
-def _put_share(found: _Gathered, agree: Array, weights: Array, cost: float, seen: dict[bytes, int], library: Library,
-               i: int, most: Expression) -> None:
-    key = agree.tobytes()
-    seen[key] = seen.get(key, 0) + 1
-    if seen[key] <= MOST_ALIKE and agree @ weights > cost:
-        found.put(lambda: Expression("share", (library[i], most)), cost, agree)
+def _budgets(library: Library) -> tuple[Array, list[float], list[Expression]]:
+    """c // ceil(y / d) of the sizes y, ``(B, N)`` of at least 1: with what they cost in a share, and as laws."""
+    budget, block = (np.array(one) for one in zip(*itertools.product(BUDGETS, BUDGETS), strict=True))
+    leaves = [leaf for leaf in library.leaves if leaf.values.max() > SMALL]
+    values = [budget[:, None] // np.maximum(-(-leaf.values // block[:, None]), 1) for leaf in leaves]
+    cost, laws = [], []
+    for leaf in leaves:
+        for most, size in zip(budget.tolist(), block.tolist(), strict=True):
+            cost.append(leaf.cost + 12 + constant_cost(most) + constant_cost(size))
+            laws.append(Expression("//", (constant(most), Expression("ceil", (leaf.law, constant(size))))))
+    return np.maximum(np.concatenate([np.zeros((0, library.n), int), *values]), 1), cost, laws
+
+
+def _shared(library: Library, law: int, good: list[int], limits: list[Expression]) -> Callable[[int], Expression]:
+    return lambda i: Expression("share", (library[law], limits[good[i]]))
 
 
 def _scaled(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
@@ -309,9 +334,7 @@ def _kept(agree: Array, cost: Array, weights: Array) -> Array:
     """One law of each pattern of agreement: the best over all, the best where the winner fails, all cheap ones."""
     if not len(agree):
         return np.zeros(0, int)
-    keys = np.packbits(agree, axis=1)
-    _, first = np.unique(keys.view([("", keys.dtype, keys.shape[1])]).ravel(), return_index=True)
-    first.sort()
+    first = distinct(packed(agree))
     score = agree[first] @ weights - cost[first]
     if len(first) <= KEPT:
         return first
