@@ -25,7 +25,9 @@ from npulab.laws.search import Rival, Solved, Steps
 
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
 MOST_TWINS = 4
-CLEAR, CLEAR_LIMIT, THIN_STEP = 40.0, 28.0, 4  # bits that regimes save for a claim; captures that a step decides
+SURE, SURE_PIECE, CLEAR_LIMIT, CLEAR = 12.0, 28.0, 28.0, 40.0  # bits that a law, a limit, regimes save for a claim
+THIN_STEP = 5  # captures that a step decides
+BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # between captured numbers they may bend
 MOST_BUDGET = 2 ** 20
 ROUND, AT_END = 8.0, 4  # bits of a limit that somebody would set; captures that sit there
 ORDERED = ("<=", ">", "<", ">=")
@@ -86,6 +88,22 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
             inside = raw.min() >= 0 and raw.max() < 2 ** solved.width if len(raw) else False
             if not plain and law.op in INTEGER and inside and (raw == end).any():
                 yield Rival(0.0, number, law=Expression(op, (law, constant(end))))
+
+
+def clamp_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
+    """The steps with a constant as the limit of what another step reads, where the captures are all beyond it."""
+    decided = solved.decide(columns)
+    for number, (_, law) in enumerate(solved.steps):
+        here = decided == number
+        if law.op != CONSTANT or not here.any():
+            continue
+        others = dict.fromkeys(part for _, other in solved.steps for part in other.walk()
+                               if part.op in (PARAMETER, FIELD, *INTEGER) and part.op not in ("min", "max"))
+        for part in others:
+            values = columns[part][here]
+            for op, beyond in (("min", values >= law.args[0]), ("max", values <= law.args[0])):
+                if beyond.all():
+                    yield Rival(0.0, number, law=Expression(op, (part, law)))
 
 
 def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Array) -> Array:
@@ -163,13 +181,23 @@ class Twins:
         """The steps with one part, or every one like it, said by its twin."""
         for number, (when, law) in enumerate(solved.steps):
             for of_law, whole in ((True, law), (False, when)):
-                parts = [part for part in dict.fromkeys(whole.walk()) if part.op != CONSTANT]
-                for part in parts:
+                for part in dict.fromkeys(whole.walk()):
                     for twin in self.of(part)[:MOST_TWINS]:
                         for first in (True, False):
                             other = _replaced(whole, part, twin, [1 if first else -1])
                             if other != whole:
                                 yield Rival(0.0, number, law=other) if of_law else Rival(0.0, number, when=other)
+
+    def apart(self, solved: Solved, asked: Columns) -> Array:
+        """``(N,) bool``: rows where anything that a field reads is not what its twins are.
+
+        What else the field reads there, no capture says; that one twin gives the value of the other proves nothing.
+        """
+        out = np.zeros(asked.n, bool)
+        for part in dict.fromkeys(part for step in solved.steps for one in step for part in one.walk()):
+            for twin in self.of(part):
+                out |= asked[part] != asked[twin]
+        return out
 
 
 def _replaced(law: Expression, part: Expression, twin: Expression, left: list[int]) -> Expression:
@@ -184,14 +212,26 @@ def _replaced(law: Expression, part: Expression, twin: Expression, left: list[in
     return Expression(law.op, tuple(_replaced(one, part, twin, left) for one in law.args))
 
 
-def weak(solved: Solved) -> bool:
-    """Whether a list of several steps explains hardly more than it takes to say it.
+def told(solved: Solved, columns: Columns) -> float:
+    """Bits that say a field's values: which of them each capture has, and what they are.
 
-    One limit between two numbers needs less, as the gap that it lies in is doubted anyhow.
+    Bits that always move together say one thing, however many they are.
+    """
+    kinds, counts = np.unique(solved.values(columns), return_counts=True)
+    which = float(counts @ np.log2(columns.n / counts))
+    return min(solved.saved, which + sum(min(solved.width, constant_cost(int(kind))) for kind in kinds))
+
+
+def weak(solved: Solved, columns: Columns, piece: bool = False) -> bool:
+    """Whether a law explains hardly more than it takes to say it; ``piece``: bits beside it have no law.
+
+    One limit between two numbers needs less than other lists, as the gap that it lies in is doubted anyhow.
     """
     plain = len(solved.steps) == 2 and all(law.op == CONSTANT for _, law in solved.steps) \
         and len(literals(solved.steps[0][0])) == 1
-    return len(solved.steps) > 1 and solved.saved - solved.cost < (CLEAR_LIMIT if plain else CLEAR)
+    one = SURE_PIECE if piece else SURE
+    needed = one if len(solved.steps) == 1 else CLEAR_LIMIT if plain else CLEAR
+    return told(solved, columns) - solved.cost < needed
 
 
 def alternatives(solved: Solved, rival: Rival) -> Steps:
@@ -260,11 +300,41 @@ def opening(fields: Sequence[Solved], captured: Columns) -> Opening:
 
 
 def thin_rows(one: Solved, asked: Columns) -> Array:
-    """``(N,) bool``: rows that a step with hardly any captures decides; all, where the whole list is weak."""
-    if weak(one):
-        return np.ones(asked.n, bool)
-    few = [number for number, support in enumerate(one.support) if support < THIN_STEP]
+    """``(N,) bool``: rows that a step with hardly any captures decides."""
+    few = [number for number, support in enumerate(one.support) if support < THIN_STEP and len(one.steps) > 1]
     return np.isin(one.decide(asked), few) if few else np.zeros(asked.n, bool)
+
+
+def pieces(fields: Sequence[Solved], moved: Array) -> set[str]:
+    """The fields beside which captures move bits ``moved (W,) uint32`` that have no law."""
+    known = np.zeros_like(moved)
+    for one in fields:
+        known[one.word] |= np.uint32(one.mask)
+    left = moved & ~known
+    return {one.name for one in fields if int(left[one.word]) & (one.mask * 2 | one.mask // 2)}
+
+
+class Domain:
+    """Which numbers of a parameter the captures are about: of few numbers themselves, else those in step with them."""
+
+    def __init__(self, captured: Columns, names: Sequence[str]) -> None:
+        self._of: dict[str, tuple[Array, int]] = {}
+        for name in names:
+            values = np.unique(captured[Expression(PARAMETER, (name,))])
+            self._of[name] = (values, int(np.gcd.reduce(values - values[0])))
+
+    def outside(self, solved: Solved, asked: Columns) -> Array:
+        """``(N,) bool``: rows that a law takes to numbers that its captures say nothing of.
+
+        All sizes captured are even, say: then a half rounded up and one rounded down are the same.
+        """
+        out = np.zeros(asked.n, bool)
+        names = {name for _, law in solved.steps for part in law.walk() if part.op in BENT for name in part.names()}
+        for name in sorted(names & self._of.keys()):
+            values, step = self._of[name]
+            column = asked[Expression(PARAMETER, (name,))]
+            out |= ~np.isin(column, values) if len(values) <= FEW else (column - values[0]) % max(step, 1) != 0
+        return out
 
 
 def unseen_rows(one: Solved, known: Opening, captured: Columns, asked: Columns) -> Array:
@@ -280,40 +350,101 @@ def unseen_rows(one: Solved, known: Opening, captured: Columns, asked: Columns) 
     return never_captured(own if sure else known.names, captured, asked)
 
 
-def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Columns, asked: Columns, words: int,
+def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Columns, asked: Columns, moved: Array,
            within: float, integers: Sequence[str]) -> tuple[Array, Array]:
-    """(words (N, W) uint32 as the laws give them, doubt (N, W) uint32: bits that something else would change)."""
+    """(words (N, W) uint32 as the laws give them, doubt (N, W) uint32: bits that something else would change).
+
+    ``moved`` ``(W,) uint32`` are the bits to explain.
+    """
     ready, _ = in_order(fields, follows)
     values: dict[str, Array] = {}
     for one in ready:
         values[one.name] = one.values(asked)
         asked.add(one.name, values[one.name])
-    out = np.zeros((asked.n, words), np.uint32)
+    out = np.zeros((asked.n, len(moved)), np.uint32)
     doubt = np.zeros_like(out)
     for one in ready:
         out[:, one.word] |= one.placed(values[one.name])
+    bits = {one.name: np.zeros(asked.n, np.int64) for one in ready}
     known = opening(ready, captured)
-    twins = Twins(captured, integers)
+    twins, domain, beside = Twins(captured, integers), Domain(captured, integers), pieces(ready, moved)
+    by_name = {one.name: one for one in ready}
     for one in ready:
+        own = bits[one.name]
         later = [other for other in ready if one.name in follows[other.name]]
-        if len(one.steps) > 1:
-            unseen = unseen_rows(one, known, captured, asked) | thin_rows(one, asked)
-            for other in (one, *later):
-                doubt[unseen, other.word] |= np.uint32(other.mask)
+        for changed in (*from_doubted(one, asked, values, bits),
+                        *uncut_changes(one, by_name, captured, asked, values[one.name])):
+            own |= upwards(changed, one.width)
+        whole = domain.outside(one, asked) | twins.apart(one, asked)
+        if weak(one, captured, one.name in beside):
+            whole[:] = True
+        elif len(one.steps) > 1:
+            whole |= unseen_rows(one, known, captured, asked) | thin_rows(one, asked)
+        own[whole] = 2 ** one.width - 1
         changes = [one.values(asked, alternatives(one, rival)) ^ values[one.name]
                    for rival in (*one.rivals, *gap_rivals(one, captured), *limit_rivals(one, captured),
-                                 *twins.rivals(one))
+                                 *clamp_rivals(one, captured))
                    if rival.dearer <= within]
         for changed in (*changes, hidden_changes(one, captured, asked, values[one.name])):
             rows = np.flatnonzero(changed)
             if not len(rows):
                 continue
-            doubt[:, one.word] |= one.placed(changed)
+            own |= changed
             if later:
                 part = asked.rows(rows)
                 part.add(one.name, values[one.name][rows] ^ changed[rows])
                 for other in later:
                     again = other.values(part)
                     part.add(other.name, again)
-                    doubt[rows, other.word] |= other.placed(again ^ values[other.name][rows])
+                    bits[other.name][rows] |= again ^ values[other.name][rows]
+        doubt[:, one.word] |= one.placed(own)
     return out, doubt
+
+
+def upwards(changed: Array, width: int) -> Array:
+    """From the lowest bit that changes on: above it, bits are right by chance."""
+    return np.where(changed != 0, -(changed & -changed), 0) & (2 ** width - 1)
+
+
+def from_doubted(one: Solved, asked: Columns, values: Mapping[str, Array], bits: Mapping[str, Array]) -> list[Array]:
+    """What changes of a field where doubted bits of the fields that it reads are all clear, or all set."""
+    reads = [name for name in sorted({name for step in one.steps for part in step for name in part.names(FIELD)})
+             if bits[name].any()]
+    changes = []
+    for chosen in [[name] for name in reads] + ([reads] if len(reads) > 1 else []):
+        rows = np.flatnonzero(np.any([bits[name] != 0 for name in chosen], axis=0))
+        for level in (False, True):
+            part = asked.rows(rows)
+            for name in chosen:
+                unsure = bits[name][rows]
+                part.add(name, values[name][rows] | unsure if level else values[name][rows] & ~unsure)
+            changed = np.zeros(asked.n, np.int64)
+            changed[rows] = one.values(part) ^ values[one.name][rows]
+            changes.append(changed)
+    return changes
+
+
+def uncut_changes(one: Solved, by_name: Mapping[str, Solved], captured: Columns, asked: Columns, values: Array,
+                  ) -> list[Array]:
+    """What changes where fields that it reads are not cut to the bits that captures moved."""
+    names = sorted({name for step in one.steps for part in step for name in part.names(FIELD)})
+    longer = {name: _uncut(by_name[name], asked) for name in names}
+    cut = [name for name in names if (longer[name] != asked[Expression(FIELD, (name,))]).any()]
+    changes = []
+    for chosen in [[name] for name in cut] + ([cut] if len(cut) > 1 else []):
+        was, now = (columns.rows(np.arange(columns.n)) for columns in (captured, asked))
+        for name in chosen:
+            was.add(name, _uncut(by_name[name], captured))
+            now.add(name, longer[name])
+        if (one.values(was) == one.values(captured)).all():
+            changes.append(one.values(now) ^ values)
+    return changes
+
+
+def _uncut(one: Solved, columns: Columns) -> Array:
+    """A field's law, and not only its bits that captures moved."""
+    decided = one.decide(columns)
+    out = np.zeros(columns.n, np.int64)
+    for number, (_, law) in enumerate(one.steps):
+        out = np.where(decided == number, columns[law], out)
+    return out

@@ -277,7 +277,8 @@ class Laws:
         capture.
         """
         asked = self._columns(parameters)
-        out, doubt = doubts(self._solved, self._follows, self._captured, asked, self.words.shape[1], self._within,
+        moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
+        out, doubt = doubts(self._solved, self._follows, self._captured, asked, moved, self._within,
                             list(self._table.integers))
         known = np.zeros(self.words.shape[1], np.uint32)
         for one in in_order(self._solved, self._follows)[0]:

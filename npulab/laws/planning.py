@@ -9,15 +9,20 @@ import numpy as np
 
 from npulab.correlation import best_related
 from npulab.laws.claims import (
+    Domain,
     Opening,
     Twins,
     alternatives,
+    clamp_rivals,
     gap_rivals,
     hidden_changes,
     in_order,
     limit_rivals,
     opening,
+    told,
+    uncut_changes,
     unseen_rows,
+    weak,
 )
 from npulab.laws.expressions import Array, Columns
 from npulab.laws.inputs import Table
@@ -169,11 +174,13 @@ class Planner:
 
     def doubts(self, asked: Columns) -> Iterator[tuple[Solved, str, str, float, Array]]:
         """(field, reason, detail, weight, rows where it would be seen) of everything that fits as well."""
-        twins = Twins(self.captured, list(self.table.integers))
+        integers = list(self.table.integers)
+        twins, domain = Twins(self.captured, integers), Domain(self.captured, integers)
+        by_name = {one.name: one for one in self.ready}
         for one in self.ready:
             base = one.values(asked)
             groups = (("rivals", one.rivals), ("threshold", tuple(gap_rivals(one, self.captured, inner=True))),
-                      ("threshold", tuple(limit_rivals(one, self.captured))),
+                      ("threshold", (*limit_rivals(one, self.captured), *clamp_rivals(one, self.captured))),
                       ("rivals", tuple(twins.rivals(one))))
             for reason, rivals in groups:
                 near = [rival for rival in rivals if rival.dearer <= self.within]
@@ -184,9 +191,18 @@ class Planner:
             hidden = hidden_changes(one, self.captured, asked, base) != 0
             if hidden.any():
                 yield one, "threshold", "a budget that the captures only bound", 1.0, hidden
+            beyond = domain.outside(one, asked)
+            if beyond.any():
+                yield one, "rivals", "another law between the numbers captured", 1.0, beyond
+            for changed in uncut_changes(one, by_name, self.captured, asked, base):
+                if changed.any():
+                    yield one, "rivals", "a longer number than any captured", 1.0, changed != 0
             unseen = unseen_rows(one, self.opening, self.captured, asked)
             if unseen.any():
                 yield one, "combination", "modes that were never captured together", 1.0, unseen
+            if weak(one, self.captured):
+                detail = f"{told(one, self.captured):.0f} bits of captures for a law of {one.cost:.0f}"
+                yield one, "few rows", detail, 0.3, np.ones(asked.n, bool)
             thin = [number for number, support in enumerate(one.support) if support < THIN and len(one.steps) > 1]
             if thin:
                 rows = np.isin(one.decide(asked), thin)

@@ -213,9 +213,11 @@ class Search:
         mask = sum(2 ** bit for bit in range(lsb, lsb + width) if self.varies[run.word, bit])
         cost = float(library.cost[run.law])
         rivals = []
+        inside = MIDDLE_COST if shift else 0.0
         for (word, law, offset), matched in found.items():
             if word == run.word and matched & mask == mask:
-                dearer = max(float(library.cost[law]) - cost, 0.0)
+                middle = MIDDLE_COST if offset + lsb else 0.0
+                dearer = max(float(library.cost[law]) + middle - cost - inside, 0.0)
                 if dearer <= WITHIN:
                     if (law, offset + lsb) != (run.law, shift):
                         rivals.append(Rival(dearer, 0, law=shifted(library[law], offset + lsb)))
