@@ -36,6 +36,7 @@ SAMPLE = 64  # captures that most laws are told apart on
 TILES = (1, 2, 4, 8, 16)
 MOST_DIVISOR = 40
 ALIGNMENTS, MOST_AREAS = (8, 16, 32, 64), 12_000
+MOST_FACTORS = 14  # columns that products are made of
 RIVALS = 12  # kept of the shapes that give one column
 PAIRS, PARENTS, WORDY = 16_000, 3_000, 500  # shapes of two columns; those that grow on; those that take a third
 MOST_VALUES = 40_000_000  # of the whole library: 160 MB
@@ -166,11 +167,13 @@ class Library:
 
     ``columns`` are the captures' parameters; ``integers`` their whole-valued names, ``fields`` those of fields
     already explained, ``reals`` the others, which enter as float32 bit patterns of products and ratios only.
+    ``factors`` are integers that only enter ``products (P, N) int64``, the sizes and their products beside the library.
     ``[i]`` is law i as an expression, ``rivals(i)`` all the shapes that give the same column.
     """
 
     def __init__(self, columns: Columns, integers: Sequence[str], reals: Sequence[str] = (),
-                 fields: Sequence[str] = (), given: Sequence[str] = (), most: int = 110_000, seed: int = 1) -> None:
+                 fields: Sequence[str] = (), given: Sequence[str] = (), most: int = 110_000, seed: int = 1,
+                 factors: Sequence[str] = ()) -> None:
         self.columns = columns
         self.n = columns.n
         self._weights = np.random.default_rng(seed).integers(1, 2 ** 62, self.n).astype(np.uint64) * np.uint64(2) + 1
@@ -183,7 +186,8 @@ class Library:
         self._field_bit = {field(name): 2 ** min(i, 63) for i, name in enumerate(fields)}
         self._most = min(most, max(MOST_VALUES // self.n, 1000))
         self._grow([parameter(name) for name in integers], [field(name) for name in fields],
-                   [Expression(GIVEN, (text,)) for text in given])
+                   [Expression(GIVEN, (text,)) for text in given], [parameter(name) for name in factors])
+        self._first_real = self._nodes.n
         self._reals(reals)
         self._finish()
 
@@ -206,6 +210,10 @@ class Library:
         keep = (self.area_uses & np.uint64(uses)) == 0
         out.areas, out.area_cost, out.area_uses = self.areas[keep], self.area_cost[keep], self.area_uses[keep]
         out._area_of = self._area_of[keep]
+        keep = (self.product_uses & np.uint64(uses)) == 0
+        out.products, out.product_cost = self.products[keep], self.product_cost[keep]
+        out.product_uses = self.product_uses[keep]
+        out._product_of = [one for one, kept in zip(self._product_of, keep, strict=True) if kept]
         out.leaves = [leaf for leaf in self.leaves if not leaf.uses & uses]
         return out
 
@@ -324,7 +332,8 @@ class Library:
                                  self._nodes.cost[nodes] + 4 + constant_cost(value), True)
         return fresh
 
-    def _grow(self, parameters: list[Expression], fields: list[Expression], given: list[Expression]) -> None:
+    def _grow(self, parameters: list[Expression], fields: list[Expression], given: list[Expression],
+              factors: list[Expression]) -> None:
         own = self._leaves(given, GIVEN_COST)
         base = self._leaves(parameters, PARAMETER_COST) + self._leaves(fields, FIELD_COST)
         base = self._new(base)
@@ -352,6 +361,7 @@ class Library:
         share = min(1.0, max(self.n / 120, 0.6))  # few captures cannot pay for rare laws
         twos = self._cheapest(pairs, int(share * PAIRS), True)
         self._linear(sizes, self._products(sizes))
+        self._counted(sizes, factors)
         costs = self._nodes.cost
         parents = sorted(twos, key=lambda node: float(costs[node]))[:int(share * PARENTS)]
         known = set(parents)
@@ -401,6 +411,38 @@ class Library:
         """Whether a column is a size and no flag."""
         values = np.unique(self._parents[node])
         return bool(len(values) > 2 or values[0] > 0)
+
+    def _counted(self, sizes: list[int], factors: list[Expression]) -> None:
+        """Sizes and products of up to four, exact to 63 bits, for limits: kept beside the library.
+
+        A product tells more than each of its factors, so that one which by itself shows in no bit has its place here.
+        """
+        counts = [node for node in sizes if self._parents[node].min() >= 1]
+        for one in factors:
+            values = np.asarray(self.columns[one], np.int64)
+            if values.min() >= 1:
+                counts.append(self._nodes.leaf(one, PARAMETER_COST, 0))
+                self._parents[counts[-1]] = values
+        costs, uses = self._nodes.cost, self._nodes.uses
+        few = sorted(counts, key=lambda node: float(costs[node]))[:MOST_FACTORS]
+        groups = [group for length in (1, 2, 3, 4) for group in itertools.combinations(few, length)]
+        groups += [(node, node) for node in few]
+        magnitude = {node: float(np.log2(self._parents[node]).max()) for node in few}
+        groups = [group for group in groups if sum(magnitude[node] for node in group) < 62]
+        self._product_of = groups
+        self.products = np.ones((len(groups), self.n), np.int64)
+        for row, group in zip(self.products, groups, strict=True):
+            for node in group:
+                row *= self._parents[node]
+        self.product_cost = np.array([costs[list(group)].sum() - (len(group) - 1) for group in groups], np.float32)
+        self.product_uses = np.array([np.bitwise_or.reduce(uses[list(group)]) for group in groups], np.uint64)
+
+    def product(self, index: int) -> Expression:
+        """The product of a number as an expression."""
+        law, *others = [self._nodes.expression(node) for node in self._product_of[index]]
+        for other in others:
+            law = Expression("*", (law, other))
+        return law
 
     def _linear(self, sizes: list[int], products: list[int]) -> None:
         """x + k y of two sizes and products, for laws whose constants are solved for: kept beside the library."""
@@ -562,12 +604,15 @@ class Library:
         exponents = []
         for node in patterns:
             exponents += self._quiet("//", [node], 2 ** 23)
-        for bias in range(90, 180):
-            at = self._constant(bias)
-            self._parents[at] = np.full(self.n, bias, np.int64)
-            costs = self._nodes.cost[exponents] + 5
-            self._apply("-", [at] * len(exponents), exponents, costs, False)
-            self._apply("+", exponents, -bias, costs, False)
+        self._nodes.cost[exponents] = self._nodes.cost[patterns] + 3
+        biases = range(90, 180)
+        at = [self._constant(bias) for bias in biases]
+        self._parents.put(at, np.repeat(np.array(biases, np.int64)[:, None], self.n, 1))
+        # the exponents of a ratio and of its inverse give the same columns: the cheaper one first
+        for node in sorted(exponents, key=lambda node: float(self._nodes.cost[node])):
+            cost, same = float(self._nodes.cost[node]) + 5, [node] * len(biases)
+            self._apply("-", at, same, np.full(len(biases), cost), False)
+            self._apply("-", same, at, np.full(len(biases), cost), False)
 
     def _leaves_of(self, expressions: list[tuple[Expression, float]]) -> list[int]:
         return self._new([node for one, cost in expressions for node in self._leaves([one], cost)])
@@ -576,7 +621,11 @@ class Library:
         nodes = np.concatenate([nodes for nodes, _ in self._kept] or [np.zeros(0, int)])
         values = np.concatenate([values for _, values in self._kept] or [np.zeros((0, self.n), np.uint32)])
         costs = self._nodes.cost[nodes].astype(np.float32)
-        order = np.argsort(costs, kind="stable")[:self._most]
+        order = np.argsort(costs, kind="stable")
+        keep = np.arange(len(order)) < self._most
+        # a tenth is for what shapes of integers would leave no place
+        keep[np.flatnonzero(nodes[order] >= self._first_real)[:self._most // 10]] = True
+        order = order[keep]
         self.nodes = nodes[order]
         self.values = np.ascontiguousarray(values[order])
         self.uses = self._nodes.uses[self.nodes]

@@ -83,6 +83,8 @@ def pool(values: Array, width: int, weights: Array, library: Library, without: i
         if width >= WIDE:
             _rounded_up(found, values, weights, library)
         _divided(found, values, weights, library)
+        if width >= WIDE:
+            _clamped(found, values, weights, library)
         _shares(found, values, weights, library)
     if deep and width >= 3 and len(values) >= ENOUGH:
         _scaled(found, values, weights, library)
@@ -227,6 +229,51 @@ def _divided(found: _Gathered, values: Array, weights: Array, library: Library) 
             agree = OPERATORS[op][0](x[i], n) == target
             if agree @ weights > cost:
                 found.put(_by(library, int(plain[i]), op, n), cost, agree)
+
+
+def _clamped(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
+    """max(min(ceil((x + c) / d), high), low) of sizes and their products, the limits where captures pile up."""
+    target, columns = values.astype(np.int64), library.products
+    ends = {"max": int(target.min()), "min": int(target.max())}
+    piled = {op: end for op, end in ends.items() if (target == end).sum() >= LEAST}
+    for limits in (dict(two) for count in (1, 2) for two in itertools.combinations(ends.items(), count)):
+        free = np.flatnonzero(~np.isin(target, list(limits.values())))
+        if len(free) < LEAST_SCALED or not any(op in piled for op in limits):
+            continue
+        few = free[np.linspace(0, len(free) - 1, LEAST_SCALED).astype(int)]
+        for divisor in (1, *DIVISORS):
+            price = library.product_cost + 4 * len(limits) + sum(constant_cost(end) for end in limits.values())
+            price = price + (4 + constant_cost(divisor) if divisor > 1 else 0)
+            # the largest c that each capture allows; it allows the divisor of them
+            high = divisor * target[few] - columns[:, few]
+            for i in np.flatnonzero(high.max(1) - high.min(1) < divisor).tolist():
+                allowed = divisor * target[free] - columns[i, free]
+                least, most = int(allowed.max()) - divisor + 1, int(allowed.min())
+                if least > most:
+                    continue
+                # a floor is a ceil of less
+                c = 1 - divisor if least <= 1 - divisor <= most and not least <= 0 <= most else roundest(least, most)
+                law = partial(_limits, library, i, c, divisor, limits)
+                result = -(-(columns[i] + c) // divisor)
+                for op, end in limits.items():
+                    result = OPERATORS[op][0](result, end)
+                agree = result == target
+                cost = float(price[i]) + (3 + constant_cost(c) if c else 0)
+                if agree @ weights > cost:
+                    found.put(law, cost, agree)
+
+
+def _limits(library: Library, i: int, c: int, divisor: int, limits: dict[str, int]) -> Expression:
+    law = library.product(i)
+    if divisor > 1 and c == 1 - divisor:
+        law = Expression("//", (law, constant(divisor)))
+    else:
+        law = Expression("+", (law, constant(c))) if c else law
+        law = Expression("ceil", (law, constant(divisor))) if divisor > 1 else law
+    for op in ("min", "max"):
+        if op in limits:
+            law = Expression(op, (law, constant(limits[op])))
+    return law
 
 
 def _by(library: Library, i: int, op: str, n: int) -> Callable[[], Expression]:

@@ -167,7 +167,8 @@ class Predicates:
         parts = np.concatenate(self._parts) if self._parts else np.zeros((0, 3), int)
         return parts, np.concatenate(self._prices) if self._prices else np.zeros(0)
 
-    def _merge(self, parts: Array, costs: Array) -> None:
+    def _merge(self, parts: Array, costs: Array, asked: int = 0) -> None:
+        """``asked`` of them, the last ones, stay however many are cheaper."""
         masks = np.ones((len(parts), self.columns.n), bool)
         table = np.concatenate([np.array(self._literal_masks, bool).reshape(-1, self.columns.n),
                                 np.ones((1, self.columns.n), bool)])  # the last is "none"
@@ -181,7 +182,8 @@ class Predicates:
         keys = np.packbits(self.all_masks, axis=1)
         _, first = np.unique(keys.view([("", keys.dtype, keys.shape[1])]).ravel(), return_index=True) \
             if len(keys) else (0, np.zeros(0, int))
-        self._first = np.sort(first)[:MOST]
+        first = np.sort(first)
+        self._first = first[(np.arange(len(first)) < MOST) | (order[first] >= len(parts) - asked)]
         self.cost = np.concatenate([[0], self.all_costs[self._first]]).astype(np.float32)
         self.masks = np.concatenate([np.ones((1, self.columns.n), bool), self.all_masks[self._first]])
         self._fields = [frozenset(one.names(FIELD)) for one in self._literals]
@@ -195,11 +197,11 @@ class Predicates:
     def condition(self, index: int) -> Expression:
         return ALWAYS if index == 0 else self.any_condition(int(self._first[index - 1]))
 
-    def _changed(self, parts: Array, costs: Array) -> Predicates:
+    def _changed(self, parts: Array, costs: Array, asked: int = 0) -> Predicates:
         out = object.__new__(Predicates)
         out.columns, out._literals, out._number = self.columns, self._literals, self._number
         out._literal_masks = self._literal_masks
-        out._merge(parts, costs)
+        out._merge(parts, costs, asked)
         return out
 
     def cheaper(self, used: set[Expression]) -> Predicates:
@@ -224,7 +226,7 @@ class Predicates:
         self._parts, self._prices = [self._all_parts], [self.all_costs]
         for condition, cost in extra:
             self._both_ways(condition, cost)
-        return self._changed(*self._gathered())
+        return self._changed(*self._gathered(), asked=2 * len(extra))
 
     def with_thresholds(self, columns: Sequence[Expression], most: int = 64) -> Predicates:
         """These and thresholds on more columns, alone and with the cheapest of these."""

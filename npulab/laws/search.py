@@ -28,6 +28,7 @@ USUAL_LAWS = 4000
 SEPARATORS, SEPARATED = 40_000, 30
 FEWEST = 12  # captures below which no regimes are looked for
 ONE_LAW = 5.0
+LEFT_OVER = 2  # bits beside a field that may be its own
 FEW_OPEN = 48
 SHARED_COST = 8.0  # bits less that a law costs which has pieces in other words
 PARITY_COST = 30.0  # bits to name two or three of all bits of the parameters
@@ -93,6 +94,13 @@ class Solved:
         for number, (when, _) in enumerate(steps or self.steps):
             out[(out < 0) & columns[when]] = number
         return out
+
+    def wraps(self, columns: Columns) -> bool:
+        """Whether a law gives more than the field holds on any row."""
+        decided = self.decide(columns)
+        raw = np.select([decided == number for number in range(len(self.steps))],
+                        [columns[law] for _, law in self.steps])
+        return bool((raw >= 2 ** self.width).any())
 
     def values(self, columns: Columns, steps: Sequence[tuple[Expression, Expression]] = ()) -> Array:
         """The field's raw value on each row, ``(N,) int64``."""
@@ -187,10 +195,16 @@ class Search:
         used: set[int] = set()
         free = self.todo.copy()
         chosen: list[tuple[Run, int, int, float]] = []
+        alike: dict[tuple[int, int, int], list[Run]] = {}
         for run in runs_:
-            span = np.flatnonzero(free[run.word, run.lsb:run.lsb + run.width])
-            if not len(span):
+            alike.setdefault((run.word, run.lsb, run.width), []).append(run)
+        for first in runs_:
+            if not free[first.word, first.lsb:first.lsb + first.width].any():
                 continue
+            # a law that another run has says these bits for less
+            same = alike[first.word, first.lsb, first.width]
+            run = first if first.law in used else next((one for one in same if one.law in used), first)
+            span = np.flatnonzero(free[run.word, run.lsb:run.lsb + run.width])
             lsb, width = run.lsb + int(span[0]), int(span[-1] - span[0]) + 1
             if (self.varies[run.word, lsb:lsb + width] & ~free[run.word, lsb:lsb + width]).any():
                 continue  # in more than one piece
@@ -310,16 +324,20 @@ class Search:
         out: list[tuple[Expression, float]] = []
         columns = library.values[:SEPARATORS]
         allowed = (library.uses[:SEPARATORS] & without == 0) & (columns.max(1) < 2 ** 31)
+        whole = library.product_uses & without == 0
+        sources = ((columns, allowed, library.__getitem__, library.cost),
+                   (library.products, whole, library.product, library.product_cost))
         for kind in kinds[np.argsort(-counts, kind="stable")][:3]:
             here = values == kind
             if not 2 <= here.sum() <= self.n - 2:
                 continue
-            inside, outside = columns[:, here], columns[:, ~here]
-            for low, high in ((inside, outside), (outside, inside)):
-                top, bottom = low.max(1), high.min(1)
-                for i in np.flatnonzero((top < bottom) & allowed)[:SEPARATED].tolist():
-                    condition, cost = threshold(library[i], int(top[i]), int(bottom[i]))
-                    out.append((condition, 2 + cost + float(library.cost[i])))
+            for of, able, law, price in sources:
+                inside, outside = of[:, here], of[:, ~here]
+                for low, high in ((inside, outside), (outside, inside)):
+                    top, bottom = low.max(1), high.min(1)
+                    for i in np.flatnonzero((top < bottom) & able)[:SEPARATED].tolist():
+                        condition, cost = threshold(law(i), int(top[i]), int(bottom[i]))
+                        out.append((condition, 2 + cost + float(price[i])))
         return out
 
     @staticmethod
@@ -413,7 +431,9 @@ class Search:
             names.add(solved.name)
             values = solved.values(self.columns)
             self.columns.add(solved.name, values)
-            if solved.width > 1 and len(np.unique(values)) > 2 and values.tobytes() not in known:
+            # who fills in a field that is too narrow for its value goes on with the value
+            if solved.width > 1 and len(np.unique(values)) > 2 and values.tobytes() not in known \
+                    and not solved.wraps(self.columns):
                 known.add(values.tobytes())
                 self.derived.append(solved.name)
                 law = self._usual(values, solved.width, library)
@@ -455,10 +475,11 @@ class Search:
     def _round(self, fields: bool) -> tuple[Library, Predicates]:
         """Decision lists for all open bits, over the parameters and the derived columns."""
         names = self.relevant()
-        library = Library(self.columns, names, (), self.derived, self.given)
+        library = Library(self.columns, names, (), self.derived, self.given,
+                          factors=[name for name in self.integers if name not in names])
         leaves = [*(parameter(name) for name in names), *(field_column(name) for name in self.derived)]
         predicates = Predicates(self.columns, leaves, [one for one in leaves if self._is_size(one)], self.compared())
-        predicates = predicates.with_thresholds(list(self.inner))
+        predicates = predicates.with_thresholds(sorted(self.inner, key=lambda one: len(list(one.walk()))))
         predicates = predicates.cheaper({when for one in self.solved for when, _ in one.steps if when != ALWAYS})
         self.deep = fields
         self._tried: dict[Any, Solved | None] = {}
@@ -468,6 +489,7 @@ class Search:
             self.again(library, predicates)
         self.regimes(library, predicates)
         if not fields:
+            self.widen(library, predicates)
             self.merge(library, predicates)
         return library, predicates
 
@@ -509,6 +531,20 @@ class Search:
                 self._accept(Solved(word, bit, 1, ((ALWAYS, laws[0]),), (self.n,), PARITY_COST, saved, rivals))
                 continue
             self._try(Place(word, bit, 1, 0.0), library, predicates, margin=MARGIN_ONE)
+
+    def widen(self, library: Library, predicates: Predicates) -> None:
+        """Add the bit or two beside a list that one explains for about what the list costs without them."""
+        for old in [one for one in self.solved if len(one.steps) > 1]:
+            for run in self._runs():
+                beside = run.lsb in (old.lsb + old.width, old.lsb - run.width)
+                if run.word != old.word or not beside or run.width > LEFT_OVER:
+                    continue
+                place = Place(old.word, min(old.lsb, run.lsb), old.width + run.width, 0.0)
+                found = self.solve(place, library, predicates)
+                if found and found.cost <= old.cost + ONE_LAW and not self._missed(found):
+                    self.solved.remove(old)
+                    self._accept(found)
+                    break
 
     def merge(self, library: Library, predicates: Predicates) -> None:
         """Join neighbours that one list explains for about what it costs to explain one of them."""
