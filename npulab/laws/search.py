@@ -195,15 +195,14 @@ class Search:
         used: set[int] = set()
         free = self.todo.copy()
         chosen: list[tuple[Run, int, int, float]] = []
-        alike: dict[tuple[int, int, int], list[Run]] = {}
+        places_of: dict[int, list[Run]] = {}
         for run in runs_:
-            alike.setdefault((run.word, run.lsb, run.width), []).append(run)
+            places_of.setdefault(run.law, []).append(run)
+        again: dict[tuple[int, int, int], Run] = {}  # what a law that another run has says for less
         for first in runs_:
             if not free[first.word, first.lsb:first.lsb + first.width].any():
                 continue
-            # a law that another run has says these bits for less
-            same = alike[first.word, first.lsb, first.width]
-            run = first if first.law in used else next((one for one in same if one.law in used), first)
+            run = first if first.law in used else again.get((first.word, first.lsb, first.width), first)
             span = np.flatnonzero(free[run.word, run.lsb:run.lsb + run.width])
             lsb, width = run.lsb + int(span[0]), int(span[-1] - span[0]) + 1
             if (self.varies[run.word, lsb:lsb + width] & ~free[run.word, lsb:lsb + width]).any():
@@ -211,7 +210,10 @@ class Search:
             price = AGAIN_COST if run.law in used else float(library.cost[run.law])
             worth = float(total[run.word, lsb:lsb + width].sum())
             if worth - price - PLACE_COST - (MIDDLE_COST if run.shift else 0) > (AGAIN if run.law in used else least):
-                used.add(run.law)
+                if run.law not in used:
+                    used.add(run.law)
+                    for other in places_of[run.law]:
+                        again.setdefault((other.word, other.lsb, other.width), other)
                 free[run.word, lsb:lsb + width] = False
                 chosen.append((run, lsb, width, worth))
         return chosen
