@@ -5,25 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from npulab.laws.expressions import Array
-from npulab.laws.masks import packed
+from npulab.laws.masks import distinct, packed
 from npulab.laws.pool import Pool
 from npulab.laws.predicates import LEAST_ROWS, Predicates
 
 DEPTH, BEAM, FAN = 6, 3, 8
 STEP_COST, AGAIN_COST = 1.0, 2.0
 FOLDS = 4
-BLOCK = 256
+BLOCK = 512  # conditions that are looked at together
 HALVES = 500  # conditions whose larger side has a law, looked at for the other side
 
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
-
-
-def _apart(one: Array, other: Array) -> Array:
-    """``(A, B) bool``: whether packed rows of ``(A, K)`` and ``(B, K)`` have no capture in common."""
-    common = one[:, None, 0] & other[None, :, 0]
-    for k in range(1, one.shape[1]):
-        common |= one[:, None, k] & other[None, :, k]
-    return common == 0
 
 
 def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weights: Array,
@@ -34,20 +26,19 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
     captures a predicate selects, the first all of them, ``prices (P,)`` its bits; ``weights (N,)`` the bits of a
     capture left unexplained.
     """
-    chosen, fails, given = packed(masks), packed(~agree), masks.astype(np.float32)
+    chosen, fails, given = _short(masks), _short(~agree), masks.astype(np.float32)
     states: list[tuple[float, Array, Path]] = [(0.0, np.ones(len(weights), bool), ())]
     done: list[tuple[float, Path]] = []
     seen: set[bytes] = set()
     for level in range(depth):
         following: list[tuple[float, float, Array, Path]] = []
         for spent, left, path in states:
-            rows = packed(left[None])
+            rows = _short(left[None])
             price = cost.copy()
             price[[law for _, law in path]] = AGAIN_COST
             state = _State(chosen & rows, fails & rows, price, int(left.sum()))
-            exact = np.flatnonzero(~state.wrong.any(1))
-            if len(exact):
-                law = int(exact[price[exact].argmin()])
+            law = int(state.law(rows)[0])
+            if law >= 0:
                 done.append((spent + float(price[law]), (*path, (0, law))))
             if depth > 1 and level < 2:
                 done += [(spent + total, (*path, *two)) for total, two in _halves(state, prices, rows)]
@@ -70,47 +61,71 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
 
 
 class _State:
-    """The captures left: which of them predicates select and laws fail on, packed; laws by rising price."""
+    """The captures left: which of them predicates select, packed; the laws that can be the cheapest for any of them.
+
+    A law is none of these where a cheaper one is right wherever it is.
+    """
 
     def __init__(self, inside: Array, wrong: Array, price: Array, n: int) -> None:
-        self.inside, self.wrong, self.price, self.n = inside, wrong, price, n
+        self.inside, self.price, self.n = inside, price, n
         self.count = np.bitwise_count(inside).sum(1, dtype=np.int64)
-        self.laws = np.argsort(price, kind="stable")
-        self.right = n - np.bitwise_count(wrong).sum(1, dtype=np.int64)[self.laws]
+        order = np.argsort(price, kind="stable")
+        order = order[distinct(wrong[order])]
+        right = ~wrong[order]
+        worse = np.concatenate([_apart(right[start:start + BLOCK], wrong[order]).argmax(1)
+                                for start in range(0, len(order), BLOCK)] or [order])
+        self.laws = order[worse == np.arange(len(order))]
+        self.wrong = wrong[self.laws]
+
+    def law(self, inside: Array) -> Array:
+        """The cheapest law that is exact on each row of captures ``(B, K)``, or -1."""
+        if not len(self.laws) or not len(inside):
+            return np.full(len(inside), -1)
+        out = np.empty(len(inside), int)
+        for start in range(0, len(inside), BLOCK):
+            apart = _apart(inside[start:start + BLOCK], self.wrong)
+            first = apart.argmax(1)
+            out[start:start + BLOCK] = np.where(apart[np.arange(len(first)), first], self.laws[first], -1)
+        return out
+
+
+def _short(rows: Array) -> Array:
+    """``packed`` rows, 32 captures a number."""
+    return packed(rows).view("<u4")[:, :-(-rows.shape[1] // 32)]
+
+
+def _apart(one: Array, other: Array) -> Array:
+    """``(A, B) bool``: whether packed rows of ``(A, K)`` and ``(B, K)`` have no capture in common."""
+    columns = other.T.copy()
+    common = one[:, 0, None] & columns[0]
+    for k in range(1, len(columns)):
+        common |= one[:, k, None] & columns[k]
+    return common == 0
 
 
 def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path]]:
-    """The best ways to end with one condition and its else: (bits, steps).
-
-    One side has half of the captures, so only laws that agree on as many can be exact there.
-    """
-    able = state.laws[state.right >= state.n / 2]
+    """The best ways to end with one condition and its else: (bits, steps), by the law of the larger side first."""
     asked = np.flatnonzero((state.count >= LEAST_ROWS) & (state.count <= state.n - LEAST_ROWS))
-    if not len(able) or not len(asked):
-        return []
-    many = state.count[asked] >= state.n / 2
+    many = (state.count[asked] >= state.n / 2)[:, None]
     inside, outside = state.inside[asked], rows & ~state.inside[asked]
-    exact = _apart(state.wrong[able], np.where(many[:, None], inside, outside))
-    has = exact.any(0)
-    first = able[exact.argmax(0)]
-    order = np.flatnonzero(has)[np.argsort((prices[asked] + state.price[first])[has], kind="stable")[:HALVES]]
-    asked, many, first = asked[order], many[order], first[order]
-    exact = _apart(state.wrong[state.laws], np.where(many[:, None], outside[order], inside[order]))
-    second = state.laws[exact.argmax(0)]
+    first = state.law(np.where(many, inside, outside))
+    has = np.flatnonzero(first >= 0)
+    order = has[np.argsort(prices[asked[has]] + state.price[first[has]], kind="stable")[:HALVES]]
+    second = state.law(np.where(many[order], outside[order], inside[order]))
     out: list[tuple[float, Path]] = []
-    for i in np.flatnonzero(exact.any(0)):
-        total = float(prices[asked[i]] + state.price[first[i]] + STEP_COST
-                      + (AGAIN_COST if second[i] == first[i] else state.price[second[i]]))
-        when, other = (first[i], second[i]) if many[i] else (second[i], first[i])
-        out.append((total, ((int(asked[i]), int(when)), (0, int(other)))))
+    for i, law in zip(order.tolist(), second.tolist(), strict=True):
+        if law >= 0:
+            total = float(prices[asked[i]] + state.price[first[i]] + STEP_COST
+                          + (AGAIN_COST if law == first[i] else state.price[law]))
+            when, other = (first[i], law) if many[i] else (law, first[i])
+            out.append((total, ((int(asked[i]), int(when)), (0, int(other)))))
     return sorted(out)[:FAN]
 
 
 def _steps(state: _State, prices: Array, worth: Array) -> list[tuple[float, int, int]]:
     """The best (gain, predicate, law) steps for the captures left, the law the cheapest that is exact there.
 
-    Predicates come by falling limit of their gain, so that most need not be tried; and only laws that agree on as
-    many captures as a predicate selects can be exact on them.
+    Predicates come by falling limit of their gain, so that most need not be tried.
     """
     limit = worth - prices - state.price.min() - STEP_COST
     limit[(state.count < LEAST_ROWS) | (state.count == state.n)] = -np.inf
@@ -121,13 +136,9 @@ def _steps(state: _State, prices: Array, worth: Array) -> list[tuple[float, int,
         block = order[start:start + BLOCK]
         if len(best) >= 3 * FAN and limit[block[0]] <= best[3 * FAN - 1][0]:
             break
-        able = state.laws[state.right >= state.count[block].min()]
-        if not len(able):
-            continue
-        exact = _apart(state.wrong[able], state.inside[block])
-        first = able[exact.argmax(0)]
-        gain = worth[block] - prices[block] - state.price[first] - STEP_COST
-        best += [(float(gain[i]), int(block[i]), int(first[i])) for i in np.flatnonzero(exact.any(0) & (gain > 0))]
+        law = state.law(state.inside[block])
+        gain = worth[block] - prices[block] - state.price[law] - STEP_COST
+        best += [(float(gain[i]), int(block[i]), int(law[i])) for i in np.flatnonzero((law >= 0) & (gain > 0))]
         best.sort(key=lambda one: -one[0])
         del best[6 * FAN:]
     return best[:3 * FAN]

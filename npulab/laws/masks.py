@@ -15,6 +15,11 @@ def packed(rows: Array) -> Array:
     return out.view("<u8")
 
 
+def unpacked(rows: Array, n: int) -> Array:
+    """``(R, N) bool`` of ``packed`` rows."""
+    return np.unpackbits(rows.view(np.uint8), axis=1, count=n, bitorder="little").view(bool)
+
+
 def counted(rows: Array) -> Array:
     """How many captures each row of ``(R, N) bool`` has, (R,)."""
     return np.bitwise_count(np.packbits(rows, axis=1)).sum(1, dtype=np.int64)

@@ -19,6 +19,7 @@ from npulab.laws.expressions import (
     constant_cost,
     roundest,
 )
+from npulab.laws.masks import distinct, packed, unpacked
 
 FEW = 6  # values that a column may have to count as a category
 STEPS = (2, 4, 8, 16)
@@ -58,7 +59,7 @@ def threshold(column: Expression, low: int, high: int) -> tuple[Expression, floa
 class Predicates:
     """Conditions with ``masks (P, N) bool`` of the captures they select, by rising ``cost``, equal masks merged.
 
-    Number 0 always holds.  ``all_masks`` and ``all_costs`` are those of every condition, rivals included;
+    Number 0 always holds.  ``all_masks`` (packed) and ``all_costs`` are those of every condition, rivals included;
     ``condition(i)`` and ``any_condition(i)`` are the conditions themselves.
     """
 
@@ -67,7 +68,8 @@ class Predicates:
         self.columns = columns
         self._literals: list[Expression] = []
         self._number: dict[Expression, int] = {}
-        self._literal_masks: list[Array] = []
+        self._literal_masks: list[Array] = []  # of the literals that are not in the table yet
+        self._table: list[Array] = []  # those of the others, packed
         self._parts: list[Array] = []  # (P, 3) numbers of literals, -1 for none
         self._prices: list[Array] = []
         categories, natural = self._single(leaves, set(sizes))
@@ -169,24 +171,22 @@ class Predicates:
 
     def _merge(self, parts: Array, costs: Array, asked: int = 0) -> None:
         """``asked`` of them, the last ones, stay however many are cheaper."""
-        masks = np.ones((len(parts), self.columns.n), bool)
-        table = np.concatenate([np.array(self._literal_masks, bool).reshape(-1, self.columns.n),
-                                np.ones((1, self.columns.n), bool)])  # the last is "none"
-        for column in parts.T:
-            masks &= table[column]
-        count = masks.sum(1)
+        n = self.columns.n
+        every = packed(np.ones((1, n), bool))
+        if self._literal_masks:
+            self._table.append(packed(np.array(self._literal_masks)))
+            self._literal_masks.clear()
+        table = np.concatenate([*self._table, every])  # the last is "none"
+        masks = table[parts[:, 0]] & table[parts[:, 1]] & table[parts[:, 2]]
+        count = np.bitwise_count(masks).sum(1, dtype=np.int64)
         order = np.argsort(costs, kind="stable")
-        order = order[(count[order] >= LEAST_ROWS) & (count[order] < self.columns.n)]
+        order = order[(count[order] >= LEAST_ROWS) & (count[order] < n)]
         self._all_parts, self.all_masks = parts[order], masks[order]
         self.all_costs = np.maximum(costs[order], np.log2(np.arange(len(order)) + 1) + 1).astype(np.float32)
-        keys = np.packbits(self.all_masks, axis=1)
-        _, first = np.unique(keys.view([("", keys.dtype, keys.shape[1])]).ravel(), return_index=True) \
-            if len(keys) else (0, np.zeros(0, int))
-        first = np.sort(first)
+        first = distinct(self.all_masks)
         self._first = first[(np.arange(len(first)) < MOST) | (order[first] >= len(parts) - asked)]
         self.cost = np.concatenate([[0], self.all_costs[self._first]]).astype(np.float32)
-        self.masks = np.concatenate([np.ones((1, self.columns.n), bool), self.all_masks[self._first]])
-        self._fields = [frozenset(one.names(FIELD)) for one in self._literals]
+        self.masks = unpacked(np.concatenate([every, self.all_masks[self._first]]), n)
 
     def __len__(self) -> int:
         return len(self.cost)
@@ -200,22 +200,30 @@ class Predicates:
     def _changed(self, parts: Array, costs: Array, asked: int = 0) -> Predicates:
         out = object.__new__(Predicates)
         out.columns, out._literals, out._number = self.columns, self._literals, self._number
-        out._literal_masks = self._literal_masks
+        out._literal_masks, out._table = self._literal_masks, self._table
         out._merge(parts, costs, asked)
         return out
+
+    def _codes(self, parts: Array) -> Array:
+        """A number for each set of literals."""
+        first, second, third = np.sort(parts, 1).T + 2
+        return (first * (len(self._literals) + 2) + second) * (len(self._literals) + 2) + third
 
     def cheaper(self, used: set[Expression]) -> Predicates:
         """The same where conditions that other fields are decided by are cheap: regimes are shared."""
         price = 2 + math.log2(max(len(used), 1))
-        known = {tuple(sorted(self._number.get(one, -2) for one in literals(condition))) for condition in used}
-        cheap = np.array([tuple(sorted(part[part != NONE].tolist())) in known for part in self._all_parts], bool)
+        known = [[self._number.get(one, -2) for one in literals(condition)] for condition in used]
+        parts = np.array([one + [NONE] * (3 - len(one)) for one in known if len(one) <= 3], int)
+        cheap = np.isin(self._codes(self._all_parts), self._codes(parts.reshape(-1, 3)))
         if not cheap.any():
             return self
         return self._changed(self._all_parts, np.where(cheap, np.minimum(self.all_costs, price), self.all_costs))
 
     def without(self, fields: set[str]) -> Predicates:
         """The same but for conditions on some fields."""
-        bad = np.array([bool(names & fields) for names in self._fields] + [False], bool)
+        bad = np.array([bool(one.names(FIELD) & fields) for one in self._literals] + [False]) if fields else np.zeros(1)
+        if not bad.any():
+            return self
         keep = ~bad[self._all_parts].any(1)
         return self if keep.all() else self._changed(self._all_parts[keep], self.all_costs[keep])
 

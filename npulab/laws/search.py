@@ -14,6 +14,7 @@ from npulab.laws.expressions import ALWAYS, FIELD, INTEGER, PARAMETER, Array, Co
 from npulab.laws.expressions import field as field_column
 from npulab.laws.library import Library
 from npulab.laws.lists import Path, decision_lists, held_out
+from npulab.laws.masks import packed
 from npulab.laws.matching import AGAIN_COST, MIDDLE_COST, PLACE_COST, Run, bits_of, match, runs
 from npulab.laws.parity import parity
 from npulab.laws.pool import Pool, pool
@@ -379,7 +380,7 @@ class Search:
                     rivals.append(Rival(max(0.0, float(laws.cost[other] - price)), number, law=laws[int(other)]))
             if p:
                 same = (predicates.all_costs <= predicates.cost[p] + WITHIN) \
-                    & (predicates.all_masks[:, left] == here[left]).all(1)
+                    & ((predicates.all_masks ^ packed(here[None])) & packed(left[None]) == 0).all(1)
                 for other in np.flatnonzero(same)[:80].tolist():
                     when = predicates.any_condition(other)
                     if when != own[number][0]:
