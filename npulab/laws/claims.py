@@ -75,9 +75,20 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
 
 
 def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
-    """The steps with a computed law held at the end of the captured values, where many captures share that end."""
+    """The steps with a computed law held at the end of the captured values, where many captures share that end; and
+    beyond what was captured, where it is held at the other end more often than not."""
     decided = solved.decide(columns)
     values = solved.values(columns)
+    for number, (_, law) in enumerate(solved.steps):
+        other = {"min": "max", "max": "min"}.get(law.op)
+        raw = columns[law][decided == number]
+        if other and law.args[1].op == CONSTANT and law.args[0].op in INTEGER \
+                and 2 * (raw == law.args[1].args[0]).sum() > len(raw):
+            end = int(raw.min() if other == "max" else raw.max())
+            # anywhere between what a row would have and the end
+            step = -1 if other == "max" else 1
+            for limit in (end, end + step, end + step * end // 4, end + step * end // 2):
+                yield Rival(0.0, number, law=Expression(other, (law, constant(limit))))
     for op, end in (("max", int(values.min())), ("min", int(values.max()))):
         if constant_cost(end) > ROUND or (values == end).sum() < max(AT_END, 0.01 * columns.n):
             continue

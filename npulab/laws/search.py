@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from npulab.laws.masks import packed
 from npulab.laws.matching import AGAIN_COST, MIDDLE_COST, PLACE_COST, Run, bits_of, match, runs
 from npulab.laws.parity import parity
 from npulab.laws.pool import Pool, pool
-from npulab.laws.predicates import FEW, Predicates, threshold
+from npulab.laws.predicates import FEW, Predicates, opposite, threshold
 
 WITHIN = 7.0  # bits that a rival may be dearer
 AGAIN = 8.0  # bits that one more piece of a law has to save
@@ -120,6 +120,16 @@ class Solved:
                  for (when, law), n in zip(self.steps, self.support, strict=True)]
         missed = "" if self.missed is None else f", held out {int(self.missed.sum())} wrong"
         return f"{self.name} = {'; '.join(parts)}  [{self.cost:.0f} of {self.saved:.0f} bits{missed}]"
+
+
+class Limit(NamedTuple):
+    """A limit on a law of a price, that captures up to ``low`` are below, those from ``high`` above."""
+
+    condition: Expression
+    cost: float
+    price: float
+    low: int
+    high: int
 
 
 class Search:
@@ -304,6 +314,7 @@ class Search:
         agree, cost = laws.agree[laws.kept], laws.cost[laws.kept]
         found = decision_lists(agree, cost, predicates.masks, predicates.cost, weights, **options)
         used = predicates
+        limits: list[Limit] = []
         if (not found or len(found[0][1]) > 3) and width >= 3 and depth is None:
             own = predicates.with_thresholds(self._dominant(laws, agree, cost, weights))
             if own is not predicates:
@@ -311,20 +322,21 @@ class Search:
                 if other and (not found or other[0][0] < found[0][0]):
                     found, used = other, own
         if not found or found[0][0] > 0.5 * raw or len(found[0][1]) > 2:
-            apart = predicates.also(self._separating(values, library, place))
+            limits = self._separating(values, library, place)
+            apart = predicates.also([(one.condition, one.cost) for one in limits])
             if apart is not predicates:
                 other = decision_lists(agree, cost, apart.masks, apart.cost, weights, **options)
                 if other and (not found or other[0][0] < found[0][0]):
                     found, used = other, apart
         if not found or found[0][0] + margin > raw:
             return None
-        return self._found(place, found, laws, used, weights, raw, depth)
+        return self._found(place, found, laws, used, weights, raw, depth, limits)
 
-    def _separating(self, values: Array, library: Library, place: Place) -> list[tuple[Expression, float]]:
+    def _separating(self, values: Array, library: Library, place: Place) -> list[Limit]:
         """Limits on laws that part the captures of one value from those of the others."""
         kinds, counts = np.unique(values, return_counts=True)
         without = np.uint64(self._circular(place, library))
-        out: list[tuple[Expression, float]] = []
+        out: dict[Expression, Limit] = {}
         columns = library.values[:SEPARATORS]
         allowed = (library.uses[:SEPARATORS] & without == 0) & (columns.max(1) < 2 ** 31)
         whole = library.product_uses & without == 0
@@ -339,9 +351,27 @@ class Search:
                 for low, high in ((inside, outside), (outside, inside)):
                     top, bottom = low.max(1), high.min(1)
                     for i in np.flatnonzero((top < bottom) & able)[:SEPARATED].tolist():
-                        condition, cost = threshold(law(i), int(top[i]), int(bottom[i]))
-                        out.append((condition, 2 + cost + float(price[i])))
-        return out
+                        ends, of_law = (int(top[i]), int(bottom[i])), float(price[i])
+                        condition, cost = threshold(law(i), *ends)
+                        out.setdefault(condition, Limit(condition, 2 + cost + of_law, of_law, *ends))
+        return list(out.values())
+
+    def _other_limits(self, when: Expression, here: Array, left: Array, limits: Sequence[Limit],
+                      ) -> Iterator[tuple[float, Expression]]:
+        """Limits on other laws that select the same captures, and how much dearer these laws are.
+
+        How round a limit is says nothing here, as it may lie anywhere between two captures.
+        """
+        own = next((one for one in limits if when in (one.condition, opposite(one.condition))), None)
+        for other in limits if own else ():
+            dearer = other.price - own.price if own else 0.0
+            if other is own or dearer > WITHIN:
+                continue
+            for end in (other.low, other.high - 1):
+                below = Expression("<=", (other.condition.args[0], constant(end)))
+                for way in (below, opposite(below)):
+                    if (self.columns[way][left] == here[left]).all():
+                        yield max(0.0, dearer), way
 
     @staticmethod
     def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Expression]:
@@ -360,7 +390,7 @@ class Search:
         return list(out)[:4]
 
     def _found(self, place: Place, found: tuple[tuple[float, Path], ...], laws: Pool, predicates: Predicates,
-               weights: Array, raw: float, depth: int | None) -> Solved:
+               weights: Array, raw: float, depth: int | None, limits: Sequence[Limit] = ()) -> Solved:
         kept, (total, path) = laws.kept, found[0]
 
         def steps(path: Path) -> tuple[tuple[Expression, Expression], ...]:
@@ -386,6 +416,8 @@ class Search:
                     if when != own[number][0]:
                         rivals.append(Rival(max(0.0, float(predicates.all_costs[other] - predicates.cost[p])), number,
                                             when=when))
+                rivals += [Rival(dearer, number, when=when)
+                           for dearer, when in self._other_limits(own[number][0], here, left, limits)]
             left &= ~here
         for other_total, other in found[1:12]:
             if other_total - total < WITHIN:
