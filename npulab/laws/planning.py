@@ -36,42 +36,63 @@ if TYPE_CHECKING:
 POOL = 40  # candidates made for each capture asked for
 LEAST_POOL = 400
 TRIES = 60  # times as many rows are drawn before constraints are called impossible
+MOST_KINDS = 64  # combinations of all modes that are worth a capture each
 THIN = 20  # captures below which a regime is thin
 SETTLED = 0.2  # of its weight is left to a rival that a chosen capture tells apart
 Ranges = Mapping[str, Any]
 Rule = Callable[["pd.DataFrame"], Any]
 
 
-def plan_sweep(ranges: Ranges, constraints: Sequence[Rule] | Rule = (), n: int = 32, *,
-               derived: Mapping[str, Rule] | None = None, seed: int = 0) -> pd.DataFrame:
+def plan_sweep(ranges: Ranges | None = None, constraints: Sequence[Rule] | Rule = (), n: int = 32, *,
+               derived: Mapping[str, Rule] | None = None, candidates: Any = None, seed: int = 0) -> pd.DataFrame:
     """``n`` layers to capture first: every mode, sizes just below and above powers of two, no two parameters alike.
 
     ``ranges`` gives (low, high) or a list of values by parameter; (low, high) of whole numbers gives whole numbers.
     ``constraints`` are functions of the DataFrame that give True for each row that can be captured, ``derived``
-    columns by name functions of it.  Raises ValueError for a range that is empty, and where hardly any row meets the
-    constraints.
+    columns by name functions of it.  In place of them, ``candidates`` are the rows to choose from (a DataFrame of
+    parameters, whose index is kept).  Raises ValueError for a range that is empty, and where hardly any row meets
+    the constraints.
 
     >>> plan_sweep({"width": (1, 64), "stride": [1, 2]}, n=4)["stride"].tolist().count(2)
     2
     """
     if n < 1:
         raise ValueError(f"n: got {n}, allowed is 1 or more")
-    pool = candidates(ranges, constraints, derived, max(POOL * n, LEAST_POOL), seed)
-    features = _features(pool)
+    if candidates is None:
+        pool = drawn({} if ranges is None else ranges, constraints, derived, max(POOL * n, LEAST_POOL), seed)
+        return pool.iloc[_most_new(_features(pool), n)].reset_index(drop=True)
+    if ranges is not None or derived is not None or constraints != ():
+        raise ValueError("candidates: got ranges, constraints or derived columns with them, allowed is either")
+    pool = given_rows(candidates)
+    pool = pool.iloc[np.random.default_rng(seed).permutation(len(pool))]
+    return pool.iloc[_most_new(_features(pool), n)]
+
+
+def _most_new(features: Array, n: int) -> list[int]:
+    """Rows that show most: what was shown least counts most."""
     chosen: list[int] = []
     seen = np.zeros(features.shape[1])
-    for _ in range(min(n, len(pool))):
-        # what was seen least counts most
+    for _ in range(min(n, len(features))):
         score = features @ (0.5 ** seen)
         score[chosen] = -1
         best = int(score.argmax())
         chosen.append(best)
         seen += features[best]
-    return pool.iloc[chosen].reset_index(drop=True)
+    return chosen
 
 
-def candidates(ranges: Ranges, constraints: Sequence[Rule] | Rule, derived: Mapping[str, Rule] | None, n: int,
-               seed: int) -> pd.DataFrame:
+def given_rows(rows: Any) -> pd.DataFrame:
+    """Candidates as they come, at least one."""
+    import pandas as pd
+
+    pool = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(dict(rows))
+    if not len(pool):
+        raise ValueError("candidates: got no rows, allowed is at least one layer")
+    return pool
+
+
+def drawn(ranges: Ranges, constraints: Sequence[Rule] | Rule, derived: Mapping[str, Rule] | None, n: int,
+          seed: int) -> pd.DataFrame:
     """``n`` possible rows of parameters, drawn so that every order of magnitude comes up."""
     import pandas as pd
 
@@ -141,7 +162,8 @@ def _whole(low: int, high: int, n: int, random: np.random.Generator) -> Array:
 
 
 def _features(pool: pd.DataFrame) -> Array:
-    """``(rows, F)``: what a row shows: values and pairs of values of the modes, bits of the numbers set and clear."""
+    """``(rows, F)``: what a row shows: values and pairs of values of the modes, all of them at once where these are
+    few, bits of the numbers set and clear."""
     parts, modes = [], []
     for name in pool:
         column = pool[name].to_numpy()
@@ -159,6 +181,10 @@ def _features(pool: pd.DataFrame) -> Array:
         for other in modes[:i]:
             pairs = one * (other.max() + 1) + other
             parts.append(pairs[:, None] == np.unique(pairs))
+    if len(modes) > 2:
+        kinds, which = np.unique(np.stack(modes, 1), axis=0, return_inverse=True)
+        if len(kinds) <= MOST_KINDS:
+            parts.append(which.reshape(-1, 1) == np.arange(len(kinds)))
     return np.concatenate(parts, 1).astype(np.float64)
 
 
@@ -217,11 +243,9 @@ class Planner:
         if n < 1:
             raise ValueError(f"n: got {n}, allowed is 1 or more")
         if pool is None:
-            pool = candidates(ranges or self._ranges(parameters), constraints, derived, max(POOL * n, LEAST_POOL), seed)
-        elif not isinstance(pool, pd.DataFrame):
-            pool = pd.DataFrame(dict(pool))
-        if not len(pool):
-            raise ValueError("candidates: got no rows, allowed is at least one layer")
+            pool = drawn(ranges or self._ranges(parameters), constraints, derived, max(POOL * n, LEAST_POOL), seed)
+        else:
+            pool = given_rows(pool)
         for name in self.table.constant:
             if name not in pool:
                 pool = pool.assign(**{name: parameters[name].iloc[0]})
@@ -281,7 +305,7 @@ class Planner:
         """The captures, and as many layers within their ranges."""
         import pandas as pd
 
-        made = candidates(self._ranges(parameters), (), None, LEAST_POOL, 0)
+        made = drawn(self._ranges(parameters), (), None, LEAST_POOL, 0)
         return pd.concat([parameters, made], ignore_index=True).fillna(parameters.iloc[0])
 
     def open_bits(self, parameters: pd.DataFrame, status: Array) -> pd.DataFrame:
