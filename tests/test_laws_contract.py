@@ -353,6 +353,73 @@ RULES: tuple[Law, ...] = (lambda p: p["height"] >= p["width"], lambda p: p["stri
 RANGES = {"width": (8, 300), "height": (8, 300), "kernel": [1, 3, 5, 7], "stride": (1, 3), "scale": (0.001, 0.5)}
 
 
+def square(n: int, seed: int) -> pd.DataFrame:
+    """Layers as models have them: square, sizes of powers of two, padding of half a kernel."""
+    random = np.random.default_rng(seed)
+    size, kernel = 2 ** random.integers(3, 9, n), random.choice([1, 3, 5, 7], n)
+    return pd.DataFrame({"width": size, "height": size, "channels": 2 ** random.integers(3, 9, n), "kernel": kernel,
+                         "padding": kernel // 2, "stride": random.integers(1, 3, n), "point": random.integers(0, 256, n)})
+
+
+def steps(p: pd.DataFrame) -> Any:
+    return (p["width"] + 2 * p["padding"] - p["kernel"]) // p["stride"] + 1
+
+
+CONV = {"width": (8, 600), "height": (8, 600), "channels": (1, 400), "kernel": (1, 7), "padding": [0, 1, 2, 3],
+        "stride": [1, 2], "point": (0, 255)}
+# a rounded division; a product that follows from another field; a limit in five bits that move as one
+CONV_LAWS = ((lambda p: p["height"], 12), (lambda p: -(-p["channels"] // 8), 8), (lambda p: p["stride"] * 2, 3),
+             (lambda p: np.where(p["height"] * p["channels"] > 0x1800, 31, 0), 5)), \
+    ((steps, 12), (lambda p: p["point"], 8)), ((lambda p: steps(p) * p["height"] - 1, 20),)
+
+
+def told_of(laws: npulab.Laws, fresh: pd.DataFrame) -> tuple[float, int]:
+    """(share of the bits that captures moved that is claimed, how many bits are claimed and wrong on any layer)."""
+    words, mask = laws.predict(fresh)
+    moved = np.bitwise_or.reduce(laws.words ^ laws.words[0], axis=0)
+    wrong = np.bitwise_or.reduce((words ^ words_of(*CONV_LAWS, of=fresh)) & mask & moved, axis=0)
+    claimed = np.bitwise_count(mask & moved).sum() / (len(fresh) * np.bitwise_count(moved).sum())
+    return float(claimed), int(np.bitwise_count(wrong).sum())
+
+
+def test_layers_that_go_together_prove_little() -> None:
+    """Square layers of powers of two: nothing wrong of any layer is claimed, and little of layers unlike them."""
+    known, fresh = square(16, 2), npulab.plan_sweep(CONV, n=600, seed=2)
+    laws = npulab.find_laws(words_of(*CONV_LAWS, of=known), known)
+    claimed, wrong = told_of(laws, fresh)
+    assert wrong == 0
+    assert 0.1 < claimed < 0.5
+    assert set(laws.status[0, :9]) <= {"rivals", "open", "never exercised", "constant"}
+
+
+def test_other_layers_prove_the_rest() -> None:
+    known, fresh = square(16, 3), npulab.plan_sweep(CONV, n=600, seed=2)
+    both = pd.concat([known, npulab.plan_sweep(CONV, n=16, seed=3)], ignore_index=True)
+    claimed, wrong = told_of(npulab.find_laws(words_of(*CONV_LAWS, of=both), both), fresh)
+    assert wrong == 0
+    assert claimed > 0.75
+
+
+def test_an_open_field_is_not_what_its_high_bits_resemble() -> None:
+    """A width with something odd added is the width but for its low bits, and now and then a carry."""
+    rows: Any = ((lambda p: p["width"] + (p["mode"] * p["stride"] * 37 + p["channels"] * p["height"]) % 11, 10),),
+    known, fresh = layers(40), layers(2000, 1)
+    words, mask = npulab.find_laws(words_of(*rows, of=known), known).predict(fresh)
+    assert not ((words ^ words_of(*rows, of=fresh)) & mask).any()
+
+
+def test_what_follows_from_a_field_is_not_claimed_beyond_its_bits() -> None:
+    """A width of nine bits, as all captures have it, says nothing of an area of a wider layer."""
+    area: Any = ((lambda p: p["width"] + 1, 14), (lambda p: p["height"] + 1, 14)), \
+        ((lambda p: (p["width"] + 1) * (p["height"] + 1) + 1, 28),)
+    known, fresh = layers(40)[["width", "height"]], layers(500, 1)[["width", "height"]] * 5
+    laws = npulab.find_laws(words_of(*area, of=known), known)
+    words, mask = laws.predict(fresh)
+    assert not ((words ^ words_of(*area, of=fresh)) & mask).any()
+    small = layers(500, 2)[["width", "height"]]
+    assert (laws.predict(small)[1] & 0x1FF == 0x1FF).mean() > 0.9
+
+
 def test_a_first_sweep_keeps_to_its_ranges() -> None:
     frame = npulab.plan_sweep(RANGES, RULES, 24, derived={"padding": lambda p: p["kernel"] // 2}, seed=3)
     assert list(frame) == [*RANGES, "padding"]

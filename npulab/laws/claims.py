@@ -26,7 +26,7 @@ from npulab.laws.search import Rival, Solved, Steps
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
 MOST_TWINS = 4
 SURE, SURE_PIECE, CLEAR_LIMIT, CLEAR = 12.0, 28.0, 28.0, 40.0  # bits that a law, a limit, regimes save for a claim
-THIN_STEP = 5  # captures that a step decides
+THIN_STEP = 6  # captures that a step decides
 BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # between captured numbers they may bend
 MOST_BUDGET = 2 ** 20
 ROUND, AT_END = 8.0, 4  # bits of a limit that somebody would set; captures that sit there
@@ -102,8 +102,11 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
 
 
 def clamp_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
-    """The steps with a constant as the limit of what another step reads, where the captures are all beyond it."""
-    decided = solved.decide(columns)
+    """The steps with a constant as the limit of what another step reads, where the captures are all beyond it.
+
+    A limit may hold for more than its captures show: its step may come first, or under a wider condition.
+    """
+    decided, known = solved.decide(columns), solved.values(columns)
     for number, (_, law) in enumerate(solved.steps):
         here = decided == number
         if law.op != CONSTANT or not here.any():
@@ -113,8 +116,42 @@ def clamp_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
         for part in others:
             values = columns[part][here]
             for op, beyond in (("min", values >= law.args[0]), ("max", values <= law.args[0])):
-                if beyond.all():
-                    yield Rival(0.0, number, law=Expression(op, (part, law)))
+                if not beyond.all():
+                    continue
+                for when in wider(solved.steps[number][0]):
+                    step = (when, Expression(op, (part, law)))
+                    rest = (*solved.steps[:number], *solved.steps[number + 1:])
+                    for at in sorted({0, number}) if number < len(rest) else (number,):
+                        steps = (*rest[:at], step, *rest[at:])
+                        if (solved.values(columns, steps) == known).all():
+                            yield Rival(0.0, -1, steps=steps)
+
+
+def wider(when: Expression) -> list[Expression]:
+    """A condition, and what is left of it without one of those that it joins."""
+    parts = literals(when)
+    return [when, *(both(*(one for one in parts if one != part)) for part in parts if len(parts) > 1)]
+
+
+def longer_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> Iterator[Rival]:
+    """The laws of the fields beside it, where the captures allow that these go on."""
+    known = solved.values(columns)
+    for other in fields:
+        up = solved.lsb - other.lsb
+        if other.word != solved.word or not (other.lsb + other.width == solved.lsb
+                                             or solved.lsb + solved.width == other.lsb):
+            continue
+        steps = tuple((when, _moved(law, up)) for when, law in other.steps)
+        if (solved.values(columns, steps) == known).all():
+            yield Rival(0.0, -1, steps=steps)
+
+
+def _moved(law: Expression, up: int) -> Expression:
+    """A law from a bit higher (lower) on."""
+    if up < 0 and law.op == "//" and law.args[1].op == CONSTANT and law.args[1].args[0] >= 2 ** -up:
+        left = law.args[1].args[0] // 2 ** -up
+        return Expression("//", (law.args[0], constant(left))) if left > 1 else law.args[0]
+    return Expression("//", (law, constant(2 ** up))) if up > 0 else Expression("*", (law, constant(2 ** -up)))
 
 
 def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Array) -> Array:
@@ -200,14 +237,19 @@ class Twins:
                                 yield Rival(0.0, number, law=other) if of_law else Rival(0.0, number, when=other)
 
     def apart(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows where anything that a field reads is not what its twins are.
+        """``(N,) bool``: rows that break what held on all captures, where a field reads anything that it holds for.
 
         What else the field reads there, no capture says; that one twin gives the value of the other proves nothing.
         """
+        parts = dict.fromkeys(part for step in solved.steps for one in step for part in one.walk())
+        return self.broken(asked) if any(self.of(part) for part in parts) else np.zeros(asked.n, bool)
+
+    def broken(self, asked: Columns) -> Array:
+        """``(N,) bool``: rows where anything that always agreed differs."""
         out = np.zeros(asked.n, bool)
-        for part in dict.fromkeys(part for step in solved.steps for one in step for part in one.walk()):
-            for twin in self.of(part):
-                out |= asked[part] != asked[twin]
+        for first, *others in self._of.values():
+            for other in others:
+                out |= asked[first] != asked[other]
         return out
 
 
@@ -233,14 +275,17 @@ def told(solved: Solved, columns: Columns) -> float:
     return min(solved.saved, which + sum(min(solved.width, constant_cost(int(kind))) for kind in kinds))
 
 
-def weak(solved: Solved, columns: Columns, piece: bool = False) -> bool:
-    """Whether a law explains hardly more than it takes to say it; ``piece``: bits beside it have no law.
+def weak(solved: Solved, columns: Columns, below: bool = False, above: bool = False) -> bool:
+    """Whether a law explains hardly more than it takes to say it; ``below``, ``above``: a bit there has no law.
 
-    One limit between two numbers needs less than other lists, as the gap that it lies in is doubted anyhow.
+    One limit between two numbers needs less than other lists, as the gap that it lies in is doubted anyhow.  What
+    is rounded above open bits is not their law, and most likely none: the high bits of many quantities agree.
     """
+    if below and rough(solved):
+        return True
     plain = len(solved.steps) == 2 and all(law.op == CONSTANT for _, law in solved.steps) \
         and len(literals(solved.steps[0][0])) == 1
-    one = SURE_PIECE if piece else SURE
+    one = SURE_PIECE if below or above else SURE
     needed = one if len(solved.steps) == 1 else CLEAR_LIMIT if plain else CLEAR
     return told(solved, columns) - solved.cost < needed
 
@@ -311,18 +356,30 @@ def opening(fields: Sequence[Solved], captured: Columns) -> Opening:
 
 
 def thin_rows(one: Solved, asked: Columns) -> Array:
-    """``(N,) bool``: rows that a step with hardly any captures decides."""
-    few = [number for number, support in enumerate(one.support) if support < THIN_STEP and len(one.steps) > 1]
-    return np.isin(one.decide(asked), few) if few else np.zeros(asked.n, bool)
+    """``(N,) bool``: rows of a list that has a step with hardly any captures: which others are its own, none says."""
+    thin = len(one.steps) > 1 and min(one.support) < THIN_STEP
+    return np.full(asked.n, thin)
 
 
-def pieces(fields: Sequence[Solved], moved: Array) -> set[str]:
-    """The fields beside which captures move bits ``moved (W,) uint32`` that have no law."""
+def beside(fields: Sequence[Solved], moved: Array) -> dict[str, tuple[bool, bool]]:
+    """Whether captures move a bit below, or above, each field that has no law; ``moved (W,) uint32``."""
     known = np.zeros_like(moved)
     for one in fields:
         known[one.word] |= np.uint32(one.mask)
     left = moved & ~known
-    return {one.name for one in fields if int(left[one.word]) & (one.mask * 2 | one.mask // 2)}
+    out = {}
+    for one in sorted(fields, key=lambda one: (one.word, one.lsb)):
+        below, above = (bool(int(left[one.word]) & mask) for mask in (one.mask // 2, one.mask * 2))
+        out[one.name] = below, above
+        if below and rough(one):
+            left[one.word] |= np.uint32(one.mask)
+    return out
+
+
+def rough(solved: Solved) -> bool:
+    """Whether a field is a number rounded, or a limit on one."""
+    return any(law.op in ("//", "ceil") or any(literal.op in ORDERED for literal in literals(when))
+               for when, law in solved.steps)
 
 
 class Domain:
@@ -378,7 +435,7 @@ def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Col
         out[:, one.word] |= one.placed(values[one.name])
     bits = {one.name: np.zeros(asked.n, np.int64) for one in ready}
     known = opening(ready, captured)
-    twins, domain, beside = Twins(captured, integers), Domain(captured, integers), pieces(ready, moved)
+    twins, domain, neighbours = Twins(captured, integers), Domain(captured, integers), beside(ready, moved)
     by_name = {one.name: one for one in ready}
     for one in ready:
         own = bits[one.name]
@@ -387,14 +444,14 @@ def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Col
                         *uncut_changes(one, by_name, captured, asked, values[one.name])):
             own |= upwards(changed, one.width)
         whole = domain.outside(one, asked) | twins.apart(one, asked)
-        if weak(one, captured, one.name in beside):
+        if weak(one, captured, *neighbours[one.name]):
             whole[:] = True
         elif len(one.steps) > 1:
             whole |= unseen_rows(one, known, captured, asked) | thin_rows(one, asked)
         own[whole] = 2 ** one.width - 1
         changes = [one.values(asked, alternatives(one, rival)) ^ values[one.name]
                    for rival in (*one.rivals, *gap_rivals(one, captured), *limit_rivals(one, captured),
-                                 *clamp_rivals(one, captured))
+                                 *clamp_rivals(one, captured), *longer_rivals(one, ready, captured))
                    if rival.dearer <= within]
         for changed in (*changes, hidden_changes(one, captured, asked, values[one.name])):
             rows = np.flatnonzero(changed)

@@ -18,6 +18,7 @@ from npulab.laws.claims import (
     hidden_changes,
     in_order,
     limit_rivals,
+    longer_rivals,
     opening,
     told,
     uncut_changes,
@@ -207,7 +208,7 @@ class Planner:
             base = one.values(asked)
             groups = (("rivals", one.rivals), ("threshold", tuple(gap_rivals(one, self.captured, inner=True))),
                       ("threshold", (*limit_rivals(one, self.captured), *clamp_rivals(one, self.captured))),
-                      ("rivals", tuple(twins.rivals(one))))
+                      ("rivals", (*twins.rivals(one), *longer_rivals(one, self.ready, self.captured))))
             for reason, rivals in groups:
                 near = [rival for rival in rivals if rival.dearer <= self.within]
                 for rival in near:
