@@ -68,13 +68,13 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
 def _savings(word: Array, weights: Array, library: Library, lsb: int, widths: list[int]) -> list[tuple[int, float]]:
     """(width, bits saved) of the best law for each width of a field that begins at ``lsb``."""
     n = len(word)
-    rows = np.arange(min(n, SAMPLE))
+    rows = slice(0, min(n, SAMPLE))
     columns, cost = library.values[:LAWS], library.cost[:LAWS]
     values = word >> np.uint32(lsb)
     narrow = min(2, widths[-1])
     low = weights[rows, lsb:lsb + narrow].sum(1)
     same = ((columns[:, rows] ^ values[rows]) & np.uint32(2 ** narrow - 1)) == 0
-    likely = same @ low - len(rows) * entropy(same.mean(1))
+    likely = same @ low - len(low) * entropy(same.mean(1))
     keep = np.flatnonzero(likely > -4)
     if len(keep) > BLOCK:
         keep = keep[np.argsort(-likely[keep], kind="stable")[:BLOCK]]

@@ -35,12 +35,29 @@ def bits_of(words: Array) -> Array:
 
 
 def _keys(values: Array) -> Array:
-    """``(L, 32) uint64``: for each bit of each row of values ``(L, up to 64)``, its column as one number."""
-    bits = bits_of(values)  # L, n, 32
-    packed = np.packbits(bits.transpose(0, 2, 1), axis=-1, bitorder="little")
-    out = np.zeros((*packed.shape[:2], 8), np.uint8)
-    out[..., :packed.shape[2]] = packed
-    return out.view("<u8")[..., 0]
+    """``(32, L) uint64``: for each bit of each row of values ``(L, up to 64)``, its column as one number."""
+    out = np.zeros((WORD, len(values)), np.uint64)
+    for start in range(0, values.shape[1], WORD):
+        part = values[:, start:start + WORD].T
+        square = np.zeros((WORD, len(values)), np.uint32)
+        square[:len(part)] = part
+        _transpose(square)
+        out |= square.astype(np.uint64) * np.uint64(2 ** start)
+    return out
+
+
+def _transpose(square: Array) -> None:
+    """Bit i of row j of ``(32, L) uint32`` and bit j of row i change places: halves, quarters, ... at a time."""
+    step = WORD // 2
+    low = np.uint32(2 ** step - 1)
+    while step:
+        halves = square.reshape(WORD // 2 // step, 2, step, -1)
+        one, other = halves[:, 0], halves[:, 1]
+        moved = ((one >> np.uint32(step)) ^ other) & low
+        other ^= moved
+        one ^= moved * np.uint32(2 ** step)
+        step //= 2
+        low ^= low * np.uint32(2 ** step) if step else np.uint32(0)
 
 
 def match(words: Array, library: Library, todo: Array) -> dict[tuple[int, int, int], int]:
@@ -50,26 +67,34 @@ def match(words: Array, library: Library, todo: Array) -> dict[tuple[int, int, i
     """
     targets = np.argwhere(todo)
     samples = _samples(len(words))
-    wanted = [_keys(words[rows].T)[targets[:, 0], targets[:, 1]] for rows in samples]
+    wanted = [_keys(words[rows].T)[targets[:, 1], targets[:, 0]] for rows in samples]
     order = np.argsort(wanted[0], kind="stable")
     ordered = wanted[0][order]
+    likely = np.zeros(2 ** 16, bool)
+    likely[_folded(ordered)] = True
     values = library.values
     hits: list[Array] = []  # law, shift, target
     for start in range(0, len(values) if len(targets) else 0, CHUNK):
         part = values[start:start + CHUNK]
         keys = [_keys(part[:, rows]).ravel() for rows in samples]
-        left, right = (np.searchsorted(ordered, keys[0], side) for side in ("left", "right"))
-        at = np.flatnonzero(right > left)
-        counts = (right - left)[at]
+        at = np.flatnonzero(likely[_folded(keys[0])])
+        left, right = (np.searchsorted(ordered, keys[0][at], side) for side in ("left", "right"))
+        counts = right - left
         column = np.repeat(at, counts)
-        target = order[np.repeat(left[at] - np.concatenate([[0], counts.cumsum()[:-1]]), counts)
-                       + np.arange(counts.sum())]
+        target = order[np.repeat(left - np.concatenate([[0], counts.cumsum()])[:-1], counts) + np.arange(counts.sum())]
         same = np.ones(len(column), bool)
         for key, want in zip(keys[1:], wanted[1:], strict=True):
             same &= key[column] == want[target]
-        hits.append(np.stack([start + column[same] // WORD, column[same] % WORD, target[same]], 1))
+        shift, law = np.divmod(column[same], len(part))
+        by_law = np.lexsort([shift, law])
+        hits.append(np.stack([start + law, shift, target[same]], 1)[by_law])
     found = np.concatenate(hits) if hits else np.zeros((0, 3), int)
     return _grouped(words, values, found, targets)
+
+
+def _folded(keys: Array) -> Array:
+    """16 bits that depend on all of a key's."""
+    return (keys * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)
 
 
 def _samples(n: int) -> list[Array]:
@@ -99,16 +124,17 @@ def _grouped(words: Array, values: Array, found: Array, targets: Array) -> dict[
 
 def runs(words: Array, library: Library, found: dict[tuple[int, int, int], int], constant: Array) -> Iterator[Run]:
     """Maximal runs of matched bits; a bit in between may be constant where the law's is, too."""
+    laws = np.unique(np.array([law for _, law, _ in found], int))
+    first = dict(zip(laws.tolist(), library.values[laws, 0].tolist(), strict=True))
+    either = dict(zip(laws.tolist(), (np.bitwise_or.reduce(library.values[laws], axis=1)
+                                      ^ np.bitwise_and.reduce(library.values[laws], axis=1)).tolist(), strict=True))
+    still = [sum(2 ** bit for bit in np.flatnonzero(row).tolist()) for row in constant]
+    levels = words[0].tolist()
     for (word, law, offset), matched in found.items():
-        values = library.values[law]
-        level = int(words[0, word])
-        either = int(np.bitwise_or.reduce(values)) ^ int(np.bitwise_and.reduce(values))
-        bridge = 0
-        for bit in range(WORD):
-            at = bit + offset
-            if constant[word, bit] and 0 <= at < WORD and not either >> at & 1 \
-                    and (int(values[0]) >> at & 1) == (level >> bit & 1):
-                bridge |= 2 ** bit
+        # bits of the law as they lie in the word
+        inside, moves, level = (one >> offset if offset >= 0 else one * 2 ** -offset
+                                for one in (2 ** WORD - 1, either[law], first[law]))
+        bridge = still[word] & inside & ~moves & ~(level ^ levels[word])
         bit = 0
         while bit < WORD:
             if not matched >> bit & 1:

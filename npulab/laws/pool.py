@@ -347,30 +347,36 @@ def _scaled(found: _Gathered, values: Array, weights: Array, library: Library) -
         if len(informative) < max(LEAST_SCALED, SHARE * len(values)):
             continue
         rows = np.random.default_rng(3).permutation(informative)[:16]
-        for divisor in (1, *DIVISORS):
-            low, high = divisor * (rest - 1) // np.maximum(z.values, 1), divisor * rest // np.maximum(z.values, 1)
-            near: set[int] = set()
-            for row in rows[:3].tolist():  # columns that could be right on one of three captures
-                if row not in sorted_by:
-                    order = np.argsort(inner[:, row], kind="stable")
-                    sorted_by[row] = order, inner[order, row]
-                order, ordered = sorted_by[row]
-                near.update(order[np.searchsorted(ordered, low[row], "right"):
-                                  np.searchsorted(ordered, high[row], "right")].tolist())
-            likely = np.array(sorted(near), int)
+        sampled = inner[:, rows]
+        divisors, by = np.array((1, *DIVISORS)), np.maximum(z.values, 1)
+        lows, highs = divisors[:, None] * (rest - 1) // by, divisors[:, None] * rest // by
+        spans = []  # columns that could be right on one of three captures, for each divisor
+        for row in rows[:3].tolist():
+            if row not in sorted_by:
+                order = np.argsort(inner[:, row], kind="stable")
+                sorted_by[row] = order, inner[order, row]
+            order, ordered = sorted_by[row]
+            spans.append((order, np.searchsorted(ordered, lows[:, row], "right").tolist(),
+                          np.searchsorted(ordered, highs[:, row], "right").tolist()))
+        for at, (low, high) in enumerate(zip(lows, highs, strict=True)):
+            likely = np.unique(np.concatenate([order[first[at]:end[at]] for order, first, end in spans]))
             if not len(likely) or len(likely) > MOST_NEAR:
                 continue
-            inside = (inner[np.ix_(likely, rows)] > low[rows]) & (inner[np.ix_(likely, rows)] <= high[rows])
-            for i in likely[inside.sum(1) >= max(LEAST_SCALED, 0.5 * len(rows))]:
-                agree = (inner[i] > low) & (inner[i] <= high) & (z.values > 0)
-                cost = float(costs[i]) + x.cost + z.cost + 10 + constant_cost(divisor)
-                if agree @ weights > cost:
-                    found.put(_plus_scaled(library, int(i), x.law, z.law, divisor), cost, agree)
+            near = sampled[likely]
+            inside = (near > low[rows]) & (near <= high[rows])
+            laws = likely[inside.sum(1) >= max(LEAST_SCALED, 0.5 * len(rows))]
+            agree = (inner[laws] > low) & (inner[laws] <= high) & (z.values > 0)
+            divisor = int(divisors[at])
+            cost = costs[laws].astype(float) + x.cost + z.cost + 10 + constant_cost(divisor)
+            good = agree @ weights > cost
+            if good.any():
+                found.put_all(_plus_scaled(library, laws[good], x.law, z.law, divisor), cost[good], agree[good])
 
 
-def _plus_scaled(library: Library, i: int, x: Expression, z: Expression, divisor: int) -> Callable[[], Expression]:
-    def make() -> Expression:
-        areas = len(library.areas)
+def _plus_scaled(library: Library, laws: Array, x: Expression, z: Expression, divisor: int,
+                 ) -> Callable[[int], Expression]:
+    def make(number: int) -> Expression:
+        i, areas = int(laws[number]), len(library.areas)
         law = Expression("*", (library.area(i) if i < areas else library[i - areas], z))
         law = Expression("ceil", (law, constant(divisor))) if divisor > 1 else law
         return law if x == constant(0) else Expression("+", (x, law))

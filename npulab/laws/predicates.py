@@ -56,6 +56,17 @@ def threshold(column: Expression, low: int, high: int) -> tuple[Expression, floa
     return Expression("<" if below else "<=", (column, constant(t))), constant_cost(t)
 
 
+def _combinations(n: int, length: int) -> Array:
+    """``(C, length)``: as ``itertools.combinations(range(n), length)``."""
+    out = np.arange(n)[:, None]
+    for _ in range(length - 1):
+        more = n - 1 - out[:, -1]
+        last = np.arange(more.sum()) - np.repeat(more.cumsum() - more, more)
+        out = np.repeat(out, more, axis=0)
+        out = np.concatenate([out, (out[:, -1] + 1 + last)[:, None]], 1)
+    return out
+
+
 class Predicates:
     """Conditions with ``masks (P, N) bool`` of the captures they select, by rising ``cost``, equal masks merged.
 
@@ -150,7 +161,7 @@ class Predicates:
         of = np.array([columns[one.args[0]] for one, _ in categories], int)
         for length in (2, 3):
             if len(numbers) >= length:
-                groups = np.array(list(itertools.combinations(range(len(numbers)), length)))
+                groups = _combinations(len(numbers), length)
                 apart = (np.diff(np.sort(of[groups], 1), axis=1) > 0).all(1)
                 groups = groups[apart]
                 parts = np.full((len(groups), 3), NONE)

@@ -168,9 +168,12 @@ class Search:
         found = match(self.words, library, self.todo)
         total = self.weights.sum(0)
         scored: list[tuple[float, Run]] = []
+        circular: dict[tuple[int, int, int], int] = {}
         for run in runs(self.words, library, found, ~self.varies):
-            if self.derived and int(library.uses[run.law]) & self._circular(Place(run.word, run.lsb, run.width, 0.0),
-                                                                            library):
+            at = run.word, run.lsb, run.width
+            if self.derived and at not in circular:
+                circular[at] = self._circular(Place(*at, 0.0), library)
+            if self.derived and int(library.uses[run.law]) & circular[at]:
                 continue
             worth = float(total[run.word, run.lsb:run.lsb + run.width].sum())
             gain = worth - float(library.cost[run.law]) - PLACE_COST - (MIDDLE_COST if run.shift else 0)
@@ -179,11 +182,14 @@ class Search:
         # a law that explains bits of several words is worth more than one of the same bits of one word
         elsewhere: dict[int, dict[int, float]] = {}
         for gain, run in scored:
-            of_word = elsewhere.setdefault(run.law, {})
-            of_word[run.word] = max(of_word.get(run.word, 0.0), gain)
+            gains = elsewhere.setdefault(run.law, {})
+            gains[run.word] = max(gains.get(run.word, 0.0), gain)
         # what a law costs is shared by its pieces
         scored.sort(key=lambda one: (-one[0] - min(_others(elsewhere[one[1].law], one[1].word),
                                                    SHARED_COST), one[1].word, one[1].lsb))
+        of_word: dict[int, list[tuple[int, int, int]]] = {}
+        for (word, law, offset), matched in found.items():
+            of_word.setdefault(word, []).append((law, offset, matched))
         chosen = self._cover([run for _, run in scored], library, least)
         while True:
             open_bits = {(run.word, bit) for run, lsb, width, _ in chosen for bit in range(lsb, lsb + width)}
@@ -197,7 +203,7 @@ class Search:
             if not now:
                 break
             for run, lsb, width, worth in now:
-                self._accept(self._single(run, lsb, width, library, found, worth))
+                self._accept(self._single(run, lsb, width, library, of_word[run.word], worth))
             chosen = [one for one in chosen if one not in now]  # with those explained, others may stand alone
 
     def _cover(self, runs_: list[Run], library: Library, least: float) -> list[tuple[Run, int, int, float]]:
@@ -234,15 +240,15 @@ class Search:
         share = float((self.words[:, word] >> np.uint32(bit) & 1).mean())
         return bit > 0 and bool(self.todo[word, bit - 1]) and not 0.3 < share < 0.7
 
-    def _single(self, run: Run, lsb: int, width: int, library: Library, found: dict[tuple[int, int, int], int],
+    def _single(self, run: Run, lsb: int, width: int, library: Library, found: list[tuple[int, int, int]],
                 worth: float) -> Solved:
         shift = run.shift + lsb - run.lsb
         mask = sum(2 ** bit for bit in range(lsb, lsb + width) if self.varies[run.word, bit])
         cost = float(library.cost[run.law])
         rivals = []
         inside = MIDDLE_COST if shift else 0.0
-        for (word, law, offset), matched in found.items():
-            if word == run.word and matched & mask == mask:
+        for law, offset, matched in found:
+            if matched & mask == mask:
                 middle = MIDDLE_COST if offset + lsb else 0.0
                 dearer = max(float(library.cost[law]) + middle - cost - inside, 0.0)
                 if dearer <= WITHIN:
@@ -447,7 +453,10 @@ class Search:
         return own | {other for other in self.derived if self.follows.get(other, set()) & own}
 
     def _circular(self, place: Place, library: Library) -> int:
-        return sum(library.field_bit(name) for name in self._circular_names(place))
+        bits = 0
+        for name in self._circular_names(place):
+            bits |= library.field_bit(name)
+        return bits
 
     @staticmethod
     def _overlaps(name: str, place: Place) -> bool:
