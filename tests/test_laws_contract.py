@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -710,3 +711,27 @@ def test_claims_about_random_laws_hold() -> None:
 @pytest.mark.long
 def test_claims_about_many_random_laws_hold() -> None:
     check_random_laws(range(5, 125))
+
+
+def test_limits_on_products_of_four() -> None:
+    random = np.random.default_rng(4)
+    n = 84
+    few = {name: random.integers(1, 8, n) for name in ("kernel_w", "kernel_h")}
+    many = {name: np.exp(random.uniform(0, 6, n)).astype(int) for name in ("input_c", "output_c")}
+    layers = pd.DataFrame(many | few)
+    weights = layers.prod(axis=1).to_numpy()
+    clamped = np.clip(-(-(weights + 0x400) // 64), 24, 4096)
+    words = np.stack([clamped, np.where(weights > 0x6800, 3, 0)], 1).astype(np.uint32)
+    laws = npulab.find_laws(words, layers)
+    predicted, _ = laws.predict(layers)
+    assert (predicted == words).all()
+    of = {field.word: field.text for field in laws.fields}
+    product = r"\w+ \* \w+ \* \w+ \* \w+"
+    assert re.fullmatch(rf"max\(min\(ceil\(\({product} \+ 1024\) / 64\), 4096\), 24\)", of[0]), of[0]
+    below = weights[weights <= 0x6800].max()
+    above = weights[weights > 0x6800].min()
+    # any limit between two captures fits as well
+    again = pd.DataFrame({"input_c": [below + (above - below) // 2, 16 * above], "output_c": 1, "kernel_w": 1,
+                          "kernel_h": 1})
+    assert laws.predict(again)[1][0, 1] & 3 == 0
+    assert re.search(product, of[1]), of[1]

@@ -83,7 +83,7 @@ def pool(values: Array, width: int, weights: Array, library: Library, without: i
         if width >= WIDE:
             _rounded_up(found, values, weights, library)
         _divided(found, values, weights, library)
-        if width >= WIDE:
+        if width >= WIDE and n >= ENOUGH:
             _clamped(found, values, weights, library)
         _shares(found, values, weights, library)
     if deep and width >= 3 and len(values) >= ENOUGH:

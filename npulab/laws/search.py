@@ -215,11 +215,14 @@ class Search:
         places_of: dict[int, list[Run]] = {}
         for run in runs_:
             places_of.setdefault(run.law, []).append(run)
-        again: dict[tuple[int, int, int], Run] = {}  # what a law that another run has says for less
+        again: dict[tuple[int, int, int], Run] = {}  # places of laws that other bits follow, the cheapest ones
         for first in runs_:
             if not free[first.word, first.lsb:first.lsb + first.width].any():
                 continue
-            run = first if first.law in used else again.get((first.word, first.lsb, first.width), first)
+            # of laws of one price the one that another run has
+            other = again.get((first.word, first.lsb, first.width), first)
+            same_price = library.cost[other.law] < library.cost[first.law] + 1
+            run = other if first.law not in used and same_price else first
             span = np.flatnonzero(free[run.word, run.lsb:run.lsb + run.width])
             lsb, width = run.lsb + int(span[0]), int(span[-1] - span[0]) + 1
             if (self.varies[run.word, lsb:lsb + width] & ~free[run.word, lsb:lsb + width]).any():
@@ -229,8 +232,10 @@ class Search:
             if worth - price - PLACE_COST - (MIDDLE_COST if run.shift else 0) > (AGAIN if run.law in used else least):
                 if run.law not in used:
                     used.add(run.law)
-                    for other in places_of[run.law]:
-                        again.setdefault((other.word, other.lsb, other.width), other)
+                    for one in places_of[run.law]:
+                        known = again.setdefault((one.word, one.lsb, one.width), one)
+                        if library.cost[one.law] < library.cost[known.law]:
+                            again[one.word, one.lsb, one.width] = one
                 free[run.word, lsb:lsb + width] = False
                 chosen.append((run, lsb, width, worth))
         return chosen
