@@ -475,6 +475,34 @@ def test_the_next_captures_are_chosen_from_what_is_possible(plain: npulab.Laws) 
     refused(lambda: plain.next_captures(2, pool.iloc[:0]))
 
 
+def test_rows_that_are_planned_prove_more_than_random_ones() -> None:
+    """Of layers that are there: a mode of one in thirty, and a limit; 24 first rows and 6 more against 30 random."""
+    random = np.random.default_rng(3)
+    known = pd.DataFrame({"width": random.integers(8, 500, 600), "height": random.integers(8, 500, 600),
+                          "deep": (random.random(600) < 0.03).astype(np.int64)})
+    words = words_of(((lambda p: np.where(p["deep"] == 1, p["height"], p["width"]), 12),
+                      (lambda p: np.where(p["width"] > 389, p["height"], 7), 12)), of=known)
+    pool, unseen = known.iloc[:300], slice(300, 600)
+
+    def unproved(laws: npulab.Laws) -> int:
+        """Rows with a bit of the two fields that is not claimed, or wrong."""
+        found, mask = laws.predict(known.iloc[unseen])
+        return int(((~mask | (found ^ words[unseen])) & 0x1FF1FF).any(axis=1).sum())
+
+    first = npulab.plan_sweep(candidates=pool, n=24, seed=1)
+    assert first.index.is_unique
+    pd.testing.assert_frame_equal(first, pool.loc[first.index])
+    laws = npulab.find_laws(words[first.index], first)
+    more = laws.next_captures(6, pool.drop(index=first.index))
+    blind = npulab.find_laws(words[:30], pool.iloc[:30])
+    planned = laws.update(words[more.index], more)
+    assert unproved(planned) < unproved(laws)
+    assert unproved(planned) < unproved(blind) / 2
+    refused(lambda: npulab.plan_sweep(RANGES, candidates=pool), "candidates")
+    refused(lambda: npulab.plan_sweep(candidates=pool.iloc[:0]), "candidates")
+    refused(lambda: npulab.plan_sweep(), "ranges")
+
+
 def test_a_threshold_is_halved_until_it_is_found() -> None:
     """Captures that are planned close in on a limit as random ones cannot."""
     rows = ((lambda p: p["width"] > 389, 1), (lambda p: p["height"], 12)),
