@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.laws.claims import Twins, alternatives, doubts, in_order
+from npulab.laws.claims import doubts, in_order
 from npulab.laws.expressions import ALWAYS, Array, Columns
 from npulab.laws.inputs import GivenLaws, Table, checked_parameters, checked_words, given_columns
 from npulab.laws.matching import bits_of
 from npulab.laws.planning import Planner
+from npulab.laws.rivals import Twins, alternatives
 from npulab.laws.search import Search, Solved
 
 if TYPE_CHECKING:

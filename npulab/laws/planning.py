@@ -8,27 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.correlation import best_related
-from npulab.laws.claims import (
-    Domain,
-    Opening,
+from npulab.laws.claims import Domain, Opening, in_order, opening, told, uncut_changes, unseen_rows, weak
+from npulab.laws.expressions import Array, Columns
+from npulab.laws.inputs import Table
+from npulab.laws.matching import bits_of
+from npulab.laws.predicates import FEW
+from npulab.laws.rivals import (
     Twins,
     alternatives,
     clamp_rivals,
     gap_rivals,
     hidden_changes,
-    in_order,
     limit_rivals,
     longer_rivals,
-    opening,
-    told,
-    uncut_changes,
-    unseen_rows,
-    weak,
 )
-from npulab.laws.expressions import Array, Columns
-from npulab.laws.inputs import Table
-from npulab.laws.matching import bits_of
-from npulab.laws.predicates import FEW
 from npulab.laws.search import Solved
 
 if TYPE_CHECKING:
