@@ -217,7 +217,7 @@ def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Col
         own[whole] = 2 ** one.width - 1
         changes = [one.values(asked, alternatives(one, rival)) ^ values[one.name]
                    for rival in (*one.rivals, *gap_rivals(one, captured), *limit_rivals(one, captured),
-                                 *clamp_rivals(one, captured), *longer_rivals(one, ready, captured))
+                                 *clamp_rivals(one, captured, ready), *longer_rivals(one, ready, captured))
                    if rival.dearer <= within]
         for changed in (*changes, hidden_changes(one, captured, asked, values[one.name])):
             rows = np.flatnonzero(changed)

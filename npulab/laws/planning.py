@@ -200,7 +200,7 @@ class Planner:
         for one in self.ready:
             base = one.values(asked)
             groups = (("rivals", one.rivals), ("threshold", tuple(gap_rivals(one, self.captured, inner=True))),
-                      ("threshold", (*limit_rivals(one, self.captured), *clamp_rivals(one, self.captured))),
+                      ("threshold", (*limit_rivals(one, self.captured), *clamp_rivals(one, self.captured, self.ready))),
                       ("rivals", (*twins.rivals(one), *longer_rivals(one, self.ready, self.captured))))
             for reason, rivals in groups:
                 near = [rival for rival in rivals if rival.dearer <= self.within]

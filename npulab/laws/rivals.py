@@ -92,30 +92,46 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
                 yield Rival(0.0, number, law=Expression(op, (law, constant(end))))
 
 
-def clamp_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
+def clamp_rivals(solved: Solved, columns: Columns, fields: Sequence[Solved] = ()) -> Iterator[Rival]:
     """The steps with a constant as the limit of what another step reads, where the captures are all beyond it.
 
-    A limit may hold for more than its captures show: its step may come first, or under a wider condition.
+    A limit may hold for more than its captures show: its step may come first, or under a wider condition.  And it may
+    be cut in two with the field, of ``fields``, beside this one.
     """
     decided, known = solved.decide(columns), solved.values(columns)
+    neighbours = [one for one in fields if one.word == solved.word
+                  and (one.lsb == solved.lsb + solved.width or one.lsb + one.width == solved.lsb)]
     for number, (_, law) in enumerate(solved.steps):
         here = decided == number
         if law.op != CONSTANT or not here.any():
             continue
-        others = dict.fromkeys(part for _, other in solved.steps for part in other.walk()
-                               if part.op in (PARAMETER, FIELD, *INTEGER) and part.op not in ("min", "max"))
-        for part in others:
-            values = columns[part][here]
-            for op, beyond in (("min", values >= law.args[0]), ("max", values <= law.args[0])):
-                if not beyond.all():
-                    continue
-                for when in wider(solved.steps[number][0]):
-                    step = (when, Expression(op, (part, law)))
-                    rest = (*solved.steps[:number], *solved.steps[number + 1:])
-                    for at in sorted({0, number}) if number < len(rest) else (number,):
-                        steps = (*rest[:at], step, *rest[at:])
-                        if (solved.values(columns, steps) == known).all():
-                            yield Rival(0.0, -1, steps=steps)
+        limits = [(int(law.args[0]), 0, solved.steps)]
+        for other in neighbours:
+            beside = np.unique(other.values(columns)[here])
+            if len(beside) == 1 and other.lsb > solved.lsb:
+                limits.append((int(law.args[0] + 2 ** solved.width * beside[0]), 0, (*solved.steps, *other.steps)))
+            elif len(beside) == 1:
+                limits.append((int(law.args[0] * 2 ** other.width + beside[0]), other.width,
+                               (*solved.steps, *other.steps)))
+        for limit, up, read in limits:
+            others = dict.fromkeys(part for _, one in read for part in one.walk()
+                                   if part.op in (PARAMETER, FIELD, *INTEGER) and part.op not in ("min", "max"))
+            for part in others:
+                values = columns[part][here]
+                for op, beyond in (("min", values >= limit), ("max", values <= limit)):
+                    if beyond.all():
+                        held = _moved(Expression(op, (part, constant(limit))), up)
+                        yield from _earlier(solved, number, held, columns, known)
+
+
+def _earlier(solved: Solved, number: int, law: Expression, columns: Columns, known: Array) -> Iterator[Rival]:
+    """A law for a step that may come first, too, or under a wider condition: what of it the captures allow."""
+    rest = (*solved.steps[:number], *solved.steps[number + 1:])
+    for when in wider(solved.steps[number][0]):
+        for at in sorted({0, number}) if number < len(rest) else (number,):
+            steps = (*rest[:at], (when, law), *rest[at:])
+            if (solved.values(columns, steps) == known).all():
+                yield Rival(0.0, -1, steps=steps)
 
 
 def wider(when: Expression) -> list[Expression]:
