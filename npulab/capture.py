@@ -146,14 +146,21 @@ class Capture:
         return f"{self.provenance}, changed" if self.changed else self.provenance
 
     @property
+    def main(self) -> int:
+        """The task whose words stand for the capture: the first of the block that the maps name first, where jobs of
+        another block (that move tensors) come before it; else task 0."""
+        first = next(iter(self.maps), None)
+        return next((task for task, job in enumerate(self.jobs) if job.block == first), 0)
+
+    @property
     def words(self) -> np.ndarray:
-        """``(W,) uint32`` of the first job's parameter block."""
-        return self.jobs[0].words
+        """``(W,) uint32`` of the main job's parameter block."""
+        return self.jobs[self.main].words
 
     @property
     def values(self) -> dict[str, Any]:
-        """The first job's fields by name, as meant."""
-        return self.maps[self.jobs[0].block].decode(self.words)
+        """The main job's fields by name, as meant."""
+        return self.maps[self.jobs[self.main].block].decode(self.words)
 
     @property
     def fields(self) -> pd.DataFrame:
@@ -178,16 +185,18 @@ class Capture:
             return self._changed(jobs=jobs)
         return self._changed(jobs=jobs, buffers={name: data for name, data in self.buffers.items() if name != COMMANDS})
 
-    def with_words(self, words: Any, task: int = 0) -> Capture:
-        """The same capture with other words in one job; it counts as changed."""
+    def with_words(self, words: Any, task: int | None = None) -> Capture:
+        """The same capture with other words in one job, by default the main one; it counts as changed."""
+        task = self.main if task is None else task
         job = self.jobs[task]
         return self.with_job(job.with_words(words, self.maps[job.block]), task)
 
-    def with_fields(self, task: int = 0, **values: Any) -> Capture:
-        """The same capture with other values in some fields of one job; it counts as changed.
+    def with_fields(self, task: int | None = None, **values: Any) -> Capture:
+        """The same capture with other values in some fields of one job, by default the main one; it counts as changed.
 
         Raises LookupError for an unknown field, ValueError for a value that does not fit.
         """
+        task = self.main if task is None else task
         registers = self.maps[self.jobs[task].block]
         words = self.jobs[task].words.copy()
         for name, value in values.items():
@@ -232,8 +241,8 @@ class CaptureSet:
 
     @property
     def words(self) -> np.ndarray:
-        """``(N, W) uint32`` of the first jobs; raises ValueError where they differ in block or length."""
-        kinds = {(c.target, c.jobs[0].block, len(c.words)) for c in self.captures}
+        """``(N, W) uint32`` of the main jobs; raises ValueError where they differ in block or length."""
+        kinds = {(c.target, c.jobs[c.main].block, len(c.words)) for c in self.captures}
         if len(kinds) != 1:
             raise ValueError(f"words: got first jobs of {len(kinds)} kinds {sorted(kinds)}, allowed is one")
         return np.stack([capture.words for capture in self.captures])

@@ -221,7 +221,7 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
     if not found:
         raise ValueError("captures: got none, allowed is one or more")
     for what, kinds in (("target", [one.target for one in found]), ("chip", [one.chip for one in found]),
-                        ("block", [one.jobs[0].block for one in found]),
+                        ("block", [one.jobs[one.main].block for one in found]),
                         ("number of words", [len(one.words) for one in found]),
                         ("provenance", [one.provenance for one in found])):
         for one, kind in zip(found, kinds, strict=True):
@@ -229,7 +229,7 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
                 raise ValueError(f"captures: got {what} {kinds[0]} ({found[0].name}) and {kind} ({one.name}), allowed "
                                  "is one; npulab.sweep_of takes a part of the captures")
     first, columns = found[0], _columns(found)
-    block = first.jobs[0].block
+    block = first.jobs[first.main].block
     return Sweep(np.stack([one.words for one in found]), columns, name, first.target, first.chip, block,
                  first.provenance, _all_of(one.source for one in found), _tools(found),
                  _all_of(one.date for one in found), first.maps.get(block))

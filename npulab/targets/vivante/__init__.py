@@ -5,14 +5,15 @@ from npulab.targets.vivante import dump, simulate
 from npulab.targets.vivante.commands import writes
 from npulab.targets.vivante.facts import CHIPS, HERE, TABLES
 from npulab.targets.vivante.lifting import explain, lift, recode, rule_of
-from npulab.targets.vivante.lowering import MULTIPLIER, lower
+from npulab.targets.vivante.lowering import lower
+from npulab.targets.vivante.words import MULTIPLIERS
 
 TARGET = Target(
     name="vivante",
     title="VeriSilicon NN engine, VIPNano-QI and relatives",
     chips=CHIPS,
     tables=TABLES,
-    rule=MULTIPLIER.name,
+    rule=MULTIPLIERS["nn_v7"].name,
     lift=lift,
     lower=lower,
     simulate=simulate.simulate,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import construct
 import numpy as np
@@ -13,11 +13,15 @@ HEADER = construct.ByteSwapped(construct.BitStruct(
     "count" / construct.BitsInteger(10), "offset" / construct.BitsInteger(16)))
 MOST_STATES = 1024  # what a count of 0 means
 
-# What Mesa sends once at start-up, before and after the address of the parameter block
+# What Mesa sends once at start-up, around the address of a parameter block, and at the end
 START_UP = ((0x0A28, 0x11), (0x384C, 2))
-BEFORE = ((0x393C, 0), (0x3940, 0), (0x3930, 0x10))
-NN_INST_ADDR = 0x10A0
-AFTER = ((0x10A4, 0), (0x380C, 0xC23), (0x380C, 0xC23))
+NO_REMAP = ((0x393C, 0), (0x3940, 0))
+NN_CONFIG, NN_INST_ADDR = (0x3930, 0x10), 0x10A0
+TP_CONFIG, TP_INST_ADDR = (0x394C, 0), 0x10B8
+PART, PAD_PART = 0x3950, 8  # of a pad job, every part but the last
+SLOT = (0x10A4, 0)
+FLUSH = ((0x380C, 0xC23), (0x380C, 0xC23))
+States = list[tuple[int, int]]
 
 
 def loads(words: np.ndarray) -> Iterator[tuple[int, int, int]]:
@@ -51,7 +55,34 @@ def commands(states: Iterable[tuple[int, int]]) -> np.ndarray:
     return np.array(words, np.uint32)
 
 
-def start_commands(address: int) -> np.ndarray:
-    """What Mesa sends to start the NN job whose parameter block lies at ``address``."""
-    body = commands([*BEFORE, (NN_INST_ADDR, address), *AFTER])
-    return np.concatenate([commands(START_UP), np.zeros(2, np.uint32), body, np.zeros(2, np.uint32)])
+def nn_states(address: int) -> States:
+    """What starts the NN job whose parameter block lies at ``address``."""
+    return [*NO_REMAP, NN_CONFIG, (NN_INST_ADDR, address), SLOT]
+
+
+def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
+    """What starts each part of a TP job, whose parameter blocks lie at ``addresses``; slot 1 means that more follow."""
+    out: list[States] = []
+    for part, address in enumerate(addresses):
+        more = part < len(addresses) - 1
+        out.append([*NO_REMAP, TP_CONFIG, (PART, PAD_PART if pads and more else 0), (TP_INST_ADDR, address + more)])
+    out[-1].append(SLOT)
+    return out
+
+
+def stream_of(jobs: Sequence[States]) -> np.ndarray:
+    """The command stream that runs jobs in order, as Mesa sends it: ``jobs`` hold the states of each, the first those
+    of the start-up and the last the flush."""
+    first, last = len(START_UP), len(FLUSH)
+    states = [state for job in jobs for state in job]
+    assert (states[:first], states[-last:]) == ([*START_UP], [*FLUSH])
+    gap = np.zeros(2, np.uint32)
+    return np.concatenate([commands(states[:first]), gap, commands(states[first:]), gap])
+
+
+def start_to_end(jobs: Sequence[States]) -> list[States]:
+    """The states of jobs with the start-up before the first and the flush behind the last."""
+    out = [list(job) for job in jobs]
+    out[0] = [*START_UP, *out[0]]
+    out[-1] = [*out[-1], *FLUSH]
+    return out

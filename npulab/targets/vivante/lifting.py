@@ -1,59 +1,84 @@
-"""From what a driver sent back to the layer, from cores with the plain coefficient stream (V7)."""
+"""From what a driver sent back to the layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from npulab.capture import Capture
-from npulab.layers import Conv2D, padding_name
+from npulab.layers import PADDINGS, Conv2D, pads
 from npulab.quant import QuantParams
 from npulab.target import Item, Lifted, Unanswerable
 from npulab.targets.vivante import coefficients
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
-from npulab.targets.vivante.facts import UNCOVERED
-from npulab.targets.vivante.lowering import (
+from npulab.targets.vivante.facts import HWC_TENSORS, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, UNCOVERED
+from npulab.targets.vivante.lowering import coded_chip, features_of, planned
+from npulab.targets.vivante.plans import join_planes, plan
+from npulab.targets.vivante.words import (
     FIRST_PIXEL,
-    LEADING_ONE,
-    MULTIPLIER,
-    ODD_STRIDE2_TILE,
-    join_planes,
+    MULTIPLIERS,
+    folded_zero,
+    generation,
     multiplier_of,
-    plain_chip,
-    plan,
+    ratio_of,
     tiling,
 )
 
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the vendor's API
-ROUNDING = {1: MULTIPLIER.ties, 0: "toward-zero"}
+ROUNDING = {1: MULTIPLIERS["nn_v7"].ties, 0: "toward-zero"}
+Facts = Mapping[str, int]
+Sides = tuple[tuple[int, int], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What the TP jobs of a capture do around its NN job.
+
+    ``image`` (H, W, C) is what they read, None where none comes before it; ``border`` ((top, bottom), (left, right))
+    what a pad job adds; ``split`` the (top, left) border of split planes, None where they are not split; ``hwc_in`` and
+    ``hwc_out`` whether tensors are transposed.
+    """
+
+    image: tuple[int, int, int] | None = None
+    border: Sides | None = None
+    split: tuple[int, int] | None = None
+    hwc_in: bool = False
+    hwc_out: bool = False
 
 
 def lift(capture: Capture) -> Lifted:
-    """The unlowered layer of an NN job, its input and captured output.
+    """The unlowered layer of an NN job and the TP jobs around it, its input and captured output.
 
-    The words fix the arithmetic; where they leave several readings (stride 2 with padding, 1x1 on
-    one channel), ``capture.parameters`` decide if they are there, else the plainest reading does.
+    Words and TP jobs fix the arithmetic; where they leave several readings (stride 2 with padding whose TP jobs were
+    not recorded, 1x1 on one channel), ``capture.parameters`` decide if they are there, else the plainest reading does.
+    int8 models come back as uint8, fully connected layers and additions as the convolution that ran.
     Raises ValueError where words or coefficients make no layer, Unanswerable without coefficients.
     """
-    facts = plain_chip(capture.chip)
-    if len(capture.jobs) != 1 or capture.jobs[0].block != "NN":
-        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(job.block for job in capture.jobs)}, a layer "
-                           "is lifted from one NN job so far")
-    v, known = capture.values, _known(capture.parameters)
-    _liftable(v)
+    facts, blocks = coded_chip(capture.chip), [job.block for job in capture.jobs]
+    if blocks.count("NN") != 1 or {*blocks} - {"NN", "TP"}:
+        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(blocks)}, a layer is lifted from one NN job "
+                           "and the TP jobs around it so far")
+    v, known, moved = capture.values, _known(capture.parameters), _moved(capture)
+    _liftable(v, facts)
     geometry = geometry_of(v, facts)
     content = coefficients.decode(_buffer(capture, "coefficients"), geometry)
-    _offsets(content, geometry)
+    if not v["no_z_offset"]:
+        _offsets(content, geometry)
     weights = content.weights[:geometry.channels]
     sums = (weights.astype(np.int64) - geometry.zero_point).sum((1, 2, 3))
-    bias = (content.bias[:geometry.channels] + v["in_image_border_const"] * sums).astype(np.int32)
-    planar = _image(capture, v)
-    layer, border = _unlowered(v, weights, bias, known, planar)
+    bias = (content.bias[:geometry.channels] + folded_zero(facts, v["in_image_border_const"]) * sums).astype(np.int32)
+    planar = None if moved.image and "tensor" in capture.buffers else _image(capture, v)
+    layer, border = _unlowered(v, weights, bias, known, planar, moved, facts)
     x = None if planar is None else _input(planar, layer, border)
-    return Lifted(_with_habits(layer, v, facts), x, _output(capture, v))
+    if moved.image is not None and "tensor" in capture.buffers:
+        x = _given(capture, moved)
+    if moved.border is not None:
+        layer, x = _without(moved.border, layer, x, planar is not None)
+    return Lifted(_with_habits(layer, v, moved, facts), x, _output(capture, v, moved))
 
 
 def rule_of(capture: Capture) -> str:
@@ -62,22 +87,23 @@ def rule_of(capture: Capture) -> str:
     if mode not in ROUNDING:
         raise ValueError(f"lift for vivante: block NN field rounding_mode: got {mode}, allowed is one of "
                          f"{list(ROUNDING)}")
-    return f"vivante-v7:{ROUNDING[mode]}"
+    family = MULTIPLIERS[generation(features_of(capture.chip))].name.partition(":")[0]
+    return f"{family}:{ROUNDING[mode]}"
 
 
 def recode(capture: Capture) -> bytes:
     """The coefficient buffer decoded and encoded again."""
-    geometry = geometry_of(capture.values, plain_chip(capture.chip))
+    geometry = geometry_of(capture.values, coded_chip(capture.chip))
     return coefficients.encode(coefficients.decode(_buffer(capture, "coefficients"), geometry), geometry)
 
 
 def explain(capture: Capture) -> list[Item]:
     """Every bit of the coefficient buffer, as items in order."""
-    geometry = geometry_of(capture.values, plain_chip(capture.chip))
+    geometry = geometry_of(capture.values, coded_chip(capture.chip))
     return list(coefficients.walk(_buffer(capture, "coefficients"), geometry))
 
 
-def geometry_of(values: Mapping[str, Any], facts: Mapping[str, int]) -> Geometry:
+def geometry_of(values: Mapping[str, Any], facts: Facts) -> Geometry:
     """The coefficient buffer's geometry, from decoded NN words; ValueError for a size of 0."""
     v = values
     for name in ("out_image_z_size", "kernel_z_size", "kernel_xy_size", "kernel_y_size", "kernels_per_core"):
@@ -87,6 +113,40 @@ def geometry_of(values: Mapping[str, Any], facts: Mapping[str, int]) -> Geometry
     return Geometry(facts["nn_cores"], v["out_image_z_size"], v["kernel_z_size"], v["kernel_y_size"],
                     v["kernel_xy_size"], blocks, v["coef_zero_point"],
                     v["out_image_x_stride"] * v["out_image_y_stride"], v["in_image_x_size"])
+
+
+def _moved(capture: Capture) -> Moved:
+    """What the TP jobs do; ValueError for one that does something else."""
+    out, seen, z = Moved(), False, capture.values["kernel_z_size"]
+    for task, job in enumerate(capture.jobs):
+        if job.block != "TP":
+            seen = True
+            continue
+        t = capture.maps["TP"].decode(job.words)
+        width, image = t["in_image_stride"], None
+        if t["out_loop_1_reset"] and t["out_loop_3_reset"]:
+            kind, border = "reshuffle", (-t["in_window_y_start"], -t["in_window_x_start"])
+            before = out.split or (0, 0)
+            out = replace(out, split=(max(before[0], border[0]), max(before[1], border[1])))
+            z = capture.values["kernel_z_size"] // 4
+        elif t["out_loop_6_inc"]:
+            kind = "pad"
+            rows, columns = t["in_image_y_size"], t["in_image_x_size"]
+            out = replace(out, border=((-t["in_window_y_start"], t["in_window_y_end"] + 1 - rows),
+                                       (-t["in_window_x_start"], t["in_window_x_end"] + 1 - columns)))
+        elif seen:
+            kind, out = "detranspose", replace(out, hwc_out=True)
+        else:
+            kind, out = "transpose", replace(out, hwc_in=True)
+            image = t["in_image_z_size"], t["in_image_y_size"], t["in_image_x_size"]
+        if seen != (kind == "detranspose") or not width:
+            raise ValueError(f"lift for vivante: task {task} is a {kind} job on the wrong side of the NN job, or of "
+                             "an image without columns")
+        if not seen and out.image is None:
+            out = replace(out, image=image or (t["in_image_slice"] // width, width, 0))
+    if out.image is not None:
+        out = replace(out, image=(*out.image[:2], out.image[2] or z))
+    return out
 
 
 def _buffer(capture: Capture, name: str) -> bytes:
@@ -108,13 +168,14 @@ def _known(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return out | {name: parameters[name] for name, kind in plain.items() if isinstance(parameters.get(name), kind)}
 
 
-def _liftable(v: Mapping[str, Any]) -> None:
+def _liftable(v: Mapping[str, Any], facts: Facts) -> None:
     """Refuse words that say something else than a layer that is covered."""
-    for name in UNCOVERED:
-        if v[name] != 0:
-            raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is 0")
-    if v["pooling"] not in (0, FIRST_PIXEL):
-        raise ValueError(f"lift for vivante: block NN field pooling: got {v['pooling']}, allowed is 0 or {FIRST_PIXEL}")
+    allowed = {**dict.fromkeys(UNCOVERED, (0,)), "no_z_offset": (int(bool(facts.get("nn_v8"))),),
+               "depthwise": (0, 1) if facts.get("native_depthwise") else (0,), "pooling": (0, FIRST_PIXEL)}
+    for name, values in allowed.items():
+        if v[name] not in values:
+            raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is "
+                             f"{' or '.join(map(str, values))}")
     for name in ("in_image_x_offset", "in_image_y_offset"):
         if v[name] > 0:
             raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is up to 0")
@@ -145,45 +206,92 @@ def _offsets(content: Coefficients, geometry: Geometry) -> None:
 
 
 def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, known: Mapping[str, Any],
-               planar: np.ndarray | None) -> tuple[Conv2D, tuple[int, int] | None]:
+               planar: np.ndarray | None, moved: Moved, facts: Facts) -> tuple[Conv2D, tuple[int, int] | None]:
     """The layer, and for split planes the (top, left) border that the joined input carries."""
     zero = v["coef_zero_point"]
-    common: dict[str, Any] = {"bias": bias, "activation": "relu" if v["relu"] else None, **_quantization(v, known)}
+    common: dict[str, Any] = {"bias": bias, "activation": "relu" if v["relu"] else None,
+                              **_quantization(v, known, facts)}
     out, sizes = _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
-    if v["pooling"] == 0 and _is_split(v, weights, known):
-        return _strided(weights, zero, out, sizes, known, common, planar)
+    split = moved.split is not None or (moved.image is None and not v["depthwise"] and _is_split(v, weights, known))
+    if v["pooling"] == 0 and split:
+        return _strided(v, weights, known, common, planar, moved, facts)
     stride = 2 if v["pooling"] == FIRST_PIXEL else 1
     if _is_pointwise(weights, zero, [ceil_div(size, stride) for size in sizes] == list(out), known):
         weights = weights[:, :, :1, :1]
-    depthwise = _is_depthwise(weights, zero, stride == 2 and weights.shape[2:] != (1, 1), known)
+    depthwise = bool(v["depthwise"])
     if depthwise:
-        weights = weights[range(len(weights)), range(len(weights))][None]
+        weights = weights.transpose(1, 0, 2, 3)
+    elif not facts.get("native_depthwise") \
+            and _is_depthwise(weights, zero, stride == 2 and weights.shape[2:] != (1, 1), known):
+        depthwise, weights = True, weights[range(len(weights)), range(len(weights))][None]
     offsets = -v["in_image_y_offset"], -v["in_image_x_offset"]
     shape, border = _border(sizes, offsets, out, weights.shape[2:], stride)
     layer = Conv2D(weights.transpose(0, 2, 3, 1), input_shape=(*shape, v["kernel_z_size"]),
                    stride=(stride, stride), padding=border, depthwise=depthwise, **common)
-    return _named_padding(layer, known), None
+    return _named(layer, known, lambda one: not plan(one, facts).split), None
 
 
-def _strided(weights: np.ndarray, zero: int, out: tuple[int, int], sizes: tuple[int, int], known: Mapping[str, Any],
-             common: Mapping[str, Any], planar: np.ndarray | None) -> tuple[Conv2D, tuple[int, int]]:
+def _strided(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any], common: Mapping[str, Any],
+             planar: np.ndarray | None, moved: Moved, facts: Facts) -> tuple[Conv2D, tuple[int, int]]:
     """A stride 2 layer from split planes: as known, if that gives these sizes and the planes hold nothing but
-    the zero point around its image, else without a border before."""
-    joined = join_planes(weights)
-    kernel = tuple(_used(joined, axis, known.get(f"kernel_{name}"), zero) for axis, name in ((2, "h"), (3, "w")))
-    ohwi = joined[:, :, :kernel[0], :kernel[1]].transpose(0, 2, 3, 1)
+    the zero point around its image, else as TP jobs say, else without a border before."""
+    zero, joined = v["coef_zero_point"], join_planes(weights)
+    out, sizes = _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
+
+    def fits(layer: Conv2D) -> bool:
+        low = plan(layer, facts)
+        return low.split and (low.output, (low.rows, low.columns)) == (out, sizes)
+
+    plainest = None
+    for kernel in product(_used(joined, 2, known.get("kernel_h"), zero), _used(joined, 3, known.get("kernel_w"), zero)):
+        ohwi = joined[:, :, :kernel[0], :kernel[1]].transpose(0, 2, 3, 1)
+        for shape, border, name in _places(out, sizes, kernel, known, moved):
+            try:
+                dense = Conv2D(ohwi, input_shape=(*shape, ohwi.shape[3]), stride=(2, 2), padding=border, **common)
+            except ValueError:
+                continue  # what is known is not what ran
+            for layer in (_as_depthwise(dense, zero, known, facts), dense):
+                layer = _named(layer, name, fits)
+                before = layer.pads[0][0], layer.pads[1][0]
+                if fits(layer) and _only_fill_around(planar, layer, before):
+                    return layer, before
+            plainest = plainest or (_named(dense, name, fits), (dense.pads[0][0], dense.pads[1][0]))
+    assert plainest is not None
+    return plainest
+
+
+def _places(out: tuple[int, int], sizes: tuple[int, int], kernel: tuple[int, ...], known: Mapping[str, Any],
+            moved: Moved) -> Iterator[tuple[tuple[int, int], Sides, Mapping[str, Any]]]:
+    """(input sizes, border, what is known of the border's name) that split planes can come from."""
     if {"input_h", "input_w", "pad_top", "pad_bottom", "pad_left", "pad_right"} <= set(known):
-        border = ((known["pad_top"], known["pad_bottom"]), (known["pad_left"], known["pad_right"]))
-        layer = Conv2D(ohwi, input_shape=(known["input_h"], known["input_w"], ohwi.shape[3]), stride=(2, 2),
-                       padding=border, **common)
-        layer = _named_padding(layer, known)
-        low = plan(layer)
-        before = border[0][0], border[1][0]
-        if (low.output, (low.rows, low.columns)) == (out, sizes) and _only_fill_around(planar, layer, before):
-            return layer, before
-    shape, border = _border((2 * sizes[0], 2 * sizes[1]), (0, 0), out, kernel, 2)
-    return _named_padding(Conv2D(ohwi, input_shape=(*shape, ohwi.shape[3]), stride=(2, 2), padding=border, **common),
-                          {}), (0, 0)
+        shape = known["input_h"], known["input_w"]
+        border = (known["pad_top"], known["pad_bottom"]), (known["pad_left"], known["pad_right"])
+        if moved.split is None or (_image_of(moved), moved.split) == (shape, (border[0][0], border[1][0])):
+            yield shape, border, known
+    if moved.split is None:
+        shape, border = _border((2 * sizes[0], 2 * sizes[1]), (0, 0), out, kernel, 2)
+    else:
+        shape = _image_of(moved)
+        behind = [max(2 * (o - 1) + k - size - top, 0)
+                  for size, top, o, k in zip(shape, moved.split, out, kernel, strict=True)]
+        border = (moved.split[0], behind[0]), (moved.split[1], behind[1])
+    yield shape, border, {}
+
+
+def _image_of(moved: Moved) -> tuple[int, int]:
+    """(rows, columns) of the image that is split: with its border, where a job adds one."""
+    assert moved.image is not None
+    (top, bottom), (left, right) = moved.border or ((0, 0), (0, 0))
+    return top + moved.image[0] + bottom, left + moved.image[1] + right
+
+
+def _as_depthwise(layer: Conv2D, zero: int, known: Mapping[str, Any], facts: Facts) -> Conv2D:
+    """The depthwise layer that a dense one stands for, if it does."""
+    weights = layer.weights.transpose(0, 3, 1, 2)
+    if facts.get("native_depthwise") or not _is_depthwise(weights, zero, False, known):
+        return layer
+    channels = range(len(weights))
+    return replace(layer, weights=weights[channels, channels].transpose(1, 2, 0)[None], depthwise=True)
 
 
 def _only_fill_around(planar: np.ndarray | None, layer: Conv2D, before: tuple[int, int]) -> bool:
@@ -196,17 +304,16 @@ def _only_fill_around(planar: np.ndarray | None, layer: Conv2D, before: tuple[in
     return bool(np.all(around == layer.input_q.zero_point))
 
 
-def _used(joined: np.ndarray, axis: int, known: int | None, zero: int) -> int:
-    """Rows or columns of a joined kernel: as known, else one less than it has, if what is cut off is empty."""
+def _used(joined: np.ndarray, axis: int, known: int | None, zero: int) -> list[int]:
+    """Rows or columns that a joined kernel may have: as known, else one less than there are, if what is cut off is
+    empty, else all."""
     size = joined.shape[axis]
-    for kernel in (known or size - 1, size - 1):
-        if size - 2 < kernel <= size and np.all(joined.take(range(kernel, size), axis) == zero):
-            return kernel
-    return size
+    return [kernel for kernel in dict.fromkeys((known or size - 1, size - 1, size))
+            if kernel > 0 and size - 2 < kernel <= size and np.all(joined.take(range(kernel, size), axis) == zero)]
 
 
 def _border(sizes: tuple[int, ...], before: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...], stride: int,
-            ) -> tuple[list[int], Any]:
+            ) -> tuple[tuple[int, int], Sides]:
     """(input sizes, padding) for windows from ``before`` the image on that give ``out`` outputs: what no
     window can reach is cut off, what windows reach behind the image is border."""
     shape, border = [], []
@@ -217,13 +324,15 @@ def _border(sizes: tuple[int, ...], before: tuple[int, ...], out: tuple[int, ...
     if min(shape) < 1:
         raise ValueError(f"lift for vivante: got an output of {tuple(out)} from an input of {tuple(sizes)}, which "
                          "no window reaches")
-    return shape, tuple(border)
+    return (shape[0], shape[1]), (border[0], border[1])
 
 
-def _named_padding(layer: Conv2D, known: Mapping[str, Any]) -> Conv2D:
-    """The same layer with its padding by name, where a name gives the same border."""
-    name = padding_name(layer, known.get("padding"))
-    return replace(layer, padding=name) if name else layer
+def _named(layer: Conv2D, known: Mapping[str, Any], fits: Callable[[Conv2D], bool]) -> Conv2D:
+    """The same layer with its padding by name, where a name gives the same border; the first that fits."""
+    names = [name for name in dict.fromkeys((known.get("padding"), "valid", "same"))
+             if name in PADDINGS and pads(name, layer.input_shape, layer.kernel, layer.stride) == layer.pads]
+    options = [*(replace(layer, padding=name) for name in names), layer]
+    return next((one for one in options if fits(one)), options[0])
 
 
 def _is_pointwise(weights: np.ndarray, zero: int, full: bool, known: Mapping[str, Any]) -> bool:
@@ -261,24 +370,51 @@ def _is_depthwise(weights: np.ndarray, zero: int, pooled: bool, known: Mapping[s
     return pooled or (outputs > 1 and bool(np.all(used.diagonal())))
 
 
-def _quantization(v: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, QuantParams]:
+def _quantization(v: Mapping[str, Any], known: Mapping[str, Any], facts: Facts) -> dict[str, QuantParams]:
     """The known scales if they give these words, else all of the scale in the weights."""
-    want = LEADING_ONE + v["post_multiplier"], v["post_shift"]
+    want = v["post_multiplier"], v["post_shift"]
     scales: list[Any] = [known.get(name) for name in ("input_scale", "weight_scale", "output_scale")]
-    if not all(isinstance(scale, float) and scale > 0 for scale in scales) \
-            or multiplier_of(*scales) != want:
-        scales = [1.0, want[0] / 2.0 ** want[1], 1.0]
+    if not all(isinstance(scale, float) and scale > 0 for scale in scales) or multiplier_of(facts, *scales) != want:
+        scales = [1.0, ratio_of(facts, *want), 1.0]
     zeros = v["in_image_border_const"], v["coef_zero_point"], v["out_zero_point"]
     return {name: QuantParams(scale, zero) for name, scale, zero
             in zip(("input_q", "weight_q", "output_q"), scales, zeros, strict=True)}
 
 
-def _with_habits(layer: Conv2D, v: Mapping[str, Any], facts: Mapping[str, int]) -> Conv2D:
-    """Note the driver's habit where the tile shows it."""
-    low = plan(layer)
+def _with_habits(layer: Conv2D, v: Mapping[str, Any], moved: Moved, facts: Facts) -> Conv2D:
+    """Note the driver's habits that the jobs show."""
+    seen = {HWC_TENSORS} if moved.hwc_in or moved.hwc_out else set()
+    seen |= {PAD_JOB} if moved.border is not None else set()
+    _, low, _ = planned(layer, facts, seen)
+    seen |= {NN_ALONE} if low.split and moved.split is None else set()
     even, odd = (tiling(low, facts, habits)[0][0] for habits in (set[str](), {ODD_STRIDE2_TILE}))
-    seen = v["out_image_tile_y_size"]
-    return replace(layer, habits=frozenset({ODD_STRIDE2_TILE})) if seen == odd != even else layer
+    if v["out_image_tile_y_size"] == odd != even:
+        seen.add(ODD_STRIDE2_TILE)
+    return replace(layer, habits=frozenset(seen))
+
+
+def _given(capture: Capture, moved: Moved) -> np.ndarray:
+    """The input ``(H, W, C)`` as it lies in memory before the TP jobs."""
+    assert moved.image is not None
+    (height, width, channels), data = moved.image, capture.buffers["tensor"]
+    if len(data) < height * width * channels:
+        raise ValueError(f"capture {capture.name}: buffer 'tensor' has {len(data)} bytes, its TP jobs say {height} x "
+                         f"{width} x {channels}")
+    codes = np.frombuffer(data, np.uint8, height * width * channels)
+    return codes.reshape(moved.image) if moved.hwc_in else codes.reshape(channels, height, width).transpose(1, 2, 0)
+
+
+def _without(border: Sides, layer: Conv2D, x: np.ndarray | None, padded: bool) -> tuple[Conv2D, np.ndarray | None]:
+    """The layer as it was before a job added its border, and its input where that is still the ``padded`` one."""
+    (top, bottom), (left, right) = border
+    height, width, channels = layer.input_shape
+    shape = height - top - bottom, width - left - right, channels
+    if layer.pads != ((0, 0), (0, 0)) or min(shape) < 1:
+        raise ValueError(f"lift for vivante: got a border of {border} from a job and one of {layer.pads}, allowed is "
+                         "one of them")
+    if x is not None and padded:
+        x = x[top:top + shape[0], left:left + shape[1]]
+    return replace(layer, input_shape=shape, padding=border), x
 
 
 def _image(capture: Capture, v: Mapping[str, Any]) -> np.ndarray | None:
@@ -301,10 +437,17 @@ def _input(planar: np.ndarray, layer: Conv2D, border: tuple[int, int] | None) ->
     return planar[:, :height, :width].transpose(1, 2, 0)
 
 
-def _output(capture: Capture, v: Mapping[str, Any]) -> np.ndarray | None:
+def _output(capture: Capture, v: Mapping[str, Any], moved: Moved) -> np.ndarray | None:
     if "output" not in capture.buffers:
         return None
     rows, columns = _output_size(v)
+    if moved.hwc_out:
+        shape = rows, columns, v["out_image_z_size"]
+        data, need = capture.buffers["output"], rows * columns * shape[2]
+        if len(data) < need:
+            raise ValueError(f"capture {capture.name}: buffer 'output' has {len(data)} bytes, its words say "
+                             f"{rows} x {columns} x {shape[2]}, {need} bytes")
+        return np.frombuffer(data, np.uint8, need).reshape(shape)
     planar = _planar(capture, "output", v["out_image_z_size"], v["out_image_y_stride"], v["out_image_x_stride"])
     outside = np.ones(planar.shape, bool)
     outside[:, :rows, :columns] = False

@@ -1,4 +1,4 @@
-"""The simulated NN unit: from words and bytes to output bytes, stream item by stream item.
+"""The simulated device: from words and bytes to output bytes, job by job, stream item by stream item.
 
 It shares the tables with the rest and no code, so that its agreement with lift and emulation means
 something.
@@ -6,14 +6,16 @@ something.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from npulab.capture import Capture
+from npulab.capture import Capture, Job
 from npulab.streams import BitReader
 from npulab.target import Hang, Unanswerable
+from npulab.targets.vivante import device_tp, device_v8
+from npulab.targets.vivante.device_memory import Memory
 from npulab.targets.vivante.facts import CHIPS, UNCOVERED
 
 STREAM_ALIGN = 64
@@ -26,46 +28,106 @@ MEMORY = 2 ** 30
 
 
 def simulate(capture: Capture) -> bytes:
-    """The output buffer after the NN unit ran the capture's first job.
+    """The output buffer after the capture's NN and TP jobs ran in order.
 
-    Raises Hang, with the reason, for what would hang the hardware: sizes of 0, an address off its
-    alignment, a core size that is no multiple of 64 or not what the stream needs, a zero-run width
-    the chip does not have, a stream that overruns, an output outside its buffer.
+    A single NN job reads the buffers by their names; several jobs read and write memory, in which each buffer lies at
+    its address.  Raises Hang, with the reason, for what would hang the hardware: sizes of 0, an address off its
+    alignment, a core size that is no multiple of 64 or not what the stream needs, a zero-run width the chip does not
+    have, a stream that overruns, an output outside its buffer, memory that nobody wrote.
     """
-    chip = CHIPS.get(capture.chip, {})
-    if len(capture.jobs) != 1 or capture.jobs[0].block != "NN":
-        raise Unanswerable(f"capture {capture.name}: got {len(capture.jobs)} jobs, the simulated unit runs one NN job")
-    if not chip.get("plain_coefficients"):
-        raise Unanswerable(f"chip: got {capture.chip!r}, the simulated unit reads plain coefficient streams")
-    v = capture.values
-    _check(capture, v)
-    image = _image(capture, v)
+    chip, blocks = CHIPS.get(capture.chip, {}), [job.block for job in capture.jobs]
+    if {*blocks} - {"NN", "TP"} or "NN" not in blocks:
+        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(blocks)}, the simulated device runs NN "
+                           "jobs and TP jobs around them")
+    if not chip or chip.get("unknown_coefficients"):
+        raise Unanswerable(f"chip: got {capture.chip!r}, the simulated device does not know its coefficient streams")
+    if len(capture.jobs) == 1:
+        v = _values(capture, capture.jobs[0])
+        return _run(v, capture.buffers.get("input", b""), capture.buffers.get("coefficients", b""), chip)
+    memory = Memory({name: data for name, data in capture.buffers.items() if name != "output"}, capture.addresses)
+    written = b""
+    for job in capture.jobs:
+        v = _values(capture, job)
+        if job.block == "TP":
+            device_tp.move(v, memory)
+            continue
+        image = memory.read(v["in_image_address"] + np.arange(_image_bytes(v)))
+        written = _run(v, image.tobytes(), memory.stretch(v["kernel_address"]), chip)
+        memory.write(v["out_image_address"] + np.arange(len(written)), np.frombuffer(written, np.uint8))
+    if blocks[-1] == "NN":
+        return written
+    if "output" not in capture.addresses:
+        raise Unanswerable(f"capture {capture.name}: address 'output' is missing, which says where its last job writes")
+    return memory.stretch(capture.addresses["output"])
+
+
+def _values(capture: Capture, job: Job) -> dict[str, Any]:
+    """A job's fields by name, as meant; Hang for an address off its alignment."""
+    for _, item, raw in job.values(capture.maps):
+        if item.align and item.value(raw) % item.align:
+            raise Hang(f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align}")
+    return capture.maps[job.block].decode(job.words)
+
+
+def _image_bytes(v: Mapping[str, Any]) -> int:
+    size = int(v["kernel_z_size"] * v["in_image_y_stride"] * v["in_image_x_stride"])
+    if size > MEMORY // 8:
+        raise Hang(f"an input of {size} bytes does not fit the simulated unit's memory")
+    return size
+
+
+def _run(v: Mapping[str, Any], data: bytes, buffer: bytes, chip: Mapping[str, int]) -> bytes:
+    """The output of one NN job, from its values, input and coefficients."""
+    _check(v, chip)
+    image = _image(v, data)
     output = np.full((v["out_image_z_size"], v["out_image_y_stride"], v["out_image_x_stride"]),
                      v["out_zero_point"], np.uint8)
     flat = output.reshape(-1)
-    streams = _streams(capture.buffers.get("coefficients", b""), v, chip["nn_cores"])
-    for core, (reader, size) in enumerate(streams):
-        start = reader.position
-        for channel, accumulators, offset in _kernels(reader, core, len(streams), image, v, chip["zrl_bits"]):
-            if channel < v["out_image_z_size"]:  # the last cores' shares may reach past it
-                _store(flat, requantized(accumulators, v), offset, v)
-        used = (reader.position - start + 7) // 8
-        if (used + STREAM_ALIGN - 1) // STREAM_ALIGN * STREAM_ALIGN != size:
-            raise Hang(f"a core waits for {size} bytes of coefficients, its stream ends after {used}")
+    sums = _huffman_sums if chip.get("huffman_coefficients") else _plain_sums
+    for channel, accumulators, offset in sums(buffer, image, v, chip):
+        if channel < v["out_image_z_size"]:  # the last cores' shares may reach past it
+            _store(flat, requantized(accumulators, v, 23 if chip.get("nn_v8") else 15), offset, v)
     return output.tobytes()
 
 
-def _check(capture: Capture, v: Mapping[str, Any]) -> None:
+def _plain_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: Mapping[str, int],
+                ) -> Iterator[tuple[int, np.ndarray, int]]:
+    """(channel, accumulators, output offset) of each kernel, core by core."""
+    streams = _streams(buffer, v, chip["nn_cores"])
+    for core, (reader, size) in enumerate(streams):
+        start = reader.position
+        yield from _kernels(reader, core, len(streams), image, v, chip["zrl_bits"])
+        used = (reader.position - start + 7) // 8
+        if (used + STREAM_ALIGN - 1) // STREAM_ALIGN * STREAM_ALIGN != size:
+            raise Hang(f"a core waits for {size} bytes of coefficients, its stream ends after {used}")
+
+
+def _huffman_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: Mapping[str, int],
+                  ) -> Iterator[tuple[int, np.ndarray, int]]:
+    """The same on V8, which works on codes less 128 and places outputs by their channel."""
+    height, width = v["out_image_y_size"], v["out_image_x_size"]
+    for channel, bias, weights in device_v8.kernels(buffer, v, chip["nn_cores"]):
+        sums, at = np.full((height, width), bias, np.int64), iter(weights)
+        for plane in [channel] if v["depthwise"] else range(v["kernel_z_size"]):
+            for row in range(v["kernel_y_size"]):
+                for column in range(v["kernel_xy_size"]):
+                    sums += (next(at) - v["coef_zero_point"]) \
+                        * (image[plane, row:row + height, column:column + width] - 128)
+        yield channel, sums, channel * v["out_image_y_stride"] * v["out_image_x_stride"]
+
+
+def _check(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
     for name in SIZES:
         if v[name] == 0:
             raise Hang(f"{name} is 0")
-    for task in capture.jobs:
-        for _, item, raw in task.values(capture.maps):
-            if item.align and item.value(raw) % item.align:
-                raise Hang(f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align}")
-    for name in UNCOVERED:
-        if v[name] != 0:
-            raise Hang(f"{name} is {v[name]}, the simulated unit knows 0 only")
+    expected = {**dict.fromkeys(UNCOVERED, 0), "no_z_offset": int("nn_v8" in chip)}
+    if not chip.get("native_depthwise"):
+        expected["depthwise"] = 0
+    for name, only in expected.items():
+        if v[name] != only:
+            raise Hang(f"{name} is {v[name]}, the simulated unit knows {only} only")
+    if v["depthwise"] and v["kernel_z_size"] != v["out_image_z_size"]:
+        raise Hang(f"depthwise from {v['kernel_z_size']} planes to {v['out_image_z_size']}")
     step = 2 if v["pooling"] == FIRST_PIXEL else 1
     if v["out_image_x_size"] > step * v["out_image_x_stride"] \
             or v["out_image_y_size"] > step * v["out_image_y_stride"]:
@@ -79,11 +141,10 @@ def _check(capture: Capture, v: Mapping[str, Any]) -> None:
             raise Hang(f"{name} is {v[name]}, the simulated unit knows {' and '.join(map(str, known))} only")
 
 
-def _image(capture: Capture, v: Mapping[str, Any]) -> np.ndarray:
+def _image(v: Mapping[str, Any], data: bytes) -> np.ndarray:
     """Planes with the border that the windows reach, ``(planes, rows, columns) int64``."""
     planes, pitch_rows, pitch = v["kernel_z_size"], v["in_image_y_stride"], v["in_image_x_stride"]
     rows, columns = v["in_image_y_size"], v["in_image_x_size"]
-    data = capture.buffers.get("input", b"")
     if rows > pitch_rows or columns > pitch or len(data) < planes * pitch_rows * pitch:
         raise Hang(f"the input of {planes} planes of {rows}x{columns} lies outside its {len(data)} bytes")
     inside = np.frombuffer(data, np.uint8, planes * pitch_rows * pitch).reshape(planes, pitch_rows, pitch)
@@ -204,9 +265,10 @@ class _Weights:
             raise Hang("a run of zero points goes past the end of its kernel")
 
 
-def requantized(accumulators: np.ndarray, v: Mapping[str, Any]) -> np.ndarray:
-    """Accumulators to output codes, value by value in whole numbers."""
-    multiplier, shift = 2 ** 15 + v["post_multiplier"], v["post_shift"]
+def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) -> np.ndarray:
+    """Accumulators to output codes, value by value in whole numbers; the multiplier has ``bits`` behind its leading
+    one, of which V7 counts those of its fraction in the shift."""
+    multiplier, shift = 2 ** bits + v["post_multiplier"], v["post_shift"] + (bits if bits > 15 else 0)
     low = v["out_zero_point"] if v["relu"] else 0
     out = np.zeros(accumulators.shape, np.uint8)
     for place, accumulator in np.ndenumerate(accumulators):
