@@ -16,14 +16,48 @@ def pack_bits(items: Iterable[tuple[int, int]]) -> bytes:
     '2130'
     """
     pairs = np.array(list(items), np.int64).reshape(-1, 2)
-    values, widths = pairs[:, 0].astype(np.uint64), pairs[:, 1]
+    values, widths = pairs[:, 0], pairs[:, 1]
     if np.any((widths < 0) | (widths > 32)):
         raise ValueError(f"bit string: got width {widths[(widths < 0) | (widths > 32)][0]}, "
                          "allowed is 0 to 32")
-    owner = np.repeat(np.arange(len(pairs)), widths)
-    place = np.arange(len(owner)) - np.repeat(np.cumsum(widths) - widths, widths)
-    bits = (values[owner] >> place.astype(np.uint64)) & np.uint64(1)
-    return np.packbits(bits.astype(np.uint8), bitorder="little").tobytes()
+    values = values.astype(np.uint64) & ((np.uint64(1) << widths.astype(np.uint64)) - np.uint64(1))
+    ends = np.cumsum(widths)
+    return put_bits(values, ends - widths, int(ends[-1]) if len(ends) else 0)
+
+
+def put_bits(values: np.ndarray, positions: np.ndarray, bits: int) -> bytes:
+    """The bytes of a string of ``bits`` bits that has ``values`` at ``positions`` and is 0 between.
+
+    Values are below ``2**32``, positions count bits in ascending order, no two values overlap.
+
+    >>> put_bits(np.array([1, 3]), np.array([0, 12]), 16).hex()
+    '0130'
+    """
+    out = np.zeros(bits // 32 + 2, np.uint32)
+    if len(values):
+        places = positions >> 5
+        wide = values.astype(np.uint64) << (positions & 31).astype(np.uint64)
+        first = np.concatenate([[0], np.flatnonzero(places[1:] != places[:-1]) + 1])
+        out[places[first]] = np.add.reduceat(wide.astype(np.uint32), first)
+        # of the values in a word only the last can reach into the next
+        last = np.append(first[1:], len(values)) - 1
+        out[places[last] + 1] |= (wide[last] >> np.uint64(32)).astype(np.uint32)
+    return out.astype("<u4").tobytes()[:(bits + 7) // 8]
+
+
+def bits_at(data: bytes, positions: np.ndarray, width: int) -> np.ndarray:
+    """The ``width`` bits from each of ``positions`` on, as uint32 (up to 25 bits) or uint64 (up to 57).
+
+    Positions count bits, in any order; behind the end of ``data`` all bits are 0.
+
+    >>> bits_at(bytes([0x21, 0x30]), np.array([4, 8, 12]), 4).tolist()
+    [2, 0, 3]
+    """
+    wide = np.dtype("<u4" if width <= 25 else "<u8")
+    padded = data + bytes(wide.itemsize)
+    windows = np.ndarray(len(data) + 1, wide, padded, strides=(1,))
+    found = windows[np.minimum(positions >> 3, len(data))] >> (positions & 7).astype(wide)
+    return found & wide.type((1 << width) - 1)
 
 
 class BitReader:

@@ -9,7 +9,8 @@ import pytest
 
 import npulab
 from npulab.target import Target
-from npulab.targets.vivante import coefficients, lifting
+from npulab.targets.vivante import lifting
+from npulab.targets.vivante.coefficients import geometry
 
 SIMULATED = ("sim-1x1", "sim-3x3-same", "sim-3x3-sparse", "sim-3x3-stride2-relu", "sim-5x5-same", "sim-update4")
 
@@ -123,7 +124,7 @@ def test_planted_mistakes_are_caught(captures: npulab.CaptureSet, vivante: Targe
         monkeypatch.setattr(lifting, "_border", lambda sizes, before, *rest: whole(sizes, tuple(b ^ 1 for b in before), *rest))
         caught = {"sim-3x3-same", "sim-3x3-sparse", "sim-5x5-same"}
     elif plant == "stream order":
-        monkeypatch.setattr(coefficients, "PLANES_PER_GROUP", 7)
+        monkeypatch.setattr(geometry, "PLANES_PER_GROUP", 7)
         caught = {"sim-1x1"}
     else:
         wrong = replace(vivante, rule_of=lambda _: "vivante-v7:half-up")

@@ -297,7 +297,7 @@ def test_device_calls_neither_lift_nor_emulate(captures: npulab.CaptureSet, viva
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("the device must not call this")
 
-    for name in ("lifting", "lowering", "coefficients"):
+    for name in ("lifting", "lowering", "coefficients", "coefficients.plain", "coefficients.huffman"):
         module = sys.modules[f"npulab.targets.vivante.{name}"]
         for function in [key for key, value in vars(module).items() if isinstance(value, FunctionType)]:
             monkeypatch.setattr(module, function, forbidden)

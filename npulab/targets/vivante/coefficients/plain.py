@@ -8,119 +8,23 @@ weight item is a run of zero points and the literal behind it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import construct
 import numpy as np
 
 from npulab.streams import BitReader, pack_bits
 from npulab.target import Item
+from npulab.targets.vivante.coefficients.geometry import (
+    ALIGN,
+    COUNT_BITS,
+    Coefficients,
+    Geometry,
+    ceil_div,
+    refuse_size,
+)
 
-ALIGN = 64
-ZRL_BITS, COUNT_BITS, WEIGHT_BITS, WORD_BITS = 8, 16, 8, 32
+ZRL_BITS, WEIGHT_BITS, WORD_BITS = 8, 8, 32
 LONGEST_RUN = 2 ** ZRL_BITS  # weights that one item can stand for
-# the orders as Mesa 25.0.7 writes them, etnaviv_ml_nn_v7.c
-PLANES_PER_GROUP = 6  # pointwise layers with more outputs than this order needs, see `order`
-SEVERAL_OUTPUTS = 8
-HEAD_COLUMNS = 3  # of a wide kernel these columns of two rows come before the rest of both
-WIDE_INPUT = 64
-
-
-class Event(NamedTuple):
-    """A step of a core's stream: ``weight`` at (plane, row, column), ``bias``, ``offset`` or ``flush``."""
-
-    kind: str
-    channel: int = 0
-    plane: int = 0
-    row: int = 0
-    column: int = 0
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """What fixes the order of a coefficient buffer: sizes after lowering, as the NN words have them."""
-
-    cores: int
-    channels: int
-    planes: int
-    kernel_h: int
-    kernel_w: int
-    superblocks: int
-    zero_point: int
-    plane_bytes: int
-    input_w: int
-
-    @property
-    def used(self) -> int:
-        return min(self.channels, self.cores)
-
-    @property
-    def per_core(self) -> int:
-        return ceil_div(self.channels, self.used)
-
-    @property
-    def slots(self) -> int:
-        """Kernels in the buffer: the channels, and what fills up the last core's share."""
-        return self.used * self.per_core
-
-    @property
-    def order(self) -> str:
-        """``six``, ``inter`` or ``seq``, as the driver picks it."""
-        if self.kernel_h == self.kernel_w == 1 and self.channels > SEVERAL_OUTPUTS:
-            return "six"
-        return "inter" if self.planes > 1 else "seq"
-
-    @property
-    def header_bytes(self) -> int:
-        return ceil_div(4 * self.cores, ALIGN) * ALIGN
-
-    def cells(self) -> list[tuple[int, int]]:
-        """(row, column) of a 2-D kernel in stream order."""
-        rows, columns = range(self.kernel_h), range(self.kernel_w)
-        if self.kernel_w <= HEAD_COLUMNS or (self.order == "seq" and self.input_w <= WIDE_INPUT):
-            return [(row, column) for row in rows for column in columns]
-        return [(row, column) for top in rows[::2]
-                for part in (columns[:HEAD_COLUMNS], columns[HEAD_COLUMNS:])
-                for row in rows[top:top + 2] for column in part]
-
-    def events(self, core: int) -> Iterator[Event]:
-        """The steps of one core's stream, in order."""
-        cells, full = self.cells(), ceil_div(self.per_core, self.superblocks)
-        group = PLANES_PER_GROUP if self.order == "six" else 1
-        for block in range(self.superblocks):
-            last = block == self.superblocks - 1
-            count = self.per_core - full * block if last else full
-            first = core * count + block * full * self.used
-            for start in range(0, self.planes, group):
-                planes = range(start, min(start + group, self.planes))
-                for channel in range(first, first + count):
-                    places = [(plane, *cell) for plane in planes for cell in cells]
-                    for n, place in enumerate(places):
-                        yield Event("weight", channel, *place)
-                        if start == 0 and n == 0:
-                            yield Event("bias", channel)
-                    if planes[-1] == self.planes - 1:
-                        yield Event("offset", channel)
-                if last and self.order == "inter":
-                    yield Event("flush")
-        yield Event("flush")
-
-
-@dataclass(frozen=True, eq=False)
-class Coefficients:
-    """A coefficient buffer's content, by output channel.
-
-    ``weights`` are ``(slots, planes, kernel_h, kernel_w) uint8``, ``bias`` ``(slots,) int32`` as
-    stored, ``offsets`` ``(slots,) uint32``, ``zrl`` one per used core, ``size`` the buffer's bytes.
-    Slots past the last channel are what fills up a core's share.
-    """
-
-    weights: np.ndarray
-    bias: np.ndarray
-    offsets: np.ndarray
-    zrl: tuple[int, ...]
-    size: int
 
 
 def header(cores: int) -> construct.Construct:
@@ -128,16 +32,20 @@ def header(cores: int) -> construct.Construct:
     return construct.Aligned(ALIGN, construct.Array(cores, construct.Int32ul))
 
 
+def header_bytes(cores: int) -> int:
+    return ceil_div(4 * cores, ALIGN) * ALIGN
+
+
 def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
     """Stream bytes per core; raises ValueError where they do not fit the buffer."""
-    if len(buffer) < geometry.header_bytes:
+    if len(buffer) < header_bytes(geometry.cores):
         raise ValueError(f"coefficients: got {len(buffer)} bytes, allowed is at least the header's "
-                         f"{geometry.header_bytes}")
+                         f"{header_bytes(geometry.cores)}")
     out = [int(size) for size in header(geometry.cores).parse(buffer)]
     wrong = [size for core, size in enumerate(out) if size % ALIGN or (size > 0) != (core < geometry.used)]
-    if wrong or geometry.header_bytes + sum(out) > len(buffer):
+    if wrong or header_bytes(geometry.cores) + sum(out) > len(buffer):
         raise ValueError(f"coefficients: got core sizes {out}, allowed are multiples of {ALIGN} for the "
-                         f"first {geometry.used} cores, {len(buffer) - geometry.header_bytes} bytes in all")
+                         f"first {geometry.used} cores, {len(buffer) - header_bytes(geometry.cores)} bytes in all")
     return out
 
 
@@ -147,7 +55,7 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     Raises ValueError with core and byte where a stream does not follow the format.
     """
     _holds(buffer, geometry)
-    start = 8 * geometry.header_bytes
+    start = 8 * header_bytes(geometry.cores)
     streams = sizes(buffer, geometry)
     for core, size in enumerate(streams):
         yield Item(32 * core, 32, "core size", size, core)
@@ -171,11 +79,8 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
         yield _fill(buffer, start, 8 * len(buffer), None)
 
 
-def _holds(buffer: bytes, g: Geometry) -> None:
-    """Refuse sizes, before anything of them is made, that no stream of so many bytes can hold."""
-    if g.slots * g.planes * g.kernel_h * g.kernel_w > LONGEST_RUN * len(buffer):
-        raise ValueError(f"coefficients: got {g.slots} kernels of {g.planes} planes of {g.kernel_h}x{g.kernel_w}, "
-                         f"allowed is what {len(buffer)} bytes can hold")
+def _holds(buffer: bytes, geometry: Geometry) -> None:
+    refuse_size(buffer, geometry, LONGEST_RUN)
 
 
 def _fill(buffer: bytes, start: int, stop: int, core: int | None) -> Item:
@@ -224,7 +129,7 @@ def decode(buffer: bytes, geometry: Geometry) -> Coefficients:
     weights = np.full((g.slots, g.planes, g.kernel_h, g.kernel_w), g.zero_point, np.uint8)
     bias, offsets = np.zeros(g.slots, np.int32), np.zeros(g.slots, np.uint32)
     zrl: list[int] = []
-    places: list[tuple[int, int, int, int]] = []
+    places: list[tuple[int | None, int, int, int]] = []
     reach = 0
     for item in walk(buffer, g):
         if item.kind == "zero-run width":
@@ -293,8 +198,3 @@ def choose_zrl(c: Coefficients, geometry: Geometry, widest: int) -> int:
             break
         best, least = zrl, total
     return best
-
-
-def ceil_div(a: int, b: int) -> int:
-    """``a / b`` rounded up."""
-    return -(-a // b)
