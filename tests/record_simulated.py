@@ -73,7 +73,8 @@ def record() -> Iterator[npulab.Capture]:
     """The simulated captures, made anew."""
     made = {}
     for name, layer, x in layers():
-        lowered = npulab.target("vivante").lower(layer, chip="vipnano-qi-a311d", x=x, name=name)
+        # the NN job by itself, as in the captures of update 4
+        lowered = npulab.target("vivante").lower(layer, chip="vipnano-qi-a311d", x=x, name=name, features=["nn-job-alone"])
         made[name] = replace(Simulated().record(lowered), source="npulab tests/record_simulated.py")
     yield from made.values()
     yield replace(Simulated().record(another_driver(made["sim-3x3-same"])), source="npulab tests/record_simulated.py")

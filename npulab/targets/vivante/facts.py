@@ -19,7 +19,9 @@ PAD_JOB = "pad-job"
 MESA_OFFSETS = "mesa-offsets"
 # Mesa 25.0.7 splits the kernel of V7 stride 2 depthwise layers 6 and 7 wide, and not their input.  Wrong results.
 KERNEL_SPLIT_6_7 = "kernel-split-6-7"
-FEATURES = (ODD_STRIDE2_TILE, NN_ALONE, HWC_TENSORS, PAD_JOB, MESA_OFFSETS, KERNEL_SPLIT_6_7)
+# The model is int8, which decides the symbol map of V8.
+INT8_MODEL = "int8-model"
+FEATURES = (INT8_MODEL, ODD_STRIDE2_TILE, NN_ALONE, HWC_TENSORS, PAD_JOB, MESA_OFFSETS, KERNEL_SPLIT_6_7)
 
 HERE = Path(__file__).parent
 CHIPS = read_chips(HERE / "chips.csv")

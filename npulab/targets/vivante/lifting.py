@@ -15,7 +15,7 @@ from npulab.quant import QuantParams
 from npulab.target import Item, Lifted, Unanswerable
 from npulab.targets.vivante import coefficients
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
-from npulab.targets.vivante.facts import HWC_TENSORS, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, UNCOVERED
+from npulab.targets.vivante.facts import HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, UNCOVERED
 from npulab.targets.vivante.lowering import coded_chip, features_of, planned
 from npulab.targets.vivante.plans import join_planes, plan
 from npulab.targets.vivante.words import (
@@ -78,7 +78,8 @@ def lift(capture: Capture) -> Lifted:
         x = _given(capture, moved)
     if moved.border is not None:
         layer, x = _without(moved.border, layer, x, planar is not None)
-    return Lifted(_with_habits(layer, v, moved, facts), x, _output(capture, v, moved))
+    seen = {INT8_MODEL} if _signed(weights, content.symbols) else set()
+    return Lifted(_with_habits(layer, v, moved, facts, seen), x, _output(capture, v, moved))
 
 
 def rule_of(capture: Capture) -> str:
@@ -112,7 +113,10 @@ def geometry_of(values: Mapping[str, Any], facts: Facts) -> Geometry:
     blocks = ceil_div(ceil_div(v["out_image_z_size"], facts["nn_cores"]), v["kernels_per_core"])
     return Geometry(facts["nn_cores"], v["out_image_z_size"], v["kernel_z_size"], v["kernel_y_size"],
                     v["kernel_xy_size"], blocks, v["coef_zero_point"],
-                    v["out_image_x_stride"] * v["out_image_y_stride"], v["in_image_x_size"])
+                    v["out_image_x_stride"] * v["out_image_y_stride"], v["in_image_x_size"],
+                    depthwise=bool(v["depthwise"]) or (v["pooling"] == FIRST_PIXEL
+                                                       and (v["kernel_y_size"], v["kernel_xy_size"]) != (1, 1)),
+                    huffman=bool(facts.get("huffman_coefficients")))
 
 
 def _moved(capture: Capture) -> Moved:
@@ -381,9 +385,15 @@ def _quantization(v: Mapping[str, Any], known: Mapping[str, Any], facts: Facts) 
             in zip(("input_q", "weight_q", "output_q"), scales, zeros, strict=True)}
 
 
-def _with_habits(layer: Conv2D, v: Mapping[str, Any], moved: Moved, facts: Facts) -> Conv2D:
-    """Note the driver's habits that the jobs show."""
-    seen = {HWC_TENSORS} if moved.hwc_in or moved.hwc_out else set()
+def _signed(weights: np.ndarray, symbols: tuple[int, ...]) -> bool:
+    """Whether a symbol map is the one for an int8 model and not that for uint8."""
+    return bool(symbols) and symbols != coefficients.choose_symbols(weights) \
+        and symbols == coefficients.choose_symbols(weights - np.uint8(128))
+
+
+def _with_habits(layer: Conv2D, v: Mapping[str, Any], moved: Moved, facts: Facts, seen: set[str]) -> Conv2D:
+    """Note the driver's habits, those ``seen`` and those that the jobs show."""
+    seen = seen | ({HWC_TENSORS} if moved.hwc_in or moved.hwc_out else set())
     seen |= {PAD_JOB} if moved.border is not None else set()
     _, low, _ = planned(layer, facts, seen)
     seen |= {NN_ALONE} if low.split and moved.split is None else set()

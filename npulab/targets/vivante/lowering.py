@@ -15,7 +15,7 @@ from npulab.target import Unanswerable
 from npulab.targets.vivante import coefficients, tensor_jobs
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
 from npulab.targets.vivante.commands import States, nn_states, start_to_end, stream_of, tp_states
-from npulab.targets.vivante.facts import CHIPS, FEATURES, HWC_TENSORS, NN_ALONE, PAD_JOB, USUAL_CHIP, maps
+from npulab.targets.vivante.facts import CHIPS, FEATURES, HWC_TENSORS, INT8_MODEL, NN_ALONE, PAD_JOB, USUAL_CHIP, maps
 from npulab.targets.vivante.plans import WIDEST_FULL, Lowered, as_convolution, image_of, plan, split_image
 from npulab.targets.vivante.words import MOST_SHIFT, cached_bytes, folded_zero, multiplier_of, nn_values, tiling
 
@@ -55,11 +55,12 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     """
     facts, given, layer = features_of(chip), layer, _unsigned(layer)
     habits, where = {*getattr(layer, "habits", ()), *features}, {**ADDRESSES, **MORE_ADDRESSES, **(addresses or {})}
+    habits |= {INT8_MODEL} if given.dtype == "int8" else set()
     _asked_for(habits, where)
     conv, low, moves = planned(layer, facts, habits)
     tensors = {} if x is None else _tensors(_planar(given, conv, x), conv, low, moves)
     geometry = geometry_of_plan(conv, low, facts, habits)
-    buffer, cached = encoded(conv, low, geometry, facts)
+    buffer, cached = encoded(conv, low, geometry, facts, habits)
     jobs = _jobs(conv, low, moves, nn_values(conv, low, facts, habits, cached), facts, where)
     if NN_ALONE in habits:
         jobs = [job for job in jobs if job[0] == "NN"]
@@ -267,30 +268,38 @@ def _supported(layer: Conv2D, facts: Mapping[str, int], widest: int) -> None:
 
 def geometry_of_plan(layer: Conv2D, low: Lowered, facts: Mapping[str, int], habits: Set[str]) -> Geometry:
     """What fixes the order of the coefficients."""
-    return Geometry(facts["nn_cores"], low.channels, low.weights.shape[1], *low.kernel, tiling(low, facts, habits)[1],
-                    layer.weight_q.zero_point, low.output[0] * low.output[1], low.columns)
+    return Geometry(facts["nn_cores"], low.channels, low.planes, *low.kernel, tiling(low, facts, habits)[1],
+                    layer.weight_q.zero_point, low.output[0] * low.output[1], low.columns,
+                    depthwise=low.depthwise or (low.pooled and low.kernel != (1, 1)),
+                    huffman=bool(facts.get("huffman_coefficients")))
 
 
-def encoded(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int]) -> tuple[bytes | None, int]:
+def encoded(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int], habits: Set[str] = frozenset(),
+            ) -> tuple[bytes | None, int]:
     """The coefficient buffer, or None where nobody knows how a chip codes it, and the bytes of it that go on chip."""
     if facts.get("unknown_coefficients"):
         share = HEAD_BYTES + (low.weights[0].size + KERNEL_BYTES) * geometry.per_core
         largest = ceil_div(share, ALIGNMENT) * ALIGNMENT
         return None, cached_bytes(low, facts, geometry.used * largest, largest)
-    buffer = coefficients.encode(_content(layer, low, geometry, facts), geometry)
+    buffer = coefficients.encode(_content(layer, low, geometry, facts, habits), geometry)
     sizes = coefficients.sizes(buffer, geometry)
     return buffer, cached_bytes(low, facts, sum(sizes), max(sizes))
 
 
-def _content(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int]) -> Coefficients:
+def _content(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int], habits: Set[str],
+             ) -> Coefficients:
     """Weights, corrected biases and offsets for every slot of the buffer."""
     g = geometry
-    weights = np.full((g.slots, g.planes, g.kernel_h, g.kernel_w), g.zero_point, np.uint8)
+    weights = np.full(g.shape, g.zero_point, np.uint8)
     weights[:g.channels] = low.weights
     sums = (low.weights.astype(np.int64) - g.zero_point).sum((1, 2, 3))
     bias = np.zeros(g.slots, np.int32)
     bias[:g.channels] = (layer.bias - folded_zero(facts, layer.input_q.zero_point) * sums).astype(np.int32)
     offsets = (np.arange(g.slots) * g.plane_bytes).astype(np.uint32)
-    content = Coefficients(weights, bias, offsets, (), 0)
+    if g.huffman:
+        # as the model has them, modulo 256
+        raw = low.weights - np.uint8(SIGNED) if INT8_MODEL in habits else low.weights
+        return Coefficients(weights, bias, offsets, symbols=coefficients.choose_symbols(raw))
+    content = Coefficients(weights, bias, offsets)
     zrl = coefficients.choose_zrl(content, g, facts["zrl_bits"]) if low.runs else 0
     return replace(content, zrl=(zrl,) * g.used)

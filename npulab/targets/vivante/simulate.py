@@ -210,7 +210,7 @@ def _superblock(reader: BitReader, run_bits: int, share: int, last: bool, image:
         group = range(first, min(first + at_once, planes))
         for k in range(share):
             for plane in group:
-                for row, column in _cells(kernel_h, kernel_w, planes, v["in_image_x_size"]):
+                for row, column in _cells(kernel_h, kernel_w, planes, v):
                     weight = weights.next()
                     sums[k] += (weight - v["coef_zero_point"]) \
                         * image[plane, row:row + height, column:column + width]
@@ -225,8 +225,8 @@ def _superblock(reader: BitReader, run_bits: int, share: int, last: bool, image:
     return list(zip(sums, offsets, strict=True))
 
 
-def _cells(kernel_h: int, kernel_w: int, planes: int, width: int) -> list[tuple[int, int]]:
-    if kernel_w > 3 and (planes > 1 or width > 64):
+def _cells(kernel_h: int, kernel_w: int, planes: int, v: Mapping[str, Any]) -> list[tuple[int, int]]:
+    if kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL):
         out = []
         for top in range(0, kernel_h, 2):
             pair = [row for row in (top, top + 1) if row < kernel_h]
