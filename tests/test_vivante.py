@@ -20,7 +20,6 @@ from record_simulated import conv
 
 import npulab
 from npulab.devices import Simulated
-from npulab.emulate import accumulate
 from npulab.target import Target
 from npulab.targets.vivante import coefficients, commands, dump, facts, lifting, simulate
 
@@ -81,31 +80,6 @@ def test_driver_of_today_makes_the_tile_even(captures: npulab.CaptureSet, vivant
 
 
 # Layers that Mesa's encoder lowered
-
-
-def vectors() -> list[dict[str, Any]]:
-    return [entry for entry in json.loads(shared("data/vivante/vectors/index.json").read_text())
-            if entry["nn_version"] == 7]
-
-
-def test_mesa_vectors_word_for_word_and_byte_for_byte(vivante: Target) -> None:
-    entries = vectors()
-    for entry in entries:
-        with np.load(shared(f"data/vivante/vectors/{entry['id']}.npz")) as data:
-            layer = npulab.Conv2D(
-                data["weights_ohwi"], data["bias"], data["input_hwc"].shape, (entry["stride"],) * 2, entry["padding"],
-                depthwise=entry["depthwise"], activation="relu" if entry["relu"] else None,
-                **{f"{name}_q": npulab.QuantParams(entry[f"{long}_scale"], entry[f"{long}_zero_point"])
-                   for name, long in (("input", "input"), ("weight", "weight"), ("output", "output"))})
-            capture = vivante.lower(layer, chip=A311D, x=data["input_hwc"])
-            assert npulab.diff(capture, capture.with_words(data["nn_words"])).empty, entry["id"]
-            assert capture.buffers["coefficients"] == data["coef"].tobytes(), entry["id"]
-            assert np.array_equal(accumulate(layer, data["input_hwc"]), data["acc_hwc"])
-            for known in (capture.parameters, {}):
-                lifted = vivante.lift(replace(capture, parameters=known))
-                assert np.array_equal(lifted.layer.bias, layer.bias)
-                assert np.array_equal(vivante.lower(lifted.layer, x=lifted.x).words, capture.words)
-    assert len(entries) == 12
 
 
 def test_fields_of_every_vector_are_those_that_mesa_set(vivante: Target) -> None:

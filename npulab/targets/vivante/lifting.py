@@ -114,8 +114,7 @@ def geometry_of(values: Mapping[str, Any], facts: Facts) -> Geometry:
     return Geometry(facts["nn_cores"], v["out_image_z_size"], v["kernel_z_size"], v["kernel_y_size"],
                     v["kernel_xy_size"], blocks, v["coef_zero_point"],
                     v["out_image_x_stride"] * v["out_image_y_stride"], v["in_image_x_size"],
-                    depthwise=bool(v["depthwise"]) or (v["pooling"] == FIRST_PIXEL
-                                                       and (v["kernel_y_size"], v["kernel_xy_size"]) != (1, 1)),
+                    depthwise=bool(v["depthwise"] if facts.get("native_depthwise") else v["pooling"] == FIRST_PIXEL),
                     huffman=bool(facts.get("huffman_coefficients")))
 
 
@@ -138,7 +137,7 @@ def _moved(capture: Capture) -> Moved:
             rows, columns = t["in_image_y_size"], t["in_image_x_size"]
             out = replace(out, border=((-t["in_window_y_start"], t["in_window_y_end"] + 1 - rows),
                                        (-t["in_window_x_start"], t["in_window_x_end"] + 1 - columns)))
-        elif seen:
+        elif t["out_loop_3_inc"]:
             kind, out = "detranspose", replace(out, hwc_out=True)
         else:
             kind, out = "transpose", replace(out, hwc_in=True)
@@ -212,13 +211,33 @@ def _offsets(content: Coefficients, geometry: Geometry) -> None:
 def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, known: Mapping[str, Any],
                planar: np.ndarray | None, moved: Moved, facts: Facts) -> tuple[Conv2D, tuple[int, int] | None]:
     """The layer, and for split planes the (top, left) border that the joined input carries."""
-    zero = v["coef_zero_point"]
     common: dict[str, Any] = {"bias": bias, "activation": "relu" if v["relu"] else None,
                               **_quantization(v, known, facts)}
-    out, sizes = _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
     split = moved.split is not None or (moved.image is None and not v["depthwise"] and _is_split(v, weights, known))
     if v["pooling"] == 0 and split:
         return _strided(v, weights, known, common, planar, moved, facts)
+    plainest = _at_once(v, weights, known, common, facts)
+    may_be_split = moved.image is None and not v["depthwise"] and v["pooling"] == 0 and len(weights[0]) % 4 == 0
+    if may_be_split and "stride_h" not in known and not _agrees(plainest, v, facts):
+        layer, border = _strided(v, weights, known, common, planar, moved, facts)
+        if _agrees(layer, v, facts):
+            return layer, border
+    return plainest, None
+
+
+def _agrees(layer: Conv2D, v: Mapping[str, Any], facts: Facts) -> bool:
+    """Whether a layer is lowered to the sizes, offsets and kernels per core that the words have."""
+    low = plan(layer, facts)
+    share = ceil_div(low.channels, facts["nn_cores"])
+    resident = {ceil_div(share, tiling(low, facts, habits)[1]) for habits in (set[str](), {ODD_STRIDE2_TILE})}
+    sizes, pad = (v["in_image_y_size"], v["in_image_x_size"]), (-v["in_image_y_offset"], -v["in_image_x_offset"])
+    return (low.rows, low.columns, low.pad) == (*sizes, pad) and v["kernels_per_core"] in resident
+
+
+def _at_once(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any], common: Mapping[str, Any],
+             facts: Facts) -> Conv2D:
+    """The layer whose planes are not split: at stride 1, or pooled."""
+    zero, out, sizes = v["coef_zero_point"], _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
     stride = 2 if v["pooling"] == FIRST_PIXEL else 1
     if _is_pointwise(weights, zero, [ceil_div(size, stride) for size in sizes] == list(out), known):
         weights = weights[:, :, :1, :1]
@@ -232,7 +251,7 @@ def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, know
     shape, border = _border(sizes, offsets, out, weights.shape[2:], stride)
     layer = Conv2D(weights.transpose(0, 2, 3, 1), input_shape=(*shape, v["kernel_z_size"]),
                    stride=(stride, stride), padding=border, depthwise=depthwise, **common)
-    return _named(layer, known, lambda one: not plan(one, facts).split), None
+    return _named(layer, known, lambda one: not plan(one, facts).split)
 
 
 def _strided(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any], common: Mapping[str, Any],

@@ -98,8 +98,8 @@ def planned(layer: Layer, facts: Mapping[str, int], habits: Set[str]) -> tuple[C
     Raises ValueError where a driver would not have it on such a chip.
     """
     conv = as_convolution(layer, facts)
-    full = isinstance(layer, FullyConnected)
-    _supported(conv, facts, WIDEST_FULL if full else facts["max_kernel"])
+    full = conv.kernel == conv.input_shape[:2] and conv.pads == ((0, 0), (0, 0))
+    _supported(conv, facts, max(WIDEST_FULL, facts["max_kernel"]) if full else facts["max_kernel"])
     kinds: list[str] = []
     if HWC_TENSORS in habits and not isinstance(layer, Conv2D):
         raise ValueError(f"lower for vivante: got the feature {HWC_TENSORS} with {layer!r}, allowed is a Conv2D")
@@ -270,7 +270,7 @@ def geometry_of_plan(layer: Conv2D, low: Lowered, facts: Mapping[str, int], habi
     """What fixes the order of the coefficients."""
     return Geometry(facts["nn_cores"], low.channels, low.planes, *low.kernel, tiling(low, facts, habits)[1],
                     layer.weight_q.zero_point, low.output[0] * low.output[1], low.columns,
-                    depthwise=low.depthwise or (low.pooled and low.kernel != (1, 1)),
+                    depthwise=low.depthwise or (low.pooled and not facts.get("native_depthwise")),
                     huffman=bool(facts.get("huffman_coefficients")))
 
 

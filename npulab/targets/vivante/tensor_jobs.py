@@ -43,7 +43,7 @@ def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Ite
     given = done = 0
     for core in range(cores):
         size = ceil_div(outputs - done, cores - core)
-        border = before if core == 0 else 0
+        border = max(before - step * done, 0)
         taken = inputs - given if core == cores - 1 else min(max(step * size - border, 0), inputs - given)
         if size:
             yield Part(size, taken, border, given, done)
