@@ -271,7 +271,8 @@ def test_device_calls_neither_lift_nor_emulate(captures: npulab.CaptureSet, viva
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("the device must not call this")
 
-    for name in ("lifting", "lowering", "coefficients", "coefficients.plain", "coefficients.huffman"):
+    for name in ("lifting", "lowering", "coefficients", "coefficients.plain", "coefficients.runs", "coefficients.huffman",
+                 "coefficients.pairs"):
         module = sys.modules[f"npulab.targets.vivante.{name}"]
         for function in [key for key, value in vars(module).items() if isinstance(value, FunctionType)]:
             monkeypatch.setattr(module, function, forbidden)

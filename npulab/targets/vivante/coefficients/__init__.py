@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from npulab.emulate import compiles
 from npulab.target import Item
-from npulab.targets.vivante.coefficients import huffman, plain
+from npulab.targets.vivante.coefficients import huffman, pairs, plain, runs
 from npulab.targets.vivante.coefficients.geometry import Coefficients, Event, Geometry, ceil_div
-from npulab.targets.vivante.coefficients.huffman import choose_symbols
-from npulab.targets.vivante.coefficients.plain import choose_zrl
+from npulab.targets.vivante.coefficients.pairs import choose_symbols
+from npulab.targets.vivante.coefficients.runs import choose_zrl
 
+MANY = 2 ** 20  # weights for which it pays to load numba
 __all__ = ["Coefficients", "Event", "Geometry", "ceil_div", "choose_symbols", "choose_zrl", "decode", "encode", "sizes",
            "walk"]
 
@@ -30,11 +32,29 @@ def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
     return plain.sizes(buffer, geometry)
 
 
-def decode(buffer: bytes, geometry: Geometry) -> Coefficients:
-    """The buffer's content; raises ValueError as ``walk`` does."""
-    return (huffman if geometry.huffman else plain).decode(buffer, geometry)
+def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coefficients:
+    """The buffer's content; raises ValueError as ``walk`` does.
+
+    ``fast`` uses compiled loops (the extra ``npulab[fast]``), by default for many weights where it is
+    installed; the content is the same.
+    """
+    return (pairs if geometry.huffman else runs).decode(buffer, geometry, _compiled(geometry, fast))
 
 
-def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
-    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``."""
-    return (huffman if geometry.huffman else plain).encode(coefficients, geometry)
+def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = None) -> bytes:
+    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``.
+
+    Of ``fast`` see there; the plain format has no need of it.
+    """
+    if geometry.huffman:
+        return pairs.encode(coefficients, geometry, _compiled(geometry, fast))
+    return runs.encode(coefficients, geometry)
+
+
+def _compiled(geometry: Geometry, fast: bool | None) -> bool:
+    """Whether to use compiled loops; raises ModuleNotFoundError where they are asked for and are not there."""
+    if fast is None:
+        return geometry.slots * geometry.kernel_size >= MANY and compiles()
+    if fast and not compiles():
+        raise ModuleNotFoundError("numba cannot be loaded: coefficients with fast need the extra npulab[fast]")
+    return fast

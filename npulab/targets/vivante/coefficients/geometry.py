@@ -188,12 +188,13 @@ class Geometry:
         yield Event("flush")
 
     def _blocks(self, core: int) -> Iterator[Event]:
-        cells = [(plane, *cell) for plane in range(self.depth) for cell in self.cells()]
         for block in self.blocks(core):
             for start in range(0, self.kernel_size, self.block):
                 for channel in block.channels.tolist():
                     for n in range(start, start + self.block):
-                        yield Event("weight", channel, *cells[n]) if n < len(cells) else Event("completion", channel)
+                        plane, cell = divmod(n, self.kernel_h * self.kernel_w)
+                        yield Event("weight", channel, plane, *divmod(cell, self.kernel_w)) if n < self.kernel_size \
+                            else Event("completion", channel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,6 +224,11 @@ def refuse_size(buffer: bytes, geometry: Geometry, most: float) -> None:
     if g.slots * g.kernel_size > most * len(buffer):
         raise ValueError(f"coefficients: got {g.slots} kernels of {g.depth} planes of {g.kernel_h}x{g.kernel_w}, "
                          f"allowed is what {len(buffer)} bytes can hold")
+
+
+def words_of(data: bytes) -> np.ndarray:
+    """The bytes as 32-bit words, and one of zeros behind them, for compiled loops."""
+    return np.frombuffer(data + bytes(-len(data) % 4 + 4), "<u4").astype(np.uint32)
 
 
 def place(bit: int) -> str:

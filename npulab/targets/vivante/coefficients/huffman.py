@@ -4,7 +4,7 @@ A byte is a symbol, which stands for a bit length, and a payload of so many bits
 step has the 3-bit codes of a pair, the 2-bit escapes of the pair before and the payloads of the one
 before that.  A stream is two bytes with its number of kernels, then weights less their zero point.
 
-``walk`` is the plain reading, bit by bit; ``decode`` and ``encode`` do the same with whole arrays.
+Here everything is read and written bit by bit; ``pairs`` does the same with whole arrays.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import repeat
 from typing import NamedTuple
 
 import construct
 import numpy as np
 
-from npulab.streams import BitReader, bits_at, put_bits
+from npulab.streams import BitReader, pack_bits
 from npulab.target import Item
 from npulab.targets.vivante.coefficients.geometry import (
     ALIGN,
@@ -34,12 +33,9 @@ from npulab.targets.vivante.coefficients.geometry import (
 VERSION = 1
 CODE_BITS, ESCAPE_BITS, COUNT_BYTES, BIAS_BYTES = 3, 2, 2, 4
 LENGTH_BITS, SYMBOLS, MOST_LENGTH = 4, 8, 7
-PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
 DELAY = 2  # steps from a byte's code to its payload
 RUN_LENGTH, RAW_LENGTH = 0, 7  # with zero runs, what these lengths mean
 TABLE_BYTES = 18
-CHUNK = 2 ** 16  # bytes
-ONES = (2 ** np.arange(9) - 1).astype(np.uint32)
 FIRST_SIZE = 28  # byte of the header where the stream sizes begin
 # Mesa 25.0.7, etnaviv_ml_nn_v8.c: the comparisons that sort the symbols
 NETWORK = ((0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7), (0, 1), (2, 3), (4, 5), (6, 7),
@@ -137,7 +133,7 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
     Raises ValueError with core, byte and bit where the buffer does not follow the format.
     """
-    _holds(buffer, geometry)
+    refuse_more_than_fits(buffer, geometry)
     header = read_header(buffer, geometry)
     yield from _header_items(buffer, geometry)
     start = 8 * header_bytes(geometry.cores)
@@ -152,7 +148,8 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     yield from _padding(buffer, start, 8 * len(buffer), None)
 
 
-def _holds(buffer: bytes, geometry: Geometry) -> None:
+def refuse_more_than_fits(buffer: bytes, geometry: Geometry) -> None:
+    """Raises ValueError for more weights than codes could be there for."""
     refuse_size(buffer, geometry, 8 / CODE_BITS)
 
 
@@ -281,7 +278,7 @@ class _Values:
         self.kernels = geometry.kernels(core)
         self.left = self.kernels * geometry.kernel_size
         self.count = list(self.kernels.to_bytes(COUNT_BYTES, "little"))
-        self.flush = {_flush(geometry, core)} if not runs else {0, _flush_codes(1)}
+        self.flush = {flush_of(geometry, core)} if not runs else {0, _flush_codes(1)}
 
     def next(self, bits: int, length: int, of: Event, at: int) -> int:
         """What bits ``sign, then magnitude without its leading 1`` say."""
@@ -293,7 +290,7 @@ class _Values:
             return bits
         if self.runs and length > RAW_LENGTH:
             raise ValueError(f"{where}: got bit length {length}, allowed is up to {RAW_LENGTH}")
-        value = bits if self.runs and length == RAW_LENGTH else _signed(bits, length, self.runs)
+        value = bits if self.runs and length == RAW_LENGTH else signed(bits, length, self.runs)
         if of.kind == "kernels per core":
             want = self.count.pop(0)
             if value != want:
@@ -314,7 +311,7 @@ class _Values:
                              f"allowed is {' or '.join(map(hex, sorted(self.flush)))}")
 
 
-def _signed(bits: int, length: int, two: bool) -> int:
+def signed(bits: int, length: int, two: bool) -> int:
     """The byte of sign and magnitude; a negative one is the complement, with zero runs that plus 1."""
     magnitude = bits // 2 + (2 ** (length - 1) if length else 0)
     if bits % 2 == 0:
@@ -322,116 +319,7 @@ def _signed(bits: int, length: int, two: bool) -> int:
     return (-magnitude if two else 255 - magnitude) % 256
 
 
-def decode(buffer: bytes, geometry: Geometry) -> Coefficients:
-    """Weights, biases and symbols of a buffer; raises ValueError as ``walk`` does.
-
-    Of zero runs only those behind the last weight are understood.
-    """
-    _holds(buffer, geometry)
-    header = read_header(buffer, geometry)
-    weights = np.full(geometry.shape, geometry.zero_point, np.uint8)
-    if header.runs:
-        return _walked(buffer, geometry, header, weights)
-    start = 8 * header_bytes(geometry.cores)
-    sound = not any(buffer[FIRST_SIZE + 4 * geometry.cores:start // 8])
-    for core, bits in enumerate(header.bits[:geometry.used]):
-        stop = start + 8 * stream_bytes(bits)
-        stream = _bytes(buffer, start, start + bits, header, geometry, core)
-        sound = sound and stream is not None and _take(stream, geometry, core, weights) \
-            and not np.any(bits_at(buffer, np.arange(start + bits, stop), 1))
-        start = stop
-    end = start // 8 + BIAS_BYTES * geometry.channels
-    if not sound or any(buffer[end:]):
-        for _ in walk(buffer, geometry):  # says what is wrong
-            pass
-        raise AssertionError("coefficients: array and bit by bit readings differ")
-    bias = np.frombuffer(buffer, "<i4", geometry.channels, start // 8).astype(np.int32)
-    return Coefficients(weights, bias, np.zeros(0, np.uint32), size=len(buffer), symbols=header.symbols)
-
-
-def _walked(buffer: bytes, geometry: Geometry, header: Header, weights: np.ndarray) -> Coefficients:
-    """The content as ``walk`` reads it."""
-    bias = np.zeros(geometry.channels, np.uint32)
-    for item in walk(buffer, geometry):
-        if item.kind == "weight":
-            weights[item.channel, item.plane, item.row, item.column] = item.value
-        elif item.kind == "bias":
-            bias[item.channel] = item.value
-    return Coefficients(weights, bias.astype(np.int32), np.zeros(0, np.uint32), size=len(buffer),
-                        symbols=header.symbols, runs=header.runs)
-
-
-class _Tables(NamedTuple):
-    """A symbol map, made ready.
-
-    By two codes: ``before``, the bits of a step ahead of its payloads in the step after.  By two codes and
-    4 bits that hold their escapes: ``step``, these bits times 32 and the bits of the payloads; ``ways`` in
-    which both bytes are written and ``widths`` of their payloads.  ``bytes`` by way and payload.
-    ``code``, ``escape`` and ``payload`` are (value, width) by byte.
-    """
-
-    before: np.ndarray
-    step: np.ndarray
-    ways: np.ndarray
-    widths: np.ndarray
-    bytes: np.ndarray
-    code: np.ndarray
-    escape: np.ndarray
-    payload: np.ndarray
-
-
-@lru_cache(8)
-def _tables(symbols: tuple[int, ...]) -> _Tables:
-    ways = {key: n for n, key in enumerate(READ)}
-    values = np.zeros((len(ways), 256), np.uint8)
-    written = np.zeros((3, 256, 2), np.uint32)
-    widths = []
-    for (code, escape), (symbol, free) in READ.items():
-        length = symbols[symbol]
-        width = max(length, 1) - (free is not None)
-        widths.append(width)
-        for payload in range(2 ** width):
-            value = _signed(payload if free is None else 2 * payload + free, length, False)
-            values[ways[code, escape], payload] = value
-            written[:, value] = (code, CODE_BITS), (escape or 0, ESCAPE_BITS * (code == ESCAPED)), (payload, width)
-    index = np.arange(PAIR_CODES * PAIR_ESCAPES)
-    way, wide = np.zeros((2, len(index), 2), np.uint8)
-    rest, bits = index // PAIR_CODES, np.full(len(index), 2 * CODE_BITS)
-    for half, codes in enumerate((index % 2 ** CODE_BITS, index // 2 ** CODE_BITS % 2 ** CODE_BITS)):
-        escaped = codes == ESCAPED
-        for (code, escape), n in ways.items():
-            of = (codes == code) & (~escaped | (rest % 2 ** ESCAPE_BITS == escape))
-            way[of, half], wide[of, half] = n, widths[n]
-        bits = bits + ESCAPE_BITS * escaped
-        rest = np.where(escaped, rest // 2 ** ESCAPE_BITS, rest)
-    step = (32 * bits + wide.sum(1)).astype(np.uint16)
-    return _Tables(bits[:PAIR_CODES].astype(np.uint32), step, way, wide, values, *written)
-
-
-def _bytes(buffer: bytes, start: int, end: int, header: Header, geometry: Geometry, core: int,
-           ) -> np.ndarray | None:
-    """The bytes of the stream from bit ``start`` to ``end``, or None where it does not end there."""
-    pairs, tables = pairs_of(geometry, core), _tables(header.symbols)
-    if 2 * CODE_BITS * (pairs + DELAY) > end - start:
-        return None
-    at = _steps(buffer, start, end, tables.step, pairs + DELAY)
-    if at is None:
-        return None
-    windows = bits_at(buffer, at, 24)
-    codes = windows % PAIR_CODES
-    if np.any(codes[pairs:] != _flush(geometry, core)):
-        return None
-    index = codes[:-DELAY] | windows[1:-1] & PAIR_CODES * (PAIR_ESCAPES - 1)
-    before = tables.before[codes[1:-1]]
-    payloads = windows[DELAY:] >> before
-    widths, ways = tables.widths[index], tables.ways[index]
-    out = np.empty((pairs, 2), np.uint8)
-    out[:, 0] = tables.bytes[ways[:, 0], payloads & ONES[widths[:, 0]]]
-    out[:, 1] = tables.bytes[ways[:, 1], payloads >> widths[:, 0] & ONES[widths[:, 1]]]
-    return out.reshape(-1)
-
-
-def _flush(geometry: Geometry, core: int) -> int:
+def flush_of(geometry: Geometry, core: int) -> int:
     """The codes of the pairs that push the last payloads out: their free bits are set where the bytes were odd.
 
     The vendor sets them with an even number and zero runs too.
@@ -443,124 +331,73 @@ def _flush_codes(free: int) -> int:
     return (1 + 2 ** CODE_BITS) * WRITTEN[0].free * free
 
 
-def _steps(buffer: bytes, start: int, end: int, table: np.ndarray, steps: int) -> np.ndarray | None:
-    """The bit where each step begins, or None where the last does not stop at ``end``."""
-    advance, at, found = table.data, start, [start]
-    at += 2 * CODE_BITS
-    before, payloads = int(bits_at(buffer, np.array([start]), 2 * CODE_BITS)[0]), 0
-    while len(found) < steps and at < end:
-        base, size = at // 8 * 8, min(8 * CHUNK, end - at // 8 * 8)
-        chunk = buffer[base // 8:base // 8 + CHUNK + 4]
-        windows = bits_at(chunk, np.arange(size), 10).astype(np.uint16).data
-        at -= base
-        for _ in range(steps - len(found)):
-            if at >= size:
-                break
-            found.append(at + base)
-            window = windows[at]
-            step = advance[before | window & 960]
-            at += (step >> 5) + payloads
-            payloads, before = step & 31, window & 63
-        at += base
-    return np.array(found) if at == end and len(found) == steps else None
+def magnitude_bits(byte: int) -> int:
+    """Bits of a byte's magnitude, which is the byte or, with the sign bit, its complement."""
+    return (byte if byte < 128 else 255 - byte).bit_length()
 
 
-def _take(stream: np.ndarray, geometry: Geometry, core: int, weights: np.ndarray) -> bool:
-    """Put a stream's bytes in their places; False where it has another number of kernels, or what completes
-    a block is not 0."""
-    g, at = geometry, COUNT_BYTES
-    sound = stream[:at].tobytes() == g.kernels(core).to_bytes(COUNT_BYTES, "little")
-    flat = weights.reshape(g.slots, g.kernel_size)
-    blocks = ceil_div(g.kernel_size, g.block)
-    for first, count, step in g.blocks(core):
-        size = count * blocks * g.block
-        kernels = stream[at:at + size].reshape(blocks, count, g.block).transpose(1, 0, 2).reshape(count, -1)
-        flat[first:first + step * count:step] = kernels[:, :g.kernel_size] + np.uint8(g.zero_point)
-        sound = sound and not kernels[:, g.kernel_size:].any()
-        at += size
-    return sound and not stream[at:].any()
+def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
+    """The content as ``walk`` reads it."""
+    refuse_more_than_fits(buffer, geometry)
+    header = read_header(buffer, geometry)
+    weights = np.full(geometry.shape, geometry.zero_point, np.uint8)
+    bias = np.zeros(geometry.channels, np.uint32)
+    for item in walk(buffer, geometry):
+        if item.kind == "weight":
+            weights[item.channel, item.plane, item.row, item.column] = item.value
+        elif item.kind == "bias":
+            bias[item.channel] = item.value
+    return Coefficients(weights, bias.astype(np.int32), np.zeros(0, np.uint32), size=len(buffer),
+                        symbols=header.symbols, runs=header.runs)
 
 
-def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
-    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``.
+def write_by_item(coefficients: Coefficients, geometry: Geometry) -> bytes:
+    """The buffer of ``coefficients``, bit by bit."""
+    streams = []
+    for core in range(geometry.used):
+        items = list(_items(coefficients, geometry, core))
+        streams.append((sum(width for _, width in items), pack_bits(items)))
+    return join(streams, coefficients, geometry)
 
-    Raises ValueError for symbols that are no permutation of the bit lengths, and for zero runs.
-    """
+
+def _items(c: Coefficients, geometry: Geometry, core: int) -> Iterator[tuple[int, int]]:
+    """(value, width) of a stream's bits."""
+    given = list(geometry.kernels(core).to_bytes(COUNT_BYTES, "little"))
+    for event in geometry.events(core):
+        given.append((int(c.weights[event[1:]]) - geometry.zero_point) % 256 if event.kind == "weight" else 0)
+    given += [0] * (len(given) % 2)
+    written = [_written(byte, c.symbols) for byte in given]
+    flush = flush_of(geometry, core)
+    for step in range(0, len(written) + 2 * DELAY, 2):
+        for byte in written[step:step + 2]:
+            yield byte[0]
+        if step >= len(written):
+            yield flush, 2 * CODE_BITS
+        for part in (1, 2):
+            for byte in written[max(step - 2 * part, 0):max(step - 2 * part + 2, 0)]:
+                yield byte[part]
+
+
+def _written(byte: int, symbols: tuple[int, ...]) -> list[tuple[int, int]]:
+    """(value, width) of the code, the escape and the payload of a byte."""
+    length = magnitude_bits(byte)
+    symbol = WRITTEN[symbols.index(length)]
+    sign, magnitude = (1, 255 - byte) if byte > 127 else (0, byte)
+    payload, width = sign + 2 * (magnitude - (2 ** (length - 1) if length else 0)), max(length, 1)
+    free = 0
+    if symbol.free:
+        free, payload, width = symbol.free * (payload % 2), payload // 2, width - 1
+    if symbol.escape is None:
+        return [(symbol.code + free, CODE_BITS), (0, 0), (payload, width)]
+    return [(symbol.code, CODE_BITS), (symbol.escape + free, ESCAPE_BITS), (payload, width)]
+
+
+def join(streams: list[tuple[int, bytes]], coefficients: Coefficients, geometry: Geometry) -> bytes:
+    """Header, (bits, bytes) of each stream, biases, and zeros up to the size."""
     c, g = coefficients, geometry
-    if c.runs:
-        raise ValueError("coefficients: got a header with zero runs, allowed is none: how the vendor writes them is "
-                         "not known")
-    if sorted(c.symbols) != list(range(SYMBOLS)):
-        raise ValueError(f"coefficients: symbols: got {c.symbols}, allowed is each bit length from 0 to {MOST_LENGTH}")
-    tables, streams, bits = _tables(tuple(c.symbols)), [], []
-    for core in range(g.used):
-        values, widths = _written(_given(c, g, core), tables, _flush(g, core))
-        ends = np.cumsum(widths)
-        bits.append(int(ends[-1]))
-        streams.append(put_bits(values, ends - widths, bits[-1]).ljust(stream_bytes(bits[-1]), b"\0"))
     packed = sum(length * 2 ** (LENGTH_BITS * n) for n, length in enumerate(c.symbols))
     head = layout(g.cores).build({"flags": VERSION * 16, "run_size": 0, "run_table": bytes(TABLE_BYTES),
                                   "symbols": packed, "average_bias": 0, "reserved": 0,
-                                  "bits": bits + [0] * (g.cores - g.used)})
-    bias = np.asarray(c.bias, "<i4").tobytes()
-    return b"".join([head, *streams, bias]).ljust(c.size, b"\0")
-
-
-def _given(c: Coefficients, g: Geometry, core: int) -> np.ndarray:
-    """The bytes of a core's stream, the last pair completed."""
-    flat = c.weights.reshape(g.slots, g.kernel_size)
-    blocks = ceil_div(g.kernel_size, g.block)
-    length = bytes_of(g, core)
-    out = np.zeros(length + length % 2, np.uint8)
-    out[:COUNT_BYTES] = np.frombuffer(g.kernels(core).to_bytes(COUNT_BYTES, "little"), np.uint8)
-    at = COUNT_BYTES
-    for first, count, step in g.blocks(core):
-        kernels = np.zeros((count, blocks * g.block), np.uint8)
-        kernels[:, :g.kernel_size] = flat[first:first + step * count:step] - np.uint8(g.zero_point)
-        size = kernels.size
-        out[at:at + size] = kernels.reshape(count, blocks, g.block).transpose(1, 0, 2).reshape(-1)
-        at += size
-    return out
-
-
-def _written(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[np.ndarray, np.ndarray]:
-    """(values, widths) of the steps that write the bytes of a stream."""
-    codes, code_bits = _joined(stream, tables.code)
-    escapes, escape_bits = _joined(stream, tables.escape)
-    payloads, payload_bits = _joined(stream, tables.payload)
-    values = np.concatenate([codes, np.full(DELAY, flush, np.uint32)])
-    widths = np.concatenate([code_bits, np.full(DELAY, 2 * CODE_BITS, np.uint32)])
-    values[1:-1] |= np.left_shift(escapes, widths[1:-1])
-    widths[1:-1] += escape_bits
-    values[2:] |= np.left_shift(payloads, widths[2:])
-    widths[2:] += payload_bits
-    return values, widths
-
-
-def _joined(stream: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(values, widths) of pairs of bytes, by a table of (value, width) of single ones."""
-    first, second = table[stream[::2]], table[stream[1::2]]
-    return first[:, 0] | np.left_shift(second[:, 0], first[:, 1]), first[:, 1] + second[:, 1]
-
-
-def choose_symbols(weights: np.ndarray) -> tuple[int, ...]:
-    """The symbol map the driver picks for ``weights``, uint8 or int8 as the model has them: bit lengths by
-    falling count, in the order that its fixed comparisons leave them.
-
-    >>> choose_symbols(np.array([0, 3, 3, 0xFF], np.uint8))
-    (2, 1, 0, 3, 4, 5, 6, 7)
-    """
-    raw = np.ascontiguousarray(weights).view(np.uint8)
-    counts = np.bincount(raw.reshape(-1), minlength=256)
-    lengths = [_length(byte) if byte != 255 else 1 for byte in range(256)]  # 0xFF has length 0 and is not counted there
-    histogram = np.bincount(lengths, counts, SYMBOLS).tolist()
-    out = list(range(SYMBOLS))
-    for a, b in NETWORK:
-        if histogram[out[a]] < histogram[out[b]]:
-            out[a], out[b] = out[b], out[a]
-    return tuple(out)
-
-
-def _length(byte: int) -> int:
-    """Bits of a byte's magnitude, which is the byte or, with the sign bit, its complement."""
-    return (byte if byte < 128 else 255 - byte).bit_length()
+                                  "bits": [bits for bits, _ in streams] + [0] * (g.cores - g.used)})
+    filled = [stream.ljust(stream_bytes(bits), b"\0") for bits, stream in streams]
+    return b"".join([head, *filled, np.asarray(c.bias, "<i4").tobytes()]).ljust(c.size, b"\0")

@@ -54,7 +54,7 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
     Raises ValueError with core and byte where a stream does not follow the format.
     """
-    _holds(buffer, geometry)
+    refuse_more_than_fits(buffer, geometry)
     start = 8 * header_bytes(geometry.cores)
     streams = sizes(buffer, geometry)
     for core, size in enumerate(streams):
@@ -79,7 +79,8 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
         yield _fill(buffer, start, 8 * len(buffer), None)
 
 
-def _holds(buffer: bytes, geometry: Geometry) -> None:
+def refuse_more_than_fits(buffer: bytes, geometry: Geometry) -> None:
+    """Raises ValueError for more weights than the longest runs could stand for."""
     refuse_size(buffer, geometry, LONGEST_RUN)
 
 
@@ -122,10 +123,10 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
             yield Item(at, WORD_BITS, event.kind, reader.read(WORD_BITS), core, event.channel)
 
 
-def decode(buffer: bytes, geometry: Geometry) -> Coefficients:
+def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
     """Weights, biases and offsets of a buffer; raises ValueError as ``walk`` does."""
     g = geometry
-    _holds(buffer, g)
+    refuse_more_than_fits(buffer, g)
     weights = np.full((g.slots, g.planes, g.kernel_h, g.kernel_w), g.zero_point, np.uint8)
     bias, offsets = np.zeros(g.slots, np.int32), np.zeros(g.slots, np.uint32)
     zrl: list[int] = []
@@ -146,9 +147,9 @@ def decode(buffer: bytes, geometry: Geometry) -> Coefficients:
     return Coefficients(weights, bias, offsets, tuple(zrl), len(buffer))
 
 
-def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
+def write_by_item(coefficients: Coefficients, geometry: Geometry) -> bytes:
     """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``."""
-    streams = [pack_bits(_items(coefficients, geometry, core, coefficients.zrl[core]))
+    streams = [pack_bits(items(coefficients, geometry, core, coefficients.zrl[core]))
                for core in range(geometry.used)]
     return join(streams, geometry, coefficients.size)
 
@@ -160,7 +161,7 @@ def join(streams: list[bytes], geometry: Geometry, size: int = 0) -> bytes:
     return (header(geometry.cores).build(counts) + b"".join(filled)).ljust(size, b"\0")
 
 
-def _items(c: Coefficients, geometry: Geometry, core: int, zrl: int) -> Iterator[tuple[int, int]]:
+def items(c: Coefficients, geometry: Geometry, core: int, zrl: int) -> Iterator[tuple[int, int]]:
     """(value, width) of a stream's bits."""
     zero, longest, run = geometry.zero_point, 2 ** zrl - 1, 0
     yield zrl, ZRL_BITS
@@ -183,18 +184,3 @@ def _items(c: Coefficients, geometry: Geometry, core: int, zrl: int) -> Iterator
             yield int(c.bias[event.channel]) % 2 ** WORD_BITS, WORD_BITS
         elif event.kind == "offset":
             yield int(c.offsets[event.channel]), WORD_BITS
-
-
-def choose_zrl(c: Coefficients, geometry: Geometry, widest: int) -> int:
-    """The zero-run width the driver picks: from the widest down, the smallest total of 32-bit words,
-    ties to the narrower, stopping at the first increase; 0 for pointwise layers."""
-    if geometry.kernel_h == geometry.kernel_w == 1:
-        return 0
-    best, least = 0, None
-    for zrl in range(widest, -1, -1):
-        total = sum(ceil_div(sum(width for _, width in _items(c, geometry, core, zrl)), WORD_BITS)
-                    for core in range(geometry.used))
-        if least is not None and total > least:
-            break
-        best, least = zrl, total
-    return best
