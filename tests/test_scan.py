@@ -16,7 +16,7 @@ from npulab.layers import Conv2D
 from npulab.quant import QuantParams
 from npulab.scan import Probe, Scan, impulses, scan, scan_capture
 from npulab.targets.vivante.lifting import geometry_of
-from npulab.targets.vivante.lowering import plain_chip
+from npulab.targets.vivante.lowering import coded_chip
 
 HANG, CONTROL, DEAD = "hang", "control", "dead"
 
@@ -298,7 +298,7 @@ def stream_truth(capture: npulab.Capture) -> tuple[np.ndarray, np.ndarray]:
     """Kinds and places of the bits of a coefficient buffer of a stride 1 layer, as its format says."""
     count = 8 * len(capture.buffers["coefficients"])
     kinds, places = np.full(count, CONTROL, "U7"), np.full((count, 5), -1)
-    geometry = geometry_of(capture.values, plain_chip(capture.chip))
+    geometry = geometry_of(capture.values, coded_chip(capture.chip))
     core, reach = -1, 0
     for item in npulab.target("vivante").explain(capture):
         bits = slice(item.bit, item.bit + item.bits)

@@ -96,7 +96,7 @@ def test_changed_fields_of_register_writes_reach_the_writes(captures: npulab.Cap
     ({"format": 2}, "format: got 2, allowed is 1"), ({"target": "tpu"}, "target: got 'tpu', allowed is one of"),
     ({"chip": "x"}, "chip: got 'x', target vivante knows"), ({"chip": None}, "chip: got None, allowed is a text"),
     ({"provenance": "dream"}, "got provenance 'dream', allowed is one of"), ({"jobs": []}, "jobs: got none"),
-    ({"jobs": [{"block": "NN"}]}, r"got block 'NN' with \[\], allowed is one of NN, STATE with one of words"),
+    ({"jobs": [{"block": "NN"}]}, r"got block 'NN' with \[\], allowed is one of NN, STATE, TP with one of words"),
     ({"jobs": [{"block": "XX", "words": "nn.bin"}]}, "got block 'XX'"), ({"jobs": None}, "jobs: got None"),
     ({"jobs": [{"block": "NN", "words": "input.bin"}]}, r"input.bin: got 16 words, allowed is 34 \(block NN\)"),
     ({"jobs": [{"block": "NN", "words": "output.bin"}]}, "output.bin: got 9 bytes, allowed is whole 32-bit words"),

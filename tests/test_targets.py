@@ -60,4 +60,5 @@ def test_unknown_target_and_chip_name_the_known() -> None:
 
 def test_target_prints_its_chips() -> None:
     assert repr(npulab.target("vivante")) == ("Target(vivante: VeriSilicon NN engine, VIPNano-QI and relatives; "
-                                              "vipnano-qi-a311d, vipnano-qi-s905d3, vipnano-si-imx8mp)")
+                                              "vipnano-qi-a311d, vipnano-qi-s905d3, vipnano-si-imx8mp, "
+                                              "gcnanoultra31-stm32mp25)")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.capture import Capture
+from npulab.capture import COMMANDS, Capture
 from npulab.layers import Conv2D
 from npulab.quant import QuantParams
 from npulab.scan.records import Probe
@@ -141,8 +141,7 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
     noise = max(high // NOISE, 1)
     images.append(np.random.default_rng(seed).integers(max(-noise, -down), min(noise, up) + 1, layer.input_shape))
     lower = target(capture.target).lower
-    fed = [capture.with_buffers(input=lower(layer, chip=capture.chip, x=(image + zero).astype(layer.dtype))
-                                .buffers["input"]) for image in images]
+    fed = [_fed(capture, lower(layer, chip=capture.chip, x=(image + zero).astype(layer.dtype))) for image in images]
     if not through:
         return [Probe(one) for one in fed]
     middle = (int(info.min) + int(info.max) + 1) // 2
@@ -159,16 +158,28 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
     return out
 
 
+def _fed(capture: Capture, other: Capture) -> Capture:
+    """The capture with the tensors of another that go in: its input, and what jobs before it move there."""
+    kept = (COMMANDS, "coefficients", "output")
+    return capture.with_buffers(**{name: data for name, data in other.buffers.items()
+                                   if name not in kept and (name == "input" or name in capture.buffers)})
+
+
 def _scaled(capture: Capture, layer: Conv2D, step: int, middle: int) -> Capture | None:
     """The capture with the layer's input zero point, an output scale of ``step`` accumulator units, its zero point
     in the middle and no activation; None where its target cannot say that."""
     known = target(capture.target)
     wanted = replace(layer, activation=None, output_q=QuantParams(float(step), middle))
     try:
-        a, b = (known.lower(one, chip=capture.chip).words for one in (known.lift(capture).layer, wanted))
+        a, b = (known.lower(one, chip=capture.chip) for one in (known.lift(capture).layer, wanted))
     except ValueError:
         return None
-    changed = capture.with_words((capture.words & ~(a ^ b)) | (b & (a ^ b)))
+    tasks = range(len(capture.jobs)) if len(a.jobs) == len(b.jobs) == len(capture.jobs) else [capture.main]
+    changed = capture
+    for task in tasks:
+        old, new = (one.jobs[task if len(tasks) > 1 else one.main].words for one in (a, b))
+        words = capture.jobs[task].words
+        changed = changed.with_words((words & ~(old ^ new)) | (new & (old ^ new)), task)
     got = known.lift(changed).layer
     ratio = np.max(got.input_q.scale) * np.max(got.weight_q.scale) / np.max(got.output_q.scale)
     said = np.isclose(ratio * step, 1.0, rtol=1e-9) and got.input_q.zero_point == layer.input_q.zero_point
