@@ -581,6 +581,17 @@ def test_lift_refuses_tp_jobs_that_do_not_belong(vivante: Target) -> None:
         vivante.lift(replace(capture, jobs=(*capture.jobs, capture.jobs[capture.main])))
 
 
+@pytest.mark.parametrize(("task", "change"), [
+    (0, {"in_zp": 3, "out_zp": 3}), (0, {"out_loop_3_inc": 8}), (1, {"in_window_x_start": 1}), (2, {"no_flush": 0}),
+    (1, {"out_image_base_address": 0x70}), (0, {"in_image_slice": 109}), (2, {"alu_relu_enable": 1})])
+def test_lift_refuses_tp_jobs_that_do_something_else(task: int, change: dict[str, int], vivante: Target) -> None:
+    layer, x = strided()
+    capture = Simulated().record(vivante.lower(layer, x=x))
+    with pytest.raises(ValueError, match=r"^lift for vivante: "):
+        vivante.lift(capture.with_fields(task, **change))
+    assert npulab.check(capture.with_fields(task, **change)).verdict == "differs"
+
+
 @pytest.mark.parametrize(("x", "text"), [
     (np.zeros((3, 3, 2), np.uint8), r"^x: got shape \(3, 3, 2\) uint8, allowed is a pair, each \(3, 3, 2\) of the layer' uint8$"),
     ((np.zeros((3, 3, 2), np.uint8),) * 3, "allowed is a pair"), ((np.zeros((3, 3), np.uint8),) * 2, r"got shape \(3, 3\) uint8 and")])

@@ -16,7 +16,7 @@ from npulab.target import Item, Lifted, Unanswerable
 from npulab.targets.vivante import coefficients
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
 from npulab.targets.vivante.facts import HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, UNCOVERED
-from npulab.targets.vivante.lowering import coded_chip, features_of, planned
+from npulab.targets.vivante.lowering import coded_chip, features_of, moved_by, planned
 from npulab.targets.vivante.plans import join_planes, plan
 from npulab.targets.vivante.words import (
     FIRST_PIXEL,
@@ -79,7 +79,9 @@ def lift(capture: Capture) -> Lifted:
     if moved.border is not None:
         layer, x = _without(moved.border, layer, x, planar is not None)
     seen = {INT8_MODEL} if _signed(weights, content.symbols) else set()
-    return Lifted(_with_habits(layer, v, moved, facts, seen), x, _output(capture, v, moved))
+    layer = _with_habits(layer, v, moved, facts, seen)
+    _refuse_other_moves(capture, layer, facts)
+    return Lifted(layer, x, _output(capture, v, moved))
 
 
 def rule_of(capture: Capture) -> str:
@@ -150,6 +152,29 @@ def _moved(capture: Capture) -> Moved:
     if out.image is not None:
         out = replace(out, image=(*out.image[:2], out.image[2] or z))
     return out
+
+
+def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Facts) -> None:
+    """Refuse TP jobs that are not those which the layer needs, wherever its tensors lie."""
+    registers = capture.maps["TP"]
+    tasks = [task for task, job in enumerate(capture.jobs) if job.block == "TP"]
+    got = {task: registers.decode(capture.jobs[task].words) for task in tasks}
+    conv, low, moves = planned(layer, facts, layer.habits)
+    for move in moves if tasks else []:
+        first = got[tasks[0]] if tasks else {}
+        where = {end: first.get(f"{side}_image_base_address", 0)
+                 for side, end in (("in", move.source), ("out", move.target))}
+        for part in moved_by(move, conv, low, facts, where):
+            if not tasks:
+                raise ValueError(f"lift for vivante: a {move.kind} job is missing")
+            task = tasks.pop(0)
+            want = registers.decode(registers.encode(part))
+            wrong = next((name for name, value in want.items() if got[task][name] != value), None)
+            if wrong:
+                raise ValueError(f"lift for vivante: task {task}, a {move.kind} job, field {wrong}: got "
+                                 f"{got[task][wrong]}, allowed with {layer} is {want[wrong]}")
+    if tasks:
+        raise ValueError(f"lift for vivante: task {tasks[0]} is a TP job that {layer} does not need")
 
 
 def _buffer(capture: Capture, name: str) -> bytes:

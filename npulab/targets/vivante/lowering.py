@@ -209,14 +209,14 @@ def _jobs(conv: Conv2D, low: Lowered, moves: Sequence[Move], values: Mapping[str
     for move in moves:
         if move in behind:
             out.append(("NN", values, nn_states(where["nn"])))
-        parts = _parts(move, conv, low, facts, where)
+        parts = moved_by(move, conv, low, facts, where)
         states = tp_states([at + BLOCK_SPACING * n for n in range(len(parts))], move.kind == "pad")
         out += [("TP", part, one) for part, one in zip(parts, states, strict=True)]
         at += BLOCK_SPACING * len(parts)
     return out if behind else [*out, ("NN", values, nn_states(where["nn"]))]
 
 
-def _parts(move: Move, conv: Conv2D, low: Lowered, facts: Mapping[str, int], where: Mapping[str, int],
+def moved_by(move: Move, conv: Conv2D, low: Lowered, facts: Mapping[str, int], where: Mapping[str, int],
            ) -> list[dict[str, Any]]:
     """The TP jobs of a move, one for each core that takes part."""
     source, target, cores = where[move.source], where[move.target], facts["tp_cores"]
