@@ -380,3 +380,21 @@ def test_rule_that_does_not_go_with_a_layer(layer: object, rule: str, words: str
     x = np.zeros(layer.input_shape, layer.dtype)
     with pytest.raises((LookupError, ValueError), match=words):
         npulab.emulate(layer, (x, x) if isinstance(layer, Add) else x, rule)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("rule", ["vivante-v7:half-even", "vivante-v8:half-away", "vivante-v8:floor"])
+def test_addition_by_convolution_is_its_definition(rule: str, dtype: str) -> None:
+    random = np.random.RandomState(8)
+    info = np.iinfo(dtype)
+    for scales in ((0.01, 0.01, 0.02), (0.5, 0.01, 0.4), (0.01, 0.7, 0.3), (1.0, 3e-5, 1.0)):
+        zeros = random.randint(info.min, info.max + 1, 3)
+        quantized = [QuantParams(scale, int(zero)) for scale, zero in zip(scales, zeros, strict=True)]
+        layer = Add((5, 7), (None, "relu")[random.randint(2)], *quantized, dtype)
+        pair = random.randint(info.min, info.max + 1, (2, 5, 7)).astype(dtype)
+        got = npulab.emulate(layer, tuple(pair), rule)
+        assert np.array_equal(got, emulate_reference(layer, tuple(pair), rule))
+        near = np.array(emulate_reference(layer, tuple(pair)), int)
+        assert np.max(np.abs(got - near)) <= 3
+    with pytest.raises(LookupError, match=r"allowed with .* is one of tflite-reference, .*vivante-v7:half-even"):
+        npulab.emulate(Add((2,), dtype="int16"), (np.zeros(2, np.int16),) * 2, rule)

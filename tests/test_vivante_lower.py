@@ -131,6 +131,9 @@ def run(layer: Any, x: Any, chip: str, features: tuple[str, ...], vivante: Targe
     conv = plans.as_convolution(moved, known)
     planar = lowering._planar(layer, conv, x)
     want = npulab.emulate(conv, planar.transpose(1, 2, 0), vivante.rule_of(capture))
+    if isinstance(layer, Add):
+        sums = npulab.emulate(layer, x, vivante.rule_of(capture)).view(np.uint8) ^ (0x80 if layer.dtype == "int8" else 0)
+        assert sums.transpose(2, 0, 1).tobytes() == ran.buffers["output"]
     alone = {"nn-job-alone", "pad-job"} <= set(features)  # nothing says where the image ends
     for parameters in (ran.parameters, {}):
         one = replace(ran, parameters=parameters)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from npulab.emulate.engines import clamp_range, delegated, output_ratios
 from npulab.layers import Add
-from npulab.quant import RULES, DoubleRounding, QuantParams, Requantizer, Rule, Scratch, SingleRounding, positive
+from npulab.quant import (
+    FAMILIES,
+    ROUNDINGS,
+    RULES,
+    DoubleRounding,
+    QuantParams,
+    Requantizer,
+    Rule,
+    Scratch,
+    SingleRounding,
+    positive,
+    requantize,
+)
 
 GEMMLOWP = RULES["gemmlowp"]
 BLOCK = 65_536  # elements at a time
@@ -29,22 +42,66 @@ BODIES = {("tflite-builtin", "int8"): Body(SingleRounding("body"), 16, 16),
           ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32)}
 BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}  # where nothing is delegated
 RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
+HEAVIEST = 255  # weight of the input with the larger scale, where a sum is a convolution
+
+
+class Weights(NamedTuple):
+    """An addition as a convolution: ``one * (a - zero) + other * (b - zero) + bias``, zero being that of the first
+    input, in units of its scale * ``scale``."""
+
+    one: int
+    other: int
+    bias: int
+    scale: float
+
+
+def weighted(layer: Add) -> Weights:
+    """The whole-numbered weights that engines without an addition give both inputs.
+
+    >>> weighted(Add((2,), None, QuantParams(0.5, 3), QuantParams(1.0, 5), QuantParams(1.0)))[:3]
+    (127, 255, -510)
+    """
+    first, second = (np.float32(single(q)) for q in (layer.input_q, layer.other_q))
+    ratio = second / first
+    scale = np.float32(float(max(ratio, np.float32(1))) / HEAVIEST)
+    between = float(np.float32(layer.input_q.zero_point - layer.other_q.zero_point) * second)
+    return Weights(away(1 / float(scale)), away(float(ratio) / float(scale)), away(between / float(scale * first)),
+                   float(scale))
+
+
+def away(value: float) -> int:
+    """To the nearest whole number, halves away from zero."""
+    return int(math.copysign(math.floor(abs(value) + 0.5), value))
+
+
+def weighs(rule: str | Rule) -> bool:
+    """Whether a rule is of an engine that adds by convolution."""
+    name = rule.name if isinstance(rule, Rule) else rule
+    return isinstance(name, str) and name in RULES and name.partition(":")[0] in FAMILIES
 
 
 class Addition:
     """An ``Add`` of whole numbers, made ready."""
 
     def __init__(self, layer: Add, dtype: np.dtype, rule: str | Rule) -> None:
-        if not isinstance(rule, str) or rule not in RULED:
-            raise LookupError(f"rule: got {rule!r}, allowed with {layer} is one of {', '.join(RULED)}")
+        eight = dtype.name in ("int8", "uint8")
+        if not (eight and weighs(rule)) and (not isinstance(rule, str) or rule not in RULED):
+            convolved = [f"{family}:{ties}" for family in FAMILIES for ties in ROUNDINGS]
+            raise LookupError(f"rule: got {rule!r}, allowed with {layer} is one of {', '.join((*RULED, *convolved))}")
         for name in ("input", "other", "output"):
             scale = np.asarray(getattr(layer, f"{name}_q").scale)
             with np.errstate(over="ignore", under="ignore"):
                 positive(f"{name} scale", scale, scale.astype(np.float32))
         self.layer, self.dtype = layer, dtype
+        self.rule = RULES[rule.name if isinstance(rule, Rule) else rule] if weighs(rule) else None
         self.fixed = fixed_point(layer) if rule == "xnnpack" and delegated(layer, dtype) else None
         self.low, self.high = clamp_range(layer, dtype, rule)
-        self.body = None if self.fixed else BODIES.get((rule, dtype.name))
+        self.body = None
+        if self.rule:
+            self.weights = weighted(layer)
+            self.factors = self.rule.multiplier(layer.input_q.scale, self.weights.scale, layer.output_q.scale)
+            return
+        self.body = None if self.fixed else BODIES.get((str(rule), dtype.name))
         self.first = int(np.iinfo(dtype).min)
         if self.fixed is None:
             rules = [GEMMLOWP, *([self.body.rule] if self.body else [])]
@@ -59,6 +116,9 @@ class Addition:
         whole = 0 if self.body is None else a.size // self.body.group * self.body.group
         for start in range(0, a.size, BLOCK):
             end = min(start + BLOCK, a.size)
+            if self.rule:
+                out[start:end] = self._weighted(a[start:end], b[start:end], self.rule)
+                continue
             if self.fixed:
                 out[start:end] = self._fixed(a[start:end], b[start:end])
                 continue
@@ -82,6 +142,11 @@ class Addition:
         out = np.empty((len(sums), 1), np.int64)
         self.ready.redo(*self.ready(sums.astype(np.float64)[:, None], out, Scratch()), out)
         return out[:, 0]
+
+    def _weighted(self, a: np.ndarray, b: np.ndarray, rule: Rule) -> np.ndarray:
+        zero, weights = self.layer.input_q.zero_point, self.weights
+        sums = (a.astype(np.int64) - zero) * weights.one + (b.astype(np.int64) - zero) * weights.other + weights.bias
+        return requantize(sums, rule, *self.factors, self.layer.output_q.zero_point, self.low, self.high)
 
     def _fixed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         assert self.fixed is not None

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from npulab.emulate.addition import weighs, weighted
 from npulab.emulate.engines import clamp_range, multipliers, parts_of
 from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D
-from npulab.quant import RULES, Rule, within
+from npulab.quant import RULES, QuantParams, Rule, within
 
 
 def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
@@ -34,7 +35,7 @@ def emulate(layer: Layer, x: Any, rule: str | Rule = "tflite-reference") -> np.n
     if isinstance(layer, Pool2D):
         return pool(layer, x, rule)
     if isinstance(layer, Add):
-        return add(layer, *x)
+        return weighted_add(layer, x[0], x[1], rule) if weighs(rule) else add(layer, *x)
     sums, out = accumulate(layer, x), []
     for by, first, end in parts_of(layer, x.dtype, rule):
         factors = multipliers(layer, by, first, end)
@@ -68,6 +69,15 @@ def add(layer: Add, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     ratio = np.asarray(twice / (left * scales[2]))
     total = rule.exact(ones[0] + ones[1], *rule.of_ratio(ratio), layer.output_q.zero_point)
     return np.clip(total, *clamp_range(layer, a.dtype)).astype(a.dtype)
+
+
+def weighted_add(layer: Add, a: np.ndarray, b: np.ndarray, rule: str | Rule) -> np.ndarray:
+    """Summed codes as engines have them that add by convolution: both inputs are the channels of a 1x1 layer."""
+    one, other, bias, scale = weighted(layer)
+    conv = Conv2D(np.array([[[[one, other]]]], np.uint8), np.array([bias]), (a.size, 1, 2), activation=layer.activation,
+                  input_q=layer.input_q, weight_q=QuantParams(scale), output_q=layer.output_q)
+    pair = np.stack([a.reshape(-1, 1), b.reshape(-1, 1)], axis=-1)
+    return emulate(conv, pair, rule).reshape(a.shape)
 
 
 def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarray:

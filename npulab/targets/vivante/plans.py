@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from npulab.emulate.addition import weighted
 from npulab.layers import Add, Conv2D, FullyConnected
 from npulab.quant import QuantParams
 from npulab.targets.vivante.coefficients import ceil_div
@@ -17,7 +17,6 @@ from npulab.targets.vivante.facts import KERNEL_SPLIT_6_7
 WIDEST_FULL = 15  # sides of a fully connected layer's kernel
 ADDITION_WIDTHS = (128, 64, 32)  # row lengths of a re-cut image, where they divide a plane
 WIDEST_ADDITION = 63
-HIGHEST_CODE = 255
 NARROW_DEPTHWISE = range(3, 6)  # input widths at which V7 splits the planes of a stride 2 depthwise layer
 SPLIT_DEPTHWISE = range(3, 8)  # and those at which Mesa 25.0.7 splits its kernel
 NARROW_POINTWISE = 3  # columns
@@ -84,12 +83,7 @@ def _full(layer: FullyConnected) -> Conv2D:
 def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
     """Both tensors, one behind the other, under a kernel that weighs each: 2x2 with one cell in use, over two planes
     that are cut anew; on V8 1x1, over twice the channels."""
-    one, other = (np.float32(np.max(q.scale)) for q in (layer.input_q, layer.other_q))
-    ratio = other / one
-    scale = np.float32(float(max(ratio, np.float32(1))) / HIGHEST_CODE)
-    weights = [_rounded(1 / float(scale)), _rounded(float(ratio) / float(scale))]
-    between = float(np.float32(layer.input_q.zero_point - layer.other_q.zero_point) * other)
-    bias = _rounded(between / float(scale * one))
+    *weights, bias, scale = weighted(layer)
     height, width, channels = image_of(layer)
     if facts.get("nn_v8"):
         kernel = np.zeros((channels, 1, 1, 2 * channels), np.uint8)
@@ -103,7 +97,7 @@ def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
                        _divisor(height * width, WIDEST_ADDITION))
         shape, padding = (height * width * channels // columns, columns, 2), ((0, 1), (0, 1))
     return Conv2D(kernel, np.full(len(kernel), bias), shape, padding=padding, activation=layer.activation,
-                  input_q=layer.input_q, weight_q=QuantParams(float(scale), 0), output_q=layer.output_q)
+                  input_q=layer.input_q, weight_q=QuantParams(scale, 0), output_q=layer.output_q)
 
 
 def image_of(layer: Add) -> tuple[int, int, int]:
@@ -117,11 +111,6 @@ def image_of(layer: Add) -> tuple[int, int, int]:
 def _divisor(of: int, most: int) -> int:
     """The largest divisor up to ``most``."""
     return max(n for n in range(1, most + 1) if of % n == 0)
-
-
-def _rounded(value: float) -> int:
-    """To the nearest whole number, halves away from zero."""
-    return int(math.copysign(math.floor(abs(value) + 0.5), value))
 
 
 def plan(layer: Conv2D, facts: Mapping[str, int], habits: Set[str] = frozenset(), addition: bool = False) -> Lowered:
