@@ -251,12 +251,14 @@ def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, know
 
 
 def _agrees(layer: Conv2D, v: Mapping[str, Any], facts: Facts) -> bool:
-    """Whether a layer is lowered to the sizes, offsets and kernels per core that the words have."""
+    """Whether a layer is lowered to the sizes, offsets, tile and kernels per core that the words have."""
     low = plan(layer, facts)
     share = ceil_div(low.channels, facts["nn_cores"])
-    resident = {ceil_div(share, tiling(low, facts, habits)[1]) for habits in (set[str](), {ODD_STRIDE2_TILE})}
+    tiled = [(tile[0], ceil_div(share, blocks))
+             for tile, blocks in (tiling(low, facts, habits) for habits in (set[str](), {ODD_STRIDE2_TILE}))]
     sizes, pad = (v["in_image_y_size"], v["in_image_x_size"]), (-v["in_image_y_offset"], -v["in_image_x_offset"])
-    return (low.rows, low.columns, low.pad) == (*sizes, pad) and v["kernels_per_core"] in resident
+    return (low.rows, low.columns, low.pad) == (*sizes, pad) \
+        and (v["out_image_tile_y_size"], v["kernels_per_core"]) in tiled
 
 
 def _at_once(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any], common: Mapping[str, Any],

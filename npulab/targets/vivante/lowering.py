@@ -23,8 +23,8 @@ Layer = Conv2D | FullyConnected | Add
 # What lies where: `tensor` is the layer's input before the first TP job, `planes` and `padded` lie between two of them,
 # `output-planes` is the NN job's output where a TP job follows; blocks of TP jobs follow one another from `tp` on.
 ADDRESSES = {"nn": 0x50000000, "coefficients": 0x40000000, "input": 0x60000000, "output": 0x70000000}
-MORE_ADDRESSES = {"tp": 0x51000000, "tensor": 0x61000000, "planes": 0x62000000, "padded": 0x63000000,
-                  "output-planes": 0x71000000}
+MORE_ADDRESSES = {"tp": 0x51000000, "tensor": 0x80000000, "planes": 0x90000000, "padded": 0xA0000000,
+                  "output-planes": 0xB0000000}
 MOVED = {"transpose": "planes", "pad": "padded"}  # where a tensor lies between two moves
 ALIGNMENT, BLOCK_SPACING = 64, 128
 HEAD_BYTES, KERNEL_BYTES = 3, 8  # of a plain stream, and of a kernel's bias and offset
