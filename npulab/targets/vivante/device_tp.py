@@ -11,7 +11,7 @@ from npulab.target import Hang
 from npulab.targets.vivante.device_memory import Memory
 
 LOOPS = 6  # with counts; another, without an end, is around them
-MOST_ELEMENTS = 2 ** 26
+MOST_ELEMENTS, AT_ONCE = 2 ** 24, 2 ** 18
 ADDRESSES = 2 ** 32
 # what the jobs here have and what else is not known to the simulated unit
 CONSTANT = {"in_image_global_mem": 1, "out_image_global_mem": 1, "alu_i2f_enable": 1, "alu_f2i_enable": 1, "last": 1}
@@ -32,31 +32,31 @@ def move(t: Mapping[str, Any], memory: Memory) -> None:
             raise Hang(f"TP job: {name} is {t[name]}, the simulated unit knows {allowed} only")
     if t["in_zp"] != t["out_zp"]:
         raise Hang(f"TP job: its zero points are {t['in_zp']} and {t['out_zp']}, the simulated unit knows equal ones")
-    rows, columns = (_traversed(t, axis) for axis in "yx")
-    planes = t["in_image_z_size"]
-    elements = planes * sum(map(len, rows)) * sum(map(len, columns))
+    (top, rows, tile_h), (left, columns, tile_w) = (_window(t, axis) for axis in "yx")
+    plane, tile = rows * columns, tile_h * tile_w
+    elements = t["in_image_z_size"] * plane
     if elements > MOST_ELEMENTS:
         raise Hang(f"TP job: it moves {elements} bytes, the simulated unit at most {MOST_ELEMENTS}")
-    done = 0
-    for z in range(planes):
-        for tile_rows in rows:
-            for tile_columns in columns:
-                y, x = (part.reshape(-1) for part in np.meshgrid(tile_rows, tile_columns, indexing="ij"))
-                inside = (y >= 0) & (y < t["in_image_y_size"]) & (x >= 0) & (x < t["in_image_x_size"])
-                values = np.full(len(y), t["in_zp"], np.uint8)
-                values[inside] = memory.read((t["in_image_base_address"] + z * t["in_image_slice"]
-                                              + y[inside] * t["in_image_stride"] + x[inside]) % ADDRESSES)
-                memory.write(_written(t, done + np.arange(len(y))), values)
-                done += len(y)
+    for start in range(0, elements, AT_ONCE):
+        numbers = np.arange(start, min(start + AT_ONCE, elements), dtype=np.int64)
+        z, which, place = numbers // plane, numbers % plane // tile, numbers % tile
+        y = top + which // (columns // tile_w) * tile_h + place // tile_w
+        x = left + which % (columns // tile_w) * tile_w + place % tile_w
+        inside = (y >= 0) & (y < t["in_image_y_size"]) & (x >= 0) & (x < t["in_image_x_size"])
+        values = np.full(len(numbers), t["in_zp"], np.uint8)
+        values[inside] = memory.read((t["in_image_base_address"] + z[inside] * t["in_image_slice"]
+                                      + y[inside] * t["in_image_stride"] + x[inside]) % ADDRESSES)
+        memory.write(_written(t, numbers), values)
 
 
-def _traversed(t: Mapping[str, Any], axis: str) -> list[np.ndarray]:
-    """The rows or columns of each tile of the window, in order."""
+def _window(t: Mapping[str, Any], axis: str) -> tuple[int, int, int]:
+    """(start, length, tile) of the window's rows or columns, which whole tiles fill."""
     start, end, size = t[f"in_window_{axis}_start"], t[f"in_window_{axis}_end"], t[f"in_tile_{axis}_size"]
-    if size == 0 or t[f"in_tile_{axis}_inc"] != size or end < start:
+    length = end + 1 - start
+    if size == 0 or t[f"in_tile_{axis}_inc"] != size or length < 1 or length % size:
         raise Hang(f"TP job: in {axis} a window from {start} to {end} in tiles of {size}, "
                    f"{t[f'in_tile_{axis}_inc']} apart")
-    return [np.arange(at, min(at + size, end + 1), dtype=np.int64) for at in range(start, end + 1, size)]
+    return start, length, size
 
 
 def _written(t: Mapping[str, Any], numbers: np.ndarray) -> np.ndarray:

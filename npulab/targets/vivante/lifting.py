@@ -285,8 +285,11 @@ def _strided(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any]
              planar: np.ndarray | None, moved: Moved, facts: Facts) -> tuple[Conv2D, tuple[int, int]]:
     """A stride 2 layer from split planes: as known, if that gives these sizes and the planes hold nothing but
     the zero point around its image, else as TP jobs say, else without a border before."""
-    zero, joined = v["coef_zero_point"], join_planes(weights)
     out, sizes = _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
+    if weights.shape[1] % 4:
+        raise ValueError(f"lift for vivante: block NN field kernel_z_size: got {weights.shape[1]}, allowed with planes "
+                         "that TP jobs split is a multiple of 4")
+    zero, joined = v["coef_zero_point"], join_planes(weights)
 
     def fits(layer: Conv2D) -> bool:
         low = plan(layer, facts)
@@ -306,7 +309,9 @@ def _strided(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any]
                 if fits(layer) and _only_fill_around(planar, layer, before):
                     return layer, before
             plainest = plainest or (_named(dense, name, fits), (dense.pads[0][0], dense.pads[1][0]))
-    assert plainest is not None
+    if plainest is None:
+        raise ValueError(f"lift for vivante: got planes of {sizes} for an output of {out}, which no layer of stride 2 "
+                         f"with a kernel of up to {joined.shape[2:]} makes")
     return plainest
 
 
