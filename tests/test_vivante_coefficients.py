@@ -23,8 +23,8 @@ CORES = [1, 2, 6, 8]
 FAST = [False, True] if compiles() else [False]
 
 
-def geometry(random: np.random.RandomState, huffman_format: bool) -> Geometry:
-    channels, cores = int(random.randint(1, 60)), int(random.choice(CORES))
+def geometry(random: np.random.RandomState, huffman_format: bool, most: int = 60) -> Geometry:
+    channels, cores = int(random.randint(1, most)), int(random.choice(CORES))
     share = -(-channels // min(cores, channels))
     resident = int(random.randint(1, share + 1))
     height = int(random.choice(KERNELS))
@@ -50,7 +50,7 @@ def content(random: np.random.RandomState, g: Geometry) -> Coefficients:
 def same(a: Coefficients, b: Coefficients) -> bool:
     arrays = ("weights", "bias", "offsets")
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in arrays) \
-        and (a.zrl, a.symbols, a.runs) == (b.zrl, b.symbols, b.runs)
+        and (a.zrl, a.symbols, a.runs) == (b.zrl, b.symbols, b.runs) and a.weights.shape == b.weights.shape
 
 
 def by_item(buffer: bytes, g: Geometry) -> np.ndarray:
@@ -337,11 +337,11 @@ def test_very_many_broken_streams(huffman_format: bool, part: int) -> None:
 
 def broken_streams(huffman_format: bool, seeds: range) -> tuple[int, int]:
     """Buffers cut off, with bits flipped or bytes of chance, five of each seed: how many give an error that says
-    where, the same from each way of reading, and how many a content that gives the same buffer again."""
+    where, the same from each way of reading, and how many a content that makes such a buffer again."""
     errors = whole = 0
     for seed in seeds:
         random = np.random.RandomState(seed)
-        g = dataclasses.replace(geometry(random, huffman_format), planes=int(random.randint(1, 4)))
+        g = dataclasses.replace(geometry(random, huffman_format, most=17), planes=int(random.randint(1, 4)))
         buffer = coefficients.encode(content(random, g), g, fast=False)
         for kind in ("flip", "flip", "flips", "cut", "chance"):
             data = np.frombuffer(buffer, np.uint8).copy()
@@ -370,7 +370,9 @@ def outcome(buffer: bytes, g: Geometry) -> str:
         return "error"
     if by_bit.runs:
         return "runs"
-    assert coefficients.encode(by_bit, g, fast=False) == buffer
+    again = coefficients.encode(by_bit, g, fast=False)
+    # a zero point may be run over or written out, and the driver's way is one of several
+    assert again == buffer if g.huffman or not any(by_bit.zrl) else same(coefficients.decode(again, g), by_bit)
     return "whole"
 
 
