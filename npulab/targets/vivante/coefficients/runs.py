@@ -6,7 +6,7 @@ items have one width, so that the count of items in each segment says where ever
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -321,14 +321,15 @@ def _count_long(data: bytes, at: int, lengths: list[int], gaps: list[int], zrl: 
 def _count_short(data: bytes, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int] | None:
     """The same of segments of few weights, by leaps over tables of what the items from each bit on stand for."""
     width, out = zrl + WEIGHT_BITS, []
-    leaps = [leap for leap in LEAPS if 2 * leap <= max(2, *lengths)]
+    leaps = [leap for leap in LEAPS if 2 * leap <= max(lengths)] or [1]
     steps, done = [leap * width for leap in leaps], 0
-    beyond = LONG * width  # bits, of a segment that begins at the end of a chunk
+    longest = max(lengths)
+    ahead = [*accumulate(length * width + gap for length, gap in zip(lengths[::-1], gaps[::-1], strict=True))][::-1]
     while done < len(lengths):
         if at >= 8 * len(data):
             return None
-        base, size = at // 8, min(CHUNK, sum(lengths[done:]) * width // 8 + len(lengths) * WORD_BYTES)
-        room = size + beyond // 8 + 1
+        base, size = at // 8, min(CHUNK, ahead[done] // 8 + 1)
+        room = size + longest * width // 8 + 1  # a segment may begin at the end of a chunk
         tables = _tables(data[base:base + room].ljust(room, b"\0"), width, zrl, leaps)
         singles = tables[-1]
         limit, at = 8 * min(size, len(data) - base), at - 8 * base
@@ -360,12 +361,13 @@ def _count_short(data: bytes, at: int, lengths: list[int], gaps: list[int], zrl:
 
 def _tables(data: bytes, width: int, zrl: int, leaps: list[int]) -> list[memoryview]:
     """For each of ``leaps`` the weights that so many items from a bit on stand for, by bit."""
-    longest = max(leaps) * width
-    wide = np.frombuffer(data + bytes(longest // 8 + 2), np.uint8).astype(np.uint16)
-    pairs = wide[:-1] + 256 * wide[1:]
-    weights = ((pairs[:, None] >> np.arange(8, dtype=np.uint16) & np.uint16(2 ** zrl - 1)) + np.uint16(1)).reshape(-1)
-    out, have = {1: weights}, 1
-    while have < max(leaps):
+    wide = np.frombuffer(data + bytes(leaps[0] * width // 8 + 2), np.uint8).astype(np.uint16)
+    pairs, mask = wide[:-1] + 256 * wide[1:], np.uint16(2 ** zrl - 1)
+    weights = np.empty((len(pairs), 8), np.uint16)
+    for bit in range(8):
+        weights[:, bit] = (pairs >> np.uint16(bit) & mask) + np.uint16(1)
+    out, have = {1: weights.reshape(-1)}, 1
+    while have < leaps[0]:
         ahead = out[have][have * width:]
         out[2 * have] = out[have][:len(ahead)] + ahead
         have *= 2
