@@ -20,6 +20,7 @@ from npulab.targets.vivante.coefficients.geometry import (
     Coefficients,
     Geometry,
     ceil_div,
+    place,
     refuse_size,
 )
 
@@ -44,15 +45,15 @@ def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
     out = [int(size) for size in header(geometry.cores).parse(buffer)]
     wrong = [size for core, size in enumerate(out) if size % ALIGN or (size > 0) != (core < geometry.used)]
     if wrong or header_bytes(geometry.cores) + sum(out) > len(buffer):
-        raise ValueError(f"coefficients: got core sizes {out}, allowed are multiples of {ALIGN} for the "
-                         f"first {geometry.used} cores, {len(buffer) - header_bytes(geometry.cores)} bytes in all")
+        raise ValueError(f"coefficients: got core sizes {out} from byte 0 on, allowed are multiples of {ALIGN} for "
+                         f"the first {geometry.used} cores, {len(buffer) - header_bytes(geometry.cores)} bytes in all")
     return out
 
 
 def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     """Every bit of the buffer as an ``Item``, in order.
 
-    Raises ValueError with core and byte where a stream does not follow the format.
+    Raises ValueError with core, byte and bit where a stream does not follow the format.
     """
     refuse_more_than_fits(buffer, geometry)
     start = 8 * header_bytes(geometry.cores)
@@ -70,8 +71,8 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
             raise ValueError(f"coefficients: the stream of core {core} runs past its {size} bytes "
                              f"(buffer byte {stop // 8})") from None
         if stop - reader.position >= 8 * ALIGN:
-            raise ValueError(f"coefficients: the stream of core {core} ends at buffer byte "
-                             f"{ceil_div(reader.position, 8)}, its size says {stop // 8}")
+            raise ValueError(f"coefficients: the stream of core {core} ends at buffer {place(reader.position)}, its "
+                             f"size says byte {stop // 8}")
         if stop > reader.position:
             yield _fill(buffer, reader.position, stop, core)
         start = stop
@@ -88,8 +89,9 @@ def _fill(buffer: bytes, start: int, stop: int, core: int | None) -> Item:
     reader = BitReader(buffer, start, stop)
     value = reader.read(stop - start)
     if value:
-        raise ValueError(f"coefficients: got {value:#x} in the fill from byte {start // 8} to "
-                         f"{stop // 8}, allowed is 0")
+        first = start + (value & -value).bit_length() - 1
+        raise ValueError(f"coefficients: got a bit that is set at {place(first)}, in the fill from byte {start // 8} "
+                         f"to {stop // 8}, allowed is 0")
     return Item(start, stop - start, "fill", value, core)
 
 
@@ -100,7 +102,7 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
     count = reader.read(COUNT_BITS)
     yield Item(at + ZRL_BITS, COUNT_BITS, "kernels per core", count, core)
     if zrl > ZRL_BITS or count != geometry.per_core:
-        raise ValueError(f"coefficients: core {core} at byte {at // 8}: got zero-run width {zrl}, {count} "
+        raise ValueError(f"coefficients: core {core} at {place(at)}: got zero-run width {zrl}, {count} "
                          f"kernels per core, allowed is 0 to {ZRL_BITS} and {geometry.per_core}")
     pending = 0  # weights of the last item that are still to be handed out
     left = geometry.per_core * geometry.planes * geometry.kernel_h * geometry.kernel_w
@@ -112,12 +114,12 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
                 literal = reader.read(WEIGHT_BITS)
                 pending = run + 1
                 if pending > left:
-                    raise ValueError(f"coefficients: core {core} at byte {at // 8}: a run of zero points goes "
+                    raise ValueError(f"coefficients: core {core} at {place(at)}: a run of zero points goes "
                                      f"{pending - left} weights past the last of the core")
                 yield Item(at, reader.position - at, "weight", literal, core, *event[1:], pending)
             pending, left = pending - 1, left - 1
         elif pending:
-            raise ValueError(f"coefficients: core {core} at byte {at // 8}: a run of zero points goes "
+            raise ValueError(f"coefficients: core {core} at {place(at)}: a run of zero points goes "
                              f"{pending} weights past the {event.kind} of channel {event.channel}")
         elif event.kind in ("bias", "offset"):
             yield Item(at, WORD_BITS, event.kind, reader.read(WORD_BITS), core, event.channel)
