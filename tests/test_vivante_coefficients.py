@@ -15,6 +15,7 @@ import pytest
 from conftest import shared
 
 from npulab.emulate import compiles
+from npulab.target import Unanswerable
 from npulab.targets.vivante import coefficients
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, huffman, plain
 
@@ -218,6 +219,46 @@ def test_geometry_that_cannot_be() -> None:
         Geometry(1, 70000, 1, 1, 1, 1, 0)
 
 
+@pytest.mark.parametrize(("change", "words"), [
+    ({"weights": np.zeros((3, 2, 3, 4), np.uint8)}, r"weights: got \(3, 2, 3, 4\) uint8, allowed is \(3, 2, 3, 3\) uint8"),
+    ({"weights": np.zeros((3, 2, 3, 3), np.int8)}, r"weights: got \(3, 2, 3, 3\) int8, allowed is"),
+    ({"bias": np.zeros(4, np.int32)}, r"bias: got \(4,\) int32, allowed is \(3,\)"),
+    ({"symbols": (0, 1, 2)}, r"symbols: got \(0, 1, 2\), allowed is each bit length from 0 to 7"),
+    ({"offsets": np.zeros(2, np.uint32)}, r"offsets: got \(2,\) uint32, allowed is \(3,\)"),
+    ({"zrl": (1, 2)}, r"zrl: got \(1, 2\), allowed is 0 to 8 for each of 3 cores"),
+    ({"zrl": (1, 9, 0)}, r"zrl: got \(1, 9, 0\), allowed is 0 to 8")])
+def test_content_that_does_not_go_with_its_geometry(change: dict[str, Any], words: str) -> None:
+    buffer, g = a_buffer()
+    given = coefficients.decode(buffer, g)
+    if {"offsets", "zrl"} & {*change}:
+        g = dataclasses.replace(g, huffman=False)
+        given = dataclasses.replace(given, offsets=np.zeros(3, np.uint32), zrl=(0, 0, 0))
+    coefficients.encode(given, g)
+    with pytest.raises(ValueError, match=f"^coefficients: {words}"):
+        coefficients.encode(dataclasses.replace(given, **change), g)
+
+
+def test_channels_by_core() -> None:
+    """Superblocks take their channels one core after the other; in the plain format all cores as many, and in the
+    other the first cores one more where the last does not go round."""
+    plain_ = Geometry(4, 10, 1, 1, 1, 2, 0)
+    assert [[block.channels.tolist() for block in plain_.blocks(core)] for core in range(4)] \
+        == [[[0, 1], [8]], [[2, 3], [9]], [[4, 5], [10]], [[6, 7], [11]]]
+    other = Geometry(4, 21, 1, 1, 1, 2, 0, huffman=True)
+    assert [[block.channels.tolist() for block in other.blocks(core)] for core in range(4)] \
+        == [[[0, 1, 2], [12, 13, 14]], [[3, 4, 5], [15, 16]], [[6, 7, 8], [17, 18]], [[9, 10, 11], [19, 20]]]
+
+
+@pytest.mark.parametrize(("planes", "input_w", "depthwise", "pairs"), [
+    (2, 10, False, True), (1, 10, False, False), (1, 64, False, False), (1, 65, False, True), (1, 10, True, True)])
+def test_cells_of_a_wide_kernel(planes: int, input_w: int, depthwise: bool, pairs: bool) -> None:
+    cells = [5 * row + column for row, column in Geometry(1, 1, planes, 5, 5, 1, 0, 0, input_w, depthwise).cells()]
+    if pairs:
+        assert cells == [0, 1, 2, 5, 6, 7, 3, 4, 8, 9, 10, 11, 12, 15, 16, 17, 13, 14, 18, 19, 20, 21, 22, 23, 24]
+    else:
+        assert cells == list(range(25))
+
+
 # The Huffman format
 
 
@@ -271,7 +312,7 @@ def test_the_vendors_job() -> None:
     read = [(item.kind, item.value, item.bits) for item in items if item.kind not in ("symbol", "flush")]
     assert read == [("kernels per core", 1, 0), ("kernels per core", 0, 8), *[("weight", 0xFF, 0)] * 4, ("run", 0, 1),
                     ("completion", 0, 8)]
-    with pytest.raises(ValueError, match="got a header with zero runs, allowed is none"):
+    with pytest.raises(Unanswerable, match="got a header with zero runs, allowed is none"):
         coefficients.encode(found, VENDOR)
 
 

@@ -44,7 +44,8 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
 def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = None) -> bytes:
     """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``.
 
-    Of ``fast`` see there; the plain format has no need of it.
+    Raises ValueError for content that does not go with the geometry, Unanswerable for zero runs of the vendor.
+    ``fast`` as with ``decode``; the plain format has no need of it.
     """
     if geometry.huffman:
         return pairs.encode(coefficients, geometry, _compiled(geometry, fast))

@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from npulab.target import Unanswerable
+
 COUNT_BITS = 16  # of the number of kernels per core
+ZRL_BITS = 8
+SYMBOLS = 8
 ALIGN = 64  # bytes of the header and of each stream
 # the orders as Mesa 25.0.7 writes them, etnaviv_ml_nn_v7.c
 PLANES_PER_GROUP = 6  # pointwise layers with more outputs than this order needs, see `order`
@@ -224,6 +228,25 @@ def refuse_size(buffer: bytes, geometry: Geometry, most: float) -> None:
     if g.slots * g.kernel_size > most * len(buffer):
         raise ValueError(f"coefficients: got {g.slots} kernels of {g.depth} planes of {g.kernel_h}x{g.kernel_w}, "
                          f"allowed is what {len(buffer)} bytes can hold")
+
+
+def refuse_content(content: Coefficients, geometry: Geometry) -> None:
+    """Raises ValueError for content of other shapes than the geometry's, or zero-run widths or symbols there are not;
+    Unanswerable for zero runs of the vendor."""
+    c, g = content, geometry
+    if c.runs:
+        raise Unanswerable("coefficients: got a header with zero runs, allowed is none: how the vendor writes them is "
+                           "not known")
+    shapes = {"weights": g.shape, "bias": (g.slots,), **({} if g.huffman else {"offsets": (g.slots,)})}
+    for name, shape in shapes.items():
+        got = getattr(c, name)
+        if got.shape != shape or (name == "weights" and got.dtype != np.uint8):
+            raise ValueError(f"coefficients: {name}: got {got.shape} {got.dtype}, allowed is {shape}"
+                             f"{' uint8' * (name == 'weights')}")
+    if not g.huffman and (len(c.zrl) != g.used or not all(0 <= zrl <= ZRL_BITS for zrl in c.zrl)):
+        raise ValueError(f"coefficients: zrl: got {c.zrl}, allowed is 0 to {ZRL_BITS} for each of {g.used} cores")
+    if g.huffman and sorted(c.symbols) != list(range(SYMBOLS)):
+        raise ValueError(f"coefficients: symbols: got {c.symbols}, allowed is each bit length from 0 to {SYMBOLS - 1}")
 
 
 def words_of(data: bytes) -> np.ndarray:

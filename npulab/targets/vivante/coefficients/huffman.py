@@ -19,20 +19,22 @@ import construct
 import numpy as np
 
 from npulab.streams import BitReader, pack_bits
-from npulab.target import Item
+from npulab.target import Item, Unanswerable
 from npulab.targets.vivante.coefficients.geometry import (
     ALIGN,
+    SYMBOLS,
     Coefficients,
     Event,
     Geometry,
     ceil_div,
     place,
+    refuse_content,
     refuse_size,
 )
 
 VERSION = 1
 CODE_BITS, ESCAPE_BITS, COUNT_BYTES, BIAS_BYTES = 3, 2, 2, 4
-LENGTH_BITS, SYMBOLS, MOST_LENGTH = 4, 8, 7
+LENGTH_BITS, MOST_LENGTH = 4, 7
 DELAY = 2  # steps from a byte's code to its payload
 RUN_LENGTH, RAW_LENGTH = 0, 7  # with zero runs, what these lengths mean
 TABLE_BYTES = 18
@@ -131,7 +133,8 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     """Every bit of the buffer as an ``Item``, in order; a ``weight`` lies where its payload does, be it
     0 bits wide.
 
-    Raises ValueError with core, byte and bit where the buffer does not follow the format.
+    Raises ValueError with core, byte and bit where the buffer does not follow the format, Unanswerable where what
+    zero runs of the vendor say is not known.
     """
     refuse_more_than_fits(buffer, geometry)
     header = read_header(buffer, geometry)
@@ -285,11 +288,11 @@ class _Values:
         where = f"coefficients: core {self.core} at {place(at)}"
         if self.runs and length == RUN_LENGTH:
             if self.left or of.kind == "kernels per core":
-                raise ValueError(f"{where}: a zero run with {self.left} weights to come, and for how many a run "
-                                 "stands is not known")
+                raise Unanswerable(f"{where}: a zero run with {self.left} weights to come, and for how many a run "
+                                   "stands is not known")
             return bits
         if self.runs and length > RAW_LENGTH:
-            raise ValueError(f"{where}: got bit length {length}, allowed is up to {RAW_LENGTH}")
+            raise Unanswerable(f"{where}: got bit length {length}, allowed is up to {RAW_LENGTH}")
         value = bits if self.runs and length == RAW_LENGTH else signed(bits, length, self.runs)
         if of.kind == "kernels per core":
             want = self.count.pop(0)
@@ -353,6 +356,7 @@ def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
 
 def write_by_item(coefficients: Coefficients, geometry: Geometry) -> bytes:
     """The buffer of ``coefficients``, bit by bit."""
+    refuse_content(coefficients, geometry)
     streams = []
     for core in range(geometry.used):
         items = list(_items(coefficients, geometry, core))

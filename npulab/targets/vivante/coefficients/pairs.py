@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.streams import bits_at, put_bits
-from npulab.targets.vivante.coefficients.geometry import Coefficients, Geometry, ceil_div, words_of
+from npulab.targets.vivante.coefficients.geometry import (
+    SYMBOLS,
+    Coefficients,
+    Geometry,
+    ceil_div,
+    refuse_content,
+    words_of,
+)
 from npulab.targets.vivante.coefficients.huffman import (
     BIAS_BYTES,
     CODE_BITS,
@@ -21,10 +28,8 @@ from npulab.targets.vivante.coefficients.huffman import (
     ESCAPE_BITS,
     ESCAPED,
     FIRST_SIZE,
-    MOST_LENGTH,
     NETWORK,
     READ,
-    SYMBOLS,
     Header,
     bytes_of,
     flush_of,
@@ -188,14 +193,10 @@ def _take(stream: np.ndarray, geometry: Geometry, core: int, weights: np.ndarray
 def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -> bytes:
     """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``.
 
-    Raises ValueError for symbols that are no permutation of the bit lengths, and for zero runs.
+    Raises ValueError for content that does not go with the geometry, and for zero runs.
     """
     c, g = coefficients, geometry
-    if c.runs:
-        raise ValueError("coefficients: got a header with zero runs, allowed is none: how the vendor writes them is "
-                         "not known")
-    if sorted(c.symbols) != list(range(SYMBOLS)):
-        raise ValueError(f"coefficients: symbols: got {c.symbols}, allowed is each bit length from 0 to {MOST_LENGTH}")
+    refuse_content(c, g)
     tables, streams = _tables(tuple(c.symbols)), []
     for core in range(g.used):
         streams.append((_written_fast if fast else _written)(_given(c, g, core), tables, flush_of(g, core)))

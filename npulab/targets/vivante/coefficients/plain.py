@@ -17,14 +17,16 @@ from npulab.target import Item
 from npulab.targets.vivante.coefficients.geometry import (
     ALIGN,
     COUNT_BITS,
+    ZRL_BITS,
     Coefficients,
     Geometry,
     ceil_div,
     place,
+    refuse_content,
     refuse_size,
 )
 
-ZRL_BITS, WEIGHT_BITS, WORD_BITS = 8, 8, 32
+WEIGHT_BITS, WORD_BITS = 8, 32
 LONGEST_RUN = 2 ** ZRL_BITS  # weights that one item can stand for
 
 
@@ -151,6 +153,7 @@ def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
 
 def write_by_item(coefficients: Coefficients, geometry: Geometry) -> bytes:
     """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``."""
+    refuse_content(coefficients, geometry)
     streams = [pack_bits(items(coefficients, geometry, core, coefficients.zrl[core]))
                for core in range(geometry.used)]
     return join(streams, geometry, coefficients.size)

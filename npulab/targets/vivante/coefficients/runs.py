@@ -16,11 +16,13 @@ from npulab.targets.vivante.coefficients import plain
 from npulab.targets.vivante.coefficients.geometry import (
     ALIGN,
     COUNT_BITS,
+    ZRL_BITS,
     Coefficients,
     Geometry,
+    refuse_content,
     words_of,
 )
-from npulab.targets.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS, ZRL_BITS
+from npulab.targets.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 
 HEAD_BITS = ZRL_BITS + COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
@@ -114,10 +116,14 @@ class Order:
 
 
 def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
-    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``."""
+    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``.
+
+    Raises ValueError for content that does not go with the geometry.
+    """
+    refuse_content(coefficients, geometry)
     c, g, order = coefficients, geometry, Order(geometry)
     streams = []
-    for core, zrl in enumerate(c.zrl[:g.used]):
+    for core, zrl in enumerate(c.zrl):
         channels, words = order.channels(core), np.empty(len(order.places), np.uint32)
         words[order.biases], words[order.offsets] = c.bias[channels].astype(np.uint32), c.offsets[channels]
         weights = order.take(c.weights, core)
