@@ -158,12 +158,16 @@ def _with_runs(weights: np.ndarray, words: np.ndarray, order: Order, zrl: int) -
         every[last] = runs % longest
         runs = every
     # of the items that an `end` was repeated for all come behind the words before it
-    at = np.searchsorted(ends, order.places)
-    values = np.insert(runs.astype(np.uint32) + longest * literals.astype(np.uint32), at, words)
-    widths = np.insert(np.full(len(ends), zrl + WEIGHT_BITS), at, WORD_BITS)
-    stops = HEAD_BITS + np.cumsum(widths)
-    head = int.from_bytes(_head(order, zrl), "little")
-    return put_bits(np.insert(values, 0, head), np.concatenate([[0], stops - widths]), int(stops[-1]))
+    slots = 1 + np.searchsorted(ends, order.places) + np.arange(len(words))
+    values, widths = np.empty((2, 1 + len(ends) + len(words)), np.uint32)
+    items = np.ones(len(values), bool)
+    items[0], items[slots] = False, False
+    values[0], values[slots] = int.from_bytes(_head(order, zrl), "little"), words
+    values[items] = runs.astype(np.uint32) + np.uint32(longest) * literals
+    widths[:] = zrl + WEIGHT_BITS
+    widths[0], widths[slots] = HEAD_BITS, WORD_BITS
+    stops = np.cumsum(widths, dtype=np.int64)
+    return put_bits(values, stops - widths, int(stops[-1]))
 
 
 def _gaps(weights: np.ndarray, order: Order) -> tuple[np.ndarray, np.ndarray]:
@@ -354,8 +358,6 @@ def _count_short(data: bytes, at: int, lengths: list[int], gaps: list[int], zrl:
                 while (weights := table[at]) <= left:
                     left -= weights
                     at += step
-                    if not left:
-                        break
             if left:
                 return None
             out.append((at - start) // width)
