@@ -1,0 +1,62 @@
+"""Tensors whose elements spell their index, over as many captures as it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from npulab.layout.nest import DTYPES, MOST_ELEMENTS
+
+MOST_CAPTURES = 64
+
+
+def markers(shape: tuple[int, ...], dtype: str = "uint8", *, captures: int = 0, avoid: Iterable[float] = (),
+            ) -> list[np.ndarray]:
+    """Tensors of ``shape`` and ``dtype`` that together give every element values of its own.
+
+    They are two or more, as few as it takes, or ``captures``: three of one byte for a million elements.  ``avoid``
+    are values that a device treats specially, as a zero point; of floats only positive normal numbers are used.  No
+    element has one value in all of them, so that none looks like fill.
+    Raises ValueError where the values do not suffice.
+
+    >>> [one.tolist() for one in markers((4,), avoid=[0])]
+    [[2, 3, 4, 5], [1, 1, 1, 1]]
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype: got {dtype!r}, allowed is one of {', '.join(DTYPES)}")
+    elements = math.prod(shape)
+    if not shape or not 1 <= elements <= MOST_ELEMENTS or min(shape) < 1:
+        raise ValueError(f"shape: got {shape}, allowed are one or more axes of at least 1, at most {MOST_ELEMENTS} "
+                         "elements")
+    values = _values(dtype, avoid)
+    base = len(values)
+    needed = next((count for count in range(2, MOST_CAPTURES) if base ** count - base >= elements), 0)
+    if not needed or (captures and captures < needed):
+        raise ValueError(f"captures: got {captures or 'none'} for {elements} elements of {base} values, allowed is "
+                         f"{needed or 'no number'} or more" if needed else
+                         f"avoid: got all but {base} values, allowed are enough for {elements} elements")
+    captures = captures or needed
+    # numbers whose digits are all the same are multiples of 11...1; all others are counted
+    ones = sum(base ** at for at in range(needed))
+    index = np.arange(elements, dtype=np.int64)
+    index += index // (ones - 1) + 1
+    out = []
+    for _ in range(needed):
+        out.append(values[index % base].reshape(shape))
+        index //= base
+    return [out[at % needed] for at in range(captures)]
+
+
+def _values(dtype: str, avoid: Iterable[float]) -> np.ndarray:
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        one = np.finfo(dtype)
+        ends = np.array([one.tiny, one.max], dtype).view(f"u{kind.itemsize}")
+        first, last = int(ends[0]), int(ends[1])
+        step = max((last - first) // 2 ** 16, 1)
+        values = np.arange(first, last + 1, step).astype(f"u{kind.itemsize}").view(dtype)
+    else:
+        values = np.arange(min(2 ** (8 * kind.itemsize), 2 ** 16)).astype(f"u{kind.itemsize}").view(dtype)
+    return values[~np.isin(values, np.array(list(avoid), np.float64))]

@@ -1,0 +1,67 @@
+"""What a buffer holds beside the elements of its tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+SUM_BYTES = 4
+SHOWN = 8  # bytes of a constant part that its text shows
+
+
+@dataclass(frozen=True)
+class Sums:
+    """``count`` little-endian int32 at ``offset``: the sum of the stored elements at each index of ``axis``.
+
+    Each sum counts ``fills`` elements of the fill value as well; the sums past the end of the axis are those of
+    ``depth`` fill values.  Elements are read as ``signed`` or unsigned.
+    """
+
+    offset: int
+    axis: int
+    count: int
+    fills: int = 0
+    depth: int = 0
+    signed: bool = True
+
+    @property
+    def size(self) -> int:
+        return SUM_BYTES * self.count
+
+    def __str__(self) -> str:
+        return f"{self.count} sums over axis {self.axis} at byte {self.offset}"
+
+    def data(self, stored: np.ndarray, fill: int) -> np.ndarray:
+        """The part's bytes ``(size,) uint8`` for stored elements (unsigned, without those not in the buffer)."""
+        have = sums(stored, self.axis, self.signed)
+        value = int(np.array(fill, stored.dtype).view(f"i{stored.itemsize}")) if self.signed else fill
+        out = np.full(self.count, self.depth * value, np.int64)
+        out[:len(have)] = have + self.fills * value
+        return (out % 2 ** 32).astype("<u4").view(np.uint8)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same bytes whatever the tensor holds: ``data``, ``repeat`` times, at ``offset``."""
+
+    offset: int
+    data: bytes
+    repeat: int = 1
+
+    @property
+    def size(self) -> int:
+        return len(self.data) * self.repeat
+
+    def __str__(self) -> str:
+        shown = self.data[:SHOWN].hex(" ") + (" ..." if len(self.data) > SHOWN or self.repeat > 1 else "")
+        return f"{self.size} constant bytes at byte {self.offset} ({shown})"
+
+
+Part = Sums | Constant
+
+
+def sums(stored: np.ndarray, axis: int, signed: bool) -> np.ndarray:
+    """Sums ``(n,) int64`` of unsigned elements, read as signed or not, at each index of an axis."""
+    rest = tuple(other for other in range(stored.ndim) if other != axis)
+    return (stored.view(f"i{stored.itemsize}") if signed else stored).sum(rest, dtype=np.int64)
