@@ -12,10 +12,12 @@ import pytest
 
 from npulab.layout import (
     Constant,
+    Found,
     Layout,
     Loop,
     Sums,
     Table,
+    find_layout,
     hwc,
     kernel_groups,
     markers,
@@ -24,6 +26,7 @@ from npulab.layout import (
     packed_blocks,
     planar,
 )
+from npulab.layout.places import Change, Pairs, Signature, Sought
 
 Places = Iterator[tuple[tuple[int, ...], int]]
 
@@ -90,7 +93,7 @@ IMAGES = [(5, 7, 3), (4, 3, 33), (1, 9, 20), (6, 5, 1), (3, 2, 16), (1, 1, 70)]
 MATRICES = [(37, 13), (16, 8), (3, 2), (33, 1), (1, 19), (50, 70)]
 CASES = {
     "hwc": Case(lambda shape, dtype: hwc(shape, dtype=dtype), slow_hwc, IMAGES),
-    "hwc pitch 300": Case(lambda shape, dtype: hwc(shape, dtype=dtype, row_pitch=300), lambda shape, size: slow_hwc(shape, size, 300), [(5, 7, 3), (4, 3, 33), (6, 5, 1)]),
+    "hwc pitch 500": Case(lambda shape, dtype: hwc(shape, dtype=dtype, row_pitch=500), lambda shape, size: slow_hwc(shape, size, 500), [(5, 7, 3), (4, 3, 33), (6, 5, 1)]),
     "planar": Case(lambda shape, dtype: planar(shape, dtype=dtype), slow_planar, IMAGES),
     "rows of 64": Case(lambda shape, dtype: planar(shape, dtype=dtype, row_align=64), lambda shape, size: slow_planar(shape, size, 64), IMAGES),
     **{f"nc1hwc2 {c2}": Case(lambda shape, dtype, c2=c2: nc1hwc2(shape, c2, dtype=dtype), lambda shape, size, c2=c2: slow_nc1hwc2(shape, size, c2), IMAGES) for c2 in (2, 4, 8, 16)},
@@ -105,7 +108,8 @@ CASES = {
        for r, c in ((16, 4), (16, 2), (4, 8), (4, 16))},
 }
 EVERY = [pytest.param(case, shape, dtype, id=f"{name} {'x'.join(map(str, shape))} {dtype}")
-         for name, case in CASES.items() for shape in case.shapes for dtype in ("uint8", "float16")]
+         for name, case in CASES.items() for shape in case.shapes
+         for dtype in (("int8", "int16") if name.startswith("blocks") else ("uint8", "float16"))]
 
 
 def random(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
@@ -167,14 +171,14 @@ def test_only_some_indices_lie_in_the_buffer() -> None:
     back = layout.unpack(layout.pack(tensor))
     assert np.array_equal(back[:, :, 0], tensor[:, :, 0])
     assert not back[:, :, 1:].any()
-    assert str(layout) == "[c][h][w] with strides 16, 8, 1: (2, 3, 4) uint8, only c 0 to 0, 64 bytes"
+    assert str(layout) == "CHW, strides 16 8 1: (2, 3, 4) uint8, only c 0 to 0, 64 bytes"
 
 
 def test_parts_and_tables() -> None:
     layout = hwc((1, 3), offset=4, size=16, parts=(Constant(0, b"\x01\x02"), Constant(12, b"\x07", 4)))
     tensor = np.array([[5, 6, 7]], np.uint8)
     assert layout.pack(tensor).hex(" ") == "01 02 00 00 05 06 07 00 00 00 00 00 07 07 07 07"
-    assert str(layout) == ("[r][c] with strides 3, 1: (1, 3) uint8, from byte 4, 2 constant bytes at byte 0 (01 02), "
+    assert str(layout) == ("RC, strides 3 1: (1, 3) uint8, from byte 4, 2 constant bytes at byte 0 (01 02), "
                            "4 constant bytes at byte 12 (07 ...), 16 bytes")
     table = Table((1, 3), np.array([[4, -1, 2]]), size=6)
     assert table.pack(tensor).hex(" ") == "00 00 07 00 05 00"
@@ -192,8 +196,8 @@ def test_parts_and_tables() -> None:
     (lambda: Layout((4,), (Loop(1),)), r"got axis 1, allowed is 0 to 0$"),
     (lambda: Layout((4,), (Loop(0, 0),)), r"got a tile of 0, allowed is 1 or more$"),
     (lambda: Layout((4,), (Loop(0, 2), Loop(0, 1, 1))), r"got a stride inside of a loop without one$"),
-    (lambda: Layout((4,), (Loop(0, 1, 0),)), r"^loops: got two elements at one place in \[i\]$"),
-    (lambda: Layout((4, 4), (Loop(0, 1, 3), Loop(1, 1, 1))), r"^loops: got two elements at one place in \[r\]\[c\]$"),
+    (lambda: Layout((4,), (Loop(0, 1, 0),)), r"^loops: got two elements at one place in I, strides 0: "),
+    (lambda: Layout((4, 4), (Loop(0, 1, 3), Loop(1, 1, 1))), r"^loops: got two elements at one place in RC, strides 3 1: "),
     (lambda: Layout((4,), (Loop(0, 1, -1),)), r"^elements: got bytes -3 to 1, allowed is 0 to 1, the size$"),
     (lambda: hwc((4,), size=3), r"^elements: got bytes 0 to 4, allowed is 0 to 3, the size$"),
     (lambda: hwc((4,), dtype="int64"), r"^dtype: got 'int64', allowed is one of uint8, "),
@@ -226,7 +230,7 @@ def test_short_blocks_inside_of_strides() -> None:
     expected = [[0, 1, 8], [2, 3, 9], [4, 5, 10], [6, 7, 11], [100, 101, 102]]
     assert layout.index_map().tolist() == expected
     assert layout.size == 103
-    assert str(layout) == "[r/4][c/2][r%4][c%2] with strides 100, packed, packed, packed: (5, 3) uint8, 103 bytes"
+    assert str(layout) == "R1C1R2C2, R2=4, C2=2, strides 100 packed packed packed: (5, 3) uint8, 103 bytes"
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "float16"])
@@ -243,7 +247,294 @@ def test_markers_spell_every_element(shape: tuple[int, ...], dtype: str) -> None
 
 def test_markers_are_as_few_as_it_takes() -> None:
     assert len(markers((1000, 1000))) == 3
-    assert len(markers((65280,))) == 2
-    assert len(markers((65281,))) == 3
+    assert len(markers((32640,))) == 2
+    assert len(markers((32641,))) == 3
     assert len(markers((10,), captures=5)) == 5
     assert replace(hwc((2,)), dtype="int8") == hwc((2,), dtype="int8")
+
+
+# Found again
+
+
+def found_in(layout: Layout | Table, tensors: list[np.ndarray] | None = None, edit: Callable[[bytearray, int], Any] = lambda buffer, at: buffer) -> Found:
+    """What is found in the buffers of markers, or of other tensors, after an edit of each."""
+    tensors = markers(layout.shape, layout.dtype) if tensors is None else tensors
+    return find_layout(tensors, [bytes(edit(bytearray(layout.pack(tensor)), at)) for at, tensor in enumerate(tensors)])
+
+
+def check_found(layout: Layout, found: Found) -> None:
+    """The same place for each element, and the same buffers."""
+    assert isinstance(found.layout, Layout), str(found)
+    assert np.array_equal(found.index_map(), layout.index_map()), f"{layout}\n{found}"
+    tensor = random(layout.shape, layout.dtype, 7)
+    buffer = layout.pack(tensor)
+    assert found.pack(tensor) == buffer, f"{layout}\n{found}"
+    assert same(found.unpack(buffer), layout.unpack(buffer))
+
+
+@pytest.mark.parametrize(("case", "shape", "dtype"), EVERY)
+def test_found_from_markers(case: Case, shape: tuple[int, ...], dtype: str) -> None:
+    layout = case.make(shape, dtype)
+    found = found_in(layout)
+    check_found(layout, found)
+    # where a sum is that of one element, elements are there twice
+    assert found.sure or (layout.parts and shape[0] == 1), str(found)
+
+
+def random_layout(seed: int) -> Layout:
+    """Up to four axes in up to three levels of tiles, in any order, completed, short or both; with an offset, fill, a
+    change, copies or bytes at the end."""
+    rng = np.random.default_rng(seed)
+    rank = int(rng.integers(1, 5))
+    shape = tuple(int(n) for n in rng.integers(1, (400, 40, 14, 8)[rank - 1] + 1, rank))
+    dtype = str(rng.choice(["uint8", "int8", "uint16", "float16"]))
+    size = np.dtype(dtype).itemsize
+    tiles: list[list[int]] = [[1] for _ in shape]
+    for axis, n in enumerate(shape):
+        for _ in range(int(rng.integers(0, 3))):
+            tile = tiles[axis][-1] * int(rng.choice([2, 3, 4, 8]))
+            tiles[axis] += [tile] if tile < n else []
+    order = rng.permutation([axis for axis in range(rank) for _ in tiles[axis]]).tolist()
+    nest = [(axis, tiles[axis].pop()) for axis in order]
+    fixed = int(rng.choice([len(nest), 0, rng.integers(0, len(nest) + 1)]))
+    left = list(shape)
+    for axis, tile in nest[:fixed]:
+        left[axis] = min(left[axis], tile)
+    step, loops = size * int(np.prod(left if fixed < len(nest) else 1)), [Loop(*one) for one in nest[fixed:]]
+    for at in reversed(range(fixed)):
+        axis, tile = nest[at]
+        step = up(step, int(rng.choice([1, 1, 1, 2, 4, 16, 64])))
+        loops.insert(0, Loop(axis, tile, step))
+        step *= -(-next((outer for other, outer in reversed(nest[:at]) if other == axis), shape[axis]) // tile)
+    layout = Layout(shape, tuple(loops), dtype=dtype, offset=int(rng.choice([0, 0, 4, 37, 64])), add=int(rng.choice([0, 0, 128, 5])),
+                    fill=int(rng.integers(0, 256)))
+    if rng.random() < 0.2:
+        layout = replace(layout, copies=(up(layout.size - layout.offset, size),), size=0)
+    return replace(layout, size=layout.size + int(rng.choice([0, 0, 1, 100])))
+
+
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 3000), marks=pytest.mark.long)])
+def test_random_nests_are_found_from_markers(seeds: range) -> None:
+    for seed in seeds:
+        layout = random_layout(seed)
+        assert eval(repr(layout)) == layout
+        found = found_in(layout)
+        check_found(layout, found)
+        assert found.sure, f"{seed}: {found}"
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_found_from_one_capture_of_random_values(case: Case) -> None:
+    """Hardly an element has a value of its own: neighbours and the plain layouts tell."""
+    shape = {2: (70, 41), 3: (4, 3, 40), 4: (17, 3, 2, 70)}[len(case.shapes[0])]
+    for dtype in ("int8", "int16"):
+        layout = case.make(shape, dtype)
+        found = found_in(layout, [random(shape, dtype)])
+        check_found(replace(layout, parts=()), found) if not layout.parts else np.testing.assert_array_equal(found.index_map(), layout.index_map())
+        assert not found.rivals
+
+
+def test_several_captures_of_few_values() -> None:
+    layout = nc1hwc2((40, 60, 9), 4)
+    tensors = [random((40, 60, 9), "uint8", seed) % 4 for seed in range(5)]
+    found = found_in(layout, tensors)
+    assert np.array_equal(found.index_map(), layout.index_map())
+    assert (found.own, found.shared, len(found.missing)) == (0, 21600, 0)
+    assert not found.sure
+
+
+def test_a_constant_tensor_leaves_rivals() -> None:
+    layout = hwc((4, 6, 8))
+    found = found_in(layout, [np.full((4, 6, 8), 5, np.uint8)])
+    assert not found.sure
+    assert found.more_rivals
+    assert all(not np.array_equal(one.index_map(), found.index_map()) for one in found.rivals)
+    assert [one.name for one in found.rivals[:3]] == ["HCW", "WHC", "WCH"]
+    assert "8 or more other layouts agree as well: HCW, strides 48 6 1" in str(found)
+
+
+def test_rivals_are_those_that_agree() -> None:
+    """Rows that are all alike say neither which comes first nor how far apart rows of rows are."""
+    tensor = np.tile(np.arange(1, 9, dtype=np.uint8), (4, 3, 1))
+    found = found_in(hwc((4, 3, 8)), [tensor])
+    buffer = hwc((4, 3, 8)).pack(tensor)
+    assert {one.name for one in (found.layout, *found.rivals)} >= {"HWC", "WHC"}  # type: ignore[union-attr]
+    assert all(one.pack(tensor) == buffer for one in (found, *found.rivals))
+
+
+def test_the_vocabulary_of_a_found_layout() -> None:
+    found = found_in(nc1hwc2((9, 10, 20), 8, fill=7, offset=64, size=2300))
+    assert str(found) == ("C1HWC2, C2=8, strides 720 80 8 1: (9, 10, 20) uint8, from byte 64, fill 0x7, 2300 bytes\n"
+                          "1800 of 1800 elements placed by values of their own in 2 pairs\n"
+                          "500 bytes beside them are fill (0x7)")
+
+
+# Damaged, moved, changed
+
+
+BASE = nc1hwc2((9, 10, 20), 8, fill=7)
+
+
+def test_cut_off() -> None:
+    found = found_in(BASE, edit=lambda buffer, _: buffer[:1000])
+    expected = BASE.index_map()
+    missing = expected > 999
+    assert np.array_equal(found.index_map(), np.where(missing, -1, expected))
+    assert np.array_equal(found.layout.index_map(), expected)
+    assert (found.own, len(found.missing), found.past_end) == (1000, 800, 800)
+    assert np.array_equal(found.missing, np.argwhere(missing))
+    assert not found.sure
+    assert "800 not found, 800 of them past the end of the buffer: (0, 0, 16), (0, 0, 17), (0, 0, 18), (0, 0, 19) ..." in str(found)
+    with pytest.raises(ValueError, match=r"^buffer: got 1000 bytes, allowed is 2156$"):
+        found.unpack(bytes(1000))
+
+
+def test_cut_off_in_front() -> None:
+    """No layout begins before its buffer: a table of what is left."""
+    found = found_in(BASE, edit=lambda buffer, _: buffer[37:])
+    expected = BASE.index_map() - 37
+    assert isinstance(found.layout, Table)
+    assert np.array_equal(found.index_map(), np.maximum(expected, -1))
+    assert not found.sure
+    assert "no nest of loops was found that gives these places" in str(found)
+
+
+def test_a_header() -> None:
+    found = found_in(BASE, edit=lambda buffer, at: b"\x40\x00\x00" + bytes([at]) + buffer)
+    assert np.array_equal(found.index_map(), BASE.index_map() + 4)
+    assert isinstance(found.layout, Layout)
+    assert found.layout.parts == (Constant(0, b"\x40\x00\x00"),)
+    assert [(run.offset, run.size) for run in found.unexplained] == [(3, 1)]
+    assert not found.sure
+
+
+def test_noise_is_reported() -> None:
+    def noisy(buffer: bytearray, at: int) -> bytearray:
+        rng = np.random.default_rng(at)
+        for place in rng.integers(0, len(buffer), 20):
+            buffer[place] ^= int(rng.integers(1, 256))
+        return buffer
+
+    tensors = markers(BASE.shape)
+    clean = [bytearray(BASE.pack(tensor)) for tensor in tensors]
+    buffers = [noisy(bytearray(one), at) for at, one in enumerate(clean)]
+    changed = {place for a, b in zip(clean, buffers, strict=True) for place in range(len(a)) if a[place] != b[place]}
+    found = find_layout(tensors, buffers)
+    expected = BASE.index_map()
+    wrong = np.isin(expected, list(changed))
+    assert np.array_equal(found.index_map(), np.where(wrong, -1, expected))
+    assert np.array_equal(found.missing, np.argwhere(wrong))
+    assert np.array_equal(found.layout.index_map(), expected)
+    beside = changed - set(expected.ravel().tolist())
+    assert {run.offset + at for run in found.unexplained for at in range(run.size)} == beside
+    assert not found.sure
+
+
+@pytest.mark.parametrize("change", [{"xor": 0x80}, {"add": 3}, {"xor": 0xFF}, {"xor": 0x55, "fill": 0x99}, {"add": 200}])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16"])
+def test_changed_elements(change: dict[str, int], dtype: str) -> None:
+    layout = nc1hwc2((9, 10, 20), 8, dtype=dtype, **change)
+    found = found_in(layout)
+    check_found(layout, found)
+    assert found.sure
+
+
+@pytest.mark.parametrize("stored", [{"big_endian": True}, {"big_endian": True, "add": 0x8000}, {"offset": 3, "size": 5000}, {"row_pitch": 407}])
+def test_two_bytes_in_other_ways(stored: dict[str, Any]) -> None:
+    layout = (hwc if "row_pitch" in stored else planar)((9, 10, 20), dtype="uint16", **stored)
+    check_found(layout, found_in(layout))
+
+
+@pytest.mark.parametrize("copies", [(2160,), (2160, 5160), (2200, 4400, 6600)])
+def test_copies(copies: tuple[int, ...]) -> None:
+    layout = replace(BASE, copies=copies, size=0)
+    found = found_in(layout)
+    check_found(layout, found)
+    assert found.layout.copies == copies
+    assert found.sure
+
+
+@pytest.mark.parametrize("layout", [only(planar((9, 10, 20), row_align=64), 2, 0, 1), only(planar((9, 10, 20), row_align=64), 0, 3, 7),
+                                    only(hwc((9, 10, 20)), 1, 2, 3), only(planar((9, 10, 20), dtype="float16", row_align=64), 2, 0, 1)])
+def test_windows(layout: Layout) -> None:
+    found = found_in(layout)
+    check_found(layout, found)
+    assert found.sure
+    assert found.outside == layout.index_map().size - layout.elements
+    assert f"{found.outside} are not in the buffer" in str(found)
+
+
+def test_axes_backwards_and_interleaved() -> None:
+    for layout in (Layout((8, 8), (Loop(0, 1, -8), Loop(1, 1, 1)), offset=56, size=64),
+                   Layout((8, 8), (Loop(0, 2, 16), Loop(0, 1, 8), Loop(1, 2, 1), Loop(1, 1, 4)), size=64)):
+        found = found_in(layout)
+        check_found(layout, found)
+        assert found.sure
+
+
+def test_places_without_a_rule() -> None:
+    table = Table((9, 10, 20), np.random.default_rng(0).permutation(1900)[:1800].reshape(9, 10, 20), size=1900)
+    found = found_in(table)
+    assert isinstance(found.layout, Table)
+    assert np.array_equal(found.index_map(), table.places)
+    assert not found.sure
+    tensor = random((9, 10, 20), "uint8")
+    assert found.pack(tensor) == table.pack(tensor)
+    assert np.array_equal(found.unpack(table.pack(tensor)), tensor)
+
+
+@pytest.mark.parametrize(("tensors", "buffers", "said"), [
+    ([np.zeros(4, np.uint8)], [bytes(4), bytes(4)], r"^tensors, buffers: got 1 and 2, allowed is one or more, as many of both$"),
+    ([], [], r"^tensors, buffers: got 0 and 0, "),
+    ([np.zeros(4, np.uint8), np.zeros(5, np.uint8)], [bytes(4)] * 2, r"^tensors\[1\]: got uint8 \(5,\), allowed is uint8 \(4,\) as of the first$"),
+    (np.zeros(4, np.int64), bytes(4), r"^tensors\[0\]: got int64 \(4,\), allowed are 1 to 67108864 elements of uint8, "),
+    ([np.zeros(4, np.uint8)] * 2, [bytes(4), bytes(5)], r"^buffers\[1\]: got 5 bytes, allowed is 4 as of the first, 1 to 2147483648$"),
+    (np.zeros(4, np.uint8), b"", r"^buffers\[0\]: got 0 bytes, allowed is "),
+    (np.zeros(4, np.uint8), ["abcd"], r"^buffers\[0\]: got str, allowed are bytes or uint8 of one axis$|^tensors, buffers: "),
+    (np.arange(100, dtype=np.uint8), bytes(100), r"^buffers: got values of their own of [01] of 100 elements in 100 bytes, allowed are more than chance gives, about 39$"),
+])
+def test_pairs_refused(tensors: Any, buffers: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        find_layout(tensors, buffers)
+
+
+def test_unrelated_buffers_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    tensors = markers((9, 10, 20))
+    with pytest.raises(ValueError, match=r"^buffers: got values of their own of \d+ of 1800 elements in 1800 bytes, allowed are more than chance gives, about 49$"):
+        find_layout(tensors, [rng.integers(0, 256, 1800, np.uint8) for _ in tensors])
+
+
+@pytest.mark.parametrize(("dtype", "signature"), [("uint8", Signature(0, 1)), ("uint16", Signature(0, 2)), ("uint16", Signature(1, 2)), ("uint16", Signature(0, 1)),
+                                                  ("uint8", Signature(0, 1, 1, 3, 2)), ("float16", Signature(0, 2, 0, 2, 4))])
+@pytest.mark.parametrize("captures", [1, 2, 9])
+def test_places_are_those_of_a_dictionary(dtype: str, signature: Signature, captures: int) -> None:
+    """Sorted numbers against values looked up one by one; nine captures do not fit a number and are mixed."""
+    shape, size = (6, 7), np.dtype(dtype).itemsize
+    raw = tuple(random(shape, f"u{size}", at) % 7 for at in range(captures))
+    rng = np.random.default_rng(1)
+    buffers = tuple(rng.permutation(one.astype(f"<u{size}").ravel()).view(np.uint8) for one in raw)
+    if captures > 1:
+        order = rng.permutation(42)
+        buffers = tuple(one.astype(f"<u{size}").ravel()[order].view(np.uint8) for one in raw)
+    stands: dict[Any, list[int]] = {}
+    for place in range(signature.first, len(buffers[0]), signature.step):
+        ends = [place + at * signature.lag for at in range(signature.count)]
+        if ends[-1] + size <= len(buffers[0]):
+            stands.setdefault(tuple(bytes(buffer[end:end + size]) for buffer in buffers for end in ends), []).append(place)
+    keys: dict[Any, list[tuple[int, ...]]] = {}
+    for index in np.ndindex(shape):
+        after = [tuple(i + at * (axis == signature.axis) for axis, i in enumerate(index)) for at in range(signature.count)]
+        if all(i < n for one in after for i, n in zip(one, shape, strict=True)):
+            keys.setdefault(tuple(one[i].astype(f"<u{size}").tobytes() for one in raw for i in after), []).append(index)
+    seen = Sought(Pairs(raw, buffers, dtype), signature).look_up(Change())
+    alone = {indices[0]: stands[key][0] for key, indices in keys.items() if len(indices) == 1 and len(stands.get(key, [])) == 1}
+    if signature.count == 1:
+        for key, indices in keys.items():
+            for index in indices:
+                assert seen.count[index] == len(stands.get(key, []))
+                assert seen.shared[index] == (len(indices) > 1)
+                assert seen.place[index] == stands.get(key, [-1])[0]
+    else:
+        for index, place in alone.items():
+            assert seen.place[index] == place

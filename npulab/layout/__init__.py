@@ -1,9 +1,11 @@
 """Layouts: where each element of a tensor lies in a buffer, as a value; found from tensors and their buffers."""
 
+from npulab.layout.find import find_layout
+from npulab.layout.found import Found, Run
 from npulab.layout.markers import markers
 from npulab.layout.nest import Layout, Loop, Table
 from npulab.layout.parts import Constant, Sums
 from npulab.layout.plain import hwc, kernel_groups, nc1hwc2, only, packed_blocks, planar, strided
 
-__all__ = ["Constant", "Layout", "Loop", "Sums", "Table", "hwc", "kernel_groups", "markers", "nc1hwc2", "only",
-           "packed_blocks", "planar", "strided"]
+__all__ = ["Constant", "Found", "Layout", "Loop", "Run", "Sums", "Table", "find_layout", "hwc", "kernel_groups",
+           "markers", "nc1hwc2", "only", "packed_blocks", "planar", "strided"]

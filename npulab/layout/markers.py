@@ -10,6 +10,7 @@ import numpy as np
 from npulab.layout.nest import DTYPES, MOST_ELEMENTS
 
 MOST_CAPTURES = 64
+GOLDEN = 0.618  # of the range, from one value to the next: near indices have values far apart
 
 
 def markers(shape: tuple[int, ...], dtype: str = "uint8", *, captures: int = 0, avoid: Iterable[float] = (),
@@ -18,11 +19,12 @@ def markers(shape: tuple[int, ...], dtype: str = "uint8", *, captures: int = 0, 
 
     They are two or more, as few as it takes, or ``captures``: three of one byte for a million elements.  ``avoid``
     are values that a device treats specially, as a zero point; of floats only positive normal numbers are used.  No
-    element has one value in all of them, so that none looks like fill.
+    element has one value in all of them, so that none looks like fill; at most half of what they could spell is used,
+    and all of the range, so that changed values show.
     Raises ValueError where the values do not suffice.
 
     >>> [one.tolist() for one in markers((4,), avoid=[0])]
-    [[2, 3, 4, 5], [1, 1, 1, 1]]
+    [[158, 60, 217, 119], [1, 1, 1, 1]]
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype: got {dtype!r}, allowed is one of {', '.join(DTYPES)}")
@@ -32,7 +34,7 @@ def markers(shape: tuple[int, ...], dtype: str = "uint8", *, captures: int = 0, 
                          "elements")
     values = _values(dtype, avoid)
     base = len(values)
-    needed = next((count for count in range(2, MOST_CAPTURES) if base ** count - base >= elements), 0)
+    needed = next((count for count in range(2, MOST_CAPTURES) if base ** count - base >= 2 * elements), 0)
     if not needed or (captures and captures < needed):
         raise ValueError(f"captures: got {captures or 'none'} for {elements} elements of {base} values, allowed is "
                          f"{needed or 'no number'} or more" if needed else
@@ -59,4 +61,8 @@ def _values(dtype: str, avoid: Iterable[float]) -> np.ndarray:
         values = np.arange(first, last + 1, step).astype(f"u{kind.itemsize}").view(dtype)
     else:
         values = np.arange(min(2 ** (8 * kind.itemsize), 2 ** 16)).astype(f"u{kind.itemsize}").view(dtype)
-    return values[~np.isin(values, np.array(list(avoid), np.float64))]
+    left = values[~np.isin(values, np.array(list(avoid), np.float64))]
+    step = int(GOLDEN * len(left))
+    while math.gcd(step, len(left)) > 1:
+        step += 1
+    return left[np.arange(len(left)) * step % max(len(left), 1)]

@@ -15,6 +15,8 @@ from npulab.layout.parts import Part, Sums
 DTYPES = ("uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32")
 MOST_ELEMENTS = 2 ** 26
 MOST_BYTES = 2 ** 31
+SLAB = 2 ** 17  # elements whose places are found at a time
+LISTED = 4  # parts that a text lists
 LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
 Buffer = bytes | bytearray | memoryview | np.ndarray
 
@@ -51,8 +53,9 @@ class Stored(ABC):
     def index_map(self) -> np.ndarray:
         """Byte offset of each element ``(*shape) int64``, -1 where it is not in the buffer."""
 
+    @property
     @abstractmethod
-    def _inside(self) -> Any:
+    def inside(self) -> Any:
         """The elements that lie in the buffer, as an index of the tensor."""
 
     @property
@@ -79,9 +82,9 @@ class Stored(ABC):
 
         Raises ValueError for another shape or dtype.
         """
-        stored = self.stored(tensor)[self._inside()]
-        places = self.index_map()[self._inside()]
-        out = self._blank()
+        stored = self.stored(tensor)[self.inside]
+        places = self.index_map()[self.inside]
+        out = self.blank(self.size)
         pieces = bytes_of(stored, self.big_endian)
         for copy in (0, *self.copies):
             for at in range(self.itemsize):
@@ -99,7 +102,7 @@ class Stored(ABC):
         data = bytes_in(buffer, "buffer")
         if len(data) != self.size:
             raise ValueError(f"buffer: got {len(data)} bytes, allowed is {self.size}")
-        places = self.index_map()[self._inside()]
+        places = self.index_map()[self.inside]
         taken = elements_at(data, places, self.itemsize, self.big_endian)
         for copy in self.copies:
             wrong = elements_at(data, places + copy, self.itemsize, self.big_endian) != taken
@@ -107,17 +110,23 @@ class Stored(ABC):
                 at = int(places[wrong][0])
                 raise ValueError(f"buffer: got two values of one element, at bytes {at} and {at + copy} (its copy)")
         out = np.zeros(self.shape, taken.dtype)
-        out[self._inside()] = restore(taken, self.xor, self.add)
+        out[self.inside] = restore(taken, self.xor, self.add)
         return out.view(self.dtype)
 
-    def _blank(self) -> np.ndarray:
-        """A buffer of fill values, in step with the elements."""
+    def blank(self, size: int) -> np.ndarray:
+        """Fill values in step with the elements, ``(size,) uint8``."""
         one = bytes_of(np.array([self.fill], f"u{self.itemsize}"), self.big_endian)[0]
-        step = self._first() % self.itemsize
-        return np.tile(np.roll(one, step), -(-self.size // self.itemsize))[:self.size]
+        return np.tile(np.roll(one, self.first % self.itemsize), -(-size // self.itemsize))[:size]
 
-    def _first(self) -> int:
+    @property
+    def first(self) -> int:
+        """Byte offset of the first element."""
         return 0
+
+    @property
+    def elements(self) -> int:
+        """How many elements lie in the buffer."""
+        return math.prod(self.extents)
 
     def _check_stored(self) -> None:
         shape = self.shape
@@ -143,6 +152,8 @@ class Stored(ABC):
             if part.offset < 0 or part.offset + part.size > self.size:
                 raise ValueError(f"{part}: got bytes {part.offset} to {part.offset + part.size}, allowed is 0 to "
                                  f"{self.size}, the size")
+            if isinstance(part, Sums) and np.dtype(self.dtype).kind == "f":
+                raise ValueError(f"{part}: got {self.dtype}, allowed are sums of whole numbers")
             if isinstance(part, Sums) and not (0 <= part.axis < len(self.shape)
                                                and part.count >= self.extents[part.axis]):
                 raise ValueError(f"{part}: got axis {part.axis}, allowed is an axis of {self.shape} with at most "
@@ -156,7 +167,8 @@ class Stored(ABC):
         out += ["big-endian"] if self.big_endian else []
         out += [f"fill {self.fill:#x}"] if self.fill else []
         out += [f"copies {', '.join(f'{copy:+d}' for copy in self.copies)} bytes away"] if self.copies else []
-        out += [str(part) for part in self.parts]
+        out += [str(part) for part in self.parts[:LISTED]]
+        out += [f"{len(self.parts) - LISTED} more parts"] if len(self.parts) > LISTED else []
         return [*out, f"{self.size} bytes"]
 
 
@@ -176,7 +188,7 @@ class Layout(Stored):
     >>> rows.pack(np.array([[1, 2, 3], [4, 5, 6]], np.uint8)).hex(" ")
     '01 02 03 00 04 05 06 00'
     >>> print(rows)
-    [r][c] with strides 4, 1: (2, 3) uint8, 8 bytes
+    RC, strides 4 1: (2, 3) uint8, 8 bytes
     """
 
     loops: tuple[Loop, ...]
@@ -217,20 +229,29 @@ class Layout(Stored):
     def _ends(self) -> tuple[int, int]:
         """First byte and end of the elements, which are found to lie at places of their own."""
         if any(loop.stride is None for loop in self.loops) and any(loop.stride is not None for loop in self.loops):
-            places = self._places(np.ogrid[tuple(slice(n) for n in self.extents)])
+            places = self.index_map()[self.inside]
             low, high = int(places.min()), int(places.max()) + self.itemsize
             apart = self._apart(places, low, high)
         elif all(loop.stride is None for loop in self.loops):
             low, high, apart = self.offset, self.offset + self.itemsize * math.prod(self.extents), True
         else:
-            lines = [self._places([np.arange(n) if at == axis else np.int64(0) for at in range(len(self.shape))])
-                     - self.offset for axis, n in enumerate(self.extents)]
+            lines = [self._line(axis, n) for axis, n in enumerate(self.extents) if n > 1]
             low = self.offset + sum(int(line.min()) for line in lines)
             high = self.offset + sum(int(line.max()) for line in lines) + self.itemsize
-            apart = self._nested() or self._apart(self.index_map()[self._inside()], low, high)
+            apart = self._nested() or self._apart(self.index_map()[self.inside], low, high)
         if not apart:
-            raise ValueError(f"loops: got two elements at one place in {self._nest()}")
+            raise ValueError(f"loops: got two elements at one place in {self}")
         return low, high
+
+    def _line(self, axis: int, n: int) -> np.ndarray:
+        """Bytes from the first index of an axis to each other, where all strides are given."""
+        left, out = np.arange(n), np.zeros(n, np.int64)
+        for loop in self.loops:
+            if loop.axis == axis:
+                block = left // loop.tile
+                out += block * (loop.stride or 0)
+                left -= block * loop.tile
+        return out
 
     def _nested(self) -> bool:
         """Whether every stride steps over all that the smaller ones reach."""
@@ -259,11 +280,15 @@ class Layout(Stored):
 
     def index_map(self) -> np.ndarray:
         """Byte offset of each element ``(*shape) int64``, -1 where it is not in the buffer."""
-        places = self._places(np.ogrid[tuple(slice(n) for n in self.extents)])
-        if self.extents == self.shape:
-            return np.ascontiguousarray(np.broadcast_to(places, self.shape))
         out = np.full(self.shape, -1, np.int64)
-        out[self._inside()] = places
+        places = out[self.inside]
+        # slab by slab, so that what a nest of short blocks is multiplied from takes little memory
+        axis = int(np.argmax(self.extents))
+        length = max(SLAB * self.extents[axis] // max(self.elements, 1), 1)
+        for start in range(0, self.extents[axis], length):
+            slab = [slice(n) for n in self.extents]
+            slab[axis] = slice(start, min(start + length, self.extents[axis]))
+            places[tuple(slab)] = self._places(np.ogrid[tuple(slab)])
         return out
 
     def at(self, *index: Any) -> Any:
@@ -288,35 +313,41 @@ class Layout(Stored):
         out: Any = np.int64(self.offset)
         for shape in sorted(terms, key=math.prod):
             out = out + terms[shape]
-        return np.broadcast_to(out, np.broadcast_shapes(*(np.shape(one) for one in index)))
+        whole = np.broadcast_shapes(*(np.shape(one) for one in index))
+        return out if np.shape(out) == whole else np.broadcast_to(out, whole).copy()
 
-    def _inside(self) -> Any:
+    @property
+    def inside(self) -> Any:
         return tuple(slice(*ends) for ends in self.window)
 
-    def _first(self) -> int:
+    @property
+    def first(self) -> int:
         return self.offset
 
-    def _nest(self) -> str:
-        """The loops as C would declare them: ``[c/16][h][w][c%16]``."""
-        letters = LETTERS.get(len(self.shape)) or [f"a{axis}" for axis in range(len(self.shape))]
-        left: list[int | None] = [None] * len(self.shape)
-        text = ""
+    @property
+    def name(self) -> str:
+        """The order of the loops, as people write it: ``HWC``; ``C1HWC2, C2=16`` where an axis is in tiles."""
+        numbers = [0] * len(self.shape)
+        levels = [sum(loop.axis == axis for loop in self.loops) for axis in range(len(self.shape))]
+        tiles: dict[int, int] = {}
+        order, sizes = "", []
         for loop in self.loops:
-            within = left[loop.axis]
-            text += f"[{letters[loop.axis]}{f'%{within}' if within else ''}{f'/{loop.tile}' if loop.tile > 1 else ''}]"
-            left[loop.axis] = loop.tile
-        return text or "[]"
+            numbers[loop.axis] += 1
+            name = _letters(self.shape)[loop.axis].upper()
+            name += str(numbers[loop.axis]) if levels[loop.axis] > 1 else ""
+            order += name
+            sizes += [f"{name}={tiles[loop.axis]}"] if loop.axis in tiles else []
+            tiles[loop.axis] = loop.tile
+        return ", ".join([order or "one element", *sizes])
 
     def __str__(self) -> str:
         strides = ["packed" if loop.stride is None else str(loop.stride) for loop in self.loops]
-        strided = ("packed" if set(strides) <= {"packed"} else f"with strides {', '.join(strides)}")
+        strided = [] if not strides else ["packed"] if set(strides) == {"packed"} else [f"strides {' '.join(strides)}"]
         said = [f"from byte {self.offset}"] if self.offset else []
-        if self.extents != self.shape:
-            letters = LETTERS.get(len(self.shape)) or [f"a{axis}" for axis in range(len(self.shape))]
-            said += [f"only {letter} {start} to {stop - 1}" for letter, (start, stop), n in
-                     zip(letters, self.window, self.shape, strict=True) if (start, stop) != (0, n)]
+        said += [f"only {letter} {start} to {stop - 1}" for letter, (start, stop), n in
+                 zip(_letters(self.shape), self.window, self.shape, strict=True) if (start, stop) != (0, n)]
         first, *rest = self._said()
-        return f"{self._nest()} {strided}: {', '.join([first, *said, *rest])}"
+        return f"{', '.join([self.name, *strided])}: {', '.join([first, *said, *rest])}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,11 +373,16 @@ class Table(Stored):
         """Byte offset of each element ``(*shape) int64``, -1 where it is not in the buffer."""
         return self.places.copy()
 
-    def _inside(self) -> Any:
+    @property
+    def inside(self) -> Any:
         return self.places >= 0
 
     def __str__(self) -> str:
         return f"table of {np.count_nonzero(self.places >= 0)} places: {', '.join(self._said())}"
+
+
+def _letters(shape: tuple[int, ...]) -> Sequence[str]:
+    return LETTERS.get(len(shape)) or [f"a{axis}_" for axis in range(len(shape))]
 
 
 def raw_of(tensor: np.ndarray) -> np.ndarray:

@@ -15,7 +15,8 @@ from npulab.layout.parts import Sums
 def hwc(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any) -> Layout:
     """The order of the tensor itself, last axis fastest: NHWC activations, OHWI weights, a matrix by rows.
 
-    ``row_pitch`` are the bytes between rows, of ``(..., H, W, C)`` and of a matrix; left out, there are no gaps.  ``stored`` are further fields of ``Layout``: size, fill, offset, xor, copies, ...
+    ``row_pitch`` are the bytes between rows, of ``(..., H, W, C)`` and of a matrix; left out,
+    there are no gaps.  ``stored`` are further fields of ``Layout``: size, fill, offset, xor, copies, ...
     Raises ValueError for a pitch below what a row takes.
 
     >>> hwc((1, 2, 3), row_pitch=8).index_map()
@@ -85,7 +86,7 @@ def kernel_groups(shape: tuple[int, int, int, int], kernels: int, channels: int,
     rounded up to ``align`` bytes.
 
     >>> print(kernel_groups((20, 3, 3, 12), 16, 8, align=128))
-    [o/16][i/8][h][w][o%16][i%8] packed: (20, 3, 3, 12) uint8, 2176 bytes
+    O1I1HWO2I2, O2=16, I2=8, packed: (20, 3, 3, 12) uint8, 2176 bytes
     """
     if kernels < 1 or channels < 1 or align < 1:
         raise ValueError(f"kernels, channels, align: got {kernels}, {channels}, {align}, allowed is 1 or more")

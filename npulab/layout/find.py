@@ -1,0 +1,264 @@
+"""The layout that maps tensors to buffers, found from their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from npulab.layout.candidates import candidates
+from npulab.layout.found import FEW, Found, accounted, agreeing
+from npulab.layout.nest import DTYPES, MOST_BYTES, MOST_ELEMENTS, Buffer, Layout, Table, bytes_in, elements_at, raw_of
+from npulab.layout.places import Change, Pairs, Seen, Signature, Sought, changes, known
+from npulab.layout.rules import layouts
+
+SAMPLES = (16, 1024)  # elements on which a layout is tried before all
+CHANGES = 3  # ways of changing elements that are followed up
+CHANCES = 2 ** 31
+NESTS = 6  # of those that some places suggest, the ones that are tried on all elements
+ENOUGH = 0.9  # of the elements, those that a rule has to agree with
+LEAST = 8  # elements that a rule has to agree with, where there are so many
+LAGS = (1, 2, 4, 8, 16, 3)  # distances of neighbours, in elements
+WORTH = 0.02  # of some elements, those that have to be found with their neighbours
+SPARE_BITS = 8  # of a signature beyond the size of the buffer, so that it is rarely there by chance
+MOST_RIVALS = 8
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A layout, which elements agree with it, and where these are by their own values."""
+
+    layout: Layout | Table
+    agree: np.ndarray
+    seen: Seen | None
+
+    @property
+    def count(self) -> int:
+        return int(np.count_nonzero(self.agree))
+
+    @property
+    def known(self) -> int:
+        return int(np.count_nonzero(known(self.seen))) if self.seen is not None else 0
+
+
+def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Sequence[Buffer]) -> Found:
+    """The layout that maps a tensor to its buffer, or each of several tensors of one shape to its own.
+
+    Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size.  ``markers`` makes tensors whose values
+    tell every element; with others the values of neighbours help, and what stays open is said: elements ``shared``
+    and ``missing``, ``rivals``, ``unexplained`` bytes.  Found are order, tiles (completed or short), strides, offset,
+    fill, a window, copies, elements that are big-endian or changed by an xor or a sum, the sums of an axis, constant
+    bytes.  Where no nest of loops gives the places, the layout is a ``Table`` of them.
+    Raises ValueError for pairs that do not go together, and where no element has a place.
+
+    >>> from npulab.layout import markers, nc1hwc2
+    >>> tensors = markers((2, 3, 5))
+    >>> print(find_layout(tensors, [nc1hwc2((2, 3, 5), 4).pack(tensor) for tensor in tensors]))
+    C1HWC2, C2=4, strides 24 12 4 1: (2, 3, 5) uint8, 48 bytes
+    30 of 30 elements placed by values of their own in 2 pairs
+    18 bytes beside them are fill (0x0)
+    """
+    pairs = _pairs(tensors, buffers)
+    signature = _in_step(pairs)
+    best, places, complete = None, None, False
+    for seen, change in _by_value(pairs, signature):
+        places = seen if places is None else places
+        best = _better(best, _trial(pairs, seen, change, True))
+        complete = best is not None and _complete(best, pairs)
+        if complete:
+            break
+    if not complete and (best is None or 2 * best.known < best.agree.size or not _fits(best, pairs)):
+        for seen, change in _by_neighbours(pairs):
+            places = seen if places is None or not known(places).any() else places
+            best = _better(best, _trial(pairs, seen, change, False))
+            if best and _complete(best, pairs):
+                break
+    if best is None or not _fits(best, pairs):
+        found = next(_agreeing_candidates(pairs, {}), None) or _table(pairs, places)
+        best = _Trial(found, agreeing(found, pairs), None)
+    return _report(pairs, signature, best)
+
+
+def _pairs(tensors: Any, buffers: Any) -> Pairs:
+    single = isinstance(buffers, bytes | bytearray | memoryview) or (isinstance(buffers, np.ndarray)
+                                                                     and buffers.ndim == 1)
+    given = [np.asarray(one) for one in ([tensors] if single else tensors)]
+    data = tuple(bytes_in(one, f"buffers[{at}]") for at, one in enumerate([buffers] if single else buffers))
+    if not given or len(given) != len(data):
+        raise ValueError(f"tensors, buffers: got {len(given)} and {len(data)}, allowed is one or more, as many of both")
+    for at, (tensor, buffer) in enumerate(zip(given, data, strict=True)):
+        first, wanted = given[0], str(given[0].dtype)
+        if str(tensor.dtype) not in DTYPES or not 1 <= tensor.size <= MOST_ELEMENTS or not tensor.ndim:
+            raise ValueError(f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed are 1 to {MOST_ELEMENTS} "
+                             f"elements of {', '.join(DTYPES)}")
+        if tensor.shape != first.shape or tensor.dtype != first.dtype:
+            raise ValueError(f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed is {wanted} {first.shape} as "
+                             "of the first")
+        if len(buffer) != len(data[0]) or not first.itemsize <= len(buffer) <= MOST_BYTES:
+            raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {len(data[0])} as of the first, "
+                             f"{first.itemsize} to {MOST_BYTES}")
+    return Pairs(tuple(raw_of(one) for one in given), data, str(given[0].dtype))
+
+
+def _in_step(pairs: Pairs) -> Signature:
+    """The bytes at which elements begin: the step of their size where that does, else all."""
+    width = pairs.itemsize
+    if width == 1:
+        return Signature(0, 1)
+    shares = []
+    for first in range(width):
+        shares.append(Sought(pairs, Signature(first, width)).share(Change()))
+        if shares[-1] == 1:
+            return Signature(first, width)
+    anywhere = Sought(pairs, Signature(0, 1)).share(Change())
+    return Signature(0, 1) if anywhere > max(shares) + WORTH else Signature(shares.index(max(shares)), width)
+
+
+def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change]]:
+    """Places by the values of each element alone."""
+    yield Sought(pairs, signature).look_up(Change()), Change()
+    if _bits(pairs) == 8:
+        return
+    width = pairs.itemsize
+    steps = list(dict.fromkeys([signature, *(Signature(first, width) for first in range(width))]))
+    rated = [(share, change, step) for step in steps for share, change in changes(Sought(pairs, step))[:CHANGES + 1]
+             if (change, step) != (Change(), signature)]
+    for _, change, step in sorted(rated, key=lambda one: -one[0])[:CHANGES]:
+        yield Sought(pairs, step).look_up(change), change
+
+
+def _by_neighbours(pairs: Pairs) -> Iterator[tuple[Seen, Change]]:
+    """Places by the values of elements and of those after them along an axis."""
+    width = pairs.itemsize
+    count = max(-(-(pairs.size.bit_length() + SPARE_BITS) // _bits(pairs)), 2)
+    for lag in LAGS:
+        for axis in reversed(range(len(pairs.shape))):
+            if pairs.shape[axis] < count:
+                continue
+            sought = Sought(pairs, Signature(0, width, axis, count, lag * width))
+            tried = [change for _, change in changes(sought)[:1]] if width == 1 else \
+                [Change(), Change(add=2 ** (8 * width - 1))]
+            for change in tried:
+                if sought.share(change) > WORTH:
+                    yield sought.look_up(change), change
+
+
+def _trial(pairs: Pairs, seen: Seen, change: Change, alone: bool) -> _Trial | None:
+    """The nest that agrees with most elements, of those that some places suggest."""
+    best: _Trial | None = None
+    sure, stored = known(seen), {"dtype": pairs.dtype, "size": pairs.size, **change._asdict()}
+    nests = list(layouts(np.where(sure, seen.place, -1), copies=seen.copies, **stored))
+    loose = ~seen.shared & (seen.count > 0)
+    if np.count_nonzero(loose) > 2 * np.count_nonzero(sure):
+        # what stands in several places, as in sums of one element each, may have a rule in the first of them
+        nests += layouts(np.where(loose, seen.place, -1), **stored)
+    tried = [(_share(layout, pairs, SAMPLES[1]), layout) for layout in nests]
+    for _, layout in sorted(tried, key=lambda one: -one[0])[:NESTS]:
+        best = _better(best, _Trial(layout, agreeing(layout, pairs), seen if alone else None))
+        if best and best.count == best.agree.size:
+            break
+    return best
+
+
+def _better(a: _Trial | None, b: _Trial | None) -> _Trial | None:
+    return b if a is None or (b is not None and b.count > a.count) else a
+
+
+def _in_buffer(layout: Layout | Table, pairs: Pairs) -> int:
+    if isinstance(layout, Layout) and layout.size <= pairs.size:
+        return layout.elements
+    places = layout.index_map()
+    return int(np.count_nonzero((places >= 0) & (places <= pairs.size - pairs.itemsize)))
+
+
+def _complete(trial: _Trial, pairs: Pairs) -> bool:
+    """Whether all elements agree, or all but those past the end of a buffer that was cut off."""
+    if trial.count == trial.agree.size:
+        return True
+    return (trial.count == _in_buffer(trial.layout, pairs) > trial.agree.size // 2
+            and trial.known <= trial.count + 2 * _chance(pairs) + FEW)
+
+
+def _fits(trial: _Trial, pairs: Pairs) -> bool:
+    enough = _in_buffer(trial.layout, pairs)
+    enough = max(enough, trial.known)
+    return min(LEAST, trial.agree.size) <= trial.count and ENOUGH * enough <= trial.count
+
+
+def _bits(pairs: Pairs) -> int:
+    """Bits of the values of one element in all captures."""
+    return 8 * pairs.itemsize * len(pairs.raw)
+
+
+def _share(layout: Layout, pairs: Pairs, count: int) -> float:
+    """Which part of some elements of the window agrees, of those that are not past the end of the buffer."""
+    index = tuple(start + (stop - start) * part // CHANCES for (start, stop), part in
+                  zip(layout.window, _random_parts(len(layout.window), count), strict=True))
+    at = layout.at(*index)
+    inside = at <= pairs.size - pairs.itemsize
+    index, at = tuple(one[inside] for one in index), at[inside]
+    good = np.ones(len(at), bool)
+    change = Change(layout.xor, layout.add)
+    for raw, buffer in zip(pairs.raw, pairs.buffers, strict=True):
+        good &= elements_at(buffer, at, pairs.itemsize, layout.big_endian) == change.of(raw[index])
+    return float(good.mean()) if len(good) else 0.0
+
+
+@cache
+def _random_parts(axes: int, count: int) -> tuple[np.ndarray, ...]:
+    return tuple(np.random.default_rng(count).integers(0, CHANCES, (axes, count)))
+
+
+def _agreeing_candidates(pairs: Pairs, stored: dict[str, Any], counter: list[int] | None = None) -> Iterator[Layout]:
+    """Candidates that all elements agree with; how many were tried is counted."""
+    for layout in candidates(pairs.shape, pairs.size, dtype=pairs.dtype, **stored):
+        if counter is not None:
+            counter[0] += 1
+        if all(_share(layout, pairs, count) == 1 for count in SAMPLES) and agreeing(layout, pairs).all():
+            yield replace(layout, size=pairs.size)
+
+
+def _table(pairs: Pairs, places: Seen | None) -> Table:
+    have = np.where(known(places), places.place, -1) if places is not None else np.full(pairs.shape, -1)
+    found, chance = int(np.count_nonzero(have >= 0)), _chance(pairs)
+    if found <= 2 * chance + (FEW if have.size > 2 * FEW else 0):
+        raise ValueError(f"buffers: got values of their own of {found} of {have.size} elements in {pairs.size} bytes, "
+                         f"allowed are more than chance gives, about {chance:.0f}")
+    return Table(pairs.shape, have.astype(np.int64), dtype=pairs.dtype, size=pairs.size)
+
+
+def _chance(pairs: Pairs) -> float:
+    """How many elements would be found in random bytes."""
+    return pairs.raw[0].size * pairs.size * 2.0 ** -_bits(pairs)
+
+
+def _report(pairs: Pairs, signature: Signature, best: _Trial) -> Found:
+    layout, filled, unexplained = accounted(best.layout, pairs)
+    if layout.copies:
+        # sums of one element each are copies of it, but for the bytes that its sign fills
+        alone = accounted(replace(best.layout, copies=()), pairs)
+        if sum(run.size for run in alone[2]) < sum(run.size for run in unexplained) or not alone[2]:
+            layout, filled, unexplained = alone
+    change = Change(layout.xor, layout.add, layout.big_endian)
+    seen = best.seen if best.seen is not None else Sought(pairs, signature).look_up(change)
+    places = layout.index_map()
+    alone = best.agree & known(seen) & (seen.place == places)
+    own, shared = int(np.count_nonzero(alone)), int(np.count_nonzero(best.agree & ~alone))
+    missing = np.flatnonzero(~best.agree)
+    past = int(np.count_nonzero(places.reshape(-1)[missing] > pairs.size - pairs.itemsize))
+    outside = int(np.count_nonzero(places.reshape(-1)[missing] < 0))
+    rivals, counter = [], [0]
+    if shared:
+        stored = {"xor": layout.xor, "add": layout.add, "big_endian": layout.big_endian, "copies": layout.copies}
+        for rival in _agreeing_candidates(pairs, stored, counter):
+            if not np.array_equal(rival.index_map(), places):
+                rivals.append(replace(rival, fill=accounted(rival, pairs)[0].fill))
+            if len(rivals) > MOST_RIVALS:
+                break
+    elsewhere = int(np.count_nonzero(known(seen) & (seen.place != places)))
+    index = np.stack(np.unravel_index(missing, pairs.shape), -1)
+    return Found(layout, own, shared, index, past, outside, elsewhere, _chance(pairs), filled, unexplained,
+                 len(pairs.raw), tuple(rivals[:MOST_RIVALS]), len(rivals) > MOST_RIVALS, counter[0])

@@ -1,0 +1,243 @@
+"""Where the values of each element stand in the buffers, without any rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from npulab.layout.nest import store
+
+CHUNK = 2 ** 16
+SAMPLE = 256  # elements that tell how many would be found
+FEW = 16  # of them, those that are tried with every number an element may be changed by
+MOST_CHANGES = 8
+MOST_COPIES = 16
+MANY = 255  # counts stop here
+MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Tensors as unsigned elements, all of one shape, and their buffers ``(M,) uint8``, all of one size."""
+
+    raw: tuple[np.ndarray, ...]
+    buffers: tuple[np.ndarray, ...]
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.raw[0].shape
+
+    @property
+    def itemsize(self) -> int:
+        return self.raw[0].itemsize
+
+    @property
+    def size(self) -> int:
+        return len(self.buffers[0])
+
+
+class Change(NamedTuple):
+    """How elements are changed on their way: see ``Stored``."""
+
+    xor: int = 0
+    add: int = 0
+    big_endian: bool = False
+
+    def of(self, raw: np.ndarray) -> np.ndarray:
+        """What a little-endian reader of the buffer sees."""
+        out = store(raw, self.xor, self.add)
+        return out.byteswap() if self.big_endian else out
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What an element is known by: its values in all captures, and those of the ``count - 1`` after it along ``axis``,
+    which are taken to lie ``lag`` bytes apart; the places that are looked at are ``first + n * step``."""
+
+    first: int
+    step: int
+    axis: int = 0
+    count: int = 1
+    lag: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Byte offset of each element ``(*shape) int32`` where its signature is there, else -1; in how many places it
+    is ``uint8``, and which elements share it; distances at which all seem to be stored again."""
+
+    place: np.ndarray
+    count: np.ndarray
+    shared: np.ndarray
+    copies: tuple[int, ...]
+
+
+class Sought:
+    """The signatures of all places of the buffers, sorted, so that elements can be looked up."""
+
+    def __init__(self, pairs: Pairs, signature: Signature) -> None:
+        self.pairs, self.signature = pairs, signature
+        places = max((pairs.size - pairs.itemsize - (signature.count - 1) * signature.lag - signature.first)
+                     // signature.step + 1, 0)
+        # a key and where it stands are one number, so that sorting takes no further memory
+        self.bits = max(places, pairs.raw[0].size, 2).bit_length()
+        self.low = np.uint64(2 ** self.bits - 1)
+        self.sorted = self._numbered(self._buffer_columns(places), places)
+
+    def share(self, change: Change, sample: Sequence[np.ndarray] | None = None) -> float:
+        """Which part of some elements has its signature somewhere."""
+        columns = [change.of(column) for column in (self.sample() if sample is None else sample)]
+        if not len(self.sorted) or not columns or not len(columns[0]):
+            return 0.0
+        first, end = self._range(self._keys(columns, len(columns[0])) * np.uint64(2 ** self.bits))
+        return float(np.mean(end > first))
+
+    def often(self, name: str, sample: Sequence[np.ndarray]) -> np.ndarray:
+        """How many of a few elements are there, for each number ``(2 ** bits,)`` that all may be changed by."""
+        numbers = np.arange(256 ** self.pairs.itemsize).astype(sample[0].dtype)
+        out = np.zeros(len(numbers), np.int64)
+        for values in zip(*(column[:FEW] for column in sample), strict=True):
+            keys = self._keys((value ^ numbers if name == "xor" else value + numbers for value in values),
+                              len(numbers))
+            first, end = self._range(keys * np.uint64(2 ** self.bits))
+            out += end > first
+        return out
+
+    def sample(self, count: int = SAMPLE) -> list[np.ndarray]:
+        """Values of some elements, a column for each that is in the signature."""
+        shape = self._window_shape()
+        size = int(np.prod(shape))
+        if not size:
+            return []
+        chosen = np.unique(np.random.default_rng(size).integers(0, size, count))
+        return [column[chosen] for column in self._tensor_columns(Change())]
+
+    def look_up(self, change: Change) -> Seen:
+        """Every element's places."""
+        shape = self._window_shape()
+        size = int(np.prod(shape))
+        numbered = self._numbered(self._tensor_columns(change), size)
+        place, count = np.full(size, -1, np.int32), np.zeros(size, np.uint8)
+        shared = np.zeros(size, bool)
+        for start in range(0, size, CHUNK):
+            part = numbered[start:start + CHUNK]
+            pair = numbered[start:start + CHUNK + 1]
+            same = (pair[1:] ^ pair[:-1]) <= self.low
+            shared[pair[1:][same] & self.low] = True
+            shared[pair[:-1][same] & self.low] = True
+            first, end = self._range(part & ~self.low)
+            element = part & self.low
+            found = end > first
+            at = (self.sorted[first[found]] & self.low).astype(np.int64)
+            place[element[found]] = self.signature.first + self.signature.step * at
+            count[element] = np.minimum(end - first, MANY)
+        copies = self._copies(numbered, count, shared)
+        return self._whole(Seen(place.reshape(shape), count.reshape(shape), shared.reshape(shape), copies))
+
+    def _range(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.searchsorted(self.sorted, keys), np.searchsorted(self.sorted, keys | self.low, "right")
+
+    def _copies(self, numbered: np.ndarray, count: np.ndarray, shared: np.ndarray) -> tuple[int, ...]:
+        """Distances of the further places from the first one that some elements have in common, where most have
+        several places."""
+        alone = count[~shared & (count > 0)]
+        usual = max(range(1, MOST_COPIES + 1), key=lambda many: int(np.count_nonzero(alone == many)))
+        if usual == 1 or np.count_nonzero(alone == usual) * 2 < alone.size:
+            return ()
+        some = numbered[::max(len(numbered) // (SAMPLE * SAMPLE), 1)]
+        element = some & self.low
+        chosen = some[(count[element] == usual) & ~shared[element]][:SAMPLE]
+        first, _ = self._range(chosen & ~self.low)
+        places = (self.sorted[first[:, None] + np.arange(usual)] & self.low).astype(np.int64)
+        distances, often = np.unique((places - places[:, :1])[:, 1:], return_counts=True)
+        return tuple((distances[often * 2 > len(chosen)] * self.signature.step).tolist())
+
+    def _whole(self, seen: Seen) -> Seen:
+        """The tensor's shape again: the elements after a place found lie ``lag`` bytes apart."""
+        shape, axis, lag = self.pairs.shape, self.signature.axis, self.signature.lag
+        if seen.place.shape == shape:
+            return seen
+        place, count = np.full(shape, -1, np.int32), np.zeros(shape, np.uint8)
+        shared = np.zeros(shape, bool)
+        sure = known(seen)
+        for at in reversed(range(self.signature.count)):
+            window = tuple(slice(at, at + n) if other == axis else slice(None)
+                           for other, n in enumerate(seen.place.shape))
+            place[window][sure] = seen.place[sure] + at * lag
+            count[window][sure] = seen.count[sure]
+        return Seen(place, count, shared, seen.copies)
+
+    def _window_shape(self) -> tuple[int, ...]:
+        return tuple(max(n - self.signature.count + 1, 0) if axis == self.signature.axis else n
+                     for axis, n in enumerate(self.pairs.shape))
+
+    def _tensor_columns(self, change: Change) -> Iterator[np.ndarray]:
+        length = self._window_shape()[self.signature.axis]
+        for raw in self.pairs.raw:
+            changed = change.of(raw)
+            for at in range(self.signature.count):
+                yield changed[(slice(None),) * self.signature.axis + (slice(at, at + length),)].ravel()
+
+    def _buffer_columns(self, places: int) -> Iterator[np.ndarray]:
+        itemsize, first, step = self.pairs.itemsize, self.signature.first, self.signature.step
+        for buffer in self.pairs.buffers:
+            for at in range(self.signature.count):
+                start = first + at * self.signature.lag
+                if itemsize == 1:
+                    yield buffer[start::step][:places]
+                    continue
+                out = np.empty((places, itemsize), np.uint8)
+                for byte in range(itemsize):
+                    out[:, byte] = buffer[start + byte::step][:places]
+                yield out.view(f"<u{itemsize}")[:, 0]
+
+    def _keys(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
+        """One number for each place: the values themselves where they fit beside a place's number, else mixed."""
+        width = 8 * self.pairs.itemsize
+        fits = width * len(self.pairs.raw) * self.signature.count <= 64 - self.bits
+        out = np.zeros(size, np.uint64)
+        for column in columns:
+            if fits:
+                out *= np.uint64(2 ** width)
+                out += column
+            else:
+                out ^= column
+                out *= MIX
+                out ^= out >> np.uint64(29)
+        return out if fits else out >> np.uint64(self.bits)
+
+    def _numbered(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
+        out = self._keys(columns, size)
+        out *= np.uint64(2 ** self.bits)
+        for start in range(0, size, CHUNK):
+            out[start:start + CHUNK] += np.arange(start, min(start + CHUNK, size), dtype=np.uint64)
+        out.sort()
+        return out
+
+
+def known(seen: Seen) -> np.ndarray:
+    """Which elements have a place of their own, or as many as there are copies."""
+    return ~seen.shared & (seen.count == len(seen.copies) + 1)
+
+
+def changes(sought: Sought) -> list[tuple[float, Change]]:
+    """Ways in which elements may be stored, and which part of some elements is found so, the most first; without a
+    change comes first among equals."""
+    bits = 8 * sought.pairs.itemsize
+    sample = sought.sample()
+    half = 2 ** (bits - 1)
+    tried = [Change(), Change(add=half), *([Change(big_endian=True), Change(add=half, big_endian=True)] if bits > 8
+                                           else [])]
+    if bits <= 16 and sample:
+        for name in ("add", "xor"):
+            often = sought.often(name, sample)
+            often[[0, half]] = 0
+            best = np.argsort(-often, kind="stable")[:MOST_CHANGES]
+            tried += [Change(add=number) if name == "add" else Change(xor=number)
+                      for number in best.tolist() if often[number]]
+    rated = [(sought.share(change, sample), change) for change in tried]
+    return sorted((one for one in rated if one[0] > 0), key=lambda one: -one[0])

@@ -1,0 +1,182 @@
+"""The nest of loops that places follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.layout.nest import Layout, Loop
+
+LINES = 64  # lines along an axis of which the middle one counts
+RARE = 8  # an axis reaches as far as its indices have at least so small a part of the places that the fullest has
+GAPS = 64  # ends of a tile that are tried where no place tells
+
+
+class Step(NamedTuple):
+    """A digit of an axis: blocks of ``tile`` indices lie ``stride`` bytes apart."""
+
+    axis: int
+    tile: int
+    stride: int
+
+
+def layouts(places: np.ndarray, **stored: Any) -> Iterator[Layout]:
+    """Nests that places ``(*shape) int64`` may follow, -1 where unknown, the plainest first.
+
+    A few places may be missing or wrong; whether a nest holds is for the caller to see.  ``stored`` are further
+    fields of ``Layout``; its size grows where the nest needs more.
+    """
+    window = _window(places)
+    if not window:
+        return
+    inside = places[tuple(slice(*ends) for ends in window)]
+    tried = []
+    for lines, corners in ((1, False), (LINES, False), (1, True)):
+        steps = _steps(inside, lines, corners)
+        if steps is None or steps in tried:
+            continue
+        tried.append(steps)
+        offset = _origin(inside, steps)
+        # what follows the last places may lie past the end of a buffer that was cut off, the first may not be known
+        whole = tuple((0, n) for n in places.shape)
+        start = _extended(window, places.shape, steps, offset)
+        if window != whole and start is not None:
+            yield from _nests(places.shape, whole, steps, start, stored)
+        yield from _nests(places.shape, window, steps, offset, stored)
+
+
+def _extended(window: tuple[tuple[int, int], ...], shape: tuple[int, ...], steps: list[Step], offset: int,
+              ) -> int | None:
+    """Where the first element of the whole tensor lies, by the steps inside of a window; None where they do not say."""
+    for axis, ((start, _), n) in enumerate(zip(window, shape, strict=True)):
+        outer = max((step for step in steps if step.axis == axis), key=lambda step: step.tile, default=None)
+        if n > 1 and (outer is None or start % outer.tile):
+            return None
+        offset -= start // outer.tile * outer.stride if outer else 0
+    return offset
+
+
+def _nests(shape: tuple[int, ...], window: tuple[tuple[int, int], ...], steps: list[Step], offset: int,
+           stored: dict[str, Any]) -> Iterator[Layout]:
+    ordered = sorted(steps, key=lambda step: -abs(step.stride))
+    # loops over one axis are written from the largest tile to the smallest, wherever their strides would put them
+    by_axis = {axis: sorted((step for step in steps if step.axis == axis), key=lambda step: step.tile)
+               for axis in range(len(shape))}
+    ordered = [by_axis[step.axis].pop() for step in ordered]
+    for fixed in (len(ordered), *range(len(ordered))):
+        loops = tuple(Loop(step.axis, step.tile, step.stride if at < fixed else None)
+                      for at, step in enumerate(ordered))
+        # a tile of tiles that nothing comes between says nothing
+        loops = tuple(loop for loop, inner in pairwise((*loops, None)) if loop
+                      and not (inner and loop.stride is None and inner.axis == loop.axis
+                               and loop.tile % inner.tile == 0))
+        try:
+            layout = Layout(shape, loops, offset=offset, window=window, **{**stored, "size": 0})
+            if layout.size < stored.get("size", 0):
+                layout = Layout(shape, loops, offset=offset, window=window, **stored)
+        except ValueError:
+            continue
+        yield layout
+
+
+def _window(places: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """(start, stop) of each axis around the indices that have places; empty where none has."""
+    known = places >= 0
+    out = []
+    for axis in range(places.ndim):
+        counts = np.count_nonzero(known, axis=tuple(other for other in range(places.ndim) if other != axis))
+        have = np.flatnonzero(counts * RARE >= max(int(counts.max()), 1))
+        if not len(have):
+            return ()
+        out.append((int(have[0]), int(have[-1]) + 1))
+    return tuple(out)
+
+
+def _steps(places: np.ndarray, lines: int, corners: bool) -> list[Step] | None:
+    """The digits of all axes, as lines near the origin have them; None where these are not made of digits.
+
+    With ``corners`` tiles also end where they do on the lines at the far end, whose tiles may be short.
+    """
+    out: list[Step] = []
+    for axis, n in enumerate(places.shape):
+        if n == 1:
+            continue
+        line, known = _line(places, axis, lines)
+        digits = _digits(line, known)
+        if digits is None:
+            return None
+        if corners:
+            far = tuple(slice(None) if other == axis else slice(None, None, -1) for other in range(places.ndim))
+            tiles = {tile for tile, _ in [*digits, *(_digits(*_line(places[far], axis, lines)) or [])]}
+            digits = [(tile, int(line[tile])) for tile in sorted(tiles) if known[tile]]
+        out += [Step(axis, tile, stride) for tile, stride in digits]
+    return out
+
+
+def _line(places: np.ndarray, axis: int, lines: int) -> tuple[np.ndarray, np.ndarray]:
+    """Distances ``(n,)`` from the first index along an axis, and where they are known: the middle of some lines near
+    the origin, where tiles are full."""
+    others = [n for other, n in enumerate(places.shape) if other != axis]
+    each = max(int(lines ** (1 / max(sum(n > 1 for n in others), 1)) + 1e-9), 1)
+    near = places[tuple(slice(None) if other == axis else slice(each) for other in range(places.ndim))]
+    table = np.moveaxis(near, axis, -1).reshape(-1, places.shape[axis])
+    table = table[table[:, 0] >= 0]
+    if not len(table):
+        return np.zeros(places.shape[axis], np.int64), np.zeros(places.shape[axis], bool)
+    unknown = np.int64(2 ** 62)
+    apart = np.sort(np.where(table >= 0, table - table[:, :1], unknown), axis=0)
+    counts = np.count_nonzero(apart < unknown, axis=0)
+    middle = np.take_along_axis(apart, np.maximum(counts - 1, 0)[None] // 2, 0)[0]
+    return middle, counts > 0
+
+
+def _digits(line: np.ndarray, known: np.ndarray) -> list[tuple[int, int]] | None:
+    """(tile, stride) of the digits that distances along an axis are made of, from the lowest; None where they are
+    not so made."""
+    have = np.flatnonzero(known)
+    if len(line) == 1:
+        return []
+    if len(have) < 2 or have[0] != 0 or line[have[1]] % have[1]:
+        return None
+    stride = int(line[have[1]] // have[1])
+    index = np.arange(len(line))
+    wrong = np.flatnonzero(known & (line != index * stride))
+    if not len(wrong):
+        return [(1, stride)]
+    right = have[have < wrong[0]][-1]
+    for tile in range(int(wrong[0]), max(int(right), int(wrong[0]) - GAPS), -1):
+        rest = _blocks(line - index % tile * stride, known, tile)
+        digits = _digits(*rest) if rest else None
+        if digits is not None:
+            # a tile that changes nothing is seen where places are missing around its end
+            next_one = [(tile * above, wide) for above, wide in digits]
+            return [(1, stride), *(next_one[1:] if next_one[0] == (tile, stride * tile) else next_one)]
+    return None
+
+
+def _blocks(line: np.ndarray, known: np.ndarray, tile: int) -> tuple[np.ndarray, Any] | None:
+    """The one distance of each block of ``tile`` indices; None where one has several."""
+    short = -len(line) % tile
+    values = np.pad(line, (0, short)).reshape(-1, tile)
+    have = np.pad(known, (0, short)).reshape(-1, tile)
+    first = np.take_along_axis(values, have.argmax(1)[:, None], 1)
+    return (first[:, 0], np.any(have, axis=1)) if not np.any(have & (values != first)) else None
+
+
+def _origin(places: np.ndarray, steps: list[Step]) -> int:
+    """Where the first element lies: the middle of what those near it say."""
+    each = max(int(LINES ** (1 / places.ndim)), 2)
+    near = places[(slice(each),) * places.ndim]
+    index = np.argwhere(near >= 0)
+    if not len(index):
+        index, near = np.argwhere(places >= 0)[:LINES], places
+    out = near[tuple(index.T)].copy()
+    for axis in range(places.ndim):
+        left = index[:, axis].copy()
+        for step in sorted((one for one in steps if one.axis == axis), key=lambda one: -one.tile):
+            out -= left // step.tile * step.stride
+            left %= step.tile
+    return int(np.sort(out)[(len(out) - 1) // 2])
