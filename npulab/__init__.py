@@ -19,6 +19,7 @@ from npulab.emulate import ENGINES, accumulate, emulate, outputs, prepare
 from npulab.journal import Journal
 from npulab.laws import FieldLaw, Laws, find_laws, plan_sweep
 from npulab.layers import Add, Conv2D, FullyConnected, Network, Pool2D
+from npulab.layout import Layout, find_layout, markers
 from npulab.mismatches import mismatches
 from npulab.models import check_sweep, read_model, single_op_model, write_model, write_sweep
 from npulab.neighbours import neighbours
@@ -33,21 +34,22 @@ from npulab.targets import target, targets
 
 __version__ = "0.1.0"
 __all__ = ["ENGINES", "RULES", "Add", "BisectView", "Bisection", "Capture", "CaptureSet", "Command", "Comparison",
-           "Conv2D", "FieldLaw", "FullyConnected", "Job", "Journal", "LawView", "Laws", "Manual", "Network", "Pool2D",
-           "Probe", "QuantParams", "Recorder", "RegisterView", "Scan", "Simulated", "Sweep", "Target", "accumulate",
-           "bench", "best_related", "bisect_fields", "bisection_trials", "bit_effects", "check", "check_sweep",
-           "codes_by_rule", "correlate", "correlation_map", "device", "diff", "diff_buffers", "emulate", "explain",
-           "find_laws", "flip_map", "flips", "identify_rounding", "impulses", "law_map", "law_scatter", "load",
-           "load_all", "load_sweep", "mismatches", "mix", "neighbours", "number_line", "output_comparison",
-           "output_difference", "outputs", "plan_sweep", "prepare", "probe_layout", "read_model", "related",
-           "rounding_probes", "save", "save_sweep", "scan", "scan_capture", "single_op_model", "sweep_of", "target",
-           "targets", "write_model", "write_sweep"]
+           "Conv2D", "FieldLaw", "FullyConnected", "Job", "Journal", "LawView", "Laws", "Layout", "Manual", "Network",
+           "Pool2D", "Probe", "QuantParams", "Recorder", "RegisterView", "Scan", "Simulated", "Sweep", "Target",
+           "accumulate", "bench", "best_related", "bisect_fields", "bisection_trials", "bit_effects", "check",
+           "check_sweep", "codes_by_rule", "correlate", "correlation_map", "device", "diff", "diff_buffers", "emulate",
+           "explain", "find_laws", "find_layout", "flip_map", "flips", "identify_rounding", "impulses", "law_map",
+           "law_scatter", "layout_map", "load", "load_all", "load_sweep", "markers", "mismatches", "mix", "neighbours",
+           "number_line", "output_comparison", "output_difference", "outputs", "plan_sweep", "prepare", "probe_layout",
+           "read_model", "related", "rounding_probes", "save", "save_sweep", "scan", "scan_capture", "single_op_model",
+           "sweep_of", "target", "targets", "write_model", "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
 _LATER = {"BisectView": "npulab.widgets", "LawView": "npulab.widgets", "RegisterView": "npulab.widgets",
           "bench": "npulab.speed", "bisection_trials": "npulab.view", "correlation_map": "npulab.view",
           "flip_map": "npulab.view", "law_map": "npulab.view", "law_scatter": "npulab.view",
-          "number_line": "npulab.view", "output_comparison": "npulab.view", "output_difference": "npulab.view"}
+          "layout_map": "npulab.view", "number_line": "npulab.view", "output_comparison": "npulab.view",
+          "output_difference": "npulab.view"}
 
 
 def __getattr__(name: str) -> Any:

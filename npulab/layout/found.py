@@ -221,8 +221,10 @@ def _sums_at(layout: Layout, pairs: Pairs, gaps: np.ndarray, start: int, axis: i
         return None
     fills = int(over[0, 0] // fill) if fill else 0
     depth = layout.elements // count + fills
-    more = 0
-    while fill and count + more < room and np.all(have[:, count + more] == depth * fill):
+    # of sums past the axis those of fill show themselves; those of nothing are as many as fill the last tile
+    tile = max((loop.tile for loop in layout.loops if loop.axis == axis), default=1)
+    room, more = room if fill else min(room, -(-count // tile) * tile), 0
+    while count + more < room and np.all(have[:, count + more] == depth * fill):
         more += 1
     return Sums(start, axis, count + more, fills, depth if more else 0, signed)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from npulab.view.laws import correlation_map, flip_map, law_map, law_scatter
+from npulab.view.layout import layout_map
 from npulab.view.outputs import BINS, bisection_trials, number_line, output_comparison, output_difference
 from npulab.view.picture import Picture
 
 __all__ = ["BINS", "Picture", "bisection_trials", "correlation_map", "flip_map", "law_map", "law_scatter",
-           "number_line", "output_comparison", "output_difference"]
+           "layout_map", "number_line", "output_comparison", "output_difference"]
