@@ -491,7 +491,7 @@ def test_places_without_a_rule() -> None:
     ([np.zeros(4, np.uint8)] * 2, [bytes(4), bytes(5)], r"^buffers\[1\]: got 5 bytes, allowed is 4 as of the first, 1 to 2147483648$"),
     (np.zeros(4, np.uint8), b"", r"^buffers\[0\]: got 0 bytes, allowed is "),
     (np.zeros(4, np.uint8), ["abcd"], r"^buffers\[0\]: got str, allowed are bytes or uint8 of one axis$|^tensors, buffers: "),
-    (np.arange(100, dtype=np.uint8), bytes(100), r"^buffers: got values of their own of [01] of 100 elements in 100 bytes, allowed are more than chance gives, about 39$"),
+    (np.arange(100, dtype=np.uint8), bytes(100), r"^buffers: got no nest of loops and values of their own of [01] of 100 elements in 100 bytes, allowed are more than chance gives, about 39$"),
 ])
 def test_pairs_refused(tensors: Any, buffers: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
@@ -501,7 +501,7 @@ def test_pairs_refused(tensors: Any, buffers: Any, said: str) -> None:
 def test_unrelated_buffers_are_refused() -> None:
     rng = np.random.default_rng(0)
     tensors = markers((9, 10, 20))
-    with pytest.raises(ValueError, match=r"^buffers: got values of their own of \d+ of 1800 elements in 1800 bytes, allowed are more than chance gives, about 49$"):
+    with pytest.raises(ValueError, match=r"^buffers: got no nest of loops and values of their own of \d+ of 1800 elements in 1800 bytes, allowed are more than chance gives, about 49$"):
         find_layout(tensors, [rng.integers(0, 256, 1800, np.uint8) for _ in tensors])
 
 
@@ -538,3 +538,47 @@ def test_places_are_those_of_a_dictionary(dtype: str, signature: Signature, capt
     else:
         for index, place in alone.items():
             assert seen.place[index] == place
+
+
+@pytest.mark.parametrize("make", [lambda: nc1hwc2((20, 30, 77), 32, row_pitch=1024), lambda: planar((20, 30, 77), row_align=64), lambda: kernel_groups((41, 3, 3, 70), 16, 32)],
+                         ids=["tiles", "planes", "groups"])
+def test_found_from_one_capture_of_sparse_weights(make: Callable[[], Layout]) -> None:
+    """Four of five values are 0: runs of them stand in many places, and next to fill in wrong ones."""
+    layout, rng = make(), np.random.default_rng(0)
+    tensor = random(layout.shape, "uint8") * (rng.random(layout.shape) < 0.2).astype(np.uint8)
+    found = found_in(layout, [tensor])
+    assert np.array_equal(found.index_map(), layout.index_map())
+    assert not found.sure
+    assert not found.rivals
+
+
+@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 3000), marks=pytest.mark.long)])
+def test_what_is_claimed_is_there(seeds: range) -> None:
+    """Of buffers that are random, cut, doubled or empty either ValueError, or every element stands where it is said to."""
+    outcomes = set()
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        rank, kind = int(rng.integers(1, 5)), seed % 5
+        shape = tuple(int(n) for n in rng.integers(1, (300, 30, 12, 6)[rank - 1] + 1, rank))
+        dtype = str(rng.choice(["uint8", "int8", "uint16", "float16", "int32", "float32"]))
+        tensors = [random(shape, dtype, seed + at) if kind else np.zeros(shape, dtype) for at in range(int(rng.integers(1, 4)))]
+        size = max(tensors[0].nbytes + int(rng.integers(-20, 200)), tensors[0].itemsize)
+        start = int(rng.integers(0, size))
+        buffers = [{0: b"", 1: rng.bytes(size), 2: one.tobytes()[start:], 3: one.tobytes() * 2, 4: one.tobytes() + rng.bytes(size)}[kind] for one in tensors]
+        buffers = [(one + bytes(size))[:size] for one in buffers]
+        try:
+            found = find_layout(tensors, buffers)
+        except ValueError as error:
+            outcomes.add(str(error).split(" of loops ")[0])
+            continue
+        outcomes.add("sure" if found.sure else type(found.layout).__name__)
+        places = found.index_map()
+        assert found.own + found.shared == np.count_nonzero(places >= 0)
+        for tensor, buffer in zip(tensors, buffers, strict=True):
+            stored = found.layout.stored(tensor)[places >= 0]
+            order = stored.astype(stored.dtype.newbyteorder(">" if found.layout.big_endian else "<"))
+            for at, expected in enumerate(order.view(np.uint8).reshape(-1, stored.itemsize).T):
+                assert np.array_equal(np.frombuffer(buffer, np.uint8)[places[places >= 0] + at], expected), seed
+            if found.sure:
+                assert found.pack(tensor) == buffer, f"{seed}: {found}"
+    assert outcomes == {"buffers: got no nest", "sure", "Layout", "Table"}

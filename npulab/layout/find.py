@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,9 @@ ENOUGH = 0.9  # of the elements, those that a rule has to agree with
 LEAST = 8  # elements that a rule has to agree with, where there are so many
 LAGS = (1, 2, 4, 8, 16, 3)  # distances of neighbours, in elements
 WORTH = 0.02  # of some elements, those that have to be found with their neighbours
+ENTROPY_SAMPLE = 2 ** 16
+LEAST_BITS = 0.5  # of a value, so that neighbours stay few
+SMALL_TILE = 4  # neighbours that are enough to see a tile
 SPARE_BITS = 8  # of a signature beyond the size of the buffer, so that it is rarely there by chance
 MOST_RIVALS = 8
 
@@ -72,7 +77,6 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
             break
     if not complete and (best is None or 2 * best.known < best.agree.size or not _fits(best, pairs)):
         for seen, change in _by_neighbours(pairs):
-            places = seen if places is None or not known(places).any() else places
             best = _better(best, _trial(pairs, seen, change, False))
             if best and _complete(best, pairs):
                 break
@@ -120,7 +124,7 @@ def _in_step(pairs: Pairs) -> Signature:
 def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change]]:
     """Places by the values of each element alone."""
     yield Sought(pairs, signature).look_up(Change()), Change()
-    if _bits(pairs) == 8:
+    if _entropy(pairs) < np.log2(pairs.raw[0].size) - 2:
         return
     width = pairs.itemsize
     steps = list(dict.fromkeys([signature, *(Signature(first, width) for first in range(width))]))
@@ -133,17 +137,17 @@ def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change
 def _by_neighbours(pairs: Pairs) -> Iterator[tuple[Seen, Change]]:
     """Places by the values of elements and of those after them along an axis."""
     width = pairs.itemsize
-    count = max(-(-(pairs.size.bit_length() + SPARE_BITS) // _bits(pairs)), 2)
-    for lag in LAGS:
-        for axis in reversed(range(len(pairs.shape))):
-            if pairs.shape[axis] < count:
-                continue
-            sought = Sought(pairs, Signature(0, width, axis, count, lag * width))
-            tried = [change for _, change in changes(sought)[:1]] if width == 1 else \
-                [Change(), Change(add=2 ** (8 * width - 1))]
-            for change in tried:
-                if sought.share(change) > WORTH:
-                    yield sought.look_up(change), change
+    wanted = (pairs.size.bit_length() + SPARE_BITS) / max(_entropy(pairs), LEAST_BITS)
+    counts = list(dict.fromkeys(max(count, 2) for count in (math.ceil(wanted), min(math.ceil(wanted), SMALL_TILE))))
+    for count, lag, axis in product(counts, LAGS, reversed(range(len(pairs.shape)))):
+        if pairs.shape[axis] < count:
+            continue
+        sought = Sought(pairs, Signature(0, width, axis, count, lag * width))
+        tried = [change for _, change in changes(sought)[:1]] if width == 1 else \
+            [Change(), Change(add=2 ** (8 * width - 1))]
+        for change in tried:
+            if sought.share(change) > WORTH:
+                yield sought.look_up(change), change
 
 
 def _trial(pairs: Pairs, seen: Seen, change: Change, alone: bool) -> _Trial | None:
@@ -188,6 +192,16 @@ def _fits(trial: _Trial, pairs: Pairs) -> bool:
     return min(LEAST, trial.agree.size) <= trial.count and ENOUGH * enough <= trial.count
 
 
+def _entropy(pairs: Pairs) -> float:
+    """Bits that the values of an element tell about it, as some elements have them."""
+    total = 0.0
+    for raw in pairs.raw:
+        some = raw.reshape(-1)[::-(-raw.size // ENTROPY_SAMPLE)]
+        _, counts = np.unique(some, return_counts=True)
+        total -= float(np.sum(counts / some.size * np.log2(counts / some.size)))
+    return total
+
+
 def _bits(pairs: Pairs) -> int:
     """Bits of the values of one element in all captures."""
     return 8 * pairs.itemsize * len(pairs.raw)
@@ -222,17 +236,18 @@ def _agreeing_candidates(pairs: Pairs, stored: dict[str, Any], counter: list[int
 
 
 def _table(pairs: Pairs, places: Seen | None) -> Table:
+    """Places of the elements that have values of their own; those of neighbours alone would be too easily wrong."""
     have = np.where(known(places), places.place, -1) if places is not None else np.full(pairs.shape, -1)
     found, chance = int(np.count_nonzero(have >= 0)), _chance(pairs)
     if found <= 2 * chance + (FEW if have.size > 2 * FEW else 0):
-        raise ValueError(f"buffers: got values of their own of {found} of {have.size} elements in {pairs.size} bytes, "
-                         f"allowed are more than chance gives, about {chance:.0f}")
+        raise ValueError(f"buffers: got no nest of loops and values of their own of {found} of {have.size} elements in "
+                         f"{pairs.size} bytes, allowed are more than chance gives, about {chance:.0f}")
     return Table(pairs.shape, have.astype(np.int64), dtype=pairs.dtype, size=pairs.size)
 
 
 def _chance(pairs: Pairs) -> float:
     """How many elements would be found in random bytes."""
-    return pairs.raw[0].size * pairs.size * 2.0 ** -_bits(pairs)
+    return pairs.raw[0].size * min(pairs.size * 2.0 ** -_bits(pairs), 1)
 
 
 def _report(pairs: Pairs, signature: Signature, best: _Trial) -> Found:

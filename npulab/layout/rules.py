@@ -12,6 +12,8 @@ from npulab.layout.nest import Layout, Loop
 
 LINES = 64  # lines along an axis of which the middle one counts
 RARE = 8  # an axis reaches as far as its indices have at least so small a part of the places that the fullest has
+UNKNOWN = np.int64(2 ** 62)
+WRONG = 8  # so small a part of the places along an axis may be wrong
 GAPS = 64  # ends of a tile that are tried where no place tells
 
 
@@ -33,12 +35,9 @@ def layouts(places: np.ndarray, **stored: Any) -> Iterator[Layout]:
     if not window:
         return
     inside = places[tuple(slice(*ends) for ends in window)]
-    tried = []
-    for lines, corners in ((1, False), (LINES, False), (1, True)):
-        steps = _steps(inside, lines, corners)
-        if steps is None or steps in tried:
-            continue
-        tried.append(steps)
+    seen = [_steps(inside, lines, corners) for lines, corners in ((1, False), (LINES, False), (1, True))]
+    sure = [steps for at, steps in enumerate(seen) if steps is not None and steps not in seen[:at]]
+    for steps in [*sure, *(near for one in sure for near in _near(one))]:
         offset = _origin(inside, steps)
         # what follows the last places may lie past the end of a buffer that was cut off, the first may not be known
         whole = tuple((0, n) for n in places.shape)
@@ -46,6 +45,18 @@ def layouts(places: np.ndarray, **stored: Any) -> Iterator[Layout]:
         if window != whole and start is not None:
             yield from _nests(places.shape, whole, steps, start, stored)
         yield from _nests(places.shape, window, steps, offset, stored)
+
+
+def _near(steps: list[Step]) -> Iterator[list[Step]]:
+    """Steps with a tile that ends a few indices earlier or later: equal values on both sides of its end may have
+    hidden where that is."""
+    for at, step in enumerate(steps):
+        inner = [one for one in steps if one.axis == step.axis and one.tile < step.tile]
+        outer = [one for one in steps if one.axis == step.axis and one.tile > step.tile]
+        for more in (1, -1, 2, -2, 3, -3) if len(inner) == 1 and not outer else ():
+            if step.tile + more > 1:
+                other = Step(step.axis, step.tile + more, step.stride + more * inner[0].stride)
+                yield [*steps[:at], other, *steps[at + 1:]]
 
 
 def _extended(window: tuple[tuple[int, int], ...], shape: tuple[int, ...], steps: list[Step], offset: int,
@@ -117,8 +128,8 @@ def _steps(places: np.ndarray, lines: int, corners: bool) -> list[Step] | None:
 
 
 def _line(places: np.ndarray, axis: int, lines: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distances ``(n,)`` from the first index along an axis, and where they are known: the middle of some lines near
-    the origin, where tiles are full."""
+    """Distances ``(n,)`` from the first index along an axis, and where they are known: what most of some lines near
+    the origin have, where tiles are full."""
     others = [n for other, n in enumerate(places.shape) if other != axis]
     each = max(int(lines ** (1 / max(sum(n > 1 for n in others), 1)) + 1e-9), 1)
     near = places[tuple(slice(None) if other == axis else slice(each) for other in range(places.ndim))]
@@ -126,11 +137,10 @@ def _line(places: np.ndarray, axis: int, lines: int) -> tuple[np.ndarray, np.nda
     table = table[table[:, 0] >= 0]
     if not len(table):
         return np.zeros(places.shape[axis], np.int64), np.zeros(places.shape[axis], bool)
-    unknown = np.int64(2 ** 62)
-    apart = np.sort(np.where(table >= 0, table - table[:, :1], unknown), axis=0)
-    counts = np.count_nonzero(apart < unknown, axis=0)
+    apart = np.sort(np.where(table >= 0, table - table[:, :1], UNKNOWN), axis=0)
+    counts = np.count_nonzero(apart < UNKNOWN, axis=0)
     middle = np.take_along_axis(apart, np.maximum(counts - 1, 0)[None] // 2, 0)[0]
-    return middle, counts > 0
+    return middle, 2 * np.count_nonzero((apart == middle) & (apart < UNKNOWN), axis=0) > counts
 
 
 def _digits(line: np.ndarray, known: np.ndarray) -> list[tuple[int, int]] | None:
@@ -158,12 +168,13 @@ def _digits(line: np.ndarray, known: np.ndarray) -> list[tuple[int, int]] | None
 
 
 def _blocks(line: np.ndarray, known: np.ndarray, tile: int) -> tuple[np.ndarray, Any] | None:
-    """The one distance of each block of ``tile`` indices; None where one has several."""
+    """The distance of each block of ``tile`` indices that most of them have; None where too many have another."""
     short = -len(line) % tile
-    values = np.pad(line, (0, short)).reshape(-1, tile)
-    have = np.pad(known, (0, short)).reshape(-1, tile)
-    first = np.take_along_axis(values, have.argmax(1)[:, None], 1)
-    return (first[:, 0], np.any(have, axis=1)) if not np.any(have & (values != first)) else None
+    values = np.pad(np.where(known, line, UNKNOWN), (0, short), constant_values=UNKNOWN).reshape(-1, tile)
+    counts = np.count_nonzero(values != UNKNOWN, axis=1)
+    middle = np.take_along_axis(np.sort(values, 1), np.maximum(counts - 1, 0)[:, None] // 2, 1)
+    wrong = np.count_nonzero((values != UNKNOWN) & (values != middle))
+    return (middle[:, 0], counts > 0) if WRONG * wrong <= np.count_nonzero(known) else None
 
 
 def _origin(places: np.ndarray, steps: list[Step]) -> int:
