@@ -13,13 +13,14 @@ import numpy as np
 
 from npulab.layout.candidates import candidates
 from npulab.layout.found import FEW, Found, accounted, agreeing
-from npulab.layout.nest import DTYPES, MOST_BYTES, MOST_ELEMENTS, Buffer, Layout, Table, bytes_in, elements_at, raw_of
+from npulab.layout.nest import Layout
 from npulab.layout.places import Change, Pairs, Seen, Signature, Sought, changes, known
 from npulab.layout.rules import layouts
+from npulab.layout.stored import DTYPES, MOST_BYTES, MOST_ELEMENTS, Buffer, Table, bytes_in, elements_at, raw_of
 
 SAMPLES = (16, 1024)  # elements on which a layout is tried before all
 CHANGES = 3  # ways of changing elements that are followed up
-CHANCES = 2 ** 31
+PARTS = 2 ** 31  # of an axis, at random ones of which elements are tried
 NESTS = 6  # of those that some places suggest, the ones that are tried on all elements
 ENOUGH = 0.9  # of the elements, those that a rule has to agree with
 LEAST = 8  # elements that a rule has to agree with, where there are so many
@@ -209,7 +210,7 @@ def _bits(pairs: Pairs) -> int:
 
 def _share(layout: Layout, pairs: Pairs, count: int) -> float:
     """Which part of some elements of the window agrees, of those that are not past the end of the buffer."""
-    index = tuple(start + (stop - start) * part // CHANCES for (start, stop), part in
+    index = tuple(start + (stop - start) * part // PARTS for (start, stop), part in
                   zip(layout.window, _random_parts(len(layout.window), count), strict=True))
     at = layout.at(*index)
     inside = at <= pairs.size - pairs.itemsize
@@ -223,7 +224,7 @@ def _share(layout: Layout, pairs: Pairs, count: int) -> float:
 
 @cache
 def _random_parts(axes: int, count: int) -> tuple[np.ndarray, ...]:
-    return tuple(np.random.default_rng(count).integers(0, CHANCES, (axes, count)))
+    return tuple(np.random.default_rng(count).integers(0, PARTS, (axes, count)))
 
 
 def _agreeing_candidates(pairs: Pairs, stored: dict[str, Any], counter: list[int] | None = None) -> Iterator[Layout]:

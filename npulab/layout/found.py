@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.layout.nest import Buffer, Layout, Table, elements_at, store
+from npulab.layout.nest import Layout
 from npulab.layout.parts import SUM_BYTES, Constant, Part, Sums, sums
 from npulab.layout.places import CHUNK, Pairs
+from npulab.layout.stored import Buffer, Table, elements_at, store
 
 FEW = 3  # elements beside those that chance may place
 LISTED = 4  # elements, runs and rivals that a text lists

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from npulab.layout.nest import DTYPES, MOST_ELEMENTS
+from npulab.layout.stored import DTYPES, MOST_ELEMENTS
 
 MOST_CAPTURES = 64
 GOLDEN = 0.618  # of the range, from one value to the next: near indices have values far apart

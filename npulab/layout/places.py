@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.layout.nest import store
+from npulab.layout.stored import store
 
 CHUNK = 2 ** 16
 SAMPLE = 256  # elements that tell how many would be found
