@@ -35,7 +35,7 @@ def layouts(places: np.ndarray, **stored: Any) -> Iterator[Layout]:
     if not window:
         return
     inside = places[tuple(slice(*ends) for ends in window)]
-    seen = [_steps(inside, lines, corners) for lines, corners in ((1, False), (LINES, False), (1, True))]
+    seen = [_steps(inside, lines, corners) for lines, corners in ((1, False), (LINES, False), (1, True), (2, True))]
     sure = [steps for at, steps in enumerate(seen) if steps is not None and steps not in seen[:at]]
     for steps in [*sure, *(near for one in sure for near in _near(one))]:
         offset = _origin(inside, steps)
