@@ -26,6 +26,7 @@ from npulab.neighbours import neighbours
 from npulab.probe import probe_layout
 from npulab.quant import RULES, QuantParams
 from npulab.rounding import identify_rounding, rounding_probes
+from npulab.runs import check_run
 from npulab.scan import Probe, Scan, impulses, scan, scan_capture
 from npulab.store import load, load_all, save
 from npulab.sweeps import Sweep, load_sweep, save_sweep, sweep_of
@@ -37,12 +38,12 @@ __all__ = ["ENGINES", "RULES", "Add", "BisectView", "Bisection", "Capture", "Cap
            "Conv2D", "FieldLaw", "FullyConnected", "Job", "Journal", "LawView", "Laws", "Layout", "Manual", "Network",
            "Pool2D", "Probe", "QuantParams", "Recorder", "RegisterView", "Scan", "Simulated", "Sweep", "Target",
            "accumulate", "bench", "best_related", "bisect_fields", "bisection_trials", "bit_effects", "check",
-           "check_sweep", "codes_by_rule", "correlate", "correlation_map", "device", "diff", "diff_buffers", "emulate",
-           "explain", "find_laws", "find_layout", "flip_map", "flips", "identify_rounding", "impulses", "law_map",
-           "law_scatter", "layout_map", "load", "load_all", "load_sweep", "markers", "mismatches", "mix", "neighbours",
-           "number_line", "output_comparison", "output_difference", "outputs", "plan_sweep", "prepare", "probe_layout",
-           "read_model", "related", "rounding_probes", "save", "save_sweep", "scan", "scan_capture", "single_op_model",
-           "sweep_of", "target", "targets", "write_model", "write_sweep"]
+           "check_run", "check_sweep", "codes_by_rule", "correlate", "correlation_map", "device", "diff",
+           "diff_buffers", "emulate", "explain", "find_laws", "find_layout", "flip_map", "flips", "identify_rounding",
+           "impulses", "law_map", "law_scatter", "layout_map", "load", "load_all", "load_sweep", "markers",
+           "mismatches", "mix", "neighbours", "number_line", "output_comparison", "output_difference", "outputs",
+           "plan_sweep", "prepare", "probe_layout", "read_model", "related", "rounding_probes", "save", "save_sweep",
+           "scan", "scan_capture", "single_op_model", "sweep_of", "target", "targets", "write_model", "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
 _LATER = {"BisectView": "npulab.widgets", "LawView": "npulab.widgets", "RegisterView": "npulab.widgets",

@@ -37,6 +37,7 @@ from npulab.models import is_model, read_model
 from npulab.models.file import counted
 from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.neighbours import neighbours, told
+from npulab.runs import OperatorCheck, check_run
 from npulab.sweeps import SUFFIX, TEXTS, Sweep, is_sweep, load_sweep, save_sweep, sweep_files, sweep_of
 from npulab.targets import target
 
@@ -68,7 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and options.run is not _lab:
         _parser().error(f"got {rest[0]!r}, which {options.command} does not take")
     try:
-        status = int(options.run(options, rest) if options.run is _lab else options.run(options))
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _tell_warning
+            status = int(options.run(options, rest) if options.run is _lab else options.run(options))
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -78,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, LookupError, OSError) as error:
         print(f"npulab: {_sentence(error)}", file=sys.stderr)
         return 2
+
+
+def _tell_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"npulab: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,12 +121,14 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
     one.add_argument("--chip", help="read every capture as one of this chip")
     one.add_argument("--explain", action="store_true", help="say where and why, and what would make it equal")
+    one.add_argument("--model", metavar="FILE", help="the .tflite whose run the captures are: checked by operator")
     one = add("import", _import, "a foreign dump into capture folders below DEST; captures into a sweep, DEST.npz")
     one.add_argument("path", metavar="PATH")
     one.add_argument("dest", metavar="DEST", help=f"a folder, or a file {SUFFIX} for one sweep of all captures")
     one.add_argument("--name", help="of the case; NAME-<side> where the dump holds several")
     one.add_argument("--source", help="where the dump is from, for the record")
     one.add_argument("--chip", help="the chip it was taken on")
+    one.add_argument("--provenance", choices=PROVENANCES, help="what recorded it, where it is not as the dump says")
     one = add("bisect", _bisect, "the fields of a bad capture that break a good one, found with few runs of a device")
     one.add_argument("good", metavar="GOOD", help="a capture that passes")
     one.add_argument("bad", metavar="BAD", help="one that fails or hangs")
@@ -373,6 +383,8 @@ def _check(options: argparse.Namespace) -> int:
     if options.jobs < 1:
         raise ValueError(f"--jobs: got {options.jobs}, allowed is at least 1")
     captures, broken = _captures(options.paths, options.chip)
+    if options.model is not None:
+        return 2 if broken else _check_run(options, captures)
     with ExitStack() as stack:
         run = stack.enter_context(ProcessPoolExecutor(options.jobs)).map if options.jobs > 1 else map
         results = list(tqdm(run(check, captures), total=len(captures), unit="capture", disable=None, leave=False))
@@ -408,6 +420,39 @@ def _check(options: argparse.Namespace) -> int:
         for i, result in enumerate(results):
             _explain(result, explained.get(i))
     return 2 if broken else int(any(not result.ok for result in results))
+
+
+def _check_run(options: argparse.Namespace, captures: Sequence[Capture]) -> int:
+    with ExitStack() as stack:
+        run = stack.enter_context(ProcessPoolExecutor(options.jobs)).map if options.jobs > 1 else map
+        found = check_run(captures, options.model, run)
+    several = any(one.inference for one in found.operators)
+    rows = [_run_row(one, options.json) for one in found.operators]
+    if options.json:
+        return _print(options, rows, []) or int(not found.ok)
+    _print(options, rows, [*(["inference"] if several else []), "operator", "name", "jobs", "provenance", "words",
+                           "coefficients", "compared", "mismatches", "verdict", "reason"])
+    said = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
+    print(f"{counted(len(found.operators), 'operator')} ({said})" + (
+        f"; first wrong: {found.first.text}: {found.first.reason}" if found.first else ""))
+    for one in found.operators if options.explain else ():
+        if one.verdict == "differs" and one.comparison is not None:
+            there = one.comparison.mismatches and one.comparison.layer is not None
+            _explain(one.comparison, _neighbours(one.comparison, iter) if there else None)
+    return int(not found.ok)
+
+
+def _run_row(one: OperatorCheck, as_json: bool) -> dict[str, Any]:
+    result = one.comparison
+    row: dict[str, Any] = {"inference": one.inference, "operator": one.operator, "name": one.name,
+                           "jobs": list(one.cases), "layer": None if one.layer is None else str(one.layer),
+                           "case": None, "target": None, "words": "none", "coefficients": "none"}
+    if result is not None:
+        row |= _said(result)
+    if result is None or (not result.compared and not as_json):
+        nothing = 0 if as_json else None
+        row |= {"compared": nothing, "mismatches": nothing}
+    return {**row, "verdict": one.verdict, "reason": one.reason, "provenance": one.provenance}
 
 
 def _captures(paths: Iterable[str], chip: str | None, empty: bool = False) -> tuple[list[Capture], int]:
@@ -476,7 +521,8 @@ def _explain(result: Comparison, table: pd.DataFrame | str | None) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
-    found = store.load_all(options.path)
+    found = CaptureSet(tuple(replace(capture, provenance=options.provenance or capture.provenance)
+                             for capture in store.load_all(options.path)))
     if not len(found):
         raise ValueError(f"{options.path}: holds no capture")
     if Path(options.dest).suffix == SUFFIX:

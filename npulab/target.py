@@ -13,7 +13,7 @@ from npulab.bits import RegisterMap, read_table
 
 if TYPE_CHECKING:
     from npulab.capture import Capture
-    from npulab.layers import Conv2D
+    from npulab.layers import Conv2D, Layer
 
 Features = Mapping[str, int]
 
@@ -67,6 +67,10 @@ def _not_yet(what: str) -> Callable[..., Any]:
     return refuse
 
 
+def _nothing(_: object) -> Mapping[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Target:
     """One NPU family, as far as it is understood: steps left out raise ``Unanswerable``.
@@ -76,7 +80,9 @@ class Target:
     the rounding rule that outputs usually follow, ``rule_of`` gives that of a capture.  ``lift`` gives
     a ``Lifted``, ``lower`` a capture, ``simulate`` the output bytes from words and bytes alone,
     ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an ``Item`` for every run of
-    bits of it, ``writes`` the register writes in the words of a command stream.
+    bits of it, ``writes`` the register writes in the words of a command stream, ``outline`` what the words of a
+    capture alone say of its layer, or would say of a given one: values by the same names, without what they do
+    not tell.
     """
 
     name: str
@@ -91,6 +97,7 @@ class Target:
     explain: Callable[[Capture], list[Item]] = field(default_factory=lambda: _not_yet("explain coefficients"))
     writes: Callable[[np.ndarray], Sequence[tuple[int, int]]] = field(
         default_factory=lambda: _not_yet("read command streams"))
+    outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(default_factory=lambda: _nothing)
     rule_of: Callable[[Capture], str] | None = None
     importers: tuple[Importer, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -20,7 +20,7 @@ ROWS = [{"bits", "files", "layout", "processes", "streams", "quant"},
         {"store"},
         {"sweeps"},
         {"compare", "correlation", "codes", "mismatches", "neighbours", "scan", "probe", "rounding", "speed"},
-        {"bisection", "laws"},
+        {"bisection", "laws", "runs"},
         {"view", "widgets"},
         {"cli", "npulab"},
         {"__main__"}]

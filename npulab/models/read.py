@@ -69,6 +69,13 @@ class Model(Graph):
         return tuple(one.layer for one in found)
 
     @property
+    def by_operator(self) -> dict[int, Layer | str]:
+        """The layer of each main operator by its number in the file; of those that are part of none a sentence why."""
+        found, problems = self._found
+        every: dict[int, Layer | str] = {one.number: one.layer for one in found} | problems
+        return dict(sorted(every.items()))
+
+    @property
     def network(self) -> Network:
         """The layers and where each takes its input from.
 

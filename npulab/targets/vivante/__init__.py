@@ -1,11 +1,12 @@
 """VeriSilicon NN engine (VIPNano-QI and relatives): facts in the tables beside this file."""
 
 from npulab.target import Importer, Target, read_sources
-from npulab.targets.vivante import dump, simulate
+from npulab.targets.vivante import dump, mesa, simulate
 from npulab.targets.vivante.commands import writes
 from npulab.targets.vivante.facts import CHIPS, HERE, TABLES
 from npulab.targets.vivante.lifting import explain, lift, recode, rule_of
 from npulab.targets.vivante.lowering import lower
+from npulab.targets.vivante.outlines import outline
 from npulab.targets.vivante.words import MULTIPLIERS
 
 TARGET = Target(
@@ -20,7 +21,9 @@ TARGET = Target(
     recode=recode,
     explain=explain,
     writes=writes,
+    outline=outline,
     rule_of=rule_of,
-    importers=(Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),),
+    importers=(Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),
+               Importer("folder of mesa-*.bin files (Mesa's dump_shaders)", mesa.recognises, mesa.read)),
     sources=read_sources(HERE / "sources.csv"),
 )

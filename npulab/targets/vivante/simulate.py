@@ -36,12 +36,12 @@ def simulate(capture: Capture) -> bytes:
     have, a stream that overruns, an output outside its buffer, memory that nobody wrote.
     """
     chip, blocks = CHIPS.get(capture.chip, {}), [job.block for job in capture.jobs]
-    if {*blocks} - {"NN", "TP"} or "NN" not in blocks:
-        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(blocks)}, the simulated device runs NN "
-                           "jobs and TP jobs around them")
+    if {*blocks} - {"NN", "TP"}:
+        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(blocks)}, the simulated device runs NN and "
+                           "TP jobs")
     if not chip or chip.get("unknown_coefficients"):
         raise Unanswerable(f"chip: got {capture.chip!r}, the simulated device does not know its coefficient streams")
-    if len(capture.jobs) == 1:
+    if blocks == ["NN"]:
         v = _values(capture, capture.jobs[0])
         return _run(v, capture.buffers.get("input", b""), capture.buffers.get("coefficients", b""), chip)
     memory = Memory({name: data for name, data in capture.buffers.items() if name != "output"}, capture.addresses)

@@ -1,0 +1,49 @@
+"""What NN words say of a layer, whatever way it was lowered: enough to tell which layer of a model a job is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from npulab.capture import Capture
+from npulab.layers import Add, Conv2D, FullyConnected, Layer, per_channel
+from npulab.targets.vivante.facts import CHIPS
+
+STORED_UP = {"uint8": 0, "int8": 128}  # what drivers add to the codes of a model; the unit sees uint8
+MANTISSA_BITS = {"nn_v7": 15, "nn_v8": 23}  # of the post multiplier; on V7 the right shift counts them
+
+
+def outline(subject: Capture | Layer) -> Mapping[str, Any]:
+    """Outputs (how many), channels, zero points and scale (input * weights / output) by name.
+
+    Nothing of a capture without an NN job and of layers that drivers make no NN job of.  A scale per channel is
+    left out, and of an addition all but outputs and their zero point: drivers recut it and choose its weights.
+    """
+    if isinstance(subject, Capture):
+        return _of_words(subject)
+    if not isinstance(subject, Conv2D | FullyConnected | Add) or subject.dtype not in STORED_UP:
+        return {}
+    up = STORED_UP[subject.dtype]
+    found: dict[str, Any] = {"outputs": math.prod(subject.output_shape),
+                             "output zero point": subject.output_q.zero_point + up}
+    if isinstance(subject, Add):
+        return found
+    found |= {"channels": subject.output_shape[-1], "input zero point": subject.input_q.zero_point + up}
+    if per_channel(subject.weight_q.scale):
+        return found
+    scales: list[Any] = [q.scale for q in (subject.input_q, subject.weight_q, subject.output_q)]
+    return {**found, "weight zero point": subject.weight_q.zero_point + STORED_UP.get(subject.weights.dtype.name, 0),
+            "scale": scales[0] * scales[1] / scales[2]}
+
+
+def _of_words(capture: Capture) -> dict[str, Any]:
+    words = next((job.words for job in capture.jobs if job.block == "NN"), None)
+    if words is None:
+        return {}
+    v, new = capture.maps["NN"].decode(words), CHIPS[capture.chip].get("nn_v8", 0)
+    bits = MANTISSA_BITS["nn_v8" if new else "nn_v7"]
+    return {"outputs": v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"],
+            "output zero point": v["out_zero_point"], "channels": v["out_image_z_size"],
+            "input zero point": v["in_image_border_const"], "weight zero point": v["coef_zero_point"],
+            "scale": (1 + v["post_multiplier"] / 2 ** bits) * 2.0 ** (bits * (not new) - v["post_shift"])}
