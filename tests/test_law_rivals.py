@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from npulab.laws.expressions import ALWAYS, Columns, Expression, constant, parameter
+from npulab.laws.claims import doubts, in_order
+from npulab.laws.expressions import ALWAYS, Columns, Expression, constant, field, parameter
 from npulab.laws.rivals import clamp_rivals, gap_rivals
-from npulab.laws.search import Solved
+from npulab.laws.search import Rival, Solved
 
 HEIGHT, TALL = parameter("height"), Expression("==", (parameter("kernel"), constant(1)))
 CAPTURED = Columns({"height": np.array([7, 20, 128, 400, 12, 64, 90, 500]),
@@ -42,3 +45,16 @@ def test_a_threshold_may_lie_anywhere_in_its_gap() -> None:
     wide = cut(0, 1, (Expression("<=", (HEIGHT, constant(100))), constant(0)), (ALWAYS, constant(1)))
     limits = [rival.when.args[1].args[0] for rival in gap_rivals(wide, CAPTURED) if rival.when is not None]
     assert limits == [90, 127]
+
+
+def test_a_rival_that_reads_an_open_field_says_nothing() -> None:
+    """Its field is no column of the layers that are asked for."""
+    rival = Rival(0.0, 0, law=Expression("+", (field("w1_0_4"), HEIGHT)))
+    one = replace(cut(0, 10, (ALWAYS, HEIGHT)), rivals=(rival, Rival(1.0, 0, law=parameter("kernel"))))
+    (ready,), stuck = in_order([one], {one.name: set()})
+    assert not stuck
+    assert [str(left) for left in ready.rivals] == ["kernel"]
+    words, doubt = doubts([one], {one.name: set()}, CAPTURED, CAPTURED.rows(np.arange(8)), np.array([1023], np.uint32),
+                          3.0, ["height", "kernel"])
+    assert words[:, 0].tolist() == CAPTURED[HEIGHT].tolist()
+    assert doubt.any()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,14 +28,18 @@ BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # be
 
 
 def in_order(fields: Sequence[Solved], follows: dict[str, set[str]]) -> tuple[list[Solved], list[Solved]]:
-    """Fields so that each comes after those it follows from; and those that follow from an open one."""
+    """Fields so that each comes after those it follows from; and those that follow from an open one.
+
+    Rivals that read a field which is open are left out: nobody could say what they give.
+    """
     ready: list[Solved] = []
     names: set[str] = set()
     left = list(fields)
     while True:
         now = [one for one in left if follows[one.name] <= names]
         if not now:
-            return ready, left
+            return [replace(one, rivals=tuple(rival for rival in one.rivals if rival.reads <= names))
+                    for one in ready], left
         ready += now
         names |= {one.name for one in now}
         left = [one for one in left if one not in now]

@@ -202,10 +202,10 @@ class Laws:
     @cached_property
     def fields(self) -> tuple[FieldLaw, ...]:
         """Every field that has a law, by place."""
-        _, stuck = in_order(self._solved, self._follows)
+        ready, stuck = in_order(self._solved, self._follows)
         lost = {one.name for one in stuck}
         return tuple(self._field(one, one.name in lost)
-                     for one in sorted(self._solved, key=lambda one: (one.word, one.lsb)))
+                     for one in sorted([*ready, *stuck], key=lambda one: (one.word, one.lsb)))
 
     def _field(self, one: Solved, stuck: bool) -> FieldLaw:
         seen = np.bitwise_or.reduce(self.words[:, one.word] ^ self.words[0, one.word])

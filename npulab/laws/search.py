@@ -52,6 +52,12 @@ class Rival:
     when: Expression | None = None
     steps: Steps = ()
 
+    @property
+    def reads(self) -> set[str]:
+        """Names of the fields that it follows from."""
+        parts = (self.law, self.when, *(part for step in self.steps for part in step))
+        return {name for part in parts if part is not None for name in part.names(FIELD)}
+
     def __str__(self) -> str:
         if self.steps:
             return "; ".join(f"{'else' if when == ALWAYS else when}: {law}" for when, law in self.steps)
