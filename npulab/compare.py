@@ -142,16 +142,26 @@ def _compared(said: Comparison, of: Target, capture: Capture) -> Comparison:
                    reason=f"every output is the zero point {zero_point}, as before the job ran")
 
 
-def explain(capture: Capture) -> pd.DataFrame:
-    """Every run of bits of the coefficient buffer: byte, bits, kind, core, channel, plane, row, column,
-    value, weights (how many the item stands for); raises ValueError where a byte cannot be explained."""
+def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
+    """Every run of bits of the coefficient buffer, in order: byte, bit (of that byte, 0 the lowest), bits, kind, core,
+    channel, plane, row, column, value, weights (how many the item stands for).
+
+    With ``byte`` only what that byte has a bit of, or what begins there without one.
+    Raises ValueError where a byte cannot be explained, and for one that is not in the buffer.
+    """
     import pandas as pd
 
     _refuse(capture, "explain", Capture)
-    items = [(item.bit // 8, item.bits, item.kind, item.core, item.channel, item.plane, item.row, item.column,
-              item.value, item.weights) for item in target(capture.target).explain(capture)]
-    frame = pd.DataFrame(items, columns=["byte", "bits", "kind", "core", "channel", "plane", "row", "column",
-                                         "value", "weights"])
+    items = target(capture.target).explain(capture)
+    if byte is not None:
+        size = len(capture.buffers["coefficients"])
+        if not 0 <= byte < size:
+            raise ValueError(f"byte: got {byte}, allowed is 0 to {size - 1}")
+        items = [item for item in items if item.bit // 8 == byte or item.bit < 8 * byte < item.bit + item.bits]
+    frame = pd.DataFrame([(*divmod(item.bit, 8), item.bits, item.kind, item.core, item.channel, item.plane, item.row,
+                           item.column, item.value, item.weights) for item in items],
+                         columns=["byte", "bit", "bits", "kind", "core", "channel", "plane", "row", "column", "value",
+                                  "weights"])
     return frame.astype(dict.fromkeys(("core", "channel", "plane", "row", "column"), "Int64"))
 
 
