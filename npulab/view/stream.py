@@ -60,7 +60,7 @@ def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> 
     grid[:len(cells)] = cells
     colours = np.array([*(to_rgb(colour) for colour in COLOURS.values()), (1.0, 1.0, 1.0)])
     with rc_context(STYLE):
-        figure = Figure(figsize=(10.4, 1.1 + min(max(0.17 * rows, LOW), HIGH)), layout="constrained")
+        figure = Figure(figsize=(9.6, 1.1 + min(max(0.17 * rows, LOW), HIGH)), layout="constrained")
         axes = figure.subplots(1, panels, squeeze=False)[0]
         for number, (ax, part) in enumerate(zip(axes, grid.reshape(panels, high, -1), strict=True)):
             ax.imshow(colours[part], aspect="auto", extent=(0, WIDTH, high, 0))
