@@ -6,7 +6,7 @@ items have one width, so that the count of items in each segment says where ever
 
 from __future__ import annotations
 
-from itertools import accumulate, groupby
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +26,9 @@ from npulab.targets.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 
 HEAD_BITS = ZRL_BITS + COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
-LONG = 256  # weights of a segment that is worth arrays of its own
-LEAPS = (64, 16, 4, 1)  # items whose weights are counted at once in shorter ones
+FEW = 32  # weights of a segment whose items are counted from every bit at once
+LONG = 256  # weights of one that is worth arrays of its own
+LEAPS = (64, 16, 4, 1)  # items whose weights are counted at once in those between
 CHUNK = 2 ** 13  # bytes
 MANY = 2 ** 12  # items
 SPARSE = 32  # weights in a byte
@@ -37,8 +38,8 @@ class Order:
     """Where a core's stream has what, in weights from its start.
 
     ``places (2 * kernels,)`` are where biases and offsets lie, in stream order, ``biases`` and ``offsets`` which of
-    them are of each kernel; ``breaks`` is where segments end and ``lengths`` the
-    weights they have, ``gaps`` the bits behind each; ``length`` are the weights in all.
+    them are of each kernel; ``breaks`` is where segments end and ``lengths`` the weights they have, ``gaps`` the bits
+    behind each; ``several`` are those of more than one weight; ``length`` are the weights in all.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -70,6 +71,12 @@ class Order:
         self.words_before = np.searchsorted(self.places, self.breaks)  # of the segment that ends there
         self.lengths = np.diff(self.breaks, prepend=0)
         self.gaps = WORD_BITS * np.diff(self.words_before, append=len(self.places))  # bits
+        self.segments_before = np.searchsorted(self.breaks, self.places) + 1  # of each word
+        self.several = np.flatnonzero(self.lengths > 1)
+        # ahead of the first of them and behind each: bits between segments, and segments of one weight
+        bounds = np.concatenate([[-1], self.several, [len(self.lengths)]])
+        self.singles = np.diff(bounds) - 1
+        self.skips = np.diff(np.append(0, np.cumsum(self.gaps))[np.append(0, bounds[1:])])
 
     def channels(self, core: int) -> np.ndarray:
         return np.concatenate([block.channels for block in self.geometry.blocks(core)])
@@ -270,55 +277,61 @@ def _read_runs(data: bytes, order: Order, zrl: int, fast: bool) -> _Stream | Non
         from npulab.targets.vivante.coefficients import loops
 
         counts, weights = np.empty(len(order.breaks), np.int64), np.empty(order.length, np.uint8)
-        sound = loops.runs(words_of(data), HEAD_BITS, 8 * len(data), zrl, order.lengths, order.gaps,
-                           np.uint8(order.geometry.zero_point), counts, weights)
+        if not loops.runs(words_of(data), HEAD_BITS, 8 * len(data), zrl, order.lengths, order.gaps,
+                          np.uint8(order.geometry.zero_point), counts, weights):
+            return None
     else:
-        counts, sound = _count_items(data, order, zrl)
-    if not sound:
-        return None
+        found = _count_items(data, order, zrl)
+        if found is None:
+            return None
+        counts = found
     items = np.append(0, np.cumsum(counts))
     end = HEAD_BITS + width * int(items[-1]) + WORD_BITS * len(order.places)
     if not end <= 8 * len(data) < end + 8 * ALIGN or np.any(bits_at(data, np.arange(end, 8 * len(data)), 1)):
         return None
-    before = items[np.searchsorted(order.breaks, order.places) + 1]
-    words = bits_at(data, HEAD_BITS + WORD_BITS * np.arange(len(before)) + width * before, WORD_BITS).astype(np.uint32)
+    at = HEAD_BITS + WORD_BITS * np.arange(len(order.places)) + width * items[order.segments_before]
+    words = bits_at(data, at, WORD_BITS).astype(np.uint32)
     if fast:
         return _Stream(zrl, weights, None, words)
     at = np.repeat(HEAD_BITS + WORD_BITS * order.words_before, counts) + width * np.arange(items[-1])
     stored = bits_at(data, at, width)
-    ends = np.cumsum((stored & (2 ** zrl - 1)) + 1, dtype=np.int64) - 1
-    return _Stream(zrl, (stored >> zrl).astype(np.uint8), ends, words)
+    reach = np.cumsum((stored & (2 ** zrl - 1)) + 1, dtype=np.int64)
+    if np.any(reach[items[1:] - 1] != order.breaks):
+        return None
+    return _Stream(zrl, (stored >> zrl).astype(np.uint8), reach - 1, words)
 
 
-def _count_items(data: bytes, order: Order, zrl: int) -> tuple[np.ndarray, bool]:
-    """Items of each segment; False where a run goes past its segment or the stream past its end."""
-    at, counts, first = HEAD_BITS, [], 0
-    for long, segments in groupby(order.lengths > LONG):
-        behind = first + sum(1 for _ in segments)
-        lengths, gaps = order.lengths[first:behind].tolist(), order.gaps[first:behind].tolist()
-        found = (_count_long if long else _count_short)(data, at, lengths, gaps, zrl)
-        if found is None:
-            return np.zeros(0, np.int64), False
-        counts += found
-        at += (zrl + WEIGHT_BITS) * sum(found) + sum(gaps)
-        first = behind
-    return np.array(counts), True
+def _count_items(data: bytes, order: Order, zrl: int) -> np.ndarray | None:
+    """Items of each segment up to the one that ends it or goes too far; None where the stream goes past its end."""
+    width, counts = zrl + WEIGHT_BITS, np.ones(len(order.lengths), np.int64)
+    skips = order.skips + width * order.singles
+    at, found = HEAD_BITS + int(skips[0]), list[int]()
+    lengths, gaps = order.lengths[order.several], skips[1:]
+    kinds = np.searchsorted((FEW, LONG), lengths)
+    bounds = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(lengths)] if len(lengths) else []
+    for first, behind in pairwise(bounds):
+        count = _count_long if kinds[first] == 2 else _count_short
+        some = count(data, at, lengths[first:behind], gaps[first:behind], zrl)
+        if some is None:
+            return None
+        found += some
+        at += width * sum(some) + int(gaps[first:behind].sum())
+    counts[order.several] = found
+    return counts
 
 
-def _count_long(data: bytes, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int] | None:
+def _count_long(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[int] | None:
     """Items of segments of many weights, from bit ``at`` on; ``gaps`` are the bits behind each."""
     width, out, share = zrl + WEIGHT_BITS, [], 1.0
-    for left, gap in zip(lengths, gaps, strict=True):
+    for left, gap in zip(lengths.tolist(), gaps.tolist(), strict=True):
         count = 0
-        while left:
+        while left > 0:
             if at >= 8 * len(data):
                 return None
             taken = min(left, MANY, int(share * left) + 16)
             reach = np.cumsum((bits_at(data, at + width * np.arange(taken), zrl)) + 1, dtype=np.int64)
             if reach[-1] >= left:
                 taken = int(np.searchsorted(reach, left)) + 1
-                if reach[taken - 1] != left:
-                    return None
             left -= int(reach[taken - 1])
             share = min(1.0, 1.1 * taken / int(reach[taken - 1]))
             at += width * taken
@@ -328,55 +341,83 @@ def _count_long(data: bytes, at: int, lengths: list[int], gaps: list[int], zrl: 
     return out
 
 
-def _count_short(data: bytes, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int] | None:
-    """The same of segments of few weights, by leaps over tables of what the items from each bit on stand for."""
-    width, out = zrl + WEIGHT_BITS, []
-    leaps = [leap for leap in LEAPS if 2 * leap <= max(lengths)] or [1]
-    steps, done = [leap * width for leap in leaps], 0
-    longest = max(lengths)
-    ahead = [*accumulate(length * width + gap for length, gap in zip(lengths[::-1], gaps[::-1], strict=True))][::-1]
-    while done < len(lengths):
+def _count_short(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[int] | None:
+    """The same of segments of few weights, by tables of what the items from each bit of a chunk on stand for."""
+    width, out, longest = zrl + WEIGHT_BITS, list[int](), int(lengths.max())
+    least = np.append(0, np.cumsum(gaps - lengths // -2 ** zrl * width))  # bits ahead of each
+    most = int((gaps + width * lengths).sum())
+    while len(out) < len(lengths):
         if at >= 8 * len(data):
             return None
-        base, size = at // 8, min(CHUNK, ahead[done] // 8 + 1)
-        room = size + longest * width // 8 + 1  # a segment may begin at the end of a chunk
-        tables = _tables(data[base:base + room].ljust(room, b"\0"), width, zrl, leaps)
-        singles = tables[-1]
-        limit, at = 8 * min(size, len(data) - base), at - 8 * base
-        for left, gap in zip(lengths[done:], gaps[done:], strict=True):
-            if at >= limit:
-                break
-            if left == 1:
-                if singles[at] != 1:
-                    return None
-                out.append(1)
-                at += width + gap
-                done += 1
-                continue
-            start = at
-            for table, step in zip(tables, steps, strict=True):
-                while (weights := table[at]) <= left:
-                    left -= weights
-                    at += step
-            if left:
-                return None
-            out.append((at - start) // width)
-            at += gap
-            done += 1
-        at += 8 * base
+        done, base = len(out), at // 8
+        bits = 8 * min(len(data) - base, CHUNK, most // 8 + 1)
+        # of those that may begin in the chunk
+        part = slice(done, int(np.searchsorted(least, least[done] + bits)))
+        runs = _runs(data[base:], bits + 2 * longest * width, zrl)
+        some = (_by_count if longest <= FEW else _by_leaps)(
+            runs, bits, at - 8 * base, lengths[part].tolist(), gaps[part].tolist(), zrl)
+        at += width * sum(some) + int(gaps[done:done + len(some)].sum())
+        out += some
     return out
 
 
-def _tables(data: bytes, width: int, zrl: int, leaps: list[int]) -> list[memoryview]:
-    """For each of ``leaps`` the weights that so many items from a bit on stand for, by bit."""
-    wide = np.frombuffer(data + bytes(leaps[0] * width // 8 + 2), np.uint8).astype(np.uint16)
-    pairs, mask = wide[:-1] + 256 * wide[1:], np.uint16(2 ** zrl - 1)
-    weights = np.empty((len(pairs), 8), np.uint16)
-    for bit in range(8):
-        weights[:, bit] = (pairs >> np.uint16(bit) & mask) + np.uint16(1)
-    out, have = {1: weights.reshape(-1)}, 1
-    while have < leaps[0]:
-        ahead = out[have][have * width:]
-        out[2 * have] = out[have][:len(ahead)] + ahead
+def _runs(data: bytes, bits: int, zrl: int) -> np.ndarray:
+    """The zero run of an item at each of so many bits; behind the end of ``data`` all bits are 0."""
+    room = (bits + zrl) // 8 + 1
+    planes = np.unpackbits(np.frombuffer(data[:room].ljust(room, b"\0"), np.uint8), bitorder="little")
+    out = planes[zrl - 1:][:bits].copy()
+    for plane in range(zrl - 2, -1, -1):
+        out += out
+        out += planes[plane:plane + bits]
+    return out
+
+
+def _by_count(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int]:
+    """Items of those segments that begin in the first ``bits`` bits: of one that begins at any of them they
+    are counted for each length there is."""
+    width, longest = zrl + WEIGHT_BITS, max(lengths)
+    if 2 ** zrl + longest > 255:
+        runs = np.minimum(runs, np.uint8(longest))  # a sum that is not too large yet does not overflow
+    weights = runs + np.uint8(1)
+    sums, short = np.zeros(bits, np.uint8), np.empty(bits, bool)
+    # as many as do not reach the end if all are of longest runs, and the last
+    counts = {length: np.full(bits, (length - 1) // 2 ** zrl + 1, np.uint8) for length in {*lengths}}
+    left = {length: np.ones(bits, bool) for length in counts}
+    for items in range(1, longest):
+        sums += weights[(items - 1) * width:][:bits]
+        for length, count in counts.items():
+            if items < length <= items * 2 ** zrl:
+                left[length] &= np.less(sums, np.uint8(length), out=short)
+                count += left[length].view(np.uint8)
+    tables, out = {length: count.data for length, count in counts.items()}, list[int]()
+    try:
+        for table, gap in zip([tables[length] for length in lengths], gaps, strict=True):
+            items = table[at]
+            out.append(items)
+            at += width * items + gap
+    except IndexError:
+        pass
+    return out
+
+
+def _by_leaps(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int]:
+    """The same by leaps of several items, whose weights are known for each bit."""
+    width, have = zrl + WEIGHT_BITS, 1
+    weights = {1: runs.astype(np.uint16) + np.uint16(1)}
+    while 4 * have <= max(lengths):
+        weights[2 * have] = weights[have][:-have * width] + weights[have][have * width:]
         have *= 2
-    return [out[leap].data for leap in leaps]
+    leaps = [(weights[leap].data, leap * width) for leap in LEAPS if leap in weights]
+    out = []
+    for left, gap in zip(lengths, gaps, strict=True):
+        if at >= bits:
+            break
+        start = at
+        for table, step in leaps:
+            while (reach := table[at]) <= left:
+                left -= reach
+                at += step
+        at += width * (left > 0)
+        out.append((at - start) // width)
+        at += gap
+    return out
