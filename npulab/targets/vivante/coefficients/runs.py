@@ -6,13 +6,14 @@ items have one width, so that the count of items in each segment says where ever
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import pairwise, takewhile
+from operator import sub
 
 import numpy as np
 
-from npulab.streams import bits_at, put_bits
+from npulab.streams import BitReader, bits_at, put_bits
 from npulab.targets.vivante.coefficients import plain
+from npulab.targets.vivante.coefficients.counts import count_items
 from npulab.targets.vivante.coefficients.geometry import (
     ALIGN,
     COUNT_BITS,
@@ -26,11 +27,7 @@ from npulab.targets.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 
 HEAD_BITS = ZRL_BITS + COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
-FEW = 32  # weights of a segment whose items are counted from every bit at once
-LONG = 256  # weights of one that is worth arrays of its own
-LEAPS = (64, 16, 4, 1)  # items whose weights are counted at once in those between
-CHUNK = 2 ** 13  # bytes
-MANY = 2 ** 12  # items
+TOGETHER = 2 ** 14  # weights of small streams that are read at once
 SPARSE = 32  # weights in a byte
 
 
@@ -207,22 +204,6 @@ def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> i
     return best
 
 
-class _Stream(NamedTuple):
-    """A core's stream taken apart: zero-run width, weights that are not run over and where, biases and offsets."""
-
-    zrl: int
-    literals: np.ndarray
-    ends: np.ndarray | None
-    words: np.ndarray
-
-    def weights(self, order: Order) -> np.ndarray:
-        if self.ends is None:
-            return self.literals
-        out = np.full(order.length, order.geometry.zero_point, np.uint8)
-        out[self.ends] = self.literals
-        return out
-
-
 def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients:
     """Weights, biases and offsets of a buffer; raises ValueError as ``plain.walk`` does.
 
@@ -230,194 +211,101 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
     """
     g = geometry
     plain.refuse_more_than_fits(buffer, g)
-    sizes, start = plain.sizes(buffer, g)[:g.used], plain.header_bytes(g.cores)
-    found: list[_Stream] = []
+    stops = np.cumsum([plain.header_bytes(g.cores), *plain.sizes(buffer, g)[:g.used]]).tolist()
     # in this order runs end with each plane of the last superblock
     least = HEAD_BITS // 8 + 2 * WORD_BYTES * g.per_core + (g.planes if g.order == "inter" else 0)
-    if min(sizes) >= least and not buffer[4 * g.cores:start].strip(b"\0"):
-        order = Order(g)
-        for size in sizes:
-            stream = _read(buffer[start:start + size], order, fast)
-            if stream is None:
-                break
-            found.append(stream)
-            start += size
-    if len(found) < g.used or buffer[start:].strip(b"\0"):
+    found = None
+    fill = buffer[4 * g.cores:stops[0]] + buffer[stops[-1]:]
+    if min(map(sub, stops[1:], stops)) >= least and not fill.strip(b"\0"):
+        found = _read(buffer, stops, Order(g), fast)
+    if found is None:
         for _ in plain.walk(buffer, g):  # says what is wrong
             pass
         raise AssertionError("coefficients: array and bit by bit readings differ")
+    return found
+
+
+def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coefficients | None:
+    """The content of the streams that lie between ``stops`` (bytes), or None where they do not follow the format."""
+    g = order.geometry
+    widths = [buffer[start] for start in stops[:-1]]
+    if max(widths) > ZRL_BITS or any(buffer[start:start + HEAD_BITS // 8] != _head(order, zrl)
+                                     for start, zrl in zip(stops, widths, strict=False)):
+        return None
+    streams: list[tuple[np.ndarray, np.ndarray]] = []
+    while (core := len(streams)) < g.used:
+        zrl, together = widths[core], max(1, TOGETHER // order.length)
+        alike = len([*takewhile(lambda width: width == zrl, widths[core:core + together])])  # noqa: B023
+        start, behind = stops[core], stops[core + alike]
+        inside = [stop - start for stop in stops[core:core + alike + 1]]
+        part = (_split_runs if zrl else _split)(buffer[start:behind], inside, order, fast)
+        if part is None:
+            return None
+        streams += part
     weights, words = np.empty(g.shape, np.uint8), np.empty((2, g.slots), np.uint32)
-    for core, stream in enumerate(found):
-        order.put(stream.weights(order), core, weights)
-        words[:, order.channels(core)] = stream.words[order.biases], stream.words[order.offsets]
-    return Coefficients(weights, words[0].view(np.int32), words[1], tuple(stream.zrl for stream in found), len(buffer))
+    for core, (stream, found) in enumerate(streams):
+        order.put(stream, core, weights)
+        words[:, order.channels(core)] = found[order.biases], found[order.offsets]
+    return Coefficients(weights, words[0].view(np.int32), words[1], tuple(widths), len(buffer))
 
 
-def _read(data: bytes, order: Order, fast: bool) -> _Stream | None:
-    """A stream, or None where it does not follow the format."""
+def _split(data: bytes, stops: list[int], order: Order, fast: bool) -> list[tuple[np.ndarray, np.ndarray]] | None:
+    """Weights and words of each of some streams without runs, or None where one does not end where it should."""
+    length, out = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.places), []
+    for start, stop in pairwise(stops):
+        if not start + length <= stop < start + length + ALIGN or data[start + length:stop].strip(b"\0"):
+            return None
+        stored = np.frombuffer(data, np.uint8, length, start)
+        words = np.ascontiguousarray(stored[order.word_bytes()]).view("<u4").reshape(-1)
+        out.append((stored[order.weight_bytes()], words))
+    return out
+
+
+def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> list[tuple[np.ndarray, np.ndarray]] | None:
+    """The same of streams with runs, all of one width."""
     zrl = data[0]
-    if zrl > ZRL_BITS or data[:HEAD_BITS // 8] != _head(order, zrl):
-        return None
-    if zrl:
-        return _read_runs(data, order, zrl, fast)
-    length = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.places)
-    if not length <= len(data) < length + ALIGN or data[length:].strip(b"\0"):
-        return None
-    stored = np.frombuffer(data, np.uint8, length)
-    words = np.ascontiguousarray(stored[order.word_bytes()]).view("<u4").reshape(-1)
-    return _Stream(zrl, stored[order.weight_bytes()], None, words)
-
-
-def _read_runs(data: bytes, order: Order, zrl: int, fast: bool) -> _Stream | None:
-    width, weights = zrl + WEIGHT_BITS, np.zeros(0, np.uint8)
-    if 2 ** zrl * (8 * len(data) // width) < order.length:
-        return None
-    fast = fast and order.length <= SPARSE * len(data)  # nothing large is made for a stream that may be broken
-    if fast:
-        from npulab.targets.vivante.coefficients import loops
-
-        counts, weights = np.empty(len(order.breaks), np.int64), np.empty(order.length, np.uint8)
-        if not loops.runs(words_of(data), HEAD_BITS, 8 * len(data), zrl, order.lengths, order.gaps,
-                          np.uint8(order.geometry.zero_point), counts, weights):
+    width, starts = zrl + WEIGHT_BITS, 8 * np.array(stops[:-1])[:, None] + HEAD_BITS
+    counts = np.empty((len(starts), len(order.breaks)), np.int64)
+    # nothing large is made for a stream that may be broken
+    weights = np.empty((len(starts), order.length if fast and order.length <= SPARSE * len(data) else 0), np.uint8)
+    for core, (start, stop) in enumerate(pairwise(stops)):
+        if 2 ** zrl * (8 * (stop - start) // width) < order.length \
+                or not _count(data[start:stop], order, zrl, counts[core], weights[core]):
             return None
-    else:
-        found = _count_items(data, order, zrl)
-        if found is None:
+    items = np.zeros((len(starts), len(order.breaks) + 1), np.int64)
+    np.cumsum(counts, axis=1, out=items[:, 1:])
+    ends = starts[:, 0] + width * items[:, -1] + WORD_BITS * len(order.places)
+    for end, stop in zip(ends.tolist(), stops[1:], strict=True):
+        if not end <= 8 * stop < end + 8 * ALIGN or BitReader(data, end, 8 * stop).read(8 * stop - end):
             return None
-        counts = found
-    items = np.append(0, np.cumsum(counts))
-    end = HEAD_BITS + width * int(items[-1]) + WORD_BITS * len(order.places)
-    if not end <= 8 * len(data) < end + 8 * ALIGN or np.any(bits_at(data, np.arange(end, 8 * len(data)), 1)):
-        return None
-    at = HEAD_BITS + WORD_BITS * np.arange(len(order.places)) + width * items[order.segments_before]
-    words = bits_at(data, at, WORD_BITS).astype(np.uint32)
-    if fast:
-        return _Stream(zrl, weights, None, words)
-    at = np.repeat(HEAD_BITS + WORD_BITS * order.words_before, counts) + width * np.arange(items[-1])
+    places = starts + WORD_BITS * np.arange(len(order.places)) + width * items[:, order.segments_before]
+    words = bits_at(data, places, WORD_BITS).astype(np.uint32)
+    if weights.size:
+        return [*zip(weights, words, strict=True)]
+    before = np.cumsum(items[:, -1:], axis=0) - items[:, -1:]
+    first = starts + WORD_BITS * order.words_before - width * before
+    at = np.repeat(first.reshape(-1), counts.reshape(-1))
+    at += width * np.arange(len(at))
     stored = bits_at(data, at, width)
     reach = np.cumsum((stored & (2 ** zrl - 1)) + 1, dtype=np.int64)
-    if np.any(reach[items[1:] - 1] != order.breaks):
+    if np.any(reach[(items[:, 1:] + before - 1)] != order.breaks + order.length * np.arange(len(starts))[:, None]):
         return None
-    return _Stream(zrl, (stored >> zrl).astype(np.uint8), reach - 1, words)
+    weights = np.full((len(starts), order.length), order.geometry.zero_point, np.uint8)
+    weights.reshape(-1)[reach - 1] = stored >> zrl
+    return [*zip(weights, words, strict=True)]
 
 
-def _count_items(data: bytes, order: Order, zrl: int) -> np.ndarray | None:
-    """Items of each segment up to the one that ends it or goes too far; None where the stream goes past its end."""
-    width, counts = zrl + WEIGHT_BITS, np.ones(len(order.lengths), np.int64)
-    skips = order.skips + width * order.singles
-    at, found = HEAD_BITS + int(skips[0]), list[int]()
-    lengths, gaps = order.lengths[order.several], skips[1:]
-    kinds = np.searchsorted((FEW, LONG), lengths)
-    bounds = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(lengths)] if len(lengths) else []
-    for first, behind in pairwise(bounds):
-        count = _count_long if kinds[first] == 2 else _count_short
-        some = count(data, at, lengths[first:behind], gaps[first:behind], zrl)
-        if some is None:
-            return None
-        found += some
-        at += width * sum(some) + int(gaps[first:behind].sum())
-    counts[order.several] = found
-    return counts
+def _count(data: bytes, order: Order, zrl: int, counts: np.ndarray, weights: np.ndarray) -> bool:
+    """Items of each segment of a stream, to ``counts``; where there is room for ``weights``, these as well and
+    compiled.  False where the stream goes past its end."""
+    if weights.size:
+        from npulab.targets.vivante.coefficients import loops
 
-
-def _count_long(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[int] | None:
-    """Items of segments of many weights, from bit ``at`` on; ``gaps`` are the bits behind each."""
-    width, out, share = zrl + WEIGHT_BITS, [], 1.0
-    for left, gap in zip(lengths.tolist(), gaps.tolist(), strict=True):
-        count = 0
-        while left > 0:
-            if at >= 8 * len(data):
-                return None
-            taken = min(left, MANY, int(share * left) + 16)
-            reach = np.cumsum((bits_at(data, at + width * np.arange(taken), zrl)) + 1, dtype=np.int64)
-            if reach[-1] >= left:
-                taken = int(np.searchsorted(reach, left)) + 1
-            left -= int(reach[taken - 1])
-            share = min(1.0, 1.1 * taken / int(reach[taken - 1]))
-            at += width * taken
-            count += taken
-        out.append(count)
-        at += gap
-    return out
-
-
-def _count_short(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[int] | None:
-    """The same of segments of few weights, by tables of what the items from each bit of a chunk on stand for."""
-    width, out, longest = zrl + WEIGHT_BITS, list[int](), int(lengths.max())
-    least = np.append(0, np.cumsum(gaps - lengths // -2 ** zrl * width))  # bits ahead of each
-    most = int((gaps + width * lengths).sum())
-    while len(out) < len(lengths):
-        if at >= 8 * len(data):
-            return None
-        done, base = len(out), at // 8
-        bits = 8 * min(len(data) - base, CHUNK, most // 8 + 1)
-        # of those that may begin in the chunk
-        part = slice(done, int(np.searchsorted(least, least[done] + bits)))
-        runs = _runs(data[base:], bits + 2 * longest * width, zrl)
-        some = (_by_count if longest <= FEW else _by_leaps)(
-            runs, bits, at - 8 * base, lengths[part].tolist(), gaps[part].tolist(), zrl)
-        at += width * sum(some) + int(gaps[done:done + len(some)].sum())
-        out += some
-    return out
-
-
-def _runs(data: bytes, bits: int, zrl: int) -> np.ndarray:
-    """The zero run of an item at each of so many bits; behind the end of ``data`` all bits are 0."""
-    room = (bits + zrl) // 8 + 1
-    planes = np.unpackbits(np.frombuffer(data[:room].ljust(room, b"\0"), np.uint8), bitorder="little")
-    out = planes[zrl - 1:][:bits].copy()
-    for plane in range(zrl - 2, -1, -1):
-        out += out
-        out += planes[plane:plane + bits]
-    return out
-
-
-def _by_count(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int]:
-    """Items of those segments that begin in the first ``bits`` bits: of one that begins at any of them they
-    are counted for each length there is."""
-    width, longest = zrl + WEIGHT_BITS, max(lengths)
-    if 2 ** zrl + longest > 255:
-        runs = np.minimum(runs, np.uint8(longest))  # a sum that is not too large yet does not overflow
-    weights = runs + np.uint8(1)
-    sums, short = np.zeros(bits, np.uint8), np.empty(bits, bool)
-    # as many as do not reach the end if all are of longest runs, and the last
-    counts = {length: np.full(bits, (length - 1) // 2 ** zrl + 1, np.uint8) for length in {*lengths}}
-    left = {length: np.ones(bits, bool) for length in counts}
-    for items in range(1, longest):
-        sums += weights[(items - 1) * width:][:bits]
-        for length, count in counts.items():
-            if items < length <= items * 2 ** zrl:
-                left[length] &= np.less(sums, np.uint8(length), out=short)
-                count += left[length].view(np.uint8)
-    tables, out = {length: count.data for length, count in counts.items()}, list[int]()
-    try:
-        for table, gap in zip([tables[length] for length in lengths], gaps, strict=True):
-            items = table[at]
-            out.append(items)
-            at += width * items + gap
-    except IndexError:
-        pass
-    return out
-
-
-def _by_leaps(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int]:
-    """The same by leaps of several items, whose weights are known for each bit."""
-    width, have = zrl + WEIGHT_BITS, 1
-    weights = {1: runs.astype(np.uint16) + np.uint16(1)}
-    while 4 * have <= max(lengths):
-        weights[2 * have] = weights[have][:-have * width] + weights[have][have * width:]
-        have *= 2
-    leaps = [(weights[leap].data, leap * width) for leap in LEAPS if leap in weights]
-    out = []
-    for left, gap in zip(lengths, gaps, strict=True):
-        if at >= bits:
-            break
-        start = at
-        for table, step in leaps:
-            while (reach := table[at]) <= left:
-                left -= reach
-                at += step
-        at += width * (left > 0)
-        out.append((at - start) // width)
-        at += gap
-    return out
+        zero = np.uint8(order.geometry.zero_point)
+        return bool(loops.runs(words_of(data), HEAD_BITS, 8 * len(data), zrl, order.lengths, order.gaps, zero, counts,
+                               weights))
+    skips = order.skips + (zrl + WEIGHT_BITS) * order.singles
+    found = count_items(data, HEAD_BITS + int(skips[0]), order.lengths[order.several], skips[1:], zrl)
+    counts[:] = 1
+    counts[order.several] = found if found is not None else 0
+    return found is not None

@@ -1,0 +1,140 @@
+"""How many items each segment of a V7 stream with zero runs has, so that it is known where every bit lies.
+
+Where a segment begins depends on the items of all before it: what stands behind each bit is looked up in tables, which
+are made for all bits at once, and only from segment to segment it goes one by one.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from npulab.streams import bits_at
+from npulab.targets.vivante.coefficients.plain import WEIGHT_BITS
+
+FEW = 32  # weights of the longest segments whose items are counted from every bit at once,
+OFTEN = 8  # and how many of these there must be for each of its weights
+LONG = 256  # weights of a segment that is worth arrays of its own
+LEAPS = (64, 16, 4, 1)  # items whose weights are counted at once in others
+CHUNK = 2 ** 14  # bytes
+MANY = 2 ** 12  # items
+
+
+def count_items(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[int] | None:
+    """Items of segments of ``lengths`` weights from bit ``at`` on, each up to the item that ends it or goes too far;
+    ``gaps`` are the bits behind each.  None where they go past the end of ``data``."""
+    out = list[int]()
+    long = lengths > LONG
+    turns = np.flatnonzero(np.diff(long)) + 1
+    for first, behind in pairwise([0, *turns.tolist(), len(lengths)] if len(lengths) else []):
+        count = _count_long if long[first] else _count_short
+        some = count(data, at, lengths[first:behind], gaps[first:behind], zrl)
+        if some is None:
+            return None
+        out += some
+        at += (zrl + WEIGHT_BITS) * sum(some) + int(gaps[first:behind].sum())
+    return out
+
+
+def _count_long(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[int] | None:
+    """The same of segments of many weights."""
+    width, out, share = zrl + WEIGHT_BITS, [], 1.0
+    for left, gap in zip(lengths.tolist(), gaps.tolist(), strict=True):
+        count = 0
+        while left > 0:
+            if at >= 8 * len(data):
+                return None
+            taken = min(left, MANY, int(share * left) + 16)
+            reach = np.cumsum((bits_at(data, at + width * np.arange(taken), zrl)) + 1, dtype=np.int64)
+            if reach[-1] >= left:
+                taken = int(np.searchsorted(reach, left)) + 1
+            left -= int(reach[taken - 1])
+            share = min(1.0, 1.1 * taken / int(reach[taken - 1]))
+            at += width * taken
+            count += taken
+        out.append(count)
+        at += gap
+    return out
+
+
+def _count_short(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[int] | None:
+    """The same of segments of fewer, by tables of what the items from each bit of a chunk on stand for."""
+    width, out, longest = zrl + WEIGHT_BITS, list[int](), int(lengths.max())
+    least = np.append(0, np.cumsum(gaps - lengths // -2 ** zrl * width))  # bits ahead of each
+    most = int((gaps + width * lengths).sum())
+    while len(out) < len(lengths):
+        if at >= 8 * len(data):
+            return None
+        done, base = len(out), at // 8
+        bits = 8 * min(len(data) - base, CHUNK, most // 8 + 1)
+        # of those that may begin in the chunk
+        part = slice(done, int(np.searchsorted(least, least[done] + bits)))
+        runs = _runs(data[base:], bits + 2 * longest * width, zrl)
+        some = (_by_count if longest <= FEW and len(lengths) > OFTEN * longest else _by_leaps)(
+            runs, bits, at - 8 * base, lengths[part].tolist(), gaps[part].tolist(), zrl)
+        at += width * sum(some) + int(gaps[done:done + len(some)].sum())
+        out += some
+    return out
+
+
+def _runs(data: bytes, bits: int, zrl: int) -> np.ndarray:
+    """The zero run of an item at each of so many bits; behind the end of ``data`` all bits are 0."""
+    room = (bits + zrl) // 8 + 1
+    planes = np.unpackbits(np.frombuffer(data[:room].ljust(room, b"\0"), np.uint8), bitorder="little")
+    out = planes[zrl - 1:][:bits].copy()
+    for plane in range(zrl - 2, -1, -1):
+        out += out
+        out += planes[plane:plane + bits]
+    return out
+
+
+def _by_count(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int]:
+    """Items of those segments that begin in the first ``bits`` bits: of one that begins at any of them they
+    are counted for each length there is."""
+    width, longest = zrl + WEIGHT_BITS, max(lengths)
+    if 2 ** zrl + longest > 255:
+        runs = np.minimum(runs, np.uint8(longest))  # a sum that is not too large yet does not overflow
+    weights = runs + np.uint8(1)
+    sums, short = np.zeros(bits, np.uint8), np.empty(bits, bool)
+    # as many as do not reach the end if all are of longest runs, and the last
+    counts = {length: np.full(bits, (length - 1) // 2 ** zrl + 1, np.uint8) for length in {*lengths}}
+    left = {length: np.ones(bits, bool) for length in counts}
+    for items in range(1, longest):
+        sums += weights[(items - 1) * width:][:bits]
+        for length, count in counts.items():
+            if items < length <= items * 2 ** zrl:
+                left[length] &= np.less(sums, np.uint8(length), out=short)
+                count += left[length].view(np.uint8)
+    tables, out = {length: count.data for length, count in counts.items()}, list[int]()
+    try:
+        for table, gap in zip([tables[length] for length in lengths], gaps, strict=True):
+            items = table[at]
+            out.append(items)
+            at += width * items + gap
+    except IndexError:
+        pass
+    return out
+
+
+def _by_leaps(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int]:
+    """The same by leaps of several items, whose weights are known for each bit."""
+    width, have = zrl + WEIGHT_BITS, 1
+    weights = {1: runs.astype(np.uint16) + np.uint16(1)}
+    while 4 * have <= max(lengths):
+        weights[2 * have] = weights[have][:-have * width] + weights[have][have * width:]
+        have *= 2
+    leaps = [(weights[leap].data, leap * width) for leap in LEAPS if leap in weights]
+    out = []
+    for left, gap in zip(lengths, gaps, strict=True):
+        if at >= bits:
+            break
+        start = at
+        for table, step in leaps:
+            while (reach := table[at]) <= left:
+                left -= reach
+                at += step
+        at += width * (left > 0)
+        out.append((at - start) // width)
+        at += gap
+    return out
