@@ -6,7 +6,7 @@ are made for all bits at once, and only from segment to segment it goes one by o
 
 from __future__ import annotations
 
-from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,26 +21,42 @@ CHUNK = 2 ** 14  # bytes
 MANY = 2 ** 12  # items
 
 
-def count_items(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[int] | None:
-    """Items of segments of ``lengths`` weights from bit ``at`` on, each up to the item that ends it or goes too far;
-    ``gaps`` are the bits behind each.  None where they go past the end of ``data``."""
+class Part(NamedTuple):
+    """Segments that are counted in one way: weights of each, bits behind it and, at least, ahead of it, bits of all at
+    most."""
+
+    lengths: list[int]
+    gaps: list[int]
+    ahead: np.ndarray
+    most: int
+
+
+def parts_of(lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[Part]:
+    """Parts of segments of ``lengths`` weights, ``gaps`` bits behind each: alternately of few and of many weights."""
+    width = zrl + WEIGHT_BITS
+    turns = np.flatnonzero(np.diff(lengths > LONG)) + 1
+    return [Part(some.tolist(), behind.tolist(), np.append(0, np.cumsum(behind - some // -2 ** zrl * width)),
+                 int((behind + width * some).sum()))
+            for some, behind in zip(np.split(lengths, turns), np.split(gaps, turns), strict=True) if len(some)]
+
+
+def count_items(data: bytes, at: int, parts: list[Part], zrl: int) -> list[int] | None:
+    """Items of the segments from bit ``at`` on, each up to the item that ends it or goes too far; None where they go
+    past the end of ``data``."""
     out = list[int]()
-    long = lengths > LONG
-    turns = np.flatnonzero(np.diff(long)) + 1
-    for first, behind in pairwise([0, *turns.tolist(), len(lengths)] if len(lengths) else []):
-        count = _count_long if long[first] else _count_short
-        some = count(data, at, lengths[first:behind], gaps[first:behind], zrl)
-        if some is None:
+    for part in parts:
+        found = (_count_long if part.lengths[0] > LONG else _count_short)(data, at, part, zrl)
+        if found is None:
             return None
+        some, at = found
         out += some
-        at += (zrl + WEIGHT_BITS) * sum(some) + int(gaps[first:behind].sum())
     return out
 
 
-def _count_long(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[int] | None:
-    """The same of segments of many weights."""
+def _count_long(data: bytes, at: int, part: Part, zrl: int) -> tuple[list[int], int] | None:
+    """Items of segments of many weights, and the bit behind."""
     width, out, share = zrl + WEIGHT_BITS, [], 1.0
-    for left, gap in zip(lengths.tolist(), gaps.tolist(), strict=True):
+    for left, gap in zip(part.lengths, part.gaps, strict=True):
         count = 0
         while left > 0:
             if at >= 8 * len(data):
@@ -55,27 +71,24 @@ def _count_long(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl
             count += taken
         out.append(count)
         at += gap
-    return out
+    return out, at
 
 
-def _count_short(data: bytes, at: int, lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[int] | None:
-    """The same of segments of fewer, by tables of what the items from each bit of a chunk on stand for."""
-    width, out, longest = zrl + WEIGHT_BITS, list[int](), int(lengths.max())
-    least = np.append(0, np.cumsum(gaps - lengths // -2 ** zrl * width))  # bits ahead of each
-    most = int((gaps + width * lengths).sum())
-    while len(out) < len(lengths):
+def _count_short(data: bytes, at: int, part: Part, zrl: int) -> tuple[list[int], int] | None:
+    """The same of segments of few, by tables of what the items from each bit of a chunk on stand for."""
+    width, out, longest = zrl + WEIGHT_BITS, list[int](), max(part.lengths)
+    way = _by_count if longest <= FEW and len(part.lengths) > OFTEN * longest else _by_leaps
+    while len(out) < len(part.lengths):
         if at >= 8 * len(data):
             return None
         done, base = len(out), at // 8
-        bits = 8 * min(len(data) - base, CHUNK, most // 8 + 1)
-        # of those that may begin in the chunk
-        part = slice(done, int(np.searchsorted(least, least[done] + bits)))
+        bits = 8 * min(len(data) - base, CHUNK, part.most // 8 + 1)
+        begin = slice(done, int(np.searchsorted(part.ahead, part.ahead[done] + bits)))  # at most these in the chunk
         runs = _runs(data[base:], bits + 2 * longest * width, zrl)
-        some = (_by_count if longest <= FEW and len(lengths) > OFTEN * longest else _by_leaps)(
-            runs, bits, at - 8 * base, lengths[part].tolist(), gaps[part].tolist(), zrl)
-        at += width * sum(some) + int(gaps[done:done + len(some)].sum())
+        some, at = way(runs, bits, at - 8 * base, part.lengths[begin], part.gaps[begin], zrl)
+        at += 8 * base
         out += some
-    return out
+    return out, at
 
 
 def _runs(data: bytes, bits: int, zrl: int) -> np.ndarray:
@@ -89,7 +102,8 @@ def _runs(data: bytes, bits: int, zrl: int) -> np.ndarray:
     return out
 
 
-def _by_count(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int]:
+def _by_count(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int,
+              ) -> tuple[list[int], int]:
     """Items of those segments that begin in the first ``bits`` bits: of one that begins at any of them they
     are counted for each length there is."""
     width, longest = zrl + WEIGHT_BITS, max(lengths)
@@ -108,16 +122,17 @@ def _by_count(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: li
                 count += left[length].view(np.uint8)
     tables, out = {length: count.data for length, count in counts.items()}, list[int]()
     try:
-        for table, gap in zip([tables[length] for length in lengths], gaps, strict=True):
+        for table, gap in zip(map(tables.__getitem__, lengths), gaps, strict=True):
             items = table[at]
             out.append(items)
             at += width * items + gap
     except IndexError:
-        pass
-    return out
+        pass  # behind the last bit
+    return out, at
 
 
-def _by_leaps(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int) -> list[int]:
+def _by_leaps(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int,
+              ) -> tuple[list[int], int]:
     """The same by leaps of several items, whose weights are known for each bit."""
     width, have = zrl + WEIGHT_BITS, 1
     weights = {1: runs.astype(np.uint16) + np.uint16(1)}
@@ -137,4 +152,4 @@ def _by_leaps(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: li
         at += width * (left > 0)
         out.append((at - start) // width)
         at += gap
-    return out
+    return out, at

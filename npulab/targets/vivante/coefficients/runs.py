@@ -13,7 +13,7 @@ import numpy as np
 
 from npulab.streams import BitReader, bits_at, put_bits
 from npulab.targets.vivante.coefficients import plain
-from npulab.targets.vivante.coefficients.counts import count_items
+from npulab.targets.vivante.coefficients.counts import count_items, parts_of
 from npulab.targets.vivante.coefficients.geometry import (
     ALIGN,
     COUNT_BITS,
@@ -27,7 +27,7 @@ from npulab.targets.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 
 HEAD_BITS = ZRL_BITS + COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
-TOGETHER = 2 ** 14  # weights of small streams that are read at once
+TOGETHER = 20_000  # weights of small streams that are read at once
 SPARSE = 32  # weights in a byte
 
 
@@ -48,7 +48,8 @@ class Order:
         first = min(g.group, g.planes) * cells
         last = (g.planes - (g.planes - 1) // g.group * g.group) * cells
         places, flushes, base = [], [np.array([self.length])], 0
-        for number, block in enumerate(g.blocks(0)):
+        self.blocks = [g.blocks(core) for core in range(g.used)]
+        for number, block in enumerate(self.blocks[0]):
             kernels = np.arange(block.kernels)
             end = base + block.kernels * g.kernel_size
             places += [base + kernels * first + 1, end - (block.kernels - 1 - kernels) * last]
@@ -63,8 +64,8 @@ class Order:
         inverse[ranks] = np.arange(len(ranks))
         counts = np.repeat([part % 2 for part in range(len(places))], [len(part) for part in places])
         self.biases, self.offsets = inverse[counts == 0], inverse[counts == 1]
-        breaks = np.unique(np.concatenate([self.places, *flushes]))
-        self.breaks = breaks[breaks > 0]
+        breaks = np.sort(np.concatenate([self.places, *flushes]))
+        self.breaks = breaks[np.diff(breaks, prepend=0) > 0]
         self.words_before = np.searchsorted(self.places, self.breaks)  # of the segment that ends there
         self.lengths = np.diff(self.breaks, prepend=0)
         self.gaps = WORD_BITS * np.diff(self.words_before, append=len(self.places))  # bits
@@ -76,7 +77,7 @@ class Order:
         self.skips = np.diff(np.append(0, np.cumsum(self.gaps))[np.append(0, bounds[1:])])
 
     def channels(self, core: int) -> np.ndarray:
-        return np.concatenate([block.channels for block in self.geometry.blocks(core)])
+        return np.concatenate([block.channels for block in self.blocks[core]])
 
     def weight_bytes(self) -> np.ndarray:
         """Mask of the bytes of a stream without zero runs that hold weights."""
@@ -93,7 +94,7 @@ class Order:
     def take(self, weights: np.ndarray, core: int) -> np.ndarray:
         """A core's weights in stream order, ``(length,)``."""
         flat, parts = weights.reshape(len(weights), self.geometry.planes, -1), []
-        for block in self.geometry.blocks(core):
+        for block in self.blocks[core]:
             kernels = flat[block.first:block.first + block.kernels]
             kernels = kernels if self.plain else kernels[:, :, self.cells]
             parts += [part.reshape(-1) for part in self._parts(kernels)]
@@ -102,7 +103,7 @@ class Order:
     def put(self, stream: np.ndarray, core: int, weights: np.ndarray) -> None:
         """The inverse of ``take``, into ``weights``."""
         flat, at = weights.reshape(len(weights), self.geometry.planes, -1), 0
-        for block in self.geometry.blocks(core):
+        for block in self.blocks[core]:
             into = flat[block.first:block.first + block.kernels]
             kernels = into if self.plain else np.empty_like(into)
             for part in self._parts(kernels):
@@ -268,10 +269,20 @@ def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> list
     counts = np.empty((len(starts), len(order.breaks)), np.int64)
     # nothing large is made for a stream that may be broken
     weights = np.empty((len(starts), order.length if fast and order.length <= SPARSE * len(data) else 0), np.uint8)
+    skips = order.skips + width * order.singles
+    parts = parts_of(order.lengths[order.several], skips[1:], zrl)
     for core, (start, stop) in enumerate(pairwise(stops)):
-        if 2 ** zrl * (8 * (stop - start) // width) < order.length \
-                or not _count(data[start:stop], order, zrl, counts[core], weights[core]):
+        if 2 ** zrl * (8 * (stop - start) // width) < order.length:
             return None
+        if weights.size:
+            if not _open(data[start:stop], order, zrl, counts[core], weights[core]):
+                return None
+            continue
+        found = count_items(data[start:stop], HEAD_BITS + int(skips[0]), parts, zrl)
+        if found is None:
+            return None
+        counts[core] = 1
+        counts[core, order.several] = found
     items = np.zeros((len(starts), len(order.breaks) + 1), np.int64)
     np.cumsum(counts, axis=1, out=items[:, 1:])
     ends = starts[:, 0] + width * items[:, -1] + WORD_BITS * len(order.places)
@@ -295,17 +306,9 @@ def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> list
     return [*zip(weights, words, strict=True)]
 
 
-def _count(data: bytes, order: Order, zrl: int, counts: np.ndarray, weights: np.ndarray) -> bool:
-    """Items of each segment of a stream, to ``counts``; where there is room for ``weights``, these as well and
-    compiled.  False where the stream goes past its end."""
-    if weights.size:
-        from npulab.targets.vivante.coefficients import loops
+def _open(data: bytes, order: Order, zrl: int, counts: np.ndarray, weights: np.ndarray) -> bool:
+    """Items of each segment of a stream and its weights, compiled; False where the stream goes past its end."""
+    from npulab.targets.vivante.coefficients import loops
 
-        zero = np.uint8(order.geometry.zero_point)
-        return bool(loops.runs(words_of(data), HEAD_BITS, 8 * len(data), zrl, order.lengths, order.gaps, zero, counts,
-                               weights))
-    skips = order.skips + (zrl + WEIGHT_BITS) * order.singles
-    found = count_items(data, HEAD_BITS + int(skips[0]), order.lengths[order.several], skips[1:], zrl)
-    counts[:] = 1
-    counts[order.several] = found if found is not None else 0
-    return found is not None
+    return bool(loops.runs(words_of(data), HEAD_BITS, 8 * len(data), zrl, order.lengths, order.gaps,
+                           np.uint8(order.geometry.zero_point), counts, weights))
