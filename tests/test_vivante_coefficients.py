@@ -283,6 +283,20 @@ def test_depthwise_channels_by_core() -> None:
     assert [few.blocks(core)[0].first for core in range(3)] == [2, 1, 0]
 
 
+@pytest.mark.parametrize("depthwise", [False, True])
+@pytest.mark.parametrize(("cores", "channels", "superblocks"), [
+    (1, 7, 3), (6, 3, 1), (6, 6, 1), (6, 7, 1), (6, 7, 2), (6, 20, 2), (6, 25, 3), (8, 33, 3), (8, 40, 5), (8, 64, 4)])
+def test_shares_that_do_not_go_round(cores: int, channels: int, superblocks: int, depthwise: bool) -> None:
+    """Several superblocks, cores with one kernel less, fewer channels than cores: every way of reading agrees."""
+    g = Geometry(cores, channels, 2, 3, 3, superblocks, 9, depthwise=depthwise, huffman=True)
+    given = content(np.random.RandomState(channels), g)
+    buffer = huffman.write_by_item(given, g)
+    assert np.array_equal(by_item(buffer, g), given.weights)
+    for fast in FAST:
+        assert coefficients.encode(given, g, fast) == buffer
+        assert same(coefficients.decode(buffer, g, fast), given)
+
+
 @pytest.mark.parametrize(("size", "planes", "depthwise", "block", "stored"), [
     (3, 2, False, 9, 18), (5, 1, False, 9, 27), (1, 10, False, 9, 18), (2, 4, True, 9, 9), (3, 4, True, 9, 9),
     (5, 4, True, 27, 27)])

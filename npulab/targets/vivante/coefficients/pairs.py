@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.streams import bits_at, put_bits
+from npulab.streams import BitReader, bits_at, put_bits
 from npulab.targets.vivante.coefficients.geometry import (
     SYMBOLS,
     Coefficients,
@@ -67,7 +67,7 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
         data = buffer[start:start + stream_bytes(bits)]
         stream = _bytes(data, bits, header, geometry, core, fast) if sound else None
         sound = stream is not None and _take(stream, geometry, core, weights) \
-            and not np.any(bits_at(data, np.arange(bits, 8 * len(data)), 1))
+            and not BitReader(data, bits).read(8 * len(data) - bits)
         start += len(data)
     if not sound or buffer[start + BIAS_BYTES * geometry.channels:].strip(b"\0"):
         for _ in walk(buffer, geometry):  # says what is wrong
