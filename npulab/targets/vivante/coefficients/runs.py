@@ -6,7 +6,7 @@ items have one width, so that the count of items in each segment says where ever
 
 from __future__ import annotations
 
-from itertools import pairwise, takewhile
+from itertools import pairwise, repeat, takewhile
 from operator import sub
 
 import numpy as np
@@ -36,7 +36,8 @@ class Order:
 
     ``places (2 * kernels,)`` are where biases and offsets lie, in stream order, ``biases`` and ``offsets`` which of
     them are of each kernel; ``breaks`` is where segments end and ``lengths`` the weights they have, ``gaps`` the bits
-    behind each; ``several`` are those of more than one weight; ``length`` are the weights in all.
+    behind each; ``several`` are those of more than one weight, ``singles`` and ``skips`` the segments of one weight
+    and the gaps ahead of them and behind each; ``length`` are the weights in all, ``blocks`` the superblocks by core.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -71,7 +72,6 @@ class Order:
         self.gaps = WORD_BITS * np.diff(self.words_before, append=len(self.places))  # bits
         self.segments_before = np.searchsorted(self.breaks, self.places) + 1  # of each word
         self.several = np.flatnonzero(self.lengths > 1)
-        # ahead of the first of them and behind each: bits between segments, and segments of one weight
         bounds = np.concatenate([[-1], self.several, [len(self.lengths)]])
         self.singles = np.diff(bounds) - 1
         self.skips = np.diff(np.append(0, np.cumsum(self.gaps))[np.append(0, bounds[1:])])
@@ -265,50 +265,58 @@ def _split(data: bytes, stops: list[int], order: Order, fast: bool) -> list[tupl
 def _split_runs(data: bytes, stops: list[int], order: Order, fast: bool) -> list[tuple[np.ndarray, np.ndarray]] | None:
     """The same of streams with runs, all of one width."""
     zrl = data[0]
-    width, starts = zrl + WEIGHT_BITS, 8 * np.array(stops[:-1])[:, None] + HEAD_BITS
-    counts = np.empty((len(starts), len(order.breaks)), np.int64)
+    width, streams = zrl + WEIGHT_BITS, [data[start:stop] for start, stop in pairwise(stops)]
+    if any(2 ** zrl * (8 * len(stream) // width) < order.length for stream in streams):
+        return None
+    counts, weights = np.ones((len(streams), len(order.lengths)), np.int64), None
     # nothing large is made for a stream that may be broken
-    weights = np.empty((len(starts), order.length if fast and order.length <= SPARSE * len(data) else 0), np.uint8)
-    skips = order.skips + width * order.singles
-    parts = parts_of(order.lengths[order.several], skips[1:], zrl)
-    for core, (start, stop) in enumerate(pairwise(stops)):
-        if 2 ** zrl * (8 * (stop - start) // width) < order.length:
-            return None
-        if weights.size:
-            if not _open(data[start:stop], order, zrl, counts[core], weights[core]):
-                return None
-            continue
-        found = count_items(data[start:stop], HEAD_BITS + int(skips[0]), parts, zrl)
-        if found is None:
-            return None
-        counts[core] = 1
-        counts[core, order.several] = found
-    items = np.zeros((len(starts), len(order.breaks) + 1), np.int64)
+    if fast and order.length <= SPARSE * len(data):
+        weights = np.empty((len(streams), order.length), np.uint8)
+        sound = all(_open(*each) for each in zip(streams, counts, weights, repeat(order), strict=False))
+    else:
+        skips = order.skips + width * order.singles
+        parts = parts_of(order.lengths[order.several], skips[1:], zrl)
+        found = [count_items(stream, HEAD_BITS + int(skips[0]), parts, zrl) for stream in streams]
+        sound = None not in found
+        counts[:, order.several] = np.array(found) if sound else 1
+    starts = 8 * np.array(stops[:-1])[:, None] + HEAD_BITS  # bits
+    items = np.zeros((len(streams), len(order.lengths) + 1), np.int64)
     np.cumsum(counts, axis=1, out=items[:, 1:])
-    ends = starts[:, 0] + width * items[:, -1] + WORD_BITS * len(order.places)
-    for end, stop in zip(ends.tolist(), stops[1:], strict=True):
-        if not end <= 8 * stop < end + 8 * ALIGN or BitReader(data, end, 8 * stop).read(8 * stop - end):
-            return None
+    ends = (starts[:, 0] + width * items[:, -1] + WORD_BITS * len(order.places)).tolist()
+    if not sound or not all(_ends(data, end, stop) for end, stop in zip(ends, stops[1:], strict=True)):
+        return None
     places = starts + WORD_BITS * np.arange(len(order.places)) + width * items[:, order.segments_before]
     words = bits_at(data, places, WORD_BITS).astype(np.uint32)
-    if weights.size:
-        return [*zip(weights, words, strict=True)]
-    before = np.cumsum(items[:, -1:], axis=0) - items[:, -1:]
+    if weights is None:
+        weights = _weights(data, starts, items, order, zrl)
+    return None if weights is None else [*zip(weights, words, strict=True)]
+
+
+def _ends(data: bytes, end: int, stop: int) -> bool:
+    """Whether a stream may end at bit ``end`` where the next begins at byte ``stop``."""
+    return end <= 8 * stop < end + 8 * ALIGN and not BitReader(data, end).read(8 * stop - end)
+
+
+def _weights(data: bytes, starts: np.ndarray, items: np.ndarray, order: Order, zrl: int) -> np.ndarray | None:
+    """Weights of streams from bits ``starts (streams, 1)`` on, by the items ahead of each segment and of the end, or
+    None where a run goes past its segment."""
+    width, length = zrl + WEIGHT_BITS, order.length
+    before = np.cumsum(items[:, -1:], axis=0) - items[:, -1:]  # in other streams
     first = starts + WORD_BITS * order.words_before - width * before
-    at = np.repeat(first.reshape(-1), counts.reshape(-1))
+    at = np.repeat(first.reshape(-1), np.diff(items).reshape(-1))
     at += width * np.arange(len(at))
     stored = bits_at(data, at, width)
     reach = np.cumsum((stored & (2 ** zrl - 1)) + 1, dtype=np.int64)
-    if np.any(reach[(items[:, 1:] + before - 1)] != order.breaks + order.length * np.arange(len(starts))[:, None]):
+    if np.any(reach[items[:, 1:] + before - 1] != order.breaks + length * np.arange(len(starts))[:, None]):
         return None
-    weights = np.full((len(starts), order.length), order.geometry.zero_point, np.uint8)
-    weights.reshape(-1)[reach - 1] = stored >> zrl
-    return [*zip(weights, words, strict=True)]
+    out = np.full((len(starts), length), order.geometry.zero_point, np.uint8)
+    out.reshape(-1)[reach - 1] = stored >> zrl
+    return out
 
 
-def _open(data: bytes, order: Order, zrl: int, counts: np.ndarray, weights: np.ndarray) -> bool:
-    """Items of each segment of a stream and its weights, compiled; False where the stream goes past its end."""
+def _open(data: bytes, counts: np.ndarray, weights: np.ndarray, order: Order) -> bool:
+    """Items of each segment of a stream and its weights, compiled; False where it does not follow the format."""
     from npulab.targets.vivante.coefficients import loops
 
-    return bool(loops.runs(words_of(data), HEAD_BITS, 8 * len(data), zrl, order.lengths, order.gaps,
+    return bool(loops.runs(words_of(data), HEAD_BITS, 8 * len(data), data[0], order.lengths, order.gaps,
                            np.uint8(order.geometry.zero_point), counts, weights))
