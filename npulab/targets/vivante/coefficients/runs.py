@@ -243,11 +243,12 @@ def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coeffici
         if part is None:
             return None
         streams += part
-    weights, words = np.empty(g.shape, np.uint8), np.empty((2, g.slots), np.uint32)
-    for core, (stream, found) in enumerate(streams):
+    weights, bias, offsets = np.empty(g.shape, np.uint8), np.empty(g.slots, np.int32), np.empty(g.slots, np.uint32)
+    for core, (stream, words) in enumerate(streams):
         order.put(stream, core, weights)
-        words[:, order.channels(core)] = found[order.biases], found[order.offsets]
-    return Coefficients(weights, words[0].view(np.int32), words[1], tuple(widths), len(buffer))
+        channels = order.channels(core)
+        bias[channels], offsets[channels] = words[order.biases].view(np.int32), words[order.offsets]
+    return Coefficients(weights, bias, offsets, tuple(widths), len(buffer))
 
 
 def _split(data: bytes, stops: list[int], order: Order, fast: bool) -> list[tuple[np.ndarray, np.ndarray]] | None:
