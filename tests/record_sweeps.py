@@ -1,8 +1,8 @@
 """Record the sweeps ``sweep-*.npz``: layers lowered as our own driver would, nothing of it run on a chip.
 
-    python tests/record_sweeps.py captures/vivante
+    python tests/record_sweeps.py captures/vivante [NAME ...]
 
-It takes minutes, for the layers that are too large for the on-chip memory.  A file that is there
+All of them, or those named.  It takes minutes, for the layers that are too large for the on-chip memory.  A file that is there
 already is refused; a changed sweep is a commit of its own.
 """
 
@@ -22,16 +22,21 @@ from npulab.sweeps import Sweep, save_sweep
 from npulab.targets.vivante.coefficients import sizes
 from npulab.targets.vivante.facts import CHIPS
 from npulab.targets.vivante.lifting import geometry_of
+from npulab.targets.vivante.lowering import uncoded_bytes
 
-CHIP = "vipnano-qi-a311d"
+A311D, IMX8MP, S905D3, STM32MP25 = ("vipnano-qi-a311d", "vipnano-si-imx8mp", "vipnano-qi-s905d3",
+                                    "gcnanoultra31-stm32mp25")
 KERNELS = (1, 2, 3, 5, 7)
 MOST_WEIGHTS, SOME_WEIGHTS = 800_000, 40_000  # of a large layer, of another
 LAYERS, SMALL, AGAIN = 850, 160, 80
+V8_LAYERS, WORDS_ONLY = 500, 300
+SHARE, WORDS_ONLY_SHARE = 0.08, 0.2  # of layers that are large
+HEADER = 64  # of a coefficient buffer
 Row = tuple[np.ndarray, dict[str, float]]
 
 
-def layer(random: np.random.RandomState) -> npulab.Conv2D:
-    """A layer whose sizes, kernel and quantization say nothing of one another.
+def layer(random: np.random.RandomState, share: float = SHARE) -> npulab.Conv2D:
+    """A layer whose sizes, kernel and quantization say nothing of one another; ``share`` is that of large ones.
 
     Raises ValueError where there is no such layer.
     """
@@ -43,7 +48,7 @@ def layer(random: np.random.RandomState) -> npulab.Conv2D:
 
     # the coefficients of most large layers go past the on-chip memory; with fewer than 160 channels the driver has
     # another caching pattern, which would be too rare here to be learnt
-    large, depthwise = random.random_sample() < 0.08, random.random_sample() < 0.2
+    large, depthwise = random.random_sample() < share, random.random_sample() < 0.2
     shape = size(2, 6.7), size(2, 6.7), size(7.33 if large else 0, 8)
     kernels = KERNELS[2:4] if large else KERNELS
     kernel = [kernels[random.randint(len(kernels))] for _ in range(2)]
@@ -68,7 +73,7 @@ def address(random: np.random.RandomState) -> int:
     return int(64 * random.randint(2 ** 20, 2 ** 26))
 
 
-def row(number: int, seed: int, addresses: int | None = None) -> Row:
+def row(number: int, seed: int, addresses: int | None = None, chip: str = A311D, share: float = SHARE) -> Row:
     """The words and parameters of one layer; ``addresses`` is the seed of where its buffers lie."""
     random = np.random.RandomState([seed, number])  # its numbers are the same in every numpy
     where = {}
@@ -77,16 +82,18 @@ def row(number: int, seed: int, addresses: int | None = None) -> Row:
         where = {name: address(places) for name in ("coefficients", "input", "output")}
     while True:
         try:
-            drawn = layer(random)
-            capture = npulab.target("vivante").lower(drawn, chip=CHIP, addresses=where)
+            drawn = layer(random, share)
+            capture = npulab.target("vivante").lower(drawn, chip=chip, addresses=where)
         except ValueError:
             continue
         return capture.words, parameters(drawn, capture)
 
 
 def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
-    """What a person knows of a layer once its coefficients are packed."""
-    streams = sizes(capture.buffers["coefficients"], geometry_of(capture.values, CHIPS[CHIP]))
+    """What a person knows of a layer once its coefficients are packed, or, where nobody knows how, has counted them."""
+    geometry, coded = geometry_of(capture.values, CHIPS[capture.chip]), capture.buffers.get("coefficients")
+    streams = [uncoded_bytes(geometry)] * geometry.used if coded is None else sizes(coded, geometry)
+    whole = HEADER + sum(streams) if coded is None else len(coded)
     out = {f"{name}_{axis}": size for name, shape in (("input", of.input_shape), ("output", of.output_shape))
            for axis, size in zip("whc", (shape[1], shape[0], shape[2]), strict=True)}
     out |= {"kernel_w": of.kernel[1], "kernel_h": of.kernel[0], "stride": of.stride[0], "same": of.padding == "same",
@@ -94,22 +101,28 @@ def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
     quantized = [("input", of.input_q), ("output", of.output_q), ("weight", of.weight_q)]
     out |= {f"{name}_zero_point": q.zero_point for name, q in quantized}
     out |= {f"{name}_scale": q.scale for name, q in (quantized[0], quantized[2], quantized[1])}
-    return out | {"coefficient_bytes": len(capture.buffers["coefficients"]), "largest_core_stream_bytes": max(streams)}
+    return out | {"coefficient_bytes": whole, "largest_core_stream_bytes": max(streams)}
 
 
-# rows are made one by one: a test makes a few of them again
-MADE = {"sweep-layers": [partial(row, number, 1) for number in range(LAYERS)],
-        # other layers at other addresses; some of them twice
-        "sweep-addresses": [*(partial(row, number, 2, 3) for number in range(SMALL)),
-                            *(partial(row, number, 2, 4) for number in range(AGAIN))]}
+# by name: the chip and its rows, which are made one by one: a test makes a few of them again
+MADE = {
+    "sweep-layers": (A311D, [partial(row, number, 1) for number in range(LAYERS)]),
+    # other layers at other addresses; some of them twice
+    "sweep-addresses": (A311D, [*(partial(row, number, 2, 3) for number in range(SMALL)),
+                                *(partial(row, number, 2, 4) for number in range(AGAIN))]),
+    "sweep-layers-imx8mp": (IMX8MP, [partial(row, number, 5, chip=IMX8MP) for number in range(V8_LAYERS)]),
+    **{f"sweep-layers-{name}": (chip, [partial(row, number, seed, chip=chip, share=WORDS_ONLY_SHARE)
+                                       for number in range(WORDS_ONLY)])
+       for name, chip, seed in (("s905d3", S905D3, 6), ("stm32mp25", STM32MP25, 7))}}
 
 
 def sweep(name: str, rows: Iterable[Row]) -> Sweep:
     words, known = zip(*rows, strict=True)
-    return Sweep(np.stack(words), pd.DataFrame(known), name, "vivante", CHIP, "NN", "simulated",
+    return Sweep(np.stack(words), pd.DataFrame(known), name, "vivante", MADE[name][0], "NN", "simulated",
                  "npulab tests/record_sweeps.py", "npulab lower")
 
 
 if __name__ == "__main__":
-    for name, made in MADE.items():
-        print(save_sweep(sweep(name, (one() for one in tqdm(made))), Path(sys.argv[1]) / f"{name}.npz"))
+    folder = Path(sys.argv[1])
+    for name in sys.argv[2:] or MADE:
+        print(save_sweep(sweep(name, (one() for one in tqdm(MADE[name][1]))), folder / f"{name}.npz"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -278,12 +279,17 @@ def encoded(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str,
             ) -> tuple[bytes | None, int]:
     """The coefficient buffer, or None where nobody knows how a chip codes it, and the bytes of it that go on chip."""
     if facts.get("unknown_coefficients"):
-        share = HEAD_BYTES + (low.weights[0].size + KERNEL_BYTES) * geometry.per_core
-        largest = ceil_div(share, ALIGNMENT) * ALIGNMENT
+        largest = uncoded_bytes(geometry)
         return None, cached_bytes(low, facts, geometry.used * largest, largest)
     buffer = coefficients.encode(_content(layer, low, geometry, facts, habits), geometry)
     sizes = coefficients.sizes(buffer, geometry)
     return buffer, cached_bytes(low, facts, sum(sizes), max(sizes))
+
+
+def uncoded_bytes(geometry: Geometry) -> int:
+    """Bytes of the largest core's stream if weights were not coded, filled up to 64."""
+    share = HEAD_BYTES + (math.prod(geometry.shape[1:]) + KERNEL_BYTES) * geometry.per_core
+    return ceil_div(share, ALIGNMENT) * ALIGNMENT
 
 
 def _content(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int], habits: Set[str],
