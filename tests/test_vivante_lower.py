@@ -600,6 +600,23 @@ def test_lift_refuses_tp_jobs_that_do_not_belong(vivante: Target) -> None:
         vivante.lift(replace(capture, jobs=(*capture.jobs, capture.jobs[capture.main])))
 
 
+@pytest.mark.parametrize(("chosen", "told"), [("TP", "jobs TP, TP, TP, TP, TP"), ("none", "no jobs")])
+def test_capture_without_an_nn_job_is_a_sentence(chosen: str, told: str, vivante: Target) -> None:
+    layer, x = strided()
+    capture = vivante.lower(layer, x=x, features=["hwc-tensors"])
+    less = replace(capture, jobs=tuple(job for job in capture.jobs if job.block == chosen)[:5])
+    for ask in (vivante.lift, vivante.recode, vivante.explain, vivante.rule_of):
+        with pytest.raises(Unanswerable, match=f"^capture lowered: got {told}, "):
+            ask(less)
+    found = npulab.check(less)
+    said = f"capture lowered: got {told}, allowed are captures with an NN job"
+    assert (found.verdict, found.reason) == ("nothing to compare", said)
+    assert vivante.outline(less) == {}
+    assert vivante.outline(replace(capture, chip="of tomorrow")) == {}
+    with pytest.raises(Hang if less.jobs else Unanswerable):
+        simulate.simulate(less)
+
+
 @pytest.mark.parametrize(("task", "change"), [
     (0, {"in_zp": 3, "out_zp": 3}), (0, {"out_loop_3_inc": 8}), (1, {"in_window_x_start": 1}), (2, {"no_flush": 0}),
     (1, {"out_image_base_address": 0x70}), (0, {"in_image_slice": 109}), (2, {"alu_relu_enable": 1})])

@@ -23,6 +23,8 @@ KERNEL_SPLIT_6_7 = "kernel-split-6-7"
 INT8_MODEL = "int8-model"
 FEATURES = (INT8_MODEL, ODD_STRIDE2_TILE, NN_ALONE, HWC_TENSORS, PAD_JOB, MESA_OFFSETS, KERNEL_SPLIT_6_7)
 
+RING_OFF = 0x3FFFFFF  # of circular buffers that are not used (C:update4-vendor, Mesa 25)
+
 HERE = Path(__file__).parent
 CHIPS = read_chips(HERE / "chips.csv")
 USUAL_CHIP = next(iter(CHIPS))

@@ -58,11 +58,11 @@ def lift(capture: Capture) -> Lifted:
     int8 models come back as uint8, fully connected layers and additions as the convolution that ran.
     Raises ValueError where words or coefficients make no layer, Unanswerable without coefficients.
     """
-    facts, blocks = coded_chip(capture.chip), [job.block for job in capture.jobs]
+    facts, v, blocks = coded_chip(capture.chip), _nn_values(capture), [job.block for job in capture.jobs]
     if blocks.count("NN") != 1 or {*blocks} - {"NN", "TP"}:
-        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(blocks)}, a layer is lifted from one NN job "
-                           "and the TP jobs around it so far")
-    v, known, moved = capture.values, _known(capture.parameters), _moved(capture)
+        raise Unanswerable(f"capture {capture.name}: got {_told_jobs(capture)}, a layer is lifted from one NN job and "
+                           "the TP jobs around it so far")
+    known, moved = _known(capture.parameters), _moved(capture)
     _liftable(v, facts)
     geometry = geometry_of(v, facts)
     content = coefficients.decode(_buffer(capture, "coefficients"), geometry)
@@ -85,8 +85,11 @@ def lift(capture: Capture) -> Lifted:
 
 
 def rule_of(capture: Capture) -> str:
-    """The rounding rule that a capture's rounding_mode asks for; ValueError for an unknown mode."""
-    mode = capture.values["rounding_mode"]
+    """The rounding rule that a capture's rounding_mode asks for.
+
+    Raises ValueError for an unknown mode, Unanswerable without an NN job.
+    """
+    mode = _nn_values(capture)["rounding_mode"]
     if mode not in ROUNDING:
         raise ValueError(f"lift for vivante: block NN field rounding_mode: got {mode}, allowed is one of "
                          f"{list(ROUNDING)}")
@@ -95,14 +98,14 @@ def rule_of(capture: Capture) -> str:
 
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer decoded and encoded again."""
-    geometry = geometry_of(capture.values, coded_chip(capture.chip))
+    """The coefficient buffer decoded and encoded again; Unanswerable without one or without an NN job."""
+    geometry = geometry_of(_nn_values(capture), coded_chip(capture.chip))
     return coefficients.encode(coefficients.decode(_buffer(capture, "coefficients"), geometry), geometry)
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Every bit of the coefficient buffer, as items in order."""
-    geometry = geometry_of(capture.values, coded_chip(capture.chip))
+    """Every bit of the coefficient buffer, as items in order; Unanswerable without one or without an NN job."""
+    geometry = geometry_of(_nn_values(capture), coded_chip(capture.chip))
     return list(coefficients.walk(_buffer(capture, "coefficients"), geometry))
 
 
@@ -118,6 +121,18 @@ def geometry_of(values: Mapping[str, Any], facts: Facts) -> Geometry:
                     v["out_image_x_stride"] * v["out_image_y_stride"], v["in_image_x_size"],
                     depthwise=bool(v["depthwise"] if facts.get("native_depthwise") else v["pooling"] == FIRST_PIXEL),
                     huffman=bool(facts.get("huffman_coefficients")))
+
+
+def _nn_values(capture: Capture) -> dict[str, Any]:
+    """Fields of the NN job, the first of several, as meant."""
+    words = next((job.words for job in capture.jobs if job.block == "NN"), None)
+    if words is None:
+        raise Unanswerable(f"capture {capture.name}: got {_told_jobs(capture)}, allowed are captures with an NN job")
+    return capture.maps["NN"].decode(words)
+
+
+def _told_jobs(capture: Capture) -> str:
+    return "jobs " + ", ".join(job.block for job in capture.jobs) if capture.jobs else "no jobs"
 
 
 def _moved(capture: Capture) -> Moved:

@@ -9,16 +9,17 @@ from typing import Any
 from npulab.capture import Capture
 from npulab.layers import Add, Conv2D, FullyConnected, Layer, per_channel
 from npulab.targets.vivante.facts import CHIPS
+from npulab.targets.vivante.words import ratio_of
 
 STORED_UP = {"uint8": 0, "int8": 128}  # what drivers add to the codes of a model; the unit sees uint8
-MANTISSA_BITS = {"nn_v7": 15, "nn_v8": 23}  # of the post multiplier; on V7 the right shift counts them
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
     """Outputs (how many), channels, zero points and scale (input * weights / output) by name.
 
-    Nothing of a capture without an NN job and of layers that drivers make no NN job of.  A scale per channel is
-    left out, and of an addition all but outputs and their zero point: drivers recut it and choose its weights.
+    Nothing of a capture without an NN job or of an unknown chip, and of layers that drivers make no NN job of.  A scale
+    per channel is left out, and of an addition all but outputs and their zero point: drivers recut it and choose its
+    weights.
     """
     if isinstance(subject, Capture):
         return _of_words(subject)
@@ -39,11 +40,10 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
 
 def _of_words(capture: Capture) -> dict[str, Any]:
     words = next((job.words for job in capture.jobs if job.block == "NN"), None)
-    if words is None:
+    if words is None or capture.chip not in CHIPS:
         return {}
-    v, new = capture.maps["NN"].decode(words), CHIPS[capture.chip].get("nn_v8", 0)
-    bits = MANTISSA_BITS["nn_v8" if new else "nn_v7"]
+    v = capture.maps["NN"].decode(words)
     return {"outputs": v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"],
             "output zero point": v["out_zero_point"], "channels": v["out_image_z_size"],
             "input zero point": v["in_image_border_const"], "weight zero point": v["coef_zero_point"],
-            "scale": (1 + v["post_multiplier"] / 2 ** bits) * 2.0 ** (bits * (not new) - v["post_shift"])}
+            "scale": ratio_of(CHIPS[capture.chip], v["post_multiplier"], v["post_shift"])}

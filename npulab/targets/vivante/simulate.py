@@ -36,9 +36,9 @@ def simulate(capture: Capture) -> bytes:
     have, a stream that overruns, an output outside its buffer, memory that nobody wrote.
     """
     chip, blocks = CHIPS.get(capture.chip, {}), [job.block for job in capture.jobs]
-    if {*blocks} - {"NN", "TP"}:
-        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(blocks)}, the simulated device runs NN and "
-                           "TP jobs")
+    if not blocks or {*blocks} - {"NN", "TP"}:
+        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(blocks) or 'none'}, the simulated "
+                           "device runs NN and TP jobs")
     if not chip or chip.get("unknown_coefficients"):
         raise Unanswerable(f"chip: got {capture.chip!r}, the simulated device does not know its coefficient streams")
     if blocks == ["NN"]:
@@ -58,7 +58,10 @@ def simulate(capture: Capture) -> bytes:
         return written
     if "output" not in capture.addresses:
         raise Unanswerable(f"capture {capture.name}: address 'output' is missing, which says where its last job writes")
-    return memory.stretch(capture.addresses["output"])
+    written = memory.stretch(capture.addresses["output"])
+    if not written:
+        raise Hang(f"no job writes the output at {capture.addresses['output']:#x}")
+    return written
 
 
 def _values(capture: Capture, job: Job) -> dict[str, Any]:

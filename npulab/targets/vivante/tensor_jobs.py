@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from npulab.targets.vivante.coefficients import ceil_div
+from npulab.targets.vivante.facts import RING_OFF
 
 Values = dict[str, Any]
 # Mesa 25.0.7, etnaviv_ml_tp.c
-RING_OFF = 0x3FFFFFF
 COMMON: Values = {
     "in_image_global_mem": 1, "alu_i2f_enable": 1, "alu_f2i_enable": 1, "in_tile_x_size": 1, "in_tile_x_inc": 1,
     "out_image_global_mem": 1, "last": 1, "out_loop_3_count": 1, "out_loop_4_count": 1, "out_loop_5_count": 1,

@@ -10,7 +10,7 @@ import numpy as np
 from npulab.layers import Conv2D
 from npulab.quant import Mantissa
 from npulab.targets.vivante.coefficients import ceil_div
-from npulab.targets.vivante.facts import MESA_OFFSETS, ODD_STRIDE2_TILE, PATTERNS
+from npulab.targets.vivante.facts import MESA_OFFSETS, ODD_STRIDE2_TILE, PATTERNS, RING_OFF
 from npulab.targets.vivante.plans import Lowered
 
 # vendor API default; no capture has shown how ties go
@@ -18,9 +18,8 @@ MULTIPLIERS = {"nn_v7": Mantissa("vivante-v7:half-even", bits=15, ties="half-eve
                "nn_v8": Mantissa("vivante-v8:half-even", bits=23, ties="half-even")}
 MOST_SHIFT = 128
 
-# Mesa 25.0.7, etnaviv_ml_nn.c; SRAM_START, SMALLEST_CACHE_END and RING_OFF also C:update4-vendor
+# Mesa 25.0.7, etnaviv_ml_nn.c; SRAM_START and SMALLEST_CACHE_END also C:update4-vendor
 SRAM_START, SMALLEST_CACHE_END, SMALL_IMAGE_CACHE = 0x800, 0xA00, 0x800
-RING_OFF = 0x3FFFFFF
 MOST_KERNELS = 127  # per core in one superblock
 WIDEST_TILE, WIDE_SPAN, MIDDLE_SPAN = 64, 36, 18  # columns
 TILE_PIXELS, TALLEST_TILE = 64, 4  # of V8
