@@ -73,8 +73,10 @@ def address(random: np.random.RandomState) -> int:
     return int(64 * random.randint(2 ** 20, 2 ** 26))
 
 
-def row(number: int, seed: int, addresses: int | None = None, chip: str = A311D, share: float = SHARE) -> Row:
-    """The words and parameters of one layer; ``addresses`` is the seed of where its buffers lie."""
+def row(number: int, seed: int, addresses: int | None = None, chip: str = A311D, share: float = SHARE,
+        told: bool = False) -> Row:
+    """The words and parameters of one layer; ``addresses`` is the seed of where its buffers lie, ``told`` whether the
+    jobs around it count as known."""
     random = np.random.RandomState([seed, number])  # its numbers are the same in every numpy
     where = {}
     if addresses is not None:
@@ -86,7 +88,9 @@ def row(number: int, seed: int, addresses: int | None = None, chip: str = A311D,
             capture = npulab.target("vivante").lower(drawn, chip=chip, addresses=where)
         except ValueError:
             continue
-        return capture.words, parameters(drawn, capture)
+        # what a capture shows beside the words: whether a job split the planes before
+        jobs = {"reshuffled": any(job.block == "TP" for job in capture.jobs)} if told else {}
+        return capture.words, parameters(drawn, capture) | jobs
 
 
 def parameters(of: npulab.Conv2D, capture: npulab.Capture) -> dict[str, float]:
@@ -110,8 +114,8 @@ MADE = {
     # other layers at other addresses; some of them twice
     "sweep-addresses": (A311D, [*(partial(row, number, 2, 3) for number in range(SMALL)),
                                 *(partial(row, number, 2, 4) for number in range(AGAIN))]),
-    "sweep-layers-imx8mp": (IMX8MP, [partial(row, number, 5, chip=IMX8MP) for number in range(V8_LAYERS)]),
-    **{f"sweep-layers-{name}": (chip, [partial(row, number, seed, chip=chip, share=WORDS_ONLY_SHARE)
+    "sweep-layers-imx8mp": (IMX8MP, [partial(row, number, 5, chip=IMX8MP, told=True) for number in range(V8_LAYERS)]),
+    **{f"sweep-layers-{name}": (chip, [partial(row, number, seed, chip=chip, share=WORDS_ONLY_SHARE, told=True)
                                        for number in range(WORDS_ONLY)])
        for name, chip, seed in (("s905d3", S905D3, 6), ("stm32mp25", STM32MP25, 7))}}
 
