@@ -560,7 +560,7 @@ def test_device_shares_no_code_with_lowering() -> None:
     for module in (simulate, device_memory, device_tp, device_v8):
         source = Path(str(module.__file__)).read_text(encoding="utf-8")
         lines = [line for line in source.splitlines() if "import" in line]
-        assert not any(word in line for line in lines for word in ("lifting", "lowering", "plans", "words", "tensor_jobs",
+        assert not any(word in line for line in lines for word in ("lifting", "lowering", "moves", "plans", "words", "tensor_jobs",
                                                                    "coefficients", "emulate", "quant"))
 
 

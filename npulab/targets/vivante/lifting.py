@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,7 +16,8 @@ from npulab.target import Item, Lifted, Unanswerable
 from npulab.targets.vivante import coefficients
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
 from npulab.targets.vivante.facts import HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, UNCOVERED
-from npulab.targets.vivante.lowering import coded_chip, features_of, moved_by, planned
+from npulab.targets.vivante.lowering import coded_chip, features_of, planned
+from npulab.targets.vivante.moves import Moved, Sides, moved_by, moved_input, moves_of
 from npulab.targets.vivante.plans import join_planes, plan
 from npulab.targets.vivante.words import (
     FIRST_PIXEL,
@@ -31,23 +32,6 @@ from npulab.targets.vivante.words import (
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the vendor's API
 ROUNDING = {1: MULTIPLIERS["nn_v7"].ties, 0: "toward-zero"}
 Facts = Mapping[str, int]
-Sides = tuple[tuple[int, int], tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class Moved:
-    """What the TP jobs of a capture do around its NN job.
-
-    ``image`` (H, W, C) is what they read, None where none comes before it; ``border`` ((top, bottom), (left, right))
-    what a pad job adds; ``split`` the (top, left) border of split planes, None where they are not split; ``hwc_in`` and
-    ``hwc_out`` whether tensors are transposed.
-    """
-
-    image: tuple[int, int, int] | None = None
-    border: Sides | None = None
-    split: tuple[int, int] | None = None
-    hwc_in: bool = False
-    hwc_out: bool = False
 
 
 def lift(capture: Capture) -> Lifted:
@@ -62,7 +46,7 @@ def lift(capture: Capture) -> Lifted:
     if blocks.count("NN") != 1 or {*blocks} - {"NN", "TP"}:
         raise Unanswerable(f"capture {capture.name}: got {_told_jobs(capture)}, a layer is lifted from one NN job and "
                            "the TP jobs around it so far")
-    known, moved = _known(capture.parameters), _moved(capture)
+    known, moved = _known(capture.parameters), moves_of(capture)
     _liftable(v, facts)
     geometry = geometry_of(v, facts)
     content = coefficients.decode(_buffer(capture, "coefficients"), geometry)
@@ -75,7 +59,7 @@ def lift(capture: Capture) -> Lifted:
     layer, border = _unlowered(v, weights, bias, known, planar, moved, facts)
     x = None if planar is None else _input(planar, layer, border)
     if moved.image is not None and "tensor" in capture.buffers:
-        x = _given(capture, moved)
+        x = moved_input(capture, moved)
     if moved.border is not None:
         layer, x = _without(moved.border, layer, x, planar is not None)
     seen = {INT8_MODEL} if _signed(weights, content.symbols) else set()
@@ -133,40 +117,6 @@ def _nn_values(capture: Capture) -> dict[str, Any]:
 
 def _told_jobs(capture: Capture) -> str:
     return "jobs " + ", ".join(job.block for job in capture.jobs) if capture.jobs else "no jobs"
-
-
-def _moved(capture: Capture) -> Moved:
-    """What the TP jobs do; ValueError for one that does something else."""
-    out, seen, z = Moved(), False, capture.values["kernel_z_size"]
-    for task, job in enumerate(capture.jobs):
-        if job.block != "TP":
-            seen = True
-            continue
-        t = capture.maps["TP"].decode(job.words)
-        width, image = t["in_image_stride"], None
-        if t["out_loop_1_reset"] and t["out_loop_3_reset"]:
-            kind, border = "reshuffle", (-t["in_window_y_start"], -t["in_window_x_start"])
-            before = out.split or (0, 0)
-            out = replace(out, split=(max(before[0], border[0]), max(before[1], border[1])))
-            z = capture.values["kernel_z_size"] // 4
-        elif t["out_loop_6_inc"]:
-            kind = "pad"
-            rows, columns = t["in_image_y_size"], t["in_image_x_size"]
-            out = replace(out, border=((-t["in_window_y_start"], t["in_window_y_end"] + 1 - rows),
-                                       (-t["in_window_x_start"], t["in_window_x_end"] + 1 - columns)))
-        elif t["out_loop_3_inc"]:
-            kind, out = "detranspose", replace(out, hwc_out=True)
-        else:
-            kind, out = "transpose", replace(out, hwc_in=True)
-            image = t["in_image_z_size"], t["in_image_y_size"], t["in_image_x_size"]
-        if seen != (kind == "detranspose") or not width:
-            raise ValueError(f"lift for vivante: task {task} is a {kind} job on the wrong side of the NN job, or of "
-                             "an image without columns")
-        if not seen and out.image is None:
-            out = replace(out, image=image or (t["in_image_slice"] // width, width, 0))
-    if out.image is not None:
-        out = replace(out, image=(*out.image[:2], out.image[2] or z))
-    return out
 
 
 def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Facts) -> None:
@@ -336,23 +286,16 @@ def _places(out: tuple[int, int], sizes: tuple[int, int], kernel: tuple[int, ...
     if {"input_h", "input_w", "pad_top", "pad_bottom", "pad_left", "pad_right"} <= set(known):
         shape = known["input_h"], known["input_w"]
         border = (known["pad_top"], known["pad_bottom"]), (known["pad_left"], known["pad_right"])
-        if moved.split is None or (_image_of(moved), moved.split) == (shape, (border[0][0], border[1][0])):
+        if moved.split is None or (moved.split_size, moved.split) == (shape, (border[0][0], border[1][0])):
             yield shape, border, known
     if moved.split is None:
         shape, border = _border((2 * sizes[0], 2 * sizes[1]), (0, 0), out, kernel, 2)
     else:
-        shape = _image_of(moved)
+        shape = moved.split_size
         behind = [max(2 * (o - 1) + k - size - top, 0)
                   for size, top, o, k in zip(shape, moved.split, out, kernel, strict=True)]
         border = (moved.split[0], behind[0]), (moved.split[1], behind[1])
     yield shape, border, {}
-
-
-def _image_of(moved: Moved) -> tuple[int, int]:
-    """(rows, columns) of the image that is split: with its border, where a job adds one."""
-    assert moved.image is not None
-    (top, bottom), (left, right) = moved.border or ((0, 0), (0, 0))
-    return top + moved.image[0] + bottom, left + moved.image[1] + right
 
 
 def _as_depthwise(layer: Conv2D, zero: int, known: Mapping[str, Any], facts: Facts) -> Conv2D:
@@ -467,17 +410,6 @@ def _with_habits(layer: Conv2D, v: Mapping[str, Any], moved: Moved, facts: Facts
     if v["out_image_tile_y_size"] == odd != even:
         seen.add(ODD_STRIDE2_TILE)
     return replace(layer, habits=frozenset(seen))
-
-
-def _given(capture: Capture, moved: Moved) -> np.ndarray:
-    """The input ``(H, W, C)`` as it lies in memory before the TP jobs."""
-    assert moved.image is not None
-    (height, width, channels), data = moved.image, capture.buffers["tensor"]
-    if len(data) < height * width * channels:
-        raise ValueError(f"capture {capture.name}: buffer 'tensor' has {len(data)} bytes, its TP jobs say {height} x "
-                         f"{width} x {channels}")
-    codes = np.frombuffer(data, np.uint8, height * width * channels)
-    return codes.reshape(moved.image) if moved.hwc_in else codes.reshape(channels, height, width).transpose(1, 2, 0)
 
 
 def _without(border: Sides, layer: Conv2D, x: np.ndarray | None, padded: bool) -> tuple[Conv2D, np.ndarray | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from npulab.capture import COMMANDS, Capture, Job
 from npulab.layers import Add, Conv2D, FullyConnected
 from npulab.quant import QuantParams
 from npulab.target import Unanswerable
-from npulab.targets.vivante import coefficients, tensor_jobs
+from npulab.targets.vivante import coefficients
 from npulab.targets.vivante.coefficients import Coefficients, Geometry, ceil_div
 from npulab.targets.vivante.commands import States, nn_states, start_to_end, stream_of, tp_states
 from npulab.targets.vivante.facts import CHIPS, FEATURES, HWC_TENSORS, INT8_MODEL, NN_ALONE, PAD_JOB, USUAL_CHIP, maps
+from npulab.targets.vivante.moves import Move, moved_by
 from npulab.targets.vivante.plans import WIDEST_FULL, Lowered, as_convolution, image_of, plan, split_image
 from npulab.targets.vivante.words import MOST_SHIFT, cached_bytes, folded_zero, multiplier_of, nn_values, tiling
 
@@ -30,15 +31,6 @@ MOVED = {"transpose": "planes", "pad": "padded"}  # where a tensor lies between 
 ALIGNMENT, BLOCK_SPACING = 64, 128
 HEAD_BYTES, KERNEL_BYTES = 3, 8  # of a plain stream, and of a kernel's bias and offset
 SIGNED = 128  # what int8 codes are moved up by: the unit knows uint8
-
-
-@dataclass(frozen=True)
-class Move:
-    """TP jobs that move a tensor: what they do, and the names of where they read and write."""
-
-    kind: str
-    source: str
-    target: str
 
 
 def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
@@ -215,26 +207,6 @@ def _jobs(conv: Conv2D, low: Lowered, moves: Sequence[Move], values: Mapping[str
         out += [("TP", part, one) for part, one in zip(parts, states, strict=True)]
         at += BLOCK_SPACING * len(parts)
     return out if behind else [*out, ("NN", values, nn_states(where["nn"]))]
-
-
-def moved_by(move: Move, conv: Conv2D, low: Lowered, facts: Mapping[str, int], where: Mapping[str, int],
-           ) -> list[dict[str, Any]]:
-    """The TP jobs of a move, one for each core that takes part."""
-    source, target, cores = where[move.source], where[move.target], facts["tp_cores"]
-    height, width, channels = conv.input_shape
-    zero = conv.input_q.zero_point
-    if move.kind == "transpose":
-        return tensor_jobs.transpose((channels, height, width), zero, source, target)
-    if move.kind == "pad":
-        return tensor_jobs.pad((channels, height, width), conv.pads, zero, cores, source, target)
-    if move.kind == "detranspose":
-        rows, columns, planes = conv.output_shape
-        return tensor_jobs.detranspose((planes, rows, columns), conv.output_q.zero_point, source, target)
-    if move.source == "padded":
-        (top, bottom), (left, right) = conv.pads
-        height, width = top + height + bottom, left + width + right
-    return tensor_jobs.reshuffle((channels, height, width), (low.rows, low.columns), low.border, zero, cores, source,
-                                 target)
 
 
 def _supported(layer: Conv2D, facts: Mapping[str, int], widest: int) -> None:
