@@ -4,43 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 from npulab.layout.nest import Layout, Loop
 
 TILES = (2, 4, 8, 16, 32, 64)
-ALIGNS = (16, 32, 64, 128, 256)
-ORDERS = 24  # permutations of axes that are tried
+ALIGNS = (4, 8, 16, 32, 64, 128, 256)
+HEADERS = (4, 8, 16, 32, 64, 128, 256)
+PERMUTED = 4  # axes, up to which all their orders are tried
 
 
-def candidates(shape: tuple[int, ...], size: int, **stored: Any) -> Iterator[Layout]:
-    """Layouts of a whole tensor in at most ``size`` bytes, from the first of them or up to the last: axes in any order,
-    rows and planes with gaps, one axis in tiles, two axes in tiles, with tiles completed or short.
+def candidates(shape: tuple[int, ...], size: int, **stored: Any) -> Iterator[tuple[Layout, list[int]]]:
+    """Layouts of a whole tensor in at most ``size`` bytes, each from byte 0, and the bytes it may begin at: axes in any
+    order, rows and planes with gaps, one axis in tiles, two axes in tiles, with tiles completed or short.
 
-    ``stored`` are further fields of ``Layout``.
+    They may begin at the start of the buffer, end at its end (with the last element or the last completed tile), or
+    follow a header of a round size.  ``stored`` are further fields of ``Layout``.
     """
     seen = set()
-    for loops in _nests(shape, size, stored):
+    for loops, end in _nests(shape, size, stored):
         if loops in seen:
             continue
         seen.add(loops)
+        if loops and (loops[0].stride or 0) * ((shape[loops[0].axis] - 1) // loops[0].tile) >= size:
+            continue
         try:
             layout = Layout(shape, loops, **stored)
         except ValueError:
             continue
-        if layout.size > size:
-            continue
-        yield layout
-        if layout.size < size:
-            yield replace(layout, offset=size - layout.size, size=size)
+        room = size - layout.size
+        if room >= 0:
+            yield layout, list(dict.fromkeys(at for at in (0, size - end, room, *HEADERS) if 0 <= at <= room))
 
 
-def _nests(shape: tuple[int, ...], size: int, stored: dict[str, Any]) -> Iterator[tuple[Loop, ...]]:
+def _nests(shape: tuple[int, ...], size: int, stored: dict[str, Any]) -> Iterator[tuple[tuple[Loop, ...], int]]:
+    """Loops, and where they end with their last tiles completed."""
     itemsize = Layout((1,), (), **stored).itemsize
     axes = [axis for axis, n in enumerate(shape) if n > 1]
-    orders = list(permutations(axes))[:ORDERS] if len(axes) <= 4 else [tuple(axes), tuple(axes[::-1])]
+    orders = _orders(axes, len(axes))
+    end = itemsize * math.prod(shape)
     for order in orders:
         yield _padded(shape, [(axis, 1) for axis in order], itemsize)
     for order in orders:
@@ -48,17 +51,24 @@ def _nests(shape: tuple[int, ...], size: int, stored: dict[str, Any]) -> Iterato
     for axis in axes:
         for tile in (tile for tile in TILES if tile < shape[axis]):
             for order in orders:
-                nest = [(one, tile if one == axis else 1) for one in order] + [(axis, 1)]
-                yield _padded(shape, nest, itemsize)
-                yield _packed(nest)
+                nest = [(one, tile if one == axis else 1) for one in order]
+                # the axis inside of its tiles is the last, or the last but one
+                for whole in ([*nest, (axis, 1)], [*nest[:-1], (axis, 1), nest[-1]]):
+                    if order[-1] != axis or whole[-1] == (axis, 1):
+                        yield _padded(shape, whole, itemsize)
+                        yield _packed(whole), end
     for a, b in permutations(axes, 2):
-        rest = [(axis, 1) for axis in axes if axis not in (a, b)]
+        rests = _orders([axis for axis in axes if axis not in (a, b)], len(axes))
         for wide in (tile for tile in TILES if tile < shape[a]):
             for high in (tile for tile in TILES if tile < shape[b]):
-                for inner in ((a, b), (b, a)):
-                    nest = [(a, wide), (b, high), *rest, (inner[0], 1), (inner[1], 1)]
+                for inner, rest in product(((a, b), (b, a)), rests):
+                    nest = [(a, wide), (b, high), *((axis, 1) for axis in rest), (inner[0], 1), (inner[1], 1)]
                     yield _padded(shape, nest, itemsize)
-                    yield _packed(nest)
+                    yield _packed(nest), end
+
+
+def _orders(axes: list[int], rank: int) -> list[tuple[int, ...]]:
+    return list(permutations(axes)) if rank <= PERMUTED else [tuple(axes), tuple(axes[::-1])]
 
 
 def _packed(nest: list[tuple[int, int]]) -> tuple[Loop, ...]:
@@ -66,10 +76,9 @@ def _packed(nest: list[tuple[int, int]]) -> tuple[Loop, ...]:
 
 
 def _padded(shape: tuple[int, ...], nest: list[tuple[int, int]], itemsize: int, aligns: dict[int, int] | None = None,
-            ) -> tuple[Loop, ...]:
-    """Every tile completed; the stride of loop number n rounded up to ``aligns[n]``."""
+            ) -> tuple[tuple[Loop, ...], int]:
+    """Every tile completed; the stride of loop number n rounded up to ``aligns[n]``.  And where the last tile ends."""
     out, step = [], itemsize
-    left: dict[int, int] = {}
     for at in reversed(range(len(nest))):
         axis, tile = nest[at]
         align = (aligns or {}).get(at, 1)
@@ -77,17 +86,24 @@ def _padded(shape: tuple[int, ...], nest: list[tuple[int, int]], itemsize: int, 
         out.append(Loop(axis, tile, step))
         outer = next((wide for other, wide in reversed(nest[:at]) if other == axis), shape[axis])
         step *= -(-outer // tile)
-        left[axis] = tile
-    return tuple(out[::-1])
+    return tuple(out[::-1]), step
 
 
-def _pitched(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int, size: int) -> Iterator[tuple[Loop, ...]]:
-    """Gaps after each row, after each plane, and whatever makes the outermost blocks fill the buffer."""
+def _pitched(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int, size: int,
+             ) -> Iterator[tuple[tuple[Loop, ...], int]]:
+    """Gaps after each element, row or plane, after two of these, and what makes the outermost fill the buffer."""
     nest = [(axis, 1) for axis in order]
-    for at in range(len(order) - 1):
+    for at in range(len(order)):
         for align in ALIGNS:
             yield _padded(shape, nest, itemsize, {at: align})
         block = itemsize * math.prod(shape[axis] for axis in order[at + 1:])
         outer = math.prod(shape[axis] for axis in order[:at + 1])
-        if size % outer == 0 and size // outer > block:
-            yield _padded(shape, nest, itemsize, {at: size // outer})
+        fills = size // outer if size % outer == 0 and size // outer > block else 0
+        if fills:
+            yield _padded(shape, nest, itemsize, {at: fills})
+        for inner, row in product(range(at + 1, len(order)), ALIGNS):
+            # what is a multiple of less than the row's is one already
+            for align in (fills, *(align for align in ALIGNS if align > row)):
+                loops, end = _padded(shape, nest, itemsize, {at: align or 1, inner: row})
+                if end <= size:
+                    yield loops, end

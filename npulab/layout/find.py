@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ LEAST_BITS = 0.5  # of a value, so that neighbours stay few
 SMALL_TILE = 4  # neighbours that are enough to see a tile
 SPARE_BITS = 8  # of a signature beyond the size of the buffer, so that it is rarely there by chance
 MOST_RIVALS = 8
+MOST_COMPARED = 64  # agreeing candidates, of which the one that explains most is taken
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,10 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
             best = _better(best, _trial(pairs, seen, change, False))
             if best and _complete(best, pairs):
                 break
+    if best is None or not _fits(best, pairs) or not (_proven(best, pairs) or _unexplained(best, pairs) == 0):
+        best = _plainest(pairs, best) or best
     if best is None or not _fits(best, pairs):
-        found = next(_agreeing_candidates(pairs, {}), None) or _table(pairs, places)
+        found = _table(pairs, places)
         best = _Trial(found, agreeing(found, pairs), None)
     return _report(pairs, signature, best)
 
@@ -103,8 +106,8 @@ def _pairs(tensors: Any, buffers: Any) -> Pairs:
             raise ValueError(f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed is {wanted} {first.shape} as "
                              "of the first")
         if len(buffer) != len(data[0]) or not first.itemsize <= len(buffer) <= MOST_BYTES:
-            raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {len(data[0])} as of the first, "
-                             f"{first.itemsize} to {MOST_BYTES}")
+            allowed = f"{first.itemsize} to {MOST_BYTES}" if at == 0 else f"{len(data[0])} as of the first"
+            raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {allowed}")
     return Pairs(tuple(raw_of(one) for one in given), data, str(given[0].dtype))
 
 
@@ -162,7 +165,10 @@ def _trial(pairs: Pairs, seen: Seen, change: Change, alone: bool) -> _Trial | No
         nests += layouts(np.where(loose, seen.place, -1), **stored)
     tried = [(_share(layout, pairs, SAMPLES[1]), layout) for layout in nests]
     for _, layout in sorted(tried, key=lambda one: -one[0])[:NESTS]:
-        best = _better(best, _Trial(layout, agreeing(layout, pairs), seen if alone else None))
+        trial = _Trial(layout, agreeing(layout, pairs), seen if alone else None)
+        if layout.size > pairs.size and not _proven(trial, pairs):
+            continue
+        best = _better(best, trial)
         if best and best.count == best.agree.size:
             break
     return best
@@ -185,6 +191,38 @@ def _complete(trial: _Trial, pairs: Pairs) -> bool:
         return True
     return (trial.count == _in_buffer(trial.layout, pairs) > trial.agree.size // 2
             and trial.known <= trial.count + 2 * _chance(pairs) + FEW)
+
+
+def _proven(trial: _Trial, pairs: Pairs) -> bool:
+    """Whether most elements that are in the buffer have values of their own."""
+    return 2 * trial.known > _in_buffer(trial.layout, pairs)
+
+
+def _unexplained(trial: _Trial, pairs: Pairs) -> int | None:
+    """Bytes that nothing explains; None where not all elements agree, which is worse than any number of them."""
+    if trial.count < trial.agree.size:
+        return None
+    return _left(trial.layout, pairs)
+
+
+def _left(layout: Layout | Table, pairs: Pairs) -> int:
+    return sum(run.size for run in accounted(layout, pairs)[2])
+
+
+def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
+    """Of the candidates that all elements agree with the one that explains most bytes, the plainest of equals; None
+    where none explains more than the best layout so far."""
+    least = None if best is None or not _fits(best, pairs) else _unexplained(best, pairs)
+    out: Layout | None = None
+    seen = Change() if best is None else Change(best.layout.xor, best.layout.add, best.layout.big_endian)
+    for change in dict.fromkeys((Change(), seen, Change(add=2 ** (8 * pairs.itemsize - 1)))):
+        for layout in islice(_agreeing_candidates(pairs, change._asdict()), MOST_COMPARED):
+            left = _left(layout, pairs)
+            if least is None or left < least:
+                out, least = layout, left
+            if not least:
+                return _Trial(layout, agreeing(layout, pairs), None)
+    return None if out is None else _Trial(out, agreeing(out, pairs), None)
 
 
 def _fits(trial: _Trial, pairs: Pairs) -> bool:
@@ -227,13 +265,32 @@ def _random_parts(axes: int, count: int) -> tuple[np.ndarray, ...]:
     return tuple(np.random.default_rng(count).integers(0, PARTS, (axes, count)))
 
 
+def _stored(layout: Layout | Table) -> dict[str, Any]:
+    """How its elements are stored, whatever their places."""
+    return {"xor": layout.xor, "add": layout.add, "big_endian": layout.big_endian, "copies": layout.copies}
+
+
 def _agreeing_candidates(pairs: Pairs, stored: dict[str, Any], counter: list[int] | None = None) -> Iterator[Layout]:
     """Candidates that all elements agree with; how many were tried is counted."""
-    for layout in candidates(pairs.shape, pairs.size, dtype=pairs.dtype, **stored):
+    for layout, offsets in candidates(pairs.shape, pairs.size, dtype=pairs.dtype, **stored):
         if counter is not None:
             counter[0] += 1
-        if all(_share(layout, pairs, count) == 1 for count in SAMPLES) and agreeing(layout, pairs).all():
-            yield replace(layout, size=pairs.size)
+        for offset in _agreeing_offsets(layout, pairs, offsets):
+            moved = replace(layout, offset=offset, size=pairs.size)
+            if _share(moved, pairs, SAMPLES[1]) == 1 and agreeing(moved, pairs).all():
+                yield moved
+
+
+def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[int]:
+    """The offsets at which a few elements agree."""
+    index = tuple(n * part // PARTS for n, part in
+                  zip(pairs.shape, _random_parts(len(pairs.shape), SAMPLES[0]), strict=True))
+    at = layout.at(*index) + np.array(offsets)[:, None]
+    good = np.ones(at.shape, bool)
+    change = Change(layout.xor, layout.add)
+    for raw, buffer in zip(pairs.raw, pairs.buffers, strict=True):
+        good &= elements_at(buffer, at, pairs.itemsize, layout.big_endian) == change.of(raw[index])
+    return [offset for offset, row in zip(offsets, good, strict=True) if row.all()]
 
 
 def _table(pairs: Pairs, places: Seen | None) -> Table:
@@ -268,10 +325,15 @@ def _report(pairs: Pairs, signature: Signature, best: _Trial) -> Found:
     outside = int(np.count_nonzero(places.reshape(-1)[missing] < 0))
     rivals, counter = [], [0]
     if shared:
-        stored = {"xor": layout.xor, "add": layout.add, "big_endian": layout.big_endian, "copies": layout.copies}
-        for rival in _agreeing_candidates(pairs, stored, counter):
-            if not np.array_equal(rival.index_map(), places):
-                rivals.append(replace(rival, fill=accounted(rival, pairs)[0].fill))
+        left, maps = sum(run.size for run in unexplained), {hash(places.tobytes())}
+        for rival in _agreeing_candidates(pairs, _stored(layout), counter):
+            one = hash(rival.index_map().tobytes())
+            if one in maps:
+                continue
+            maps.add(one)
+            said, _, runs = accounted(rival, pairs)
+            if sum(run.size for run in runs) <= left or len(missing):
+                rivals.append(replace(rival, fill=said.fill))
             if len(rivals) > MOST_RIVALS:
                 break
     elsewhere = int(np.count_nonzero(known(seen) & (seen.place != places)))

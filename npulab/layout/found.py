@@ -41,7 +41,8 @@ class Found:
     the rest is another value.  ``elsewhere`` elements have values of their own at another place than the layout says;
     ``chance`` is how many would be found in as many random bytes.  Of the bytes beside the elements ``filled`` hold the
     fill; those that the layout does not speak for are ``unexplained``.  ``rivals`` are the
-    layouts, of ``tried``, that agree with every value too, the plainest first; ``more_rivals`` where there are more.
+    layouts, of ``tried``, that agree with every value too and explain as many bytes, the plainest first;
+    ``more_rivals`` where there are more.
     """
 
     layout: Layout | Table
@@ -65,10 +66,11 @@ class Found:
 
     @property
     def sure(self) -> bool:
-        """Whether a nest of loops gives every element in the buffer its place, most have values of their own, no rival
-        agrees, and no byte is left unexplained."""
+        """Whether a nest of loops gives every element in the buffer its place, most have values of their own (all of
+        them where others are not in the buffer), no rival agrees, and no byte is left unexplained."""
         inside = self.elements - self.outside
-        return (isinstance(self.layout, Layout) and 2 * self.own > inside == self.own + self.shared
+        proven = self.own == inside if self.outside else 2 * self.own > inside
+        return (isinstance(self.layout, Layout) and proven and self.own + self.shared == inside
                 and self.elsewhere <= 2 * self.chance + FEW and not self.rivals and not self.unexplained)
 
     def index_map(self) -> np.ndarray:
@@ -113,7 +115,8 @@ class Found:
                    f"{' ...' if len(self.unexplained) > LISTED else ''}")
         if self.rivals:
             more = " or more" if self.more_rivals else ""
-            yield f"{len(self.rivals)}{more} other layouts agree as well: " + "; ".join(map(str, self.rivals[:LISTED]))
+            said = "layout agrees" if len(self.rivals) == 1 else "layouts agree"
+            yield f"{len(self.rivals)}{more} other {said} as well: " + "; ".join(map(str, self.rivals[:LISTED]))
         elif self.tried:
             yield f"of {self.tried} layouts that were tried besides no other agrees"
 
