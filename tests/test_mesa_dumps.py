@@ -25,6 +25,7 @@ from npulab.layers import Layer
 from npulab.runs import RunCheck, _alignments
 from npulab.target import Target
 from npulab.targets.vivante import mesa
+from npulab.targets.vivante.commands import commands
 
 A311D, IMX8MP = "vipnano-qi-a311d", "vipnano-si-imx8mp"
 CORES = {"vipnano-qi_a311d": A311D, "vipnano-si+_imx8mp": IMX8MP}
@@ -95,8 +96,6 @@ def put(folder: Path, kind: str, number: int, data: bytes, part: int = 0) -> Pat
 
 def tensor_job(folder: Path, number: int, parts: int, reads: int, writes: int) -> None:
     """A job of the tensor processor that nothing is known of but its addresses."""
-    from npulab.targets.vivante.commands import commands
-
     states: list[tuple[int, int]] = []
     for part in range(parts):
         words = np.zeros(31, "<u4")
@@ -521,6 +520,77 @@ def test_outlines_of_words_are_those_of_layers(vivante: Target) -> None:
     assert vivante.outline(npulab.Pool2D("max", (2, 2), (4, 4, 3))) == {}
     many = replace(conv(0, (4, 4, 1), 2, 1, 0.01)[0], weight_q=QuantParams((0.1, 0.2), 121))
     assert "scale" not in vivante.outline(many)
+
+
+def network(dtype: str) -> npulab.Network:
+    """Operators of every kind that drivers make jobs of."""
+    down = 128 if dtype == "int8" else 0
+    q = [QuantParams(one.scale, one.zero_point - down) for one in Q]
+    deep = layer(1, (8, 8, 6), 6, 3, padding="same", activation="relu", dtype=dtype)
+    weights = np.random.RandomState(9).randint(0, 256, (10, 256)) - down
+    return npulab.Network((
+        layer(0, (16, 16, 3), 6, 3, padding="same", stride=(2, 2), dtype=dtype),
+        replace(deep, weights=deep.weights[:1], depthwise=True),
+        npulab.Add((8, 8, 6), input_q=q[2], other_q=q[1], output_q=q[2], dtype=dtype),
+        layer(2, (8, 8, 6), 8, 1, dtype=dtype),
+        layer(3, (8, 8, 8), 4, 3, padding=((1, 1), (1, 1)), dtype=dtype),
+        npulab.FullyConnected(weights.astype(dtype), np.arange(10), input_q=q[0], output_q=q[3],
+                              weight_q=QuantParams(0.002, 120 - down if not down else 0))),
+        ((-1,), (0,), (1, 0), (2,), (3,), (4,)))
+
+
+def moved_and_run(folder: Path, model: npulab.Network, chip: str, target: Target) -> int:
+    """A run in which the tensor processor turns the first and the fifth operator's tensors; how many jobs it has."""
+    folder.mkdir()
+    kind = model.layers[0].dtype
+    known = [(np.random.RandomState(7).randint(0, 256, (16, 16, 3)) + np.iinfo(kind).min).astype(kind)]
+    number = 0
+    for n, (one, sources) in enumerate(zip(model.layers, model.inputs, strict=True)):
+        given: Any = [known[source + 1] for source in sources]
+        given = tuple(given) if len(given) > 1 else given[0].reshape(-1) if n == 5 else given[0]
+        asked = ["hwc-tensors"] if n in (0, 4) else []
+        usual = target.lower(one, chip=chip, x=given, features=asked).addresses
+        capture = target.lower(one, chip=chip, x=given, features=asked,
+                               addresses={name: at + n * 0x100000 for name, at in usual.items()})
+        known.append(npulab.emulate(one, given, target.rule_of(capture)))
+        data, first = capture.buffers.get("tensor", capture.buffers["input"]), 0
+        for end, job in enumerate(capture.jobs, 1):
+            block = job.block.lower()
+            states = [state for one_job in capture.jobs[first:end] for state in one_job.start.writes]
+            put(folder, block, number, filled(job.words.astype("<u4").tobytes()), end - 1 - first)
+            if block == "tp" and dict(job.start.writes)[0x10B8] % 64:
+                continue  # another part follows
+            if block == "nn":
+                put(folder, "compressed", number, filled(capture.buffers["coefficients"]))
+            written = capture.maps[job.block].decode(capture.jobs[first].words)[
+                "out_image_address" if block == "nn" else "out_image_base_address"]
+            put(folder, "cmd", number, commands(states).tobytes())
+            put(folder, "input", number, filled(data))
+            data = target.simulate(replace(capture, jobs=capture.jobs[:end], addresses={**capture.addresses, "output": written}))
+            put(folder, "output", number, filled(data))
+            first, number = end, number + 1
+    return number
+
+
+@pytest.mark.parametrize(("chip", "dtype"), [(A311D, "uint8"), (IMX8MP, "int8")])
+def test_a_model_of_every_kind_of_operator(chip: str, dtype: str, tmp_path: Path, vivante: Target, run: Any) -> None:  # noqa: F811
+    model = network(dtype)
+    assert moved_and_run(tmp_path / "run", model, chip, vivante) == 11
+    recorded = npulab.load_all(tmp_path / "run")
+    assert {one.chip for one in recorded} == {chip}
+    found = npulab.check_run(recorded, npulab.write_model(model))
+    assert [(one.name, one.verdict, one.cases) for one in found.operators] == [
+        ("CONV_2D", "equal", ("000-tp", "001-tp", "002-nn", "003-tp")), ("DEPTHWISE_CONV_2D", "equal", ("004-nn",)),
+        ("ADD", "equal", ("005-nn",)), ("CONV_2D", "equal", ("006-nn",)),
+        ("CONV_2D", "equal", ("007-tp", "008-nn", "009-tp")), ("FULLY_CONNECTED", "equal", ("010-nn",))]
+    if dtype == "int8":
+        return
+    (tmp_path / "m.tflite").write_bytes(npulab.write_model(model))
+    file = tmp_path / "run" / "mesa-output-005-000.bin"
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+    status, lines, _ = run("check", tmp_path / "run", "--model", tmp_path / "m.tflite")
+    assert status == 1
+    assert lines[-1].startswith("6 operators (5 equal, 1 differs); first wrong: operator 2, ADD (job 005-nn): 1 of 384 outputs")
 
 
 # Jobs that Mesa's encoder made

@@ -43,6 +43,13 @@ class Memory:
             out[where] = data[addresses[where] % PAGE]
         return out
 
+    def block(self, start: int, size: int) -> bytes:
+        """So many bytes from an address on."""
+        data = self.stretch(start)
+        if len(data) < size:
+            raise Hang(f"a job reads memory at {start + len(data):#x} that holds nothing")
+        return data[:size]
+
     def stretch(self, start: int) -> bytes:
         """The bytes from an address on, up to the first that was never written."""
         out, at = [], start

@@ -37,8 +37,11 @@ def kernels(buffer: bytes, v: Mapping[str, Any], cores: int) -> Iterator[tuple[i
             codes = _bytes(reader, 2 + share * -(-size // block) * block, bit_lengths)
         except EOFError as error:
             raise Hang(f"a stream of coefficients overruns: {error}") from None
-        if reader.position != reader.end or codes[0] + 256 * codes[1] != share:
-            raise Hang(f"core {core} is given {codes[0] + 256 * codes[1]} kernels in {length} bits, it has {share}")
+        if reader.position != reader.end:
+            raise Hang(f"core {core} is given {length} bits of coefficients, its stream ends after "
+                       f"{length - (reader.end - reader.position)}")
+        if codes[0] + 256 * codes[1] != share:
+            raise Hang(f"core {core} is given {codes[0] + 256 * codes[1]} kernels, it has {share}")
         for channel, weights in _shared(iter(codes[2:]), core, share, used, size, block, v, cores):
             if not 0 <= channel < channels:
                 raise Hang(f"core {core} works on channel {channel} of {channels}")

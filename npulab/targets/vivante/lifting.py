@@ -48,6 +48,7 @@ def lift(capture: Capture) -> Lifted:
                            "the TP jobs around it so far")
     known, moved = _known(capture.parameters), moves_of(capture)
     _liftable(v, facts)
+    _packed(v, moved)
     geometry = geometry_of(v, facts)
     content = coefficients.decode(_buffer(capture, "coefficients"), geometry)
     if not v["no_z_offset"]:
@@ -169,6 +170,9 @@ def _liftable(v: Mapping[str, Any], facts: Facts) -> None:
         if v[name] not in values:
             raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is "
                              f"{' or '.join(map(str, values))}")
+    for name in ("out_image_tile_x_size", "out_image_tile_y_size"):
+        if v[name] == 0:
+            raise ValueError(f"lift for vivante: block NN field {name}: got 0, allowed is at least 1")
     for name in ("in_image_x_offset", "in_image_y_offset"):
         if v[name] > 0:
             raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is up to 0")
@@ -181,6 +185,17 @@ def _liftable(v: Mapping[str, Any], facts: Facts) -> None:
         if not 0 < size <= room:
             raise ValueError(f"lift for vivante: output of {_output_size(v)} rows and columns, allowed is up to its "
                              f"strides {v['out_image_y_stride']} and {v['out_image_x_stride']}")
+
+
+def _packed(v: Mapping[str, Any], moved: Moved) -> None:
+    """Refuse gaps in an image that TP jobs write, or in an output that they read: they know none."""
+    tensors = [("in_image", moved.image is not None, (v["in_image_y_size"], v["in_image_x_size"])),
+               ("out_image", moved.hwc_out, _output_size(v))]
+    for name, is_moved, sizes in tensors:
+        for axis, size in zip("yx", sizes, strict=True):
+            if is_moved and v[f"{name}_{axis}_stride"] != size:
+                raise ValueError(f"lift for vivante: block NN field {name}_{axis}_stride: got "
+                                 f"{v[f'{name}_{axis}_stride']}, allowed of a tensor that TP jobs move is {size}")
 
 
 def _output_size(v: Mapping[str, Any]) -> tuple[int, int]:
@@ -231,7 +246,8 @@ def _at_once(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any]
     """The layer whose planes are not split: at stride 1, or pooled."""
     zero, out, sizes = v["coef_zero_point"], _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
     stride = 2 if v["pooling"] == FIRST_PIXEL else 1
-    if _is_pointwise(weights, zero, [ceil_div(size, stride) for size in sizes] == list(out), known):
+    one_plane = v["kernel_z_size"] == 1  # not only each kernel's, as of a native depthwise layer
+    if one_plane and _is_pointwise(weights, zero, [ceil_div(size, stride) for size in sizes] == list(out), known):
         weights = weights[:, :, :1, :1]
     depthwise = bool(v["depthwise"])
     if depthwise:

@@ -20,6 +20,7 @@ WIDEST_ADDITION = 63
 NARROW_DEPTHWISE = range(3, 6)  # input widths at which V7 splits the planes of a stride 2 depthwise layer
 SPLIT_DEPTHWISE = range(3, 8)  # and those at which Mesa 25.0.7 splits its kernel
 NARROW_POINTWISE = 3  # columns
+MOST_OUTPUTS = 2 ** 14 - 1  # what out_image_z_size holds
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,8 @@ def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
     *weights, bias, scale = weighted(layer)
     height, width, channels = image_of(layer)
     if facts.get("nn_v8"):
+        if channels > MOST_OUTPUTS:  # before a matrix of them is made
+            raise ValueError(f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels")
         kernel = np.zeros((channels, 1, 1, 2 * channels), np.uint8)
         for part, weight in enumerate(weights):
             kernel[range(channels), 0, 0, part * channels + np.arange(channels)] = weight
@@ -123,6 +126,8 @@ def plan(layer: Conv2D, facts: Mapping[str, int], habits: Set[str] = frozenset()
     if native:
         weights = weights.transpose(1, 0, 2, 3)
     elif layer.depthwise:
+        if channels > MOST_OUTPUTS:  # before a matrix of them is made
+            raise ValueError(f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels")
         dense = np.full((channels, channels, *layer.kernel), zero, np.uint8)
         dense[range(channels), range(channels)] = weights[0]
         weights = dense
