@@ -10,16 +10,7 @@ import numpy as np
 
 from npulab.laws.expressions import CONSTANT, FIELD, PARAMETER, Array, Columns, Expression, constant_cost
 from npulab.laws.predicates import FEW, literals
-from npulab.laws.rivals import (
-    ORDERED,
-    Twins,
-    alternatives,
-    clamp_rivals,
-    gap_rivals,
-    hidden_changes,
-    limit_rivals,
-    longer_rivals,
-)
+from npulab.laws.rivals import ORDERED, Twins, alternatives, hidden_changes, rival_groups
 from npulab.laws.search import Solved
 
 SURE, SURE_PIECE, CLEAR_LIMIT, CLEAR = 12.0, 28.0, 28.0, 40.0  # bits that a law, a limit, regimes save for a claim
@@ -220,9 +211,7 @@ def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Col
             whole |= unseen_rows(one, known, captured, asked) | thin_rows(one, asked)
         own[whole] = 2 ** one.width - 1
         changes = [one.values(asked, alternatives(one, rival)) ^ values[one.name]
-                   for rival in (*one.rivals, *gap_rivals(one, captured), *limit_rivals(one, captured),
-                                 *clamp_rivals(one, captured, ready), *longer_rivals(one, ready, captured))
-                   if rival.dearer <= within]
+                   for _, rivals in rival_groups(one, ready, captured) for rival in rivals if rival.dearer <= within]
         for changed in (*changes, hidden_changes(one, captured, asked, values[one.name])):
             rows = np.flatnonzero(changed)
             if not len(rows):

@@ -13,15 +13,7 @@ from npulab.laws.expressions import Array, Columns
 from npulab.laws.inputs import Table
 from npulab.laws.matching import bits_of
 from npulab.laws.predicates import FEW
-from npulab.laws.rivals import (
-    Twins,
-    alternatives,
-    clamp_rivals,
-    gap_rivals,
-    hidden_changes,
-    limit_rivals,
-    longer_rivals,
-)
+from npulab.laws.rivals import Twins, alternatives, hidden_changes, rival_groups
 from npulab.laws.search import Solved
 
 if TYPE_CHECKING:
@@ -199,10 +191,7 @@ class Planner:
         by_name = {one.name: one for one in self.ready}
         for one in self.ready:
             base = one.values(asked)
-            groups = (("rivals", one.rivals), ("threshold", tuple(gap_rivals(one, self.captured, inner=True))),
-                      ("threshold", (*limit_rivals(one, self.captured), *clamp_rivals(one, self.captured, self.ready))),
-                      ("rivals", (*twins.rivals(one), *longer_rivals(one, self.ready, self.captured))))
-            for reason, rivals in groups:
+            for reason, rivals in rival_groups(one, self.ready, self.captured, twins=twins, inner=True):
                 near = [rival for rival in rivals if rival.dearer <= self.within]
                 for rival in near:
                     changed = one.values(asked, alternatives(one, rival)) != base

@@ -28,6 +28,16 @@ ROUND, AT_END = 8.0, 4  # bits of a limit that somebody would set; captures that
 ORDERED = ("<=", ">", "<", ">=")
 
 
+def rival_groups(solved: Solved, fields: Sequence[Solved], columns: Columns, *, twins: Twins | None = None,
+                 inner: bool = False) -> Iterator[tuple[str, list[Rival]]]:
+    """("rivals" or "threshold", what fits a field's captures as well), by kind: those of the search, limits moved,
+    limits that may hold, other numbers; ``inner`` as in ``gap_rivals``, ``twins`` where they count as rivals."""
+    yield "rivals", list(solved.rivals)
+    yield "threshold", list(gap_rivals(solved, columns, inner))
+    yield "threshold", [*limit_rivals(solved, columns), *clamp_rivals(solved, columns, fields)]
+    yield "rivals", [*(twins.rivals(solved) if twins else ()), *longer_rivals(solved, fields, columns)]
+
+
 def alternatives(solved: Solved, rival: Rival) -> Steps:
     """The steps with a rival in its place."""
     if rival.steps:
