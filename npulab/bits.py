@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 WORD_BITS = 32
 WORD_BYTES = 4
 MOST_WORDS = 2 ** 16  # of a dense block
+FLOATS: dict[str, tuple[Any, Any]] = {"f16": (np.float16, np.uint16), "f32": (np.float32, np.uint32)}  # value, stored
 FLOAT_BITS = 53  # whole numbers that float64 holds exactly
 # Of many captures, so many rows at most and so many words at most are turned at a time, tile by tile, so that what a
 # field is cut from is near; fewer rows, and calling numpy takes longer than numpy.
@@ -45,8 +46,8 @@ REQUIRED = ("field", "lsb", "width")
 
 @dataclass(frozen=True)
 class Meaning:
-    """How a raw field becomes a value: ``signed`` or ``f32``, then ``*n`` and ``+n`` in the written
-    order and ``>>n`` at the end, or an enum.
+    """How a raw field becomes a value: ``signed`` or a float (``f16``, ``f32``), then ``*n`` and ``+n`` in
+    the written order and ``>>n`` at the end, or an enum.
 
     ``>>n`` is a fixed-point number: the value is ``... / 2**n`` exactly, so nothing is lost.
 
@@ -58,12 +59,12 @@ class Meaning:
     steps: tuple[tuple[str, int], ...] = ()
     enum: str = ""
 
-    GRAMMAR = "blank, or signed or f32, then raw, *n, +n, >>n (last) at most once each, or enum:NAME"
+    GRAMMAR = "blank, or signed, f16 or f32, then raw, *n, +n, >>n (last) at most once each, or enum:NAME"
 
     @classmethod
     def parse(cls, text: str) -> Meaning:
-        words = re.findall(r"signed\b|f32\b|raw\b|enum:\w+|>>|\*|\+|-?0x[0-9a-fA-F]+|-?\d+|\S", text)
-        kind = words.pop(0) if words and words[0] in ("signed", "f32") else ""
+        words = re.findall(r"signed\b|f16\b|f32\b|raw\b|enum:\w+|>>|\*|\+|-?0x[0-9a-fA-F]+|-?\d+|\S", text)
+        kind = words.pop(0) if words and words[0] in ("signed", *FLOATS) else ""
         if len(words) == 1 and words[0].startswith("enum:"):
             return cls(kind, (), words[0].removeprefix("enum:"))
         if words and words[0] == "raw":
@@ -74,8 +75,8 @@ class Meaning:
             if operation not in ("*", "+", ">>") or {operation, ">>"} & set(dict(steps)) or not words:
                 raise ValueError(f"value {text!r}: got {operation!r}, allowed is {cls.GRAMMAR}")
             steps.append((operation, cls._number(words.pop(0), operation, text)))
-        if kind == "f32" and steps:
-            raise ValueError(f"value {text!r}: got arithmetic on f32, allowed is {cls.GRAMMAR}")
+        if kind in FLOATS and steps:
+            raise ValueError(f"value {text!r}: got arithmetic on {kind}, allowed is {cls.GRAMMAR}")
         return cls(kind, tuple(steps))
 
     @classmethod
@@ -102,14 +103,18 @@ class Meaning:
             bits = number.bit_length()
             reach = max(reach, bits) + 1 if operation == "+" else reach + bits if operation == "*" else \
                 reach if reach <= FLOAT_BITS else 64
-        if (self.kind == "f32" and width != WORD_BITS) or ((self.steps or self.kind == "signed") and reach > 63):
-            allowed = "32 for f32" if self.kind == "f32" else f"values within 63 bits ({FLOAT_BITS} with >>)"
+        bits = 8 * np.dtype(FLOATS[self.kind][0]).itemsize if self.kind in FLOATS else width
+        if width != bits or ((self.steps or self.kind == "signed") and reach > 63):
+            allowed = f"values within 63 bits ({FLOAT_BITS} with >>)"
+            if self.kind in FLOATS:
+                allowed = f"{bits} for {self.kind}"
             raise ValueError(f"value {str(self)!r}: got {width} bits, allowed is {allowed}")
 
     def value(self, raw: Any, width: int) -> Any:
         """Raw (unsigned) to value, elementwise; enums stay their raw code."""
-        if self.kind == "f32":
-            return np.asarray(raw, np.uint32).view(np.float32)[()]
+        if self.kind in FLOATS:
+            real, stored = FLOATS[self.kind]
+            return np.asarray(raw, stored).view(real)[()]
         if not self.kind and not self.steps:
             return raw
         out: Any = np.asarray(raw).astype(np.int64)
@@ -127,10 +132,11 @@ class Meaning:
         out: Any = np.asarray(value)
         if out.dtype.kind not in "iufb":
             raise ValueError("is not a number of at most 64 bits")
-        if self.kind == "f32":
-            if np.any(np.isfinite(out) & (np.abs(out) > np.finfo(np.float32).max)):
-                raise ValueError("is out of the range of float32")
-            return out.astype(np.float32).view(np.uint32).astype(np.int64)
+        if self.kind in FLOATS:
+            real, stored = FLOATS[self.kind]
+            if np.any(np.isfinite(out) & (np.abs(out) > np.finfo(real).max)):
+                raise ValueError(f"is out of the range of {np.dtype(real)}")
+            return out.astype(real).view(stored).astype(np.int64)
         if not np.all(np.isfinite(out)):
             raise ValueError("is not finite")
         if out.dtype.kind != "f":
@@ -430,7 +436,7 @@ class RegisterMap:
         for name, item, bits in zip(self._spelled, self._fields, self._extract(rows), strict=True):
             bits = bits.reshape(words.shape[:-1])
             value = bits if raw else item.value(bits)
-            plain = words.ndim == 1 and not (item.meaning.kind == "f32" and not raw)
+            plain = words.ndim == 1 and (raw or item.meaning.kind not in FLOATS)
             out[name] = np.asarray(value).item() if plain else value
         return out
 

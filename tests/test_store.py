@@ -138,7 +138,7 @@ def test_path_that_is_nothing(tmp_path: Path) -> None:
         npulab.load(tmp_path / "none")
     (tmp_path / "poem.txt").write_text("roses are red")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no target recognises this file; known are vivante: text dump"):
+    with pytest.raises(ValueError, match="no target recognises this file; known are ane: compiled file .*; vivante: text dump"):
         npulab.load(tmp_path / "poem.txt")
     with pytest.raises(LookupError, match="got case None, it holds no capture"):
         npulab.load(tmp_path / "empty")
@@ -215,7 +215,7 @@ def test_broken_target_leaves_others_working(tmp_path: Path, monkeypatch: pytest
         npulab.target("broken")
     assert len(npulab.load_all(CAPTURES / "vivante" / "sim-1x1")) == 1
     (tmp_path / "poem.txt").write_text("roses")
-    with pytest.raises(ValueError, match=r"known are target broken: does not load: .*; vivante: text dump"):
+    with pytest.raises(ValueError, match=r"known are ane: .*; target broken: does not load: .*; vivante: text dump"):
         npulab.load_all(tmp_path / "poem.txt")
 
 

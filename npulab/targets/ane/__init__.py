@@ -1,0 +1,16 @@
+"""Apple Neural Engine (H11 to H18): facts in the tables beside this file."""
+
+from npulab.target import Importer, Target, read_sources
+from npulab.targets.ane import imported
+from npulab.targets.ane.facts import CHIPS, HERE, TABLES
+
+TARGET = Target(
+    name="ane",
+    title="Apple Neural Engine",
+    chips=CHIPS,
+    tables=TABLES,
+    rule="fp16",
+    importers=(Importer("compiled file (hwx), or a folder of them", imported.recognises, imported.read),
+               Importer("bare task list of H13, or a folder of them", imported.recognises_tasks, imported.read_tasks)),
+    sources=read_sources(HERE / "sources.csv"),
+)

@@ -1,0 +1,19 @@
+"""The tables beside this file, read once."""
+
+from pathlib import Path
+
+from npulab.bits import RegisterMap
+from npulab.target import read_chips, select
+
+HERE = Path(__file__).parent
+CHIPS = read_chips(HERE / "chips.csv")
+USUAL_CHIP = next(iter(CHIPS))
+TABLES = {"H13": RegisterMap.read(HERE / "h13.csv", dense=False)}
+# A task's header words are in no register file: in the maps they stand behind its last address.
+HEADER = 0x40000
+ENGINES = CHIPS[USUAL_CHIP]["engines"]
+
+
+def maps(chip: str) -> dict[str, RegisterMap]:
+    """The register maps of a chip, by block."""
+    return select(TABLES, CHIPS[chip])

@@ -1,0 +1,397 @@
+"""The compiled file (hwx): a 64-bit little-endian Mach-O with a magic of its own, read and written.
+
+Segments hold the tasks (``__TEXT,__text``), their coefficients and tables (``__TEXT,__const``) and the places of the
+tensors (``__FVMLIB``, no bytes).  Thread commands name the program, with the table of its base addresses (BAR), and the
+tensors.  Nothing is fixed: not the order of the segments, not an address, not which BAR a tensor has; all of it is what
+the file says.  Source: files of the compilers 4.2.1, 5.4.1, 7.6.4 and 9.509.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from construct import (
+    Bytes,
+    ConstructError,
+    Container,
+    Int8ul,
+    Int16ul,
+    Int32ul,
+    Int64ul,
+    Padding,
+    StreamError,
+    Struct,
+)
+
+MAGIC, MAGIC_64 = 0xBEEFFACE, 0xFEEDFACF
+SEGMENT, THREAD, IDENT, SYMBOLS = 0x19, 0x04, 0x08, 0x02
+PLACES = (0x06, 0x40)  # of a tensor: compilers up to 5, from 7 on
+PROGRAM, PROGRAM_LATER, TENSOR = 1, 4, 3  # flavours of thread commands; 4 on H17 (second-hand)
+INPUT, OUTPUT = 1, 2
+BARS = 256
+STABS_TENSOR, STABS_TYPE = 0x20, 0x80
+ADDRESS_END = 2 ** 32  # base addresses have 32 bits
+MOST_BYTES = 2 ** 30
+KINDS = {INPUT: "input", OUTPUT: "output"}
+
+HEAD = Struct("magic" / Int32ul, "cputype" / Int32ul, "cpusubtype" / Int32ul, "filetype" / Int32ul,
+              "commands" / Int32ul, "commands_size" / Int32ul, "flags" / Int32ul, "reserved" / Int32ul)
+COMMAND = Struct("command" / Int32ul, "size" / Int32ul)
+SEGMENT_HEAD = Struct(Padding(8), "name" / Bytes(16), "address" / Int64ul, "size" / Int64ul, "offset" / Int64ul,
+                      "file_size" / Int64ul, "most" / Int32ul, "protection" / Int32ul, "sections" / Int32ul,
+                      "flags" / Int32ul)
+SECTION = Struct("name" / Bytes(16), "segment" / Bytes(16), "address" / Int64ul, "size" / Int64ul, "offset" / Int32ul,
+                 "align" / Int32ul, "relocations" / Int32ul, "relocation_count" / Int32ul, "flags" / Int32ul,
+                 Padding(12))
+RELOCATION = Struct("address" / Int32ul, "packed" / Int32ul)
+SYMBOL_TABLE = Struct(Padding(8), "symbols" / Int32ul, "count" / Int32ul, "strings" / Int32ul, "size" / Int32ul)
+SYMBOL = Struct("name" / Int32ul, "type" / Int8ul, "section" / Int8ul, "description" / Int16ul, "value" / Int64ul)
+THREAD_HEAD = Struct(Padding(8), "flavour" / Int32ul, "words" / Int32ul)
+PROGRAM_THREAD = Struct(Padding(16), "bars" / Int64ul[BARS], "first_task" / Int64ul, "first_size" / Int32ul,
+                        "tasks" / Int32ul, Padding(4), "mask" / Int32ul, Padding(20), "name" / Int32ul, Padding(8),
+                        "scratch" / Int64ul)
+TENSOR_THREAD = Struct(Padding(20), "kind" / Int32ul, "network" / Int32ul, Padding(4), "name" / Int32ul,
+                       "element" / Int32ul, "shape" / Int32ul[5], Padding(20), "batch" / Int64ul, "channel" / Int64ul,
+                       "row" / Int64ul, "column" / Int64ul, "depth" / Int64ul, "interleave" / Int32ul,
+                       "symbol" / Int32ul, "span" / Int32ul)
+AXES = re.compile(r"(?:ar1|r1|a?r\d+);(-?\d+);(-?\d+);(?:\d+)=s(\d+)([a-z])")
+TYPE = re.compile(r"(.+?):t(\d+)=(.*)", re.S)
+VERSION = re.compile(r"zin_ane_compiler v(\S+)")
+OPTION = re.compile(r"(?:^|\s)-t\s+(\S+)")
+
+
+class Relocation(NamedTuple):
+    """A word of a section that is filled in when the file is loaded."""
+
+    address: int
+    section: int
+    pc_relative: int
+    log2_bytes: int
+    external: int
+    type: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a segment; ``data`` is empty where the file holds no bytes of it (tensors)."""
+
+    segment: str
+    name: str
+    address: int
+    size: int
+    offset: int
+    align: int
+    flags: int
+    relocations: tuple[Relocation, ...] = ()
+    data: bytes = field(default=b"", repr=False)
+
+
+class Tensor(NamedTuple):
+    """An input or output as its thread command states it; strides in bytes, ``span`` the bytes it takes.
+
+    ``address`` and ``bar`` (number of the base address) are None where nothing in the file places it.
+    """
+
+    name: str
+    symbol: str
+    kind: str
+    network: str
+    element: int
+    shape: tuple[int, ...]  # N, C, H, W, D
+    strides: Mapping[str, int]  # batch, channel, row, column, depth
+    interleave: int
+    span: int
+    address: int | None
+    bar: int | None
+
+
+class Symbol(NamedTuple):
+    name: str
+    type: int
+    section: int
+    description: int
+    value: int
+
+
+class Program(NamedTuple):
+    """A network of the file: base addresses by number, where its task list begins, how many tasks it has."""
+
+    name: str
+    bars: Mapping[int, int]
+    first_task: int
+    first_words: int
+    tasks: int
+    scratch: int
+
+
+@dataclass(frozen=True)
+class Hwx:
+    """A compiled file."""
+
+    magic: int
+    cputype: int
+    subtype: int
+    filetype: int
+    flags: int
+    commands: tuple[int, ...]
+    sections: tuple[Section, ...]
+    programs: tuple[Program, ...]
+    tensors: tuple[Tensor, ...]
+    symbols: tuple[Symbol, ...] = field(repr=False)
+    identity: str = field(repr=False)
+
+    @property
+    def compiler(self) -> str:
+        """The compiler's version, "" where the file does not say."""
+        found = VERSION.search(self.identity)
+        return found[1] if found else ""
+
+    @property
+    def target(self) -> str:
+        """The chip that the compiler was asked for, as ``h13``; "" where the file does not say."""
+        found = OPTION.search(self.identity)
+        return found[1] if found else ""
+
+    def section(self, segment: str, name: str) -> Section:
+        """The first section of a name; raises LookupError with those there are."""
+        for one in self.sections:
+            if (one.segment, one.name) == (segment, name):
+                return one
+        raise LookupError(f"section: got {segment},{name}, the file has "
+                          f"{' '.join(f'{one.segment},{one.name}' for one in self.sections) or 'none'}")
+
+    def at(self, address: int) -> Section | None:
+        """The section that an address lies in."""
+        return next((one for one in self.sections if one.address <= address < one.address + max(one.size, 1)), None)
+
+    @property
+    def described(self) -> list[dict[str, Any]]:
+        """Tensors as the symbol table's type strings have them: name, extent and byte stride of each axis, type."""
+        out = []
+        for symbol in self.symbols:
+            parts = TYPE.fullmatch(symbol.name)
+            if symbol.type != STABS_TENSOR or not parts:
+                continue
+            axes = {axis: (int(last), int(step)) for _, last, step, axis in AXES.findall(parts[3])}
+            tail = parts[3].rsplit(":", 1)[-1]
+            if axes and tail.isdigit():
+                out.append({"name": parts[1], "axes": axes, "type": int(tail)})
+        return out
+
+    @property
+    def types(self) -> dict[int, str]:
+        """Names of the element types by number, from the symbol table."""
+        found = (TYPE.fullmatch(one.name) for one in self.symbols if one.type == STABS_TYPE)
+        return {int(one[2]): one[1] for one in found if one}
+
+
+class Broken(ValueError):
+    """A structure of the file that cannot be."""
+
+
+def is_hwx(data: bytes) -> bool:
+    """Whether bytes begin as a compiled file does."""
+    return len(data) >= HEAD.sizeof() and int.from_bytes(data[:4], "little") in (MAGIC, MAGIC_64)
+
+
+def read(data: bytes, where: str = "hwx") -> Hwx:
+    """A compiled file from its bytes.
+
+    Raises ValueError naming ``where``, the structure and its byte offset for a file that is cut short, or whose sizes,
+    counts, names or addresses lead outside.
+    """
+    try:
+        return _read(data)
+    except Broken as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _read(data: bytes) -> Hwx:
+    if len(data) > MOST_BYTES:
+        raise Broken(f"got {len(data)} bytes, allowed are {MOST_BYTES}")
+    head = _parse(HEAD, data, 0, "header")
+    if head.magic not in (MAGIC, MAGIC_64):
+        raise Broken(f"header at byte 0x0: got magic {head.magic:#010x}, allowed is {MAGIC:#010x}")
+    commands = list(_commands(data, head))
+    sections: list[Section] = []
+    places: dict[str, int] = {}
+    symbols: tuple[Symbol, ...] = ()
+    segments: set[tuple[int, int]] = set()
+    identity = ""
+    for code, begin, end in commands:
+        if code == SEGMENT:
+            sections += _segment(data, begin, end, segments)
+        elif code in PLACES:
+            name, address = _place(data, code, begin, end)
+            places[name] = address
+        elif code == SYMBOLS:
+            symbols = _symbols(data, begin, end)
+        elif code == IDENT:
+            identity += _text(data, begin + COMMAND.sizeof(), end, f"identity at byte {begin:#x}")
+    for symbol in symbols:
+        if symbol.section and symbol.type not in (STABS_TENSOR, STABS_TYPE):
+            places.setdefault(symbol.name, symbol.value)
+    programs, tensors = [], []
+    for code, begin, end in commands:
+        if code != THREAD:
+            continue
+        flavour = _parse(THREAD_HEAD, data, begin, f"thread command at byte {begin:#x}", end).flavour
+        if flavour in (PROGRAM, PROGRAM_LATER):
+            programs.append(_program(data, begin, end))
+        elif flavour == TENSOR:
+            tensors.append((begin, end))
+    bars = {address: number for program in programs for number, address in program.bars.items()}
+    return Hwx(head.magic, head.cputype, head.cpusubtype, head.filetype, head.flags,
+               tuple(code for code, *_ in commands), tuple(sections), tuple(programs),
+               tuple(_tensor(data, *one, places, bars) for one in tensors), symbols, identity)
+
+
+def _parse(struct: Any, data: bytes, begin: int, what: str, end: int | None = None) -> Container[Any]:
+    """A structure at a byte; ``end`` is where what holds it ends."""
+    size, stop = struct.sizeof(), len(data) if end is None else end
+    if begin + size > stop:
+        raise Broken(f"{what}: needs {size} bytes from byte {begin:#x}, there are {max(stop - begin, 0)}")
+    try:
+        return struct.parse(data[begin:begin + size])
+    except (ConstructError, StreamError) as error:
+        raise Broken(f"{what} at byte {begin:#x}: {error}") from None
+
+
+def _commands(data: bytes, head: Any) -> Iterator[tuple[int, int, int]]:
+    """(code, first byte, byte behind) of each load command."""
+    begin = HEAD.sizeof()
+    limit = begin + head.commands_size
+    if limit > len(data):
+        raise Broken(f"header at byte 0x0: got {head.commands_size} bytes of load commands, the file has "
+                     f"{len(data) - begin} behind the header")
+    for number in range(head.commands):
+        what = f"load command {number} at byte {begin:#x}"
+        one = _parse(COMMAND, data, begin, what, limit)
+        if one.size < COMMAND.sizeof() or begin + one.size > limit:
+            raise Broken(f"{what}: got size {one.size:#x}, allowed are {COMMAND.sizeof()} to {limit - begin:#x}")
+        yield one.command, begin, begin + one.size
+        begin += one.size
+
+
+def _segment(data: bytes, begin: int, end: int, segments: set[tuple[int, int]]) -> Iterator[Section]:
+    head = _parse(SEGMENT_HEAD, data, begin, "segment", end)
+    name = _name(head.name, f"segment at byte {begin:#x}")
+    what = f"segment {name} at byte {begin:#x}"
+    if head.address + head.size > ADDRESS_END:
+        raise Broken(f"{what}: got {head.size:#x} bytes from address {head.address:#x}, allowed is up to "
+                     f"{ADDRESS_END:#x}")
+    if head.offset + head.file_size > len(data):
+        raise Broken(f"{what}: got {head.file_size:#x} bytes from byte {head.offset:#x}, the file has {len(data):#x}")
+    if head.sections * SECTION.sizeof() > end - begin - SEGMENT_HEAD.sizeof():
+        raise Broken(f"{what}: got {head.sections} sections, its command has room for "
+                     f"{(end - begin - SEGMENT_HEAD.sizeof()) // SECTION.sizeof()}")
+    for start, stop in segments if head.size else ():
+        if head.address < stop and start < head.address + head.size:
+            raise Broken(f"{what}: got addresses {head.address:#x} to {head.address + head.size:#x}, which another "
+                         f"segment has too ({start:#x} to {stop:#x})")
+    if head.size:
+        segments.add((head.address, head.address + head.size))
+    for number in range(head.sections):
+        at = begin + SEGMENT_HEAD.sizeof() + number * SECTION.sizeof()
+        yield _section(data, at, end, head)
+
+
+def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
+    head = _parse(SECTION, data, begin, "section", end)
+    owner, name = (_name(one, f"section at byte {begin:#x}") for one in (head.segment, head.name))
+    what = f"section {owner},{name} at byte {begin:#x}"
+    if not segment.address <= head.address <= head.address + head.size <= segment.address + segment.size:
+        raise Broken(f"{what}: got {head.size:#x} bytes from address {head.address:#x}, its segment has "
+                     f"{segment.size:#x} from {segment.address:#x}")
+    stored = head.offset > 0
+    if stored and not segment.offset <= head.offset <= head.offset + head.size <= segment.offset + segment.file_size:
+        raise Broken(f"{what}: got {head.size:#x} bytes from byte {head.offset:#x}, its segment has "
+                     f"{segment.file_size:#x} from {segment.offset:#x}")
+    step = RELOCATION.sizeof()
+    if head.relocations + step * head.relocation_count > len(data):
+        raise Broken(f"{what}: got {head.relocation_count} relocations from byte {head.relocations:#x}, the file has "
+                     f"{len(data):#x} bytes")
+    relocations = []
+    for number in range(head.relocation_count):
+        one = _parse(RELOCATION, data, head.relocations + step * number, f"relocation {number} of {what}")
+        if one.address + 4 > head.size:
+            raise Broken(f"relocation {number} of {what}: got address {one.address:#x}, the section has "
+                         f"{head.size:#x} bytes")
+        relocations.append(Relocation(one.address, one.packed % 2 ** 24, one.packed >> 24 & 1, one.packed >> 25 & 3,
+                                      one.packed >> 27 & 1, one.packed >> 28))
+    return Section(owner, name, head.address, head.size, head.offset, head.align, head.flags, tuple(relocations),
+                   data[head.offset:head.offset + head.size] if stored else b"")
+
+
+def _place(data: bytes, code: int, begin: int, end: int) -> tuple[str, int]:
+    """(name, address) of a tensor's place."""
+    what = f"place of a tensor at byte {begin:#x}"
+    wide = code == PLACES[1]
+    kind = Struct(Padding(8), "name" / Int32ul, Padding(4), "address" / (Int64ul if wide else Int32ul))
+    one = _parse(kind, data, begin, what, end)
+    return _string(data, begin, end, one.name, what), one.address
+
+
+def _program(data: bytes, begin: int, end: int) -> Program:
+    what = f"program thread at byte {begin:#x}"
+    one = _parse(PROGRAM_THREAD, data, begin, what, end)
+    return Program(_string(data, begin, end, one.name, what),
+                   {number: address for number, address in enumerate(one.bars) if address}, one.first_task,
+                   one.first_size + 1, one.tasks, one.scratch)
+
+
+def _tensor(data: bytes, begin: int, end: int, places: Mapping[str, int], bars: Mapping[int, int]) -> Tensor:
+    what = f"tensor thread at byte {begin:#x}"
+    one = _parse(TENSOR_THREAD, data, begin, what, end)
+    if one.kind not in KINDS:
+        raise Broken(f"{what}: got kind {one.kind}, allowed is {' or '.join(f'{k} ({KINDS[k]})' for k in KINDS)}")
+    name, symbol, network = (_string(data, begin, end, at, what)
+                             for at in (one.name, one.symbol, one.network))
+    strides = {axis: one[axis] for axis in ("batch", "channel", "row", "column", "depth")}
+    address = next((places[spelt] for spelt in (symbol, name) if spelt in places), None)
+    return Tensor(name, symbol, KINDS[one.kind], network, one.element, tuple(one.shape), strides, one.interleave,
+                  one.span, address, None if address is None else bars.get(address))
+
+
+def _symbols(data: bytes, begin: int, end: int) -> tuple[Symbol, ...]:
+    what = f"symbol table at byte {begin:#x}"
+    table = _parse(SYMBOL_TABLE, data, begin, what, end)
+    if table.symbols + SYMBOL.sizeof() * table.count > len(data):
+        raise Broken(f"{what}: got {table.count} symbols from byte {table.symbols:#x}, the file has {len(data):#x} "
+                     "bytes")
+    if table.strings + table.size > len(data):
+        raise Broken(f"{what}: got {table.size:#x} bytes of names from byte {table.strings:#x}, the file has "
+                     f"{len(data):#x}")
+    out = []
+    for number in range(table.count):
+        at = table.symbols + SYMBOL.sizeof() * number
+        one = _parse(SYMBOL, data, at, f"symbol {number}")
+        if one.name >= max(table.size, 1):
+            raise Broken(f"symbol {number} at byte {at:#x}: got its name at {one.name:#x}, the table has "
+                         f"{table.size:#x} bytes of names")
+        begin_name = table.strings + one.name
+        name = _text(data, begin_name, table.strings + table.size, f"name of symbol {number} at byte {begin_name:#x}")
+        out.append(Symbol(name, one.type, one.section, one.description, one.value))
+    return tuple(out)
+
+
+def _string(data: bytes, begin: int, end: int, offset: int, what: str) -> str:
+    """A name at an offset from a command's start, ended by a zero or the command's end."""
+    if begin + offset >= end:
+        raise Broken(f"{what}: got a name at {offset:#x}, the command has {end - begin:#x} bytes")
+    return _text(data, begin + offset, end, what)
+
+
+def _text(data: bytes, begin: int, end: int, what: str) -> str:
+    stop = data.find(b"\0", begin, end)
+    try:
+        return data[begin:end if stop < 0 else stop].decode()
+    except UnicodeDecodeError:
+        raise Broken(f"{what}: got a name that is not UTF-8") from None
+
+
+def _name(raw: bytes, what: str) -> str:
+    return _text(raw, 0, len(raw), what)

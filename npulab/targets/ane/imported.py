@@ -1,0 +1,119 @@
+"""Importers: compiled files, folders of them, and bare task lists with their coefficients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from npulab.capture import Capture, Job
+from npulab.targets.ane import hwx, tasks
+from npulab.targets.ane.facts import CHIPS, maps
+
+CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
+SUFFIX, BLOB = ".hwx", ".bin"
+DEPTH = 3  # folders below the one that was asked for
+TEXT, CONST = ("__TEXT", "__text"), ("__TEXT", "__const")
+MASTER, KERNEL_BASE = "KernelDMASrc.MasterConfig.MasterEnable", "Header.Header[9].KBE0"
+
+
+def recognises(path: Path) -> bool:
+    """A compiled file, or a folder that has some (up to three folders down)."""
+    return next(_files(path, SUFFIX), None) is not None
+
+
+def read(path: Path) -> dict[str, Capture]:
+    """A capture per compiled file, named by its folder, or by the file where a folder has several.
+
+    Raises ValueError naming the file, structure and byte offset for one that is broken.
+    """
+    return {name: compiled(file.read_bytes(), name, str(file)) for name, file in _named(path, SUFFIX).items()}
+
+
+def recognises_tasks(path: Path) -> bool:
+    """A bare task list, or a folder that has some."""
+    return next(_files(path, BLOB), None) is not None
+
+
+def read_tasks(path: Path) -> dict[str, Capture]:
+    """A capture per bare task list; raises as ``read``."""
+    return {name: bare(file.read_bytes(), name, str(file)) for name, file in _named(path, BLOB).items()}
+
+
+def compiled(data: bytes, name: str, where: str) -> Capture:
+    """The capture in the bytes of a compiled file."""
+    found = hwx.read(data, where)
+    if found.subtype not in CHIP_OF:
+        known = ", ".join(f"{subtype} ({chip})" for subtype, chip in CHIP_OF.items())
+        raise ValueError(f"{where}: header at byte 0x8: got subtype {found.subtype}, allowed are {known}")
+    try:
+        text = found.section(*TEXT)
+    except LookupError as error:
+        raise ValueError(f"{where}: {error.args[0]}") from None
+    if len(found.programs) != 1:
+        raise ValueError(f"{where}: got {len(found.programs)} program threads, allowed is one")
+    (program,) = found.programs
+    first = program.first_task - text.address
+    if not 0 <= first < max(text.size, 1):
+        raise ValueError(f"{where}: program thread {program.name!r}: got its first task at {program.first_task:#x}, "
+                         f"allowed is {text.address:#x} to {text.address + text.size:#x}")
+    chip = CHIP_OF[found.subtype]
+    listed = tasks.read_list(text.data, first, program.first_words, program.tasks, where)
+    registers = maps(chip)
+    jobs = tuple(Job.from_writes("H13", one.writes, registers["H13"]) for one in listed)
+    addresses = {"text": text.address}
+    buffers = {"hwx": data}
+    const = next((one for one in found.sections if (one.segment, one.name) == CONST), None)
+    if const is not None and _uses_kernel(jobs, registers):
+        addresses["coefficients"], buffers["coefficients"] = const.address, const.data
+    addresses |= {one.name: one.address for one in found.tensors if one.address is not None}
+    return Capture(name, "ane", chip, jobs, buffers, addresses, {"tensors": [_tensor(one) for one in found.tensors]},
+                   "compiler", source=where, tool=f"zin_ane_compiler {found.compiler}".strip(), maps=registers)
+
+
+def bare(data: bytes, name: str, where: str) -> Capture:
+    """The capture in a bare task list; what follows its last task is its coefficients."""
+    chip = next(iter(CHIPS))
+    listed = tasks.read_list(data, where=where)
+    end = max(one.offset + 4 * one.words for one in listed)
+    registers = maps(chip)
+    jobs = tuple(Job.from_writes("H13", one.writes, registers["H13"]) for one in listed)
+    rest = data[-(-end // tasks.ALIGN) * tasks.ALIGN:]
+    return Capture(name, "ane", chip, jobs, {"coefficients": rest} if _uses_kernel(jobs, registers) else {},
+                   provenance="compiler", source=where, maps=registers)
+
+
+def _uses_kernel(jobs: tuple[Job, ...], registers: Mapping[str, Any]) -> bool:
+    item = registers["H13"][KERNEL_BASE]
+    return any(bool(item.extract(job.words)) for job in jobs)
+
+
+def _tensor(one: hwx.Tensor) -> dict[str, Any]:
+    return {"name": one.name, "kind": one.kind, "bar": one.bar, "element": one.element,
+            **dict(zip("nchwd", one.shape, strict=True)), "strides": dict(one.strides), "interleave": one.interleave,
+            "span": one.span}
+
+
+def _files(path: Path, suffix: str) -> Iterator[Path]:
+    """Files of a kind, the nearest first; told by what they begin with."""
+    begins = hwx.is_hwx if suffix == SUFFIX else tasks.is_task
+    found: Iterator[Path] = iter([path]) if path.is_file() else (
+        file for depth in range(DEPTH + 1) for file in sorted(path.glob("/".join(["*"] * depth + [f"*{suffix}"]))))
+    for file in found:
+        if file.is_file():
+            with file.open("rb") as stream:
+                if begins(stream.read(4 * (tasks.HEADER_WORDS + 2))):
+                    yield file
+
+
+def _named(path: Path, suffix: str) -> dict[str, Path]:
+    files = list(_files(path, suffix))
+    if path.is_file():
+        return {path.stem if suffix == BLOB else path.absolute().parent.name: path}
+    folders = [file.parent for file in files]
+    out: dict[str, Path] = {}
+    for file in files:
+        alone = folders.count(file.parent) == 1 and suffix == SUFFIX
+        parts = file.parent.relative_to(path).parts + (() if alone else (file.stem,))
+        out["-".join(parts) or path.absolute().name] = file
+    return out
