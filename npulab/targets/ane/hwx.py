@@ -10,21 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from construct import (
-    Bytes,
-    ConstructError,
-    Container,
-    Int8ul,
-    Int16ul,
-    Int32ul,
-    Int64ul,
-    Padding,
-    StreamError,
-    Struct,
-)
+import numpy as np
+from construct import Bytes, ConstructError, Container, Int32ul, Int64ul, Padding, StreamError, Struct
 
 MAGIC, MAGIC_64 = 0xBEEFFACE, 0xFEEDFACF
 SEGMENT, THREAD, IDENT, SYMBOLS = 0x19, 0x04, 0x08, 0x02
@@ -35,6 +26,7 @@ BARS = 256
 STABS_TENSOR, STABS_TYPE = 0x20, 0x80
 ADDRESS_END = 2 ** 32  # base addresses have 32 bits
 MOST_BYTES = 2 ** 30
+MOST_NAMES = 2 ** 24  # bytes of all names of symbols
 KINDS = {INPUT: "input", OUTPUT: "output"}
 
 HEAD = Struct("magic" / Int32ul, "cputype" / Int32ul, "cpusubtype" / Int32ul, "filetype" / Int32ul,
@@ -46,9 +38,10 @@ SEGMENT_HEAD = Struct(Padding(8), "name" / Bytes(16), "address" / Int64ul, "size
 SECTION = Struct("name" / Bytes(16), "segment" / Bytes(16), "address" / Int64ul, "size" / Int64ul, "offset" / Int32ul,
                  "align" / Int32ul, "relocations" / Int32ul, "relocation_count" / Int32ul, "flags" / Int32ul,
                  Padding(12))
-RELOCATION = Struct("address" / Int32ul, "packed" / Int32ul)
 SYMBOL_TABLE = Struct(Padding(8), "symbols" / Int32ul, "count" / Int32ul, "strings" / Int32ul, "size" / Int32ul)
-SYMBOL = Struct("name" / Int32ul, "type" / Int8ul, "section" / Int8ul, "description" / Int16ul, "value" / Int64ul)
+# of these a file has many
+SYMBOL = np.dtype([("name", "<u4"), ("type", "u1"), ("section", "u1"), ("description", "<u2"), ("value", "<u8")])
+RELOCATION = np.dtype([("address", "<u4"), ("packed", "<u4")])
 THREAD_HEAD = Struct(Padding(8), "flavour" / Int32ul, "words" / Int32ul)
 PROGRAM_THREAD = Struct(Padding(16), "bars" / Int64ul[BARS], "first_task" / Int64ul, "first_size" / Int32ul,
                         "tasks" / Int32ul, Padding(4), "mask" / Int32ul, Padding(20), "name" / Int32ul, Padding(8),
@@ -76,7 +69,8 @@ class Relocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a segment; ``data`` is empty where the file holds no bytes of it (tensors)."""
+    """A part of a segment; ``data`` is empty where the file holds no bytes of it (tensors), ``at`` is the byte of the
+    structure that states it."""
 
     segment: str
     name: str
@@ -85,6 +79,7 @@ class Section:
     offset: int
     align: int
     flags: int
+    at: int
     relocations: tuple[Relocation, ...] = ()
     data: bytes = field(default=b"", repr=False)
 
@@ -117,7 +112,8 @@ class Symbol(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A network of the file: base addresses by number, where its task list begins, how many tasks it has."""
+    """A network of the file: base addresses by number, where its task list begins, how many tasks it has; ``at`` is
+    the byte of the command that states it."""
 
     name: str
     bars: Mapping[int, int]
@@ -125,6 +121,7 @@ class Program(NamedTuple):
     first_words: int
     tasks: int
     scratch: int
+    at: int
 
 
 @dataclass(frozen=True)
@@ -160,8 +157,8 @@ class Hwx:
         for one in self.sections:
             if (one.segment, one.name) == (segment, name):
                 return one
-        raise LookupError(f"section: got {segment},{name}, the file has "
-                          f"{' '.join(f'{one.segment},{one.name}' for one in self.sections) or 'none'}")
+        there = ", ".join(f"{one.segment},{one.name} at byte {one.at:#x}" for one in self.sections)
+        raise LookupError(f"section: got {segment},{name}, the file has {there or 'none from byte 0x20 on'}")
 
     def at(self, address: int) -> Section | None:
         """The section that an address lies in."""
@@ -217,13 +214,15 @@ def _read(data: bytes) -> Hwx:
         raise Broken(f"header at byte 0x0: got magic {head.magic:#010x}, allowed is {MAGIC:#010x}")
     commands = list(_commands(data, head))
     sections: list[Section] = []
+    segments: list[tuple[int, int, str]] = []
     places: dict[str, int] = {}
     symbols: tuple[Symbol, ...] = ()
-    segments: set[tuple[int, int]] = set()
     identity = ""
     for code, begin, end in commands:
         if code == SEGMENT:
-            sections += _segment(data, begin, end, segments)
+            one, parts = _segment(data, begin, end)
+            segments.append(one)
+            sections += parts
         elif code in PLACES:
             name, address = _place(data, code, begin, end)
             places[name] = address
@@ -231,6 +230,10 @@ def _read(data: bytes) -> Hwx:
             symbols = _symbols(data, begin, end)
         elif code == IDENT:
             identity += _text(data, begin + COMMAND.sizeof(), end, f"identity at byte {begin:#x}")
+    _apart(segments, "addresses")
+    _apart([(one.offset, one.offset + one.size, f"section {one.segment},{one.name}") for one in sections if one.offset],
+           "bytes")
+    sections = [replace(one, data=data[one.offset:one.offset + one.size]) if one.offset else one for one in sections]
     for symbol in symbols:
         if symbol.section and symbol.type not in (STABS_TENSOR, STABS_TYPE):
             places.setdefault(symbol.name, symbol.value)
@@ -276,7 +279,15 @@ def _commands(data: bytes, head: Any) -> Iterator[tuple[int, int, int]]:
         begin += one.size
 
 
-def _segment(data: bytes, begin: int, end: int, segments: set[tuple[int, int]]) -> Iterator[Section]:
+def _apart(parts: list[tuple[int, int, str]], what: str) -> None:
+    """Refuse parts (begin, end, name) that overlap."""
+    for (begin, end, name), (start, stop, other) in pairwise(sorted(part for part in parts if part[1] > part[0])):
+        if start < end:
+            raise Broken(f"{other}: got {what} {start:#x} to {stop:#x}, of which {name} has {begin:#x} to {end:#x}")
+
+
+def _segment(data: bytes, begin: int, end: int) -> tuple[tuple[int, int, str], list[Section]]:
+    """((first address, the one behind, name), sections) of a segment."""
     head = _parse(SEGMENT_HEAD, data, begin, "segment", end)
     name = _name(head.name, f"segment at byte {begin:#x}")
     what = f"segment {name} at byte {begin:#x}"
@@ -288,15 +299,9 @@ def _segment(data: bytes, begin: int, end: int, segments: set[tuple[int, int]]) 
     if head.sections * SECTION.sizeof() > end - begin - SEGMENT_HEAD.sizeof():
         raise Broken(f"{what}: got {head.sections} sections, its command has room for "
                      f"{(end - begin - SEGMENT_HEAD.sizeof()) // SECTION.sizeof()}")
-    for start, stop in segments if head.size else ():
-        if head.address < stop and start < head.address + head.size:
-            raise Broken(f"{what}: got addresses {head.address:#x} to {head.address + head.size:#x}, which another "
-                         f"segment has too ({start:#x} to {stop:#x})")
-    if head.size:
-        segments.add((head.address, head.address + head.size))
-    for number in range(head.sections):
-        at = begin + SEGMENT_HEAD.sizeof() + number * SECTION.sizeof()
-        yield _section(data, at, end, head)
+    step = SECTION.sizeof()
+    places = (begin + SEGMENT_HEAD.sizeof() + step * number for number in range(head.sections))
+    return (head.address, head.address + head.size, what), [_section(data, at, end, head) for at in places]
 
 
 def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
@@ -306,24 +311,21 @@ def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
     if not segment.address <= head.address <= head.address + head.size <= segment.address + segment.size:
         raise Broken(f"{what}: got {head.size:#x} bytes from address {head.address:#x}, its segment has "
                      f"{segment.size:#x} from {segment.address:#x}")
-    stored = head.offset > 0
-    if stored and not segment.offset <= head.offset <= head.offset + head.size <= segment.offset + segment.file_size:
+    stored = segment.offset, segment.offset + segment.file_size
+    if head.offset and not stored[0] <= head.offset <= head.offset + head.size <= stored[1]:
         raise Broken(f"{what}: got {head.size:#x} bytes from byte {head.offset:#x}, its segment has "
                      f"{segment.file_size:#x} from {segment.offset:#x}")
-    step = RELOCATION.sizeof()
-    if head.relocations + step * head.relocation_count > len(data):
+    if head.relocations + RELOCATION.itemsize * head.relocation_count > len(data):
         raise Broken(f"{what}: got {head.relocation_count} relocations from byte {head.relocations:#x}, the file has "
                      f"{len(data):#x} bytes")
-    relocations = []
-    for number in range(head.relocation_count):
-        one = _parse(RELOCATION, data, head.relocations + step * number, f"relocation {number} of {what}")
-        if one.address + 4 > head.size:
-            raise Broken(f"relocation {number} of {what}: got address {one.address:#x}, the section has "
-                         f"{head.size:#x} bytes")
-        relocations.append(Relocation(one.address, one.packed % 2 ** 24, one.packed >> 24 & 1, one.packed >> 25 & 3,
-                                      one.packed >> 27 & 1, one.packed >> 28))
-    return Section(owner, name, head.address, head.size, head.offset, head.align, head.flags, tuple(relocations),
-                   data[head.offset:head.offset + head.size] if stored else b"")
+    relocations = np.frombuffer(data, RELOCATION, head.relocation_count, head.relocations).tolist()
+    for number, (address, _) in enumerate(relocations):
+        if address + 4 > head.size:
+            raise Broken(f"relocation {number} of {what}: got address {address:#x}, the section has {head.size:#x} "
+                         "bytes")
+    return Section(owner, name, head.address, head.size, head.offset, head.align, head.flags, begin,
+                   tuple(Relocation(address, packed % 2 ** 24, packed >> 24 & 1, packed >> 25 & 3, packed >> 27 & 1,
+                                    packed >> 28) for address, packed in relocations))
 
 
 def _place(data: bytes, code: int, begin: int, end: int) -> tuple[str, int]:
@@ -340,7 +342,7 @@ def _program(data: bytes, begin: int, end: int) -> Program:
     one = _parse(PROGRAM_THREAD, data, begin, what, end)
     return Program(_string(data, begin, end, one.name, what),
                    {number: address for number, address in enumerate(one.bars) if address}, one.first_task,
-                   one.first_size + 1, one.tasks, one.scratch)
+                   one.first_size + 1, one.tasks, one.scratch, begin)
 
 
 def _tensor(data: bytes, begin: int, end: int, places: Mapping[str, int], bars: Mapping[int, int]) -> Tensor:
@@ -359,22 +361,23 @@ def _tensor(data: bytes, begin: int, end: int, places: Mapping[str, int], bars: 
 def _symbols(data: bytes, begin: int, end: int) -> tuple[Symbol, ...]:
     what = f"symbol table at byte {begin:#x}"
     table = _parse(SYMBOL_TABLE, data, begin, what, end)
-    if table.symbols + SYMBOL.sizeof() * table.count > len(data):
+    if table.symbols + SYMBOL.itemsize * table.count > len(data):
         raise Broken(f"{what}: got {table.count} symbols from byte {table.symbols:#x}, the file has {len(data):#x} "
                      "bytes")
-    if table.strings + table.size > len(data):
+    end = table.strings + table.size
+    if end > len(data):
         raise Broken(f"{what}: got {table.size:#x} bytes of names from byte {table.strings:#x}, the file has "
                      f"{len(data):#x}")
-    out = []
-    for number in range(table.count):
-        at = table.symbols + SYMBOL.sizeof() * number
-        one = _parse(SYMBOL, data, at, f"symbol {number}")
-        if one.name >= max(table.size, 1):
-            raise Broken(f"symbol {number} at byte {at:#x}: got its name at {one.name:#x}, the table has "
-                         f"{table.size:#x} bytes of names")
-        begin_name = table.strings + one.name
-        name = _text(data, begin_name, table.strings + table.size, f"name of symbol {number} at byte {begin_name:#x}")
-        out.append(Symbol(name, one.type, one.section, one.description, one.value))
+    out, length = [], 0
+    rows = np.frombuffer(data, SYMBOL, table.count, table.symbols).tolist()
+    for number, (name, kind, section, description, value) in enumerate(rows):
+        if name >= max(table.size, 1) or length > MOST_NAMES:
+            at = table.symbols + SYMBOL.itemsize * number
+            raise Broken(f"symbol {number} at byte {at:#x}: got its name at {name:#x} behind {length:#x} bytes of "
+                         f"names, the table has {table.size:#x}, allowed in all are {MOST_NAMES:#x}")
+        text = _text(data, table.strings + name, end, f"name of symbol {number} at byte {table.strings + name:#x}")
+        length += len(text)
+        out.append(Symbol(text, kind, section, description, value))
     return tuple(out)
 
 

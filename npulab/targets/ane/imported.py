@@ -51,14 +51,19 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
     except LookupError as error:
         raise ValueError(f"{where}: {error.args[0]}") from None
     if len(found.programs) != 1:
-        raise ValueError(f"{where}: got {len(found.programs)} program threads, allowed is one")
+        there = ", ".join(f"{one.name!r} at byte {one.at:#x}" for one in found.programs) or "none from byte 0x20 on"
+        raise ValueError(f"{where}: got {len(found.programs)} program threads ({there}), allowed is one")
     (program,) = found.programs
+    said = f"{where}: program thread {program.name!r} at byte {program.at:#x}"
     first = program.first_task - text.address
     if not 0 <= first < max(text.size, 1):
-        raise ValueError(f"{where}: program thread {program.name!r}: got its first task at {program.first_task:#x}, "
+        raise ValueError(f"{said}: got its first task at {program.first_task:#x}, "
                          f"allowed is {text.address:#x} to {text.address + text.size:#x}")
     chip = CHIP_OF[found.subtype]
-    listed = tasks.read_list(text.data, first, program.first_words, program.tasks, where)
+    listed = tasks.read_list(text.data, first, program.first_words,
+                             where=f"{where}: {','.join(TEXT)} at byte {text.offset:#x}")
+    if len(listed) != program.tasks:
+        raise ValueError(f"{said}: got {program.tasks} tasks, its list has {len(listed)}")
     registers = maps(chip)
     jobs = tuple(Job.from_writes("H13", one.writes, registers["H13"]) for one in listed)
     addresses = {"text": text.address}

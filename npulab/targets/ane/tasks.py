@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -30,7 +29,7 @@ ADDRESSES = frozenset(offset for offset in REGISTERS.index if offset < HEADER)
 
 @dataclass(frozen=True)
 class Record:
-    """Values written to consecutive registers; ``offset`` is the byte of its header in the section."""
+    """Values written to consecutive registers; ``offset`` is the byte of its header in the task."""
 
     offset: int
     address: int
@@ -73,36 +72,32 @@ class Task:
                          for i, value in enumerate(one.values)))
 
 
-def read_list(text: bytes, first: int = 0, words: int | None = None, count: int | None = None,
+def read_list(text: bytes, first: int = 0, words: int | None = None,
               where: str = "tasks") -> tuple[Task, ...]:
     """The tasks of a section, from byte ``first`` on by their links.
 
-    ``words`` is the size of the first one and ``count`` how many there are, where something says so; without
-    ``words`` the first one ends where its records do.  Raises ValueError naming ``where``, the task and its byte offset
-    for a list that is cut short, loops or overlaps, and for records that do not fill their task or write no register.
+    ``words`` is the size of the first one; without it that one ends where its records do.  Raises ValueError naming
+    ``where``, the task and its byte offset for a list that is cut short, loops or overlaps, and for records that do not
+    fill their task or write no register.
     """
     tasks: list[Task] = []
-    at, size, seen = first, words, set[int]()
+    at, size = first, words
+    taken = np.zeros(len(text) // WORD_BYTES, bool)  # words that a task has already
     while True:
         what = f"{where}: task {len(tasks)} at byte {at:#x}"
-        if at in seen:
-            raise ValueError(f"{what}: the list comes back to it, allowed is each task once")
         if at % WORD_BYTES:
             raise ValueError(f"{what}: got an offset that is no multiple of {WORD_BYTES}")
-        seen.add(at)
         task = _task(text, at, size, what)
+        mine = taken[at // WORD_BYTES:at // WORD_BYTES + task.words]
+        if mine.any():
+            again = any(one.offset == at for one in tasks)
+            raise ValueError(f"{what}: " + ("the list comes back to it, allowed is each task once" if again else
+                                            f"its {task.words} words overlap an earlier task"))
+        mine[:] = True
         tasks.append(task)
-        if count is not None and len(tasks) > count:
-            raise ValueError(f"{what}: is one more than the {count} that the program has")
         if not task.next_offset:
             break
         at, size = task.next_offset, task.next_words
-    if count is not None and len(tasks) != count:
-        raise ValueError(f"{where}: got a list of {len(tasks)} tasks, the program has {count}")
-    for a, b in pairwise(sorted(tasks, key=lambda one: one.offset)):
-        if a.offset + WORD_BYTES * a.words > b.offset:
-            raise ValueError(f"{where}: the task at byte {a.offset:#x} has {a.words} words and overlaps the one at "
-                             f"byte {b.offset:#x}")
     return tuple(tasks)
 
 
@@ -132,7 +127,7 @@ def _task(text: bytes, at: int, size: int | None, what: str) -> Task:
             raise ValueError(f"{what}: record at byte {offset:#x} has {count} values, the task ends after "
                              f"{len(data) - place - 1}")
         written.update(addresses)
-        records.append(Record(offset, address, tuple(data[place + 1:place + 1 + count].tolist())))
+        records.append(Record(offset - at, address, tuple(data[place + 1:place + 1 + count].tolist())))
         place += 1 + count
     if not records:
         raise ValueError(f"{what}: has no record of register values behind its header")
@@ -156,7 +151,7 @@ def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
             runs[-1].append(one)
         else:
             runs.append([one])
-    place, out = offset + WORD_BYTES * length, []
+    place, out = WORD_BYTES * length, []
     for run in runs:
         out.append(Record(place, run[0][0], tuple(value for _, value in run)))
         place += WORD_BYTES * (1 + len(run))
