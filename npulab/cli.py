@@ -246,6 +246,10 @@ def _show(options: argparse.Namespace) -> int:
         print(capture)
         print("".join(f"{name} {text}\n" for name, text in (
             ("source", capture.source), ("tool", capture.tool), ("date", capture.date)) if text), end="")
+        for name, one in capture.parameters.items():
+            if isinstance(one, list) and one and all(isinstance(row, dict) for row in one):
+                print(f"{name}:")
+                _print(options, one, [*one[0]])
     rows = [{"task": task, "block": block, "register": item.register, "field": item.name, "bits": item.bits,
              "raw": int(raw), "value": item.text(raw), "evidence": item.evidence, "note": item.note}
             for task, job in enumerate(capture.jobs) for block, item, raw in job.values(capture.maps)
@@ -826,6 +830,8 @@ def _print(options: argparse.Namespace, rows: Sequence[dict[str, Any]], names: S
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(one)}" for name, one in value.items())
     return "-" if value is None else " ".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 

@@ -10,7 +10,7 @@ TARGET = Target(
     chips=CHIPS,
     tables=TABLES,
     rule="fp16",
-    importers=(Importer("compiled file (hwx), or a folder of them", imported.recognises, imported.read),
-               Importer("bare task list of H13, or a folder of them", imported.recognises_tasks, imported.read_tasks)),
+    importers=(Importer("compiled files (hwx), bare task lists of H13, a folder of them", imported.recognises,
+                        imported.read),),
     sources=read_sources(HERE / "sources.csv"),
 )

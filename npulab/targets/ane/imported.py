@@ -18,26 +18,25 @@ MASTER, KERNEL_BASE = "KernelDMASrc.MasterConfig.MasterEnable", "Header.Header[9
 
 
 def recognises(path: Path) -> bool:
-    """A compiled file, or a folder that has some (up to three folders down)."""
-    return next(_files(path, SUFFIX), None) is not None
+    """A compiled file or a bare task list, or a folder that has some (up to three folders down)."""
+    return next(_files(path), None) is not None
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """A capture per compiled file, named by its folder, or by the file where a folder has several.
+    """A capture per file: a compiled one is named by its folder where that has no other, else by its file too.
 
     Raises ValueError naming the file, structure and byte offset for one that is broken.
     """
-    return {name: compiled(file.read_bytes(), name, str(file)) for name, file in _named(path, SUFFIX).items()}
-
-
-def recognises_tasks(path: Path) -> bool:
-    """A bare task list, or a folder that has some."""
-    return next(_files(path, BLOB), None) is not None
-
-
-def read_tasks(path: Path) -> dict[str, Capture]:
-    """A capture per bare task list; raises as ``read``."""
-    return {name: bare(file.read_bytes(), name, str(file)) for name, file in _named(path, BLOB).items()}
+    files = list(_files(path))
+    folders = [file.parent for file, _ in files]
+    out = {}
+    for file, is_compiled in files:
+        alone = is_compiled and folders.count(file.parent) == 1
+        parts = file.parent.relative_to(path).parts if path.is_dir() else ()
+        own = (file.parent.absolute().name,) if alone and not parts else () if alone else (file.stem,)
+        name = "-".join((*parts, *own))
+        out[name] = (compiled if is_compiled else bare)(file.read_bytes(), name, str(file))
+    return out
 
 
 def compiled(data: bytes, name: str, where: str) -> Capture:
@@ -99,26 +98,14 @@ def _tensor(one: hwx.Tensor) -> dict[str, Any]:
             "span": one.span}
 
 
-def _files(path: Path, suffix: str) -> Iterator[Path]:
-    """Files of a kind, the nearest first; told by what they begin with."""
-    begins = hwx.is_hwx if suffix == SUFFIX else tasks.is_task
-    found: Iterator[Path] = iter([path]) if path.is_file() else (
-        file for depth in range(DEPTH + 1) for file in sorted(path.glob("/".join(["*"] * depth + [f"*{suffix}"]))))
+def _files(path: Path) -> Iterator[tuple[Path, bool]]:
+    """(file, whether it is a compiled one) by name, the nearest first; told by what they begin with."""
+    depths = ["/".join(["*"] * depth + ["*"]) for depth in range(DEPTH + 1)]
+    found = [path] if path.is_file() else (
+        file for pattern in depths for file in sorted(path.glob(pattern)) if file.suffix in (SUFFIX, BLOB))
     for file in found:
         if file.is_file():
             with file.open("rb") as stream:
-                if begins(stream.read(4 * (tasks.HEADER_WORDS + 2))):
-                    yield file
-
-
-def _named(path: Path, suffix: str) -> dict[str, Path]:
-    files = list(_files(path, suffix))
-    if path.is_file():
-        return {path.stem if suffix == BLOB else path.absolute().parent.name: path}
-    folders = [file.parent for file in files]
-    out: dict[str, Path] = {}
-    for file in files:
-        alone = folders.count(file.parent) == 1 and suffix == SUFFIX
-        parts = file.parent.relative_to(path).parts + (() if alone else (file.stem,))
-        out["-".join(parts) or path.absolute().name] = file
-    return out
+                begin = stream.read(4 * (tasks.HEADER_WORDS + 3))
+            if hwx.is_hwx(begin) or tasks.is_task(begin):
+                yield file, hwx.is_hwx(begin)
