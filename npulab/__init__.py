@@ -39,19 +39,19 @@ __all__ = ["ENGINES", "RULES", "Add", "BisectView", "Bisection", "Capture", "Cap
            "Pool2D", "Probe", "QuantParams", "Recorder", "RegisterView", "Scan", "Simulated", "Sweep", "Target",
            "accumulate", "bench", "best_related", "bisect_fields", "bisection_trials", "bit_effects", "check",
            "check_run", "check_sweep", "codes_by_rule", "correlate", "correlation_map", "device", "diff",
-           "diff_buffers", "emulate", "explain", "find_laws", "find_layout", "flip_map", "flips", "identify_rounding",
-           "impulses", "law_map", "law_scatter", "layout_map", "load", "load_all", "load_sweep", "markers",
-           "mismatches", "mix", "neighbours", "number_line", "output_comparison", "output_difference", "outputs",
-           "plan_sweep", "prepare", "probe_layout", "read_model", "related", "rounding_probes", "save", "save_sweep",
-           "scan", "scan_capture", "single_op_model", "stream_map", "sweep_of", "target", "targets", "write_model",
-           "write_sweep"]
+           "diff_buffers", "emulate", "explain", "find_laws", "find_layout", "flip_map", "flips", "function_error",
+           "identify_rounding", "impulses", "law_map", "law_scatter", "layout_map", "load", "load_all", "load_sweep",
+           "markers", "mismatches", "mix", "neighbours", "number_line", "output_comparison", "output_difference",
+           "outputs", "plan_sweep", "prepare", "probe_layout", "read_model", "related", "rounding_probes", "save",
+           "save_sweep", "scan", "scan_capture", "single_op_model", "stream_map", "sweep_of", "target", "targets",
+           "write_model", "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
 _LATER = {"BisectView": "npulab.widgets", "LawView": "npulab.widgets", "RegisterView": "npulab.widgets",
           "bench": "npulab.speed", "bisection_trials": "npulab.view", "correlation_map": "npulab.view",
-          "flip_map": "npulab.view", "law_map": "npulab.view", "law_scatter": "npulab.view",
-          "layout_map": "npulab.view", "number_line": "npulab.view", "output_comparison": "npulab.view",
-          "output_difference": "npulab.view", "stream_map": "npulab.view"}
+          "flip_map": "npulab.view", "function_error": "npulab.view", "law_map": "npulab.view",
+          "law_scatter": "npulab.view", "layout_map": "npulab.view", "number_line": "npulab.view",
+          "output_comparison": "npulab.view", "output_difference": "npulab.view", "stream_map": "npulab.view"}
 
 
 def __getattr__(name: str) -> Any:
