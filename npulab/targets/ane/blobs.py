@@ -1,0 +1,319 @@
+"""Weight files that a BLOBFILE constant of a MIL program points into: a header, then records and their data.
+
+Everything is little-endian and starts at multiples of 64 bytes.  The offset of a BLOBFILE is that of the record, and
+the record says where its data is, counted from the start of the file.
+Source: Apple's MILBlob of coremltools (BlobDataType.hpp, StorageFormat.hpp); the quirks as maderix/ANE writes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import construct
+import numpy as np
+
+ALIGN = 64
+VERSION = 2
+SENTINEL = 0xDEADBEEF
+MOST_BYTES = 2 ** 32  # a size of this or more is taken for a broken field
+MOST_RECORDS = 2 ** 16
+HEADER = construct.Struct("count" / construct.Int32ul, "version" / construct.Int32ul, "reserved" / construct.Bytes(56))
+RECORD = construct.Struct(
+    "sentinel" / construct.Int32ul, "dtype" / construct.Int32ul, "size" / construct.Int64ul,
+    "offset" / construct.Int64ul, "padding_bits" / construct.Int64ul, "reserved" / construct.Bytes(32))
+
+
+class Stored(NamedTuple):
+    """How elements of a type lie in a file: bits of each, and the numpy type they are given as."""
+
+    bits: int
+    numpy: str
+
+
+# code and type by MIL's name; bf16 and the fp8 types are given as their bits
+CODES = {1: "fp16", 2: "fp32", 3: "uint8", 4: "int8", 5: "bf16", 6: "int16", 7: "uint16", 8: "int4", 9: "uint1",
+         10: "uint2", 11: "uint4", 12: "uint3", 13: "uint6", 14: "int32", 15: "uint32", 16: "fp8e4m3fn",
+         17: "fp8e5m2"}
+STORED = {"fp16": Stored(16, "<f2"), "fp32": Stored(32, "<f4"), "uint8": Stored(8, "u1"), "int8": Stored(8, "i1"),
+          "bf16": Stored(16, "<u2"), "int16": Stored(16, "<i2"), "uint16": Stored(16, "<u2"), "int4": Stored(4, "i1"),
+          "uint1": Stored(1, "u1"), "uint2": Stored(2, "u1"), "uint4": Stored(4, "u1"), "uint3": Stored(3, "u1"),
+          "uint6": Stored(6, "u1"), "int32": Stored(32, "<i4"), "uint32": Stored(32, "<u4"),
+          "fp8e4m3fn": Stored(8, "u1"), "fp8e5m2": Stored(8, "u1")}
+USUAL = {"float16": "fp16", "float32": "fp32"}  # numpy types that have another name there
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record of a weight file and its data.
+
+    ``offset`` is what a BLOBFILE says, ``data_offset`` where the data is, ``size`` its bytes, ``padding_bits`` what
+    is not used of the last byte; ``name`` is the file's user's.
+    """
+
+    name: str
+    offset: int
+    dtype: str
+    size: int
+    data_offset: int
+    padding_bits: int = 0
+    raw: memoryview = field(default=memoryview(b""), repr=False)
+
+    @property
+    def elements(self) -> int:
+        return (8 * self.size - self.padding_bits) // STORED[self.dtype].bits
+
+    def values(self, shape: Sequence[int] | None = None, dtype: str = "") -> np.ndarray:
+        """The elements, flat or of a ``shape``; ``dtype`` overrules the record's own.
+
+        fp16 and fp32 come as floats, bf16 and fp8 as their bits, types below a byte one element in each.
+        Raises ValueError where the bytes are not that many elements, LookupError for a type that is not known.
+        """
+        dtype = dtype or self.dtype
+        kind = _stored(dtype)
+        used = 8 * self.size - (self.padding_bits if kind.bits < 8 else 0)
+        count = used // kind.bits if shape is None else math.prod(shape)
+        spare = used - count * kind.bits
+        if not 0 <= spare < (8 if kind.bits < 8 and shape is not None else 1):
+            wanted = f"{list(shape)}" if shape is not None else "a whole number"
+            raise ValueError(f"weights: record at byte {self.offset}, size: got {self.size} bytes, allowed are those "
+                             f"of {wanted} of {dtype} ({kind.bits} bits each)")
+        flat = unpacked(np.frombuffer(self.raw, np.uint8), count, dtype)
+        return flat if shape is None else flat.reshape(shape)
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """What a weight file holds: the count its header gives, the records in order, and what is odd about it."""
+
+    count: int
+    records: tuple[Record, ...]
+    warnings: tuple[str, ...] = ()
+
+    def __getitem__(self, key: str | int) -> Record:
+        """The record of a name or at an offset; raises LookupError with what there is."""
+        for record in self.records:
+            if key in (record.name, record.offset):
+                return record
+        raise LookupError(f"weights: got {key!r}, allowed is one of "
+                          f"{', '.join(f'{record.name} ({record.offset})' for record in self.records) or 'no record'}")
+
+
+class Written(NamedTuple):
+    """Bytes of a weight file, and what a BLOBFILE has to say for each weight."""
+
+    data: bytes
+    offsets: dict[str, int]
+
+
+def write(weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, count: int | None = None) -> Written:
+    """A weight file of arrays by name, in their order.
+
+    The type is that of the array unless ``dtypes`` says another of the same bits (``bf16`` of uint16, ``uint4`` of
+    uint8, one element in each, ...).  ``count`` is what the header says: the number of weights, as Apple writes it,
+    unless told; maderix/ANE writes 1 whatever follows.
+    Raises ValueError for values that the type cannot hold, LookupError for a type that is not known.
+
+    >>> data, offsets = write({"a": np.zeros(3, np.float16), "b": np.ones((2, 2), np.float32)})
+    >>> offsets, len(data), read(data)[192].values((2, 2)).tolist()
+    ({'a': 64, 'b': 192}, 272, [[1.0, 1.0], [1.0, 1.0]])
+    """
+    extra = set(dtypes or {}) - set(weights)
+    if extra:
+        raise LookupError(f"dtypes: got {', '.join(sorted(extra))}, allowed is one of {', '.join(weights)}")
+    parts = [HEADER.build({"count": len(weights) if count is None else count, "version": VERSION,
+                           "reserved": bytes(56)})]
+    offsets, at = {}, ALIGN
+    for number, (name, given) in enumerate(weights.items(), 1):
+        array = np.asarray(given)
+        dtype = (dtypes or {}).get(name) or USUAL.get(array.dtype.name, array.dtype.name)
+        stored = _packed(name, array, dtype)
+        offsets[name] = at
+        spare = -array.size * STORED[dtype].bits % 8
+        parts.append(RECORD.build({"sentinel": SENTINEL, "dtype": _code(dtype), "size": len(stored),
+                                   "offset": at + ALIGN, "padding_bits": spare, "reserved": bytes(32)}))
+        parts.append(stored + bytes(-len(stored) % ALIGN if number < len(weights) else 0))
+        at += ALIGN + len(parts[-1])
+    return Written(b"".join(parts), offsets)
+
+
+def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
+    """Every record of a weight file, with ``names`` by offset (``0x40`` and so on where none is given).
+
+    Records follow each other: the next is at the first multiple of 64 bytes after the data, or right after it.  Odd
+    files are read with warnings: a header count that is not that of the records; a data offset of 0, which is taken
+    for the byte after the record, and then a size that does not reach the next record for that distance; a size that
+    is no whole number of elements.
+    Raises ValueError with the byte for another version, a dtype that is not known, and data that overlaps, lies past
+    the end or is 4 GiB long.
+    """
+    _at_least(data, ALIGN, "header", 0)
+    header = HEADER.parse(data[:ALIGN])
+    if header.version != VERSION:
+        raise ValueError(f"weights: header at byte 4, version: got {header.version}, allowed is {VERSION}")
+    warnings: list[str] = []
+    records: list[Record] = []
+    starts = _sentinels(data)
+    at: int | None = ALIGN if len(data) > ALIGN else None
+    if at is not None and not _starts(data, at):
+        raise ValueError(f"weights: record at byte {at}, sentinel: got {data[at:at + 4].hex()}, "
+                         f"allowed is {SENTINEL:#x} in little-endian")
+    while at is not None:
+        if len(records) == MOST_RECORDS:
+            raise ValueError(f"weights: record at byte {at}: got more than {MOST_RECORDS} records")
+        record = _record(data, at, (names or {}).get(at, hex(at)), starts, warnings)
+        records.append(record)
+        at = _next(data, record, warnings)
+    _refuse_overlap(records)
+    if header.count != len(records):
+        warnings.append(f"header at byte 0, count: says {header.count}, the file has {len(records)} records; "
+                        "BLOBFILE offsets do not depend on it")
+    return WeightFile(header.count, tuple(records), tuple(warnings))
+
+
+def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[str, ...]]:
+    """The record that a BLOBFILE of this offset means, and what is odd about it.
+
+    Raises ValueError where there is none, saying so where the offset is that of the data behind a record.
+    """
+    if not 0 <= offset <= len(data) - ALIGN:
+        raise ValueError(f"weights: offset: got {offset}, allowed is 64 to {len(data) - ALIGN}, a record in the file")
+    if not _starts(data, offset):
+        hint = f"; the record is at {offset - ALIGN}, this is its data" if _starts(data, offset - ALIGN) else ""
+        raise ValueError(f"weights: offset: got {offset}, allowed is the place of a record (sentinel "
+                         f"{SENTINEL:#x}){hint}")
+    warnings: list[str] = []
+    return _record(data, offset, name or hex(offset), _sentinels(data), warnings), tuple(warnings)
+
+
+def packed(values: np.ndarray, dtype: str) -> bytes:
+    """Elements as bytes of the file: types below a byte one after the other, the lowest bits first.
+
+    >>> packed(np.array([1, 2, 3]), "uint4").hex()
+    '2103'
+    """
+    kind = _stored(dtype)
+    flat = np.ascontiguousarray(values).reshape(-1)
+    if kind.bits >= 8:
+        return flat.astype(kind.numpy).tobytes()
+    bits = np.unpackbits(flat.astype(np.uint8)[:, None], axis=1, count=kind.bits, bitorder="little")
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
+    """``count`` elements out of bytes ``(n,) uint8``, as ``packed`` made them.
+
+    >>> unpacked(np.array([0x21, 0x03], np.uint8), 3, "uint4").tolist()
+    [1, 2, 3]
+    """
+    kind = _stored(dtype)
+    if kind.bits >= 8:
+        return raw[:count * kind.bits // 8].view(kind.numpy)
+    used = raw[:-(-count * kind.bits // 8)]
+    bits = np.unpackbits(used, count=count * kind.bits, bitorder="little").reshape(-1, kind.bits)
+    out = np.packbits(bits, axis=1, bitorder="little")[:, 0]
+    half = 2 ** (kind.bits - 1)
+    return ((out ^ half).astype(np.int8) - half).astype(np.int8) if kind.numpy == "i1" else out
+
+
+def _packed(name: str, array: np.ndarray, dtype: str) -> bytes:
+    kind = _stored(dtype)
+    numpy = np.dtype(kind.numpy)
+    low, high = (-(2 ** (kind.bits - 1)), 2 ** (kind.bits - 1) - 1) if numpy.kind == "i" else (0, 2 ** kind.bits - 1)
+    if (numpy.kind == "f") != (array.dtype.kind == "f"):
+        raise ValueError(f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}")
+    if numpy.kind == "f" and array.dtype != numpy:
+        raise ValueError(f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}, rounded beforehand")
+    if numpy.kind != "f" and array.size and not low <= int(array.min()) <= int(array.max()) <= high:
+        raise ValueError(f"weights: {name}: got values {array.min()} to {array.max()}, allowed for {dtype} is "
+                         f"{low} to {high}")
+    return packed(array, dtype)
+
+
+def _stored(dtype: str) -> Stored:
+    if dtype not in STORED:
+        raise LookupError(f"dtype: got {dtype!r}, allowed is one of {', '.join(STORED)}")
+    return STORED[dtype]
+
+
+def _code(dtype: str) -> int:
+    return next(code for code, name in CODES.items() if name == dtype)
+
+
+def _starts(data: bytes, at: int) -> bool:
+    return at >= ALIGN and data[at:at + 4] == SENTINEL.to_bytes(4, "little")
+
+
+def _at_least(data: bytes, end: int, what: str, at: int) -> None:
+    if len(data) < end:
+        raise ValueError(f"weights: {what} at byte {at}: got {len(data) - at} bytes, allowed is {ALIGN} or more")
+
+
+def _record(data: bytes, at: int, name: str, starts: np.ndarray, warnings: list[str]) -> Record:
+    _at_least(data, at + ALIGN, "record", at)
+    raw = RECORD.parse(data[at:at + ALIGN])
+    where = f"record at byte {at}"
+    if raw.dtype not in CODES:
+        raise ValueError(f"weights: {where}, dtype: got {raw.dtype}, allowed is {min(CODES)} to {max(CODES)}")
+    dtype, size, start = CODES[raw.dtype], int(raw.size), int(raw.offset)
+    if size >= MOST_BYTES:
+        raise ValueError(f"weights: {where}, size: got {size} bytes, allowed is up to {len(data) - at - ALIGN}")
+    if start == 0:
+        start = at + ALIGN
+        after = int(np.searchsorted(starts, start))
+        room = (int(starts[after]) if after < len(starts) else len(data)) - start
+        warnings.append(f"{where}, data offset: says 0, the file's header; its data is taken from byte {start}")
+        if not room - ALIGN < size <= room:
+            warnings.append(f"{where}, size: says {size} bytes, the next record or the end is {room} bytes away, "
+                            "which is taken")
+            size = room
+    if not ALIGN <= start <= len(data):
+        raise ValueError(f"weights: {where}, data offset: got {start}, allowed is {ALIGN} to {len(data)}")
+    if start + size > len(data):
+        raise ValueError(f"weights: {where}, size: got {size} bytes from byte {start}, allowed is up to "
+                         f"{len(data) - start} in a file of {len(data)}")
+    if start < at + ALIGN and start + size > at:
+        raise ValueError(f"weights: {where}, data offset: got {start} and {size} bytes, which overlap the record")
+    bits = STORED[dtype].bits
+    spare = int(raw.padding_bits)
+    if spare >= 8 or spare > 8 * size or (spare and bits >= 8):
+        warnings.append(f"{where}, padding bits: says {spare}, allowed is 0 to 7 of a type below a byte; 0 is taken")
+        spare = 0
+    if (8 * size - spare) % bits:
+        warnings.append(f"{where}, size: says {size} bytes, which are no whole number of {dtype}; int8 data under the "
+                        "dtype of fp16 looks like that")
+    if start % ALIGN:
+        warnings.append(f"{where}, data offset: says {start}, which is no multiple of {ALIGN}")
+    return Record(name, at, dtype, size, start, spare, memoryview(data)[start:start + size])
+
+
+def _sentinels(data: bytes) -> np.ndarray:
+    """Places of the sentinel at multiples of 64 bytes, behind the header."""
+    words = np.frombuffer(data, "<u4", count=len(data) // 4)[ALIGN // 4::ALIGN // 4]
+    return ALIGN * (np.flatnonzero(words == SENTINEL) + 1)
+
+
+def _next(data: bytes, record: Record, warnings: list[str]) -> int | None:
+    end = max(record.data_offset + record.size, record.offset + ALIGN)
+    aligned = -(-end // ALIGN) * ALIGN
+    for at in (aligned, end):
+        if _starts(data, at):
+            if at % ALIGN:
+                warnings.append(f"record at byte {at}: is at no multiple of {ALIGN}")
+            return at
+    if data[end:].strip(b"\0"):
+        warnings.append(f"record at byte {record.offset}: {len(data) - end} bytes behind its data are no record")
+    return None
+
+
+def _refuse_overlap(records: Sequence[Record]) -> None:
+    runs = sorted([(record.offset, record.offset + ALIGN, record) for record in records]
+                  + [(record.data_offset, record.data_offset + record.size, record) for record in records
+                     if record.size], key=lambda run: run[:2])
+    for (_, end, one), (start, _, other) in pairwise(runs):
+        if start < end:
+            raise ValueError(f"weights: record at byte {other.offset}: got byte {start}, which the record at byte "
+                             f"{one.offset} takes up to {end}")
