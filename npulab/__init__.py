@@ -42,9 +42,9 @@ __all__ = ["ENGINES", "RULES", "Add", "BisectView", "Bisection", "Capture", "Cap
            "diff_buffers", "emulate", "explain", "find_laws", "find_layout", "flip_map", "flips", "function_error",
            "identify_rounding", "impulses", "law_map", "law_scatter", "layout_map", "load", "load_all", "load_sweep",
            "markers", "mismatches", "mix", "neighbours", "number_line", "output_comparison", "output_difference",
-           "outputs", "plan_sweep", "prepare", "probe_layout", "read_model", "related", "rounding_probes", "save",
-           "save_sweep", "scan", "scan_capture", "single_op_model", "stream_map", "sweep_of", "target", "targets",
-           "write_model", "write_sweep"]
+           "outputs", "plan_sweep", "prepare", "probe_layout", "read_model", "related", "roofline", "rounding_probes",
+           "save", "save_sweep", "scan", "scan_capture", "single_op_model", "stream_map", "sweep_of", "target",
+           "targets", "write_model", "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
 _LATER = {"BisectView": "npulab.widgets", "LawView": "npulab.widgets", "RegisterView": "npulab.widgets",
@@ -52,6 +52,9 @@ _LATER = {"BisectView": "npulab.widgets", "LawView": "npulab.widgets", "Register
           "flip_map": "npulab.view", "function_error": "npulab.view", "law_map": "npulab.view",
           "law_scatter": "npulab.view", "layout_map": "npulab.view", "number_line": "npulab.view",
           "output_comparison": "npulab.view", "output_difference": "npulab.view", "stream_map": "npulab.view"}
+          "flip_map": "npulab.view", "law_map": "npulab.view", "law_scatter": "npulab.view",
+          "layout_map": "npulab.view", "number_line": "npulab.view", "output_comparison": "npulab.view",
+          "output_difference": "npulab.view", "roofline": "npulab.view", "stream_map": "npulab.view"}
 
 
 def __getattr__(name: str) -> Any:

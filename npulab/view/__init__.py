@@ -7,7 +7,9 @@ from npulab.view.laws import correlation_map, flip_map, law_map, law_scatter
 from npulab.view.layout import layout_map
 from npulab.view.outputs import BINS, bisection_trials, number_line, output_comparison, output_difference
 from npulab.view.picture import Picture
+from npulab.view.roofline import roofline
 from npulab.view.stream import stream_map
 
 __all__ = ["BINS", "Picture", "bisection_trials", "correlation_map", "flip_map", "function_error", "law_map",
-           "law_scatter", "layout_map", "number_line", "output_comparison", "output_difference", "stream_map"]
+           "law_scatter", "layout_map", "number_line", "output_comparison", "output_difference", "roofline",
+           "stream_map"]
