@@ -51,10 +51,8 @@ _LATER = {"BisectView": "npulab.widgets", "LawView": "npulab.widgets", "Register
           "bench": "npulab.speed", "bisection_trials": "npulab.view", "correlation_map": "npulab.view",
           "flip_map": "npulab.view", "function_error": "npulab.view", "law_map": "npulab.view",
           "law_scatter": "npulab.view", "layout_map": "npulab.view", "number_line": "npulab.view",
-          "output_comparison": "npulab.view", "output_difference": "npulab.view", "stream_map": "npulab.view"}
-          "flip_map": "npulab.view", "law_map": "npulab.view", "law_scatter": "npulab.view",
-          "layout_map": "npulab.view", "number_line": "npulab.view", "output_comparison": "npulab.view",
-          "output_difference": "npulab.view", "roofline": "npulab.view", "stream_map": "npulab.view"}
+          "output_comparison": "npulab.view", "output_difference": "npulab.view", "roofline": "npulab.view",
+          "stream_map": "npulab.view"}
 
 
 def __getattr__(name: str) -> Any:

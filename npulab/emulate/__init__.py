@@ -8,13 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from npulab.emulate import definition, quantized, real
+from npulab.emulate import definition, elements, quantized, real
 from npulab.emulate.addition import Addition
 from npulab.emulate.engines import NAMES as ENGINES
 from npulab.emulate.engines import clamp_range, parts
 from npulab.emulate.pooling import pool
 from npulab.emulate.quantized import Quantized
-from npulab.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D
+from npulab.layers import (
+    LAYERS,
+    Activation,
+    Add,
+    Concat,
+    Conv2D,
+    Elementwise,
+    FullyConnected,
+    Layer,
+    Network,
+    Pool2D,
+    input_shapes,
+)
 from npulab.quant import QUANTIZED, Rule, Scratch
 
 __all__ = ["ENGINES", "Prepared", "accumulate", "accumulate_reference", "clamp_range", "compiles", "emulate",
@@ -22,7 +34,6 @@ __all__ = ["ENGINES", "Prepared", "accumulate", "accumulate_reference", "clamp_r
 
 accumulate_reference = definition.accumulate
 emulate_reference = definition.emulate
-LAYERS = (Conv2D, FullyConnected, Pool2D, Add)
 EIGHT = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
@@ -31,7 +42,10 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
 
     ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype`` (8-bit layers
     take int8 and uint8); for ``FullyConnected`` ``(..., H, W, C)`` of I elements, else ``(..., I)``; for ``Add``
-    a pair.  ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES`` ("tflite-reference",
+    and an ``Elementwise`` of two a pair, for ``Concat`` the tuple of its tensors, with the same leading axes, as many
+    as one likes; for a network of several inputs the tuple of them.  A layer of float16 takes every number: infinite
+    ones and NaN go through as IEEE 754 has it.
+    ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES`` ("tflite-reference",
     "tflite-builtin", "xnnpack", "onnxruntime", "tflite-micro", "torch-fbgemm", "torch-onednn"), which selects
     rules by operator and type; a target's own is ``target.rule``.
     Raises ValueError where ``x`` is not so, or an accumulator leaves the rule's register; LookupError for
@@ -43,16 +57,21 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
 
 
 def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference") -> list[np.ndarray]:
-    """The output of every layer of a network."""
+    """The output of every layer of a network; ``x`` is the input, or the tuple of them where there are several."""
     if not isinstance(network, Network):
         if not isinstance(network, list | tuple) or not all(isinstance(one, LAYERS) for one in network):
-            raise ValueError(f"layer: got {type(network).__name__}, allowed is a Conv2D, FullyConnected, Pool2D or "
-                             "Add, a list of these, or a Network (as model.network of a file that was read)")
+            raise ValueError(f"layer: got {type(network).__name__}, allowed is a {_names(LAYERS)}, a list of these, or "
+                             "a Network (as model.network of a file that was read)")
         network = Network(tuple(network))
+    count = len(network.input_shapes)
+    if count > 1 and (not isinstance(x, tuple | list) or len(x) != count):
+        got = f"{len(x)} tensors" if isinstance(x, tuple | list) else type(x).__name__
+        raise ValueError(f"x: got {got}, allowed with {network} is a tuple of {count} tensors")
+    given = x if count > 1 else (x,)
     done: list[np.ndarray] = []
     for layer, sources in zip(network.layers, network.inputs, strict=True):
-        given = tuple(x if source < 0 else done[source] for source in sources)
-        done.append(emulate(layer, given if len(given) > 1 else given[0], rule))
+        taken = tuple(given[-1 - source] if source < 0 else done[source] for source in sources)
+        done.append(emulate(layer, taken if len(taken) > 1 else taken[0], rule))
     return done
 
 
@@ -90,11 +109,14 @@ class Prepared:
     def __call__(self, x: Any) -> np.ndarray:
         """The output, in the type of the input."""
         layer = self.layer
-        if isinstance(layer, Add):
-            pair = _pair(layer, x)
+        if isinstance(layer, Add | Elementwise | Activation | Concat):
+            tensors = _tensors(layer, x)
+            if isinstance(layer, Concat):
+                return elements.concat(layer, tensors)
             if layer.dtype == "float16":
-                return real.half(layer, pair, self.rule)
-            return self._ready(pair[0].dtype, lambda dtype: Addition(layer, dtype, self.rule))(pair)
+                return real.half(layer, tensors, self.rule)
+            assert isinstance(layer, Add)
+            return self._ready(tensors[0].dtype, lambda dtype: Addition(layer, dtype, self.rule))(tensors)
         x, shape = _input(layer, x)
         images = _images(layer, x)
         if x.dtype.kind == "f":
@@ -139,8 +161,12 @@ def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
 def _refuse(layer: Any, *kinds: type) -> None:
     """Raise ValueError for what is no layer."""
     if not isinstance(layer, kinds or LAYERS):
-        names = " or ".join(kind.__name__ for kind in kinds or LAYERS)
-        raise ValueError(f"layer: got {type(layer).__name__}, allowed is {names}")
+        raise ValueError(f"layer: got {type(layer).__name__}, allowed is a {_names(kinds or LAYERS)}")
+
+
+def _names(kinds: Sequence[type]) -> str:
+    *first, last = (kind.__name__ for kind in kinds)
+    return f"{', '.join(first)} or {last}"
 
 
 def _types(layer: Layer) -> tuple[np.dtype, ...]:
@@ -152,16 +178,25 @@ def _words(layer: Layer) -> str:
     return " or ".join(map(str, _types(layer)))
 
 
-def _pair(layer: Add, x: Any) -> tuple[np.ndarray, np.ndarray]:
-    allowed = f"two tensors of {layer.input_shape}, or that with leading batch axes, of {_words(layer)}"
-    if not isinstance(x, tuple | list) or len(x) != 2:
-        raise ValueError(f"x: got {type(x).__name__}, allowed with {layer} is a pair, {allowed}")
-    a, b = (np.ascontiguousarray(one) for one in x)
-    axes = len(layer.input_shape)
-    if a.shape != b.shape or a.shape[-axes:] != layer.input_shape or a.dtype != b.dtype or not a.size \
-            or a.dtype not in _types(layer):
-        raise ValueError(f"x: got shapes {a.shape} {a.dtype} and {b.shape} {b.dtype}, allowed is {allowed}")
-    return a, b
+def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[np.ndarray, ...]:
+    """The tensors that a layer takes; raises ValueError where they do not fit it, or each other."""
+    shapes = input_shapes(layer)
+    count, same = len(shapes), len({*shapes}) == 1
+    words = {1: "one tensor", 2: "two tensors"}.get(count, f"{count} tensors")
+    allowed = (f"{words} of {shapes[0] if same else ' and '.join(map(str, shapes))}, or that with leading batch axes, "
+               f"of {_words(layer)}")
+    if count == 1 and not isinstance(x, tuple | list):
+        x = (x,)
+    if not isinstance(x, tuple | list) or len(x) != count:
+        tupled = {1: "", 2: "a pair, "}.get(count, "a tuple, ")
+        raise ValueError(f"x: got {type(x).__name__}, allowed with {layer} is {tupled}{allowed}")
+    given, axes = tuple(np.ascontiguousarray(one) for one in x), len(shapes[0])
+    fit = all(one.shape[-axes:] == shape and one.size for one, shape in zip(given, shapes, strict=True))
+    alike = {(one.shape[:-axes], one.dtype) for one in given}
+    if not fit or len(alike) > 1 or given[0].dtype not in _types(layer):
+        got = " and ".join(f"{one.shape} {one.dtype}" for one in given)
+        raise ValueError(f"x: got shape{'s' * (count > 1)} {got}, allowed is {allowed}")
+    return given
 
 
 def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -176,7 +211,7 @@ def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray,
         allowed = f"{layer.input_shape}, or that with a leading batch axis"
     if not axes or x.dtype not in _types(layer) or x.size == 0:
         raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {allowed}, of {_words(layer)}")
-    if x.dtype.kind == "f" and not np.all(np.isfinite(x)):
+    if x.dtype == np.float32 and not np.all(np.isfinite(x)):
         raise ValueError("x: got a value that is not finite, allowed are finite numbers")
     return x, (*x.shape[:-axes], *layer.output_shape)
 

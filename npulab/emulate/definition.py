@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from npulab.emulate.addition import weighs, weighted
-from npulab.emulate.engines import clamp_range, multipliers, parts_of
-from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D
+from npulab.emulate.engines import REAL, clamp_range, multipliers, parts_of
+from npulab.floats import nearest_half
+from npulab.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Pool2D
 from npulab.quant import RULES, QuantParams, Rule, within
 
 
@@ -31,7 +35,15 @@ def products(every: np.ndarray, weights: np.ndarray, depthwise: bool) -> np.ndar
 
 
 def emulate(layer: Layer, x: Any, rule: str | Rule = "tflite-reference") -> np.ndarray:
-    """Output codes of a quantized layer, every one by the rule's ``exact``."""
+    """Output codes of a quantized layer, every one by the rule's ``exact``; float16 ones element by element."""
+    if isinstance(layer, Elementwise):
+        return elementwise(layer, x if isinstance(x, tuple) else (x,), rule)
+    if isinstance(layer, Activation):
+        return looked_up(layer, x, rule)
+    if isinstance(layer, Concat):
+        return joined(layer, x)
+    if layer.dtype == "float16":
+        return halves(layer, x, rule == "fp16")
     if isinstance(layer, Pool2D):
         return pool(layer, x, rule)
     if isinstance(layer, Add):
@@ -78,6 +90,117 @@ def weighted_add(layer: Add, a: np.ndarray, b: np.ndarray, rule: str | Rule) -> 
                   input_q=layer.input_q, weight_q=QuantParams(scale), output_q=layer.output_q)
     pair = np.stack([a.reshape(-1, 1), b.reshape(-1, 1)], axis=-1)
     return emulate(conv, pair, rule).reshape(a.shape)
+
+
+def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], rule: str | Rule) -> np.ndarray:
+    """Elements one by one, as ``element`` has them."""
+    shape = np.broadcast_shapes(*(one.shape for one in tensors))
+    out, every = np.empty(shape, np.float16), [np.broadcast_to(one, shape) for one in tensors]
+    for place in np.ndindex(shape):
+        out[place] = element(layer, tuple(one[place] for one in every), place[-1], rule == "fp16")
+    return out
+
+
+def element(layer: Elementwise, given: tuple[Any, ...], channel: int, exact: bool = True) -> np.float16:
+    """One element: of exact numbers rounded once, or of float32 numbers, each operation rounded by itself."""
+    if not exact or not all(map(math.isfinite, given)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = np.float16(_formula(layer, given, channel, float if exact else np.float32))
+        return np.float16(np.nan) if np.isnan(out) else out
+    value = _formula(layer, given, channel, Fraction)
+    if value == 0:  # has no sign here
+        zero = _formula(layer, given, channel, float)
+        return np.float16(0 if zero else zero)
+    return nearest_half(Fraction(value))
+
+
+def _formula(layer: Elementwise, given: tuple[Any, ...], channel: int, number: Callable[[float], Any]) -> Any:
+    """``(prescale * a op b) * scale + bias``, clamped, in the arithmetic of a type of number."""
+    prescale, scale, bias = (float(np.broadcast_to(one, layer.output_shape[-1:])[channel])
+                             for one in (layer.prescale, layer.scale, layer.bias))
+    first, *rest = (number(float(one)) for one in given)
+    first = first if prescale == 1 else first * number(prescale)
+    if layer.kind in ("maximum", "minimum"):
+        value = _larger(first, rest[0]) if layer.kind == "maximum" else -_larger(-first, -rest[0])
+    else:
+        value = {"abs": lambda: abs(first), "copy": lambda: first, "multiply": lambda: first * rest[0],
+                 "add": lambda: first + rest[0], "subtract": lambda: first - rest[0]}[layer.kind]()
+    value = value if scale == 1 else value * number(scale)
+    value = value if bias == 0 else value + number(bias)
+    low, high = REAL[layer.activation]
+    return low if value <= low else high if value >= high else value
+
+
+def _larger(a: Any, b: Any) -> Any:
+    if a != a or b != b:
+        return a if a != a else b
+    return a if a > b or (a == b and math.copysign(1, b) < 0) else b
+
+
+def halves(layer: Conv2D | FullyConnected | Pool2D | Add, x: Any, exact: bool) -> np.ndarray:
+    """float16 outputs one by one, of sums of exact numbers rounded once, or of float32 numbers one after the other."""
+    if isinstance(layer, Add):
+        return elementwise(Elementwise("add", layer.input_shape, activation=layer.activation), x, "fp16")
+    low, high = REAL[layer.activation]
+    if isinstance(layer, FullyConnected):
+        rows = x.reshape(-1, *layer.input_shape)
+        sums = [_sum(row, weights, bias, (low, high), exact) for row in rows
+                for weights, bias in zip(layer.weights, layer.bias, strict=True)]
+        return np.array(sums, np.float16).reshape(len(rows), -1)
+    out: list[np.float16] = []
+    for image in x.reshape(-1, *layer.input_shape):
+        every = windows(layer, image).transpose(0, 1, 3, 4, 2)  # (H, W, kernel_h, kernel_w, C)
+        inside = windows(layer, np.ones(image.shape, bool)).transpose(0, 1, 3, 4, 2)
+        for row, column, channel in np.ndindex(layer.output_shape):
+            window, there = every[row, column], inside[row, column]
+            if isinstance(layer, Conv2D):
+                weights = layer.weights[0, ..., channel] if layer.depthwise else layer.weights[channel]
+                if layer.depthwise:
+                    window = window[..., channel * image.shape[2] // layer.output_shape[2]]
+                out.append(_sum(window.ravel(), weights.ravel(), layer.bias[channel], (low, high), exact))
+                continue
+            one = window[..., channel][there[..., channel]]
+            if layer.kind == "average":
+                out.append(_sum(one, np.ones(one.size), 0, (low, high), exact, one.size))
+            else:
+                most = (np.max if layer.kind == "max" else np.min)(one)
+                out.append(_sum(most[None], np.ones(1), 0, (low, high), exact))
+    return np.array(out, np.float16).reshape(*x.shape[:-3], *layer.output_shape)
+
+
+def _sum(x: np.ndarray, weights: np.ndarray, bias: Any, bounds: tuple[float, float], exact: bool, count: int = 1,
+         ) -> np.float16:
+    """``(sum x * w) / count + bias``, clamped; a sum of 0 is +0."""
+    number: Any = (Fraction if np.all(np.isfinite(x)) else float) if exact else np.float32
+    total, (low, high) = number(0.0), bounds
+    with np.errstate(over="ignore", invalid="ignore"):
+        for one, weight in zip(x, weights, strict=True):
+            total = total + number(float(one)) * number(float(weight))
+        total = total / number(count) + number(float(bias))
+        total = low if total <= low else high if total >= high else total
+        out = nearest_half(total) if isinstance(total, Fraction) else np.float16(total)
+    return np.float16(np.nan) if np.isnan(out) else out
+
+
+def looked_up(layer: Activation, x: np.ndarray, rule: str | Rule) -> np.ndarray:
+    """What a table holds, element by element."""
+    if np.any(layer.prescale != 1):
+        x = elementwise(Elementwise("copy", layer.input_shape, prescale=layer.prescale), (x,), rule)
+    out = np.empty(x.shape, np.float16)
+    for place in np.ndindex(x.shape):
+        out[place] = layer.outputs[int(x[place].view(np.uint16))]
+    return out
+
+
+def joined(layer: Concat, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Tensors side by side, element by element."""
+    lead = tensors[0].shape[:tensors[0].ndim - len(layer.output_shape)]
+    out, axis, start = np.empty((*lead, *layer.output_shape), tensors[0].dtype), len(lead) + layer.axis, 0
+    for one in tensors:
+        for place in np.ndindex(one.shape):
+            out[(*place[:axis], place[axis] + start, *place[axis + 1:])] = one[place]
+        start += one.shape[axis]
+    return out
 
 
 def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarray:

@@ -21,19 +21,19 @@ def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
     low, high = clamp_range(layer, images.dtype, rule)
     # sums of codes of as many bits as a window can hold
     wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2 ** 30 else np.int32
-    taken = np.stack([_taken(layer, image, wide if layer.kind == "average" else images.dtype) for image in images])
+    out = np.stack([taken(layer, image, wide if layer.kind == "average" else images.dtype) for image in images])
     if layer.kind == "average":
         count = counts(layer)
-        taken = np.sign(taken) * ((np.abs(taken) + count // 2) // count)
-    return taken.clip(low, high).astype(images.dtype)
+        out = np.sign(out) * ((np.abs(out) + count // 2) // count)
+    return out.clip(low, high).astype(images.dtype)
 
 
 def real_pool(layer: Pool2D, images: np.ndarray, low: float, high: float) -> np.ndarray:
     """The same of real numbers, float32; a sum is taken tap by tap."""
-    taken = np.stack([_taken(layer, image, np.float32) for image in images])
+    out = np.stack([taken(layer, image, np.float32) for image in images])
     if layer.kind == "average":
-        taken /= counts(layer).astype(np.float32)
-    return taken.clip(np.float32(low), np.float32(high))
+        out /= counts(layer).astype(np.float32)
+    return out.clip(np.float32(low), np.float32(high))
 
 
 def counts(layer: Pool2D) -> np.ndarray:
@@ -46,7 +46,7 @@ def counts(layer: Pool2D) -> np.ndarray:
     return (axes[0][:, None, None] * axes[1][None, :, None]).astype(np.int64)
 
 
-def _taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
+def taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
     """Sum, maximum or minimum of every window."""
     (height, width, depth), (down, right) = layer.output_shape, layer.stride
     border = Border(layer, _idle(layer.kind, image.dtype))

@@ -2,7 +2,8 @@
 
 Hybrid: the input is quantized as it comes, the products are summed in whole numbers, and the sums are
 scaled in float32, every operation rounded by itself.  float16: the rule says how the sum is taken, in
-float32 one product after the other, or exactly with one rounding at the end.
+float32 one product after the other, or exactly with one rounding at the end (``exact``).  NaN and infinities go
+through as IEEE 754 has them, and every NaN that comes out is 0x7E00.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from typing import Any
 import numpy as np
 
 from npulab.emulate.definition import windows
+from npulab.emulate.elements import activation, elementwise
 from npulab.emulate.engines import REAL
+from npulab.emulate.exact import columns, summed
 from npulab.emulate.pooling import real_pool
 from npulab.emulate.quantized import accumulate
-from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channel
+from npulab.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Pool2D, per_channel
 from npulab.quant import QuantParams, Rule, half_away
 
 F = np.float32
 VECTOR = 8  # values that the vector body of a quantizing loop takes at a time
-ELEMENTS = 65_536  # of windows laid out at a time
 HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")
 SEQUENTIAL = ("tflite-reference", "tflite-micro")
 
@@ -145,51 +147,53 @@ def _column(scale: np.ndarray, sums: np.ndarray) -> np.ndarray:
 
 
 def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
-    """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, or of a pair of them."""
+    """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, or of the tuple of tensors of a layer that
+    takes several."""
     exact = rule == "fp16"
     # the order of the sums of the other kernels is not known
-    plain = ("tflite-builtin", "xnnpack") if isinstance(layer, Add) or layer.op in ("max_pool", "min_pool") else \
+    ordered = not isinstance(layer, Conv2D | FullyConnected) and layer.op != "average_pool"
+    plain = ("tflite-builtin", "xnnpack") if ordered else \
         ("tflite-builtin",) if isinstance(layer, Pool2D) else ()
     allowed = (*SEQUENTIAL, "fp16", *plain)
     if not isinstance(rule, str) or rule not in allowed:
         raise LookupError(f"rule: got {rule!r}, allowed with {layer} of float16 is one of {', '.join(allowed)}")
+    if isinstance(layer, Elementwise):
+        return elementwise(layer, given, exact)
+    if isinstance(layer, Activation):
+        return activation(layer, given[0], exact)
+    assert not isinstance(layer, Concat)
     low, high = REAL[layer.activation]
-    with np.errstate(over="ignore"):  # what is too large for float16 is infinite
+    with np.errstate(over="ignore", invalid="ignore"):  # what is too large for float16 is infinite
+        if exact and not isinstance(layer, Add) and not ordered:
+            return summed(layer, given, (low, high))
         if isinstance(layer, Add):
-            out = (given[0].astype(F) + given[1].astype(F)).clip(low, high)
+            out = given[0].astype(F) + given[1].astype(F)
         elif isinstance(layer, Pool2D):
             out = real_pool(layer, given, low, high)
         elif isinstance(layer, FullyConnected):
-            columns, weights = given.reshape(-1, given.shape[-1]), layer.weights.reshape(len(layer.weights), -1).T
-            out = _products(columns, weights, exact) + (layer.bias.astype(F) if not exact else layer.bias)
-            out = out.reshape(*given.shape[:3], -1).clip(low, high)
+            rows = given.reshape(-1, given.shape[-1])
+            out = (_products(rows, layer.weights.T) + layer.bias.astype(F)).reshape(*given.shape[:3], -1)
         else:
-            out = np.stack([_convolved(layer, image, exact) for image in given]).clip(low, high)
-        return out.astype(np.float16)
+            out = np.stack([_convolved(layer, image) for image in given])
+        out = out.clip(low, high).astype(np.float16)
+        return np.where(np.isnan(out), np.float16(np.nan), out)
 
 
-def _convolved(layer: Conv2D, image: np.ndarray, exact: bool) -> np.ndarray:
-    kind = np.float64 if exact else F
-    every = windows(layer, image.astype(kind))  # (H, W, C, kernel_h, kernel_w)
-    _, width, channels = every.shape[:3]
+def _convolved(layer: Conv2D, image: np.ndarray) -> np.ndarray:
+    """Sums ``(H, W, O)`` float32, each product added after the other."""
     if layer.depthwise:
-        weights = layer.weights[0].astype(kind)
-        total = np.zeros(layer.output_shape, kind)
+        every = windows(layer, image.astype(F))  # (H, W, C, kernel_h, kernel_w)
+        weights, total = layer.weights[0].astype(F), np.zeros(layer.output_shape, F)
         for i, j in np.ndindex(*layer.kernel):
-            total += np.repeat(every[..., i, j], weights.shape[2] // channels, -1) * weights[i, j]
+            total += np.repeat(every[..., i, j], weights.shape[2] // every.shape[2], -1) * weights[i, j]
     else:
         weights = layer.weights.reshape(len(layer.weights), -1).T
-        step = max(1, ELEMENTS // (width * len(weights)))
-        total = np.concatenate([_products(some.transpose(0, 1, 3, 4, 2).reshape(-1, len(weights)), weights, exact)
-                                for some in (every[row:row + step] for row in range(0, len(every), step))])
-        total = total.reshape(layer.output_shape)
-    return total + layer.bias.astype(kind)
+        total = np.concatenate([_products(some, weights) for some in columns(layer, image)])
+    return total.reshape(layer.output_shape) + layer.bias.astype(F)
 
 
-def _products(columns: np.ndarray, weights: np.ndarray, exact: bool) -> np.ndarray:
-    """Sums of products ``(rows, O)``: float64 at once, or float32 one product after the other."""
-    if exact:
-        return columns.astype(np.float64) @ weights.astype(np.float64)
+def _products(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Sums of products ``(rows, O)`` float32, one product after the other."""
     total = np.zeros((len(columns), weights.shape[1]), F)
     for column, row in zip(columns.astype(F).T, weights.astype(F), strict=True):
         total += column[:, None] * row

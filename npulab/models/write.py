@@ -13,6 +13,8 @@ from npulab.models.facts import FUSED, PADDINGS, POOLS, REVISIONS, TYPES
 from npulab.models.file import Graph, Operator, Tensor, pack
 from npulab.quant import QUANTIZED, QuantParams
 
+STARTS = {-1: "input", -2: "other"}  # names of the tensors that a graph takes
+MODELLED = (Conv2D, FullyConnected, Pool2D, Add)
 ONE_ELEMENT = {"padding": 1, "stride_w": 1, "stride_h": 1, "kernel_w": 1, "kernel_h": 1}
 
 
@@ -22,7 +24,7 @@ def single_op_model(layer: Layer, batch: int = 1) -> bytes:
     Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  Raises ValueError naming the parameter that
     the format cannot state; ModuleNotFoundError naming the extra where flatbuffers is missing.
     """
-    if not isinstance(layer, Layer):
+    if not isinstance(layer, MODELLED):
         raise ValueError(f"layer: got {type(layer).__name__}, allowed is a Conv2D, FullyConnected, Pool2D or Add; "
                          "write_model writes a Network or a list of layers")
     return pack(_graph([layer], [(-1, -2) if isinstance(layer, Add) else (-1,)], batch))
@@ -52,12 +54,16 @@ def _graph(layers: Sequence[Layer], inputs: Sequence[Sequence[int]], batch: int)
     if not isinstance(batch, int | np.integer) or not 1 <= batch <= np.iinfo(np.int32).max:
         raise ValueError(f"batch: got {batch!r}, allowed is at least 1 and within int32")
     batch = int(batch)
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, MODELLED):
+            raise ValueError(f"layer {number}: got {layer}, allowed in a model is a Conv2D, FullyConnected, Pool2D or "
+                             "Add")
     draft, given = _Draft(), {}
     for layer, sources in zip(layers, inputs, strict=True):
         for place, source in enumerate(sources):
             if source < 0 and source not in given:
                 q = layer.other_q if isinstance(layer, Add) and place else layer.input_q
-                given[source] = draft.tensor({-1: "input", -2: "other"}[source], (batch, *layer.input_shape),
+                given[source] = draft.tensor(STARTS.get(source, f"input{-source}"), (batch, *layer.input_shape),
                                              layer.dtype, _stored(layer, q))
     starts = tuple(given.values())
     for number, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
@@ -133,6 +139,7 @@ def _layer(draft: _Draft, layer: Layer, sources: list[int], batch: int) -> int:
         if turned and layer.activation:  # the complement's activation is another: a maximum of one element has ours
             y = draft.step("MAX_POOL_2D", [y], {**ONE_ELEMENT, **activation})
     else:
+        assert isinstance(layer, Conv2D)
         x = _border(draft, layer, sources[0])
         options = {**_window(layer), "dilation_w": layer.dilation[1], "dilation_h": layer.dilation[0], **activation}
         if layer.depthwise:

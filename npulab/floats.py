@@ -1,0 +1,153 @@
+"""Floating-point numbers as a unit holds them: how far apart two are, and the one rounding of an exact value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SAME_SIZE: dict[str, type[np.int16] | type[np.int32]] = {"float16": np.int16, "float32": np.int32}
+
+
+def ulps(a: Any, b: Any) -> np.ndarray:
+    """How many representable numbers apart two tensors of float16, or of float32, are: int64 ``(...)``.
+
+    +0 and -0 are one number and infinity is the next after the largest.  NaN is 0 from NaN and one more than
+    infinity is from -infinity, the largest distance of the type, from any number.
+    Raises ValueError for tensors of other types or of two.
+
+    >>> ulps(np.float16([1, -0.0, 65504]), np.float16([1.001, 0, np.inf])).tolist()
+    [1, 0, 1]
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype.name not in SAME_SIZE or a.dtype.name != b.dtype.name:
+        raise ValueError(f"ulps: got {a.dtype} and {b.dtype}, allowed is two of float16 or two of float32")
+    return np.abs(steps(a, b))
+
+
+def steps(a: Any, b: Any) -> np.ndarray:
+    """How many steps lead from ``b`` up to ``a``, int64 ``(...)``: the difference of codes, or ulps with a sign.
+
+    A NaN on one side only is the most there can be, always up.
+    Raises ValueError for a number beside a code, and for types that are neither codes nor float16 or float32.
+
+    >>> steps(np.uint8([3, 3]), np.uint8([5, 3])).tolist(), steps(np.float16(0.5), np.float16(0.501)).tolist()
+    ([-2, 0], -2)
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.dtype.kind in "iu" and b.dtype.kind in "iu":
+        return a.astype(np.int64) - b.astype(np.int64)
+    if a.dtype.name not in SAME_SIZE or a.dtype.name != b.dtype.name:
+        raise ValueError(f"steps: got {a.dtype} and {b.dtype}, allowed is two of codes, of float16 or of float32")
+    out = _place(a) - _place(b)
+    nan, other = np.isnan(a), np.isnan(b)
+    most = 2 * int(_place(np.asarray(np.inf, a.dtype.name))) + 1
+    return np.where(nan & other, 0, np.where(nan | other, most, out))
+
+
+def unit(dtype: Any) -> str:
+    """What ``steps`` counts in a type: "ulp" or "code"."""
+    return "ulp" if np.dtype(dtype).kind == "f" else "code"
+
+
+def _place(values: np.ndarray) -> np.ndarray:
+    """The place of each number among those of its type, 0 for both zeros; int64."""
+    whole = SAME_SIZE[values.dtype.name]
+    bits = np.ascontiguousarray(values, values.dtype.name).view(whole).astype(np.int64).reshape(values.shape)
+    return np.where(bits < 0, int(np.iinfo(whole).min) - bits, bits)
+
+
+class Near(NamedTuple):
+    """float64 numbers ``values + tail``, right to within ``error``: the tail is what rounding took from the values.
+
+    float32 numbers are no more than they are: what rounding takes from them is lost.
+    """
+
+    values: np.ndarray
+    tail: np.ndarray | float = 0.0
+    error: np.ndarray | float = 0.0
+
+    def __mul__(self, by: Any) -> Near:
+        """The product with numbers of the same type."""
+        a, b = self.values, np.asarray(by, self.values.dtype)
+        product = a * b
+        if product.dtype != np.float64:
+            return Near(product)
+        (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
+        lost = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+        return self._next(product, lost, self.tail * b, self.error * np.abs(b))
+
+    def __add__(self, other: Any) -> Near:
+        """The sum with numbers of the same type."""
+        total, lost = _sum(self.values, np.asarray(other, self.values.dtype))
+        return self._next(total, lost, self.tail, self.error) if total.dtype == np.float64 else Near(total)
+
+    def _next(self, values: np.ndarray, lost: np.ndarray, tail: np.ndarray | float, error: np.ndarray | float) -> Near:
+        lost = np.where(np.isfinite(values), lost, 0.0)  # infinities and NaN are what they are
+        if not np.any(tail) and not np.any(error):
+            return Near(values, lost)
+        tail = np.where(np.isfinite(values), tail, 0.0)
+        rounded = np.where(tail == 0, 0.0, np.abs(lost) + np.abs(tail)) * 2.0 ** -51
+        return Near(values, lost + tail, np.where(np.isfinite(values), error * (1 + 2.0 ** -40) + rounded, 0.0))
+
+
+def _split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two halves of 26 bits of the digits."""
+    raised = values * (2.0 ** 27 + 1)
+    high = raised - (raised - values)
+    return high, values - high
+
+
+def _sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the sum, what rounding took from it), whichever is larger."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
+
+
+def nearest_half(value: Fraction) -> np.float16:
+    """The float16 number nearest to an exact one, ties to even; what is too large is infinite.
+
+    >>> nearest_half(Fraction(2049)), nearest_half(Fraction(2049) + Fraction(1, 2 ** 90))
+    (np.float16(2.048e+03), np.float16(2.05e+03))
+    """
+    near = float(value)
+    with np.errstate(over="ignore"):
+        return np.float16(_odd(np.asarray(near), (value > near) - (value < near)))
+
+
+def _odd(values: np.ndarray, side: Any) -> np.ndarray:
+    """float64 numbers that decide as what lies less than a step above (side 1), below (-1) or at (0) the values.
+
+    No number whose last bit is 1 is one of float16, or half way between two: an even one makes way for its neighbour.
+    """
+    even = values.view(np.int64) % 2 == 0
+    return np.where(even & (side != 0), np.nextafter(values, np.where(side > 0, np.inf, -np.inf)), values)
+
+
+def halves(near: Near, exact: Callable[[tuple[int, ...]], np.float16], bounds: tuple[float, float] = (-np.inf, np.inf),
+           ) -> np.ndarray:
+    """Numbers clamped and rounded once to float16; every NaN becomes 0x7E00.
+
+    Where the error leaves two answers, ``exact`` gives that of a place.  A lower bound of 0 is +0.
+    """
+    def rounded(some: np.ndarray) -> np.ndarray:
+        return (some.clip(*bounds) + (0.0 if bounds[0] == 0 else -0.0)).astype(np.float16)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        values, rest = near.values, np.zeros(())
+        if np.any(near.tail):
+            total, rest = _sum(values, np.asarray(near.tail))
+            there = np.isfinite(values) & (near.tail != 0)  # the sign of a zero stays
+            values, rest = np.where(there, total, values), np.where(there, rest, 0.0)
+        out = rounded(_odd(values, np.sign(rest)) if np.any(rest) else values)
+        if np.any(near.error):
+            open_ = (near.error > 0) & (np.abs(rest) <= near.error) & np.isfinite(values)
+            reach = np.abs(rest) + near.error
+            # past the error even where it is too small to move the value
+            low, high = (rounded(np.nextafter(values + sign * reach, sign * np.inf)).view(np.int16) for sign in (-1, 1))
+            for place in np.argwhere(open_ & (low != high)).tolist():
+                out[tuple(place)] = exact(tuple(place))
+    return np.where(np.isnan(out), np.float16(np.nan), out)
