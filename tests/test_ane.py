@@ -16,7 +16,7 @@ from conftest import shared
 
 import npulab
 from npulab.capture import Capture
-from npulab.targets.ane import hwx, tasks
+from npulab.targets.ane import hwx, streams, tasks
 
 FILES = ("compiled", "concat16", "conv_bias", "conv_twos", "gemm64", "mul_v541", "mul_v9509_compact", "relu16",
          "sigmoid77", "sum64")
@@ -156,6 +156,21 @@ def test_extended_task_has_a_header_word_more() -> None:
     assert again.extended
     assert again.header == tuple(header)
     assert [one.values for one in again.records] == [one.values for one in task.records]
+
+
+def test_a_later_generation_is_read_by_its_own_map() -> None:
+    whole = bytearray(data("conv_bias"))
+    common = streams.Record.to(0x0, 16 * 2 ** 16 + 7)  # InDim: Win 7, Hin 16
+    text = streams.write_h14(streams.place_h14([streams.make_h14((1, 0, 0, 0, 0, 0, 0, 0), [common])]))
+    whole[0x4000:0x4274] = text + bytes(0x274 - len(text))
+    struct.pack_into("<I", whole, 0x8, 5)
+    capture = _load(bytes(whole))
+    assert (capture.chip, capture.jobs[0].block, len(capture.jobs)) == ("h14", "H14", 1)
+    assert {name: raw for name, raw in fields(capture, 0).items() if name.startswith("Common")} == {
+        "Common.InDim.Win": 7, "Common.InDim.Hin": 16}
+    struct.pack_into("<I", whole, 0x8, 3)
+    with pytest.raises(ValueError, match=r"header at byte 0x8: got subtype 3, allowed are 4 \(h13\), 1 \(h11\)"):
+        _load(bytes(whole))
 
 
 # What is broken

@@ -8,7 +8,8 @@ from npulab.target import read_chips, select
 HERE = Path(__file__).parent
 CHIPS = read_chips(HERE / "chips.csv")
 USUAL_CHIP = next(iter(CHIPS))
-TABLES = {"H13": RegisterMap.read(HERE / "h13.csv", dense=False)}
+# one map for each generation, named as the chip
+TABLES = {chip.upper(): RegisterMap.read(HERE / f"{chip}.csv", dense=False) for chip in CHIPS}
 # A task's header words are in no register file: in the maps they stand behind its last address.
 HEADER = 0x40000
 ENGINES = CHIPS[USUAL_CHIP]["engines"]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from npulab.bits import WORD_BYTES
 from npulab.capture import Capture, Job
-from npulab.targets.ane import hwx, tasks
-from npulab.targets.ane.facts import CHIPS, maps
+from npulab.targets.ane import hwx, streams, tasks
+from npulab.targets.ane.facts import CHIPS, HEADER, USUAL_CHIP, maps
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
 SUFFIX, BLOB = ".hwx", ".bin"
 DEPTH = 3  # folders below the one that was asked for
 TEXT, CONST = ("__TEXT", "__text"), ("__TEXT", "__const")
-MASTER, KERNEL_BASE = "KernelDMASrc.MasterConfig.MasterEnable", "Header.Header[9].KBE0"
+# what says that a task reads coefficients, on H13, from H14 on, and on H11
+KERNEL = ("Header.Header[9].KBE0", "KernelDMASrc.MasterConfig.MasterEnable", "Header.Header[6].KBE")
 
 
 def recognises(path: Path) -> bool:
@@ -59,12 +61,12 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
         raise ValueError(f"{said}: got its first task at {program.first_task:#x}, "
                          f"allowed is {text.address:#x} to {text.address + text.size:#x}")
     chip = CHIP_OF[found.subtype]
-    listed = tasks.read_list(text.data, first, program.first_words,
-                             where=f"{where}: {','.join(TEXT)} at byte {text.offset:#x}")
+    listed = _tasks(text.data, chip, first, program.first_words, f"{where}: {','.join(TEXT)} at byte {text.offset:#x}")
     if len(listed) != program.tasks:
         raise ValueError(f"{said}: got {program.tasks} tasks, its list has {len(listed)}")
     registers = maps(chip)
-    jobs = tuple(Job.from_writes("H13", one.writes, registers["H13"]) for one in listed)
+    block = chip.upper()
+    jobs = tuple(Job.from_writes(block, writes, registers[block]) for writes in listed)
     addresses = {"text": text.address}
     buffers = {"hwx": data}
     const = next((one for one in found.sections if (one.segment, one.name) == CONST), None)
@@ -87,9 +89,30 @@ def bare(data: bytes, name: str, where: str) -> Capture:
                    provenance="compiler", source=where, maps=registers)
 
 
+def _tasks(text: bytes, chip: str, first: int, words: int, where: str) -> list[Sequence[tuple[int, int]]]:
+    """The register writes of each task, its header's words first."""
+    if chip == USUAL_CHIP:
+        return [one.writes for one in tasks.read_list(text, first, words, where)]
+    facts = CHIPS[chip]
+    try:
+        listed = streams.read_h14(text, facts["header_words"]) if facts.get("compact_records") else \
+            streams.read_h11(text, words)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return [[*((HEADER + WORD_BYTES * i, word) for i, word in enumerate(one.header)), *one.writes] for one in listed]
+
+
 def _uses_kernel(jobs: tuple[Job, ...], registers: Mapping[str, Any]) -> bool:
-    item = registers["H13"][KERNEL_BASE]
-    return any(bool(item.extract(job.words)) for job in jobs)
+    """Whether a task reads coefficients."""
+    for job in jobs:
+        for name in KERNEL:
+            try:
+                item = registers[job.block][name]
+            except LookupError:
+                continue
+            if item.extract(job.words):
+                return True
+    return False
 
 
 def _tensor(one: hwx.Tensor) -> dict[str, Any]:
