@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from npulab.bits import read_table
 from npulab.target import Unanswerable
 from npulab.targets.ane import functions, table_slots, tables
-from npulab.targets.ane.functions import NEURONS, errors, fit, last_place, true
+from npulab.targets.ane.functions import NEURONS, closest, errors, fit, identify, last_place, true
 from npulab.targets.ane.tables import Table, decode, evaluate, evaluate_reference, outputs, values
 
 CODES = np.arange(2 ** 16, dtype=np.uint16)
@@ -415,6 +415,34 @@ def test_errors_at_infinity() -> None:
     assert math.isnan(errors(ramp(), np.zeros_like, 0, 0).largest["relative"])
     with pytest.raises(ValueError, match=r"^low, high: got -5 and -1, allowed is a range that holds inputs where the function is finite$"):
         errors(ramp(), "log2", -5, -1)
+
+
+OF_FILES = {**{file: name for name, file in MADE.items()}, "activation/gelu": "gelu", "activation/selu": "selu",
+            "activation/softmax": "exp2", "unary/log": "log2"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_functions_of_files_are_named(name: str) -> None:
+    assert identify(decode(from_file(name))) == OF_FILES[name]
+
+
+def test_functions_of_made_tables_are_named() -> None:
+    assert {name: identify(fit(name)) for name in FITTED} == {name: name for name in FITTED}
+    assert identify(fit("erf", "from_zero", 0, 4, symmetry="odd")) == "erf"
+    assert identify(fit("atan", "from_zero", 0, 8, symmetry="odd")) == "atan"
+    found = closest(fit("tanh"))
+    assert found.index[:2].tolist() == ["tanh", "hard_tanh"]
+    assert 0 < found["mean"].iloc[0] < found.largest.iloc[0] < 0.01 < found.largest.iloc[1]
+    assert set(found.index) == set(NEURONS)
+
+
+def test_other_tables_are_not_named() -> None:
+    rng = np.random.default_rng(8)
+    assert [identify(random_table(rng)) for _ in range(5)] == [None] * 5
+    assert identify(fit(lambda x: np.where(x > 0, x, 0.2 * x), **{**NEURONS["leaky_relu"].table, "left": (0.2, 0)})) is None
+    assert identify(fit(lambda x: 2 * np.tanh(x), "from_zero", 0, 4, symmetry="odd")) is None
+    with pytest.raises(Unanswerable, match="slot 42"):
+        identify(ramp(kind="int"))
 
 
 def test_last_place_is_the_distance_to_the_next_number() -> None:

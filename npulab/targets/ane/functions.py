@@ -19,6 +19,8 @@ Function = Callable[[np.ndarray], np.ndarray]
 LEAST_NORMAL = 2.0 ** -14
 MOST = 65504.0
 TO_INFINITY = 65520.0  # numbers from here on round to infinity
+LEAST_SHARED = 2.0 ** -6
+NEAR = 0.2  # share of the true value; steps of tables that were seen reach 0.12
 # of SELU (Klambauer et al., 2017)
 ALPHA, LAMBDA = 1.6732632423543772, 1.0507009873554805
 
@@ -58,8 +60,8 @@ class Neuron:
 
 LINES: Mapping[str, Any] = {"kind": "centred", "step_exponent": NO_STEP}
 # By the compiler's names in small letters where it has one.  Limits, lines and steps are those of the tables that
-# compilers 4.2.1 and later wrote for H13; of rsqrt, elu, relu and hard_tanh none was seen.  Sigmoid less a half is what
-# later compilers use for sigmoid and silu.
+# compilers 4.2.1 and later wrote for H13, and so are the knots but for gelu and selu, where they chose others; of
+# rsqrt, elu, relu and hard_tanh no table was seen.  Sigmoid less a half is what later compilers use for sigmoid and silu.
 NEURONS: Mapping[str, Neuron] = {
     "none": Neuron(np.positive),
     "relu": Neuron(lambda x: np.maximum(x, 0.0), {**LINES, "left": (0, 0), "right": (1, 0)}),
@@ -188,6 +190,39 @@ def errors(table: Table, function: str | Function, low: float = -math.inf, high:
         numbers = (sizes[at], sizes[some].mean(), float(x[at]), y[at], right[at]) if some.any() else (np.nan,) * 5
         rows.append((measure, *numbers, int(np.count_nonzero(some))))
     return pd.DataFrame(rows, columns=["measure", "largest", "mean", "x", "y", "true", "inputs"]).set_index("measure")
+
+
+def closest(table: Table) -> pd.DataFrame:
+    """The named functions by how near a table is to them, the nearest first: mean and largest error, by name.
+
+    The error is over all finite inputs where the function is, as a share of the true value (or of 1/64 where that is
+    less), at most 1; values beyond fp16 count as its largest.
+    """
+    import pandas as pd
+
+    x = np.arange(CODES, dtype=np.uint16).view(np.float16)
+    x = x[np.isfinite(x)]
+    y = np.clip(values(table, x), -MOST, MOST)
+    rows = []
+    for name in NEURONS:
+        right = true(name, x)
+        some = np.isfinite(right)
+        right = np.clip(right[some], -MOST, MOST)
+        share = np.nan_to_num(np.abs(y[some] - right) / np.maximum(np.abs(right), LEAST_SHARED), nan=1.0)
+        rows.append((name, np.minimum(share, 1.0).mean(), min(share.max(), 1.0)))
+    return pd.DataFrame(rows, columns=["function", "mean", "largest"]).set_index("function").sort_values(
+        ["mean", "largest"], kind="stable")
+
+
+def identify(table: Table) -> str | None:
+    """The name of the function that a table is of; None where it is near none, or near several alike.
+
+    >>> identify(fit("exp2"))
+    'exp2'
+    """
+    found = closest(table)
+    first, second = found.iloc[0], found.iloc[1]
+    return str(found.index[0]) if first.largest < NEAR and 2 * first["mean"] < second["mean"] else None
 
 
 def last_place(values: Any) -> np.ndarray:
