@@ -58,7 +58,7 @@ def content(k: Kernel, seed: int, zeros: float = 0.3) -> tuple[np.ndarray, np.nd
 
 
 def counted(k: Kernel) -> tuple[np.ndarray, np.ndarray | None]:
-    numbers = np.arange(1, k.outputs * k.depth * k.kernel_h * k.kernel_w + k.outputs + 1, dtype=np.uint16)
+    numbers = np.arange(1, k.outputs * k.depth * k.kernel_h * k.kernel_w + k.outputs + 1).astype(np.uint16)
     return tensor(k, numbers[:-k.outputs]), numbers[-k.outputs:].view(np.float16) if k.bias else None
 
 
@@ -75,6 +75,11 @@ SECTIONS = {
     "env_conv_k1_c768_n768_s1_st1_g1_bias1": (
         Kernel(768, 768, bias=True, small=True), 0x3800,
         "886a46a240295be61f4bfaa5662e12097460cc4bb91191412a944b192f5f41a1"),
+    "encoder_conv_idx_c256_n256_k1x1_s1_g1_bias1_valid_pw375": (
+        Kernel(256, 256, bias=True), None, "66c76aae43a13efcac6806256da29dc120a093408b7bff61e6f8b07e8be44c55"),
+    "encoder_conv_idx_c1024_n1024_k9x1_s1_g1024_bias1_same_hmaj": (
+        Kernel(1024, 1024, 9, 1, 1024, bias=True), None,
+        "1641a5be80e72341b00c009e31a07726be2b693a37a40940c95c8937a0ba6ccd"),
     "matmul_m1_k256_n512_ty1": (
         Kernel(512, 256, small=True, lanes=16), 0x3800,
         "09c56ca00b10f44fdb3a61543ee46156c2413aabd2df7a3041de36d88876fa6a"),
@@ -130,6 +135,39 @@ def test_sections_of_the_compiler(case: str) -> None:
     assert same(found[0], weights)
     assert same(found[1], bias)
     assert coefficients.encode(k, *found) == section
+
+
+def test_section_of_several_tasks() -> None:
+    """Four tasks of 512 channels each, the last channels first, at a base of 1 MiB each; weights are halves of 1, 2, ...
+    (encoder_conv_idx_c1024_n2048_k1x1_s1_g1_bias0_valid_wmaj_u32)."""
+    k = Kernel(512, 1024)
+    weights = np.arange(1, 2048 * 1024 // 2 + 1, dtype="<u4").view(np.float16).reshape(4, *k.shape)
+    section = b"".join(coefficients.encode(k, part) for part in weights[::-1])
+    assert hashlib.sha256(section).hexdigest() == "f2bd5080f6292ac67cd55bb87cd37fa93a35aade111e5935d495b1edd271609b"
+    for task in range(4):
+        at = coefficients.engines(k) + np.array([task * 2 ** 20, 0])
+        assert same(coefficients.decode(k, section, at)[0], weights[3 - task])
+
+
+def test_constants_by_channel() -> None:
+    """env_bcast_mul_1x1024x375_blob_1x1024x1."""
+    scale = file_read_as_weights(Kernel(1024, 1), 0x3800)[0].ravel()
+    section = coefficients.encode_constants(np.zeros(1024, np.float16), scale)
+    assert hashlib.sha256(section).hexdigest() == "8e159cbac67a978fbf625392ceb01baf8da55a861fe159268c1b56e30d78f45e"
+    bias, found = coefficients.decode_constants(section)
+    assert same(found, scale)
+    assert not bias.any()
+
+
+@pytest.mark.parametrize(("data", "said"), [(b"", "got 0 bytes"), (bytes(6), "got 6 bytes, allowed are multiples of 4"),
+                                            (bytes(2 ** 19), "got 524288 bytes, .* up to 524284")])
+def test_constants_that_are_none(data: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=f"channel constants: {said}"):
+        coefficients.decode_constants(data)
+    with pytest.raises(ValueError, match=r"channel constants: scale: got shape \(3,\) float16, allowed is \(2,\)"):
+        coefficients.encode_constants(np.zeros(2, np.float16), np.zeros(3, np.float16))
+    with pytest.raises(ValueError, match=r"channel constants: bias: got shape \(2,\) float64, allowed is \(C,\)"):
+        coefficients.encode_constants(np.zeros(2), np.zeros(2, np.float16))
 
 
 # Constant sections by size, as the same repository prints them (research/oracle-envelope.md); weights are 0.5 behind

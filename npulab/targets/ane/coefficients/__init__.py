@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from npulab.targets.ane.coefficients import fast, tensors
+from npulab.targets.ane.coefficients.constants import decode_constants, encode_constants
 from npulab.targets.ane.coefficients.items import explain
 from npulab.targets.ane.coefficients.kernel import Kernel, kernel_of, places, planes
 from npulab.targets.ane.coefficients.registers import from_registers, places_of
 
-__all__ = ["Kernel", "decode", "encode", "engines", "explain", "from_registers", "kernel_of", "places_of"]
+__all__ = ["Kernel", "decode", "decode_constants", "encode", "encode_constants", "engines", "explain",
+           "from_registers", "kernel_of", "places_of"]
 
 
 def encode(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None) -> bytes:

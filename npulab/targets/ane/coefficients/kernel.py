@@ -46,9 +46,10 @@ class Kernel:
     outputs and else 16, in both cases at most a sixteenth of a group's channels, rounded down to a power of two.
 
     How sure: dense, grouped by 4, depthwise, and the sparse form for 1x1 and 3x3 with stride 2 are SHA-256 equal to
-    sections of the compiler.  A guess, by the same rule: groups of other sizes and of fewer than 16 channels, channels
-    that are no multiple of 16 past the first 16, stride 3, strides that differ, absent taps of a kernel that is not
-    sparse, and the order of taps where the padding is odd at the top or the left.
+    sections of the compiler.  A guess, by the same rule: other numbers of groups and groups of fewer than 16 channels,
+    channels that are no multiple of 16 past the first 16 (of a product the compiler makes tasks of powers of two),
+    stride 3, strides that differ, sparse kernels of stride 1, absent taps of a kernel that is not sparse, and the order
+    of taps where the padding is odd at the top or the left.
     Raises ValueError naming the value that is out of range or does not go with the others.
 
     >>> Kernel(64, 64, 3, 3).shape, Kernel(64, 64, groups=64).shape
