@@ -13,7 +13,7 @@ from npulab.targets.ane.plist import read_plist
 PAIRS = ["compiled", "concat16", "conv_bias", "conv_twos", "relu16", "sigmoid77", "sum64"]
 ENGINES = 16
 LEFT_OUT = [f"KernelDMASrc.{name}" for engine in range(ENGINES) for name in (
-    f"CoeffDMAConfig[{engine}].En", f"CoeffBaseAddr[{engine}].Addr", f"CoeffBfrSize[{engine}].MemBfrSize")]
+    f"CoeffDMAConfig[{engine}].En", f"CoeffDMAConfig[{engine}].CacheHint", f"CoeffBaseAddr[{engine}].Addr", f"CoeffBfrSize[{engine}].MemBfrSize")]
 
 
 def image(width: int = 8, height: int = 6, channels: int = 3, name: str = "image", **more: Any) -> Input:
