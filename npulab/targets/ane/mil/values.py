@@ -1,0 +1,251 @@
+"""What a MIL program is made of: functions, operations, types and constants, as values."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
+# letter of the kind (float, signed, unsigned, bool, string) and bits
+DTYPES = {"fp16": ("f", 16), "fp32": ("f", 32), "fp64": ("f", 64), "bf16": ("f", 16), "int4": ("i", 4),
+          "int8": ("i", 8), "int16": ("i", 16), "int32": ("i", 32), "int64": ("i", 64), "uint1": ("u", 1),
+          "uint2": ("u", 2), "uint3": ("u", 3), "uint4": ("u", 4), "uint6": ("u", 6), "uint8": ("u", 8),
+          "uint16": ("u", 16), "uint32": ("u", 32), "uint64": ("u", 64), "bool": ("b", 1), "string": ("s", 0)}
+KINDS = ("dict", "list", "tuple", "state")
+CLOSING = {"(": ")", "[": "]", "{": "}"}
+TARGET = "ios18"
+
+
+@dataclass(frozen=True)
+class Type:
+    """An element type and a shape, None where a size is not known; ``plain`` is ``fp16`` rather than
+    ``tensor<fp16, []>``, which programs of version 1.0 write.
+
+    Raises ValueError for a size below 0 and a plain type with a shape, LookupError for an element type that is not
+    known.
+
+    >>> str(Type("fp16", (1, 768, 1, 512))), str(Type("int32", plain=True))
+    ('tensor<fp16, [1, 768, 1, 512]>', 'int32')
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] = ()
+    plain: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise LookupError(f"dtype: got {self.dtype!r}, allowed is one of {', '.join(DTYPES)}")
+        if (self.plain and self.shape) or any(size is not None and size < 0 for size in self.shape):
+            raise ValueError(f"shape: got {list(self.shape)}, allowed are sizes of 0 or more"
+                             f"{', of a plain type none' if self.plain else ''}")
+
+    @property
+    def elements(self) -> int | None:
+        sizes = [size for size in self.shape if size is not None]
+        return math.prod(sizes) if len(sizes) == len(self.shape) else None
+
+    def spelled(self, comma: str = ", ") -> str:
+        sizes = comma.join("?" if size is None else str(size) for size in self.shape)
+        return self.dtype if self.plain else f"tensor<{self.dtype}, [{sizes}]>"
+
+    def __str__(self) -> str:
+        return self.spelled()
+
+
+@dataclass(frozen=True)
+class Compound:
+    """A type made of others: ``dict<string, string>``, ``tuple<...>``, ``list<...>``, ``state<...>``."""
+
+    kind: str
+    of: tuple[Type | Compound, ...]
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS or not self.of:
+            raise ValueError(f"type: got {self.kind!r} of {len(self.of)}, allowed is one of {', '.join(KINDS)} of "
+                             "1 or more")
+
+    def spelled(self, comma: str = ", ") -> str:
+        return f"{self.kind}<{', '.join(one.spelled(comma) for one in self.of)}>"
+
+    def __str__(self) -> str:
+        return self.spelled()
+
+
+@dataclass(frozen=True)
+class File:
+    """BLOBFILE: a constant whose data is in a weight file, at the record that starts at byte ``offset``."""
+
+    path: str
+    offset: int
+    plain: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.offset < 2 ** 64:
+            raise ValueError(f"BLOBFILE offset: got {self.offset}, allowed is 0 to 2**64 - 1")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Items in brackets inside of a compound constant; ``bracket`` is the opening one."""
+
+    bracket: str
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A constant: a number, bool or string, of a tensor the tuple of its elements (the last axis fastest), or a File.
+
+    Without a type it is a bare literal.  Numbers of a float type are kept as they are written, not rounded to it.
+    Raises ValueError for elements that are not as many as the shape says, or that the type cannot hold.
+
+    >>> Value(Type("int32", (2,)), (1, 1)).data
+    (1, 1)
+    """
+
+    type: Type | Compound | None
+    data: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.type, Type) and not isinstance(self.data, File):
+            object.__setattr__(self, "data", _checked(self.type, self.data))
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        return self.type.shape if isinstance(self.type, Type) else ()
+
+
+Argument = str | Value | tuple[str | Value, ...]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation: outputs (name, type), arguments by name (a name, a constant, or several), attributes by name.
+
+    ``line`` is where it was read, and no part of what it is.
+    """
+
+    op: str
+    outputs: tuple[tuple[str, Type], ...]
+    arguments: tuple[tuple[str, Argument], ...] = ()
+    attributes: tuple[tuple[str, Value], ...] = ()
+    line: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.outputs:
+            raise ValueError(f"operation {self.op}: got no output, allowed is 1 or more")
+        _refuse_names([self.op, *(name for name, _ in self.outputs), *(name for name, _ in self.arguments),
+                       *(name for name, _ in self.attributes), *self.names])
+
+    @property
+    def names(self) -> list[str]:
+        """Every name that the arguments use."""
+        many = [one if isinstance(one, tuple) else (one,) for _, one in self.arguments]
+        return [one for group in many for one in group if isinstance(one, str)]
+
+    @property
+    def value(self) -> Value | None:
+        """What a const is."""
+        return dict(self.attributes).get("val") if self.op == "const" else None
+
+    def __str__(self) -> str:
+        return f"line {self.line}, {self.op} {self.outputs[0][0]}" if self.line else f"{self.op} {self.outputs[0][0]}"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function: inputs (name, type), operations in order, names of the outputs; ``target`` is what it is compiled
+    for."""
+
+    inputs: tuple[tuple[str, Type | Compound], ...]
+    operations: tuple[Operation, ...]
+    outputs: tuple[str, ...]
+    name: str = "main"
+    target: str = TARGET
+    attributes: tuple[tuple[str, Value], ...] = ()
+    line: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        _refuse_names([self.name, self.target, *(name for name, _ in self.inputs), *self.outputs,
+                       *(name for name, _ in self.attributes)])
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of a MIL ``version``: functions, and attributes such as ``buildInfo``.
+
+    Raises ValueError for a version that is not numbers with dots, and two functions of a name.
+    """
+
+    functions: tuple[Function, ...]
+    version: str = "1.3"
+    attributes: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", self.version):
+            raise ValueError(f"version: got {self.version!r}, allowed are numbers with dots, as 1.3")
+        names = [function.name for function in self.functions]
+        if len(set(names)) < len(names):
+            raise ValueError(f"functions: got {', '.join(names)}, allowed is each name once")
+        _refuse_names([name for name, _ in self.attributes])
+
+    @property
+    def build_info(self) -> dict[str, str]:
+        """The pairs of ``buildInfo``; empty where it has none or other than pairs of strings."""
+        value = dict(self.attributes).get("buildInfo")
+        found = [pair.items for group in (value.data if value and isinstance(value.data, tuple) else ())
+                 if isinstance(group, Group) for pair in group.items if isinstance(pair, Group)]
+        return {pair[0]: pair[1] for pair in found if len(pair) == 2 and all(isinstance(one, str) for one in pair)}
+
+    def __getitem__(self, name: str) -> Function:
+        """A function; raises LookupError with the names that there are."""
+        for function in self.functions:
+            if function.name == name:
+                return function
+        raise LookupError(f"function: got {name!r}, allowed is one of "
+                          f"{', '.join(function.name for function in self.functions)}")
+
+
+def build_info(pairs: Mapping[str, str], plain: bool = True) -> tuple[str, Value]:
+    """The attribute ``buildInfo`` of a program."""
+    string = Type("string", plain=plain)
+    groups = tuple(Group("{", (key, value)) for key, value in pairs.items())
+    return "buildInfo", Value(Compound("dict", (string, string)), (Group("{", groups),))
+
+
+def _refuse_names(names: list[str]) -> None:
+    for name in names:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise ValueError(f"name: got {str(name)[:40]!r}, allowed are letters, digits and _, a digit not first, "
+                             "and none of true, false, inf, nan")
+
+
+def _checked(kind: Type, data: Any) -> Any:
+    """The data as it is kept: floats of a float type, whole numbers of an integer type."""
+    if not isinstance(data, tuple):
+        if kind.shape:
+            raise ValueError(f"value: got one element, allowed are those of {kind}")
+        return _element(kind.dtype, data)
+    if kind.plain or kind.elements != len(data):
+        raise ValueError(f"value: got {len(data)} elements, allowed are those of {kind}")
+    return tuple(_element(kind.dtype, one) for one in data)
+
+
+def _element(dtype: str, one: Any) -> Any:
+    letter, bits = DTYPES[dtype]
+    if letter == "f" and isinstance(one, int | float) and not isinstance(one, bool):
+        try:
+            return math.nan if one != one else float(one)
+        except OverflowError:
+            raise ValueError(f"value: got {str(one)[:20]}..., allowed is a number of {dtype}") from None
+    if letter in "iu" and isinstance(one, int) and not isinstance(one, bool):
+        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if letter == "i" else (0, 2 ** bits - 1)
+        if low <= one <= high:
+            return one
+        raise ValueError(f"value: got {one}, allowed for {dtype} is {low} to {high}")
+    if (letter == "b" and isinstance(one, bool)) or (letter == "s" and isinstance(one, str)):
+        return one
+    raise ValueError(f"value: got {str(one)[:40]!r} ({type(one).__name__}), allowed is a {dtype}")
