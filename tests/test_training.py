@@ -306,15 +306,27 @@ def test_float16_sums_lose_what_float32_sums_keep() -> None:
 def test_gradients_are_those_of_central_differences(step: Step) -> None:
     table = check_gradients(step, seed=step.dim)
     assert table["relative"].max() < 1e-6
-    assert set(table["kernel"]) == {name for name in KERNELS if "backward" in name} | {"weight_gradients", "whole layer"}
+    assert set(table["kernel"]) == {name for name in KERNELS if "backward" in name} | {"weight_gradients", "loss", "whole layer"}
     passed = {name for kernel in NPU if "backward" in kernel for name in KERNELS[kernel].outputs} - {"probs", "dxn"}
     weights = {*KERNELS["weight_gradients"].outputs, "drms1", "drms2"}
-    assert set(table["gradient"]) == {*passed, *weights, "dxn1", "dxn2", "dnorm1", "dnorm2", "dx"}
+    assert set(table["gradient"]) == {*passed, *weights, "dxn1", "dxn2", "dnorm1", "dnorm2", "dy", "dx"}
 
 
 @pytest.mark.parametrize("step", [SMALL, Step(1, 1, 1, 1), Step(3, 7, 1, 3), Step(7, 2, 5, 7), Step(10, 3, 6, 5), Step(8, 9, 2, 2)])
 def test_gradients_are_those_of_complex_steps(step: Step) -> None:
     assert check_gradients(step, seed=1, method="complex")["relative"].max() < (1e-12 if step.dim > 1 else 1e-10)  # one channel: all cancels but epsilon
+
+
+@pytest.mark.parametrize("method", ["central", "complex"])
+def test_gradients_along_random_directions(method: str) -> None:
+    table = check_gradients(Step(48, 80, 24, 4), method=method, directions=2)
+    assert set(table["compared"]) == {2}
+    assert table["relative"].max() < {"central": 1e-6, "complex": 1e-12}[method]
+
+
+@pytest.mark.long
+def test_gradients_at_the_published_sizes() -> None:
+    assert check_gradients(SEED, method="complex", directions=1)["relative"].max() < 1e-11
 
 
 def test_gradients_of_large_scores_and_gates() -> None:
@@ -324,12 +336,10 @@ def test_gradients_of_large_scores_and_gates() -> None:
 
 
 def changed(kernel: str, *edits: tuple[str, str]) -> Kernel:
-    """A kernel with operands of some rows replaced."""
+    """A kernel with rows replaced."""
     plan = KERNELS[kernel]
-    rows = [f"{row.name} {row.axes} {row.kind} " + " ".join(f"{one.name}:{one.axes}" if one.axes else one.name for one in row.operands)
-            for row in plan.operations]
+    rows = plan.table.splitlines()
     for old, new in edits:
-        assert old in rows
         rows[rows.index(old)] = new
     written = {part: " ".join(f"{name}:{axes}" for name, axes in getattr(plan, part).items()) for part in ("inputs", "weights")}
     return Kernel.read(kernel, "\n".join(rows), written["inputs"], " ".join(plan.outputs), written["weights"], " ".join(plan.taps),
@@ -345,6 +355,7 @@ def changed(kernel: str, *edits: tuple[str, str]) -> Kernel:
     # the published program multiplies what is subtracted by the weight of the norm once more
     ("rms_backward", "parallel cs mul x:cs correction:s", "own cs mul x correction\nparallel cs mul own rms", {"dnorm1", "dnorm2", "dx"}),
     ("rms_backward", "dx cs mul across:cs rrms:s", "dx cs mul weighted:cs rrms:s", {"dnorm1", "dnorm2", "dx"}),
+    ("loss", "doubled cs add difference:cs difference:cs", "doubled cs add difference:cs squares:cs", {"dy"}),
     ("weight_gradients", "dwk ce matmul dk:cs xn1:es", "dwk ce matmul dq:cs xn1:es", {"dwk"})])
 def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch, kernel: str, old: str, new: str, wrong: set[str]) -> None:
     monkeypatch.setitem(KERNELS, kernel, changed(kernel, (old, new)))
@@ -355,6 +366,14 @@ def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch, kernel: str,
 def test_changed_kernels_are_the_same_where_nothing_changes() -> None:
     for name in KERNELS:
         assert changed(name) == KERNELS[name]
+
+
+def test_loss_is_a_mean_of_squares() -> None:
+    y, target = np.random.default_rng(0).standard_normal((2, 6, 4))
+    done = run("loss", SMALL, {"y": y, "target": target}, "float64")
+    assert done.outputs["loss"] == pytest.approx(((y - target) ** 2).mean(), rel=1e-14)
+    assert np.allclose(done.outputs["dy"], 2 * (y - target) / 24, rtol=1e-14)
+    assert traffic(SMALL, ["loss"])["outputs"].tolist() == [4 * (1 + 24)]
 
 
 def test_derivative_by_a_result_of_the_way() -> None:
@@ -532,6 +551,9 @@ def test_tensors_refused(changes: Any, options: Any, error: type[Exception], mes
     (lambda: precision("residual", SMALL, dtype="float64"), "dtype: got 'float64', allowed is one of float16, float32"),
     (lambda: precision("residual", SMALL, loss_scale=0), "loss_scale: got 0, allowed is a positive finite number"),
     (lambda: loss_scales(SMALL, [float("nan")]), "loss_scale: got nan, allowed is a positive finite number"),
+    (lambda: check_gradients(SMALL, directions=-1), "directions: got -1, allowed is 0 (every element) or more"),
+    (lambda: differentiate("residual", SMALL, {"x": np.ones((6, 4)), "branch": np.ones((6, 4))}, "y", np.ones(1)), "wrt: got 'y', kernel residual has x, branch, sum"),
+    (lambda: differentiate("residual", SMALL, {"x": np.ones((6, 4)), "branch": np.ones((6, 4))}, "x", np.ones(6)), "dy: got shape (6,), allowed is (6, 4) of residual's sum"),
     (lambda: train(SMALL, {}), "train: got no tensor 'x', allowed are x, dy, wq, wk, wv, wo, rms1, w1, w2, w3, rms2")])
 def test_arguments_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises((ValueError, LookupError)) as error:

@@ -24,7 +24,7 @@ MOST_BYTES = 2 ** 16  # of an element or an alignment
 def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> pd.DataFrame:
     """A row per operation of each kernel: kernel, unit (NPU or CPU), operation (its result), kind, size (the axes it
     runs over), times (runs a step), flops (of all of them), counted (whether the published count has it) and
-    left_out (else why not).  Loss and optimizer are not here: they are not of the layer.
+    left_out (else why not).  The optimizer, which does not run every step, is not here.
 
     Matrix products are two operations for each product and sum; see ``Operation.flops``.
     Raises LookupError for an unknown kernel.
@@ -129,7 +129,7 @@ def _aligned(size: int, align: int) -> int:
 
 
 def _tensor(step: Step, axes: str, itemsize: int, align: int) -> int:
-    *rows, last = step.shape(axes)
+    *rows, last = step.shape(axes) or (1,)
     return math.prod(rows) * _aligned(last * itemsize, align)
 
 

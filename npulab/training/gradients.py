@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from npulab.training.kernels import FORWARD_ATTENTION, FORWARD_FFN, Kernel, kernel_of
+from npulab.training.kernels import Kernel, kernel_of
 from npulab.training.running import Values, checked, evaluate, run
 from npulab.training.step import Step
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 GIVEN = {"x": "cs", "dy": "cs", "wq": "ce", "wk": "ce", "wv": "ce", "wo": "ce", "rms1": "c", "w1": "fc", "w2": "cf",
          "w3": "fc", "rms2": "c"}
+Loss = Callable[[np.ndarray], Any]
 METHODS = ("central", "complex")
 STRIDE = 1e-4  # of central differences of fourth order: rounding makes some 1e-11 of it, curvature less
 IMAGINARY = 1e-30
@@ -24,7 +25,7 @@ IMAGINARY = 1e-30
 def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
     """What a step starts from, float64: activations of spread 1, weights ``(outputs, inputs)`` of spread
     ``1 / sqrt(inputs)``, norm weights near 1, and a gradient ``dy`` of the layer's output of spread ``gradient``,
-    1 / seq where it is not said (a loss that is a mean over positions).
+    ``2 / (seq dim)`` where it is not said: that of a mean of squared differences that have spread 1.
 
     The same numbers for the same seed.
 
@@ -32,7 +33,7 @@ def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
     (4, 6)
     """
     random = np.random.default_rng(seed)
-    spreads = {"x": 1.0, "dy": 1 / step.seq if gradient is None else gradient}
+    spreads = {"x": 1.0, "dy": 2 / (step.seq * step.dim) if gradient is None else gradient}
     out = {}
     for name, axes in GIVEN.items():
         normal = random.standard_normal(step.axes(axes))
@@ -108,33 +109,35 @@ class Claim(NamedTuple):
 
     kernel: str
     gradient: str
-    forward: Kernel
+    forward: str
     wrt: str
 
 
+ATTENTION, FFN = "forward_attention", "forward_ffn"
 CLAIMS = (
-    Claim("ffn_backward", "dxn2", FORWARD_FFN, "xn"), Claim("ffn_backward", "dh1", FORWARD_FFN, "h1"),
-    Claim("ffn_backward", "dh3", FORWARD_FFN, "h3"),
-    Claim("sdpa_backward_1", "dp", FORWARD_ATTENTION, "probs"), Claim("sdpa_backward_1", "dv", FORWARD_ATTENTION, "v"),
-    Claim("sdpa_backward_2", "dq", FORWARD_ATTENTION, "q"), Claim("sdpa_backward_2", "dk", FORWARD_ATTENTION, "k"),
-    Claim("qkv_backward", "dxn1", FORWARD_ATTENTION, "xn"),
-    Claim("rms_backward", "dnorm1", FORWARD_ATTENTION, "x"), Claim("rms_backward", "drms1", FORWARD_ATTENTION, "rms"),
-    Claim("rms_backward", "dnorm2", FORWARD_FFN, "x"), Claim("rms_backward", "drms2", FORWARD_FFN, "rms"),
-    *(Claim("weight_gradients", f"dw{n}", FORWARD_ATTENTION, f"w{n}") for n in "qkvo"),
-    *(Claim("weight_gradients", f"dw{n}", FORWARD_FFN, f"w{n}") for n in "123"))
+    Claim("ffn_backward", "dxn2", FFN, "xn"), Claim("ffn_backward", "dh1", FFN, "h1"),
+    Claim("ffn_backward", "dh3", FFN, "h3"),
+    Claim("sdpa_backward_1", "dp", ATTENTION, "probs"), Claim("sdpa_backward_1", "dv", ATTENTION, "v"),
+    Claim("sdpa_backward_2", "dq", ATTENTION, "q"), Claim("sdpa_backward_2", "dk", ATTENTION, "k"),
+    Claim("qkv_backward", "dxn1", ATTENTION, "xn"),
+    Claim("rms_backward", "dnorm1", ATTENTION, "x"), Claim("rms_backward", "drms1", ATTENTION, "rms"),
+    Claim("rms_backward", "dnorm2", FFN, "x"), Claim("rms_backward", "drms2", FFN, "rms"),
+    *(Claim("weight_gradients", f"dw{n}", ATTENTION, f"w{n}") for n in "qkvo"),
+    *(Claim("weight_gradients", f"dw{n}", FFN, f"w{n}") for n in "123"))
 
 
-def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: int = 0,
-                    method: str = "central") -> pd.DataFrame:
+def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: int = 0, method: str = "central",
+                    directions: int = 0) -> pd.DataFrame:
     """Every gradient that the kernels compute, against differences of the forward kernels in float64.
 
     A row per gradient: kernel, gradient, forward (the kernel that is varied), wrt (its tensor, given or a result of
-    the way), elements, largest (its largest size), error (largest distance from the difference) and relative
-    (error / largest; 0 where both are 0).  ``method`` is "central" (fourth order) or "complex" (a step along the
-    imaginary axis, exact to rounding).  One forward run per element, four with "central": for small steps.
+    the way), compared (numbers), largest (the largest of them), error (largest distance from the difference) and
+    relative (error / largest; 0 where both are 0).  ``method`` is "central" (fourth order) or "complex" (a step along
+    the imaginary axis, exact to rounding).  With ``directions`` the derivatives along so many random directions are
+    compared, otherwise those by every element, which takes one forward run each, four with "central".
     The chain of the two forward kernels is covered: what ``x`` and every weight of both get back, and all that is
-    passed between the backward kernels; the gradient of the whole layer, residuals too, is the last row.
-    Raises LookupError for another method, ValueError as ``train``.
+    passed between the backward kernels; then the loss, and the gradient of the whole layer, residuals too.
+    Raises LookupError for another method, ValueError for a negative count of directions, and as ``train``.
 
     >>> bool((check_gradients(Step(4, 3, 2, 2), method="complex")["relative"] < 1e-12).all())
     True
@@ -143,27 +146,54 @@ def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: 
 
     if method not in METHODS:
         raise LookupError(f"method: got {method!r}, allowed is one of {', '.join(METHODS)}")
+    if directions < 0:
+        raise ValueError(f"directions: got {directions}, allowed is 0 (every element) or more")
     values = train(step, example(step, seed) if tensors is None else tensors)
     rows = []
+
+    def compare(kernel: str, gradient: str, forward: str, wrt: str, claimed: np.ndarray, loss: Loss,
+                at: np.ndarray) -> None:
+        flat = claimed.reshape(at.shape)
+        found, expected = np.transpose([(_derivative(loss, at, along, method), (along * flat).sum())
+                                        for along in _directions(at.shape, directions, seed)])
+        largest = float(max(np.abs(expected).max(), np.abs(found).max()))
+        error = float(np.abs(expected - found).max())
+        rows.append({"kernel": kernel, "gradient": gradient, "forward": forward, "wrt": wrt, "compared": len(found),
+                     "largest": largest, "error": error, "relative": error / largest if error else 0.0})
+
     for claim in CLAIMS:
-        attends = claim.forward is FORWARD_ATTENTION
-        found = differentiate(claim.forward, step, given_to(claim.forward, values), claim.wrt,
-                              values["dx2" if attends else "dy"], method)
-        rows.append((claim.kernel, claim.gradient, claim.forward.name, claim.wrt, values[claim.gradient], found))
-    rows.append(("whole layer", "dx", "layer", "x", values["dx"], _layer(step, values, method)))
-    return pd.DataFrame([{"kernel": kernel, "gradient": gradient, "forward": forward, "wrt": wrt,
-                          "elements": claimed.size, **_distance(claimed, found.reshape(claimed.shape))}
-                         for kernel, gradient, forward, wrt, claimed, found in rows])
+        dy = values["dx2" if claim.forward == ATTENTION else "dy"]
+        loss, at = _varied(kernel_of(claim.forward), step, given_to(claim.forward, values), claim.wrt, dy)
+        compare(claim.kernel, claim.gradient, claim.forward, claim.wrt, values[claim.gradient], loss, at)
+    given = {"y": values["y"], "target": values["x"]}
+    loss, at = _varied(kernel_of("loss"), step, given, "y", np.array(1.0))
+    compare("loss", "dy", "loss", "y", run("loss", step, given, "float64").outputs["dy"], loss, at)
+    compare("whole layer", "dx", "layer", "x", values["dx"], _layer(step, values), values["x"])
+    return pd.DataFrame(rows)
 
 
-def differentiate(kernel: Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray,
+def differentiate(kernel: str | Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray,
                   method: str = "central") -> np.ndarray:
     """The derivative of ``sum(dy * first output)`` of a kernel in float64 by each element of its tensor ``wrt``.
 
     ``wrt`` is a tensor that is given, or a result: what comes before it stays as it is.
+    Raises LookupError for another name or method, ValueError as ``run``.
     """
+    if method not in METHODS:
+        raise LookupError(f"method: got {method!r}, allowed is one of {', '.join(METHODS)}")
+    loss, at = _varied(kernel_of(kernel), step, given, wrt, dy)
+    return np.array([_derivative(loss, at, one, method) for one in _directions(at.shape, 0, 0)]).reshape(at.shape)
+
+
+def _varied(kernel: Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray) -> tuple[Loss, np.ndarray]:
+    """The sum as a function of one tensor, and the tensor."""
     base: Values = dict(checked(kernel, step, given))
     evaluate(kernel.operations, step, base, "float64")
+    if wrt not in base:
+        raise LookupError(f"wrt: got {wrt!r}, kernel {kernel.name} has {', '.join(base)}")
+    shape = base[kernel.outputs[0]].shape
+    if np.shape(dy) != shape:
+        raise ValueError(f"dy: got shape {np.shape(dy)}, allowed is {shape} of {kernel.name}'s {kernel.outputs[0]}")
     names = [operation.name for operation in kernel.operations]
     rest = kernel.operations[names.index(wrt) + 1 if wrt in names else 0:]
 
@@ -172,40 +202,37 @@ def differentiate(kernel: Kernel, step: Step, given: Mapping[str, Any], wrt: str
         evaluate(rest, step, values, "float64")
         return (values[kernel.outputs[0]] * dy).sum()
 
-    return _differences(loss, base[wrt], method)
+    return loss, base[wrt]
 
 
-def _differences(loss: Any, at: np.ndarray, method: str) -> np.ndarray:
-    out = np.zeros(at.shape)
-    for place in np.ndindex(at.shape):
-        if method == "complex":
-            moved = at.astype(np.complex128)
-            moved[place] += 1j * IMAGINARY
-            out[place] = loss(moved).imag / IMAGINARY
-            continue
-        far = []
-        for times in (-2, -1, 1, 2):
-            moved = at.copy()
-            moved[place] += times * STRIDE
-            far.append(loss(moved))
-        out[place] = (far[0] - far[3] + 8 * (far[2] - far[1])) / (12 * STRIDE)
-    return out
+def _directions(shape: tuple[int, ...], count: int, seed: int) -> Iterator[np.ndarray]:
+    """Random directions; without a count one along each element."""
+    random = np.random.default_rng(seed)
+    for _ in range(count):
+        yield random.standard_normal(shape)
+    for place in np.ndindex(shape) if not count else ():
+        one = np.zeros(shape)
+        one[place] = 1
+        yield one
 
 
-def _layer(step: Step, values: Values, method: str) -> np.ndarray:
-    attention, ffn = (checked(kernel, step, given_to(kernel, values)) for kernel in (FORWARD_ATTENTION, FORWARD_FFN))
+def _derivative(loss: Loss, at: np.ndarray, along: np.ndarray, method: str) -> float:
+    if method == "complex":
+        return float(loss(at + 1j * IMAGINARY * along).imag / IMAGINARY)
+    far = [loss(at + times * STRIDE * along) for times in (-2, -1, 1, 2)]
+    return float((far[0] - far[3] + 8 * (far[2] - far[1])) / (12 * STRIDE))
+
+
+def _layer(step: Step, values: Values) -> Loss:
+    """``sum(dy * y)`` of the whole layer as a function of ``x``."""
+    kernels = [kernel_of(name) for name in (ATTENTION, FFN)]
+    attention, ffn = (checked(kernel, step, given_to(kernel, values)) for kernel in kernels)
 
     def loss(moved: np.ndarray) -> Any:
         first: Values = {**attention, "x": moved}
-        evaluate(FORWARD_ATTENTION.operations, step, first, "float64")
+        evaluate(kernels[0].operations, step, first, "float64")
         second: Values = {**ffn, "x": moved + first["out"]}
-        evaluate(FORWARD_FFN.operations, step, second, "float64")
+        evaluate(kernels[1].operations, step, second, "float64")
         return ((second["x"] + second["out"]) * values["dy"]).sum()
 
-    return _differences(loss, values["x"], method)
-
-
-def _distance(claimed: np.ndarray, found: np.ndarray) -> dict[str, float]:
-    largest = float(max(np.abs(claimed).max(), np.abs(found).max()))
-    error = float(np.abs(claimed - found).max())
-    return {"largest": largest, "error": error, "relative": error / largest if error else 0.0}
+    return loss

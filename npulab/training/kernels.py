@@ -1,8 +1,8 @@
 """The kernels of a training step, a table each: one row per operation, which is also one result that is rounded.
 
-A row is ``name axes operation operands``.  Axes are the letters of ``Step.size``; an operand is a tensor by its
-axes, or with ``name:axes`` by others that hold the same elements in the same order (``q:hds``: the channels of
-``q`` by head), or a constant.  Tensors are channel first, ``(channels, positions)``.
+A row is ``name axes operation operands``.  Axes are the letters of ``Step.size``, ``-`` for a single number; an
+operand is a tensor by its axes, or with ``name:axes`` by others that hold the same elements in the same order
+(``q:hds``: the channels of ``q`` by head), or a constant.  Tensors are channel first, ``(channels, positions)``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPSILON = 1e-5
 MASKED = -65504.0  # added to scores of positions to come: the lowest float16
 CONSTANTS: Mapping[str, Callable[[Step], float]] = {
     "one": lambda step: 1.0, "epsilon": lambda step: EPSILON, "inverse_dim": lambda step: 1 / step.dim,
-    "scale": lambda step: 1 / math.sqrt(step.head)}
+    "scale": lambda step: 1 / math.sqrt(step.head), "inverse_size": lambda step: 1 / (step.seq * step.dim)}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ class Kernel:
             where = f"kernel {name}, row {number} ({' '.join(row)})"
             if len(row) < 4:
                 raise ValueError(f"{where}: got {len(row)} words, allowed is name, axes, operation and operands")
-            operation = Operation(row[0], row[1], row[2], tuple(_operand(where, word, axes) for word in row[3:]))
+            operands = tuple(_operand(where, word, axes) for word in row[3:])
+            operation = Operation(row[0], row[1].replace("-", ""), row[2], operands)
             _refuse(where, operation, axes)
             axes[operation.name] = operation.axes
             operations.append(operation)
@@ -102,6 +103,19 @@ class Kernel:
             raise ValueError(f"kernel {name}: got {times} times on unit {unit!r}, allowed is 1 or more on NPU or CPU")
         return cls(name, unit, _declared(name, inputs), _declared(name, weights), tuple(operations),
                    tuple(outputs.split()), tuple(taps.split()), times)
+
+    @property
+    def table(self) -> str:
+        """The table again, every operand with the axes it is seen by.
+
+        >>> print(KERNELS["residual"].table)
+        sum cs add x:cs branch:cs
+        """
+        def written(one: Operand) -> str:
+            return f"{one.name}:{one.axes}" if one.axes else one.name
+
+        return "\n".join(" ".join((row.name, row.axes or "-", row.kind, *map(written, row.operands)))
+                         for row in self.operations)
 
     @property
     def given(self) -> dict[str, str]:
@@ -279,11 +293,21 @@ RMS_BACKWARD = Kernel.read(
     drms        c    sum      terms
     """, inputs="dxn:cs x:cs", weights="rms:c", outputs="dx drms", unit="CPU", times=2)
 
+LOSS = Kernel.read(
+    "loss", """
+    difference  cs   sub      y target
+    squares     cs   mul      difference difference
+    total       -    sum      squares
+    loss        -    mul      total inverse_size
+    doubled     cs   add      difference difference
+    dy          cs   mul      doubled inverse_size
+    """, inputs="y:cs target:cs", outputs="loss dy", unit="CPU")
+
 RESIDUAL = Kernel.read("residual", "sum cs add x branch", inputs="x:cs branch:cs", outputs="sum", unit="CPU", times=4)
 
 KERNELS = {kernel.name: kernel for kernel in
            (FORWARD_ATTENTION, FORWARD_FFN, FFN_BACKWARD, SDPA_BACKWARD_1, SDPA_BACKWARD_2, QKV_BACKWARD,
-            WEIGHT_GRADIENTS, RMS_BACKWARD, RESIDUAL)}
+            LOSS, WEIGHT_GRADIENTS, RMS_BACKWARD, RESIDUAL)}
 
 
 def kernel_of(kernel: str | Kernel) -> Kernel:

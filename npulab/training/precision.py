@@ -21,7 +21,8 @@ LOSS_SCALES = (1.0, 16.0, 256.0, 4096.0, 65536.0)
 
 
 def precision(kernel: str | Kernel, step: Step = USUAL, tensors: Mapping[str, Any] | None = None, seed: int = 0,
-              loss_scale: float = 1.0, dtype: str = "float16", accumulate: str = "float32") -> pd.DataFrame:
+              gradient: float | None = None, loss_scale: float = 1.0, dtype: str = "float16",
+              accumulate: str = "float32") -> pd.DataFrame:
     """A row per tensor that is given and per operation: what rounding it costs, against float64.
 
     operation, kind ("given" or the operation's); own_max, own_rms and own_ulps: the error of the result where it
@@ -33,7 +34,7 @@ def precision(kernel: str | Kernel, step: Step = USUAL, tensors: Mapping[str, An
     of the last place of ``dtype``.  Of scores, keys after the query are left out.
 
     ``tensors`` are those of ``run``; without them they are the ones that ``train`` hands the kernel in float64 from
-    ``example(step, seed)``.  Gradients among them (names that begin with d) are multiplied by ``loss_scale``.
+    ``example(step, seed, gradient)``.  Gradients among them (names that begin with d) are multiplied by ``loss_scale``.
     The same numbers for the same arguments.  Raises as ``run``, LookupError for a type that is not float16 or
     float32, ValueError for a loss scale that is not positive and finite.
 
@@ -44,7 +45,9 @@ def precision(kernel: str | Kernel, step: Step = USUAL, tensors: Mapping[str, An
     import pandas as pd
 
     plan = kernel_of(kernel)
-    exact, got = _both(plan, step, tensors, seed, loss_scale, dtype, accumulate)
+    if tensors is None:
+        tensors = given_to(plan, train(step, example(step, seed, gradient)))
+    exact, got = _both(plan, step, tensors, loss_scale, dtype, accumulate)
     rows = []
     for name, kind in ([(name, "given") for name in plan.given]
                        + [(operation.name, operation.kind) for operation in plan.operations]):
@@ -118,7 +121,7 @@ def loss_scales(step: Step = USUAL, scales: Iterable[float] = LOSS_SCALES, seed:
         for plan in KERNELS.values():
             if plan.unit == "CPU" or not any(_is_gradient(name) for name in plan.inputs):
                 continue
-            exact, got = _both(plan, step, given_to(plan, values), seed, scale, dtype, accumulate)
+            exact, got = _both(plan, step, given_to(plan, values), scale, dtype, accumulate)
             counts = {"overflow": 0, "underflow": 0, "subnormal": 0, "cells": 0}
             for name in exact:
                 lost = _lost(_measured(plan, name, exact), _measured(plan, name, got), dtype)
@@ -132,15 +135,13 @@ def _is_gradient(name: str) -> bool:
     return name.startswith("d")
 
 
-def _both(plan: Kernel, step: Step, tensors: Mapping[str, Any] | None, seed: int, loss_scale: float, dtype: str,
+def _both(plan: Kernel, step: Step, tensors: Mapping[str, Any], loss_scale: float, dtype: str,
           accumulate: str) -> tuple[Values, Values]:
     """Every tensor of a kernel in float64, and with everything rounded (as float64)."""
     if dtype not in ROUNDED:
         raise LookupError(f"dtype: got {dtype!r}, allowed is one of {', '.join(ROUNDED)}")
     if isinstance(loss_scale, str) or not 0 < loss_scale < np.inf:
         raise ValueError(f"loss_scale: got {loss_scale!r}, allowed is a positive finite number")
-    if tensors is None:
-        tensors = given_to(plan, train(step, example(step, seed)))
     exact = {name: array * loss_scale if _is_gradient(name) else array
              for name, array in checked(plan, step, tensors).items()}
     got = run(plan, step, exact, dtype, accumulate).values
