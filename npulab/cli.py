@@ -32,6 +32,7 @@ from npulab.capture import PROVENANCES, Capture, CaptureSet
 from npulab.compare import Comparison, check, diff, diff_buffers
 from npulab.devices import Command, Manual, Recorder, Simulated, device
 from npulab.files import write_file
+from npulab.floats import steps
 from npulab.laws import Laws, find_laws
 from npulab.models import is_model, read_model
 from npulab.models.file import counted
@@ -408,9 +409,11 @@ def _check(options: argparse.Namespace) -> int:
     else:
         for row, result in zip(rows, results, strict=True):
             row["predicted or reason"] = row["predicted"]
-            if _uncompared(result) or result.verdict == "nothing to compare":
+            if not result.compared:
                 row |= {"compared": None, "mismatches": None,
                         "predicted or reason": "not compared: " * _uncompared(result) + result.reason}
+            elif result.claims_wrong:
+                row["predicted or reason"] = result.reason
         _print(options, rows, ["case", "target", "provenance", "words", "coefficients", "compared",
                                "mismatches", "verdict", "predicted or reason"])
         counts = Counter("not compared" if _uncompared(result) else result.verdict for result in results)
@@ -484,7 +487,7 @@ def _on_chip(capture: Capture, chip: str | None) -> Capture:
 
 def _uncompared(result: Comparison) -> bool:
     """Whether a capture counts as different because there was no way to compare its output."""
-    return result.verdict == "differs" and not result.compared
+    return result.verdict == "differs" and not result.compared and not result.claims_wrong
 
 
 def _said(result: Comparison) -> dict[str, Any]:
@@ -495,7 +498,8 @@ def _said(result: Comparison) -> dict[str, Any]:
         "case": result.case, "target": result.target, "words": same(result.words),
         "coefficients": same(result.coefficients), "compared": result.compared,
         "mismatches": result.mismatches, "verdict": result.verdict, "simulated": result.simulated,
-        "reason": result.reason, "predicted": ""}
+        "reason": result.reason, "predicted": "", "unit": result.unit, "claims": len(result.claims),
+        "claims_wrong": result.claims_wrong}
     if result.predicted is not None and result.verdict == "not executed":
         row["predicted"] = _bytes(result.predicted)
     return row
@@ -518,7 +522,7 @@ def _explain(result: Comparison, table: pd.DataFrame | str | None) -> None:
     if result.first is not None and result.predicted is not None and result.captured is not None:
         print(f"  first difference at (row, column, channel) {result.first}: predicted "
               f"{result.predicted[result.first]}, captured {result.captured[result.first]}; "
-              f"{result.mismatches} of {result.compared} differ, largest {result.max}")
+              f"{result.mismatches} of {result.compared} differ, largest {result.largest}")
         print("".join(f"  {line}\n" for line in _window(result.predicted, result.captured)), end="")
     if table is not None:
         print("".join(f"  {line}\n" for line in ([table] if isinstance(table, str) else told(table))), end="")
@@ -847,13 +851,15 @@ def _hex(value: Any) -> Any:
 
 
 def _bytes(tensor: Any) -> str:
-    data = tensor.astype("u1").tobytes()
+    data = tensor.astype(tensor.dtype.newbyteorder("<") if tensor.dtype.kind == "f" else "u1").tobytes()
     return data[:BYTES_SHOWN].hex(" ").upper() + (" ..." if len(data) > BYTES_SHOWN else "")
 
 
 def _window(predicted: Any, captured: Any) -> list[str]:
     """Both outputs around their first difference, in hexadecimal, and a line that marks what differs."""
-    wrong = (predicted != captured).ravel()
+    wrong = steps(predicted, captured).ravel() != 0
+    if predicted.dtype.kind == "f":  # as they are stored
+        predicted, captured = (one.copy().view(f"u{one.dtype.itemsize}") for one in (predicted, captured))
     start = max(min(int(wrong.argmax()) - BYTES_SHOWN // 4, wrong.size - BYTES_SHOWN), 0)
     part = slice(start, start + BYTES_SHOWN)
     digits = 2 * predicted.dtype.itemsize

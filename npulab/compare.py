@@ -12,14 +12,15 @@ import numpy as np
 from npulab.bits import WORD_BITS, WORD_BYTES, Field, RegisterMap
 from npulab.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.emulate import emulate
+from npulab.floats import steps, unit
 from npulab.sweeps import Sweep
-from npulab.target import Target, Unanswerable
+from npulab.target import Claim, Target, Unanswerable
 from npulab.targets import target
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from npulab.layers import Conv2D
+    from npulab.layers import Layer, Network
 
 Key = tuple[int, str, str, str]
 SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
@@ -34,10 +35,13 @@ class Comparison:
     ``words`` and ``coefficients`` say whether decoding and encoding gives the same bytes (None where
     there are none).  ``verdict`` is about the output: ``equal``, ``differs``, ``not executed`` or
     ``nothing to compare``; of ``compared`` elements ``mismatches`` differ, ``first`` (row, column,
-    channel) is the first of them, ``max`` the largest difference.  ``predicted`` and ``captured`` are
+    channel) is the first of them, ``max`` the largest difference in units of ``unit``: "code", or "ulp" where
+    outputs are real numbers (how many representable ones apart; +0 and -0 are equal, and so are two NaN).
+    ``predicted`` and ``captured`` are
     ``(H, W, C)`` or None; ``reason`` says in words what is wrong; ``layer`` is what was lifted, ``rule``
     the rounding rule it was emulated with, ``x`` the input.  ``neighbours`` says which other explanation
-    would make it equal.
+    would make it equal.  ``claims`` is what sources beside the capture say of its fields; where no output was
+    compared, the verdict is whether they agree.
     """
 
     case: str
@@ -53,18 +57,32 @@ class Comparison:
     predicted: np.ndarray | None = None
     captured: np.ndarray | None = None
     reason: str = ""
-    layer: Conv2D | None = None
+    layer: Layer | Network | None = None
     rule: str = ""
-    x: np.ndarray | None = None
+    x: Any = None
+    unit: str = "code"
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def claims_wrong(self) -> int:
+        """How many claims do not agree."""
+        return sum(not claim.agrees for claim in self.claims)
 
     @property
     def ok(self) -> bool:
         """Nothing differs."""
-        return self.words and self.coefficients is not False and self.verdict != "differs"
+        return self.words and self.coefficients is not False and self.verdict != "differs" and not self.claims_wrong
+
+    @property
+    def largest(self) -> str:
+        """The largest difference, with its unit where it is not in codes."""
+        return str(self.max) if self.unit == "code" else f"{self.max} {self.unit}"
 
     def __repr__(self) -> str:
         counts = f", {self.mismatches} of {self.compared} differ" if self.compared else \
-            ", nothing was compared" if self.verdict == "differs" else ""
+            ", nothing was compared" if self.verdict == "differs" and not self.claims else ""
+        if self.unit != "code" and self.mismatches:
+            counts += f", largest {self.largest}"
         said = f", {self.reason}" if self.reason else ""
         return f"Comparison({self.case}{' (simulated)' if self.simulated else ''}: {self.verdict}{counts}{said})"
 
@@ -85,7 +103,26 @@ def check(capture: Capture) -> Comparison:
         said = replace(said, verdict="nothing to compare", reason=str(error))
     except (ValueError, LookupError) as error:
         reasons.append(str(error))
+    try:
+        said = _claimed(replace(said, claims=tuple(of.claims(capture))))
+    except Unanswerable as error:
+        reasons.append(str(error))
+    except (ValueError, LookupError) as error:
+        said = replace(said, verdict="differs")
+        reasons.append(str(error))
     return replace(said, reason="; ".join(dict.fromkeys([*reasons, *filter(None, [said.reason])])))
+
+
+def _claimed(said: Comparison) -> Comparison:
+    """What claims make of the verdict, in words."""
+    wrong = [claim for claim in said.claims if not claim.agrees]
+    if not said.claims or (said.verdict != "nothing to compare" and not wrong):
+        return said
+    sources = " and ".join(dict.fromkeys(filter(None, (claim.source for claim in said.claims))))
+    words = f"{len(said.claims) - len(wrong)} of {len(said.claims)} statements{f' of {sources}' * bool(sources)} agree"
+    words = "; ".join([words, *map(str, wrong[:1]), *filter(None, [said.reason])])
+    verdict = said.verdict if said.verdict != "nothing to compare" else "differs" if wrong else "equal"
+    return replace(said, verdict=verdict, reason=words)
 
 
 def _refuse(value: Any, what: str, *kinds: type) -> None:
@@ -118,28 +155,33 @@ def _compared(said: Comparison, of: Target, capture: Capture) -> Comparison:
     """The comparison of the output, if there is one."""
     layer, x, output = of.lift(capture)
     said = replace(said, layer=layer, rule=of.rule_of(capture) if of.rule_of else of.rule)
-    if x is None or output is None:
-        missing = [name for name, tensor in (("input", x), ("output", output)) if tensor is None]
+    absent = x is None or (isinstance(x, tuple | list) and any(one is None for one in x))
+    if absent or output is None:
+        missing = [name for name, gone in (("input", absent), ("output", output is None)) if gone]
         return replace(said, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
     predicted = emulate(layer, x, said.rule)
     if predicted.shape != output.shape:
         return replace(said, captured=output, x=x,
                        reason=f"predicted shape {predicted.shape}, captured {output.shape}")
-    difference = np.abs(predicted.astype(np.int64) - output.astype(np.int64))
+    if (predicted.dtype.kind == "f" or output.dtype.kind == "f") and predicted.dtype != output.dtype:
+        return replace(said, captured=output, x=x,
+                       reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}")
+    difference = np.abs(steps(predicted, output))
     wrong = np.argwhere(difference)
     said = replace(said, compared=predicted.size, mismatches=len(wrong), max=int(difference.max(initial=0)),
-                   predicted=predicted, captured=output, x=x)
+                   predicted=predicted, captured=output, x=x, unit=unit(output.dtype))
     if not len(wrong):
         return replace(said, verdict="equal")
     said = replace(said, first=tuple(int(n) for n in wrong[0]))
     zero_point = layer.output_q.zero_point
-    if output.size > 1 and np.all(output == output.flat[0]) and output.flat[0] != zero_point:
+    nothing = "0" if said.unit == "ulp" else f"the zero point {zero_point}"
+    if output.size > 1 and not np.any(steps(output, output.flat[0])) and output.flat[0] != zero_point:
         return replace(said, reason=f"every captured output is {output.flat[0]}, predicted are "
                                     f"{predicted.min()} to {predicted.max()}")
     if not np.all(output == zero_point):
         return said
     return replace(said, verdict="not executed",
-                   reason=f"every output is the zero point {zero_point}, as before the job ran")
+                   reason=f"every output is {nothing}, as before the job ran")
 
 
 def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npulab.floats import steps, unit
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -19,7 +21,8 @@ SHOWN = 3  # differences in a sentence; of more, their range and mean
 class Mismatches:
     """The outputs that differ between a captured and a predicted output, counted in four ways.
 
-    ``by_difference`` has a row for every ``captured - predicted`` that occurs, 0 too: difference, outputs.
+    ``by_difference`` has a row for every ``captured - predicted`` that occurs, 0 too, in units of ``unit`` ("code", or
+    "ulp" of real numbers): difference, outputs.
     ``by_channel``: channel, outputs, differ, largest.  ``by_place``: place, outputs, differ, share; ``border`` are
     the outputs whose window touches the padding, ``interior`` the others.  ``worst`` is the largest difference,
     whatever its sign, over the channels of each pixel, ``(H, W)`` int64; ``border`` ``(H, W)`` bool.
@@ -31,6 +34,7 @@ class Mismatches:
     by_place: pd.DataFrame
     worst: np.ndarray
     border: np.ndarray
+    unit: str = "code"
 
     @property
     def differ(self) -> int:
@@ -51,6 +55,7 @@ class Mismatches:
             if len(wrong) > SHOWN:
                 mean = np.average(wrong.difference, weights=wrong.outputs)
                 named = f"by {wrong.difference.min():+d} to {wrong.difference.max():+d}, mean {mean:+.1f}"
+            named += "" if self.unit == "code" else f" {self.unit}"
             said += [named, f"in {np.count_nonzero(self.by_channel.differ)} of {len(self.by_channel)} channels"]
         said += [f"{place} {differ} of {outputs}" + (f" ({share:.0%})" if outputs else "")
                  for place, outputs, differ, share in self.by_place.itertuples(index=False, name=None)]
@@ -71,21 +76,21 @@ def mismatches(found: Comparison) -> Mismatches:
         raise ValueError(f"{found.case}: there are no two outputs to compare ({found.verdict}: {found.reason})")
     if found.predicted.ndim != 3:
         raise ValueError(f"{found.case}: got outputs {found.predicted.shape}, allowed is (H, W, C)")
-    difference = found.captured.astype(np.int64) - found.predicted.astype(np.int64)
+    difference = steps(found.captured, found.predicted)
     size, wrong = np.abs(difference), difference != 0
     pixels, channels = difference[..., 0].size, difference.shape[-1]
-    steps, counts = np.unique(difference, return_counts=True)
+    apart, counts = np.unique(difference, return_counts=True)
     border = touches_padding(found.layer, difference.shape[:2])
     places = [(name, int(where.sum()) * channels, int(wrong[where].sum()))
               for name, where in (("border", border), ("interior", ~border))]
     return Mismatches(
         f"{found.case} (simulated)" if found.simulated else found.case,
-        pd.DataFrame({"difference": steps, "outputs": counts}),
+        pd.DataFrame({"difference": apart, "outputs": counts}),
         pd.DataFrame({"channel": np.arange(channels), "outputs": pixels, "differ": wrong.sum((0, 1)),
                       "largest": size.max((0, 1), initial=0)}),
         pd.DataFrame([(*one, one[2] / one[1] if one[1] else 0.0) for one in places],
                      columns=["place", "outputs", "differ", "share"]),
-        size.max(-1, initial=0), border)
+        size.max(-1, initial=0), border, unit(found.captured.dtype))
 
 
 def touches_padding(layer: Any, size: tuple[int, ...]) -> np.ndarray:

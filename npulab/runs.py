@@ -336,7 +336,7 @@ def _verdict(result: Comparison, moves: Sequence[Comparison], unlike: Sequence[s
     reasons += [f"{one.case}: {one.mismatches} of {one.compared} moved bytes differ" for one in wrong]
     if verdict == "differs" and result.compared:
         reasons.append(f"{result.mismatches} of {result.compared} outputs differ, first at {result.first}, largest "
-                       f"{result.max}")
+                       f"{result.largest}")
     if unlike or wrong or not sound:
         verdict = "differs"
     decides = wrong[0] if wrong and verdict == "differs" and result.verdict != "differs" else result

@@ -13,7 +13,7 @@ from npulab.bits import RegisterMap, read_table
 
 if TYPE_CHECKING:
     from npulab.capture import Capture
-    from npulab.layers import Conv2D, Layer
+    from npulab.layers import Layer
 
 Features = Mapping[str, int]
 
@@ -27,11 +27,38 @@ class Hang(Exception):
 
 
 class Lifted(NamedTuple):
-    """A layer, its input and its captured output ``(H, W, C)``; a tensor nobody recorded is None."""
+    """A layer or a network, its input and its captured output ``(H, W, C)``; a tensor nobody recorded is None.
 
-    layer: Conv2D
-    x: np.ndarray | None
+    Where it takes several tensors, ``x`` is the tuple of them, as ``emulate`` has it.
+    """
+
+    layer: Any
+    x: Any
     output: np.ndarray | None
+
+
+class Claim(NamedTuple):
+    """What a source beside a capture says of one of its fields: ``what`` in the source's words, of ``source``.
+
+    ``field`` is its name in the capture, of the job ``task`` counted from 0; ``expected`` is what the source makes of
+    it and ``got`` what the capture has, None where it has no such field.
+    """
+
+    task: int
+    what: str
+    field: str
+    expected: Any
+    got: Any
+    source: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the field is as the source says."""
+        return bool(self.got == self.expected)
+
+    def __str__(self) -> str:
+        said = f"{self.source or 'the source'} says {self.expected}"
+        return f"task {self.task}, {self.what}: {self.field} is {self.got}, {said}"
 
 
 class Item(NamedTuple):
@@ -71,6 +98,10 @@ def _nothing(_: object) -> Mapping[str, Any]:
     return {}
 
 
+def _nobody(_: object) -> Sequence[Claim]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Target:
     """One NPU family, as far as it is understood: steps left out raise ``Unanswerable``.
@@ -82,7 +113,7 @@ class Target:
     ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an ``Item`` for every run of
     bits of it, ``writes`` the register writes in the words of a command stream, ``outline`` what the words of a
     capture alone say of its layer, or would say of a given one: values by the same names, without what they do
-    not tell.
+    not tell; ``claims`` a ``Claim`` for every field that a source beside the capture speaks of.
     """
 
     name: str
@@ -98,6 +129,7 @@ class Target:
     writes: Callable[[np.ndarray], Sequence[tuple[int, int]]] = field(
         default_factory=lambda: _not_yet("read command streams"))
     outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(default_factory=lambda: _nothing)
+    claims: Callable[[Capture], Sequence[Claim]] = field(default_factory=lambda: _nobody)
     rule_of: Callable[[Capture], str] | None = None
     importers: tuple[Importer, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)

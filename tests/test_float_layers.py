@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab.emulate import emulate_reference, outputs, prepare
+from npulab.emulate import definition, emulate_reference, outputs, prepare
 from npulab.floats import nearest_half
 from npulab.layers import PAIRED, SINGLE, Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Network, Pool2D
 from npulab.models import single_op_model, write_model
@@ -336,3 +336,14 @@ def test_fully_connected_of_float16_is_its_definition() -> None:
         x = halves(seed + 9, (3, 40), odd=0.01)
         for rule in ("fp16", "tflite-reference"):
             assert same(npulab.emulate(layer, x, rule), emulate_reference(layer, x, rule))
+
+
+def test_what_two_float64_numbers_leave_open_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    whole = definition.element
+    monkeypatch.setattr(definition, "element", lambda *given: asked.append(given) or whole(*given))
+    layer = Elementwise("add", (1, 1, 1), scale=1.0000000000000002, bias=-0.09997558593750003)
+    x = np.zeros((1, 1, 1), np.float16), np.full((1, 1, 1), 0.375, np.float16)
+    want = by_search(Fraction(0.375) * Fraction(layer.scale) + Fraction(layer.bias))
+    assert npulab.emulate(layer, x, "fp16").item() == want
+    assert len(asked) == 1

@@ -103,15 +103,18 @@ def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], rule: str |
 
 def element(layer: Elementwise, given: tuple[Any, ...], channel: int, exact: bool = True) -> np.float16:
     """One element: of exact numbers rounded once, or of float32 numbers, each operation rounded by itself."""
-    if not exact or not all(map(math.isfinite, given)):
-        with np.errstate(over="ignore", invalid="ignore"):
-            out = np.float16(_formula(layer, given, channel, float if exact else np.float32))
-        return np.float16(np.nan) if np.isnan(out) else out
-    value = _formula(layer, given, channel, Fraction)
-    if value == 0:  # has no sign here
-        zero = _formula(layer, given, channel, float)
-        return np.float16(0 if zero else zero)
-    return nearest_half(Fraction(value))
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = _formula(layer, given, channel, _whole if exact else np.float32)
+        if exact and value == 0:  # has no sign here
+            zero = _formula(layer, given, channel, float)
+            return np.float16(0 if zero else zero)
+        out = nearest_half(value) if isinstance(value, Fraction) else np.float16(value)
+    return np.float16(np.nan) if np.isnan(out) else out
+
+
+def _whole(number: float) -> Fraction | float:
+    """The number itself where it is finite."""
+    return Fraction(number) if math.isfinite(number) else number
 
 
 def _formula(layer: Elementwise, given: tuple[Any, ...], channel: int, number: Callable[[float], Any]) -> Any:

@@ -15,6 +15,7 @@ from npulab.bisection import Bisected
 from npulab.bisection.parts import name_of
 from npulab.codes import Scales, codes_by_rule, real_values, same_codes
 from npulab.compare import Comparison
+from npulab.floats import steps
 from npulab.mismatches import Mismatches, mismatches
 from npulab.quant import Rule
 from npulab.view.picture import RIGHT, STYLE, WRONG, Picture, bare
@@ -69,7 +70,7 @@ def output_difference(found: Comparison, channels: list[int] | None = None) -> P
     """
     if found.predicted is None or found.captured is None:
         raise ValueError(f"{found.case}: there is no output to draw ({found.verdict}: {found.reason})")
-    difference = found.captured.astype(int) - found.predicted.astype(int)
+    difference = steps(found.captured, found.predicted)
     shown = _most_different(difference) if channels is None else channels
     with rc_context(STYLE):
         figure = Figure(figsize=(7.2, 0.5 + 2.1 * len(shown)), layout="constrained")
@@ -83,7 +84,7 @@ def output_difference(found: Comparison, channels: list[int] | None = None) -> P
 def _text(found: Comparison) -> str:
     simulated = " (simulated)" if found.simulated else ""
     return (f"{found.case}{simulated}: {found.verdict}, {found.mismatches} of {found.compared} outputs differ, "
-            f"largest difference {found.max}")
+            f"largest difference {found.largest}")
 
 
 def _most_different(difference: np.ndarray) -> list[int]:
@@ -95,11 +96,12 @@ def _row(figure: Figure, axes: Any, channel: int, found: Comparison, difference:
     assert found.predicted is not None
     assert found.captured is not None
     limit = max(int(np.abs(difference).max()), 1)
-    panels = (("predicted", found.predicted, "viridis", (0, 255)), ("captured", found.captured, "viridis", (0, 255)),
-              ("captured - predicted", difference, "RdBu", (-limit, limit)))
+    apart = "captured - predicted" + (" in ulp" if found.unit == "ulp" else "")
+    ends = _range(found)
+    panels = (("predicted", found.predicted, "viridis", ends), ("captured", found.captured, "viridis", ends),
+              (apart, difference, "RdBu", (-limit, limit)))
     for ax, (title, tensor, colours, (low, high)) in zip(axes, panels, strict=True):
         values = tensor[:, :, channel]
-        low, high = (low, high) if title.startswith("captured -") else _range(found, low, high)
         image = ax.imshow(values, cmap=colours, vmin=low, vmax=high)
         ax.set_title(f"{title}, channel {channel}")
         ax.set_xticks([])
@@ -110,17 +112,24 @@ def _row(figure: Figure, axes: Any, channel: int, found: Comparison, difference:
             figure.colorbar(image, ax=ax)
 
 
-def _range(found: Comparison, low: int, high: int) -> tuple[int, int]:
-    """Signed outputs have a range of their own."""
+def _range(found: Comparison) -> tuple[float, float]:
+    """Codes have the range of their type, real numbers that of all that are finite."""
+    assert found.predicted is not None
     assert found.captured is not None
-    return (low, high) if found.captured.dtype == np.uint8 else (low - 128, high - 128)
+    if found.captured.dtype.kind != "f":
+        info = np.iinfo(found.captured.dtype)
+        return info.min, info.max
+    both = np.concatenate([found.predicted.ravel(), found.captured.ravel()]).astype(np.float64)
+    both = both[np.isfinite(both)]
+    return (float(both.min()), float(both.max())) if both.size else (0.0, 1.0)
 
 
 def _numbers(ax: Any, values: np.ndarray, image: Any, size: int = 7) -> None:
     for (row, column), value in np.ndenumerate(values):
         red, green, blue, _ = image.cmap(image.norm(value))
         light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
-        ax.text(column, row, str(value), ha="center", va="center", color="black" if light else "white", fontsize=size)
+        ax.text(column, row, f"{value:.3g}" if values.dtype.kind == "f" else str(value), ha="center", va="center",
+                color="black" if light else "white", fontsize=size)
 
 
 def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0,
@@ -208,33 +217,41 @@ def output_comparison(found: Comparison) -> Picture:
 def _codes(ax: Any, found: Comparison) -> None:
     """Which codes equal outputs have: were all one, or clamped, their being equal would say little."""
     assert found.captured is not None
-    codes, low = found.captured.ravel(), np.iinfo(found.captured.dtype).min
-    ax.hist(codes, np.linspace(low, np.iinfo(codes.dtype).max + 1, 2 * BINS + 1), color=RIGHT)
-    ax.set_title(f"captured codes, {codes.min()} to {codes.max()}; predicted are the same", loc="left")
-    ax.set_xlabel("output code")
+    codes = found.captured.ravel()
+    if codes.dtype.kind == "f":
+        codes = codes[np.isfinite(codes)].astype(np.float64)
+        ax.hist(codes, 2 * BINS, color=RIGHT)
+        said = f"{codes.min():.3g} to {codes.max():.3g}" if codes.size else "none finite"
+        ax.set_title(f"captured numbers, {said}; predicted are the same", loc="left")
+        ax.set_xlabel("output")
+    else:
+        ax.hist(codes, np.linspace(np.iinfo(codes.dtype).min, np.iinfo(codes.dtype).max + 1, 2 * BINS + 1), color=RIGHT)
+        ax.set_title(f"captured codes, {codes.min()} to {codes.max()}; predicted are the same", loc="left")
+        ax.set_xlabel("output code")
     bare(ax, "outputs")
 
 
 def _by_difference(ax: Any, counted: Mismatches) -> None:
-    steps, counts = (counted.by_difference[name].to_numpy() for name in ("difference", "outputs"))
-    equal = int(counts[steps == 0].sum())
+    units = "codes" if counted.unit == "code" else counted.unit
+    apart, counts = (counted.by_difference[name].to_numpy() for name in ("difference", "outputs"))
+    equal = int(counts[apart == 0].sum())
     ax.set_title(f"captured - predicted ({equal} equal, not drawn)", loc="left")
-    steps, counts = steps[steps != 0], counts[steps != 0]
+    apart, counts = apart[apart != 0], counts[apart != 0]
     bare(ax, "outputs")
-    ax.set_xlabel("difference in codes")
-    if len(steps) <= LABELLED and np.ptp(steps) <= 2 * LABELLED:
-        ax.bar_label(ax.bar(steps, counts, 0.6, color=WRONG), fontsize=7)
+    ax.set_xlabel(f"difference in {units}")
+    if len(apart) <= LABELLED and np.ptp(apart) <= 2 * LABELLED:
+        ax.bar_label(ax.bar(apart, counts, 0.6, color=WRONG), fontsize=7)
         ax.margins(y=0.12)
-        ax.set_xticks(sorted({-1, 0, 1, *steps.tolist()}))
+        ax.set_xticks(sorted({-1, 0, 1, *apart.tolist()}))
     else:
-        values, edges = np.histogram(steps, BINS, weights=counts)
+        values, edges = np.histogram(apart, BINS, weights=counts)
         ax.bar(edges[:-1], values, np.diff(edges), align="edge", color=WRONG, edgecolor="white")
-        ax.set_xlabel(f"difference in codes, {steps.min():+d} to {steps.max():+d} in {BINS} bins")
+        ax.set_xlabel(f"difference in {units}, {apart.min():+d} to {apart.max():+d} in {BINS} bins")
 
 
 def _error_map(figure: Figure, ax: Any, counted: Mismatches) -> None:
     image = ax.imshow(counted.worst, cmap="Oranges", vmin=0, vmax=max(int(counted.worst.max(initial=0)), 4))
-    ax.set_title("largest difference of a pixel", loc="left")
+    ax.set_title(f"largest difference of a pixel{', in ulp' * (counted.unit == 'ulp')}", loc="left")
     ax.set_xticks([])
     ax.set_yticks([])
     if max(counted.worst.shape) <= NUMBERED:
