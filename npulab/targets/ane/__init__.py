@@ -1,7 +1,7 @@
 """Apple Neural Engine (H11 to H18): facts in the tables beside this file."""
 
 from npulab.target import Importer, Target, read_sources
-from npulab.targets.ane import imported, simulate
+from npulab.targets.ane import beside, imported, simulate
 from npulab.targets.ane.facts import CHIPS, HERE, TABLES
 
 TARGET = Target(
@@ -11,6 +11,7 @@ TARGET = Target(
     tables=TABLES,
     rule="fp16",
     simulate=simulate.simulate,
+    claims=beside.claims,
     importers=(Importer("compiled files (hwx), bare task lists of H13, a folder of them", imported.recognises,
                         imported.read),),
     sources=read_sources(HERE / "sources.csv"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from npulab.bits import WORD_BYTES
 from npulab.capture import Capture, Job
 from npulab.targets.ane import hwx, streams, tasks
+from npulab.targets.ane.beside import beside
 from npulab.targets.ane.facts import CHIPS, HEADER, USUAL_CHIP, maps
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
@@ -27,6 +29,8 @@ def recognises(path: Path) -> bool:
 def read(path: Path) -> dict[str, Capture]:
     """A capture per file: a compiled one is named by its folder where that has no other, else by its file too.
 
+    One that is alone in its folder has the source network and weights that lie there (``net.plist``) with it.
+
     Raises ValueError naming the file, structure and byte offset for one that is broken.
     """
     files = list(_files(path))
@@ -38,6 +42,10 @@ def read(path: Path) -> dict[str, Capture]:
         own = (file.parent.absolute().name,) if alone and not parts else () if alone else (file.stem,)
         name = "-".join((*parts, *own))
         out[name] = (compiled if is_compiled else bare)(file.read_bytes(), name, str(file))
+        if alone:
+            sources, known = beside(file.parent)
+            out[name] = replace(out[name], buffers={**out[name].buffers, **sources},
+                                parameters={**known, **out[name].parameters})
     return out
 
 

@@ -1,0 +1,79 @@
+"""What lies beside a compiled file: its source network and weights, kept with the capture and held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from npulab.capture import Capture
+from npulab.target import Claim, Unanswerable
+from npulab.targets.ane import agreement, coefficients, espresso, plist
+from npulab.targets.ane.network import Network
+from npulab.targets.ane.parameters import parameters
+
+NETWORK = "net.plist"
+COEFFICIENTS = "coefficients"
+WEIGHTS = "the weights beside it"
+
+
+def values(capture: Capture) -> list[dict[str, int]]:
+    """The raw fields of each task that its registers state, by ``Block.Register.Field``."""
+    return [{f"{block}.{item.register}.{item.name}": int(raw) for block, item, raw in job.values(capture.maps)}
+            for job in capture.jobs]
+
+
+def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
+    """(files by name, parameters of the layer) of the network in a folder; nothing where there is none.
+
+    Raises ValueError naming the file and key for a network that is broken.
+    """
+    file = folder / NETWORK
+    if not file.is_file():
+        return {}, {}
+    read = plist.read_plist(file)
+    files = {NETWORK: file.read_bytes()}
+    if len(read.networks) != 1:
+        return files, {}
+    return files | plist.weights_files(read.network, folder), parameters(read.network)
+
+
+def claims(capture: Capture) -> list[Claim]:
+    """What the network beside a capture says of its registers, and its weights of the coefficients.
+
+    Raises ValueError naming the key for a network that is broken.
+    """
+    if NETWORK not in capture.buffers:
+        return []
+    network = plist.read_plist(capture.buffers[NETWORK]).network
+    compared = agreement.compare(agreement.claims(network), values(capture))
+    said = [Claim(*one.claim, one.found, NETWORK) for one in compared if one.told]
+    return [*said, *_weights(capture, network)]
+
+
+def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
+    """A claim for the weights of the network's convolution, and one for its bias, where both sides have them."""
+    if COEFFICIENTS not in capture.buffers:
+        return
+    wanted = _source(capture, network)
+    for unit, source in wanted.items():
+        try:
+            fields = values(capture)[0]
+            kernel, places = coefficients.from_registers(fields), coefficients.places_of(fields)
+            weights, bias = coefficients.decode(kernel, capture.buffers[COEFFICIENTS], places)
+        except ValueError as error:
+            raise Unanswerable(f"weights of {unit} are not compared: {error}") from None
+        for what, mine, theirs in (("weights", weights, source.weights), ("biases", bias, source.bias)):
+            if mine is not None and theirs is not None:
+                same = int(np.count_nonzero(mine == theirs)) if mine.shape == theirs.shape else 0
+                yield Claim(0, f"{what} of {unit} that are equal", COEFFICIENTS, theirs.size, same, WEIGHTS)
+
+
+def _source(capture: Capture, network: Network) -> Mapping[str, espresso.Source]:
+    """The weights of a network of one convolution, where its files are there."""
+    convolutions = [unit.name for unit in network.units if unit.type == "Conv"]
+    names = {Path(one).name for one in network.weights or ()}
+    if len(convolutions) != 1 or not names <= capture.buffers.keys():
+        return {}
+    return espresso.source_weights(network, {name: capture.buffers[name] for name in names})
