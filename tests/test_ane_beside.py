@@ -61,5 +61,5 @@ def test_other_weights_are_told_apart(tmp_path: Path) -> None:
 def test_a_broken_network_names_its_file(tmp_path: Path) -> None:
     shutil.copy(shared("data/ane/hwx/conv_twos/model.hwx"), tmp_path)
     (tmp_path / "net.plist").write_bytes(b"<plist><dict><key>a</key></dict></plist>")
-    with pytest.raises(ValueError, match="net.plist"):
+    with pytest.raises(ValueError, match=r"net\.plist"):
         npulab.load(tmp_path)

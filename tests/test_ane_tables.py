@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -137,11 +138,34 @@ def test_ties_go_to_the_even_one_and_are_rounded_once() -> None:
     # 1 + 2**-11 + 2**-34: float64 holds it, float32 rounds it to the tie
     table = ramp(step_exponent=64, right_slope=1 + last, right_intercept=1, left_slope=1)
     assert evaluate(table, 2.0 ** -11) == 1 + last
-    # 1 + 2**-11 + 2**-64: float64 rounds it to the tie
-    knots = np.zeros(33)
-    knots[15:17] = 2.0 ** -24, 1
-    tiny = ramp(kind="centred", knots=knots, left_slope=0)
-    assert evaluate(tiny, -2.0 ** -24) == evaluate_reference(tiny, -2.0 ** -24) == 1
+
+
+def to_odd(value: Fraction) -> float:
+    """In float64, rounded to the neighbour whose last bit is 1 where it is not exact."""
+    near = float(value)
+    if Fraction(near) == value or np.float64(near).view(np.uint64) % 2:
+        return near
+    return math.nextafter(near, math.inf if value > Fraction(near) else -math.inf)
+
+
+def test_values_are_rounded_to_odd() -> None:
+    rng = np.random.default_rng(6)
+    sizes = 2.0 ** rng.integers(-24, 16, (3, 4000))
+    base, rise, t = np.round(rng.uniform(-2 ** 11, 2 ** 11, (3, 4000))) * sizes
+    rise[:2000] += 2.0 ** -24 * rng.integers(-1, 2, 2000)
+    t[1000:3000] = 1 - np.abs(t[1000:3000]) * 2.0 ** -40
+    base[2000:] = -rise[2000:] * t[2000:]  # what is left is the rounding of the product
+    expected = [to_odd(Fraction(a) + Fraction(b) * Fraction(c)) for a, b, c in zip(base.tolist(), rise.tolist(), t.tolist(), strict=True)]
+    assert tables._to_odd(base, rise, t).tolist() == expected
+    assert sum(one != float(a + b * c) for one, a, b, c in zip(expected, base, rise, t, strict=True)) > 1000
+
+
+def test_a_computed_zero_has_no_sign() -> None:
+    for slope, intercept, x in ((-1, -0.0, 0.0), (1, -0.0, -0.0), (1, 0.0, -0.0), (-2, 2, 1)):
+        table = ramp(step_exponent=64, left_slope=slope, right_slope=slope, left_intercept=intercept, right_intercept=intercept)
+        assert codes(evaluate(table, x)) == codes(evaluate_reference(table, x)) == 0
+    assert codes(evaluate(ramp(knots=np.full(33, -0.0)), [0, 0.5, 1])).tolist() == [0, 0, 0]
+    assert codes(evaluate(ramp(x_low=0, y_low=-0.0), 0)) == 0x8000
 
 
 def test_what_is_no_ordinary_number() -> None:
@@ -354,6 +378,11 @@ def test_lines_go_on_where_the_knots_end() -> None:
     assert evaluate(toward, [-30, -18, 20, 30]).tolist() == [20, 18, 20, 24]
 
 
+def test_a_line_toward_infinity_follows_the_function() -> None:
+    table = fit(np.abs, "centred", -20, 24, step_exponent=0, y_high=math.inf)
+    assert (table.right_slope, table.right_intercept, table.y_high) == (1, 0, math.inf)
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     ((np.tanh,), r"^kind: got None, allowed is one of from_zero, centred, to_zero, exp2, log2, inv, sqrt, rsqrt$"),
     ((np.tanh, "int"), r"^kind: got 'int', allowed is one of from_zero, "),
@@ -441,6 +470,13 @@ def test_other_tables_are_not_named() -> None:
     assert [identify(random_table(rng)) for _ in range(5)] == [None] * 5
     assert identify(fit(lambda x: np.where(x > 0, x, 0.2 * x), **{**NEURONS["leaky_relu"].table, "left": (0.2, 0)})) is None
     assert identify(fit(lambda x: 2 * np.tanh(x), "from_zero", 0, 4, symmetry="odd")) is None
+    between = fit(lambda x: (np.tanh(x) + np.clip(x, -1, 1)) / 2, "from_zero", 0, 4, symmetry="odd", right=(0, 1))
+    assert closest(between).index[:2].tolist() == ["hard_tanh", "tanh"]
+    assert closest(between).largest.iloc[0] < 0.2
+    assert identify(between) is None
+    tanh = fit("tanh")
+    knots = np.where(np.arange(33) == 9, 0, tanh.knots)
+    assert identify(replace(tanh, knots=knots)) is None
     with pytest.raises(Unanswerable, match="slot 42"):
         identify(ramp(kind="int"))
 

@@ -39,7 +39,7 @@ from npulab.training import (
     train,
     utilization,
 )
-from npulab.training.running import contract
+from npulab.training.running import contract, result
 
 SEED = Step(768, 2048, 512, 12)
 SMALL = Step(6, 5, 4, 2)
@@ -247,6 +247,19 @@ def test_float16_is_rounded_after_every_operation() -> None:
     assert any(not np.array_equal(single.values[name], done.values[name]) for name in single.values)
 
 
+@pytest.mark.parametrize("kind", ["mul", "add", "sub", "div"])
+def test_float16_by_way_of_float32_is_float16_by_way_of_float64(kind: str) -> None:
+    plan = Kernel.read("one", f"out cs {kind} x w", inputs="x:cs w:cs", outputs="out")
+    bits = np.random.default_rng(4).integers(0, 2 ** 16, (2, 250, 400), np.uint16)
+    bits[:, :60] &= 0x83FF  # subnormals
+    bits[0, 60:120] &= 0xBBFF  # below 2, so that many meet on a boundary
+    half = dict(zip("xw", bits.view(np.float16), strict=True))
+    short, long = (result(plan.operations[0], Step(250, 1, 400, 1), values, "float16")
+                   for values in (half, {name: array.astype(float) for name, array in half.items()}))
+    assert short.dtype == long.dtype == np.float16
+    assert np.array_equal(short, long, equal_nan=True)
+
+
 def test_taps_are_returned_and_scores_are_causal() -> None:
     step = Step(8, 4, 5, 2)
     done = run("forward_attention", step, inputs(step, "forward_attention"), "float32")
@@ -302,7 +315,7 @@ def test_float16_sums_lose_what_float32_sums_keep() -> None:
 
 # the gradients
 
-@pytest.mark.parametrize("step", [SMALL, Step(5, 4, 3, 1), Step(6, 3, 3, 3), Step(6, 3, 1, 2)])
+@pytest.mark.parametrize("step", [Step(4, 5, 3, 2), Step(5, 3, 2, 1), Step(3, 2, 4, 3), Step(4, 3, 1, 2)])
 def test_gradients_are_those_of_central_differences(step: Step) -> None:
     table = check_gradients(step, seed=step.dim)
     assert table["relative"].max() < 1e-6
@@ -312,7 +325,7 @@ def test_gradients_are_those_of_central_differences(step: Step) -> None:
     assert set(table["gradient"]) == {*passed, *weights, "dxn1", "dxn2", "dnorm1", "dnorm2", "dy", "dx"}
 
 
-@pytest.mark.parametrize("step", [SMALL, Step(1, 1, 1, 1), Step(3, 7, 1, 3), Step(7, 2, 5, 7), Step(10, 3, 6, 5), Step(8, 9, 2, 2)])
+@pytest.mark.parametrize("step", [SMALL, Step(1, 1, 1, 1), Step(3, 7, 1, 3), Step(7, 2, 5, 7), Step(8, 9, 2, 2)])
 def test_gradients_are_those_of_complex_steps(step: Step) -> None:
     assert check_gradients(step, seed=1, method="complex")["relative"].max() < (1e-12 if step.dim > 1 else 1e-10)  # one channel: all cancels but epsilon
 
@@ -326,7 +339,7 @@ def test_gradients_along_random_directions(method: str) -> None:
 
 @pytest.mark.long
 def test_gradients_at_the_published_sizes() -> None:
-    assert check_gradients(SEED, method="complex", directions=1)["relative"].max() < 1e-11
+    assert check_gradients(SEED, method="complex", directions=1)["relative"].max() < 1e-8  # one number each, which may cancel
 
 
 def test_gradients_of_large_scores_and_gates() -> None:
@@ -359,7 +372,7 @@ def changed(kernel: str, *edits: tuple[str, str]) -> Kernel:
     ("weight_gradients", "dwk ce matmul dk:cs xn1:es", "dwk ce matmul dq:cs xn1:es", {"dwk"})])
 def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch, kernel: str, old: str, new: str, wrong: set[str]) -> None:
     monkeypatch.setitem(KERNELS, kernel, changed(kernel, (old, new)))
-    table = check_gradients(SMALL, method="complex")
+    table = check_gradients(Step(4, 3, 3, 2), method="complex")
     assert wrong <= set(table.loc[table["relative"] > 1e-2, "gradient"])
 
 
@@ -561,6 +574,11 @@ def test_arguments_refused(call: Callable[[], object], message: str) -> None:
     assert str(error.value.args[0]).startswith(message)
 
 
+def test_what_is_too_large_is_refused_before_it_is_made() -> None:
+    with pytest.raises(ValueError, match=r"^forward_attention: tensor mask: got 68719476736 elements, allowed is 268435456$"):
+        run("forward_attention", Step(1, 1, 2 ** 18, 1), {name: np.zeros(1) for name in ("x", "rms", "wq", "wk", "wv", "wo")})
+
+
 @pytest.mark.parametrize(("table", "message"), [
     ("a cs mul x", "kernel new, row 1 (a cs mul x): got 1 operands, allowed with mul is 2"),
     ("a cs twist x", "kernel new, row 1 (a cs twist x): got operation 'twist', allowed is one of linear, matmul, "),
@@ -568,8 +586,11 @@ def test_arguments_refused(call: Callable[[], object], message: str) -> None:
     ("a cs exp z", "kernel new, row 1 (a cs exp z): got operand 'z', allowed is one of x, w, one, epsilon, inverse_dim, scale"),
     ("a cs exp x\na cs exp x", "kernel new, row 2 (a cs exp x): got 'a' again, allowed is a new name"),
     ("a cz exp x", "kernel new, row 1 (a cz exp x): got axes 'cz', allowed are different ones of cefsthd"),
-    ("a fs exp x", "kernel new, row 1 (a fs exp x): got result axes 'fs' of operands with 'cs'"),
-    ("a s exp x", "kernel new, row 1 (a s exp x): got result axes 's' of operands with 'cs'"),
+    ("a fs exp x", "kernel new, row 1 (a fs exp x): got result axes fs of operands with cs"),
+    ("a s exp x", "kernel new, row 1 (a s exp x): got result axes s of operands with cs"),
+    ("a - matmul x w", "kernel new, row 1 (a - matmul x w): got result axes - of operands with cs and c"),
+    ("a cs sum x\nb sc sum a", "kernel new, row 2 (b sc sum a): got result axes sc of operands with cs"),
+    ("a cf matmul x w", "kernel new, row 1 (a cf matmul x w): got result axes cf of operands with cs and c"),
     ("a fs exp x:fs", "kernel new, row 1 (a fs exp x:fs): got x:fs, allowed are axes of the same elements as x:cs"),
     ("b cs exp x", "kernel new: got output 'a', allowed is one of b")])
 def test_tables_refused(table: str, message: str) -> None:

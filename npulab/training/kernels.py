@@ -172,10 +172,14 @@ def _refuse(where: str, operation: Operation, known: Mapping[str, str]) -> None:
             raise ValueError(f"{where}: got axes {axes!r}, allowed are different ones of {LETTERS}")
     if operation.name in known or operation.name in CONSTANTS:
         raise ValueError(f"{where}: got {operation.name!r} again, allowed is a new name")
-    reduced = operation.kind in (*PRODUCTS, *REDUCTIONS)
-    over = set().union(*(operand.axes for operand in operation.operands))
-    if not set(operation.axes) <= over if reduced else over != set(operation.axes):
-        raise ValueError(f"{where}: got result axes {operation.axes!r} of operands with {''.join(sorted(over))!r}")
+    seen = [set(operand.axes) for operand in operation.operands]
+    over, out = set().union(*seen), set(operation.axes)
+    kept = "".join(letter for letter in operation.operands[0].axes if letter in out)
+    whole = seen[0] ^ seen[1] <= out <= over if operation.kind in PRODUCTS else \
+        operation.axes == kept if operation.kind in REDUCTIONS else over == out
+    if not whole:
+        raise ValueError(f"{where}: got result axes {operation.axes or '-'} of operands with "
+                         f"{' and '.join(operand.axes or '-' for operand in operation.operands)}")
 
 
 NORM = """

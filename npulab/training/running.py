@@ -12,6 +12,7 @@ from npulab.training.kernels import CONSTANTS, MASKED, PRODUCTS, REDUCTIONS, Ker
 from npulab.training.step import Step
 
 TYPES = ("float16", "float32", "float64")
+MOST_ELEMENTS = 2 ** 28  # of a tensor that is run: 2 GiB of float64
 Values = dict[str, np.ndarray]
 
 
@@ -39,7 +40,7 @@ def run(kernel: str | Kernel, step: Step, tensors: Mapping[str, Any], dtype: str
     sum rounded once; the default is float32, or float64 where dtype is.  What does not fit a float16 becomes
     infinite, what is too small for a subnormal becomes 0.
     Raises LookupError for an unknown kernel or type, ValueError naming a tensor that is missing, unknown, no array of
-    real numbers or of another shape.
+    real numbers or of another shape, or that would have more than 2**28 elements.
 
     >>> step = Step(2, 3, 1, 1)
     >>> run("qkv_backward", step, {**{f"d{n}": [[1], [2]] for n in "qkv"}, **{f"w{n}": np.eye(2) for n in "qkv"}})
@@ -70,6 +71,10 @@ def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
     if unknown or missing:
         raise ValueError(f"{kernel.name}: got {f'tensor {unknown[0]!r}' if unknown else f'no tensor {missing[0]!r}'}, "
                          f"allowed are {', '.join(kernel.given)}")
+    for name in (*kernel.given, *(operation.name for operation in kernel.operations)):
+        if step.count(kernel.axes(name)) > MOST_ELEMENTS:
+            raise ValueError(f"{kernel.name}: tensor {name}: got {step.count(kernel.axes(name))} elements, allowed is "
+                             f"{MOST_ELEMENTS}")
     out = {}
     for name, axes in kernel.given.items():
         shape = step.shape(axes)
@@ -96,7 +101,8 @@ def result(operation: Operation, step: Step, values: Mapping[str, np.ndarray], d
            accumulate: str | None = None) -> np.ndarray:
     """The result of one operation, rounded to ``dtype``, in the shape it is kept in.
 
-    Elementwise it is what float64 gives, rounded once more; complex operands stay complex.
+    Elementwise it is what float64 gives, rounded once more (of float16 numbers, products, quotients, sums and
+    differences are taken in float32, which comes to the same); complex operands stay complex.
     """
     sums = accumulate or ("float64" if dtype == "float64" else "float32")
     with np.errstate(all="ignore"):
@@ -109,8 +115,7 @@ def result(operation: Operation, step: Step, values: Mapping[str, np.ndarray], d
             over = tuple(at for at, letter in enumerate(operand.axes) if letter not in operation.axes)
             made = array.real.max(over) if operation.kind == "max" else _sum(array, over, sums)
         else:
-            made = ELEMENTWISE[operation.kind](*(_spread(operand, operation.axes, step, values, dtype)
-                                                 for operand in operation.operands))
+            made = ELEMENTWISE[operation.kind](*_operands(operation, step, values, dtype))
     return rounded(made, dtype).reshape(step.shape(operation.axes))
 
 
@@ -131,21 +136,27 @@ def _reciprocal_root(x: np.ndarray) -> np.ndarray:
 ELEMENTWISE: Mapping[str, Callable[..., np.ndarray]] = {
     "mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide, "exp": np.exp, "sigmoid": _sigmoid,
     "rsqrt": _reciprocal_root}
+HALVES = ("mul", "add", "sub", "div")  # of float16 numbers, in float32: its 24 bits are twice their 11 and two more
 
 
 def _viewed(operand: Operand, step: Step, values: Mapping[str, np.ndarray]) -> np.ndarray:
     return values[operand.name].reshape(step.axes(operand.axes))
 
 
-def _spread(operand: Operand, axes: str, step: Step, values: Mapping[str, np.ndarray], dtype: str) -> np.ndarray:
-    """An operand in float64 along the axes of a result, so that numpy repeats it along those that it has not."""
-    if operand.name in CONSTANTS:
-        return rounded(np.array(CONSTANTS[operand.name](step)), dtype).astype(np.float64)
-    array = _viewed(operand, step, values)
-    array = array if np.iscomplexobj(array) else array.astype(np.float64)
-    kept = [letter for letter in axes if letter in operand.axes]
-    array = array.transpose([operand.axes.index(letter) for letter in kept])
-    return array.reshape([step.size(letter) if letter in operand.axes else 1 for letter in axes])
+def _operands(operation: Operation, step: Step, values: Mapping[str, np.ndarray], dtype: str) -> list[np.ndarray]:
+    """The operands of an elementwise operation, in the type it is computed in, and of axes that numpy repeats."""
+    arrays = [rounded(np.array(CONSTANTS[operand.name](step)), dtype) if operand.name in CONSTANTS else
+              _viewed(operand, step, values) for operand in operation.operands]
+    work = "complex128" if any(map(np.iscomplexobj, arrays)) else \
+        "float32" if operation.kind in HALVES and all(array.dtype == np.float16 for array in arrays) else "float64"
+    return [_spread(array.astype(work), operand.axes, operation.axes)
+            for array, operand in zip(arrays, operation.operands, strict=True)]
+
+
+def _spread(array: np.ndarray, have: str, axes: str) -> np.ndarray:
+    """An array with an axis for each of ``axes``, of size 1 where it has none."""
+    array = array.transpose([have.index(letter) for letter in axes if letter in have])
+    return np.expand_dims(array, [at for at, letter in enumerate(axes) if letter not in have])
 
 
 def contract(one: np.ndarray, one_axes: str, other: np.ndarray, other_axes: str, axes: str, sums: str) -> np.ndarray:

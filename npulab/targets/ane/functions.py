@@ -60,8 +60,9 @@ class Neuron:
 
 LINES: Mapping[str, Any] = {"kind": "centred", "step_exponent": NO_STEP}
 # By the compiler's names in small letters where it has one.  Limits, lines and steps are those of the tables that
-# compilers 4.2.1 and later wrote for H13, and so are the knots but for gelu and selu, where they chose others; of
-# rsqrt, elu, relu and hard_tanh no table was seen.  Sigmoid less a half is what later compilers use for sigmoid and silu.
+# compilers 4.2.1 and later wrote for H13, and so are the knots but for gelu and selu, where they chose others.  Of
+# rsqrt, elu, relu and hard_tanh no table was seen.  Sigmoid less a half is what later compilers use for sigmoid and
+# silu.
 NEURONS: Mapping[str, Neuron] = {
     "none": Neuron(np.positive),
     "relu": Neuron(lambda x: np.maximum(x, 0.0), {**LINES, "left": (0, 0), "right": (1, 0)}),

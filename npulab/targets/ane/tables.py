@@ -45,7 +45,7 @@ def values(table: Table, x: Any) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         some = np.where(lost, 1.0, given)
         base, rise, t, scale = _reduced(table, some) if table.kind_name in REDUCED else _plain(table, some)
-        out = np.ldexp(_to_odd(base, rise, t), scale) + 0.0
+        out = np.ldexp(_to_odd(base, rise, t), scale)
         above, below = given >= float(table.x_high), given <= float(table.x_low)
     out = np.where(lost, np.nan, out)
     out = np.where(below, float(table.y_low), np.where(above, float(table.y_high), out))
@@ -112,9 +112,7 @@ def _to_odd(base: np.ndarray, rise: np.ndarray, t: np.ndarray) -> np.ndarray:
     """
     product, low = _product(rise, t)
     near, error = _sum(base, product)
-    error, lowest = _sum(error, low)
-    near, error = _sum(near, error)
-    error = error + lowest
+    near, error = _sum(near, error + low)
     even = near.view(np.uint64) % 2 == 0
     odd = np.where((error != 0) & even, np.nextafter(near, np.copysign(np.inf, error)), near)
     return np.where(np.isfinite(near), odd, base + rise * t)
