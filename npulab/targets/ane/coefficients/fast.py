@@ -20,20 +20,25 @@ from npulab.targets.ane.coefficients.kernel import (
 STEP = np.array([1 + HALF * n.bit_count() for n in range(2 ** MASK_BITS)])  # bytes of a mask and its weights
 MAGNITUDE = 0x7FFF  # of float16; weights of either zero are left out
 BYTES = 1 + HALF * MASK_BITS  # a mask with all of its weights
+SHORT = 256  # halfwords of planes that are quicker to place one by one than plane by plane
 
 
 def write(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
-    """The buffer of (outputs, depth, slots) halfwords, and of (outputs,) ones where the kernel has a bias."""
+    """The buffer of (outputs, depth, slots) halfwords, and of (outputs, bias_rows) where the kernel has a bias."""
     table = planes(kernel)
     if kernel.sparse:
         return _write_sparse(kernel, table, weights, bias)
     where = places(kernel, table)
-    rows = _rows(weights, bias)
+    rows = weights.reshape(kernel.outputs, -1)
+    rows = rows if bias is None else np.concatenate([bias, rows], 1)
     out = np.zeros(int(where.engines[-1].sum()) // HALF, "<u2")
     starts = where.start // HALF
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
         block = rows[table.first[chosen, None] + np.arange(lanes)].transpose(0, 2, 1).reshape(len(chosen), -1)
+        if block.shape[1] < SHORT:
+            out[starts[chosen, None] + np.arange(block.shape[1])] = block
+            continue
         for start, plane in zip(starts[chosen].tolist(), block, strict=True):
             out[start:start + len(plane)] = plane
     return out.tobytes()
@@ -47,23 +52,19 @@ def read(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
     where = places(kernel, table)
     refuse_size(len(data), int(where.engines[-1].sum()))
     halves = np.frombuffer(data, "<u2")
-    rows = np.empty((kernel.outputs, kernel.bias + kernel.depth * kernel.slots), "<u2")
+    rows = np.empty((kernel.outputs, kernel.bias_rows + kernel.depth * kernel.slots), "<u2")
     starts = where.start // HALF
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
         size = lanes * rows.shape[1]
-        block = np.empty((len(chosen), size), "<u2")
-        for start, plane in zip(starts[chosen].tolist(), block, strict=True):
-            plane[:] = halves[start:start + size]
+        if size < SHORT:
+            block = halves[starts[chosen, None] + np.arange(size)]
+        else:
+            block = np.stack([halves[start:start + size] for start in starts[chosen].tolist()])
         rows[table.first[chosen, None] + np.arange(lanes)] = block.reshape(len(chosen), -1, lanes).transpose(0, 2, 1)
     _refuse_fill(data, table, where)
-    weights = rows[:, kernel.bias:].reshape(kernel.outputs, kernel.depth, kernel.slots)
-    return weights, rows[:, 0] if kernel.bias else None
-
-
-def _rows(weights: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    rows = weights.reshape(len(weights), -1)
-    return rows if bias is None else np.concatenate([bias[:, None], rows], 1)
+    weights = rows[:, kernel.bias_rows:].reshape(kernel.outputs, kernel.depth, kernel.slots)
+    return weights, rows[:, :kernel.bias_rows] if kernel.bias else None
 
 
 def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
@@ -93,22 +94,37 @@ def refuse_size(size: int, allowed: int) -> None:
 # Sparse
 
 
+def octets(kernel: Kernel, lanes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the masks of a plane (M of them): (P,) those that have bits for weights, how many without follow each, and
+    (P, 8) which of their bits are for weights."""
+    there = np.zeros(ceil_div(kernel.mask_slots(lanes), MASK_BITS) * MASK_BITS, bool)
+    shape = kernel.depth, kernel.slots, kernel.mask_slots(lanes) // (kernel.depth * kernel.slots)
+    there[:kernel.mask_slots(lanes)].reshape(shape)[:, kernel.taps() >= 0, :lanes] = True
+    bits = there.reshape(-1, MASK_BITS)
+    index = np.flatnonzero(bits.any(1))
+    return index, np.diff(index, append=len(bits)) - 1, bits[index]
+
+
 def _write_sparse(kernel: Kernel, table: Planes, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
     bodies: list[np.ndarray] = [np.zeros(0, np.uint8)] * len(table.first)
+    stored = np.zeros(len(table.first), np.int64)
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
-        block = weights[table.first[chosen, None] + np.arange(lanes)].transpose(0, 2, 3, 1)
-        width = kernel.mask_slots(lanes) // (kernel.depth * kernel.slots)
-        block = np.pad(block, ((0, 0), (0, 0), (0, 0), (0, width - lanes))).reshape(len(chosen), -1)
-        block = np.pad(block, ((0, 0), (0, block.shape[1] % -MASK_BITS * -1))).reshape(len(chosen), -1, MASK_BITS)
-        stored = block & MAGNITUDE != 0
-        masks = np.packbits(stored, -1, "little")
-        each = np.concatenate([masks, np.ascontiguousarray(block, "<u2").view(np.uint8)], -1)
-        ends = np.cumsum(STEP[masks[..., 0]].sum(1))[:-1]
-        for index, body in zip(chosen.tolist(), np.split(each[_kept(stored)], ends), strict=True):
-            bodies[index] = body
-    masks_bytes = ceil_div(np.array([kernel.mask_slots(n) for n in table.lanes.tolist()]), MASK_BITS)
-    where = places(kernel, table, (np.array([len(body) for body in bodies]) - masks_bytes) // HALF)
+        index, gaps, _ = octets(kernel, lanes)
+        slots = kernel.mask_slots(lanes)
+        cells = np.zeros((len(chosen), kernel.depth, kernel.slots, slots // (kernel.depth * kernel.slots)), "<u2")
+        cells[..., :lanes] = weights[table.first[chosen, None] + np.arange(lanes)].transpose(0, 2, 3, 1)
+        whole = np.pad(cells.reshape(len(chosen), -1), ((0, 0), (0, slots % -MASK_BITS * -1)))
+        block = whole.reshape(len(chosen), -1, MASK_BITS)[:, index]
+        bits = block & MAGNITUDE != 0
+        each = np.zeros((*block.shape[:2], BYTES + int(gaps.max())), np.uint8)
+        each[..., :1] = np.packbits(bits, -1, "little")
+        each[..., 1:BYTES] = block.view(np.uint8)
+        stored[chosen] = bits.sum((1, 2))
+        sizes = len(index) + int(gaps.sum()) + HALF * stored[chosen]
+        for number, body in zip(chosen.tolist(), np.split(each[_kept(bits, gaps)], np.cumsum(sizes)[:-1]), strict=True):
+            bodies[number] = body
+    where = places(kernel, table, stored)
     out = bytearray(int(where.engines[-1].sum()))
     biases = b"" if bias is None else bias.astype("<u2").tobytes()
     spans = zip(where.start.tolist(), table.first.tolist(), table.lanes.tolist(), bodies, strict=True)
@@ -118,10 +134,12 @@ def _write_sparse(kernel: Kernel, table: Planes, weights: np.ndarray, bias: np.n
     return bytes(out)
 
 
-def _kept(stored: np.ndarray) -> np.ndarray:
-    """Which bytes of a mask with all of its weights are there: (..., 8) bits to (..., 17)."""
-    kept = np.ones((*stored.shape[:-1], BYTES), bool)
-    kept[..., 1:] = np.repeat(stored, HALF, -1)
+def _kept(bits: np.ndarray, gaps: np.ndarray) -> np.ndarray:
+    """Which bytes are there of a mask, all of its weights and the masks without weights behind it: (..., P, 8) bits
+    to (..., P, bytes)."""
+    kept = np.ones((*bits.shape[:-1], BYTES + int(gaps.max())), bool)
+    kept[..., 1:BYTES] = np.repeat(bits, HALF, -1)
+    kept[..., BYTES:] = np.arange(int(gaps.max())) < gaps[:, None]
     return kept
 
 
@@ -130,43 +148,54 @@ def _read_sparse(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | 
     weights = np.zeros((kernel.outputs, kernel.depth, kernel.slots), "<u2")
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
-        mask = np.stack([masks[i] for i in chosen.tolist()])
-        stored = np.unpackbits(mask[..., None], -1, bitorder="little").view(bool)
-        each = np.zeros((*mask.shape, BYTES), np.uint8)
-        each[_kept(stored)] = np.concatenate([bodies[i] for i in chosen.tolist()])
-        block = np.ascontiguousarray(each[..., 1:]).view("<u2").reshape(len(chosen), -1)
-        stored = stored.reshape(len(chosen), -1)
-        slots = kernel.mask_slots(lanes)
-        width = slots // (kernel.depth * kernel.slots)
-        absent = np.ones(stored.shape, bool)
-        absent[:, :slots].reshape(len(chosen), -1, kernel.slots, width)[:, :, kernel.taps() >= 0, :lanes] = False
-        wrong = np.argwhere(stored & (absent | (block & MAGNITUDE == 0)))
+        index, gaps, there = octets(kernel, lanes)
+        bits = np.unpackbits(np.stack([masks[i] for i in chosen.tolist()])[..., None], -1, bitorder="little").view(bool)
+        each = np.zeros((*bits.shape[:2], BYTES + int(gaps.max())), np.uint8)
+        each[_kept(bits, gaps)] = np.frombuffer(b"".join([bodies[i] for i in chosen.tolist()]), np.uint8)
+        block = np.ascontiguousarray(each[..., 1:BYTES]).view("<u2")
+        wrong = np.flatnonzero((bits & ~(there & (block & MAGNITUDE != 0))).any((1, 2)) | each[..., BYTES:].any((1, 2)))
         if len(wrong):
-            plane, slot = wrong[0].tolist()
+            plane = int(wrong[0])
             engine = int(table.engine[chosen[plane]])
             head = int(np.searchsorted(table.engine, engine))
-            base = starts[head] - COUNT_BYTES - HALF * kernel.bias * int(table.lanes[head])
-            _refuse_stored(engine, starts[chosen[plane]] - base, mask[plane], slot, bool(absent[plane, slot]))
-        block = block[:, :slots].reshape(len(chosen), kernel.depth, kernel.slots, width)[..., :lanes]
-        weights[table.first[chosen, None] + np.arange(lanes)] = block.transpose(0, 3, 1, 2)
+            base = starts[head] - COUNT_BYTES - HALF * kernel.bias * int(table.lanes[head]) - kernel.table_bytes
+            _refuse_stored(engine, starts[chosen[plane]] - base, each[plane], gaps, there)
+        slots = kernel.mask_slots(lanes)
+        whole = np.zeros((len(chosen), ceil_div(slots, MASK_BITS), MASK_BITS), "<u2")
+        whole[:, index] = block
+        cells = whole.reshape(len(chosen), -1)[:, :slots].reshape(len(chosen), kernel.depth, kernel.slots, -1)
+        weights[table.first[chosen, None] + np.arange(lanes)] = cells[..., :lanes].transpose(0, 3, 1, 2)
     if not kernel.bias:
         return weights, None
     bias = np.empty(kernel.outputs, "<u2")
     for start, first, lanes in zip(starts, table.first.tolist(), table.lanes.tolist(), strict=True):
         at = start - COUNT_BYTES - HALF * lanes
         bias[first:first + lanes] = np.frombuffer(data, "<u2", lanes, at)
-    return weights, bias
+    return weights, bias[:, None]
 
 
-def _refuse_stored(engine: int, start: int, mask: np.ndarray, slot: int, absent: bool) -> None:
-    byte = start + int(STEP[mask[:slot // MASK_BITS]].sum())
-    said = "a mask bit for a tap or lane that the kernel has not" if absent else "a weight of 0 that is stored"
-    raise ValueError(f"coefficients: engine {engine}, byte {byte} of its buffer, bit {slot % MASK_BITS}: got {said}, "
-                     "allowed are bits for weights that are not 0")
+def _refuse_stored(engine: int, at: int, each: np.ndarray, gaps: np.ndarray, there: np.ndarray) -> None:
+    """Raises ValueError for the first bit of a plane that is not for a weight which is not 0; ``at`` is the byte at
+    which its masks begin."""
+    for row, gap, weights in zip(each.tolist(), gaps.tolist(), there.tolist(), strict=True):
+        place = at + 1
+        for bit in range(MASK_BITS):
+            if row[0] >> bit & 1:
+                value = row[1 + HALF * bit] + 2 ** 8 * row[2 + HALF * bit]
+                if not weights[bit] or not value & MAGNITUDE:
+                    said = f"a weight of 0x{value:04x}" if weights[bit] else "a bit for a tap or lane that is none"
+                    raise ValueError(f"coefficients: engine {engine}, byte {at} of its buffer, bit {bit}: got {said}, "
+                                     "allowed are bits for weights that are not 0")
+                place += HALF
+        if any(row[BYTES:]):
+            at = place + next(i for i, mask in enumerate(row[BYTES:]) if mask)
+            raise ValueError(f"coefficients: engine {engine}, byte {at} of its buffer: got a mask of taps that are "
+                             "none, allowed is 0")
+        at = place + gap
 
 
-def walk(kernel: Kernel, data: bytes) -> tuple[Planes, list[np.ndarray], list[np.ndarray], list[int]]:
-    """Planes of a sparse buffer, the masks and the body of each, and the byte at which the body begins.
+def walk(kernel: Kernel, data: bytes) -> tuple[Planes, list[np.ndarray], list[bytes], list[int]]:
+    """Planes of a sparse buffer; of each the masks that have bits for weights, the body, and where it begins.
 
     Raises ValueError with engine and byte for counts and masks that do not go with the kernel or the buffer.
     """
@@ -175,12 +204,12 @@ def walk(kernel: Kernel, data: bytes) -> tuple[Planes, list[np.ndarray], list[np
                          f"{kernel.least_bytes} on")
     table = planes(kernel)
     masks, bodies, starts = [], [], []
-    at, base, steps = 0, 0, STEP.tolist()
+    at, base, before, steps = 0, 0, -1, STEP.tolist()
+    following = {lanes: octets(kernel, lanes)[1].tolist() for lanes in np.unique(table.lanes).tolist()}
     ends = np.diff(table.run, append=-1).astype(bool).tolist()
-    for number, (engine, lanes, last) in enumerate(
-            zip(table.engine.tolist(), table.lanes.tolist(), ends, strict=True)):
-        if number == 0 or engine != table.engine[number - 1]:
-            base = at
+    for engine, lanes, last in zip(table.engine.tolist(), table.lanes.tolist(), ends, strict=True):
+        if engine != before:
+            base, before, at = at, engine, at + kernel.table_bytes
         at += HALF * lanes * kernel.bias
         start = at + COUNT_BYTES
         count = int.from_bytes(data[at:start], "little")
@@ -190,17 +219,18 @@ def walk(kernel: Kernel, data: bytes) -> tuple[Planes, list[np.ndarray], list[np
             raise ValueError(f"coefficients: engine {engine}, byte {at - base} of its buffer: got a count of {count} "
                              f"bytes, allowed is {wanted} to {min(wanted * BYTES, max(len(data) - start, 0))}")
         seen, place = bytearray(), 0
-        # one mask tells where the next one is, so there is nothing to do at a time
-        while place < count:
+        # one mask tells where the next one is, so there is no way to look at many of them at a time
+        for gap in following[lanes]:
+            if place >= count:
+                break
             mask = body[place]
             seen.append(mask)
-            place += steps[mask]
-        if place != count or len(seen) != wanted:
+            place += steps[mask] + gap
+        if place != count or len(seen) != len(following[lanes]):
             raise ValueError(f"coefficients: engine {engine}, byte {at - base} of its buffer: got a count of {count} "
-                             f"bytes, in which there are {len(seen)} masks that ask for {place} bytes, allowed are "
-                             f"{wanted} masks")
+                             f"bytes, allowed is as many as its masks ask for, here {place} or more")
         masks.append(np.frombuffer(bytes(seen), np.uint8))
-        bodies.append(np.frombuffer(body, np.uint8))
+        bodies.append(body)
         starts.append(start)
         at = start + count
         if last:

@@ -6,6 +6,7 @@ It shares no layout with them: planes, places and the order of taps are found an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 
@@ -37,14 +38,17 @@ def channels_of(kernel: Kernel) -> Iterator[tuple[int, list[list[int]]]]:
 def cells_of(kernel: Kernel, channels: list[int], width: int) -> Iterator[Cell]:
     """The weights of a plane in the order in which they lie; ``width`` lanes, of which the last may be none."""
     high, wide = kernel.stride
+    shift = wide // kernel.columns
+    reach = kernel.kernel_w + (kernel.columns - 1) * shift
     for depth in range(kernel.inputs // kernel.groups):
         for phase_y in range(high):
             for phase_x in range(wide):
                 for row in range(phase_y, phase_y + -(-kernel.kernel_h // high) * high, high):
-                    for column in range(phase_x, phase_x + -(-kernel.kernel_w // wide) * wide, wide):
-                        for lane in range(width):
-                            there = row < kernel.kernel_h and column < kernel.kernel_w and lane < len(channels)
-                            yield (channels[lane], row, column, depth) if there else None
+                    for column in range(phase_x, phase_x + -(-reach // wide) * wide, wide):
+                        for lane, copy in product(range(width), range(kernel.columns)):
+                            tap = column - copy * shift
+                            there = row < kernel.kernel_h and 0 <= tap < kernel.kernel_w and lane < len(channels)
+                            yield (channels[lane], row, tap, depth) if there else None
 
 
 def halves_of(kernel: Kernel, weights: np.ndarray) -> Callable[[Cell], int]:
@@ -62,13 +66,16 @@ def index_of(kernel: Kernel, cell: tuple[int, int, int, int]) -> tuple[int, int,
     return (0, row, column, output) if kernel.depthwise else (output, row, column, depth)
 
 
-def write_by_weight(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
-    """The buffer of float16 weights and bias."""
-    out, half = bytearray(), halves_of(kernel, weights)
-    for _, run in channels_of(kernel):
+def write_by_weight(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None, table: bytes = b"") -> bytes:
+    """The buffer of float16 weights and bias, and of an activation table."""
+    out, half, before = bytearray(), halves_of(kernel, weights), -1
+    for engine, run in channels_of(kernel):
+        if engine != before:
+            out += table
+            before = engine
         for channels in run:
             if bias is not None:
-                for channel in channels:
+                for channel in channels * kernel.columns:
                     out += int(bias.view(np.uint16)[channel]).to_bytes(2, "little")
             if not kernel.sparse:
                 for cell in cells_of(kernel, channels, len(channels)):
@@ -90,16 +97,19 @@ def write_by_weight(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None
 def read_by_weight(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
     """Float16 weights and bias of a buffer that follows the format."""
     weights, bias = np.zeros(kernel.shape, np.uint16), np.zeros(kernel.outputs, np.uint16)
-    at = 0
+    at, before = 0, -1
 
     def take(size: int) -> int:
         nonlocal at
         at += size
         return int.from_bytes(data[at - size:at], "little")
 
-    for _, run in channels_of(kernel):
+    for engine, run in channels_of(kernel):
+        if kernel.table and engine != before:
+            at += 128
+            before = engine
         for channels in run:
-            for channel in channels * kernel.bias:
+            for channel in channels * kernel.bias * kernel.columns:
                 bias[channel] = take(2)
             width = max(len(channels), 4 if kernel.small else 2) if kernel.sparse else len(channels)
             if kernel.sparse:

@@ -19,9 +19,8 @@ ALONE = {"NE.KernelCfg.KernelFmt": 2,  # float16; no public file has another for
          "Common.GroupConvCfg.ElemMultMode": 0,
          "Common.GroupConvCfg.UnicastCin": 1,
          "Common.ConvCfg3d.raw": 0x2041,  # a depth of 1
-         # Outputs at a time; with Ox 2 each weight lies in the buffer twice, a column apart (k1x9 of 1024 channels).
-         "Common.ConvCfg.Ox": 1,
-         "Common.ConvCfg.Oy": 1}
+         "Common.ConvCfg.Oy": 1}  # output rows at a time
+TABLE = 2  # NonlinearMode
 Values = Mapping[str, int]
 
 
@@ -29,7 +28,8 @@ def from_registers(values: Values) -> Kernel:
     """The kernel of a convolution task from its fields, raw, by name (``Common.ConvCfg.Kw``).
 
     ``NumGroups`` counts groups, of which ``Cin`` and ``Cout`` are the channels of one (k1_c64_n256_g4); ``UnicastEn``
-    with as many inputs as outputs is depthwise.
+    with as many inputs as outputs is depthwise; ``Ox`` counts output columns at a time (k1x9 of 1024 channels has 2,
+    with ``Sx`` 2 and half as many columns in ``OutDim.Wout``).
     Raises ValueError naming field and value for what no layout is known for, and for a field that is missing.
     """
     for name, only in ALONE.items():
@@ -55,7 +55,8 @@ def from_registers(values: Values) -> Kernel:
                   (_field(values, "Common.ConvCfg.Sy"), _field(values, "Common.ConvCfg.Sx")),
                   bool(_field(values, "NE.MACCfg.BiasMode")), bool(sparse),
                   bool(_field(values, "Common.Cfg.SmallSourceMode")),
-                  2 ** _field(values, "Common.ConvCfg.OCGSize"))
+                  2 ** _field(values, "Common.ConvCfg.OCGSize"), values.get("Common.ConvCfg.Ox", 1),
+                  values.get("NE.MACCfg.NonlinearMode", 0) == TABLE)
 
 
 def places_of(values: Values) -> np.ndarray:
