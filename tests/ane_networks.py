@@ -54,5 +54,24 @@ def bare(name: str) -> list[dict[str, int]]:
     return [dict.fromkeys(known, 0) | _values(task) for task in tasks]
 
 
+def transcribed(name: str) -> list[dict[str, int]]:
+    """Raw numbers by field of a task whose words somebody wrote down, for the fields that the compiler's printer names."""
+    task = json.loads(shared(f"data/ane/oracle_words/{name}.json").read_text())
+    bases = {0x2C: 0x1F800, 0x128: 0, 0x16C: 0x13800, 0x1E0: 0x4800, 0x22C: 0x8800, 0x240: 0xC800, 0x258: 0x17800}
+    written = {int(address, 16): int(word, 16) for address, word in task["registers"].items()}
+    out = {}
+    for field, (byte, bit, width) in json.loads(shared("data/ane/regs/aneregs.json").read_text()):
+        place = byte // 4 * 4
+        if place < 0x28:
+            word = int(task["header_words"][place // 4], 16)
+        else:
+            start = max(one for one in bases if one <= place)
+            if bases[start] + place - start not in written:
+                continue
+            word = written[bases[start] + place - start]
+        out[field] = word // 2 ** (byte % 4 * 8 + bit) % 2 ** width
+    return [_values({"fields": out})]
+
+
 def _values(task: dict[str, Any]) -> dict[str, int]:
     return {field.removeprefix("aneRegs.").replace("aneTD.", "Header."): raw for field, raw in task["fields"].items()}

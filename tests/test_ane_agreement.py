@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from ane_networks import PAIRS, bare, conv, image, network, recorded, source, unit
+from ane_networks import PAIRS, bare, conv, image, network, recorded, source, transcribed, unit
+from conftest import CAPTURES, shared
 
-from npulab.targets.ane.agreement import Agreement, Claim, agreement, claims, compare, pairings
+import npulab
+from npulab.targets.ane.agreement import Agreement, Claim, agreement, claims, compare, pairings, values_of
 from npulab.targets.ane.network import Network, Output
 
 LARGE = (1600, 2560, 1)  # of the bare task files
@@ -42,6 +44,21 @@ def test_every_file_agrees_with_its_own_network(networks: dict[str, Network], fi
     assert int(table["varies"].sum()) == 273
     known = {field for tasks in files.values() for values in tasks for field in values}
     assert set(table["field"]) <= known
+
+
+def test_files_as_they_are_read_agree(networks: dict[str, Network], files: dict[str, list[dict[str, int]]]) -> None:
+    if "ane" not in npulab.targets():
+        pytest.skip("no reader of compiled files")
+    read = {name: values_of(npulab.load(shared(f"data/ane/hwx/{name}"))) for name in PAIRS}
+    assert agreement(networks, read).comparisons == agreement(networks, files).comparisons
+    assert agreement(networks, read).tested == 273
+
+
+def test_values_of_a_capture_are_by_block_register_and_field() -> None:
+    capture = npulab.load(CAPTURES / "vivante" / "update4-mesa")
+    (values, *_) = values_of(capture)
+    assert values["NN.w0.kernel_z_size"] == capture.values["kernel_z_size"]
+    assert sum(len(one) for one in values_of(capture)) == len(capture.fields)
 
 
 def test_a_neighbours_network_is_told_apart(networks: dict[str, Network], files: dict[str, list[dict[str, int]]]) -> None:
@@ -82,6 +99,22 @@ def test_bare_elementwise_tasks_agree_with_a_network_of_their_size() -> None:
     assert differing(add, bare("binary/max")) == ["PE.Cfg.OpMode"]
 
 
+def test_a_3_by_3_convolution_and_an_addition_of_compiler_9_agree() -> None:
+    """Other sizes, a kernel and padding, and coefficients of 16 engines with four channels each."""
+    same = {"PadTop": 1, "PadBot": 1, "PadLeft": 1, "PadRight": 1}
+    made = network(conv(64, (3, 3), **same), inputs=(image(16, 16, 64),))
+    found = compare(claims(made), transcribed("env_conv_k3_c64_n64_s16_st1_g1_bias0"))
+    assert not any(one.differs for one in found)
+    assert sum(one.agrees for one in found) >= 80
+    depthwise = compare(claims(made), transcribed("env_conv_k3_c64_n64_s16_st1_g64_bias0"))
+    assert {one.claim.field for one in depthwise if one.differs} >= {"Common.GroupConvCfg.UnicastEn"}
+    add, _, _ = two(8, 8, 64)
+    assert not any(one.differs for one in compare(claims(add), transcribed("binary_add_1x64x8x8")))
+    valid = network(conv(64, (3, 3)), inputs=(image(16, 16, 64),))
+    wrong = {one.claim.field for one in compare(claims(valid), transcribed("env_conv_k3_c64_n64_s16_st1_g1_bias0")) if one.differs}
+    assert wrong >= {"Common.ConvCfg.Px", "Common.ConvCfg.Py", "Common.OutDim.Wout", "Common.OutDim.Hout"}
+
+
 def test_each_number_of_a_network_is_claimed() -> None:
     """A change of the network that its registers would show changes what is claimed."""
     def stated(**change: object) -> set[Claim]:
@@ -117,6 +150,10 @@ def test_stated_strides_are_claimed_as_they_are() -> None:
 
 def test_nothing_is_claimed_of_what_nobody_saw() -> None:
     assert claims(network(conv(name="a"), conv(name="b", bottom="a"))) == []
+    assert claims(network(conv(), inputs=(image(BatchSize=2),))) == []
+    assert claims(network(unit("InputView", params={"Offset": 0, "Size": 2}))) == []
+    wide = unit("Broadcast", "wide", "image", {"BroadcastInfo": [{"Dimension": "Width", "Size": 8}]})
+    assert claims(network(wide, unit("ScaledElementWise", "l", ["image", "wide"], {"Type": "Add"}), inputs=(image(1),))) == []
     found = {one.field for one in claims(network(conv(KernelType="UInt8"), inputs=(image(InputType="UInt8"),)))}
     assert not found & {"Common.ChCfg.InFmt", "TileDMASrc.Fmt.MemFmt", "NE.KernelCfg.KernelFmt"}
     assert not any("CoeffBfrSize" in one.field for one in claims(network(conv(Step=[2, 2]))))

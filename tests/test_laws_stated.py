@@ -162,6 +162,12 @@ def test_what_never_varies_is_told() -> None:
     assert checked("5", [5, 5], width=[1, 2])["verdict"] == "not varied"
 
 
+def test_many_names_are_not_all_listed() -> None:
+    found = checked("width", np.arange(40) % 3, width=np.arange(40))
+    assert found["contradicts"] == ", ".join(map(str, range(3, 23))) + ", ... (37)"
+    assert (found["supports"], found["contradict"]) == ("0, 1, 2", 37)
+
+
 def test_where_no_case_holds_nothing_is_said() -> None:
     found = checked("when stride == 2: width", [1, 2, 3, 4], width=[1, 9, 3, 9], stride=[2, 1, 2, 3])
     assert (found["supports"], found["contradict"]) == ("0, 2", 0)

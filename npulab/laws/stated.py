@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ENOUGH = 8  # different captures before a law that agrees is called found
 TYPE = re.compile(r"u(8|16|32)(?:\[([0-9]+)\])?")
 WORD_BYTES = 4
+SHOWN = 20  # names of captures in a row
 NO_NUMBER = -2.0 ** 62
 COLUMNS = ("name", "law", "verdict", "rows", "agree", "contradict", "supports", "contradicts", "status")
 AGREES, CONTRADICTED, SAME, NOTHING = "agrees", "contradicted", "not varied", "nothing to compare"
@@ -218,7 +219,8 @@ def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
             seen[rows] = True
     right = ((said == recorded) | ~asked).all(0)
     good, bad = np.flatnonzero(asked.any(0) & right), np.flatnonzero(asked.any(0) & ~right)
-    told = [", ".join(evidence.names[row] for row in rows) for rows in (good, bad)]
+    told = [", ".join(evidence.names[row] for row in rows[:SHOWN]) + f", ... ({len(rows)})" * (len(rows) > SHOWN)
+            for rows in (good, bad)]
     numbers = [np.unique(row[good[there[good]]]).tolist() for row, there in zip(recorded, asked, strict=True)]
     verdict, status = _verdict(stated, evidence, good, len(bad), numbers, missing or absent)
     return stated.name, stated.text, verdict, len(good) + len(bad), len(good), len(bad), *told, status

@@ -34,11 +34,14 @@ from npulab.targets.ane.parameters import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from npulab.capture import Capture
+
 Values = Mapping[str, int]
 # Two sources of the planar engine.  Order and spelling of the last two: PE.Cfg.OpMode 0 to 3 in the bare task files
 ELEMENTWISE = {"Add": 0, "Mult": 1, "Mul": 1, "Max": 2, "Min": 3}
 BOTH_SOURCES, NE, PE_BINARY = 3, 0, 3
 CONVOLVE, BYPASS = 0, 4
+SEEN = ("Conv", "Neuron", "Concat", "ScaledElementWise", "GOC")
 STEP_BITS, SIZE_BITS = 2, 5  # of ConvCfg; larger kernels are cut by the compiler
 SIDES = {"Row": "RowStride", "Plane": "PlaneStride", "Depth": "DepthStride"}
 SOURCE = {"Row": "RowStride.Stride", "Plane": "PlaneStride.PlaneStride", "Depth": "DepthStride.Stride"}
@@ -93,13 +96,13 @@ class _Task:
 def claims(network: Network) -> list[Claim]:
     """What a network says of its file's registers: sizes, types, strides, kernel, bias, engines, activation.
 
-    A network of several main units (two convolutions, say) is none of the kinds that were seen: no claims.  Raises
-    ValueError for shapes that do not go together.
+    Nothing is claimed of a network that is none of the kinds seen: with two main units, views or broadcasts, or
+    batches.  Raises ValueError for shapes that do not go together.
     """
-    chain = chain_of(network)
+    chain, found = chain_of(network), shapes(network)
     covered = {chain.main.name, *(one.name for one in chain.fused)}
-    rest = [one for one in network.units if one.name not in covered]
-    if any(one.type != "Broadcast" or one.name not in chain.main.bottoms for one in rest):
+    if chain.main.type not in SEEN or any(one.name not in covered for one in network.units) \
+            or any(one.batch > 1 for one in found.values()):
         return []
     out = [Claim(task.number, what, field, expected) for task in _tasks(network, chain)
            for part in (_sizes, _memory, _work, _kernel) for what, field, expected in part(network, task)]
@@ -117,6 +120,16 @@ def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Compariso
             found = values[claim.task].get(claim.field)
             out.append(Comparison(claim, None if found is None else int(found), found is not None))
     return out
+
+
+def values_of(capture: Capture) -> list[dict[str, int]]:
+    """The raw numbers by field of each of a capture's tasks, in order."""
+    tasks: dict[int, dict[str, int]] = {}
+    rows = capture.fields
+    for task, *names, raw in zip(*(rows[key].tolist() for key in ("task", "block", "register", "field", "raw")),
+                                 strict=True):
+        tasks.setdefault(task, {})[".".join(names)] = int(raw)
+    return list(tasks.values())
 
 
 @dataclass(frozen=True)

@@ -208,9 +208,10 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
     """The numbers of a network's main unit, in the seed's names: sizes, strides in bytes, codes of types, kernel.
 
     Strides that the file leaves out are derived.  A concatenation has a task for each of its inputs, and the numbers
-    are those of one: what it reads, and as ``OutputChannels`` what it adds to the output.  ``BiasScalar`` and
-    ``ScaleScalar`` (the 16 bits of a float16) are there where the file says them, ``UsedEngines`` and ``EngineBytes``
-    where they follow.  Raises ValueError for shapes that do not go together and a type without a code.
+    are those of one: what it reads, and as ``OutputChannels`` what it adds to the output.  ``Unit`` and ``Neuron`` are
+    the compiler's numbers, -1 for what has none here.  ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16)
+    are there where the file says them, ``UsedEngines`` and ``EngineBytes`` where they follow.  Raises ValueError for
+    shapes that do not go together and a type without a code.
     """
     chain, found = chain_of(network), shapes(network)
     if not 0 <= task < tasks_of(network):
