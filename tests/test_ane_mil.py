@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npulab.targets.ane import blobs, mil
-from npulab.targets.ane.mil import File, Function, Operation, Program, Type, Value, reading
+from npulab.targets.ane.mil import File, Function, Operation, Program, Type, Value, reading, tokens
+from npulab.targets.ane.mil.operations import OPERATIONS
 from npulab.targets.ane.mil.values import DTYPES
 
 STRING = Type("string", plain=True)
@@ -118,30 +120,31 @@ def constants(draw: Any) -> Value:
     return Value(kind, tuple(draw(one) for _ in range(math.prod(shape))) if shape else draw(one))
 
 
-@st.composite
-def programs(draw: Any) -> Program:
-    kinds = st.builds(Type, st.sampled_from(sorted(DTYPES)), st.lists(st.none() | st.integers(0, 9), max_size=4).map(tuple))
-    plain = st.builds(Type, st.sampled_from(sorted(DTYPES)), plain=st.just(True))
-    outputs = st.lists(st.tuples(NAMES, kinds | plain), min_size=1, max_size=2).map(tuple)
-    bare = st.builds(Value, st.none(), st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text("ab\n"))
-    one = NAMES | constants() | bare
-    argument = one | st.lists(one, max_size=3).map(tuple)
-    attributes = st.lists(st.tuples(NAMES, constants() | bare), max_size=2).map(tuple)
-    lines = st.builds(Operation, NAMES, outputs, st.lists(st.tuples(NAMES, argument), max_size=3).map(tuple), attributes)
-    function = st.builds(Function, st.lists(st.tuples(NAMES, kinds | plain), max_size=2).map(tuple),
-                         st.lists(lines, max_size=3).map(tuple), st.lists(NAMES, max_size=2).map(tuple),
-                         st.sampled_from(["main"]), NAMES, attributes)
-    info = st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2).map(lambda pairs: (mil.build_info(pairs),))
-    return Program((draw(function),), draw(st.sampled_from(["1.0", "1.3", "1", "2.10.3"])), draw(info | attributes))
+DTYPE = st.sampled_from(sorted(DTYPES))
+TENSORS = st.builds(Type, DTYPE, st.lists(st.none() | st.integers(0, 9), max_size=4).map(tuple))
+TYPES = TENSORS | st.builds(Type, DTYPE, plain=st.just(True))
+BARE = st.builds(Value, st.none(), st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text("ab\n"))
+ONE = NAMES | constants() | BARE
+ATTRIBUTES = st.lists(st.tuples(NAMES, constants() | BARE), max_size=2).map(tuple)
+NAMED = st.tuples(NAMES, TYPES)
+LINES = st.builds(Operation, NAMES, st.lists(NAMED, min_size=1, max_size=2).map(tuple),
+                  st.lists(st.tuples(NAMES, ONE | st.lists(ONE, max_size=3).map(tuple)), max_size=3).map(tuple), ATTRIBUTES)
+FUNCTIONS = st.builds(Function, st.lists(NAMED, max_size=2).map(tuple), st.lists(LINES, max_size=3).map(tuple),
+                      st.lists(NAMES, max_size=2).map(tuple), st.just("main"), NAMES, ATTRIBUTES)
+INFOS = st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2)
+PROGRAMS = st.builds(Program, st.tuples(FUNCTIONS), st.sampled_from(["1.0", "1.3", "1", "2.10.3"]), ATTRIBUTES)
 
 
-@given(programs())
-@settings(max_examples=80)
-def test_round_trip(whole: Program) -> None:
+@given(PROGRAMS, INFOS)
+@settings(max_examples=60)
+def test_round_trip(whole: Program, info: dict[str, str]) -> None:
+    whole = Program(whole.functions, whole.version, (*whole.attributes, mil.build_info(info)))
     text = mil.write(whole)
     again = mil.read(text)
     assert again == whole
     assert mil.write(again) == text
+    if all(name != "buildInfo" for name, _ in whole.attributes[:-1]):
+        assert again.build_info == info
 
 
 @given(st.floats(allow_nan=False))
@@ -209,11 +212,28 @@ def test_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MOST_ELEMENTS", 100)
     with pytest.raises(ValueError, match="line 4, column 63: got more than 100 elements of constants"):
         mil.read(program(f"tensor<fp16, [101]> y = const()[val=tensor<fp16, [2]>([{'0,' * 100}0])];"))
-    monkeypatch.setattr(reading, "MOST_TOKENS", 100)
+    monkeypatch.setattr(tokens, "MOST_TOKENS", 100)
     with pytest.raises(ValueError, match="got more than 100 tokens, allowed is a shorter program"):
         mil.read(program(*["fp16 y = exp(x=x);"] * 20))
+    with pytest.raises(ValueError, match="line 4, column 39: got a string of 65537 letters, allowed is up to 65536"):
+        monkeypatch.setattr(reading, "MOST_TEXT", 2 ** 20)
+        mil.read(program(f'string y = const()[val=string("{"a" * 65537}")];'))
     with pytest.raises(ValueError, match="mil: got bytes, allowed is text"):
         mil.read(b"program")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("piece", ["a", "\\n", "//\n", " ", "(", "[0,", "x=", "{1,", "tuple<", "-"])
+def test_long_texts_take_little_memory(piece: str) -> None:
+    """A quarter MiB of the same, as a string, a constant and behind an operation."""
+    many = piece * (2 ** 18 // len(piece))
+    for text in (f'program(1.3) {{ func main<ios18>() {{ string y = const()[val=string("{many}', program(f"fp16 y = exp(x={many}"),
+                 program(f"fp16 y = const()[val=fp16({many})];"), many):
+        tracemalloc.start()
+        with pytest.raises(ValueError, match=r"^mil: line "):
+            mil.read(text)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 2 ** 22
 
 
 MUTANT = program('fp16 eps = const()[name=string("eps"), val=fp16(0.00001)];',
@@ -334,6 +354,51 @@ def test_sizes_that_are_not_known() -> None:
         mil.run(found, {"x": np.ones((2, 5))})
     with pytest.raises(LookupError, match="inputs: got none, allowed is x"):
         mil.run(found, {})
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(50_000, marks=pytest.mark.long)])
+def test_any_arguments(count: int) -> None:
+    """Every operation with arguments drawn at random: refused in a sentence, or run to the shape that was foretold."""
+    rng = np.random.default_rng(count)
+    inputs = {"a": (1, 4, 1, 8), "b": (4,), "c": (2, 4, 1, 1), "d": (8, 4), "e": (), "f": (1, 2, 4, 8)}
+    texts = ["true", "1", "-1", "0", "2", "fp16(0.5)", '"valid"', '"fp16"', "tensor<int32, [2]>([1,1])", "tensor<int32, [1]>([1])",
+             "tensor<int32, [4]>([0,1,0,0])", "tensor<int32, [4]>([1,2,1,8])", "tensor<int8, [4]>([1,2,3,4])",
+             "tensor<string, [2]>([\"a\",\"b\"])", "tensor<bool, [4]>([true,true,false,true])", "(a,f)", "(a,a)", "(c,a)",
+             "tensor<fp16, [0]>([])", "tensor<int32, [0]>([])", "tensor<int32, [4]>([0,2,3,1])", *inputs, *inputs, *inputs]
+    names = ["x", "y", "axis", "axes", "keep_dims", "shape", "perm", "begin", "size", "values", "interleave", "num_splits",
+             "split_sizes", "dtype", "transpose_x", "weight", "bias", "query", "key", "value", "attn_mask", "scale", "epsilon",
+             "quantized_data", "zero_point", "strides", "pad", "pad_type", "groups", "dilations"]
+    head = ", ".join(f"tensor<fp16, {list(shape)}> {name}" for name, shape in inputs.items())
+    given_inputs = {name: rng.standard_normal(shape) for name, shape in inputs.items()}
+    ran_through = set()
+    for _ in range(count):
+        op = str(rng.choice(sorted(OPERATIONS)))
+        common = ["x", *rng.permutation(names)[:3]]
+        wanted = {"matmul": ["x", "y"], "conv": ["x", "weight"], "concat": ["values", "axis"], "linear": ["x", "weight"],
+                  "scaled_dot_product_attention": ["query", "key", "value", "attn_mask"], "split": ["x", "num_splits", "axis"],
+                  "constexpr_affine_dequantize": ["quantized_data", "scale", "zero_point", "axis"], "cast": ["x", "dtype"],
+                  "reshape": ["x", "shape"], "transpose": ["x", "perm"], "slice_by_size": ["x", "begin", "size"],
+                  "expand_dims": ["x", "axes"]}.get(op, ["x", "y"])
+        arguments = ",".join(f"{name}={rng.choice(texts)}" for name in dict.fromkeys([*wanted, *common]))
+        guess = str(rng.choice(["tensor<fp16, [1,4,1,8]>", "tensor<fp16, [4]>"]))
+        found = mil.read(program(f"{guess} y = {op}({arguments});", inputs=head))
+        for _ in range(2):
+            try:
+                mil.check(found)
+                ran_through.add(op)
+                out = mil.run(found, given_inputs)["y"]
+                assert out.shape == found["main"].operations[0].outputs[0][1].shape
+                break
+            except (ValueError, LookupError) as error:
+                text = str(error)
+            assert text.startswith("mil: line 4, ") or "dtype: got" in text, (arguments, text)
+            assert "got" in text
+            if "type of y: got " not in text:
+                break
+            # what it would have been, tried again
+            right = text[text.index("allowed is ") + 11:]
+            found = mil.read(program(f"{right} y = {op}({arguments});", inputs=head))
+    assert len(ran_through) > 25
 
 
 # Values
@@ -533,7 +598,7 @@ def test_results_are_rounded_to_their_type() -> None:
     ([], "tensor<fp16, [1, 4, 1, 16]> x", 3, "an input of 16 columns compiles and gives garbage"),
     ([], "tensor<fp16, [1, 4, 1, 33]> x", 3, "rows of 33 columns have gaps in memory"),
     (["tensor<fp16, [1,4,1,32]> y = conv(x=x,weight=w);"], "tensor<fp16, [1, 4, 1, 32]> x, tensor<fp16, [4, 4, 1, 32]> w", 4,
-     "weights that are an input are ignored"),
+     "weights that come from an input are ignored"),
     (["tensor<fp16, [1,4,1,1]> y = slice_by_index(x=x);"], "", 4, "slice_by_index of an input"),
 ])
 def test_quirks(lines: list[str], inputs: str, line: int, words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -194,6 +195,15 @@ def test_text_of_kernels(name: str, dims: Dims) -> None:
     assert made.outputs == {"out": (1, channels[1], 1, s)}
     for side, size in (("x", channels[0]), ("out", channels[1])):
         assert sum(count for _, count in made.parts[side]) == size
+
+
+@pytest.mark.parametrize(("name", "digest"), [
+    ("kFwdAttn", "e03e2f2dc33447696867ef39c2de9d377758867c36a205f91d153049fd4652e3"),
+    ("kSdpaBwd2", "0dc1c177a47c1a85091fa86f619c9e13eb7961682b5e29c3561a1eb5821138ab")])
+def test_letters_of_the_training(name: str, digest: str) -> None:
+    """What the training's own format strings print for dim 96, 3 heads, 64 columns (sha256 of that text)."""
+    text = mil.write(kernel(name, Dims(96, 10, 3, 64, printed=True)).program)
+    assert hashlib.sha256(text.encode()).hexdigest() == digest
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))

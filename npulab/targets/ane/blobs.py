@@ -20,7 +20,7 @@ ALIGN = 64
 VERSION = 2
 SENTINEL = 0xDEADBEEF
 MOST_BYTES = 2 ** 32  # a size of this or more is taken for a broken field
-MOST_RECORDS = 2 ** 16
+MOST_RECORDS = 2 ** 15
 HEADER = construct.Struct("count" / construct.Int32ul, "version" / construct.Int32ul, "reserved" / construct.Bytes(56))
 RECORD = construct.Struct(
     "sentinel" / construct.Int32ul, "dtype" / construct.Int32ul, "size" / construct.Int64ul,

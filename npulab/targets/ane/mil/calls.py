@@ -11,6 +11,7 @@ import numpy as np
 from npulab.targets.ane.mil.values import DTYPES, File, Operation, Type, Value
 
 Shape = tuple[int, ...]
+MOST_NUMBERS = 2 ** 12  # of an argument that says axes or sizes
 NUMPY = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "bool": "bool", "int4": "int8", "uint1": "uint8",
          "uint2": "uint8", "uint3": "uint8", "uint4": "uint8", "uint6": "uint8"}
 
@@ -73,9 +74,17 @@ class Call:
             self.refuse(name, _short(found), "a whole number")
         return found
 
+    def number(self, name: str, default: float) -> float:
+        found = self.constant(name, default)
+        if not isinstance(found, int | float) or isinstance(found, bool):
+            self.refuse(name, _short(found), "a number")
+        return found
+
     def wholes(self, name: str, default: Sequence[int] | None = None, count: int | None = None) -> tuple[int, ...]:
         found = self.constant(name, None if default is None else tuple(default))
         found = found if isinstance(found, tuple) else (found,)
+        if len(found) > MOST_NUMBERS:
+            self.refuse(name, f"{len(found)} elements", f"up to {MOST_NUMBERS}")
         if any(not isinstance(one, int) or isinstance(one, bool) for one in found) or count not in (None, len(found)):
             self.refuse(name, _short(found), f"{'' if count is None else f'{count} '}whole numbers")
         return found
@@ -108,6 +117,11 @@ class Call:
                 self.refuse(name, one, f"{-rank} to {rank - 1}")
         return tuple(one % rank for one in found)
 
+    def number_type(self, name: str) -> str:
+        if DTYPES[self[name].dtype][0] not in "fiu":
+            self.refuse(name, self[name].type, "numbers")
+        return self[name].dtype
+
     def float_type(self, name: str) -> str:
         if DTYPES[self[name].dtype][0] != "f":
             self.refuse(name, self[name].type, "floats")
@@ -119,6 +133,15 @@ class Call:
         if len(dtypes) > 1:
             self.refuse(" and ".join(names), ", ".join(str(self[name].type) for name in names), "one element type")
         return dtypes.pop()
+
+    def fits(self, name: str, shape: Shape) -> None:
+        """Refuse an argument that does not broadcast to a shape."""
+        try:
+            fits = np.broadcast_shapes(self[name].shape, shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            self.refuse(name, list(self[name].shape), f"what broadcasts to {list(shape)}")
 
     def broadcast(self, *names: str) -> Shape:
         try:

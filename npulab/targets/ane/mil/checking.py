@@ -10,6 +10,7 @@ from npulab.targets.ane.mil.values import Argument, Function, Operation, Program
 
 MOST_SIZE = 2 ** 24  # elements of a tensor
 NO_ARGUMENTS = ("name", "val")
+WORDS = ("dtype", "pad_type")  # arguments that are strings
 
 
 def check(program: Program) -> list[str]:
@@ -58,6 +59,9 @@ def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[st
         return call, {operation.outputs[0][0]: _const(call)}
     results = {name: Known(kind) for name, kind in operation.outputs}
     known_sizes = all(None not in one.type.shape for one in _each(call.given))
+    for name, one in call.given.items() if operation.op in OPERATIONS else ():
+        if name not in WORDS and any(each.dtype == "string" for each in _each({name: one})):
+            call.refuse(name, "a string", "a tensor or number")
     if operation.op in OPERATIONS and known_sizes:
         found = OPERATIONS[operation.op].infer(call)
         if len(found) != len(results):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from npulab.targets.ane.mil.calls import Call, Results, Rule, Shape
-from npulab.targets.ane.mil.values import DTYPES
+from npulab.targets.ane.mil.values import DTYPES, MOST_AXES
 from npulab.targets.ane.mil.windows import CONVOLUTION
 
 Arrays = dict[str, Any]
@@ -47,25 +47,26 @@ EPSILON = {"log": 1e-45, "rsqrt": 1e-12, "inverse": 1e-4}  # what these add to x
 
 
 def _unary(call: Call) -> Results:
+    call.number("epsilon", 0)
     return [(call.float_type("x"), call["x"].shape)]
 
 
 def _any_unary(call: Call) -> Results:
-    return [(call["x"].dtype, call["x"].shape)]
+    dtype = call["x"].dtype if call.operation.op == "identity" else call.number_type("x")
+    return [(dtype, call["x"].shape)]
 
 
 def _unary_values(call: Call, x: Arrays) -> Any:
     name = call.operation.op
     array = x["x"]
     if name in EPSILON:
-        array = array + np.asarray(call.constant("epsilon", EPSILON[name]), array.dtype)
+        array = array + np.asarray(call.number("epsilon", EPSILON[name]), array.dtype)
     return (UNARY.get(name) or ANY_UNARY[name])(array)
 
 
 def _binary(call: Call) -> Results:
-    dtype = call.same_type("x", "y")
-    if DTYPES[dtype][0] not in "fiu":
-        call.refuse("x and y", dtype, "numbers")
+    call.same_type("x", "y")
+    dtype = call.float_type("x") if call.operation.op in ("real_div", "pow") else call.number_type("x")
     return [(dtype, call.broadcast("x", "y"))]
 
 
@@ -79,8 +80,8 @@ def _reduce(call: Call) -> Results:
     shape = call["x"].shape
     if any(shape[axis] == 0 for axis in axes):
         call.refuse("x", list(shape), "one element or more along the axes")
-    return [(call["x"].dtype, tuple(1 if axis in axes else size for axis, size in enumerate(shape)
-                                    if keep or axis not in axes))]
+    return [(call.number_type("x"), tuple(1 if axis in axes else size for axis, size in enumerate(shape)
+                                          if keep or axis not in axes))]
 
 
 def _reduce_values(call: Call, x: Arrays) -> Any:
@@ -99,6 +100,8 @@ def _softmax_values(call: Call, x: Arrays) -> Any:
 
 def _reshaped(call: Call) -> Shape:
     have, wanted = call["x"].shape, list(call.wholes("shape"))
+    if len(wanted) > MOST_AXES:
+        call.refuse("shape", f"{len(wanted)} axes", f"up to {MOST_AXES}")
     for at, size in enumerate(wanted):
         if size == 0 and at < len(have):
             wanted[at] = have[at]
@@ -196,6 +199,8 @@ def _split_values(call: Call, x: Arrays) -> Any:
 
 def _expand(call: Call) -> Results:
     shape, axes = list(call["x"].shape), call.wholes("axes")
+    if len(shape) + len(axes) > MOST_AXES:
+        call.refuse("axes", f"{len(axes)} axes", f"up to {MOST_AXES - len(shape)}")
     for axis in sorted(call.axes("axes", len(shape) + len(axes))):
         shape.insert(axis, 1)
     return [(call["x"].dtype, tuple(shape))]
@@ -210,7 +215,7 @@ def _squeeze(call: Call) -> Results:
 
 
 def _cast(call: Call) -> Results:
-    allowed = [name for name, (letter, _) in DTYPES.items() if letter != "s"]
+    allowed = [name for name, (letter, bits) in DTYPES.items() if letter == "b" or bits >= 8]
     return [(call.word("dtype", allowed), call["x"].shape)]
 
 
@@ -245,15 +250,21 @@ def _linear(call: Call) -> Results:
     x, weight = call["x"].shape, call["weight"].shape
     if not x or len(weight) != 2 or x[-1] != weight[1]:
         call.refuse("x and weight", f"{list(x)} and {list(weight)}", "(..., I) and (O, I)")
+    if call.has("bias"):
+        call.same_type("x", "bias")
+        call.fits("bias", (weight[0],))
     return [(call["x"].dtype, (*x[:-1], weight[0]))]
 
 
 def _attention(call: Call) -> Results:
-    dtype = call.same_type("query", "key", "value")
+    call.same_type("query", "key", "value")
+    dtype = call.float_type("query")
     q, k, v = (call[name].shape for name in ("query", "key", "value"))
     if min(len(q), len(k), len(v)) < 3 or q[-1] != k[-1] or k[-2] != v[-2] or not q[:-2] == k[:-2] == v[:-2]:
         call.refuse("query, key and value", f"{list(q)}, {list(k)} and {list(v)}",
                     "(..., L, E), (..., S, E) and (..., S, V)")
+    if call.has("attn_mask"):
+        call.fits("attn_mask", (*q[:-1], k[-2]))
     return [(dtype, (*q[:-1], v[-1]))]
 
 
@@ -267,7 +278,13 @@ def _attention_values(call: Call, x: Arrays) -> Any:
 
 
 def _dequantize(call: Call) -> Results:
-    return [(call.float_type("scale"), call["quantized_data"].shape)]
+    shape = call["quantized_data"].shape
+    size = shape[call.axis("axis", len(shape))]
+    call.number_type("quantized_data")
+    for name in ("scale", "zero_point"):
+        if call[name].shape not in ((), (size,)):
+            call.refuse(name, list(call[name].shape), f"[] or [{size}]")
+    return [(call.float_type("scale"), shape)]
 
 
 def _dequantize_values(call: Call, x: Arrays) -> Any:

@@ -37,16 +37,19 @@ def quirks(program: Program, blobs: Mapping[str, bytes] | bytes | None = None) -
     found: list[Quirk] = []
     for function in program.functions:
         found += _function(function)
-        kinds = dict(function.inputs)
-        consts = set()
+        given, fixed = dict(function.inputs), dict[str, Value | None]()
         for operation in function.operations:
-            consts |= {name for name, _ in operation.outputs} if operation.op.startswith("const") else set()
-            for look in (_named, _arithmetic, _softmax):
-                found += look(operation)
-            if operation.op == "conv" and dict(operation.arguments).get("weight", "") in {*kinds} - consts:
-                found.append(_of(operation, "weights that are an input are ignored without an error: the convolution "
-                                            "reads what was compiled in", GUIDE))
-            if operation.op == "slice_by_index" and dict(operation.arguments).get("x") in kinds:
+            if all(name in fixed for name in operation.names):
+                fixed |= {name: operation.value for name, _ in operation.outputs}
+            arguments = dict(operation.arguments)
+            found += _named(operation)
+            found += _arithmetic(operation)
+            if operation.op == "softmax":
+                found += _softmax(operation, fixed)
+            if operation.op == "conv" and isinstance(arguments.get("weight"), str) and arguments["weight"] not in fixed:
+                found.append(_of(operation, "weights that come from an input are ignored without an error: the "
+                                            "convolution reads what was compiled in", GUIDE))
+            if operation.op == "slice_by_index" and arguments.get("x") in given:
                 found.append(_of(operation, "slice_by_index of an input, together with RMSNorm and convolutions, was "
                                             "refused as InvalidMILProgram; slice_by_size is not", GOTCHAS))
             found += _file(operation, blobs)
@@ -87,10 +90,12 @@ def _named(operation: Operation) -> Iterator[Quirk]:
         yield _of(operation, "casts to and from fp32 do not compile on M1 and M2; inputs and outputs of fp16 do", PEAK)
 
 
-def _softmax(operation: Operation) -> Iterator[Quirk]:
-    shape = operation.outputs[0][1].shape
-    size = shape[-1] if shape else None
-    if operation.op == "softmax" and size and size & (size - 1):
+def _softmax(operation: Operation, fixed: Mapping[str, Value | None]) -> Iterator[Quirk]:
+    shape, axis = operation.outputs[0][1].shape, dict(operation.arguments).get("axis")
+    value = fixed.get(axis) if isinstance(axis, str) else axis
+    at = value.data if isinstance(value, Value) and isinstance(value.data, int) else -1
+    size = shape[at] if -len(shape) <= at < len(shape) else None
+    if size and size & (size - 1):
         yield _of(operation, f"softmax over {size}, which is no power of two, was refused as InvalidMILProgram",
                   GOTCHAS)
 

@@ -1,12 +1,12 @@
-"""MIL text read into a program: a tokenizer and a parser of one look ahead, with line and column in every refusal."""
+"""MIL text read into a program by a parser of one look ahead, with line and column in every refusal."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
+from npulab.targets.ane.mil.tokens import BLANK, NUMBER, Tokens
 from npulab.targets.ane.mil.values import (
     CLOSING,
     DTYPES,
@@ -22,14 +22,11 @@ from npulab.targets.ane.mil.values import (
     Value,
 )
 
-MOST_TEXT, MOST_TOKENS, MOST_ELEMENTS, MOST_DEPTH = 2 ** 23, 2 ** 19, 2 ** 19, 16
-NUMBER = r"[+-]?(?:0[xX][0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:[pP][+-]?\d+)?|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|nan)"
-TOKEN = re.compile(rf'(?P<name>(?!inf\b|nan\b)[A-Za-z_][A-Za-z0-9_]*)|(?P<number>{NUMBER}\b)|(?P<arrow>->)'
-                   r'|(?P<mark>[\[\](){}<>=,;?])|(?P<string>"(?:[^"\\\n]|\\.)*")', re.ASCII)
-BLANK = re.compile(r"(?:[ \t\r\n]+|//[^\n]*)*")
+MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2 ** 23, 2 ** 19, 16
 FLAT = re.compile(r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]")  # a list of numbers or bools, taken as one token
-MOST_NUMBER = 64  # letters
+MOST_NUMBER, MOST_STRING = 64, 2 ** 16  # letters
 ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
+VERSION = re.compile("[0-9.]*")
 
 
 def read(text: str) -> Program:
@@ -49,84 +46,10 @@ def read(text: str) -> Program:
     return _Reader(text).program()
 
 
-class _Reader:
-    """A place in a text, and the token that starts there."""
+class _Reader(Tokens):
+    """A parser, which counts the elements of constants."""
 
-    def __init__(self, text: str) -> None:
-        self.text, self.at, self.tokens, self.elements = text, 0, 0, 0
-        self.line, self.counted = 1, 0
-        self.kind, self.token, self.end = "", "", 0
-        self.look()
-
-    def look(self) -> None:
-        """Find the token at the place."""
-        blank = BLANK.match(self.text, self.at)
-        self.at = blank.end() if blank else self.at
-        found = TOKEN.match(self.text, self.at)
-        if found:
-            self.kind, self.token, self.end = found.lastgroup or "", found.group(), found.end()
-        else:
-            self.kind = "end" if self.at == len(self.text) else "other"
-            self.token, self.end = self.text[self.at:self.at + 1], self.at
-        self.tokens += 1
-        if self.tokens > MOST_TOKENS:
-            self.fail(f"more than {MOST_TOKENS} tokens", "a shorter program")
-
-    def step(self) -> str:
-        token, self.at = self.token, self.end
-        self.look()
-        return token
-
-    def here(self) -> int:
-        """The line of the token."""
-        self.line += self.text.count("\n", self.counted, self.at)
-        self.counted = self.at
-        return self.line
-
-    def fail(self, got: str, allowed: str, at: int | None = None) -> NoReturn:
-        at = self.at if at is None else at
-        line, column = self.text.count("\n", 0, at) + 1, at - self.text.rfind("\n", 0, at)
-        raise ValueError(f"mil: line {line}, column {column}: got {got}, allowed is {allowed}")
-
-    def refuse(self, allowed: str) -> NoReturn:
-        self.fail("the end of the text" if self.kind == "end" else repr(self.token[:40]), allowed)
-
-    def made(self, make: Callable[..., Any], at: int, *given: Any, **named: Any) -> Any:
-        """A value made at a place, whose own refusal gets line and column."""
-        try:
-            return make(*given, **named)
-        except (ValueError, LookupError) as error:
-            line, column = self.text.count("\n", 0, at) + 1, at - self.text.rfind("\n", 0, at)
-            raise ValueError(f"mil: line {line}, column {column}: {error.args[0]}") from None
-
-    def take(self, token: str) -> None:
-        if self.token != token or self.kind not in ("mark", "arrow", "name"):
-            self.refuse(repr(token))
-        self.step()
-
-    def has(self, token: str) -> bool:
-        """Step over a mark that may be there."""
-        found = self.kind == "mark" and self.token == token
-        if found:
-            self.step()
-        return found
-
-    def name(self, what: str) -> str:
-        if self.kind != "name":
-            self.refuse(what)
-        return self.step()
-
-    def many(self, one: Callable[[], Any], close: str) -> tuple[Any, ...]:
-        """Items with commas up to a closing mark, which is stepped over."""
-        out: list[Any] = []
-        if self.has(close):
-            return ()
-        while True:
-            out.append(one())
-            if self.has(close):
-                return tuple(out)
-            if not self.has(","):
-                self.refuse(f"',' or {close!r}")
+    elements = 0
 
     # program, functions, operations
 
@@ -134,7 +57,7 @@ class _Reader:
         start = self.at
         self.take("program")
         self.take("(")
-        version = re.compile("[0-9.]*").match(self.text, self.at)
+        version = VERSION.match(self.text, self.at)
         if not version or not version.group():
             self.refuse("a version, as 1.3")
         self.at = version.end()
@@ -351,6 +274,8 @@ class _Reader:
 
     def string(self) -> str:
         start, raw = self.at, self.token[1:-1]
+        if len(raw) > MOST_STRING:
+            self.fail(f"a string of {len(raw)} letters", f"up to {MOST_STRING}")
         wrong = [letter for letter in re.findall(r"\\(.)", raw) if letter not in ESCAPES]
         if wrong:
             self.fail(repr("\\" + wrong[0]), "one of the escapes \\\\ \\\" \\n \\t \\r", start)

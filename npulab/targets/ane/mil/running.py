@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npulab.targets.ane import blobs as weight_files
-from npulab.targets.ane.mil.calls import Call, Known, numpy_type
+from npulab.targets.ane.mil.calls import Call, Known, known, numpy_type
 from npulab.targets.ane.mil.checking import inputs as known_inputs
 from npulab.targets.ane.mil.checking import judged
 from npulab.targets.ane.mil.operations import OPERATIONS
@@ -36,7 +36,7 @@ def run(program: Program, inputs: Mapping[str, Any], blobs: Blobs = None, *, flo
     main = program[function]
     scope = known_inputs(main)
     values = _inputs(main, scope, inputs, float64)
-    scope = {name: Known(Type(known.type.dtype, values[name].shape)) for name, known in scope.items()}
+    scope = {name: Known(Type(given.type.dtype, values[name].shape)) for name, given in scope.items()}
     with np.errstate(all="ignore"):
         for operation in main.operations:
             call, results = judged(operation, scope)
@@ -45,8 +45,8 @@ def run(program: Program, inputs: Mapping[str, Any], blobs: Blobs = None, *, flo
                 found = [_constant(call, operation.value, blobs, float64)]
             else:
                 found = _computed(call, values, blobs, float64)
-            for (name, known), array in zip(results.items(), found, strict=True):
-                values[name] = _rounded(array, known.type.dtype, float64)
+            for (name, result), array in zip(results.items(), found, strict=True):
+                values[name] = _rounded(array, result.type.dtype, float64)
     for name in main.outputs:
         if name not in values:
             raise ValueError(f"mil: function {main.name}: output: got {name!r}, allowed is a name from above")
@@ -58,13 +58,13 @@ def _inputs(function: Function, scope: Mapping[str, Known], inputs: Mapping[str,
     if set(inputs) != set(scope):
         raise LookupError(f"inputs: got {', '.join(sorted(inputs)) or 'none'}, allowed is {', '.join(scope) or 'none'}")
     out = {}
-    for name, known in scope.items():
+    for name, one in scope.items():
         array = np.asarray(inputs[name])
-        if array.dtype.kind not in "fiub" or array.ndim != len(known.type.shape) or any(
-                size not in (None, have) for size, have in zip(known.type.shape, array.shape, strict=True)):
-            raise ValueError(f"input {name}: got {array.shape} {array.dtype}, allowed is {known.type}")
+        if array.dtype.kind not in "fiub" or array.ndim != len(one.type.shape) or any(
+                size not in (None, have) for size, have in zip(one.type.shape, array.shape, strict=True)):
+            raise ValueError(f"input {name}: got {array.shape} {array.dtype}, allowed is {one.type}")
         with np.errstate(all="ignore"):
-            out[name] = _rounded(array, known.type.dtype, float64)
+            out[name] = _rounded(array, one.type.dtype, float64)
     return out
 
 
@@ -95,11 +95,12 @@ def _constant(call: Call, value: Value | None, blobs: Blobs, float64: bool) -> A
     if isinstance(value.data, File):
         assert isinstance(value.type, Type)
         return _weights(call.operation, value.data, value.type, blobs)
-    if not isinstance(value.type, Type) or value.type.dtype == "string":
+    kind = known(value).type
+    if kind.dtype == "string":
         return value.data
-    shape = tuple(size or 0 for size in value.type.shape)
-    kind = np.dtype("float64") if DTYPES[value.type.dtype][0] == "f" else numpy_type(value.type.dtype)
-    return _rounded(np.array(value.data, kind).reshape(shape), value.type.dtype, float64)
+    shape = tuple(size or 0 for size in kind.shape)
+    numpy = np.dtype("float64") if DTYPES[kind.dtype][0] == "f" else numpy_type(kind.dtype)
+    return _rounded(np.array(value.data, numpy).reshape(shape), kind.dtype, float64)
 
 
 def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.ndarray:

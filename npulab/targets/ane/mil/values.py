@@ -17,6 +17,7 @@ DTYPES = {"fp16": ("f", 16), "fp32": ("f", 32), "fp64": ("f", 64), "bf16": ("f",
 KINDS = ("dict", "list", "tuple", "state")
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 TARGET = "ios18"
+MOST_AXES = 32
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Type:
         if (self.plain and self.shape) or any(size is not None and size < 0 for size in self.shape):
             raise ValueError(f"shape: got {list(self.shape)}, allowed are sizes of 0 or more"
                              f"{', of a plain type none' if self.plain else ''}")
+        if len(self.shape) > MOST_AXES:
+            raise ValueError(f"shape: got {len(self.shape)} axes, allowed are up to {MOST_AXES}")
 
     @property
     def elements(self) -> int | None:
