@@ -16,9 +16,10 @@ from npulab.compare import Comparison, check, diff, diff_buffers, explain
 from npulab.correlation import best_related, bit_effects, correlate, flips, related
 from npulab.devices import Command, Manual, Recorder, Simulated, device
 from npulab.emulate import ENGINES, accumulate, emulate, outputs, prepare
+from npulab.floats import ulps
 from npulab.journal import Journal
 from npulab.laws import FieldLaw, Laws, find_laws, plan_sweep
-from npulab.layers import Add, Conv2D, FullyConnected, Network, Pool2D
+from npulab.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Network, Pool2D
 from npulab.layout import Layout, find_layout, markers
 from npulab.mismatches import mismatches
 from npulab.models import check_sweep, read_model, single_op_model, write_model, write_sweep
@@ -34,17 +35,18 @@ from npulab.target import Target
 from npulab.targets import target, targets
 
 __version__ = "0.1.0"
-__all__ = ["ENGINES", "RULES", "Add", "BisectView", "Bisection", "Capture", "CaptureSet", "Command", "Comparison",
-           "Conv2D", "FieldLaw", "FullyConnected", "Job", "Journal", "LawView", "Laws", "Layout", "Manual", "Network",
-           "Pool2D", "Probe", "QuantParams", "Recorder", "RegisterView", "Scan", "Simulated", "Sweep", "Target",
-           "accumulate", "bench", "best_related", "bisect_fields", "bisection_trials", "bit_effects", "check",
-           "check_run", "check_sweep", "codes_by_rule", "correlate", "correlation_map", "device", "diff",
-           "diff_buffers", "emulate", "explain", "find_laws", "find_layout", "flip_map", "flips", "function_error",
-           "identify_rounding", "impulses", "law_map", "law_scatter", "layout_map", "load", "load_all", "load_sweep",
-           "markers", "mismatches", "mix", "neighbours", "number_line", "output_comparison", "output_difference",
-           "outputs", "plan_sweep", "prepare", "probe_layout", "read_model", "related", "roofline", "rounding_probes",
-           "save", "save_sweep", "scan", "scan_capture", "single_op_model", "stream_map", "sweep_of", "target",
-           "targets", "write_model", "write_sweep"]
+__all__ = ["ENGINES", "RULES", "Activation", "Add", "BisectView", "Bisection", "Capture", "CaptureSet", "Command",
+           "Comparison", "Concat", "Conv2D", "Elementwise", "FieldLaw", "FullyConnected", "Job", "Journal", "LawView",
+           "Laws", "Layout", "Manual", "Network", "Pool2D", "Probe", "QuantParams", "Recorder", "RegisterView",
+           "Scan", "Simulated", "Sweep", "Target", "accumulate", "bench", "best_related", "bisect_fields",
+           "bisection_trials", "bit_effects", "check", "check_run", "check_sweep", "codes_by_rule", "correlate",
+           "correlation_map", "device", "diff", "diff_buffers", "emulate", "explain", "find_laws", "find_layout",
+           "flip_map", "flips", "function_error", "identify_rounding", "impulses", "law_map", "law_scatter",
+           "layout_map", "load", "load_all", "load_sweep", "markers", "mismatches", "mix", "neighbours",
+           "number_line", "output_comparison", "output_difference", "outputs", "plan_sweep", "prepare",
+           "probe_layout", "read_model", "related", "roofline", "rounding_probes", "save", "save_sweep", "scan",
+           "scan_capture", "single_op_model", "stream_map", "sweep_of", "target", "targets", "ulps", "write_model",
+           "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
 _LATER = {"BisectView": "npulab.widgets", "LawView": "npulab.widgets", "RegisterView": "npulab.widgets",

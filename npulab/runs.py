@@ -15,6 +15,7 @@ from npulab.capture import Capture
 from npulab.compare import Comparison, check
 from npulab.layers import Conv2D, FullyConnected, Layer, per_channel
 from npulab.models import Model, read_model
+from npulab.quant import QUANTIZED
 from npulab.target import Hang
 from npulab.targets import target
 
@@ -278,7 +279,9 @@ def _histogram(layer: Layer | None) -> tuple[int, ...] | None:
 
 
 def _stored(layer: Conv2D | FullyConnected) -> tuple[np.ndarray, int]:
-    """Weights and their zero point as uint8 codes, in whole numbers."""
+    """Weights and their zero point as uint8 codes, in whole numbers; real weights as they are."""
+    if layer.weights.dtype.kind == "f":
+        return layer.weights, 0
     up = STORED_UP if layer.weights.dtype == np.int8 else 0
     return layer.weights.astype(np.int64) + up, layer.weight_q.zero_point + up
 
@@ -368,12 +371,14 @@ def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> lis
     return said
 
 
-def _range(layer: Conv2D | FullyConnected) -> tuple[int, int]:
-    """The lowest and highest output as uint8 code after the activation."""
+def _range(layer: Conv2D | FullyConnected) -> tuple[float, float]:
+    """The lowest and highest output after the activation: as uint8 code, or a real number."""
     up = STORED_UP if layer.dtype == "int8" else 0
     zero, unit = layer.output_q.zero_point + up, 1 / float(np.ravel(layer.output_q.scale)[0])
     bounds = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}.get(
         layer.activation or "", (-math.inf, math.inf))
+    if layer.dtype not in QUANTIZED:
+        return bounds
     low, high = (min(max(zero + one * unit, 0), 2 ** 8 - 1) for one in bounds)
     return round(low), round(high)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import CAPTURES
 
 import npulab
-from npulab.target import Target
+from npulab import cli, runs
+from npulab.layers import Concat, Elementwise, Network
+from npulab.target import Claim, Lifted, Target, Unanswerable
 from npulab.targets.vivante import lifting
 from npulab.targets.vivante.coefficients import geometry
 
@@ -247,3 +252,162 @@ def test_write_of_0_to_an_unknown_register_is_seen(captures: npulab.CaptureSet) 
 def test_block_without_a_map_is_refused(captures: npulab.CaptureSet) -> None:
     with pytest.raises(LookupError, match="got block 'NN', its maps are for none"):
         npulab.check(replace(captures["sim-1x1"], maps={}))
+
+
+# Outputs that are real numbers, several inputs, claims
+
+
+def lifted_as(monkeypatch: pytest.MonkeyPatch, vivante: Target, *lifted: object, **more: object) -> None:
+    """The target as if it lifted every capture to this, by rule "fp16"."""
+    made = replace(vivante, lift=lambda _: Lifted(*lifted), rule="fp16", rule_of=None, **more)
+    monkeypatch.setattr("npulab.compare.target", lambda name: made)
+
+
+def halves() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.RandomState(3)
+    return random.normal(size=(4, 5, 3)).astype(np.float16), random.normal(size=(4, 5, 3)).astype(np.float16)
+
+
+def test_float16_outputs_are_compared_in_ulps(captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = halves()
+    a[0, 0] = 0, np.nan, 1
+    b[0, 0] = 0, 1, -1
+    layer = Elementwise("add", a.shape, scale=0.5)
+    with np.errstate(invalid="ignore"):
+        output = ((a.astype(float) + b) * 0.5).astype(np.float16)
+    output[0, 0] = -0.0, np.nan, -0.0
+    lifted_as(monkeypatch, vivante, layer, (a, b), output)
+    found = npulab.check(captures["sim-1x1"])
+    assert (found.verdict, found.compared, found.mismatches, found.max, found.unit) == ("equal", 60, 0, 0, "ulp")
+    assert repr(found) == "Comparison(sim-1x1 (simulated): equal, 0 of 60 differ)"
+    output.view(np.uint16)[2, 1, 0] ^= 1
+    output.view(np.uint16)[3, 1, 2] += 7
+    found = npulab.check(captures["sim-1x1"])
+    assert (found.verdict, found.mismatches, found.first, found.max) == ("differs", 2, (2, 1, 0), 7)
+    assert repr(found) == "Comparison(sim-1x1 (simulated): differs, 2 of 60 differ, largest 7 ulp)"
+    # what differs by less than 1 differs: a difference of whole numbers would have been 0
+    assert abs(float(output[3, 1, 2]) - float(found.predicted[3, 1, 2])) < 1
+    with pytest.raises(ValueError, match=r"^layer: got Elementwise.*, allowed is a Conv2D or FullyConnected of int8, uint8, int16$"):
+        npulab.neighbours(found)
+    assert npulab.mismatches(found).differ == 2
+    output[...] = 0
+    found = npulab.check(captures["sim-1x1"])
+    assert (found.verdict, found.reason) == ("not executed", "every output is 0, as before the job ran")
+    output[...] = np.nan
+    assert npulab.check(captures["sim-1x1"]).reason.startswith("every captured output is nan, predicted are")
+    lifted_as(monkeypatch, vivante, layer, (a, b), output.astype(np.float32))
+    found = npulab.check(captures["sim-1x1"])
+    assert (found.verdict, found.compared, found.reason) == ("differs", 0, "predicted are numbers of float16, captured of float32")
+
+
+def test_network_of_several_inputs_is_checked(captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = halves()
+    network = Network((Elementwise("multiply", a.shape), Concat([a.shape, a.shape])), ((-1, -2), (0, -1)))
+    output = np.concatenate([a * b, a], -1)
+    lifted_as(monkeypatch, vivante, network, (a, b), output)
+    found = npulab.check(captures["sim-1x1"])
+    assert (found.verdict, found.compared, found.layer) == ("equal", 120, network)
+    output[1, 2, 3] += 1
+    found = npulab.check(captures["sim-1x1"])
+    assert (found.verdict, found.mismatches, found.first) == ("differs", 1, (1, 2, 3))
+    assert npulab.mismatches(found).border.sum() == 0
+    one = Network((Elementwise("copy", a.shape),))
+    lifted_as(monkeypatch, vivante, one, a, a)
+    assert npulab.check(captures["sim-1x1"]).verdict == "equal"
+    for x in ((a, None), None):
+        lifted_as(monkeypatch, vivante, network, x, None)
+        assert npulab.check(captures["sim-1x1"]).reason == "no input and no output recorded"
+
+
+def stated(*got: object) -> tuple[Claim, ...]:
+    return tuple(Claim(0, f"size {n}", f"B.R.f{n}", 5, one, "net.txt") for n, one in enumerate(got))
+
+
+def test_claims_decide_where_no_output_was_compared(captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture, a = captures["sim-1x1"], halves()[0]
+    layer = Elementwise("copy", a.shape)
+    for got, verdict, reason in (
+            ((5, 5, 5), "equal", "3 of 3 statements of net.txt agree; no input and no output recorded"),
+            ((5, 6, None), "differs", "1 of 3 statements of net.txt agree; task 0, size 1: B.R.f1 is 6, net.txt says 5; no input and no output recorded"),
+            ((), "nothing to compare", "no input and no output recorded")):
+        lifted_as(monkeypatch, vivante, layer, None, None, claims=lambda _, got=got: stated(*got))
+        found = npulab.check(capture)
+        assert (found.verdict, found.reason, found.compared) == (verdict, reason, 0)
+        assert (len(found.claims), found.claims_wrong, found.ok) == (len(got), sum(one != 5 for one in got), verdict != "differs")
+        assert repr(found) == f"Comparison(sim-1x1 (simulated): {verdict}, {reason})"
+
+
+def test_claims_beside_a_compared_output(captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture, a = captures["sim-1x1"], halves()[0]
+    layer = Elementwise("copy", a.shape)
+    lifted_as(monkeypatch, vivante, layer, a, a, claims=lambda _: stated(5, 5))
+    found = npulab.check(capture)
+    assert (found.verdict, found.ok, found.reason, len(found.claims)) == ("equal", True, "", 2)
+    lifted_as(monkeypatch, vivante, layer, a, a, claims=lambda _: stated(5, 4))
+    found = npulab.check(capture)
+    assert (found.verdict, found.mismatches, found.ok, found.claims_wrong) == ("equal", 0, False, 1)
+    assert found.reason == "1 of 2 statements of net.txt agree; task 0, size 1: B.R.f1 is 4, net.txt says 5"
+
+    def broken(_: object) -> tuple[Claim, ...]:
+        raise ValueError("net.txt: got no tree, allowed is one")
+
+    lifted_as(monkeypatch, vivante, layer, a, a, claims=broken)
+    found = npulab.check(capture)
+    assert (found.verdict, found.reason) == ("differs", "net.txt: got no tree, allowed is one")
+
+    def unknown(_: object) -> tuple[Claim, ...]:
+        raise Unanswerable("net.txt is of another kind")
+
+    lifted_as(monkeypatch, vivante, layer, None, None, claims=unknown)
+    found = npulab.check(capture)
+    assert (found.verdict, found.reason) == ("nothing to compare", "net.txt is of another kind; no input and no output recorded")
+
+
+def test_shell_tells_ulps_and_claims(captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch,
+                                     capsys: pytest.CaptureFixture[str]) -> None:
+    a = halves()[0]
+    layer, output = Elementwise("copy", a.shape), a.copy()
+    output.view(np.uint16)[0, 1, 2] ^= 3
+    path = CAPTURES / "vivante" / "sim-1x1"
+
+    def shell(*more: str) -> tuple[int, str]:
+        status = cli.main(["check", str(path), *more])
+        return status, capsys.readouterr().out
+
+    lifted_as(monkeypatch, vivante, layer, a, output, claims=lambda _: stated(5, 4))
+    status, out = shell("--json")
+    row = json.loads(out)
+    assert (status, row["unit"], row["mismatches"], row["claims"], row["claims_wrong"]) == (1, "ulp", 1, 2, 1)
+    status, out = shell("--explain")
+    assert "1 of 60 differ, largest 3 ulp" in out or "1 of 60 differ, largest 1 ulp" in out
+    assert f"captured  {output.view(np.uint16)[0, 0, 0]:04X}" in out
+    assert "no other explanation is tried: layer: got Elementwise" in out
+    assert "1 of 2 statements of net.txt agree" in out
+    lifted_as(monkeypatch, vivante, layer, None, None, claims=lambda _: stated(5, 4))
+    status, out = shell()
+    assert status == 1
+    assert "1 capture, 1 differs (1 differs)" in out
+    assert "not compared" not in out
+    lifted_as(monkeypatch, vivante, layer, None, None, claims=lambda _: stated(5, 5))
+    status, out = shell()
+    assert status == 0
+    assert "2 of 2 statements of net.txt agree" in out
+    lifted_as(monkeypatch, vivante, layer, a, output * 0)
+    status, out = shell("--json")
+    assert (json.loads(out)["verdict"], json.loads(out)["predicted"][:5]) == ("not executed", a.tobytes()[:2].hex(" ").upper())
+    assert json.loads(shell("--json")[1])["claims"] == 0
+
+
+def test_scan_of_what_has_no_codes_is_refused(captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = replace(vivante, lift=lambda _: Lifted(Elementwise("copy", (2, 2, 2)), None, None))
+    monkeypatch.setattr(importlib.import_module("npulab.scan"), "target", lambda name: made)
+    with pytest.raises(ValueError, match=r"^layer: got Elementwise.*, allowed is a Conv2D of int8, uint8, int16; others are scanned with inputs of your own$"):
+        npulab.scan_capture(captures["sim-1x1"], npulab.Simulated())
+
+
+def test_a_run_of_real_numbers_is_told_from_its_model_by_them() -> None:
+    weights = np.full((2, 1, 1, 2), 0.5, np.float16)
+    layer = npulab.Conv2D(weights, [0.25, 0.5], (2, 2, 2))
+    assert runs._unlike({}, {}, layer, layer) == []
+    other = npulab.Conv2D(weights / 2, [0.25, 0.75], (2, 2, 2), activation="relu")
+    assert runs._unlike({}, {}, other, layer) == ["4 of 4 weights", "1 of 2 biases", "its outputs are within (0.0, inf), the model's (-inf, inf)"]

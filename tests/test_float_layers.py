@@ -347,3 +347,50 @@ def test_what_two_float64_numbers_leave_open_is_taken_again(monkeypatch: pytest.
     want = by_search(Fraction(0.375) * Fraction(layer.scale) + Fraction(layer.bias))
     assert npulab.emulate(layer, x, "fp16").item() == want
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("groups", "outputs_"), [(2, 4), (3, 6), (6, 6), (6, 12)])
+def test_grouped_convolution(groups: int, outputs_: int) -> None:
+    random = np.random.RandomState(groups)
+    weights = random.normal(size=(outputs_, 3, 2, 6 // groups)).astype(np.float16)
+    layer = Conv2D(weights, np.arange(outputs_) / 4, (5, 4, 6), (2, 1), "same", activation="relu", groups=groups)
+    x = random.normal(size=(2, 5, 4, 6)).astype(np.float16)
+    spread = np.zeros((outputs_, 3, 2, 6), np.float16)  # the same layer with zeros for the other groups
+    for n in range(outputs_):
+        first = n // (outputs_ // groups) * (6 // groups)
+        spread[n, ..., first:first + 6 // groups] = weights[n]
+    whole = Conv2D(spread, layer.bias, (5, 4, 6), (2, 1), "same", activation="relu")
+    for rule in ("fp16", "tflite-reference"):
+        got = npulab.emulate(layer, x, rule)
+        assert same(got, emulate_reference(layer, x, rule))
+        assert np.array_equal(got, npulab.emulate(whole, x, rule))
+        assert same(prepare(layer, rule)(x), got)
+    assert repr(layer).startswith(f"Conv2D({groups} groups 3x2, 5x4x6 -> 3x4x{outputs_}")
+    assert layer.parameters["groups"] == groups
+    assert "groups" not in whole.parameters
+    with pytest.raises(ValueError, match=f"^layer 0: groups: got {groups}, allowed in a model is 1$"):
+        single_op_model(layer)
+
+
+@pytest.mark.parametrize(("dtype", "shape", "change", "words"), [
+    (np.float16, (4, 1, 1, 2), {"groups": 4}, "^groups: got 4, allowed with float16 weights .* is a divisor of 2, as input and output channels have it$"),
+    (np.float16, (4, 1, 1, 6), {"groups": 2}, "^weights: got 6 input channels, allowed is 3 as in input_shape, in 2 groups$"),
+    (np.float16, (4, 1, 1, 6), {"groups": 0}, "^groups: got 0"), (np.float16, (4, 1, 1, 6), {"groups": "2"}, "^groups: got '2'"),
+    (np.int8, (4, 1, 1, 3), {"groups": 2}, "^groups: got 2, allowed with int8 weights .* is 1$"),
+    (np.float16, (1, 1, 1, 6), {"groups": 2, "depthwise": True}, "^groups: got 2, allowed with depthwise weights .* is 1$")])
+def test_groups_that_are_refused(dtype: type, shape: tuple[int, ...], change: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Conv2D(np.zeros(shape, dtype), np.zeros(shape[0] if shape[0] > 1 else 6, dtype), (3, 3, 6), **change)
+
+
+@pytest.mark.long
+def test_many_elementwise_layers_are_their_definition() -> None:
+    some = [1 / 3, 1, -1, 0.1, 2.0 ** -60, 2.0 ** 60, 0, 1e-30, -1e30, 3, 2049, 1 + 2.0 ** -52, 2.0 ** -40, 0.5, 1 / 49]
+    for seed in range(4000):
+        random = np.random.RandomState(seed)
+        kind = [*PAIRED, *SINGLE][seed % 7]
+        given = {name: random.choice(some, 6) for name in ("prescale", "scale", "bias") if random.rand() < 0.7}
+        layer = Elementwise(kind, (3, 4, 6), activation=random.choice([None, "relu", "relu_n1_to_1"]), **given)
+        x = tuple(halves(seed + i, (3, 4, 6), odd=random.choice([0, 0.2])) for i in range(2 if kind in PAIRED else 1))
+        x = x if len(x) == 2 else x[0]
+        assert same(npulab.emulate(layer, x, "fp16"), emulate_reference(layer, x, "fp16")), (seed, layer)

@@ -160,6 +160,9 @@ def halves(layer: Conv2D | FullyConnected | Pool2D | Add, x: Any, exact: bool) -
                 weights = layer.weights[0, ..., channel] if layer.depthwise else layer.weights[channel]
                 if layer.depthwise:
                     window = window[..., channel * image.shape[2] // layer.output_shape[2]]
+                elif layer.groups > 1:
+                    first = channel * layer.groups // layer.output_shape[2] * weights.shape[-1]
+                    window = window[..., first:first + weights.shape[-1]]
                 out.append(_sum(window.ravel(), weights.ravel(), layer.bias[channel], (low, high), exact))
                 continue
             one = window[..., channel][there[..., channel]]

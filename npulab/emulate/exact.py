@@ -35,11 +35,11 @@ def summed(layer: Conv2D | FullyConnected | Pool2D, given: np.ndarray, bounds: B
         return average(layer, given, bounds)
     if isinstance(layer, FullyConnected):
         rows = given.reshape(-1, given.shape[-1])
-        return dense(rows, layer.weights.T, layer.bias, bounds).reshape(*given.shape[:3], -1)
+        return dense(rows, Weights(layer.weights.T, layer.bias), bounds).reshape(*given.shape[:3], -1)
     if layer.depthwise:
         return np.stack([depthwise(windows(layer, image), layer.weights[0], layer.bias, bounds) for image in given])
-    weights = layer.weights.reshape(len(layer.weights), -1).T
-    sums = [dense(some, weights, layer.bias, bounds) for image in given for some in columns(layer, image)]
+    ready = Weights(layer.weights.reshape(len(layer.weights), -1).T, layer.bias)
+    sums = [dense(some, ready, bounds) for image in given for some in columns(layer, image)]
     return np.concatenate(sums).reshape(len(given), *layer.output_shape)
 
 
@@ -52,16 +52,27 @@ def columns(layer: Conv2D, image: np.ndarray) -> Iterator[np.ndarray]:
         yield every[row:row + step].transpose(0, 1, 3, 4, 2).reshape(-1, depth)
 
 
-def dense(rows: np.ndarray, weights: np.ndarray, bias: np.ndarray, bounds: Bounds) -> np.ndarray:
-    """Sums ``(rows, O)`` float16 of rows ``(rows, K)`` times weights ``(K, O)``, plus bias, within bounds."""
-    x, w, start = (one.astype(np.float64) for one in (rows, weights, bias))
-    total = x @ w + start
+class Weights:
+    """Weights ``(K, O)`` and bias ``(O,)``, float16, as float64 for many rows."""
+
+    def __init__(self, weights: np.ndarray, bias: np.ndarray) -> None:
+        self.halves = weights, bias
+        self.values, self.bias = weights.astype(np.float64), bias.astype(np.float64)
+        self.sizes, self.start = np.abs(self.values), np.abs(self.bias)
+        self.most, self.largest = self.sizes.sum(0).max(), self.start.max()
+        self.units = _unit(weights), _unit(bias) * UNITS
+
+
+def dense(rows: np.ndarray, ready: Weights, bounds: Bounds) -> np.ndarray:
+    """Sums ``(rows, O)`` float16 of rows ``(rows, K)`` times weights, plus bias, within bounds."""
+    x, (weights, bias) = rows.astype(np.float64), ready.halves
+    total = x @ ready.values + ready.bias
     error: np.ndarray | float = 0.0
     # every partial sum is a multiple of the unit, and no larger than this
-    unit = min(_unit(rows) * _unit(weights), _unit(bias) * UNITS) / UNITS ** 2
+    unit = min(_unit(rows) * ready.units[0], ready.units[1]) / UNITS ** 2
     finite = np.where(np.isfinite(x), np.abs(x), 0)
-    if finite.max(initial=0) * np.abs(w).sum(0).max() + np.abs(start).max() >= unit * EXACT:
-        error = (finite @ np.abs(w) + np.abs(start)) * ((len(w) + 2) / EXACT)
+    if finite.max(initial=0) * ready.most + ready.largest >= unit * EXACT:
+        error = (finite @ ready.sizes + ready.start) * ((len(weights) + 2) / EXACT)
     return halves(Near(total + 0.0, 0.0, error),
                   lambda at: again(rows[at[0]], weights[:, at[1]], bias[at[1]], bounds), bounds)
 

@@ -157,6 +157,8 @@ def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
     allowed = (*SEQUENTIAL, "fp16", *plain)
     if not isinstance(rule, str) or rule not in allowed:
         raise LookupError(f"rule: got {rule!r}, allowed with {layer} of float16 is one of {', '.join(allowed)}")
+    if isinstance(layer, Conv2D) and layer.groups > 1:
+        return np.concatenate([half(one, given[..., part], rule) for one, part in _groups(layer)], -1)
     if isinstance(layer, Elementwise):
         return elementwise(layer, given, exact)
     if isinstance(layer, Activation):
@@ -177,6 +179,15 @@ def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
             out = np.stack([_convolved(layer, image) for image in given])
         out = out.clip(low, high).astype(np.float16)
         return np.where(np.isnan(out), np.float16(np.nan), out)
+
+
+def _groups(layer: Conv2D) -> list[tuple[Conv2D, slice]]:
+    """The convolution of each group, and its input channels."""
+    height, width, channels = layer.input_shape
+    inputs, outputs = channels // layer.groups, len(layer.weights) // layer.groups
+    return [(replace(layer, weights=layer.weights[n * outputs:(n + 1) * outputs], groups=1, padding=layer.pads,
+                     bias=layer.bias[n * outputs:(n + 1) * outputs], input_shape=(height, width, inputs)),
+             slice(n * inputs, (n + 1) * inputs)) for n in range(layer.groups)]
 
 
 def _convolved(layer: Conv2D, image: np.ndarray) -> np.ndarray:

@@ -81,6 +81,21 @@ def checked_dtype(given: str, weights: np.ndarray) -> str:
     return given or allowed[0]
 
 
+def checked_groups(given: Any, weights: np.ndarray, input_shape: Shape3, depthwise: bool) -> int:
+    try:
+        groups = operator.index(given)
+    except TypeError:
+        groups = 0
+    if groups == 1:
+        return groups
+    most = 1 if depthwise or weights.dtype != np.float16 else math.gcd(len(weights), input_shape[2])
+    if groups < 1 or most % groups:
+        kind = "depthwise" if depthwise else str(weights.dtype)
+        words = f"a divisor of {most}, as input and output channels have it" if most > 1 else "1"
+        raise ValueError(f"groups: got {given!r}, allowed with {kind} weights {weights.shape} is {words}")
+    return groups
+
+
 def check_type(dtype: str) -> None:
     if dtype not in (*QUANTIZED, "float16"):
         raise ValueError(f"dtype: got {dtype!r}, allowed is {', '.join(QUANTIZED)} or float16")

@@ -17,6 +17,7 @@ from npulab.layers.checks import (
     check_window,
     checked_bias,
     checked_dtype,
+    checked_groups,
     checked_padding,
     checked_shape,
     checked_weights,
@@ -39,6 +40,8 @@ class Conv2D:
     ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom), (left, right)).
     ``dtype`` is the type of input and output: that of the weights where it is not said, "int16" (int16
     activations, int8 weights) or "float32" (hybrid: the input is quantized as it comes).
+    ``groups`` of float16 weights divide input and output channels into as many, in order, each group of outputs made of
+    its own inputs: the weights have I = C / groups.
     ``habits`` are names in a target's own vocabulary: what a ``lift`` saw the driver do that does
     not change the arithmetic, so that ``lower`` can do it again.
 
@@ -58,6 +61,7 @@ class Conv2D:
     output_q: QuantParams = UNIT
     habits: frozenset[str] = field(default=frozenset(), repr=False)
     dtype: str = ""
+    groups: int = 1
 
     def __post_init__(self) -> None:
         weights = checked_weights(self.weights, 4)
@@ -65,16 +69,18 @@ class Conv2D:
         if self.depthwise and (weights.shape[0] != 1 or weights.shape[3] % shape[2]):
             raise ValueError(f"weights: got {weights.shape}, allowed is 1HWC with C a multiple of "
                              f"{shape[2]} input channels")
-        if not self.depthwise and weights.shape[3] != shape[2]:
-            raise ValueError(f"weights: got {weights.shape[3]} input channels, allowed is {shape[2]} as in "
-                             "input_shape")
+        groups = checked_groups(self.groups, weights, shape, self.depthwise)
+        if not self.depthwise and weights.shape[3] * groups != shape[2]:
+            of = f", in {groups} groups" if groups > 1 else ""
+            raise ValueError(f"weights: got {weights.shape[3]} input channels, allowed is {shape[2] // groups} as in "
+                             f"input_shape{of}")
         outputs = weights.shape[3 if self.depthwise else 0]
         dtype = checked_dtype(self.dtype, weights)
         bias = checked_bias(self.bias, outputs, dtype)
         check_quantization(self, dtype, outputs)
         check_window(self, ("stride", "dilation"))
         for name, value in (("weights", weights), ("bias", bias), ("input_shape", shape), ("dtype", dtype),
-                            ("padding", checked_padding(self.padding))):
+                            ("groups", groups), ("padding", checked_padding(self.padding))):
             object.__setattr__(self, name, value)
         check_size(self)
 
@@ -106,11 +112,12 @@ class Conv2D:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
+        grouped = {"groups": self.groups} if self.groups > 1 else {}
         return {"op": "conv2d", **window_parameters(self), "dilation_h": self.dilation[0],
-                "dilation_w": self.dilation[1], "depthwise": self.depthwise, **quantization_parameters(self)}
+                "dilation_w": self.dilation[1], "depthwise": self.depthwise, **grouped, **quantization_parameters(self)}
 
     def __repr__(self) -> str:
-        kind = "depthwise " if self.depthwise else ""
+        kind = "depthwise " if self.depthwise else f"{self.groups} groups " if self.groups > 1 else ""
         return f"Conv2D({kind}{window_text(self)})"
 
 

@@ -31,7 +31,7 @@ def single_op_model(layer: Layer, batch: int = 1) -> bytes:
 
 
 def write_model(network: Network | Sequence[Layer], batch: int = 1) -> bytes:
-    """The bytes of a ``.tflite`` file that holds a network of one input, whose last layer gives the output.
+    """The bytes of a ``.tflite`` file that holds a network, whose last layer gives the output.
 
     A list of layers is a network in which each takes what the one before it gives.
     Raises as ``single_op_model``.
@@ -58,6 +58,8 @@ def _graph(layers: Sequence[Layer], inputs: Sequence[Sequence[int]], batch: int)
         if not isinstance(layer, MODELLED):
             raise ValueError(f"layer {number}: got {layer}, allowed in a model is a Conv2D, FullyConnected, Pool2D or "
                              "Add")
+        if isinstance(layer, Conv2D) and layer.groups > 1:
+            raise ValueError(f"layer {number}: groups: got {layer.groups}, allowed in a model is 1")
     draft, given = _Draft(), {}
     for layer, sources in zip(layers, inputs, strict=True):
         for place, source in enumerate(sources):

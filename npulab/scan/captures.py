@@ -12,7 +12,7 @@ import numpy as np
 
 from npulab.capture import COMMANDS, Capture
 from npulab.layers import Conv2D
-from npulab.quant import QuantParams
+from npulab.quant import QUANTIZED, QuantParams
 from npulab.scan.records import Probe
 from npulab.scan.sites import ACCUMULATOR_BITS, NO_TAP, readings
 from npulab.targets import target
@@ -125,7 +125,11 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
 
     ``through`` several output scales, with an input zero point of 0, which is silent whether an NPU takes the zero
     point off the input or has it in the bias; else as the capture has it.
+    Raises ValueError for what is no convolution of codes.
     """
+    if not isinstance(layer, Conv2D) or layer.dtype not in QUANTIZED:
+        raise ValueError(f"layer: got {layer}, allowed is a Conv2D of {', '.join(QUANTIZED)}; others are scanned with "
+                         "inputs of your own")
     info = np.iinfo(layer.dtype)
     if through:
         layer = replace(layer, input_q=QuantParams(1.0, 0), weight_q=QuantParams(1.0, layer.weight_q.zero_point))
