@@ -3,6 +3,9 @@
 from npulab.target import Importer, Target, read_sources
 from npulab.targets.ane import beside, imported, simulate
 from npulab.targets.ane.facts import CHIPS, HERE, TABLES
+from npulab.targets.ane.lifting import lift
+from npulab.targets.ane.lowering import lower
+from npulab.targets.ane.outlines import explain, outline, recode
 
 TARGET = Target(
     name="ane",
@@ -10,7 +13,12 @@ TARGET = Target(
     chips=CHIPS,
     tables=TABLES,
     rule="fp16",
+    lift=lift,
+    lower=lower,
     simulate=simulate.simulate,
+    recode=recode,
+    explain=explain,
+    outline=outline,
     claims=beside.claims,
     importers=(Importer("compiled files (hwx), bare task lists of H13, a folder of them", imported.recognises,
                         imported.read),),
