@@ -17,8 +17,8 @@ from npulab.targets.ane.facts import HEADER, TABLES
 from npulab.targets.ane.imported import compiled
 from npulab.targets.ane.lifting import activation, lift, raw
 from npulab.targets.ane.lowering import lower, relu_outputs
+from npulab.targets.ane.memory import Surface, pack, unpack
 from npulab.targets.ane.outlines import explain, outline, recode
-from npulab.targets.ane.surfaces import Surface, pack, unpack
 from npulab.targets.ane.words import HABITS
 from npulab.targets.ane.writing import hwx_bytes
 

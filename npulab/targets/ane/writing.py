@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 from construct import Bytes, Const, Int32ul, Int64ul, Padding, Struct
 
 from npulab.bits import WORD_BYTES
@@ -129,16 +130,16 @@ def _assemble(capture: Capture, text: bytes, base: int, const_at: int, data: byt
                                     "size": named})]
 
     symbols_at = hwx.HEAD.sizeof() + sum(map(len, commands(0, 0, 0, 0)))
-    strings_at = symbols_at + SYMBOL.sizeof() * len(symbols)
+    strings_at = symbols_at + SYMBOL.itemsize * len(symbols)
     relocations_at = _up(strings_at + len(names), RELOCATION_ALIGN) if kernels else strings_at + len(names)
     names = names.ljust(relocations_at - strings_at, b"\0")
-    offset = _up(relocations_at + hwx.RELOCATION.sizeof() * len(kernels), PAGE)
+    offset = _up(relocations_at + hwx.RELOCATION.itemsize * len(kernels), PAGE)
     listed = commands(symbols_at, strings_at, relocations_at, offset)
     head = hwx.HEAD.build({"magic": hwx.MAGIC, "cputype": CPU, "cpusubtype": CHIPS[capture.chip]["cpusubtype"],
                            "filetype": EXECUTABLE, "commands": len(listed), "commands_size": sum(map(len, listed)),
                            "flags": FLAGS, "reserved": 0})
-    table = b"".join(SYMBOL.build({**one._asdict(), "name": at}) for one, at in zip(symbols, starts, strict=True))
-    moved = b"".join(hwx.RELOCATION.build({"address": one.place, "packed": RELOCATION_BITS + 2}) for one in kernels)
+    table = np.array([(at, *one[1:]) for one, at in zip(symbols, starts, strict=True)], SYMBOL).tobytes()
+    moved = np.array([(one.place, RELOCATION_BITS + 2) for one in kernels], hwx.RELOCATION).tobytes()
     front = b"".join([head, *listed, table, names, moved])
     body = text.ljust(const_at - base, b"\0") + data
     return front.ljust(offset, b"\0") + body.ljust(size, b"\0")

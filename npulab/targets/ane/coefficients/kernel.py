@@ -29,7 +29,7 @@ SMALL_SIDE = 8
 MOST_LANES = {True: 32, False: 16}
 MASK_LANES = {True: 4, False: 2}  # the least that a mask has bits for
 MANY_ROWS, MOST_STEPS = 128, 2 ** 15  # of a product
-MOST_CHANNELS = 2 ** 17 - 1  # Cin, Cout
+MOST_CHANNELS = 2 ** 17 - 1  # Cin, Cout; more in all groups together are refused too
 MOST_GROUPS = 2 ** 13 - 1
 MOST_TAPS = 2 ** 5 - 1  # Kh, Kw
 MOST_STRIDE = 2 ** 2 - 1
@@ -93,9 +93,8 @@ class Kernel:
         if self.groups > 1 and self.inputs != self.outputs and self.groups in (self.inputs, self.outputs):
             raise ValueError(f"kernel: groups: got {self.groups} with {self.inputs} inputs and {self.outputs} outputs; "
                              "how a group of one channel is stored is known for as many outputs as inputs")
-        alone = self.groups if not self.depthwise else 1
         for name in ("outputs", "inputs"):
-            _within(name, getattr(self, name), MOST_CHANNELS * alone)
+            _within(name, getattr(self, name), MOST_CHANNELS)
             if getattr(self, name) % self.groups:
                 raise ValueError(f"kernel: {name}: got {getattr(self, name)}, allowed are multiples of the "
                                  f"{self.groups} groups")
