@@ -15,11 +15,11 @@ from npulab.target import Unanswerable
 from npulab.targets.ane import coefficients, functions, hwx, table_slots, tables
 from npulab.targets.ane.facts import HEADER, TABLES
 from npulab.targets.ane.imported import compiled
-from npulab.targets.ane.lifting import activation, lift, raw
+from npulab.targets.ane.lifting import activation, compiler_of, lift, raw
 from npulab.targets.ane.lowering import lower, relu_outputs
 from npulab.targets.ane.memory import Surface, pack, unpack
 from npulab.targets.ane.outlines import explain, outline, recode
-from npulab.targets.ane.words import HABITS
+from npulab.targets.ane.steps import HABITS
 from npulab.targets.ane.writing import hwx_bytes
 
 HALF = np.float16
@@ -50,6 +50,7 @@ def convolution(outputs, inputs, side, kernel=1, seed=1, **more):
 def test_files_of_compiler_4_are_made_again_from_their_layer(name):
     capture = real(name)
     again = lower(lift(capture).layer, names=named(capture))
+    assert compiler_of(capture) == "4.2.1"
     assert again.jobs == capture.jobs
     assert again.addresses == capture.addresses
     assert again.parameters["tensors"] == capture.parameters["tensors"]
@@ -62,7 +63,8 @@ def test_files_of_compiler_4_are_made_again_from_their_layer(name):
 @pytest.mark.parametrize("name", LATER)
 def test_tasks_of_later_compilers_are_made_again(name):
     capture = real(name)
-    again = lower(lift(capture).layer, compiler=LATER[name], names=named(capture))
+    again = lower(lift(capture).layer, compiler=compiler_of(capture), names=named(capture))
+    assert compiler_of(capture) == LATER[name]
     assert again.jobs == capture.jobs
     assert lower(lift(capture).layer, names=named(capture)).jobs != capture.jobs
 
@@ -70,7 +72,7 @@ def test_tasks_of_later_compilers_are_made_again(name):
 @pytest.mark.parametrize("name", BARE)
 def test_bare_tasks_are_made_again(name):
     capture = npulab.load(shared(f"data/ane/h13_tasks/{name}.bin"))
-    again = lower(lift(capture).layer, compiler="5.4.1")
+    again = lower(lift(capture).layer, compiler=compiler_of(capture))
     assert again.jobs == capture.jobs
     assert again.buffers.get("coefficients") == capture.buffers.get("coefficients")
 
@@ -406,3 +408,70 @@ def test_engines_lie_where_the_words_say():
     assert np.array_equal(coefficients.places_of(raw(capture, 0)), coefficients.engines(kernel))
     job = Job.from_writes("H13", capture.jobs[0].writes, REGISTERS)
     assert job == capture.jobs[0]
+
+
+def test_later_compilers_subtract_by_the_second_operand():
+    words = {compiler: lower(Elementwise("subtract", (1, 1, 64)), compiler=compiler).words for compiler in HABITS}
+    told = {compiler: [int(REGISTERS[name].extract(one)) for name in ("PE.Cfg.SecSrc", "PE.PreScale.PreScale",
+                                                                      "Header.Header[8].RBase0")]
+            for compiler, one in words.items()}
+    assert told == {"4.2.1": [2, 0xBC00, 5], "5.4.1": [2, 0xBC00, 6], "9.x": [3, 0x3C00, 4]}
+    scaled = Elementwise("subtract", (1, 1, 64), prescale=2.0)
+    assert_same(lift(lower(scaled, compiler="9.x")).layer, scaled)
+
+
+def test_lowered_captures_are_saved_and_loaded(tmp_path):
+    rng = np.random.default_rng(5)
+    for kind in KINDS:
+        capture = lower(random_layer(rng, kind), name=kind)
+        npulab.save(capture, tmp_path / kind)
+        again = npulab.load(tmp_path / kind)
+        assert replace(again, source="", date="") == replace(capture, source="", date="")
+        assert_same(lift(again).layer, lift(capture).layer)
+        file = tmp_path / f"{kind}.hwx"
+        file.write_bytes(again.buffers["hwx"])
+        assert npulab.load(file).jobs == capture.jobs
+
+
+def test_captured_output_of_a_convolution():
+    told = json.loads(shared("data/ane/captures/conv_twos_m1.json").read_text())
+    x = np.array(told["input"], HALF).reshape(1, 1, 3)
+    capture = real("conv_twos").with_buffers(input=pack(x))
+    output = npulab.emulate(lift(capture).layer, lift(capture).x, rule="fp16")
+    assert output.reshape(-1).tolist() == told["output"]
+    places = np.frombuffer(pack(output), HALF)
+    assert [float(places[i]) for i in told["output_slots_hw_index"]] == told["output"]
+
+
+def change_words(seed, trials):
+    """How many of the captures with some bits changed are lifted; what is not is refused in a sentence."""
+    rng = np.random.default_rng(seed)
+    captures = [lower(random_layer(rng, kind), compiler=str(rng.choice([*HABITS]))) for kind in KINDS]
+    answered = 0
+    for _ in range(trials):
+        capture = captures[rng.integers(len(captures))]
+        words = capture.words.copy()
+        for place in rng.integers(0, len(words), int(rng.integers(1, 4))):
+            words[place] ^= np.uint32(2 ** int(rng.integers(32)))
+        changed = replace(capture, jobs=(capture.jobs[0].with_words(words, REGISTERS), *capture.jobs[1:]))
+        for step in (lift, recode, explain, hwx_bytes):
+            try:
+                step(changed)
+            except ValueError as error:
+                said = str(error)
+            else:
+                said = "done: "
+                answered += step is lift
+            assert ": " in said or said.endswith("has no coefficients")
+        assert set(outline(changed)) >= {"outputs", "channels"}
+    return answered
+
+
+def test_changed_words_are_answered_or_refused():
+    assert 5 < change_words(0, 60) < 55
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_changed_words_are_answered_or_refused_many(seed):
+    assert 25 < change_words(seed, 250) < 225

@@ -127,7 +127,7 @@ BARE = st.builds(Value, st.none(), st.booleans() | st.integers(-9, 9) | st.float
 ONE = NAMES | constants() | BARE
 ATTRIBUTES = st.lists(st.tuples(NAMES, constants() | BARE), max_size=2).map(tuple)
 NAMED = st.tuples(NAMES, TYPES)
-LINES = st.builds(Operation, NAMES, st.lists(NAMED, min_size=1, max_size=2).map(tuple),
+LINES = st.builds(Operation, NAMES, st.lists(NAMED, max_size=2).map(tuple),
                   st.lists(st.tuples(NAMES, ONE | st.lists(ONE, max_size=3).map(tuple)), max_size=3).map(tuple), ATTRIBUTES)
 FUNCTIONS = st.builds(Function, st.lists(NAMED, max_size=2).map(tuple), st.lists(LINES, max_size=3).map(tuple),
                       st.lists(NAMES, max_size=2).map(tuple), st.just("main"), NAMES, ATTRIBUTES)
@@ -170,6 +170,7 @@ def test_floats_come_back_exactly(number: float) -> None:
     (program("fp17 y = exp(x=x);"), "line 4, column 9: got 'fp17', allowed is a type: tensor, dict"),
     (program("tensor<fp16, [-1]> y = exp(x=x);"), "line 4, column 23: got -1, allowed is a size"),
     (program("tensor<fp16, [1.5]> y = exp(x=x);"), "line 4, column 23: got 1.5, allowed is a size"),
+    (program("exp(x=x)"), "line 5, column 5: got '}', allowed is ';'"),
     (program("fp16 y = exp(x=x)"), "line 5, column 5: got '}', allowed is ';'"),
     (program("fp16 y = exp(x=x;"), "line 4, column 25: got ';', allowed is ',' or ')'"),
     (program("fp16 y = exp(x=);"), "line 4, column 24: got ')', allowed is a number, a string, true, false or an"),
@@ -282,6 +283,19 @@ def test_no_text_at_all(text: str) -> None:
             assert str(error).startswith("mil: line ")  # noqa: PT017
 
 
+def test_states_and_operations_without_results() -> None:
+    """As programs for iOS 18 have them: read, not run."""
+    text = program("tensor<fp16, [4]> old = read_state(input = kv)[name = string(\"r\")];",
+                   "write_state(input = kv, data = old)[name = string(\"w\")];", inputs="state<tensor<fp16, [4]>> kv", outputs="old")
+    found = mil.read(text)
+    assert found["main"].operations[1].outputs == ()
+    assert mil.read(mil.write(found)) == found
+    with pytest.raises(ValueError, match=r"input kv: got state<tensor<fp16, \[4\]>>, allowed is a tensor or number"):
+        mil.check(found)
+    with pytest.raises(ValueError, match="line 4, const: outputs: got 0, allowed is 1"):
+        mil.check(mil.read(program("const()[val=fp16(1)];", outputs="x")))
+
+
 # Types and shapes
 
 
@@ -367,7 +381,7 @@ def test_any_arguments(count: int) -> None:
              "tensor<fp16, [0]>([])", "tensor<int32, [0]>([])", "tensor<int32, [4]>([0,2,3,1])", *inputs, *inputs, *inputs]
     names = ["x", "y", "axis", "axes", "keep_dims", "shape", "perm", "begin", "size", "values", "interleave", "num_splits",
              "split_sizes", "dtype", "transpose_x", "weight", "bias", "query", "key", "value", "attn_mask", "scale", "epsilon",
-             "quantized_data", "zero_point", "strides", "pad", "pad_type", "groups", "dilations"]
+             "quantized_data", "zero_point", "strides", "pad", "pad_type", "groups", "dilations", "data", "offset"]
     head = ", ".join(f"tensor<fp16, {list(shape)}> {name}" for name, shape in inputs.items())
     given_inputs = {name: rng.standard_normal(shape) for name, shape in inputs.items()}
     ran_through = set()
@@ -376,6 +390,7 @@ def test_any_arguments(count: int) -> None:
         common = ["x", *rng.permutation(names)[:3]]
         wanted = {"matmul": ["x", "y"], "conv": ["x", "weight"], "concat": ["values", "axis"], "linear": ["x", "weight"],
                   "scaled_dot_product_attention": ["query", "key", "value", "attn_mask"], "split": ["x", "num_splits", "axis"],
+                  "constexpr_blockwise_shift_scale": ["data", "scale"], "constexpr_lut_to_dense": ["indices", "lut"],
                   "constexpr_affine_dequantize": ["quantized_data", "scale", "zero_point", "axis"], "cast": ["x", "dtype"],
                   "reshape": ["x", "shape"], "transpose": ["x", "perm"], "slice_by_size": ["x", "begin", "size"],
                   "expand_dims": ["x", "axes"]}.get(op, ["x", "y"])
@@ -562,6 +577,24 @@ def test_weights_of_int8_and_uint4() -> None:
         ran('tensor<uint4, [5]> y = const()[val=tensor<uint4, [5]>(BLOBFILE(path=string("w"), offset=uint64(64)))];', file=file)
     with pytest.raises(LookupError, match="BLOBFILE: got 'w', allowed is a file that is given"):
         ran('tensor<uint4, [3]> y = const()[val=tensor<uint4, [3]>(BLOBFILE(path=string("w"), offset=uint64(64)))];')
+
+
+def test_weights_by_blocks_and_tables() -> None:
+    """Each element on its own: scale and offset of its block, and the entry that its index says of its table."""
+    rng = np.random.default_rng(4)
+    data, scale, offset = rng.integers(-8, 8, (4, 6)), rng.standard_normal((2, 3)), rng.integers(-8, 8, (2, 3))
+    inputs = "tensor<int8, [4, 6]> d, tensor<fp32, [2, 3]> s, tensor<int8, [2, 3]> o"
+    found = ran("tensor<fp32, [4,6]> y = constexpr_blockwise_shift_scale(data=d,scale=s,offset=o)[name=string(\"w\")];",
+                inputs=inputs, given={"d": data, "s": scale, "o": offset})
+    assert found.tolist() == [[scale[i // 2, j // 2] * (data[i, j] - offset[i // 2, j // 2]) for j in range(6)] for i in range(4)]
+    indices, table = rng.integers(0, 16, (32, 5)).astype(np.uint8), rng.standard_normal((2, 1, 16, 1)).astype(np.float16)
+    data, offsets = blobs.write({"i": indices, "t": table}, {"i": "uint4"})
+    file = "BLOBFILE(path=string(\"w\"), offset=uint64({}))"
+    found = ran(f"tensor<fp16, [32,5]> y = constexpr_lut_to_dense(indices=tensor<uint4, [32,5]>({file.format(offsets['i'])}),"
+                f"lut=tensor<fp16, [2,1,16,1]>({file.format(offsets['t'])}))[name=string(\"w\")];", file=data)
+    assert found.tolist() == [[float(table[i // 16, 0, indices[i, j], 0]) for j in range(5)] for i in range(32)]
+    with pytest.raises(ValueError, match="constexpr_lut_to_dense y: indices: got 3, allowed is 0 to 1, the entries of the table"):
+        ran("tensor<fp16, [1]> y = constexpr_lut_to_dense(indices=tensor<uint2, [1]>([3]),lut=tensor<fp16, [1,2,1]>([1,2]));")
 
 
 def test_results_are_rounded_to_their_type() -> None:

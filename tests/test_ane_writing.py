@@ -22,10 +22,10 @@ def capture(request):
 def test_written_files_say_the_same(capture):
     again = compiled(hwx_bytes(capture), capture.name, capture.source)
     assert again.jobs == capture.jobs
-    assert (again.addresses, again.parameters) == (capture.addresses, capture.parameters)
+    assert (again.addresses, again.parameters["tensors"]) == (capture.addresses, capture.parameters["tensors"])
     assert again.buffers.get("coefficients") == capture.buffers.get("coefficients")
     found, real = hwx.read(again.buffers["hwx"]), hwx.read(capture.buffers["hwx"])
-    assert found.programs == real.programs
+    assert [one._replace(at=0) for one in found.programs] == [one._replace(at=0) for one in real.programs]
     assert next(one for one in found.described)["axes"] == real.described[0]["axes"]
     text = found.section("__TEXT", "__text")
     assert [one.address for one in text.relocations] == \

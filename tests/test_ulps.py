@@ -107,7 +107,9 @@ def test_mismatches_are_counted_in_ulps(found: Comparison) -> None:
 def test_pictures_say_ulps(found: Comparison) -> None:
     picture = npulab.output_difference(found)
     assert repr(picture) == "made (simulated): differs, 3 of 60 outputs differ, largest difference 1 ulp"
-    assert "captured - predicted in ulp, channel 2" in [ax.get_title() for ax in picture.figure.axes]
+    assert "difference in ulp, channel 2" in [ax.get_title() for ax in picture.figure.axes]
+    nan = [text for text in picture.figure.axes[3].texts if text.get_text() == "nan"]
+    assert [text.get_color() for text in nan] == ["black"]
     compared = npulab.output_comparison(found)
     assert "+5, 1 by" in repr(compared)
     assert any("in ulp" in ax.get_xlabel() for ax in compared.figure.axes)

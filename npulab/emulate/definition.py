@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -37,11 +37,11 @@ def products(every: np.ndarray, weights: np.ndarray, depthwise: bool) -> np.ndar
 def emulate(layer: Layer, x: Any, rule: str | Rule = "tflite-reference") -> np.ndarray:
     """Output codes of a quantized layer, every one by the rule's ``exact``; float16 ones element by element."""
     if isinstance(layer, Elementwise):
-        return elementwise(layer, x if isinstance(x, tuple) else (x,), rule)
+        return elementwise(layer, tuple(x) if isinstance(x, tuple | list) else (x,), rule)
     if isinstance(layer, Activation):
         return looked_up(layer, x, rule)
     if isinstance(layer, Concat):
-        return joined(layer, x)
+        return joined(layer, x if isinstance(x, tuple | list) else (x,))
     if layer.dtype == "float16":
         return halves(layer, x, rule == "fp16")
     if isinstance(layer, Pool2D):
@@ -198,7 +198,7 @@ def looked_up(layer: Activation, x: np.ndarray, rule: str | Rule) -> np.ndarray:
     return out
 
 
-def joined(layer: Concat, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+def joined(layer: Concat, tensors: Sequence[np.ndarray]) -> np.ndarray:
     """Tensors side by side, element by element."""
     lead = tensors[0].shape[:tensors[0].ndim - len(layer.output_shape)]
     out, axis, start = np.empty((*lead, *layer.output_shape), tensors[0].dtype), len(lead) + layer.axis, 0

@@ -96,7 +96,7 @@ def _row(figure: Figure, axes: Any, channel: int, found: Comparison, difference:
     assert found.predicted is not None
     assert found.captured is not None
     limit = max(int(np.abs(difference).max()), 1)
-    apart = "captured - predicted" + (" in ulp" if found.unit == "ulp" else "")
+    apart = "difference in ulp" if found.unit == "ulp" else "captured - predicted"
     ends = _range(found)
     panels = (("predicted", found.predicted, "viridis", ends), ("captured", found.captured, "viridis", ends),
               (apart, difference, "RdBu", (-limit, limit)))
@@ -127,7 +127,7 @@ def _range(found: Comparison) -> tuple[float, float]:
 def _numbers(ax: Any, values: np.ndarray, image: Any, size: int = 7) -> None:
     for (row, column), value in np.ndenumerate(values):
         red, green, blue, _ = image.cmap(image.norm(value))
-        light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
+        light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 or np.isnan(value)  # a NaN has no colour
         ax.text(column, row, f"{value:.3g}" if values.dtype.kind == "f" else str(value), ha="center", va="center",
                 color="black" if light else "white", fontsize=size)
 

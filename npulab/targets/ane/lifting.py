@@ -20,6 +20,7 @@ from npulab.target import Lifted, Unanswerable
 from npulab.targets.ane import coefficients, functions, table_slots, tables
 from npulab.targets.ane.lowering import RELU, TABLE, TableActivation, relu_outputs
 from npulab.targets.ane.memory import UNIT, Surface, unpack
+from npulab.targets.ane.steps import HABITS
 from npulab.targets.ane.wiring import Place, Wiring, network, resolve, shape_of, whole, write
 
 COEFFICIENT_BAR = 1
@@ -99,6 +100,14 @@ def lift(capture: Capture) -> Lifted:
     output = capture.buffers.get("output")
     return Lifted(network(wired, node), x,  # type: ignore[arg-type]
                   None if output is None else unpack(output, surface, f"{capture.name}: output"))
+
+
+def compiler_of(capture: Capture) -> str:
+    """Whose habits the last task has, a name in ``steps.HABITS``: by its events and the stride between batches."""
+    v = raw(capture, len(capture.jobs) - 1)
+    if v["Header.Header[2].LogEvents"] == HABITS["9.x"].events:
+        return "9.x"
+    return "5.4.1" if v["TileDMADst.GroupStride.GroupStride"] else "4.2.1"
 
 
 def raw(capture: Capture, task: int) -> dict[str, int]:

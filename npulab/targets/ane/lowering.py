@@ -18,18 +18,8 @@ from npulab.target import Unanswerable
 from npulab.targets.ane import coefficients, functions, table_slots, tables
 from npulab.targets.ane.facts import CHIPS, ENGINES, USUAL_CHIP, maps
 from npulab.targets.ane.memory import HALF, Surface, pack
-from npulab.targets.ane.words import (
-    BYPASS,
-    CONVOLUTION,
-    HABITS,
-    PLANAR,
-    USUAL,
-    Habits,
-    Step,
-    job_of,
-    slots_of,
-    words_in,
-)
+from npulab.targets.ane.steps import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL, Habits, Step
+from npulab.targets.ane.words import job_of, slots_of, words_in
 from npulab.targets.ane.writing import COEFFICIENT_ALIGN, PAGE, TEXT_AT, hwx_bytes
 
 Layer = Conv2D | FullyConnected | Elementwise | Activation | Concat
@@ -63,7 +53,7 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     the inputs.
 
     ``x`` is ``(H, W, C) float16``, a tuple of them for layers of several inputs.  ``compiler`` is one of
-    ``words.HABITS``: what versions do differently.  ``table`` are the 128 bytes of an activation, by default those of
+    ``steps.HABITS``: what versions do differently.  ``table`` are the 128 bytes of an activation, by default those of
     the layer, or of the function that ``layer.name`` names.  ``names`` are those of the input tensors and the output.
     Raises ValueError naming what no file shows: quantized types, dilation, groups, broadcasting, constants that are no
     fp16, more than one task takes, unknown chips and compilers.

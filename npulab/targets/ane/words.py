@@ -7,93 +7,22 @@ research/oracles/h13.  A rule that fits all of them and was never tried beyond i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
-
 from npulab.bits import WORD_BYTES
 from npulab.capture import Job
 from npulab.targets.ane.facts import ENGINES, HEADER, maps
-from npulab.targets.ane.memory import HALF, UNIT, Surface
+from npulab.targets.ane.memory import UNIT
+from npulab.targets.ane.placement import ceil_div, in_l2, l2, log2_up, patch_height, patch_width, tile_height, work_unit
+from npulab.targets.ane.steps import BYPASS, Habits, Step
 from npulab.targets.ane.tasks import HEADER_WORDS
 
-CELL = 16  # bytes of a stride in L2
-L2_CELLS = 2 ** 21 // CELL  # 2 MiB
-MOST_SIDE, MOST_CHANNELS = 2 ** 15 - 1, 2 ** 17 - 1  # Win, Cin
 FLOAT16 = 2  # format
-CONVOLUTION, BYPASS, PLANAR = "convolution", "bypass", "planar"
 RECORDS = ((0x1F800, 62), (0x00000, 16), (0x13800, 28), (0x04800, 18), (0x08800, 4), (0x0C800, 5), (0x17800, 7))
 COMPACT = ((0x1F800, 18), (0x1F8C8, 12), *RECORDS[1:])  # without the places of coefficients
 SLOT = 0x100
-# pixels (high, wide) of a work unit by the code of ShPref, ShMin and ShMax; the last one in small-source mode only
-SHAPES = ((2, 128), (4, 64), (8, 32), (16, 16), (8, 8))
-SMALL = len(SHAPES) - 1
 BEHIND_EXACT = 13  # bit of DebugLogEvents that tables of sqrt, rsqrt, inv and log2 leave out
 READ_ONLY, SOURCE_2, NO_SOURCE_2 = 0x33881, 0x33880, 0x8880
-ALIASES = ("AliasConvSrc", "AliasConvRslt", "AliasPlanarSrc", "AliasPlanarRslt")
 ONE = 0x3C00
 ONE_FLOAT32 = 0x3F800000
-
-
-class Habits(NamedTuple):
-    """What compilers do differently without changing the result."""
-
-    events: int = 0x42A
-    cycles: bool = True  # say how long a task takes
-    group_strides: bool = True
-    aux_bytes: int = UNIT
-    compact: bool = True  # tasks without coefficients leave out the places of them
-    planar_kernel: bool = True  # the kernel's registers are set in planar tasks too
-    planar_fill: bool = True  # fill bits of the output, in planar tasks too
-    table_format: bool = True  # the format and binary point of coefficients are set without them, and for tables
-    result_in_l2: bool = False  # a small convolution's result lies in L2 before it is written
-    double_buffer: bool = False
-    shapes: str = "any"
-    sorted_names: bool = True  # BARs in the order of the tensors' names, else the output's first
-    reversed_inputs: bool = False
-    subtracts: bool = True
-
-
-HABITS = {
-    "4.2.1": Habits(0x422, False, False, 0, False, False, False, False, True, True, "fixed", False, True, False),
-    "5.4.1": Habits(0x422, True, True, 0, False, False, True, True, True, True, "fixed", False, False, False),
-    "9.x": Habits(),
-}
-USUAL = "4.2.1"
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one task does: ``engine`` of ``sources`` (one or two) into ``result``.
-
-    ``bars`` are the base addresses of the sources, ``target`` that of the result, which begins ``offset`` bytes behind
-    it and is a part of ``whole``.  ``kernel`` and ``stride`` are (h, w), ``pads`` what lies above and to the left.
-    ``engines`` are (offset, bytes) of each coefficient buffer, ``lanes`` the channels of a plane.  ``fields`` are raw
-    values of fields that the arithmetic sets.
-    """
-
-    engine: str
-    sources: tuple[Surface, ...]
-    bars: tuple[int, ...]
-    result: Surface
-    target: int
-    offset: int = 0
-    whole: Surface | None = None
-    kernel: tuple[int, int] = (1, 1)
-    stride: tuple[int, int] = (1, 1)
-    pads: tuple[int, int] = (0, 0)
-    engines: tuple[tuple[int, int], ...] = ()
-    lanes: int = 1
-    sparse: bool = False
-    small: bool = False
-    unicast: bool = False
-    table: bool = False
-    exact: bool = False  # of a table that DebugLogEvents tells apart
-    fields: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def planar(self) -> bool:
-        return self.engine == PLANAR
 
 
 def job_of(step: Step, chip: str, habits: Habits, number: int = 0, count: int = 1, slots: tuple[int, ...] = (0,),
@@ -151,7 +80,7 @@ def header(step: Step, habits: Habits, number: int, last: bool) -> dict[str, int
     for i, bar in enumerate(step.bars):
         out |= {f"Header.Header[8].RBase{i}": bar, f"Header.Header[8].RBE{i}": 1}
     if not step.planar:
-        out["Header.Header[8].ENE"] = log2_up(active(step)) + 1
+        out["Header.Header[8].ENE"] = log2_up(step.active) + 1
     if step.engines:
         out |= {"Header.Header[9].KBase0": 1, "Header.Header[9].KBE0": 1}
     return out
@@ -203,7 +132,7 @@ def common(step: Step, habits: Habits) -> dict[str, int]:
     else:
         preferred, least, most = work_unit(step, habits)
         out |= {"Cfg.SmallSourceMode": int(step.small), "Cfg.ShPref": preferred, "Cfg.ShMin": least, "Cfg.ShMax": most,
-                "Cfg.ActiveNE": log2_up(active(step)), "TaskInfo.NID": 1,
+                "Cfg.ActiveNE": log2_up(step.active), "TaskInfo.NID": 1,
                 "Cfg.AccDoubleBufEn": int(habits.double_buffer and step.lanes < 32)}
     return {f"Common.{name}": value for name, value in out.items()}
 
@@ -236,35 +165,6 @@ def tile_target(step: Step, habits: Habits) -> dict[str, int]:
     return {f"TileDMADst.{name}": value for name, value in out.items()}
 
 
-def l2(step: Step, habits: Habits, number: int) -> dict[str, int]:
-    """Where sources and result lie in L2, in 16 bytes."""
-    channel, row, depth = l2_strides(step, step.sources[0], habits)
-    rows = l2_rows(step)
-    aliases = ALIASES if not number else ALIASES[:2]
-    out = {"SourceCfg.SourceType": 2, "SourceCfg.DMAFmt": 1, "SourceCfg.DMAInterleave": 1,
-           "SourceCfg.DualSource": len(step.sources) - 1, "SourceChannelStride.Stride": channel,
-           "SourceRowStride.Stride": row, "SourceDepthStride.Stride": depth, "SourceGroupStride.Stride": depth,
-           "ResultCfg.ResultType": 2, "ResultCfg.DMAFmt": 1, "ResultCfg.DMAInterleave": 1,
-           "ResultCfg.L2BfrMode": int(not in_l2(step, habits)),
-           **{f"{what}.{name}": 1 for what in ("SourceCfg", "ResultCfg") for name in aliases}}
-    end = row * rows
-    if len(step.sources) > 1:
-        other = second_base(end)
-        out |= {"Src2Base.Addr": other, "Src2ChannelStride.Stride": channel, "Src2RowStride.Stride": row,
-                "Src2DepthStride.Stride": depth, "Src2GroupStride.Stride": depth}
-        end = other + row * rows
-    out["ResultBase.Addr"] = end
-    if in_l2(step, habits):
-        channel, row, depth = result_strides(step)
-        out |= {"ConvResultChannelStride.Stride": channel, "ConvResultRowStride.Stride": row,
-                "ResultDepthStride.Stride": depth, "ResultGroupStride.Stride": depth}
-        end += row * step.result.height
-    if end > L2_CELLS:
-        raise ValueError(f"lower for ane: got {CELL * end} bytes of L2 for one task, allowed are {CELL * L2_CELLS}; "
-                         "how compilers split a larger one is not known")
-    return {f"L2.{name}": value for name, value in out.items()}
-
-
 def units(step: Step, habits: Habits) -> dict[str, int]:
     """The words of the neural engines and of the planar one that the kind of task sets."""
     if step.planar:
@@ -278,109 +178,3 @@ def units(step: Step, habits: Habits) -> dict[str, int]:
             "NE.KernelCfg.SparseFmt": int(step.sparse), "NE.MACCfg.BinaryPoint": 28 * formatted,
             "NE.MACCfg.OpMode": 4 * bypass, "NE.MACCfg.KernelMode": int(bypass), "NE.MACCfg.Bit20": 1,
             "NE.PostScale.PostScale": ONE}
-
-
-def active(step: Step) -> int:
-    """Engines that work: as many as there are channels, up to all of them."""
-    return min(ENGINES, step.result.channels)
-
-
-def work_unit(step: Step, habits: Habits) -> tuple[int, int, int]:
-    """Codes of the preferred, least and most shape of a work unit.
-
-    A convolution has the shape that takes fewest units, where some take as many the narrowest that holds a row.  The
-    order of the codes, and wider rows than 64, are a guess.
-    """
-    best = SMALL if step.small else fewest_units(step.result)
-    if not step.unicast:
-        return best, best, best
-    if habits.shapes == "fixed":
-        return 1, min(1, best), 1
-    return 0, 0, best
-
-
-def fewest_units(result: Surface) -> int:
-    """The code of the shape that takes fewest units of a tensor.
-
-    >>> [fewest_units(Surface(size, size, 1)) for size in (1, 16, 17, 32, 64)], fewest_units(Surface(1, 77, 1))
-    ([3, 3, 2, 2, 1], 0)
-    """
-    taken = [ceil_div(result.height, high) * ceil_div(result.width, wide) for high, wide in SHAPES[:SMALL]]
-    codes = [code for code, many in enumerate(taken) if many == min(taken)]
-    return max((code for code in codes if SHAPES[code][1] >= result.width), default=codes[-1])
-
-
-def l2_strides(step: Step, source: Surface, habits: Habits) -> tuple[int, int, int]:
-    """Strides of channels, rows and depth of a source: rows of more channels than engines are set apart.
-
-    By 2 cells or a channel's stride, in a neural task of stride 1 by one cell more: a guess from strides of 1, 2 and 4.
-    """
-    wide = 2 ** patch_width(step) if step.planar else \
-        max(SHAPES[work_unit(step, habits)[1]][1], 0 if step.unicast else source.width)
-    channel = ceil_div(HALF * min(source.width, wide), CELL)
-    depth = source.channels * channel
-    if source.channels <= ENGINES:
-        return channel, depth, depth
-    return channel, depth + max(2, channel) + (not step.planar and step.stride == (1, 1)), depth
-
-
-def result_strides(step: Step) -> tuple[int, int, int]:
-    """Strides of channels, rows and depth of a result in L2."""
-    channel = ceil_div(HALF * step.result.width, CELL)
-    depth = step.result.channels * channel
-    return channel, depth + (max(2, channel) if step.result.channels > ENGINES else 0), depth
-
-
-def second_base(end: int) -> int:
-    """Where the second source lies behind the first: at 64 bytes, not on the first one's bank of 16 (a guess).
-
-    >>> [second_base(cells) for cells in (66, 528, 2048, 4128, 18816)]
-    [68, 528, 2052, 4128, 18820]
-    """
-    line = UNIT // CELL
-    lines = ceil_div(end, line)
-    return line * (lines + (lines % 16 == 0))
-
-
-def in_l2(step: Step, habits: Habits) -> bool:
-    """Whether the result lies in L2 as a whole: small convolutions of early compilers."""
-    return habits.result_in_l2 and step.engine == CONVOLUTION and step.small
-
-
-def patch_width(step: Step) -> int:
-    """log2 of the width of a planar task's patch, 16 to 512 pixels."""
-    return min(max(log2_up(step.result.width), 4), 9)
-
-
-def patch_height(step: Step) -> int:
-    """log2 of the rows of a planar task's patch: those of the tile where they are a power of two, else one row."""
-    rows = tile_height(step)
-    return log2_up(rows) if rows == 2 ** log2_up(rows) else 0
-
-
-def l2_rows(step: Step) -> int:
-    """Rows of a source in L2."""
-    return min(tile_height(step), step.sources[0].height) if step.planar else step.sources[0].height
-
-
-def tile_height(step: Step) -> int:
-    """Rows of output of a tile: all of them; 32 in planar tasks whose sources do not fit into L2."""
-    rows = step.result.height
-    if not step.planar:
-        return rows
-    channel = ceil_div(HALF * min(step.sources[0].width, 2 ** patch_width(step)), CELL)
-    fits = len(step.sources) * rows * (step.sources[0].channels * channel + 2) < L2_CELLS
-    return rows if fits else min(rows, 32)
-
-
-def log2_up(number: int) -> int:
-    """The least n with 2**n >= number.
-
-    >>> [log2_up(n) for n in (1, 2, 3, 64)]
-    [0, 1, 2, 6]
-    """
-    return (number - 1).bit_length()
-
-
-def ceil_div(value: int, by: int) -> int:
-    return -(-value // by)

@@ -56,7 +56,8 @@ def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[st
     if len(declared) < len(operation.outputs) or any(name in scope for name in declared):
         call.refuse("output", ", ".join(declared), "names that are not there yet")
     if operation.op == "const":
-        return call, {operation.outputs[0][0]: _const(call)}
+        constant = _const(call)
+        return call, {operation.outputs[0][0]: constant}
     results = {name: Known(kind) for name, kind in operation.outputs}
     known_sizes = all(None not in one.type.shape for one in _each(call.given))
     for name, one in call.given.items() if operation.op in OPERATIONS else ():
@@ -105,9 +106,11 @@ def _one(operation: Operation, name: str, argument: Argument, scope: dict[str, K
 
 
 def _const(call: Call) -> Known:
-    operation = call.operation
-    value, (name, kind) = operation.value, operation.outputs[0]
-    if value is None or len(operation.outputs) > 1 or not isinstance(value.type, Type):
+    value = call.operation.value
+    if len(call.operation.outputs) != 1:
+        call.refuse("outputs", len(call.operation.outputs), "1")
+    name, kind = call.operation.outputs[0]
+    if value is None or not isinstance(value.type, Type):
         call.refuse("val", "nothing" if value is None else str(value.type), "one constant of a tensor or plain type")
     if (value.type.dtype, value.type.shape) != (kind.dtype, kind.shape):
         call.refuse(f"type of {name}", str(kind), str(value.type))

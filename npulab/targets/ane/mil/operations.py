@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from npulab.targets.ane.mil.calls import Call, Results, Rule, Shape
+from npulab.targets.ane.mil.compressed import COMPRESSED
 from npulab.targets.ane.mil.values import DTYPES, MOST_AXES
 from npulab.targets.ane.mil.windows import CONVOLUTION
 
@@ -277,28 +278,6 @@ def _attention_values(call: Call, x: Arrays) -> Any:
     return softmax(scores, -1) @ value
 
 
-def _dequantize(call: Call) -> Results:
-    shape = call["quantized_data"].shape
-    size = shape[call.axis("axis", len(shape))]
-    call.number_type("quantized_data")
-    for name in ("scale", "zero_point"):
-        if call[name].shape not in ((), (size,)):
-            call.refuse(name, list(call[name].shape), f"[] or [{size}]")
-    return [(call.float_type("scale"), shape)]
-
-
-def _dequantize_values(call: Call, x: Arrays) -> Any:
-    codes, scale, zero = x["quantized_data"], x["scale"], x["zero_point"]
-    along = [1] * codes.ndim
-    axis = call.axis("axis", codes.ndim)
-    along[axis] = -1
-
-    def spread(one: np.ndarray) -> np.ndarray:
-        return one.reshape(along) if one.ndim else one
-
-    return spread(scale) * (codes.astype(scale.dtype) - spread(zero).astype(scale.dtype))
-
-
 OPERATIONS: dict[str, Rule] = {
     **dict.fromkeys(UNARY, Rule(_unary, _unary_values)), **dict.fromkeys(ANY_UNARY, Rule(_any_unary, _unary_values)),
     **dict.fromkeys(BINARY, Rule(_binary, lambda call, x: BINARY[call.operation.op](x["x"], x["y"]))),
@@ -315,5 +294,4 @@ OPERATIONS: dict[str, Rule] = {
     "matmul": Rule(_matmul, _matmul_values),
     "linear": Rule(_linear, lambda call, x: x["x"] @ x["weight"].T + x.get("bias", x["x"].dtype.type(0))),
     "scaled_dot_product_attention": Rule(_attention, _attention_values),
-    "constexpr_affine_dequantize": Rule(_dequantize, _dequantize_values),
-    "conv": CONVOLUTION}
+    "conv": CONVOLUTION, **COMPRESSED}

@@ -91,7 +91,7 @@ def _named(operation: Operation) -> Iterator[Quirk]:
 
 
 def _softmax(operation: Operation, fixed: Mapping[str, Value | None]) -> Iterator[Quirk]:
-    shape, axis = operation.outputs[0][1].shape, dict(operation.arguments).get("axis")
+    shape, axis = operation.outputs[0][1].shape if operation.outputs else (), dict(operation.arguments).get("axis")
     value = fixed.get(axis) if isinstance(axis, str) else axis
     at = value.data if isinstance(value, Value) and isinstance(value.data, int) else -1
     size = shape[at] if -len(shape) <= at < len(shape) else None

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from npulab.targets.ane.mil.tokens import BLANK, NUMBER, Tokens
+from npulab.targets.ane.mil.tokens import NUMBER, Tokens
 from npulab.targets.ane.mil.values import (
     CLOSING,
     DTYPES,
@@ -98,10 +98,12 @@ class _Reader(Tokens):
 
     def operation(self) -> Operation:
         start, line = self.at, self.here()
-        outputs = [self.output()]
-        while self.has(","):
+        outputs = []
+        if self.following() != "(":
             outputs.append(self.output())
-        self.take("=")
+            while self.has(","):
+                outputs.append(self.output())
+            self.take("=")
         op = self.name("an operation")
         self.take("(")
         arguments = self.many(self.argument, ")")
@@ -126,10 +128,8 @@ class _Reader(Tokens):
 
     def one(self) -> str | Value:
         """A name or a constant."""
-        if self.kind == "name" and self.token not in ("true", "false"):
-            following = BLANK.match(self.text, self.end)
-            if following and self.text[following.end():following.end() + 1] not in ("(", "<"):
-                return self.step()
+        if self.kind == "name" and self.token not in ("true", "false") and self.following() not in ("(", "<"):
+            return self.step()
         return self.value()
 
     def attributes(self) -> tuple[tuple[str, Value], ...]:

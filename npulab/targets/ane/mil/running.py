@@ -110,7 +110,7 @@ def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.n
                           f"{': ' + ', '.join(blobs) if isinstance(blobs, Mapping) and blobs else ''}")
     shape = [size or 0 for size in kind.shape]
     try:
-        record, _ = weight_files.record_at(data, file.offset, operation.outputs[0][0])
+        record, _ = weight_files.record_at(data, file.offset)
         return record.values(shape, "" if record.dtype == kind.dtype else kind.dtype)
     except (ValueError, LookupError) as error:
         raise ValueError(f"mil: {operation}: BLOBFILE of {kind}: {error.args[0]}") from None

@@ -41,6 +41,12 @@ class Tokens:
         self.look()
         return token
 
+    def following(self) -> str:
+        """The letter that the next token starts with."""
+        blank = BLANK.match(self.text, self.end)
+        at = blank.end() if blank else self.end
+        return self.text[at:at + 1]
+
     def here(self) -> int:
         """The line of the token."""
         self.line += self.text.count("\n", self.counted, self.at)

@@ -126,7 +126,7 @@ Argument = str | Value | tuple[str | Value, ...]
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation: outputs (name, type), arguments by name (a name, a constant, or several), attributes by name.
+    """An operation: outputs (name, type) or none, arguments by name (a name, a constant, or several), attributes.
 
     ``line`` is where it was read, and no part of what it is.
     """
@@ -138,8 +138,6 @@ class Operation:
     line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.outputs:
-            raise ValueError(f"operation {self.op}: got no output, allowed is 1 or more")
         _refuse_names([self.op, *(name for name, _ in self.outputs), *(name for name, _ in self.arguments),
                        *(name for name, _ in self.attributes), *self.names])
 
@@ -155,7 +153,8 @@ class Operation:
         return dict(self.attributes).get("val") if self.op == "const" else None
 
     def __str__(self) -> str:
-        return f"line {self.line}, {self.op} {self.outputs[0][0]}" if self.line else f"{self.op} {self.outputs[0][0]}"
+        name = " ".join([self.op, *(name for name, _ in self.outputs[:1])])
+        return f"line {self.line}, {name}" if self.line else name
 
 
 @dataclass(frozen=True)

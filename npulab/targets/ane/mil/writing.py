@@ -47,7 +47,7 @@ def _operation(operation: Operation) -> str:
     outputs = ", ".join(f"{kind.spelled(',')} {name}" for name, kind in operation.outputs)
     arguments = ",".join(f"{name}={_argument(one)}" for name, one in operation.arguments)
     attributes = f"[{_attributes(operation.attributes, '=', ',')}]" if operation.attributes else ""
-    return f"{outputs} = {operation.op}({arguments}){attributes}"
+    return f"{outputs}{' = ' if outputs else ''}{operation.op}({arguments}){attributes}"
 
 
 def _attributes(pairs: Sequence[tuple[str, Value]], equals: str, comma: str) -> str:
