@@ -31,9 +31,7 @@ def exactly(made: Kernel, x: np.ndarray) -> dict[str, np.ndarray]:
     program = mil.read(mil.write(made.program))
     assert program == made.program
     assert mil.check(program) == []
-    out = mil.run(program, {"x": x[None, :, None]}, made.blobs, float64=True)["out"][0, :, 0]
-    names, sizes = zip(*made.parts["out"], strict=True)
-    return dict(zip(names, surfaces.split(out, sizes, "channels"), strict=True))
+    return made.split("out", mil.run(program, {"x": x[None, :, None]}, made.blobs, float64=True)["out"])
 
 
 # The mathematics, written plainly: x and gradients (channels, columns)
@@ -152,14 +150,18 @@ def test_backward_from_taps() -> None:
     x, gradient = (rng.standard_normal((dims.dim, dims.seq)) for _ in range(2))
     step = training_step(dims, w)
     forward = exactly(step["kFwdFFN"], x)
-    taken = [name for name, _ in step["kFFNBwd"].parts["x"]]
-    given = forward | {"dffn": gradient}
-    found = exactly(step["kFFNBwd"], surfaces.join([given[name] for name in taken], "channels"))
+    given = step["kFFNBwd"].join("x", forward | {"dffn": gradient})
+    assert given.shape == step["kFFNBwd"].inputs["x"]
+    found = exactly(step["kFFNBwd"], given[0, :, 0])
 
     def plain(normed: np.ndarray) -> np.ndarray:
         return w["W2"] @ (silu(w["W1"] @ normed) * (w["W3"] @ normed))
 
     near(found["dx"], slopes(plain, forward["xn"], gradient), 1e-9)
+    with pytest.raises(LookupError, match="parts of x: got none of dffn, allowed is each of dffn, h1, h3"):
+        step["kFFNBwd"].join("x", forward)
+    with pytest.raises(ValueError, match=r"parts of x: dffn: got \(3, 5\), allowed is \(4, S\)"):
+        step["kFFNBwd"].join("x", forward | {"dffn": gradient[:3]})
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))
@@ -204,6 +206,16 @@ def test_letters_of_the_training(name: str, digest: str) -> None:
     """What the training's own format strings print for dim 96, 3 heads, 64 columns (sha256 of that text)."""
     text = mil.write(kernel(name, Dims(96, 10, 3, 64, printed=True)).program)
     assert hashlib.sha256(text.encode()).hexdigest() == digest
+
+
+def test_sizes_out_of_a_table() -> None:
+    """Numpy's whole numbers are whole numbers."""
+    sizes = np.array([4, 6, 2, 5])
+    assert Dims(*sizes) == DIMS[0]
+    assert mil.write(kernel("kFwdAttn", Dims(*sizes)).program) == mil.write(kernel("kFwdAttn", DIMS[0]).program)
+    made = convolution(np.ones((2, 3, 1, 1)), sizes[0], sizes[1], strides=np.array([1, 2]))
+    assert mil.read(mil.write(made.program)) == made.program
+    assert made.outputs == {"y": (1, 2, 6, 2)}
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))

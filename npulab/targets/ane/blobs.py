@@ -150,6 +150,7 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
     Raises ValueError with the byte for another version, a dtype that is not known, and data that overlaps, lies past
     the end or is 4 GiB long.
     """
+    data = bytes(data)
     _at_least(data, ALIGN, "header", 0)
     header = HEADER.parse(data[:ALIGN])
     if header.version != VERSION:
@@ -225,7 +226,7 @@ def _packed(name: str, array: np.ndarray, dtype: str) -> bytes:
     low, high = (-(2 ** (kind.bits - 1)), 2 ** (kind.bits - 1) - 1) if numpy.kind == "i" else (0, 2 ** kind.bits - 1)
     if (numpy.kind == "f") != (array.dtype.kind == "f"):
         raise ValueError(f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}")
-    if numpy.kind == "f" and array.dtype != numpy:
+    if numpy.kind == "f" and array.dtype.itemsize != numpy.itemsize:
         raise ValueError(f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}, rounded beforehand")
     if numpy.kind != "f" and array.size and not low <= int(array.min()) <= int(array.max()) <= high:
         raise ValueError(f"weights: {name}: got values {array.min()} to {array.max()}, allowed for {dtype} is "

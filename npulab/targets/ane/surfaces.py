@@ -64,7 +64,7 @@ def surface(channels: int, columns: int, height: int = 1, dtype: str = "float16"
 
 
 def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
-    """An array ``(C, S)`` as the bytes of an IOSurface, fp16 (rounded half to even).
+    """An array ``(C, S)`` as the bytes of an IOSurface, fp16 (rounded half to even, infinite beyond 65504).
 
     ``rows=False`` leaves out the gaps after rows, as maderix/ANE copies and allocates (C * S * 2 bytes), which is
     the same where S is a multiple of 32.  Raises ValueError for another rank.

@@ -8,7 +8,7 @@ from npulab.targets.ane.mil.calls import Call, Known, known
 from npulab.targets.ane.mil.operations import OPERATIONS
 from npulab.targets.ane.mil.values import Argument, Function, Operation, Program, Type
 
-MOST_SIZE = 2 ** 24  # elements of a tensor
+MOST_SIZE = 2 ** 26  # elements of a tensor
 NO_ARGUMENTS = ("name", "val")
 WORDS = ("dtype", "pad_type")  # arguments that are strings
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
 # letter of the kind (float, signed, unsigned, bool, string) and bits
 DTYPES = {"fp16": ("f", 16), "fp32": ("f", 32), "fp64": ("f", 64), "bf16": ("f", 16), "int4": ("i", 4),
@@ -39,6 +41,10 @@ class Type:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise LookupError(f"dtype: got {self.dtype!r}, allowed is one of {', '.join(DTYPES)}")
+        sizes = tuple(int(size) if isinstance(size, np.integer) else size for size in self.shape)
+        if any(size is not None and (not isinstance(size, int) or isinstance(size, bool)) for size in sizes):
+            raise ValueError(f"shape: got {sizes}, allowed are whole numbers, and None for a size that is not known")
+        object.__setattr__(self, "shape", sizes)
         if (self.plain and self.shape) or any(size is not None and size < 0 for size in self.shape):
             raise ValueError(f"shape: got {list(self.shape)}, allowed are sizes of 0 or more"
                              f"{', of a plain type none' if self.plain else ''}")
@@ -102,7 +108,8 @@ class Group:
 class Value:
     """A constant: a number, bool or string, of a tensor the tuple of its elements (the last axis fastest), or a File.
 
-    Without a type it is a bare literal.  Numbers of a float type are kept as they are written, not rounded to it.
+    An array or list gives its elements.  Without a type it is a bare literal.  Numbers of a float type are kept as
+    they are written, not rounded to it.
     Raises ValueError for elements that are not as many as the shape says, or that the type cannot hold.
 
     >>> Value(Type("int32", (2,)), (1, 1)).data
@@ -227,6 +234,9 @@ def _refuse_names(names: list[str]) -> None:
 
 def _checked(kind: Type, data: Any) -> Any:
     """The data as it is kept: floats of a float type, whole numbers of an integer type."""
+    if isinstance(data, np.ndarray | np.generic):
+        data = tuple(data.ravel().tolist()) if data.ndim else data.item()
+    data = tuple(data) if isinstance(data, list) else data
     if not isinstance(data, tuple):
         if kind.shape:
             raise ValueError(f"value: got one element, allowed are those of {kind}")
@@ -238,6 +248,7 @@ def _checked(kind: Type, data: Any) -> Any:
 
 def _element(dtype: str, one: Any) -> Any:
     letter, bits = DTYPES[dtype]
+    one = one.item() if isinstance(one, np.generic) else one
     if letter == "f" and isinstance(one, int | float) and not isinstance(one, bool):
         try:
             return math.nan if one != one else float(one)

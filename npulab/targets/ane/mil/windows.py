@@ -11,7 +11,7 @@ from npulab.targets.ane.mil.calls import Call, Results, Rule, Shape
 
 PAD_TYPES = ("valid", "same", "same_lower", "custom")
 MOST_PAD = 2 ** 16
-MOST_PADDED = 2 ** 24  # elements
+MOST_PADDED = 2 ** 26  # elements
 
 
 class Geometry(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.targets.ane import blobs as weight_files
+from npulab.targets.ane import surfaces
 from npulab.targets.ane.mil.values import File, Function, Operation, Program, Type, Value, build_info
 
 Shape = tuple[int, ...]
@@ -28,6 +29,26 @@ class Kernel(NamedTuple):
     inputs: dict[str, Shape]
     outputs: dict[str, Shape]
     parts: dict[str, tuple[tuple[str, int], ...]]
+
+    def join(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """An input (1, C, 1, S) out of its parts ``(channels, S)`` by name.
+
+        Raises LookupError for parts that are missing, ValueError for those that do not fit.
+        """
+        missing = [part for part, _ in self.parts[name] if part not in arrays]
+        if missing:
+            raise LookupError(f"parts of {name}: got none of {', '.join(missing)}, allowed is each of "
+                              f"{', '.join(part for part, _ in self.parts[name])}")
+        for part, channels in self.parts[name]:
+            if len(arrays[part]) != channels:
+                raise ValueError(f"parts of {name}: {part}: got {np.shape(arrays[part])}, allowed is ({channels}, S)")
+        return surfaces.join([arrays[part] for part, _ in self.parts[name]], "channels")[None, :, None]
+
+    def split(self, name: str, tensor: np.ndarray) -> dict[str, np.ndarray]:
+        """The parts ``(channels, S)`` by name of an input or output (1, C, 1, S)."""
+        sizes = [channels for _, channels in self.parts[name]]
+        arrays = surfaces.split(np.asarray(tensor)[0, :, 0], sizes, "channels")
+        return {part: array for (part, _), array in zip(self.parts[name], arrays, strict=True)}
 
 
 class Body:

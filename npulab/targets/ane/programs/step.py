@@ -8,6 +8,7 @@ its one output.  Source: maderix/ANE@f213c8d, training/train_large.m; later trai
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,8 @@ class Dims:
     printed: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("dim", "hidden", "heads", "seq"):
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
         if min(self.dim, self.hidden, self.heads, self.seq) < 1 or self.dim % self.heads:
             raise ValueError(f"dims: got dim {self.dim}, hidden {self.hidden}, heads {self.heads}, seq {self.seq}, "
                              "allowed are 1 or more, and a dim that heads divide")
