@@ -36,7 +36,7 @@ KINDS = {0: "add", 1: "multiply", 2: "maximum", 3: "minimum"}
 COVERED: Mapping[str, tuple[int, ...]] = {
     "Common.InDepth.Din": (1,), "Common.OutDepth.Dout": (1,), "Common.ChCfg.InFmt": (FLOAT16,),
     "Common.ChCfg.OutFmt": (FLOAT16,), "Common.ConvCfg3d.raw": (0x2041,), "Common.ConvCfg.Ox": (1,),
-    "Common.ConvCfg.Oy": (1,), "Common.GroupConvCfg.NumGroups": (1,), "Common.GroupConvCfg.ElemMultMode": (0,),
+    "Common.ConvCfg.Oy": (1,), "Common.GroupConvCfg.ElemMultMode": (0,),
     "Common.GroupConvCfg.UnicastCin": (1,), "Common.PECfg.Src1Broadcast": (0,), "Common.PECfg.Src2Broadcast": (0,),
     "L2.L2Cfg.InputReLU": (0,), "L2.L2Cfg.PaddingMode": (0,), "Header.Header[6].TDE": (0,)}
 SOURCE = {"TileDMASrc.Fmt.MemFmt": (FLOAT16,), "TileDMASrc.Fmt.Interleave": (1,), "TileDMASrc.Fmt.CmpVec": (0,),
@@ -57,9 +57,13 @@ SAME_SIZE = {**{f"Common.ConvCfg.{name}": (1,) for name in ("Kw", "Kh", "Sx", "S
 
 @dataclass(frozen=True)
 class Work:
-    """What a task does: its layer, None for a copy; where its sources lie (None: in L2), and where its result does."""
+    """What a task does: its layer, None for a copy, and the one behind it that it runs too.
+
+    ``sources`` and ``result`` are where tensors lie, None in L2.
+    """
 
     layer: Layer | None
+    after: Layer | None
     sources: tuple[Place | None, ...]
     result: Place | None
     surface: Surface
@@ -85,6 +89,9 @@ def lift(capture: Capture) -> Lifted:
             last = sources[0]
         else:
             last = wired.add(work.layer, sources)
+            if work.after is not None:
+                wired.shapes[last] = work.surface
+                last = wired.add(work.after, (last,))
             wired.shapes[last] = work.surface
         if work.result is None:
             in_l2 = last
@@ -128,16 +135,24 @@ def work_of(capture: Capture, task: int) -> Work:
     """What one task does, from its own words and coefficients."""
     v = raw(capture, task)
     _covered(task, v, {"Common.Cfg.TaskType": tuple(TYPES)})
-    _covered(task, v, COVERED if v["NE.MACCfg.OpMode"] != CONVOLUTION or v["Common.Cfg.TaskType"] else
-             {name: only for name, only in COVERED.items() if name != "Common.GroupConvCfg.UnicastCin"})
-    source = Surface(v["Common.InDim.Hin"], v["Common.InDim.Win"], v["Common.Cin.Cin"])
-    result = Surface(v["Common.OutDim.Hout"], v["Common.OutDim.Wout"], v["Common.Cout.Cout"])
+    _covered(task, v, COVERED)
+    planar = v["Common.Cfg.TaskType"] != NEURAL
+    convolution = not planar and v["NE.MACCfg.OpMode"] == CONVOLUTION
+    groups = v["Common.GroupConvCfg.NumGroups"]
+    if not convolution:
+        _covered(task, v, {"Common.GroupConvCfg.NumGroups": (1,)})
+    source = Surface(v["Common.InDim.Hin"], v["Common.InDim.Win"], groups * v["Common.Cin.Cin"])
+    result = Surface(v["Common.OutDim.Hout"], v["Common.OutDim.Wout"], groups * v["Common.Cout.Cout"])
     if min(*source, *result) < 1:
         raise Unanswerable(f"task {task}: Common.InDim, Common.OutDim: got sizes {source} and {result}, covered are 1 "
                            "and more")
-    planar = v["Common.Cfg.TaskType"] != NEURAL
     layer = _planar(task, v, source) if planar else _neural(capture, task, v, source, result)
-    if not isinstance(layer, Conv2D):
+    after = None
+    if convolution:
+        after = _behind(capture, task, v, result)
+        if groups > 1:
+            _grouped(task, v, source, result)
+    else:
         _covered(task, v, SAME_SIZE)
         if source != result:
             raise Unanswerable(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, covered are "
@@ -146,7 +161,7 @@ def work_of(capture: Capture, task: int) -> Work:
     sources = (_source(task, v, source, ""), *([_source(task, v, source, "Src2")] if two else []))
     if two and v["PE.PreScale.PreScale"] == MINUS_ONE and isinstance(layer, Elementwise) and layer.kind == "subtract":
         sources = sources[::-1]
-    return Work(layer, sources, _result(task, v, result), result)
+    return Work(layer, after, sources, _result(task, v, result), result)
 
 
 def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
@@ -175,7 +190,9 @@ def _planar(task: int, v: Mapping[str, int], source: Surface) -> Layer:
                        else (0,)})
     kind, prescale = KINDS[v["PE.Cfg.OpMode"]], v["PE.PreScale.PreScale"]
     if v["PE.Cfg.SecSrc"] == SUBTRACTED or v["PE.Cfg.Cond"]:
-        _covered(task, v, {"PE.Cfg.OpMode": (0,), "PE.Cfg.Cond": (0,) if two else (1,)})
+        # whether the sign goes before or after the multiplication is not known
+        alone = {"PE.Cfg.Cond": (0,)} if two else {"PE.PreScale.PreScale": (ONE,)}
+        _covered(task, v, {"PE.Cfg.OpMode": (0,), **alone})
         kind = "subtract" if two else "abs"
     elif not two:
         kind = "copy"
@@ -204,7 +221,7 @@ def _neural(capture: Capture, task: int, v: Mapping[str, int], source: Surface, 
 
 
 def _convolution(capture: Capture, task: int, v: Mapping[str, int], source: Surface, result: Surface) -> Conv2D:
-    _covered(task, v, {"NE.PostScale.PostScale": (ONE,), "NE.MACCfg.NonlinearMode": (0, RELU)})
+    _covered(task, v, {"NE.PostScale.PostScale": (ONE,)})
     kernel, data, at = kernel_at(capture, task, v)
     try:
         weights, bias = coefficients.decode(kernel, data, at)
@@ -221,12 +238,32 @@ def _convolution(capture: Capture, task: int, v: Mapping[str, int], source: Surf
     name = next((one for one in ("same", "valid") if pads(one, source, (kernel.kernel_h, kernel.kernel_w),
                                                           kernel.stride) == border), border)
     layer = Conv2D(weights, np.zeros(kernel.outputs, np.float16) if bias is None else bias, shape_of(source),
-                   kernel.stride, name, depthwise=kernel.depthwise,
+                   kernel.stride, name, depthwise=kernel.depthwise, groups=kernel.parts,
                    activation="relu" if v["NE.MACCfg.NonlinearMode"] == RELU else None)
     if layer.output_shape != shape_of(result):
         raise Unanswerable(f"task {task}: Common.OutDim: got {shape_of(result)}, a convolution with these sizes and "
                            f"padding gives {layer.output_shape}")
     return layer
+
+
+def _behind(capture: Capture, task: int, v: Mapping[str, int], result: Surface) -> Layer | None:
+    """The activation that a convolution task has a table for."""
+    if v["NE.MACCfg.NonlinearMode"] != TABLE:
+        return None
+    kernel, data, at = kernel_at(capture, task, v)
+    try:
+        return activation(table_slots.decode(coefficients.table_of(kernel, data, at)), shape_of(result))
+    except Unanswerable as error:
+        raise Unanswerable(f"task {task}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{capture.name}: task {task}: {error}") from None
+
+
+def _grouped(task: int, v: Mapping[str, int], source: Surface, result: Surface) -> None:
+    """Refuse groups that do not lie one behind another."""
+    groups = v["Common.GroupConvCfg.NumGroups"]
+    _covered(task, v, {"TileDMASrc.GroupStride.Stride": (source.bytes // groups // UNIT,),
+                       "TileDMADst.GroupStride.GroupStride": (result.bytes // groups // UNIT,)})
 
 
 def kernel_at(capture: Capture, task: int, v: Mapping[str, int]) -> tuple[coefficients.Kernel, bytes, np.ndarray]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from npulab.bits import WORD_BYTES
 from npulab.capture import Capture
-from npulab.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, input_shapes
+from npulab.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, input_shapes
 from npulab.target import Unanswerable
 from npulab.targets.ane import coefficients, functions, table_slots, tables
 from npulab.targets.ane.facts import CHIPS, ENGINES, USUAL_CHIP, maps
@@ -22,7 +22,7 @@ from npulab.targets.ane.steps import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL,
 from npulab.targets.ane.words import job_of, slots_of, words_in
 from npulab.targets.ane.writing import COEFFICIENT_ALIGN, PAGE, TEXT_AT, hwx_bytes
 
-Layer = Conv2D | FullyConnected | Elementwise | Activation | Concat
+Single = Conv2D | FullyConnected | Elementwise | Activation | Concat
 FIRST_BAR = 4  # 0 tasks, 1 coefficients, 2 and 3 what lies between tasks
 FLOAT16 = 5  # element code of tensors
 MOST_SIDE, MOST_CHANNELS = 2 ** 15 - 1, 2 ** 17 - 1  # Win, Cin
@@ -47,21 +47,25 @@ class Plan:
     constants: bytes | None = None
 
 
-def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered", compiler: str = USUAL,
+def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered", compiler: str = USUAL,
           table: table_slots.Table | bytes | None = None, names: Sequence[str] = ()) -> Capture:
     """What a compiler would make of a layer: jobs, words, coefficients, tensors, the compiled file and, with ``x``,
     the inputs.
 
-    ``x`` is ``(H, W, C) float16``, a tuple of them for layers of several inputs.  ``compiler`` is one of
-    ``steps.HABITS``: what versions do differently.  ``table`` are the 128 bytes of an activation, by default those of
-    the layer, or of the function that ``layer.name`` names.  ``names`` are those of the input tensors and the output.
-    Raises ValueError naming what no file shows: quantized types, dilation, groups, broadcasting, constants that are no
+    A ``Network`` of a convolution and an activation behind it is one task.  ``x`` is ``(H, W, C) float16``, a tuple of
+    them for layers of several inputs.  ``compiler`` is one of ``steps.HABITS``: what versions do differently.
+    ``table`` are the 128 bytes of an activation, by default those of the layer, or of the function that its name
+    names.  ``names`` are those of the input tensors and the output.
+    Raises ValueError naming what no file shows: quantized types, dilation, broadcasting, constants that are no
     fp16, more than one task takes, unknown chips and compilers.
     """
     if chip not in CHIPS or chip != USUAL_CHIP:
         raise Unanswerable(f"chip: got {chip!r}, allowed is {USUAL_CHIP}")
     if compiler not in HABITS:
         raise ValueError(f"compiler: got {compiler!r}, allowed is one of {', '.join(HABITS)}")
+    after = None
+    if isinstance(layer, Network):
+        layer, after = fused(layer)
     if isinstance(layer, FullyConnected):
         layer = as_convolution(layer)
     if not isinstance(layer, Conv2D | Elementwise | Activation | Concat) or layer.dtype != "float16":
@@ -73,7 +77,7 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     if len({*names}) != len(shapes) + 1 or not all(names):
         raise ValueError(f"names: got {names}, allowed are {len(shapes) + 1} different ones, the output's last")
     bars = _bars(names, habits)
-    plan = planned(layer, shapes, bars, habits, table)
+    plan = planned(layer, shapes, bars, habits, table, after)
     slots = slots_of(plan.steps, habits)
     jobs = tuple(job_of(step, chip, habits, number, len(plan.steps), slots) for number, step in enumerate(plan.steps))
     surfaces = [*shapes, _surface(layer.output_shape)]
@@ -82,16 +86,19 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     if x is not None:
         buffers |= {f"input{i or ''}": pack(one) for i, one in enumerate(_inputs(layer, x))}
     capture = Capture(name, "ane", chip, jobs, buffers, where,
-                      {**layer.parameters, "compiler": compiler, "tensors": tensors}, "simulated", tool="npulab lower",
-                      maps=maps(chip))
+                      {**layer.parameters, **({"function": after.name} if after else {}), "compiler": compiler,
+                       "tensors": tensors}, "simulated", tool="npulab lower", maps=maps(chip))
     return replace(capture, buffers={**buffers, "hwx": hwx_bytes(capture)})
 
 
-def planned(layer: Layer, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits,
-            table: table_slots.Table | bytes | None = None) -> Plan:
-    """The tasks of a layer; ``bars`` are the numbers of the base addresses of its inputs and, last, of its output."""
+def planned(layer: Single, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits,
+            table: table_slots.Table | bytes | None = None, after: Activation | None = None) -> Plan:
+    """The tasks of a layer; ``bars`` are the numbers of the base addresses of its inputs and, last, of its output.
+
+    ``after`` is the activation of a convolution that it has a table for.
+    """
     if isinstance(layer, Conv2D):
-        return _convolution(layer, shapes[0], bars)
+        return _convolution(layer, shapes[0], bars, habits, None if after is None else table_of(after, table))
     if isinstance(layer, Activation):
         return _activation(layer, shapes[0], bars, table)
     if isinstance(layer, Elementwise):
@@ -99,6 +106,18 @@ def planned(layer: Layer, shapes: Sequence[Surface], bars: Sequence[int], habits
     if isinstance(layer, Concat):
         return _concat(layer, shapes, bars)
     raise _refused(f"got {layer!r}, allowed is a Conv2D, Elementwise, Activation or Concat")
+
+
+def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
+    """The convolution and the activation behind it that one task takes together; ValueError for other networks."""
+    first, *rest = layer.layers
+    if not isinstance(first, Conv2D) or first.activation or len(rest) != 1 or not isinstance(rest[0], Activation) \
+            or layer.inputs != ((-1,), (0,)) or np.ndim(rest[0].prescale) or rest[0].prescale != 1:
+        raise _refused(f"got {layer!r}, allowed are a Conv2D without activation and, behind it, an Activation without "
+                       "prescale; how compilers link tasks is not known")
+    if same_outputs(rest[0].outputs, relu_outputs()):
+        return replace(first, activation="relu"), None
+    return first, rest[0]
 
 
 def as_convolution(layer: FullyConnected) -> Conv2D:
@@ -109,28 +128,34 @@ def as_convolution(layer: FullyConnected) -> Conv2D:
     return Conv2D(layer.weights.reshape(outputs, 1, 1, inputs), layer.bias, (1, 1, inputs), activation=layer.activation)
 
 
-def _convolution(layer: Conv2D, source: Surface, bars: Sequence[int]) -> Plan:
+def _convolution(layer: Conv2D, source: Surface, bars: Sequence[int], habits: Habits,
+                 table: table_slots.Table | None) -> Plan:
     (top, _), (left, _) = layer.pads
     if layer.activation not in (None, "relu"):
         raise _refused(f"activation: got {layer.activation!r}, allowed is None or 'relu'")
-    if layer.stride not in ((1, 1), (2, 2)) or (layer.depthwise and layer.stride != (1, 1)):
-        raise _refused(f"stride: got {layer.stride}{' depthwise' * layer.depthwise}, allowed is (1, 1), or (2, 2) in a "
-                       "convolution that is not depthwise")
+    if layer.stride not in ((1, 1), (2, 2)):
+        raise _refused(f"stride: got {layer.stride}, allowed is (1, 1) or (2, 2)")
+    if 1 < layer.groups == layer.input_shape[2] == layer.output_shape[2]:
+        layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=True, groups=1)
+    if layer.groups > 1 and habits is not HABITS["9.x"]:
+        raise _refused(f"groups: got {layer.groups}, allowed is 1 for a compiler that is not 9.x")
     if any(max(border) >= taps for border, taps in zip(layer.pads, layer.kernel, strict=True)):
         raise _refused(f"padding: got {layer.padding}, allowed is less than the kernel of {layer.kernel}")
     depthwise = layer.depthwise and layer.input_shape[2] > 1
     weights = layer.weights if depthwise or not layer.depthwise else layer.weights.transpose(3, 1, 2, 0)
     plain = layer if depthwise == layer.depthwise else replace(layer, weights=weights, depthwise=False)
     kernel = coefficients.kernel_of(plain)
-    data = coefficients.encode(kernel, weights, layer.bias if kernel.bias else None)
+    kernel = replace(kernel, groups=max(kernel.groups, layer.groups), table=table is not None)
+    data = coefficients.encode(kernel, weights, layer.bias if kernel.bias else None,
+                               b"" if table is None else table.encode())
     engines = coefficients.engines(kernel, weights)
     lanes = kernel.lanes or kernel.usual_lanes
     return Plan((Step(
         CONVOLUTION, (source,), tuple(bars[:1]), _surface(layer.output_shape), bars[-1], kernel=layer.kernel,
         stride=layer.stride, pads=(top, left), engines=tuple((int(at), int(size)) for at, size in engines), lanes=lanes,
-        sparse=kernel.sparse, small=kernel.small and not depthwise, unicast=depthwise,
+        sparse=kernel.sparse, small=kernel.small, unicast=depthwise, groups=layer.groups,
         fields={"NE.MACCfg.BiasMode": int(kernel.bias),
-                "NE.MACCfg.NonlinearMode": RELU if layer.activation else 0}),), data)
+                "NE.MACCfg.NonlinearMode": TABLE if table is not None else RELU if layer.activation else 0}),), data)
 
 
 def _activation(layer: Activation, source: Surface, bars: Sequence[int],
@@ -189,6 +214,8 @@ def _elementwise(layer: Elementwise, shapes: Sequence[Surface], bars: Sequence[i
     fields = {"PE.Cfg.OpMode": PLANAR_OPS[layer.kind], "PE.Cfg.Cond": ABS * (layer.kind == "abs"),
               "PE.BiasScale.Scale": _half("scale", layer.scale), "PE.BiasScale.Bias": _half("bias", layer.bias)}
     sources = tuple(bars[:-1])
+    if layer.kind == "abs" and prescale != _half("one", 1):
+        raise _refused(f"prescale: got {layer.prescale} with abs, allowed is 1; which comes first is not known")
     if layer.kind == "subtract" and habits.subtracts:
         fields["PE.Cfg.SecSrc"] = SUBTRACT
     elif layer.kind == "subtract":
@@ -238,7 +265,7 @@ def _placed(plan: Plan, slots: Sequence[int], names: Sequence[str], bars: Sequen
     return where, tensors
 
 
-def _inputs(layer: Layer, x: Any) -> list[np.ndarray]:
+def _inputs(layer: Single, x: Any) -> list[np.ndarray]:
     """The input tensors; ValueError where they are not what the layer takes."""
     shapes = input_shapes(layer)
     given = [np.asarray(one) for one in (x if isinstance(x, tuple | list) and len(shapes) > 1 else [x])]

@@ -28,7 +28,8 @@ def recode(capture: Capture) -> bytes:
     for task, v in _users(capture):
         if v["NE.MACCfg.OpMode"] == CONVOLUTION:
             kernel, data, at = kernel_at(capture, task, v)
-            encoded = coefficients.encode(kernel, *coefficients.decode(kernel, data, at))
+            encoded = coefficients.encode(kernel, *coefficients.decode(kernel, data, at),
+                                          coefficients.table_of(kernel, data, at))
             offset = 0
             for begin, size in at.tolist():
                 out[begin:begin + size] = encoded[offset:offset + size]
@@ -64,7 +65,8 @@ def explain(capture: Capture) -> list[Item]:
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
     """Outputs (how many), output and input channels and, of a convolution, kernel and stride, by name.
 
-    Of a capture as the words of its last task have them; of one with several tasks the outputs of that one alone.
+    Of a capture as the words of its last task have them; of one with several tasks the outputs of that one alone,
+    and no kernel where a table comes behind it.
     Nothing of a layer that is not float16.
     """
     if isinstance(subject, Capture):
@@ -83,12 +85,14 @@ def _of_words(capture: Capture) -> dict[str, Any]:
     if not capture.jobs or capture.jobs[-1].block not in capture.maps:
         return {}
     v = raw(capture, len(capture.jobs) - 1)
-    channels = v["Common.Cout.Cout"]
+    groups = v["Common.GroupConvCfg.NumGroups"]
+    channels = groups * v["Common.Cout.Cout"]
     if v["TileDMADst.PlaneStride.PlaneStride"]:  # a part of a larger result
         channels = v["TileDMADst.DepthStride.DepthStride"] // v["TileDMADst.PlaneStride.PlaneStride"]
     out = {"outputs": channels * v["Common.OutDim.Hout"] * v["Common.OutDim.Wout"], "channels": channels}
-    if v["Common.Cfg.TaskType"] == NEURAL and v["NE.MACCfg.OpMode"] == CONVOLUTION:
-        out |= {"input channels": v["Common.Cin.Cin"], "kernel_h": v["Common.ConvCfg.Kh"],
+    if v["Common.Cfg.TaskType"] == NEURAL and v["NE.MACCfg.OpMode"] == CONVOLUTION \
+            and v["NE.MACCfg.NonlinearMode"] != TABLE:
+        out |= {"input channels": groups * v["Common.Cin.Cin"], "kernel_h": v["Common.ConvCfg.Kh"],
                 "kernel_w": v["Common.ConvCfg.Kw"], "stride_h": v["Common.ConvCfg.Sy"],
                 "stride_w": v["Common.ConvCfg.Sx"]}
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from npulab.targets.ane.facts import ENGINES
 from npulab.targets.ane.memory import HALF, UNIT, Surface
-from npulab.targets.ane.steps import CONVOLUTION, Habits, Step
+from npulab.targets.ane.steps import BYPASS, CONVOLUTION, Habits, Step
 
 CELL = 16  # bytes of a stride in L2
 L2_CELLS = 2 ** 21 // CELL  # 2 MiB
@@ -51,7 +51,7 @@ def work_unit(step: Step, habits: Habits) -> tuple[int, int, int]:
     order of the codes, and wider rows than 64, are a guess.
     """
     best = SMALL if step.small else fewest_units(step.result)
-    if not step.unicast:
+    if step.small or not (step.unicast or step.groups > 1):
         return best, best, best
     if habits.shapes == "fixed":
         return 1, min(1, best), 1
@@ -73,14 +73,16 @@ def l2_strides(step: Step, source: Surface, habits: Habits) -> tuple[int, int, i
     """Strides of channels, rows and depth of a source: rows of more channels than engines are set apart.
 
     By 2 cells or a channel's stride, in a neural task of stride 1 by one cell more: a guess from strides of 1, 2 and 4.
+    Of groups one lies there at a time.
     """
     wide = 2 ** patch_width(step) if step.planar else \
-        max(SHAPES[work_unit(step, habits)[1]][1], 0 if step.unicast else source.width)
+        max(SHAPES[work_unit(step, habits)[1]][1], 0 if step.engine == BYPASS else source.width)
     channel = ceil_div(HALF * min(source.width, wide), CELL)
-    depth = source.channels * channel
-    if source.channels <= ENGINES:
+    depth = source.channels // step.groups * channel
+    if source.channels <= ENGINES and step.groups == 1:
         return channel, depth, depth
-    return channel, depth + max(2, channel) + (not step.planar and step.stride == (1, 1)), depth
+    more = not step.planar and step.stride == (1, 1) and step.groups == 1
+    return channel, depth + max(2, channel) + more, depth
 
 
 def result_strides(step: Step) -> tuple[int, int, int]:

@@ -64,6 +64,7 @@ class Step:
     sparse: bool = False
     small: bool = False
     unicast: bool = False
+    groups: int = 1
     table: bool = False
     exact: bool = False  # of a table that DebugLogEvents tells apart
     fields: Mapping[str, int] = field(default_factory=dict)
@@ -74,5 +75,5 @@ class Step:
 
     @property
     def active(self) -> int:
-        """Engines that work: as many as there are channels, up to all of them."""
-        return min(ENGINES, self.result.channels)
+        """Engines that work: as many as a group has channels, up to all of them."""
+        return min(ENGINES, self.result.channels // self.groups)

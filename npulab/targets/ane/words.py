@@ -117,14 +117,15 @@ def kernel_source(step: Step, habits: Habits) -> dict[str, int]:
 
 def common(step: Step, habits: Habits) -> dict[str, int]:
     """Sizes, kernel and work units."""
-    source, result = step.sources[0], step.result
+    source, result, groups = step.sources[0], step.result, step.groups
     out = {"InDim.Win": source.width, "InDim.Hin": source.height, "InDepth.Din": 1, "ChCfg.InFmt": FLOAT16,
-           "ChCfg.Src2InFmt": FLOAT16 * (len(step.sources) - 1), "ChCfg.OutFmt": FLOAT16, "Cin.Cin": source.channels,
-           "Cout.Cout": result.channels, "OutDim.Wout": result.width, "OutDim.Hout": result.height, "OutDepth.Dout": 1,
+           "ChCfg.Src2InFmt": FLOAT16 * (len(step.sources) - 1), "ChCfg.OutFmt": FLOAT16,
+           "Cin.Cin": source.channels // groups, "Cout.Cout": result.channels // groups, "OutDim.Wout": result.width,
+           "OutDim.Hout": result.height, "OutDepth.Dout": 1,
            "ConvCfg.Kw": step.kernel[1], "ConvCfg.Kh": step.kernel[0], "ConvCfg.OCGSize": log2_up(step.lanes),
            "ConvCfg.Sx": step.stride[1], "ConvCfg.Sy": step.stride[0], "ConvCfg.Px": step.pads[1],
            "ConvCfg.Py": step.pads[0], "ConvCfg.Ox": 1, "ConvCfg.Oy": 1, "ConvCfg3d.raw": 0x2041,
-           "GroupConvCfg.NumGroups": 1, "GroupConvCfg.UnicastCin": 1, "GroupConvCfg.UnicastEn": int(step.unicast),
+           "GroupConvCfg.NumGroups": groups, "GroupConvCfg.UnicastCin": 1, "GroupConvCfg.UnicastEn": int(step.unicast),
            "TileCfg.TileHeight": tile_height(step), "Cfg.SrcUse": 2 ** len(step.sources) - 1}
     if step.planar:
         out |= {"Cfg.TaskType": 1 + len(step.sources), "PatchCfg.PatchWidthLog2": patch_width(step),
@@ -143,8 +144,8 @@ def tile_source(step: Step, habits: Habits) -> dict[str, int]:
     out = {"DMAConfig.En": 1, "DMAConfig.CacheHint": 2, "DMAConfig.CacheHintReuse": 14,
            "DMAConfig.CacheHintNoReuse": 12, "Src2DMAConfig.raw": NO_SOURCE_2, "RowStride.Stride": one.row // UNIT,
            "PlaneStride.PlaneStride": one.plane // UNIT, "DepthStride.Stride": one.bytes // UNIT,
-           "GroupStride.Stride": habits.group_strides * one.bytes // UNIT, "Fmt.FmtMode": 1, "Fmt.Truncate": 3,
-           "Fmt.MemFmt": FLOAT16, "Fmt.Interleave": 1,
+           "GroupStride.Stride": habits.group_strides * one.bytes // step.groups // UNIT, "Fmt.FmtMode": 1,
+           "Fmt.Truncate": 3, "Fmt.MemFmt": FLOAT16, "Fmt.Interleave": 1,
            "PadStream.raw": 0x100 * (not step.planar or habits.planar_kernel)}
     for other in step.sources[1:]:
         out |= {"Src2DMAConfig.raw": SOURCE_2, "Src2RowStride.Stride": other.row // UNIT,
@@ -160,8 +161,9 @@ def tile_target(step: Step, habits: Habits) -> dict[str, int]:
     out = {"DMAConfig.En": 1, "DMAConfig.CacheHint": 3, "DMAConfig.L2BfrMode": int(not in_l2(step, habits)),
            "BaseAddr.Addr": step.offset // UNIT, "RowStride.RowStride": whole.row // UNIT,
            "PlaneStride.PlaneStride": whole.plane // UNIT, "DepthStride.DepthStride": whole.bytes // UNIT,
-           "GroupStride.GroupStride": habits.group_strides * whole.bytes // UNIT, "Fmt.FmtMode": 1, "Fmt.Truncate": 3,
-           "Fmt.MemFmt": FLOAT16, "Fmt.Interleave": 1, "Fmt.ZeroPadLast": fills, "Fmt.ZeroPadFirst": fills}
+           "GroupStride.GroupStride": habits.group_strides * whole.bytes // step.groups // UNIT, "Fmt.FmtMode": 1,
+           "Fmt.Truncate": 3, "Fmt.MemFmt": FLOAT16, "Fmt.Interleave": 1, "Fmt.ZeroPadLast": fills,
+           "Fmt.ZeroPadFirst": fills}
     return {f"TileDMADst.{name}": value for name, value in out.items()}
 
 

@@ -53,7 +53,7 @@ SEGMENT = Struct("command" / Const(hwx.SEGMENT, Int32ul), "bytes" / Int32ul, "na
 PLACE = Struct("command" / Const(hwx.PLACES[0], Int32ul), "bytes" / Int32ul, "name" / Const(20, Int32ul), Padding(4),
                "address" / Int32ul)
 PROGRAM = Struct("command" / Const(hwx.THREAD, Int32ul), "bytes" / Int32ul, "flavour" / Const(hwx.PROGRAM, Int32ul),
-                 "words" / Const(0x214, Int32ul), "bars" / Int64ul[hwx.BARS], "first_task" / Int64ul,
+                 "words" / Const(0x214, Int32ul), "bars" / Bytes(8 * hwx.BARS), "first_task" / Int64ul,
                  "first_size" / Int32ul, "tasks" / Int32ul, Padding(4), "mask" / Const(0xFFFF, Int32ul), Padding(20),
                  "name" / Const(0x860, Int32ul), Padding(8), "scratch" / Int64ul, "tail" / Int64ul[2])
 TENSOR = Struct("command" / Const(hwx.THREAD, Int32ul), "bytes" / Int32ul, "flavour" / Const(hwx.TENSOR, Int32ul),
@@ -271,7 +271,8 @@ def _tensor_segment(tensor: Described) -> bytes:
 def _program(capture: Capture, base: int, bars: Mapping[int, int]) -> bytes:
     first = tasks.records(capture.jobs[0].writes)
     tail = TAILS[len(capture.jobs) > 1]
-    return _named(PROGRAM, {"bars": [bars.get(n, 0) for n in range(hwx.BARS)], "first_task": base,
+    table = np.array([bars.get(n, 0) for n in range(hwx.BARS)], "<u8")
+    return _named(PROGRAM, {"bars": table.tobytes(), "first_task": base,
                             "first_size": first.words - 1, "tasks": len(capture.jobs), "scratch": 0,
                             "tail": list(tail)}, [capture.parameters.get("network", NETWORK)])
 
