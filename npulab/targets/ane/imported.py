@@ -75,12 +75,12 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
     registers = maps(chip)
     block = chip.upper()
     jobs = tuple(Job.from_writes(block, writes, registers[block]) for writes in listed)
-    addresses = {"text": text.address}
+    # a tensor may have any name, these two too
+    addresses = {one.name: one.address for one in found.tensors if one.address is not None} | {"text": text.address}
     buffers = {"hwx": data}
     const = next((one for one in found.sections if (one.segment, one.name) == CONST), None)
     if const is not None and _uses_kernel(jobs, registers):
         addresses["coefficients"], buffers["coefficients"] = const.address, const.data
-    addresses |= {one.name: one.address for one in found.tensors if one.address is not None}
     return Capture(name, "ane", chip, jobs, buffers, addresses, {"tensors": [_tensor(one) for one in found.tensors]},
                    "compiler", source=where, tool=f"zin_ane_compiler {found.compiler}".strip(), maps=registers)
 
