@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import CAPTURES
 from record_simulated import record
+from record_simulated_ane import record as record_ane
 
 import npulab
 from npulab.devices import Simulated
@@ -19,6 +20,29 @@ def test_simulated_captures_are_recorded_the_same_again(captures: npulab.Capture
     assert sorted(again) == [capture.name for capture in captures if capture.simulated]
     for name, capture in again.items():
         assert capture == captures[name]
+
+
+def test_simulated_captures_of_the_ane_are_recorded_the_same_again() -> None:
+    kept = npulab.load_all(CAPTURES / "ane")
+    again = {capture.name: capture for capture in record_ane()}
+    assert sorted(again) == [capture.name for capture in kept if capture.simulated]
+    assert [name for name, capture in again.items() if capture != kept[name]] == []
+
+
+def test_names_of_simulated_captures_say_so() -> None:
+    folders = case_folders(CAPTURES)
+    assert [path for path in folders if npulab.load(path).simulated != path.name.startswith("sim-")] == []
+
+
+def test_what_lies_beside_a_simulated_capture_of_the_ane_agrees() -> None:
+    """Each network that says a layer; its statements of registers and weights are as many as written down here."""
+    found = {capture.name: npulab.check(capture) for capture in npulab.load_all(CAPTURES / "ane")}
+    assert all(one.verdict == "equal" and not one.claims_wrong and one.max == 0 for one in found.values())
+    assert {name for name, one in found.items() if len(one.claims) < 50} == {"sim-3x3-depthwise"}
+    weights = {name: [(claim.expected, claim.got) for claim in one.claims if claim.field == "coefficients"]
+               for name, one in found.items()}
+    assert weights["sim-3x3-same"] == [(1152, 1152), (32, 32)]
+    assert weights["sim-1x1-relu"] == [(384, 384)]
 
 
 def test_simulated_outputs_hold_ties(captures: npulab.CaptureSet) -> None:

@@ -12,6 +12,7 @@ from npulab.capture import Capture, Job
 from npulab.targets.ane import hwx, streams, tasks
 from npulab.targets.ane.beside import beside
 from npulab.targets.ane.facts import CHIPS, HEADER, USUAL_CHIP, maps
+from npulab.targets.ane.writing import MADE_BY, MAKER
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
 SUFFIX, BLOB = ".hwx", ".bin"
@@ -81,8 +82,10 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
     const = next((one for one in found.sections if (one.segment, one.name) == CONST), None)
     if const is not None and _uses_kernel(jobs, registers):
         addresses["coefficients"], buffers["coefficients"] = const.address, const.data
+    ours = MADE_BY in found.identity.split("\n")  # nothing that npulab wrote passes for a compiler's
     return Capture(name, "ane", chip, jobs, buffers, addresses, {"tensors": [_tensor(one) for one in found.tensors]},
-                   "compiler", source=where, tool=f"zin_ane_compiler {found.compiler}".strip(), maps=registers)
+                   "simulated" if ours else "compiler", source=where,
+                   tool=MAKER if ours else f"zin_ane_compiler {found.compiler}".strip(), maps=registers)
 
 
 def bare(data: bytes, name: str, where: str) -> Capture:

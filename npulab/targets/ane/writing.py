@@ -38,7 +38,8 @@ TAILS = {False: (0x11, 3), True: (7, 4)}
 
 MOST_TEXT = 2 ** 26
 RELOCATION_ALIGN, COMMAND_ALIGN = 8, 8
-MADE_BY = "npulab lower, in the layout of zin_ane_compiler 4.2.1"
+MAKER = "npulab lower"
+MADE_BY = f"{MAKER}, in the layout of zin_ane_compiler 4.2.1"
 TABLE = 2
 KERNEL_VALID, KERNEL_BASE = "Header.Header[9].KBE0", "Header.Header[9].KBase0"
 NONLINEAR = "NE.MACCfg.NonlinearMode"
