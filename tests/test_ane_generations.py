@@ -313,7 +313,8 @@ def tasks_h11(draw: st.DrawFn) -> Task:
     room, records = 84 - len(header), []
     while room > 1:
         count = draw(st.integers(1, min(64, room - 1)))
-        count += room - count == 2  # a word alone cannot be a record
+        if room - count == 2:  # a word alone cannot be a record
+            count += 1 if count < 64 else -1
         records.append(Record(4 * draw(st.integers(0, 2 ** 24 - count)), tuple(draw(st.lists(WORD, min_size=count, max_size=count)))))
         room -= 1 + count
     return make_h11(header, records)

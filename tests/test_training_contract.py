@@ -170,7 +170,7 @@ def test_its_own_check_covers_all_six_kernels() -> None:
 
 
 def test_a_wrong_gradient_would_be_seen() -> None:
-    tensors, values = trained()
+    _, values = trained()
     close(values["dwq"], values["dwq"])
     with pytest.raises(AssertionError):
         close(values["dwq"] * (1 + 1e-5), values["dwq"])
