@@ -396,6 +396,10 @@ class RegisterMap:
             near = difflib.get_close_matches(name, self._keys, 5) or [*self._names.values()][:12]
             raise LookupError(f"got field {name!r}, the map has {', '.join(near)}, ...") from None
 
+    def __contains__(self, name: object) -> bool:
+        """Whether a field is known by this name."""
+        return name in self._keys
+
     def __getattr__(self, name: str) -> Field:
         if name.startswith("_") or name not in self._keys:
             raise AttributeError(f"register map has no field or attribute {name!r}")

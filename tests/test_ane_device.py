@@ -102,12 +102,12 @@ def test_what_cannot_run_hangs_with_its_reason() -> None:
     for values, words in (({"KernelDMASrc.CoeffDMAConfig[1].En": 0}, "engine 1 waits for coefficients"),
                           ({"Cin": 400}, "base 5 is read at byte"), ({"Wout": 0}, "a size is 0"),
                           ({"KernelDMASrc.CoeffBfrSize[0].MemBfrSize": 0}, "its stream has 0"),
-                          ({"RBase0": 9}, "base 9 is read, and nothing is there"),
+                          ({"SparseFmt": 1}, "masks and weights end at byte 11, their count says"), ({"RBase0": 9}, "base 9 is read, and nothing is there"),
                           ({"KernelDMASrc.CoeffBaseAddr[1].Addr": 2 ** 20}, "coefficients are read to byte")):
         with pytest.raises(Hang, match=f"task 0: .*{words}"):
             run(capture.with_fields(**values), x)
     for values, words in (({"NE.MACCfg.OpMode": 5}, "NE.MACCfg.OpMode: got 5"), ({"Din": 2}, "Din: got 2"),
-                          ({"SparseFmt": 1}, "sparse")):
+                          ({"PalettizedEn": 1}, "PalettizedEn: got 1")):
         with pytest.raises(Unanswerable, match=f"task 0: .*{words}"):
             run(capture.with_fields(**values), x)
     with pytest.raises(Hang, match="base 5 is read, and nothing is there"):

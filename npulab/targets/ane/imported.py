@@ -115,15 +115,8 @@ def _tasks(text: bytes, chip: str, first: int, words: int, where: str) -> list[S
 
 def _uses_kernel(jobs: tuple[Job, ...], registers: Mapping[str, Any]) -> bool:
     """Whether a task reads coefficients."""
-    for job in jobs:
-        for name in KERNEL:
-            try:
-                item = registers[job.block][name]
-            except LookupError:
-                continue
-            if item.extract(job.words):
-                return True
-    return False
+    known = [(job, registers[job.block][name]) for job in jobs for name in KERNEL if name in registers[job.block]]
+    return any(bool(item.extract(job.words)) for job, item in known)
 
 
 def _tensor(one: hwx.Tensor) -> dict[str, Any]:

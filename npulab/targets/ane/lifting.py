@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from npulab.bits import RegisterMap
 from npulab.capture import Capture
 from npulab.layers import Activation, Conv2D, Elementwise, Layer, pads
 from npulab.target import Lifted, Unanswerable
-from npulab.targets.ane import coefficients, functions, table_slots, tables
-from npulab.targets.ane.lowering import RELU, TABLE, TableActivation, relu_outputs
+from npulab.targets.ane import coefficients, table_slots
+from npulab.targets.ane.activations import activation, relu_outputs
+from npulab.targets.ane.lowering import RELU, TABLE
 from npulab.targets.ane.memory import UNIT, Surface, unpack
 from npulab.targets.ane.steps import HABITS
 from npulab.targets.ane.wiring import Place, Wiring, network, resolve, shape_of, whole, write
@@ -285,31 +286,6 @@ def table_at(capture: Capture, task: int, v: Mapping[str, int]) -> table_slots.T
         raise Unanswerable(f"task {task}: KernelDMASrc.CoeffBaseAddr: got {len(found)} tables for {len(places)} engines"
                            f" in {len(data)} bytes, covered is one of {table_slots.SIZE} bytes")
     return table_slots.decode(found.pop())
-
-
-def activation(table: table_slots.Table, shape: tuple[int, int, int], prescale: float = 1.0) -> TableActivation:
-    """The layer of a table, named as the function whose table it is, else by its kind."""
-    return TableActivation(shape, tables.outputs(table), name_of(table), prescale, table=table)
-
-
-def name_of(table: table_slots.Table) -> str:
-    """The function whose table has the same form and, within 2**-6, the same knots (or lines); "table" and its kind
-    where there is none."""
-    form = table.kind, table.symmetry, table.step_exponent
-    near = [(_distance(table, one), name) for name, one in _fits().items()
-            if (one.kind, one.symmetry, one.step_exponent) == form]
-    return min((one for one in near if one[0] < 2.0 ** -6), default=(0.0, f"table {table.kind_name}"))[1]
-
-
-@cache
-def _fits() -> dict[str, table_slots.Table]:
-    return {name: functions.fit(name) for name, one in functions.NEURONS.items() if one.table}
-
-
-def _distance(a: table_slots.Table, b: table_slots.Table) -> float:
-    if a.step_exponent == table_slots.NO_STEP:
-        return 0.0 if a == b else np.inf
-    return float(np.abs(a.knots.astype(np.float64) - b.knots.astype(np.float64)).max(initial=0.0))
 
 
 def _section(capture: Capture, task: int, v: Mapping[str, int]) -> bytes:

@@ -15,7 +15,8 @@ from npulab.bits import WORD_BYTES
 from npulab.capture import Capture
 from npulab.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, input_shapes
 from npulab.target import Unanswerable
-from npulab.targets.ane import coefficients, functions, table_slots, tables
+from npulab.targets.ane import coefficients, table_slots
+from npulab.targets.ane.activations import refused, relu_outputs, same_outputs, table_of
 from npulab.targets.ane.facts import CHIPS, ENGINES, USUAL_CHIP, maps
 from npulab.targets.ane.memory import HALF, Surface, pack
 from npulab.targets.ane.steps import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL, Habits, Step
@@ -30,13 +31,6 @@ RELU, TABLE = 1, 2
 PLANAR_OPS = {"add": 0, "subtract": 0, "multiply": 1, "maximum": 2, "minimum": 3, "abs": 0, "copy": 0}
 ABS, SUBTRACT, MINUS_ONE = 1, 3, 0xBC00
 EXACT_KINDS = ("sqrt", "rsqrt", "inv", "log2")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TableActivation(Activation):
-    """An activation whose ``outputs`` are those of a known activation table."""
-
-    table: table_slots.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -69,8 +63,8 @@ def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: 
     if isinstance(layer, FullyConnected):
         layer = as_convolution(layer)
     if not isinstance(layer, Conv2D | Elementwise | Activation | Concat) or layer.dtype != "float16":
-        raise _refused(f"got {layer!r}, allowed is a Conv2D, FullyConnected, Elementwise, Activation or Concat of "
-                       "float16")
+        raise refused(f"got {layer!r}, allowed is a Conv2D, FullyConnected, Elementwise, Activation or Concat of "
+                      "float16")
     habits = HABITS[compiler]
     shapes = [_surface(shape) for shape in input_shapes(layer)]
     names = tuple(names) or (*(f"input{i or ''}" for i in range(len(shapes))), "output")
@@ -105,7 +99,7 @@ def planned(layer: Single, shapes: Sequence[Surface], bars: Sequence[int], habit
         return _elementwise(layer, shapes, bars, habits)
     if isinstance(layer, Concat):
         return _concat(layer, shapes, bars)
-    raise _refused(f"got {layer!r}, allowed is a Conv2D, Elementwise, Activation or Concat")
+    raise refused(f"got {layer!r}, allowed is a Conv2D, Elementwise, Activation or Concat")
 
 
 def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
@@ -113,8 +107,8 @@ def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
     first, *rest = layer.layers
     if not isinstance(first, Conv2D) or first.activation or len(rest) != 1 or not isinstance(rest[0], Activation) \
             or layer.inputs != ((-1,), (0,)) or np.ndim(rest[0].prescale) or rest[0].prescale != 1:
-        raise _refused(f"got {layer!r}, allowed are a Conv2D without activation and, behind it, an Activation without "
-                       "prescale; how compilers link tasks is not known")
+        raise refused(f"got {layer!r}, allowed are a Conv2D without activation and, behind it, an Activation without "
+                      "prescale; how compilers link tasks is not known")
     if same_outputs(rest[0].outputs, relu_outputs()):
         return replace(first, activation="relu"), None
     return first, rest[0]
@@ -123,7 +117,7 @@ def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
 def as_convolution(layer: FullyConnected) -> Conv2D:
     """The 1x1 convolution that a fully connected layer is; ValueError for quantized ones."""
     if layer.dtype != "float16":
-        raise _refused(f"got {layer!r}, allowed is float16")
+        raise refused(f"got {layer!r}, allowed is float16")
     outputs, inputs = layer.weights.shape
     return Conv2D(layer.weights.reshape(outputs, 1, 1, inputs), layer.bias, (1, 1, inputs), activation=layer.activation)
 
@@ -132,15 +126,15 @@ def _convolution(layer: Conv2D, source: Surface, bars: Sequence[int], habits: Ha
                  table: table_slots.Table | None) -> Plan:
     (top, _), (left, _) = layer.pads
     if layer.activation not in (None, "relu"):
-        raise _refused(f"activation: got {layer.activation!r}, allowed is None or 'relu'")
+        raise refused(f"activation: got {layer.activation!r}, allowed is None or 'relu'")
     if layer.stride not in ((1, 1), (2, 2)):
-        raise _refused(f"stride: got {layer.stride}, allowed is (1, 1) or (2, 2)")
+        raise refused(f"stride: got {layer.stride}, allowed is (1, 1) or (2, 2)")
     if 1 < layer.groups == layer.input_shape[2] == layer.output_shape[2]:
         layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=True, groups=1)
     if layer.groups > 1 and habits is not HABITS["9.x"]:
-        raise _refused(f"groups: got {layer.groups}, allowed is 1 for a compiler that is not 9.x")
+        raise refused(f"groups: got {layer.groups}, allowed is 1 for a compiler that is not 9.x")
     if any(max(border) >= taps for border, taps in zip(layer.pads, layer.kernel, strict=True)):
-        raise _refused(f"padding: got {layer.padding}, allowed is less than the kernel of {layer.kernel}")
+        raise refused(f"padding: got {layer.padding}, allowed is less than the kernel of {layer.kernel}")
     depthwise = layer.depthwise and layer.input_shape[2] > 1
     weights = layer.weights if depthwise or not layer.depthwise else layer.weights.transpose(3, 1, 2, 0)
     plain = layer if depthwise == layer.depthwise else replace(layer, weights=weights, depthwise=False)
@@ -174,54 +168,24 @@ def _activation(layer: Activation, source: Surface, bars: Sequence[int],
                 data.ljust(engines * len(data), b"\0"))
 
 
-def table_of(layer: Activation, table: table_slots.Table | bytes | None = None) -> table_slots.Table:
-    """The activation table that gives a layer's outputs: the one given, its own, or that of the function it names.
-
-    Raises ValueError where there is none, or where it gives something else.
-    """
-    if isinstance(table, bytes | bytearray):
-        table = table_slots.decode(bytes(table))
-    table = table or getattr(layer, "table", None)
-    if table is None and functions.NEURONS.get(layer.name, functions.Neuron(np.positive)).table:
-        table = functions.fit(layer.name)
-    if table is None:
-        known = [name for name, one in functions.NEURONS.items() if one.table]
-        raise _refused(f"name: got an activation {layer.name!r} without a table, allowed is a table, or one of "
-                       f"{', '.join(known)}")
-    if not same_outputs(tables.outputs(table), layer.outputs):
-        raise _refused(f"outputs: got others than those of {table!r}, allowed are the same")
-    return table
-
-
-def relu_outputs() -> np.ndarray:
-    """The output ``(65536,) float16`` of ReLU for every input code: what is not above 0 gives +0, NaN stays."""
-    codes = np.arange(2 ** 16, dtype=np.uint16).view(np.float16)
-    return np.where((codes > 0) | np.isnan(codes), codes, np.float16(0))
-
-
-def same_outputs(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two tables of outputs are the same numbers, NaN being one of them and both zeros too."""
-    return bool(np.array_equal(a, b, equal_nan=True))
-
-
 def _elementwise(layer: Elementwise, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits) -> Plan:
     if any(one != shapes[0] for one in shapes):
-        raise _refused(f"other_shape: got {layer.other_shape}, allowed is {layer.input_shape}; broadcasting takes "
-                       "tasks of which no file is known")
+        raise refused(f"other_shape: got {layer.other_shape}, allowed is {layer.input_shape}; broadcasting takes "
+                      "tasks of which no file is known")
     if layer.activation:
-        raise _refused(f"activation: got {layer.activation!r} of {layer!r}, allowed is None")
+        raise refused(f"activation: got {layer.activation!r} of {layer!r}, allowed is None")
     prescale = _half("prescale", layer.prescale)
     fields = {"PE.Cfg.OpMode": PLANAR_OPS[layer.kind], "PE.Cfg.Cond": ABS * (layer.kind == "abs"),
               "PE.BiasScale.Scale": _half("scale", layer.scale), "PE.BiasScale.Bias": _half("bias", layer.bias)}
     sources = tuple(bars[:-1])
     if layer.kind == "abs" and prescale != _half("one", 1):
-        raise _refused(f"prescale: got {layer.prescale} with abs, allowed is 1; which comes first is not known")
+        raise refused(f"prescale: got {layer.prescale} with abs, allowed is 1; which comes first is not known")
     if layer.kind == "subtract" and habits.subtracts:
         fields["PE.Cfg.SecSrc"] = SUBTRACT
     elif layer.kind == "subtract":
         if prescale != _half("one", 1):
-            raise _refused(f"prescale: got {layer.prescale} with subtract, allowed is 1 for a compiler that subtracts "
-                           "by it")
+            raise refused(f"prescale: got {layer.prescale} with subtract, allowed is 1 for a compiler that subtracts "
+                          "by it")
         prescale, sources = MINUS_ONE, sources[::-1]
     fields["PE.PreScale.PreScale"] = prescale
     return Plan((Step(PLANAR, tuple(shapes), sources, shapes[0], bars[-1], fields=fields),))
@@ -229,7 +193,7 @@ def _elementwise(layer: Elementwise, shapes: Sequence[Surface], bars: Sequence[i
 
 def _concat(layer: Concat, shapes: Sequence[Surface], bars: Sequence[int]) -> Plan:
     if layer.axis != 2:
-        raise _refused(f"axis: got {layer.axis}, allowed is 2 (channels)")
+        raise refused(f"axis: got {layer.axis}, allowed is 2 (channels)")
     whole, steps, offset = _surface(layer.output_shape), [], 0
     for source, bar in zip(shapes, bars[:-1], strict=True):
         steps.append(Step(BYPASS, (source,), (bar,), source, bars[-1], offset, whole, unicast=True))
@@ -277,24 +241,20 @@ def _inputs(layer: Single, x: Any) -> list[np.ndarray]:
 
 def _surface(shape: tuple[int, ...]) -> Surface:
     if len(shape) != 3 or max(shape[:2]) > MOST_SIDE or shape[2] > MOST_CHANNELS:
-        raise _refused(f"input_shape: got {shape}, allowed is (H, W, C) up to {MOST_SIDE} x {MOST_SIDE} x "
-                       f"{MOST_CHANNELS}")
+        raise refused(f"input_shape: got {shape}, allowed is (H, W, C) up to {MOST_SIDE} x {MOST_SIDE} x "
+                      f"{MOST_CHANNELS}")
     return Surface(*shape)
 
 
 def _half(name: str, value: Any) -> int:
     """The bits of a constant that is an fp16 number."""
     if np.ndim(value):
-        raise _refused(f"{name}: got one for each channel, allowed is one number")
+        raise refused(f"{name}: got one for each channel, allowed is one number")
     with np.errstate(over="ignore"):
         half = np.float16(value)
     if float(half) != float(value):
-        raise _refused(f"{name}: got {value}, allowed is an fp16 number such as {float(half)}")
+        raise refused(f"{name}: got {value}, allowed is an fp16 number such as {float(half)}")
     return int(half.view(np.uint16))
-
-
-def _refused(why: str) -> ValueError:
-    return ValueError(f"lower for ane: {why}")
 
 
 def _up(number: int, step: int) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from npulab.capture import Capture, Job
 from npulab.target import Hang, Unanswerable
-from npulab.targets.ane import tables
+from npulab.targets.ane import device_kernel, tables
 from npulab.targets.ane.facts import ENGINES
 
 HALF = np.dtype("<f2")
@@ -28,7 +28,6 @@ ADD, MULTIPLY, MAXIMUM, MINIMUM = 0, 1, 2, 3
 SUBTRACT = 3  # of the second source
 ABSOLUTE, RECIPROCAL, POOL_MAXIMUM = 1, 1, 2
 SIZES = ("Win", "Hin", "Cin", "Wout", "Hout", "Cout")
-TABLE_BYTES = 128
 MOST = 2 ** 27  # elements of a tensor
 
 Values = Mapping[str, int]
@@ -117,13 +116,11 @@ def _run(v: Values, memory: Memory, last: int | None) -> int | None:
         raise Hang("a size is 0")
     if kind not in (NE, PE_UNARY, PE_BINARY, PE_REDUCE):
         raise Unanswerable(f"Common.Cfg.TaskType: got {kind}, known are {NE}, {PE_UNARY}, {PE_BINARY}, {PE_REDUCE}")
-    if kind == NE and groups > 1:
-        raise Unanswerable(f"Common.GroupConvCfg.NumGroups: got {groups}, known with the neural engine is 1")
     for name in ("Common.InDepth.Din", "Common.OutDepth.Dout"):
         if v[name] > 1:
             raise Unanswerable(f"{name}: got {v[name]}, known is 1")
     x = _source(v, memory, groups)
-    out = _neural(v, x[0], memory)[None] if kind == NE else _planar(v, x, memory, kind, groups)
+    out = _neural(v, x, memory) if kind == NE else _planar(v, x, memory, kind, groups)
     with np.errstate(over="ignore"):
         out = out.astype(HALF)
     return _result(v, memory, out, last)
@@ -189,18 +186,18 @@ def _places(shape: tuple[int, ...], base: int, steps: list[int]) -> np.ndarray:
 
 
 def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
-    """``(C, H, W)`` float64 of the neural engine, before it is rounded."""
+    """``(groups, C, H, W)`` float64 of the neural engine, before it is rounded."""
     mode, engines = v["NE.MACCfg.OpMode"], 2 ** v["Common.Cfg.ActiveNE"]
     scale = _half(v["NE.PostScale.PostScale"])
     kernel = memory.given.get(v["Header.Header[9].KBase0"], b"") if v["Header.Header[9].KBE0"] else b""
     if engines > ENGINES:
         raise Hang(f"{engines} engines, there are {ENGINES}")
     if mode == BYPASS:
-        if v["Common.Cout.Cout"] != x.shape[0] or (v["Common.OutDim.Hout"], v["Common.OutDim.Wout"]) != x.shape[1:]:
+        if tuple(v[f"Common.{name}"] for name in ("Cout.Cout", "OutDim.Hout", "OutDim.Wout")) != x.shape[1:]:
             raise Hang("the output of a bypass is not as large as its input")
         out = x.astype(np.float64)
     elif mode == CONVOLUTION:
-        out = _convolution(v, x.astype(np.float64), kernel, engines)
+        out = _convolution(v, x.astype(np.float64), kernel)
     else:
         raise Unanswerable(f"NE.MACCfg.OpMode: got {mode}, known are {CONVOLUTION} and {BYPASS}")
     out = out * scale
@@ -208,69 +205,36 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     if how == RELU:
         return np.where(out < 0, 0.0, out)
     if how == TABLE:
-        begin = ALIGN * v["KernelDMASrc.CoeffBaseAddr[0].Addr"]
         with np.errstate(over="ignore"):
             codes = out.astype(HALF).view(np.uint16)
-        every = tables.outputs(tables.decode(_bytes(kernel, begin, TABLE_BYTES)))
+        every = tables.outputs(tables.decode(device_kernel.table(v, kernel)))
         return every[codes].astype(np.float64)
     if how:
         raise Unanswerable(f"NE.MACCfg.NonlinearMode: got {how}, known are 0, {RELU} and {TABLE}")
     return out
 
 
-def _convolution(v: Values, x: np.ndarray, kernel: bytes, engines: int) -> np.ndarray:
-    channels, height, width = v["Common.Cout.Cout"], v["Common.OutDim.Hout"], v["Common.OutDim.Wout"]
+def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
+    groups, channels = v["Common.GroupConvCfg.NumGroups"], v["Common.Cout.Cout"]
+    height, width = v["Common.OutDim.Hout"], v["Common.OutDim.Wout"]
     kernel_h, kernel_w = v["Common.ConvCfg.Kh"], v["Common.ConvCfg.Kw"]
     step_h, step_w = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
     top, left = v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]
-    each = bool(v["Common.GroupConvCfg.UnicastEn"])
-    if v["NE.KernelCfg.SparseFmt"] or v["NE.KernelCfg.PalettizedEn"]:
-        raise Unanswerable("NE.KernelCfg: got sparse or palettized coefficients, known are plain ones")
-    if v["NE.KernelCfg.KernelFmt"] != FLOAT16:
-        raise Unanswerable(f"NE.KernelCfg.KernelFmt: got {v['NE.KernelCfg.KernelFmt']}, known is {FLOAT16}")
-    if not kernel_h or not kernel_w or not step_h or not step_w or (each and channels != x.shape[0]):
+    each = v["Common.GroupConvCfg.UnicastEn"]
+    if not kernel_h or not kernel_w or not step_h or not step_w or (each and channels != x.shape[1]):
         raise Hang("a kernel or stride is 0, or a channelwise layer has other outputs than inputs")
     if max(height * step_h, width * step_w) > 2 ** 16:
         raise Hang("the output reaches past what rows and columns can be counted with")
-    padded = np.zeros((x.shape[0], max((height - 1) * step_h + kernel_h, top + x.shape[1]),
-                       max((width - 1) * step_w + kernel_w, left + x.shape[2])))
-    padded[:, top:top + x.shape[1], left:left + x.shape[2]] = x
-    out = np.zeros((channels, height, width))
-    for channel in range(channels):
-        bias, weights = _kernel(v, kernel, channel, 1 if each else x.shape[0], engines)
-        at = iter(weights)
+    padded = np.zeros((*x.shape[:2], max((height - 1) * step_h + kernel_h, top + x.shape[2]),
+                       max((width - 1) * step_w + kernel_w, left + x.shape[3])))
+    padded[:, :, top:top + x.shape[2], left:left + x.shape[3]] = x
+    out = np.zeros((groups * channels, height, width))
+    for group, channel, bias, weights in device_kernel.kernels(v, kernel):
         out[channel] = bias
-        for plane in (padded[channel:channel + 1] if each else padded):
-            for i in range(kernel_h):
-                for j in range(kernel_w):
-                    window = plane[i:i + (height - 1) * step_h + 1:step_h, j:j + (width - 1) * step_w + 1:step_w]
-                    out[channel] += next(at) * window
-    return out
-
-
-def _kernel(v: Values, kernel: bytes, channel: int, inputs: int, engines: int) -> tuple[float, list[float]]:
-    """(bias, weights by input, row, column) of an output channel: lane by lane within the engine's plane."""
-    lanes = 2 ** v["Common.ConvCfg.OCGSize"]
-    plane, lane = divmod(channel, lanes)
-    row, engine = divmod(plane, engines)
-    has_bias = v["NE.MACCfg.BiasMode"]
-    count = inputs * v["Common.ConvCfg.Kh"] * v["Common.ConvCfg.Kw"]
-    if not v[f"KernelDMASrc.CoeffDMAConfig[{engine}].En"]:
-        raise Hang(f"engine {engine} waits for coefficients, its stream is off")
-    begin = ALIGN * v[f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr"]
-    size = ALIGN * v[f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize"]
-    first = row * lanes * (count + has_bias)
-    last = first + lanes * (count + has_bias)
-    if 2 * last > size:
-        raise Hang(f"engine {engine} waits for {2 * last} bytes of coefficients, its stream has {size}")
-    values = np.frombuffer(_bytes(kernel, begin, size), HALF)[first + lane:last:lanes].astype(np.float64).tolist()
-    return (values[0], values[1:]) if has_bias else (0.0, values)
-
-
-def _bytes(kernel: bytes, begin: int, size: int) -> bytes:
-    if begin + size > len(kernel):
-        raise Hang(f"coefficients are read to byte {begin + size:#x}, there are {len(kernel):#x}")
-    return kernel[begin:begin + size]
+        for value, source, i, j in weights:
+            plane = padded[group, channel if each else source]
+            out[channel] += value * plane[i:i + (height - 1) * step_h + 1:step_h, j:j + (width - 1) * step_w + 1:step_w]
+    return out.reshape(groups, channels, height, width)
 
 
 # The planar engine
