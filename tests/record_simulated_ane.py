@@ -36,15 +36,15 @@ def halves(random: np.random.RandomState, *shape: int, most: float = 1.0) -> np.
 def layers() -> Iterator[tuple[str, Any, Any]]:
     """Name, layer and input, or inputs, of every simulated capture."""
     random = np.random.RandomState(SEED)
-    nothing = np.zeros(24, np.float16)
+    nothing = np.zeros(32, np.float16)
     yield ("sim-3x3-same", npulab.Conv2D(halves(random, 32, 3, 3, 4), halves(random, 32), (5, 12, 4), padding="same"),
            halves(random, 5, 12, 4, most=4.0))
-    yield ("sim-1x1-relu", npulab.Conv2D(halves(random, 24, 1, 1, 16), nothing, (3, 12, 16), activation="relu"),
+    yield ("sim-1x1-relu", npulab.Conv2D(halves(random, 32, 1, 1, 16), nothing, (3, 12, 16), activation="relu"),
            halves(random, 3, 12, 16, most=4.0))
     yield ("sim-3x3-depthwise", npulab.Conv2D(halves(random, 1, 3, 3, 16), halves(random, 16), (5, 9, 16),
                                               padding="same", depthwise=True), halves(random, 5, 9, 16, most=4.0))
-    yield ("sim-tanh", Activation((4, 32, 4), tables.outputs(functions.fit("tanh")), "tanh"),
-           halves(random, 4, 32, 4, most=5.0))
+    yield ("sim-tanh", Activation((16, 32, 1), tables.outputs(functions.fit("tanh")), "tanh"),
+           halves(random, 16, 32, 1, most=5.0))
     pair = (4, 32, 6)
     yield "sim-add", Elementwise("add", pair), (halves(random, *pair), halves(random, *pair, most=64.0))
     yield "sim-concat", Concat([(2, 32, 8), (2, 32, 4)]), (halves(random, 2, 32, 8), halves(random, 2, 32, 4))

@@ -42,7 +42,7 @@ def test_what_lies_beside_a_simulated_capture_of_the_ane_agrees() -> None:
     weights = {name: [(claim.expected, claim.got) for claim in one.claims if claim.field == "coefficients"]
                for name, one in found.items()}
     assert weights["sim-3x3-same"] == [(1152, 1152), (32, 32)]
-    assert weights["sim-1x1-relu"] == [(384, 384)]
+    assert weights["sim-1x1-relu"] == [(512, 512)]
 
 
 def test_simulated_outputs_hold_ties(captures: npulab.CaptureSet) -> None:

@@ -145,7 +145,7 @@ def test_nothing_is_found_from_fewer_than_eight_captures() -> None:
     assert (found["verdict"], found["status"]) == ("agrees", "found: agrees in 8 of 8")
     # captures that are the same in everything are one
     again = np.repeat(np.arange(1, 8), 5)
-    assert checked("width * 2", again * 2, width=again)["status"] == "agrees in 35 of 35, too few to call it found"
+    assert checked("width * 2", again * 2, width=again)["status"] == "agrees in 35 of 35 (7 different ones), too few to call it found"
     assert checked("width * 2", again * 2, width=again, other=np.arange(35))["status"] == "found: agrees in 35 of 35"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import CAPTURES
 from lowered_layers import A311D, IMX8MP
 from matplotlib.colors import to_rgb
 
@@ -36,7 +37,8 @@ def of(item: Item) -> str:
     kind = item.kind
     if kind == "weight":
         return "run and weight" if item.weights > 1 else kind
-    return kind if kind in ("run", "bias", "offset", "symbol", "escape", "completion", "flush", "fill") else "header"
+    return kind if kind in ("run", "bias", "offset", "symbol", "escape", "completion", "flush", "mask", "knot",
+                            "line", "fill") else "header"
 
 
 @pytest.mark.parametrize("case", ["update4-vendor", A311D, IMX8MP])
@@ -70,6 +72,16 @@ def test_simulated_is_said_and_cores_begin_where_they_do(vivante: Target) -> Non
     assert "lowered (simulated): " in picture.figure.get_suptitle()
     labels = [label.get_text() for label in picture.figure.axes[0].get_yticklabels()]
     assert labels == ["header, 0x0", *(f"core {n}, {64 + 64 * n:#x}" for n in range(6)), "biases, 0x1c0"]
+
+
+def test_buffers_without_a_header_have_none() -> None:
+    """Sixteen engines of 192 bytes from the first byte on, and an activation table."""
+    engines, table = (npulab.stream_map(npulab.load(CAPTURES / "ane" / name)) for name in ("sim-3x3-same", "sim-tanh"))
+    labels = [label.get_text() for label in engines.figure.axes[0].get_yticklabels()]
+    assert labels == [f"core {n}, {192 * n:#x}" for n in range(16)]
+    assert "16 streams; bytes by kind: weight 2304, bias 64, fill 704" in repr(engines)
+    assert [label.get_text() for label in table.figure.axes[0].get_yticklabels()] == ["table, 0x0"]
+    assert "bytes by kind: header 12, knot 66, line 8, fill 42" in repr(table)
 
 
 def test_of_many_rows_each_byte_has_what_most_bits_are_for(vivante: Target) -> None:

@@ -240,8 +240,10 @@ def _verdict(stated: Stated, evidence: _Evidence, good: Array, bad: int, numbers
     if all(len(one) <= 1 for one in numbers):
         same = f"it is {numbers[0][0]}" if len(numbers) == 1 else "each of them is the same"
         return SAME, f"agrees in {count} of {count}, but {same} in all"
-    if evidence.different(good) < ENOUGH:
-        return AGREES, f"agrees in {count} of {count}, too few to call it found"
+    apart = evidence.different(good)
+    if apart < ENOUGH:
+        alike = "" if count < ENOUGH else f" ({apart} different ones)"
+        return AGREES, f"agrees in {count} of {count}{alike}, too few to call it found"
     return AGREES, f"found: agrees in {count} of {count}"
 
 

@@ -25,7 +25,7 @@ HEADER, RUN = "header", "run and weight"
 # light enough for black text; a kind that is not here belongs to a header
 COLOURS = {HEADER: "#cdb38b", "weight": "#8fc1e3", RUN: "#4f9bd0", "run": "#5cc4c4", "bias": "#f6c667",
            "offset": "#b9a3e3", "symbol": "#a5d6a0", "escape": "#ee9a78", "completion": "#9fb3b3", "flush": "#c0c77a",
-           "fill": "#eeeeee"}
+           "mask": "#e9a9bf", "knot": "#9ed3b8", "line": "#d8b49c", "fill": "#eeeeee"}
 NAMES = tuple(COLOURS)
 
 
@@ -102,9 +102,12 @@ def _most(kinds: np.ndarray) -> np.ndarray:
 
 
 def _places(table: pd.DataFrame) -> list[tuple[int, str]]:
-    """(byte, what begins there): the header, the stream of each core, what belongs to none behind the streams."""
+    """(byte, what begins there): the header, where one is before the stream of each core, and what belongs to none
+    behind the streams."""
     own = table[table.core.notna() & (table.kind != "core size")].groupby("core").byte.min()
-    out = [(0, HEADER), *((int(byte), f"core {core}") for core, byte in own.items())]
+    out = [(int(byte), f"core {core}") for core, byte in own.items()]
+    if not any(byte == 0 for byte, _ in out):
+        out.insert(0, (0, HEADER if (table.kind != "knot").all() else "table"))
     behind = table[table.core.isna() & (table.byte > out[-1][0]) & (table.kind == "bias")]
     return [*out, *([(int(behind.byte.iloc[0]), "biases")] if len(behind) else [])]
 

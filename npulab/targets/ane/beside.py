@@ -9,13 +9,14 @@ import numpy as np
 
 from npulab.capture import Capture
 from npulab.target import Claim, Unanswerable
-from npulab.targets.ane import agreement, coefficients, espresso, plist
+from npulab.targets.ane import agreement, coefficients, espresso, functions, plist, table_slots
 from npulab.targets.ane.network import Network
-from npulab.targets.ane.parameters import parameters
+from npulab.targets.ane.parameters import chain_of, nonlinear_mode, parameters
 
 NETWORK = "net.plist"
 COEFFICIENTS = "coefficients"
 WEIGHTS = "the weights beside it"
+TABLE_MODE = 2
 
 
 def values(capture: Capture) -> list[dict[str, int]]:
@@ -42,6 +43,7 @@ def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
 def claims(capture: Capture) -> list[Claim]:
     """What the network beside a capture says of its registers, and its weights of the coefficients.
 
+    Where a register differs, nothing is said of coefficients: they are those of another layer.
     Raises ValueError naming the key for a network that is broken.
     """
     if NETWORK not in capture.buffers:
@@ -49,7 +51,32 @@ def claims(capture: Capture) -> list[Claim]:
     network = plist.read_plist(capture.buffers[NETWORK]).network
     compared = agreement.compare(agreement.claims(network), values(capture))
     said = [Claim(*one.claim, one.found, NETWORK) for one in compared if one.told]
-    return [*said, *_weights(capture, network)]
+    if any(one.differs for one in compared):
+        return said
+    return [*said, *_table(capture, network), *_weights(capture, network)]
+
+
+def _table(capture: Capture, network: Network) -> Iterator[Claim]:
+    """A claim for the function of the one activation table, where both sides are known."""
+    users = [task for task in values(capture) if task.get("NE.MACCfg.NonlinearMode") == TABLE_MODE]
+    if COEFFICIENTS not in capture.buffers or len(users) != 1 or not network.units:
+        return
+    chain = chain_of(network)
+    name = chain.neuron.lower().replace("_", "")
+    # the others are made of several steps, of which the table is one
+    direct = {one.replace("_", ""): one for one, neuron in functions.NEURONS.items() if neuron.table}
+    if chain.main.type != "Neuron" or nonlinear_mode(chain) != TABLE_MODE or name not in direct:
+        return
+    try:
+        at, size = coefficients.places_of(users[0])[0]
+        table = table_slots.decode(capture.buffers[COEFFICIENTS][at:at + size])
+        found = functions.identify(table)
+    except (ValueError, IndexError, Unanswerable):
+        return
+    if found is not None:
+        # an odd one, to which a task behind it adds the half
+        found = "sigmoid" if found == "sigmoid_less_half" else found
+        yield Claim(0, "function of the table", COEFFICIENTS, direct[name], found, NETWORK)
 
 
 def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
