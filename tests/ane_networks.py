@@ -7,8 +7,8 @@ from typing import Any
 
 from conftest import shared
 
-from npulab.targets.ane.network import Input, Network, Output, Unit
-from npulab.targets.ane.plist import read_plist
+from npulab.targets.ane.source.network import Input, Network, Output, Unit
+from npulab.targets.ane.source.plist import read_plist
 
 PAIRS = ["compiled", "concat16", "conv_bias", "conv_twos", "relu16", "sigmoid77", "sum64"]
 ENGINES = 16

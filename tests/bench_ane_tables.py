@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npulab.targets.ane.functions import fit
 from npulab.targets.ane.tables import evaluate, evaluate_reference, outputs
+from npulab.targets.ane.tables.functions import fit
 
 EVERY = np.arange(2 ** 16, dtype=np.uint16).view(np.float16)
 

@@ -21,8 +21,10 @@ import npulab
 from npulab.devices import Simulated
 from npulab.layers import Activation, Concat, Elementwise
 from npulab.target import Unanswerable
-from npulab.targets.ane import functions, plist, tables
-from npulab.targets.ane.sourcing import source_of
+from npulab.targets.ane import tables
+from npulab.targets.ane.source import plist
+from npulab.targets.ane.source.sourcing import source_of
+from npulab.targets.ane.tables import functions
 
 SEED = 8
 SOURCE = "npulab tests/record_simulated_ane.py"

@@ -7,8 +7,8 @@ from ane_networks import PAIRS, bare, conv, image, network, recorded, source, tr
 from conftest import CAPTURES, shared
 
 import npulab
-from npulab.targets.ane.agreement import Agreement, Claim, agreement, claims, compare, pairings, values_of
-from npulab.targets.ane.network import Network, Output
+from npulab.targets.ane.source.agreement import Agreement, Claim, agreement, claims, compare, pairings, values_of
+from npulab.targets.ane.source.network import Network, Output
 
 LARGE = (1600, 2560, 1)  # of the bare task files
 

@@ -233,7 +233,8 @@ def blobs() -> list[str]:
 
 
 def test_every_field_and_table_of_every_bare_task_list_is_the_expected_one() -> None:
-    from npulab.targets.ane import table_slots, tables
+    from npulab.targets.ane import tables
+    from npulab.targets.ane.tables import entries
 
     expected = json.loads(shared("data/ane/expected/h13_tasks.json").read_text())
     index = json.loads(shared("data/ane/h13_tasks/index.json").read_text())
@@ -250,7 +251,7 @@ def test_every_field_and_table_of_every_bare_task_list_is_the_expected_one() -> 
             seen += 1
             values = expected_fields(task["fields"])
             at = says["kernel_offset"] + values.get("KernelDMASrc.CoeffBaseAddr[0].Addr", 0) * 64
-            table = table_slots.decode(data[at : at + 128])
+            table = entries.decode(data[at : at + 128])
             slots = np.frombuffer(data, "<u2", 64, at)
             assert table.encode() == data[at : at + 128]
             assert np.array_equal(np.asarray(table.knots).view(np.uint16), slots[4:37])

@@ -27,8 +27,9 @@ import npulab
 from npulab.cli import main
 from npulab.floats import ulps
 from npulab.laws import stated
-from npulab.targets.ane import agreement, beside, blobs, espresso, mil, plist, programs, seed, surfaces, tables
-from npulab.targets.ane.table_slots import Table, decode
+from npulab.targets.ane import beside, blobs, mil, programs, surfaces, tables
+from npulab.targets.ane.source import agreement, espresso, plist, seed
+from npulab.targets.ane.tables.entries import Table, decode
 
 PAIRED = ["compiled", "concat16", "conv_bias", "conv_twos", "relu16", "sigmoid77", "sum64"]
 
@@ -118,7 +119,7 @@ def test_a_kind_that_nobody_knows_is_refused_with_its_slot() -> None:
 
 
 def test_the_error_of_a_table_is_that_of_its_interpolation() -> None:
-    from npulab.targets.ane import functions
+    from npulab.targets.ane.tables import functions
 
     data = shared("data/ane/h13_tasks/unary/tanh.bin").read_bytes()
     table = decode(data[-128:])

@@ -12,7 +12,7 @@ from npulab.bits import WORD_BYTES
 from npulab.capture import Job
 from npulab.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, Pool2D, input_shapes
 from npulab.target import Unanswerable
-from npulab.targets.ane import coefficients, functions, hwx, table_slots, tables
+from npulab.targets.ane import coefficients, hwx, tables
 from npulab.targets.ane.activations import activation, relu_outputs
 from npulab.targets.ane.facts import HEADER, TABLES
 from npulab.targets.ane.imported import compiled
@@ -21,6 +21,7 @@ from npulab.targets.ane.lowering import as_convolution, lower
 from npulab.targets.ane.memory import Surface, pack, unpack
 from npulab.targets.ane.outlines import explain, outline, recode
 from npulab.targets.ane.steps import HABITS
+from npulab.targets.ane.tables import entries, functions
 from npulab.targets.ane.writing import hwx_bytes
 
 HALF = np.float16
@@ -419,7 +420,7 @@ def test_layers_that_no_file_shows_are_refused(layer, more, words):
 
 
 def test_tables_are_given_or_named():
-    table = table_slots.decode(real("sigmoid77").buffers["coefficients"])
+    table = entries.decode(real("sigmoid77").buffers["coefficients"])
     outputs = tables.outputs(table)
     data = lower(Activation((1, 77, 1), outputs), table=table).buffers["coefficients"]
     assert data == table.encode() == lower(Activation((1, 77, 1), outputs), table=data).buffers["coefficients"]

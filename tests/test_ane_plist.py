@@ -14,10 +14,10 @@ import pytest
 from ane_networks import conv, image, network, unit
 from conftest import shared
 
-from npulab.targets.ane.espresso import Entry, read_espresso, source_weights, write_espresso
-from npulab.targets.ane.network import Network, Output
-from npulab.targets.ane.parameters import chain_of, parameters, parameters_table, shapes
-from npulab.targets.ane.plist import MOST_BYTES, Plist, read_plist, weights_files, write_plist
+from npulab.targets.ane.source.espresso import Entry, read_espresso, source_weights, write_espresso
+from npulab.targets.ane.source.network import Network, Output
+from npulab.targets.ane.source.parameters import chain_of, parameters, parameters_table, shapes
+from npulab.targets.ane.source.plist import MOST_BYTES, Plist, read_plist, weights_files, write_plist
 
 PLISTS = ["hwx/compiled/net", "hwx/concat16/net", "hwx/conv_bias/net", "hwx/conv_twos/net", "hwx/relu16/net",
           "hwx/sigmoid77/net", "hwx/sum64/net", "plists/broadcast", "plists/convuint8", "plists/inputview",

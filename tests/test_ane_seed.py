@@ -12,9 +12,9 @@ from conftest import shared
 
 from npulab.laws.stated import check_rows
 from npulab.laws.texts import parse_law, parse_steps
-from npulab.targets.ane import seed
-from npulab.targets.ane.network import Network
-from npulab.targets.ane.parameters import parameters, parameters_table
+from npulab.targets.ane.source import seed
+from npulab.targets.ane.source.network import Network
+from npulab.targets.ane.source.parameters import parameters, parameters_table
 
 LARGE = (1600, 2560, 1)
 Captures = dict[str, tuple[dict[str, int], dict[str, int]]]

@@ -12,8 +12,10 @@ import pytest
 import npulab
 from npulab.layers import Activation, Concat, Elementwise
 from npulab.target import Unanswerable
-from npulab.targets.ane import beside, functions, plist, tables
-from npulab.targets.ane.sourcing import source_of
+from npulab.targets.ane import beside, tables
+from npulab.targets.ane.source import plist
+from npulab.targets.ane.source.sourcing import source_of
+from npulab.targets.ane.tables import functions
 
 LAYERS = 40
 

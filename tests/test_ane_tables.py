@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from npulab.bits import read_table
 from npulab.target import Unanswerable
-from npulab.targets.ane import functions, table_slots, tables
-from npulab.targets.ane.functions import NEURONS, closest, errors, fit, identify, last_place, true
-from npulab.targets.ane.tables import Table, decode, evaluate, evaluate_reference, outputs, values
+from npulab.targets.ane import tables
+from npulab.targets.ane.facts import HERE
+from npulab.targets.ane.tables import Table, decode, entries, evaluate, evaluate_reference, functions, outputs, values
+from npulab.targets.ane.tables.functions import NEURONS, closest, errors, fit, identify, last_place, true
 
 CODES = np.arange(2 ** 16, dtype=np.uint16)
 EVERY = CODES.view(np.float16)
@@ -228,10 +229,10 @@ def random_table(rng: np.random.Generator) -> Table:
         slots[:41] = sizes + 0x8000 * rng.integers(0, 2, 41)
     if rng.random() < 0.7:
         slots[:2] = 0xFC00, 0x7C00
-    kind = str(rng.choice([*table_slots.PLAIN, *table_slots.REDUCED]))
-    step = table_slots.REDUCED[kind][1] if kind in table_slots.REDUCED else int(rng.choice([64, *table_slots.STEPS]))
+    kind = str(rng.choice([*entries.PLAIN, *entries.REDUCED]))
+    step = entries.REDUCED[kind][1] if kind in entries.REDUCED else int(rng.choice([64, *entries.STEPS]))
     slots[41] = step % 2 ** 16
-    slots[42] = table_slots.KINDS[kind] + 32 * int(rng.choice([0, 3, 6]))
+    slots[42] = entries.KINDS[kind] + 32 * int(rng.choice([0, 3, 6]))
     slots[43:] = 0
     return decode(slots.tobytes())
 
@@ -255,7 +256,7 @@ def test_many_random_tables_as_in_whole_fractions() -> None:
 
 def test_rounding_is_that_of_numpy_from_whole_fractions() -> None:
     """Values that float64 holds exactly, so that both must round alike."""
-    from npulab.targets.ane.table_loops import _rounded
+    from npulab.targets.ane.tables.loops import _rounded
 
     rng = np.random.default_rng(9)
     numbers = np.concatenate([np.ldexp(rng.integers(-2 ** 14, 2 ** 14, 4000) / 2.0 ** 13, rng.integers(-27, 18, 4000)),
@@ -504,13 +505,13 @@ def printed(start: str, end: str) -> dict[int, str]:
     ("opcode", "kZinIrOpCodeTranspose", "# guessing from the hwx", 49), ("neuron", "Investigate:", "CacheHint", 32),
     ("cache_hint", "CacheHint", "conv kinds", 4), ("convolution", "conv kinds", "== plist exploration ==", 3)])
 def test_enums_are_those_of_the_notes(enum: str, start: str, end: str, count: int) -> None:
-    names = {int(row["raw"]): row["name"] for row in read_table(Path(tables.__file__).parent / "enums.csv") if row["enum"] == enum}
+    names = {int(row["raw"]): row["name"] for row in read_table(HERE / "enums.csv") if row["enum"] == enum}
     assert names == printed(start, end)
     assert sorted(names) == list(range(count))
 
 
 def test_kinds_from_3_on_are_neurons_less_5() -> None:
-    names = {row["name"].lower(): int(row["raw"]) for row in read_table(Path(tables.__file__).parent / "enums.csv") if row["enum"] == "neuron"}
-    assert all(names[name] == code + 5 for name, code in table_slots.KINDS.items() if code >= 3)
-    assert set(table_slots.REDUCED) < set(names)
+    names = {row["name"].lower(): int(row["raw"]) for row in read_table(HERE / "enums.csv") if row["enum"] == "neuron"}
+    assert all(names[name] == code + 5 for name, code in entries.KINDS.items() if code >= 3)
+    assert set(entries.REDUCED) < set(names)
     assert functions.NEURONS.keys() >= {"sqrt", "rsqrt", "inv", "log2", "exp2"}

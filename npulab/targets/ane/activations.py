@@ -8,23 +8,24 @@ from functools import cache
 import numpy as np
 
 from npulab.layers import Activation
-from npulab.targets.ane import functions, table_slots, tables
+from npulab.targets.ane import tables
+from npulab.targets.ane.tables import entries, functions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableActivation(Activation):
     """An activation whose ``outputs`` are those of a known activation table."""
 
-    table: table_slots.Table | None = None
+    table: entries.Table | None = None
 
 
-def table_of(layer: Activation, table: table_slots.Table | bytes | None = None) -> table_slots.Table:
+def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> entries.Table:
     """The activation table that gives a layer's outputs: the one given, its own, or that of the function it names.
 
     Raises ValueError where there is none, or where it gives something else.
     """
     if isinstance(table, bytes | bytearray):
-        table = table_slots.decode(bytes(table))
+        table = entries.decode(bytes(table))
     table = table or getattr(layer, "table", None)
     if table is None and functions.NEURONS.get(layer.name, functions.Neuron(np.positive)).table:
         table = functions.fit(layer.name)
@@ -48,12 +49,12 @@ def same_outputs(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.array_equal(a, b, equal_nan=True))
 
 
-def activation(table: table_slots.Table, shape: tuple[int, int, int], prescale: float = 1.0) -> TableActivation:
+def activation(table: entries.Table, shape: tuple[int, int, int], prescale: float = 1.0) -> TableActivation:
     """The layer of a table, named as the function whose table it is, else by its kind."""
     return TableActivation(shape, tables.outputs(table), name_of(table), prescale, table=table)
 
 
-def name_of(table: table_slots.Table) -> str:
+def name_of(table: entries.Table) -> str:
     """The function whose table has the same form and, within 2**-6, the same knots (or lines); "table" and its kind
     where there is none."""
     form = table.kind, table.symmetry, table.step_exponent
@@ -63,12 +64,12 @@ def name_of(table: table_slots.Table) -> str:
 
 
 @cache
-def _fits() -> dict[str, table_slots.Table]:
+def _fits() -> dict[str, entries.Table]:
     return {name: functions.fit(name) for name, one in functions.NEURONS.items() if one.table}
 
 
-def _distance(a: table_slots.Table, b: table_slots.Table) -> float:
-    if a.step_exponent == table_slots.NO_STEP:
+def _distance(a: entries.Table, b: entries.Table) -> float:
+    if a.step_exponent == entries.NO_STEP:
         return 0.0 if a == b else np.inf
     return float(np.abs(a.knots.astype(np.float64) - b.knots.astype(np.float64)).max(initial=0.0))
 

@@ -9,9 +9,11 @@ import numpy as np
 
 from npulab.capture import Capture
 from npulab.target import Claim, Unanswerable
-from npulab.targets.ane import agreement, coefficients, espresso, functions, plist, table_slots
-from npulab.targets.ane.network import Network
-from npulab.targets.ane.parameters import chain_of, nonlinear_mode, parameters
+from npulab.targets.ane import coefficients
+from npulab.targets.ane.source import agreement, espresso, plist
+from npulab.targets.ane.source.network import Network
+from npulab.targets.ane.source.parameters import chain_of, nonlinear_mode, parameters
+from npulab.targets.ane.tables import entries, functions
 
 NETWORK = "net.plist"
 COEFFICIENTS = "coefficients"
@@ -69,7 +71,7 @@ def _table(capture: Capture, network: Network) -> Iterator[Claim]:
         return
     try:
         at, size = coefficients.places_of(users[0])[0]
-        table = table_slots.decode(capture.buffers[COEFFICIENTS][at:at + size])
+        table = entries.decode(capture.buffers[COEFFICIENTS][at:at + size])
         found = functions.identify(table)
     except (ValueError, IndexError, Unanswerable):
         return

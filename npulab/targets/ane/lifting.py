@@ -17,11 +17,12 @@ from npulab.bits import RegisterMap
 from npulab.capture import Capture
 from npulab.layers import Activation, Conv2D, Elementwise, Layer, pads
 from npulab.target import Lifted, Unanswerable
-from npulab.targets.ane import coefficients, table_slots
+from npulab.targets.ane import coefficients
 from npulab.targets.ane.activations import activation, relu_outputs
 from npulab.targets.ane.lowering import RELU, TABLE
 from npulab.targets.ane.memory import UNIT, Surface, unpack
 from npulab.targets.ane.steps import HABITS
+from npulab.targets.ane.tables import entries
 from npulab.targets.ane.wiring import Place, Wiring, network, resolve, shape_of, whole, write
 
 COEFFICIENT_BAR = 1
@@ -253,7 +254,7 @@ def _behind(capture: Capture, task: int, v: Mapping[str, int], result: Surface) 
         return None
     kernel, data, at = kernel_at(capture, task, v)
     try:
-        return activation(table_slots.decode(coefficients.table_of(kernel, data, at)), shape_of(result))
+        return activation(entries.decode(coefficients.table_of(kernel, data, at)), shape_of(result))
     except Unanswerable as error:
         raise Unanswerable(f"task {task}: {error}") from None
     except ValueError as error:
@@ -276,16 +277,16 @@ def kernel_at(capture: Capture, task: int, v: Mapping[str, int]) -> tuple[coeffi
         raise Unanswerable(f"task {task}: {error}") from None
 
 
-def table_at(capture: Capture, task: int, v: Mapping[str, int]) -> table_slots.Table:
+def table_at(capture: Capture, task: int, v: Mapping[str, int]) -> entries.Table:
     """The activation table of a task; all engines read the same one."""
     data = _section(capture, task, v)
     places = coefficients.places_of(v)
-    found = {data[at:at + table_slots.SIZE] for at, _ in places.tolist()}
-    if len(found) != 1 or len(next(iter(found))) != table_slots.SIZE or {size for _, size in places.tolist()} \
-            != {table_slots.SIZE}:
+    found = {data[at:at + entries.SIZE] for at, _ in places.tolist()}
+    if len(found) != 1 or len(next(iter(found))) != entries.SIZE or {size for _, size in places.tolist()} \
+            != {entries.SIZE}:
         raise Unanswerable(f"task {task}: KernelDMASrc.CoeffBaseAddr: got {len(found)} tables for {len(places)} engines"
-                           f" in {len(data)} bytes, covered is one of {table_slots.SIZE} bytes")
-    return table_slots.decode(found.pop())
+                           f" in {len(data)} bytes, covered is one of {entries.SIZE} bytes")
+    return entries.decode(found.pop())
 
 
 def _section(capture: Capture, task: int, v: Mapping[str, int]) -> bytes:

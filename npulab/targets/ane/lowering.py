@@ -15,11 +15,12 @@ from npulab.bits import WORD_BYTES
 from npulab.capture import Capture
 from npulab.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, input_shapes
 from npulab.target import Unanswerable
-from npulab.targets.ane import coefficients, table_slots
+from npulab.targets.ane import coefficients
 from npulab.targets.ane.activations import refused, relu_outputs, same_outputs, table_of
 from npulab.targets.ane.facts import CHIPS, ENGINES, USUAL_CHIP, maps
 from npulab.targets.ane.memory import HALF, Surface, pack
 from npulab.targets.ane.steps import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL, Habits, Step
+from npulab.targets.ane.tables import entries
 from npulab.targets.ane.words import job_of, slots_of, words_in
 from npulab.targets.ane.writing import COEFFICIENT_ALIGN, PAGE, TEXT_AT, hwx_bytes
 
@@ -42,7 +43,7 @@ class Plan:
 
 
 def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered", compiler: str = USUAL,
-          table: table_slots.Table | bytes | None = None, names: Sequence[str] = ()) -> Capture:
+          table: entries.Table | bytes | None = None, names: Sequence[str] = ()) -> Capture:
     """What a compiler would make of a layer: jobs, words, coefficients, tensors, the compiled file and, with ``x``,
     the inputs.
 
@@ -86,7 +87,7 @@ def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: 
 
 
 def planned(layer: Single, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits,
-            table: table_slots.Table | bytes | None = None, after: Activation | None = None) -> Plan:
+            table: entries.Table | bytes | None = None, after: Activation | None = None) -> Plan:
     """The tasks of a layer; ``bars`` are the numbers of the base addresses of its inputs and, last, of its output.
 
     ``after`` is the activation of a convolution that it has a table for.
@@ -123,7 +124,7 @@ def as_convolution(layer: FullyConnected) -> Conv2D:
 
 
 def _convolution(layer: Conv2D, source: Surface, bars: Sequence[int], habits: Habits,
-                 table: table_slots.Table | None) -> Plan:
+                 table: entries.Table | None) -> Plan:
     (top, _), (left, _) = layer.pads
     if layer.activation not in (None, "relu"):
         raise refused(f"activation: got {layer.activation!r}, allowed is None or 'relu'")
@@ -153,7 +154,7 @@ def _convolution(layer: Conv2D, source: Surface, bars: Sequence[int], habits: Ha
 
 
 def _activation(layer: Activation, source: Surface, bars: Sequence[int],
-                table: table_slots.Table | bytes | None) -> Plan:
+                table: entries.Table | bytes | None) -> Plan:
     step = Step(BYPASS, (source,), tuple(bars[:1]), source, bars[-1], unicast=True)
     prescale = _half("prescale", layer.prescale)
     fields = {"NE.PostScale.PostScale": prescale} if prescale != _half("one", 1) else {}

@@ -11,9 +11,10 @@ import numpy as np
 from npulab.capture import Capture
 from npulab.layers import Conv2D, Layer, Network
 from npulab.target import Item, Unanswerable
-from npulab.targets.ane import coefficients, table_slots
+from npulab.targets.ane import coefficients
 from npulab.targets.ane.lifting import CONVOLUTION, NEURAL, kernel_at, raw, table_at
 from npulab.targets.ane.lowering import TABLE
+from npulab.targets.ane.tables import entries
 
 # slots of an activation table: how many, what they are
 SLOTS = ((4, "limit"), (33, "knot"), (4, "line"), (1, "step"), (1, "mode"), (21, "fill"))
@@ -117,7 +118,7 @@ def _data(capture: Capture) -> bytes:
 
 
 def _slots(data: bytes, begin: int) -> Iterator[Item]:
-    halves = np.frombuffer(data, "<u2", table_slots.SIZE // 2, begin).tolist()
+    halves = np.frombuffer(data, "<u2", entries.SIZE // 2, begin).tolist()
     place = 0
     for many, kind in SLOTS:
         for number in range(many):

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from npulab.targets.ane.table_loops import evaluate_reference
-from npulab.targets.ane.table_slots import KNOTS, NO_STEP, REDUCED, Table, decode, halves, refuse_unknown
+from npulab.targets.ane.tables.entries import KNOTS, NO_STEP, REDUCED, Table, decode, halves, refuse_unknown
+from npulab.targets.ane.tables.loops import evaluate_reference
 
 __all__ = ["Table", "decode", "evaluate", "evaluate_reference", "outputs", "values"]
 

@@ -13,9 +13,9 @@ import numpy as np
 from npulab.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, input_shapes
 from npulab.target import Unanswerable
 from npulab.targets.ane.lowering import as_convolution
-from npulab.targets.ane.network import Input, Network, Output, Unit
-from npulab.targets.ane.parameters import NEURONS, ONE, strides
-from npulab.targets.ane.parameters import Shape as Extents
+from npulab.targets.ane.source.network import Input, Network, Output, Unit
+from npulab.targets.ane.source.parameters import NEURONS, ONE, strides
+from npulab.targets.ane.source.parameters import Shape as Extents
 
 TYPE = "Float16"
 WEIGHTS, BIASES = "net.weights", "net.additional.weights"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.targets.ane.table_slots import KNOTS, NO_STEP, PLAIN, Half, Table, halves, refuse_unknown
+from npulab.targets.ane.tables.entries import KNOTS, NO_STEP, PLAIN, Half, Table, halves, refuse_unknown
 
 
 def evaluate_reference(table: Table, x: Any) -> np.ndarray:

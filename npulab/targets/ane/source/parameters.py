@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npulab.targets.ane.network import Input, Network, Output, Unit
+from npulab.targets.ane.source.network import Input, Network, Output, Unit
 
 if TYPE_CHECKING:
     import pandas as pd

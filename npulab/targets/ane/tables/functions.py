@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.targets.ane.table_slots import KINDS, KNOTS, NO_STEP, PLAIN, REDUCED, Table, halves
 from npulab.targets.ane.tables import CODES, evaluate, values
+from npulab.targets.ane.tables.entries import KINDS, KNOTS, NO_STEP, PLAIN, REDUCED, Table, halves
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from npulab.bits import read_table
-from npulab.targets.ane.agreement import Values
-from npulab.targets.ane.network import Network
-from npulab.targets.ane.parameters import parameters, tasks_of
+from npulab.targets.ane.source.agreement import Values
+from npulab.targets.ane.source.network import Network
+from npulab.targets.ane.source.parameters import parameters, tasks_of
 
 ROWS = tuple(read_table(Path(__file__).parent / "seed.csv"))
 

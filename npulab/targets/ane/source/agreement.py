@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from npulab.targets.ane.network import Input, Network
-from npulab.targets.ane.parameters import (
+from npulab.targets.ane.source.network import Input, Network
+from npulab.targets.ane.source.parameters import (
     ALIGN,
     CODES,
     ENGINES,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import construct
 import numpy as np
 
-from npulab.targets.ane.network import Network, Output, Unit
-from npulab.targets.ane.parameters import Shape, kernel_of, shapes
+from npulab.targets.ane.source.network import Network, Output, Unit
+from npulab.targets.ane.source.parameters import Shape, kernel_of, shapes
 
 MOST_ENTRIES = 2 ** 16
 COUNT = construct.Int64ul

@@ -16,7 +16,7 @@ from typing import Any
 
 import construct
 
-from npulab.targets.ane.network import Broken, Input, Network, Output, Unit, in_order, repeated
+from npulab.targets.ane.source.network import Broken, Input, Network, Output, Unit, in_order, repeated
 
 MOST_BYTES = 2 ** 24
 MOST_TEXT = 2 ** 20  # bytes between two tags
