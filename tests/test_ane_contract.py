@@ -470,3 +470,76 @@ def test_ten_thousand_damaged_files(tmp_path: Path) -> None:
     outcome = batter(10_000, 2, tmp_path / "broken.hwx")
     assert outcome["refused"] > 3000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 1024
+
+
+# ---- other generations, by hand
+
+
+def stream(*tasks_of: list[tuple[int, list[int]]], sparse: tuple[int, int, list[int]] | None = None) -> bytes:
+    """Tasks of H14 as the facts say: preamble, eight header words, dense records of words, on 16 bytes."""
+    out = bytearray(struct.pack("<4I", 1, 0, 0, 0))
+    for number, runs in enumerate(tasks_of):
+        body = []
+        for address, values in runs:
+            body += [(len(values) - 1) * 2**15 | address // 4, *values]
+        if sparse and number == 0:
+            base, mask, values = sparse
+            body += [2**31 | mask * 2**15 | base // 4, *values]
+        header = [(8 + len(body)) * 2**16 | number, 0, 0, 0, 0, 0, 0, 0]
+        out += struct.pack(f"<{8 + len(body)}I", *header, *body)
+        out += bytes(-len(out) % 16 + 16)
+    return bytes(out)
+
+
+def test_a_file_of_h14_made_by_hand() -> None:
+    shape = 0x20010  # 16 wide, 2 high
+    text = stream(
+        [(0, [shape, 1, 0x22, 20, 12, shape, 1])], [(0x14, [0x20008]), (0x10, [7])],
+        sparse=(0x20, 0b1, [1 + 64 * 3, 0x77]),
+    )  # fmt: skip
+    data = bytearray(ane_files.rebuilt(real("relu16"), gap=0x4000))
+    struct.pack_into("<I", data, 8, 5)
+    at = 32
+    for command in ane_files.commands(bytes(data)):
+        if ane_files.u32(command, 0) == 0x19 and command[8:].startswith(b"__TEXT"):
+            offset = ane_files.u32(command, 72 + 48)
+            data[offset : offset + 0x400] = text.ljust(0x400, b"\0")
+            struct.pack_into("<Q", data, at + 72 + 40, len(text))
+        if ane_files.u32(command, 0) == 4 and ane_files.u32(command, 8) == 1:
+            struct.pack_into("<Q", data, at + 0x810, ane_files.u64(command, 0x810) + 16)
+            struct.pack_into("<II", data, at + 0x818, 0, 2)
+        at += len(command)
+    capture = imported.compiled(bytes(data), "h14", "h14.hwx")
+    assert capture.chip == "h14"
+    first, second = raw(capture)
+    assert (first["Common.InDim.Win"], first["Common.InDim.Hin"], first["Common.Cin.Cin"]) == (16, 2, 20)
+    assert (first["Common.ConvCfg.Kw"], first["Common.ConvCfg.Kh"]) == (1, 3)
+    assert (second["Common.Cout.Cout"], second["Common.OutDim.Wout"]) == (7, 8)
+    assert set(capture.fields["evidence"]) <= {"JW", "FT", "AG", "guess", "unknown"}
+
+
+def test_the_seed_s_enums_are_all_there() -> None:
+    import csv
+
+    table = shared("seeds/000_571751982c67fd8a.txt").read_text().splitlines()
+    lines = [line.strip() for line in table if line.strip() not in ("", "|")]
+    path = Path(npulab.__file__).parent / "targets/ane/enums.csv"
+    rows = [r for r in csv.reader(path.read_text().splitlines()) if len(r) == 3 and not r[0].startswith("#")]
+    found: dict[str, dict[int, str]] = {}
+    for enum, number, name in rows[1:]:
+        found.setdefault(enum, {})[int(number)] = name
+    lists: list[dict[int, str]] = []
+    for line in lines:
+        number, colon, name = line.partition(": ")
+        if colon and number.isdigit() and name.replace("_", "").isalnum():
+            if number == "0":
+                lists.append({})
+            lists[-1][int(number)] = name
+    assert len(lists) >= 2
+    assert (len(lists[0]), len(lists[1])) == (49, 32)
+    for one in lists:
+        assert one in found.values(), one
+    for line in lines:
+        name, equals, number = line.partition(" = ")
+        if equals and name.startswith("kZinTensorFormat"):
+            assert found["format"][int(number)] == name.removeprefix("kZinTensorFormat")

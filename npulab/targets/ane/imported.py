@@ -16,6 +16,7 @@ from npulab.targets.ane.writing import MADE_BY, MAKER
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
 SUFFIX, BLOB = ".hwx", ".bin"
+USUAL_BAR = 1  # of the coefficients, in every file seen; only another number is kept
 DEPTH = 3  # folders below the one that was asked for
 TEXT, CONST = ("__TEXT", "__text"), ("__TEXT", "__const")
 # what says that a task reads coefficients, on H13, from H14 on, and on H11
@@ -51,7 +52,10 @@ def read(path: Path) -> dict[str, Capture]:
 
 
 def compiled(data: bytes, name: str, where: str) -> Capture:
-    """The capture in the bytes of a compiled file."""
+    """The capture in the bytes of a compiled file.
+
+    Its parameters have the ``tensors``, and the ``coefficients_bar`` where that is not the usual 1.
+    """
     found = hwx.read(data, where)
     if found.subtype not in CHIP_OF:
         known = ", ".join(f"{subtype} ({chip})" for subtype, chip in CHIP_OF.items())
@@ -82,8 +86,12 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
     const = next((one for one in found.sections if (one.segment, one.name) == CONST), None)
     if const is not None and _uses_kernel(jobs, registers):
         addresses["coefficients"], buffers["coefficients"] = const.address, const.data
+    parameters: dict[str, Any] = {"tensors": [_tensor(one) for one in found.tensors]}
+    numbers = [number for number, address in program.bars.items() if address == addresses.get("coefficients")]
+    if numbers and USUAL_BAR not in numbers:
+        parameters["coefficients_bar"] = numbers[0]
     ours = MADE_BY in found.identity.split("\n")  # nothing that npulab wrote passes for a compiler's
-    return Capture(name, "ane", chip, jobs, buffers, addresses, {"tensors": [_tensor(one) for one in found.tensors]},
+    return Capture(name, "ane", chip, jobs, buffers, addresses, parameters,
                    "simulated" if ours else "compiler", source=where,
                    tool=MAKER if ours else f"zin_ane_compiler {found.compiler}".strip(), maps=registers)
 

@@ -290,7 +290,8 @@ def table_at(capture: Capture, task: int, v: Mapping[str, int]) -> entries.Table
 
 
 def _section(capture: Capture, task: int, v: Mapping[str, int]) -> bytes:
-    _covered(task, v, {"Header.Header[9].KBE0": (1,), "Header.Header[9].KBase0": (COEFFICIENT_BAR,)})
+    bar = capture.parameters.get("coefficients_bar", COEFFICIENT_BAR)
+    _covered(task, v, {"Header.Header[9].KBE0": (1,), "Header.Header[9].KBase0": (bar,)})
     if "coefficients" not in capture.buffers:
         raise Unanswerable(f"task {task}: the capture has no coefficients")
     return capture.buffers["coefficients"]
