@@ -50,6 +50,10 @@ def layers() -> Iterator[tuple[str, Any, Any]]:
     pair = (4, 32, 6)
     yield "sim-add", Elementwise("add", pair), (halves(random, *pair), halves(random, *pair, most=64.0))
     yield "sim-concat", Concat([(2, 32, 8), (2, 32, 4)]), (halves(random, 2, 32, 8), halves(random, 2, 32, 4))
+    # with a stride of 2 the compiler leaves out weights of zero
+    weights = np.where(random.randint(0, 5, (32, 1, 1, 8)) < 2, np.float16(0), halves(random, 32, 1, 1, 8))
+    yield ("sim-1x1-stride2", npulab.Conv2D(weights, halves(random, 32), (6, 12, 8), stride=(2, 2), padding="valid"),
+           halves(random, 6, 12, 8, most=4.0))
 
 
 def record() -> Iterator[npulab.Capture]:

@@ -43,6 +43,7 @@ def test_what_lies_beside_a_simulated_capture_of_the_ane_agrees() -> None:
                for name, one in found.items()}
     assert weights["sim-3x3-same"] == [(1152, 1152), (32, 32)]
     assert weights["sim-1x1-relu"] == [(512, 512)]
+    assert weights["sim-1x1-stride2"] == [(256, 256), (32, 32)]
 
 
 def test_simulated_outputs_hold_ties(captures: npulab.CaptureSet) -> None:
