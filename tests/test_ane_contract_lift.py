@@ -18,7 +18,7 @@ from npulab.floats import ulps
 from npulab.layers import Activation, Concat, Elementwise
 from npulab.target import Unanswerable
 from npulab.targets.ane import imported, tables
-from npulab.targets.ane.table_slots import decode
+from npulab.targets.ane.tables.entries import decode
 
 ANE = npulab.target("ane")
 FILES = ["compiled", "concat16", "conv_bias", "conv_twos", "gemm64", "relu16", "sigmoid77", "sum64"]

@@ -337,3 +337,11 @@ def test_matrix_products(boundary: str) -> None:
     assert packed.inputs["x"] == (1, *given[:, None].shape)
     found = mil.run(mil.read(mil.write(packed.program)), {"x": given[None, :, None]}, float64=True)["y"]
     near(found[0, :, 0], w @ x, 1e-14)
+
+
+def test_programs_and_weights_are_shown_in_a_line() -> None:
+    made = convolution(np.ones((2, 3, 1, 1)), 32)
+    assert repr(made) == ("Kernel(x [1, 3, 1, 32] -> y [1, 2, 1, 32], Program(1.3: main of 11 operations), "
+                          "1 weight file of 140 B)")
+    assert repr(blobs.write({"a": np.zeros(3, np.float16)})) == "Written(134 B, offsets {'a': 64})"
+    assert repr(mil.Program(())) == "Program(1.3: no functions)"

@@ -108,6 +108,9 @@ class Written(NamedTuple):
     data: bytes
     offsets: dict[str, int]
 
+    def __repr__(self) -> str:
+        return f"Written({len(self.data)} B, offsets {self.offsets})"
+
 
 def write(weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, count: int | None = None) -> Written:
     """A weight file of arrays by name, in their order.

@@ -201,6 +201,11 @@ class Program:
             raise ValueError(f"functions: got {', '.join(names)}, allowed is each name once")
         _refuse_names([name for name, _ in self.attributes])
 
+    def __repr__(self) -> str:
+        """In a line; ``write`` gives the text."""
+        said = [f"{one.name} of {len(one.operations)} operations" for one in self.functions]
+        return f"Program({self.version}: {', '.join(said) or 'no functions'})"
+
     @property
     def build_info(self) -> dict[str, str]:
         """The pairs of ``buildInfo``; empty where it has none or other than pairs of strings."""

@@ -30,6 +30,13 @@ class Kernel(NamedTuple):
     outputs: dict[str, Shape]
     parts: dict[str, tuple[tuple[str, int], ...]]
 
+    def __repr__(self) -> str:
+        """In a line: weight files of a training step are megabytes."""
+        shapes = [", ".join(f"{name} {list(shape)}" for name, shape in some.items())
+                  for some in (self.inputs, self.outputs)]
+        files = f"{len(self.blobs)} weight file{'s' * (len(self.blobs) != 1)} of {sum(map(len, self.blobs.values()))} B"
+        return f"Kernel({shapes[0]} -> {shapes[1]}, {self.program!r}, {files})"
+
     def join(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """An input (1, C, 1, S) out of its parts ``(channels, S)`` by name.
 
