@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 import store_notebooks
-from conftest import ROOT
+from conftest import ROOT, shared
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_NOTEBOOKS, MOST_LINES = 12, 10
@@ -64,3 +64,15 @@ def test_check_tells_a_changed_output(tmp_path: Path, capsys: pytest.CaptureFixt
     path.write_text(path.read_text().replace('"1\\n"', '"2\\n"'))
     assert store_notebooks.main([str(path), "--check"]) == 1
     assert '+      "1\\n"' in capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["hwx", "h13_tasks"])
+def test_the_neural_engines_notebook_runs_on_files_of_ones_own(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A folder of compiled files beside their networks, and one of bare tasks that have none."""
+    folder = shared(f"data/ane/{name}")
+    monkeypatch.setenv("NPULAB_HWX", str(folder))
+    ran = store_notebooks.run(ROOT / "notebooks" / "8-apple-neural-engine.ipynb")
+    said = "".join(output.get("text", "") for cell in ran.cells for output in cell.get("outputs", []))
+    assert ("sim-3x3-same, h13" in said, said.count(", h13, compiler, ")) == (False, 1)
+    assert f"{'543 of 543' if name == 'hwx' else '0 of 0'} statements agree" in said
