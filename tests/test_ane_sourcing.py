@@ -97,7 +97,9 @@ def test_a_fully_connected_layer_is_a_convolution() -> None:
 
 
 DEPTHWISE = npulab.Conv2D(np.ones((1, 3, 3, 8), np.float16), np.zeros(8, np.float16), (4, 4, 8), depthwise=True)
-OPEN = [DEPTHWISE, Elementwise("subtract", (2, 2, 2)), Elementwise("abs", (2, 2, 2)),
+GROUPED = npulab.Conv2D(np.ones((8, 3, 3, 4), np.float16), np.zeros(8, np.float16), (4, 4, 8), groups=2)
+DILATED = npulab.Conv2D(np.ones((8, 3, 3, 8), np.float16), np.zeros(8, np.float16), (9, 9, 8), dilation=(2, 2))
+OPEN = [DEPTHWISE, GROUPED, DILATED, Elementwise("subtract", (2, 2, 2)), Elementwise("abs", (2, 2, 2)),
         Elementwise("add", (2, 2, 2), scale=0.5), Elementwise("add", (2, 2, 2), bias=1.0),
         Elementwise("add", (2, 2, 2), other_shape=(1, 1, 2)), Elementwise("add", (2, 2, 2), activation="relu"),
         Activation((2, 2, 2), np.zeros(65536, np.float16), "mine"), Concat([(2, 2, 2), (3, 2, 2)], axis=0),

@@ -29,7 +29,7 @@ def source_of(layer: Layer, names: Sequence[str] = (), name: str = "net") -> tup
     """The network of one layer, and its weight files by name: fp16, weights as [output, input, row, column].
 
     ``names`` are those of the inputs and the output, as ``lower`` takes them: ``input``, ``input1``, ``output``.
-    Raises ``Unanswerable`` for what no public network says: depthwise convolutions, subtraction, constants,
+    Raises ``Unanswerable`` for what no public network says: groups, dilation, depthwise, subtraction, constants,
     broadcasting, activations that the compiler has no name for; ValueError for another count of names.
 
     >>> network, files = source_of(Concat([(1, 1, 16), (1, 1, 8)]))
@@ -71,9 +71,9 @@ def _units(layer: Layer, names: Sequence[str]) -> tuple[list[Unit], dict[str, by
 
 
 def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], dict[str, bytes]]:
-    if layer.depthwise and layer.input_shape[2] > 1:
-        raise Unanswerable(f"source network: got {layer!r}, allowed is a convolution of all channels: how a network "
-                           "says depthwise is not known")
+    if layer.groups > 1 or (layer.depthwise and layer.input_shape[2] > 1) or layer.dilation != (1, 1):
+        raise Unanswerable(f"source network: got {layer!r}, allowed is a convolution of all channels without dilation: "
+                           "how a network says depthwise, groups or dilation is not known")
     weights = layer.weights if not layer.depthwise else layer.weights.transpose(3, 1, 2, 0)
     files = {WEIGHTS: _halves(weights.transpose(0, 3, 1, 2))}
     steps = ["conv", *(["bias"] if np.any(layer.bias) else []), *(["relu"] if layer.activation else [])]
