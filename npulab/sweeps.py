@@ -207,9 +207,9 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
 
     Values by name inside a parameter become columns ``name_inner``; a list becomes ``name_0``, ..., or ``stride_h``
     and ``stride_w`` where its axes are known.  Lists of more than 16 numbers, or of another length in some captures
-    (scales per channel), are tensors and left out.  A text becomes a column of 0 and 1 for each of its values but
-    one (``activation_relu``, 0 where there is none; ``padding_same``, 0 where it is "valid"); one that is the same in
-    all captures is left out.
+    (scales per channel), are tensors and left out; so are lists of records, as descriptions of tensors.  A text becomes
+    a column of 0 and 1 for each of its values but one (``activation_relu``, 0 where there is none; ``padding_same``, 0
+    where it is "valid"); one that is the same in all captures is left out.
 
     Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length or provenance,
     and for a parameter that some captures lack, naming one.
@@ -361,7 +361,7 @@ def _leaves(values: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, A
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{front}{name}_")
-        else:
+        elif not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
             yield f"{front}{name}", value
 
 

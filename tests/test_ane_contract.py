@@ -424,8 +424,8 @@ def test_one_changed_weight_is_one_changed_half_word() -> None:
 STRUCTURES = ["header", "command", "segment", "section", "program", "task", "record", "tensor", "symbol", "relocation", "thread", "table", "name", "text"]
 
 
-def refusal_of(data: bytes, path: Path) -> str | None:
-    """What loading says; None where it loads, its fields too.  Bounded in time, never in silence."""
+def refusal_of(data: bytes, path: Path, seconds: float = 60) -> str | None:
+    """What loading says, within a time; None where it loads, its fields too."""
     began = time.process_time()
     path.write_bytes(data)
     try:
@@ -434,20 +434,20 @@ def refusal_of(data: bytes, path: Path) -> str | None:
         if len(capture.jobs) < 50:
             _ = capture.fields
     except (ValueError, LookupError) as error:
-        assert time.process_time() - began < 1
+        assert time.process_time() - began < seconds
         return str(error)
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < seconds
     return None
 
 
-def batter(count: int, seed: int, path: Path) -> dict[str, int]:
+def batter(count: int, seed: int, path: Path, seconds: float = 60) -> dict[str, int]:
     rng = random.Random(seed)
     files = [real(name) for name in NAMES]
     files += [ane_files.rebuilt(file, **ELSEWHERE) for file in files]
     outcome = {"refused": 0, "read": 0}
     for i in range(count):
         done, data = ane_files.damaged(files[i % len(files)], rng)
-        said = refusal_of(data, path)
+        said = refusal_of(data, path, seconds)
         outcome["read" if said is None else "refused"] += 1
         if said is not None and len(data) >= 32 and data[:4] == files[0][:4]:
             place = said.partition(path.name)[2] or said
@@ -467,7 +467,7 @@ def test_damaged_files_are_refused_with_their_place(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_ten_thousand_damaged_files(tmp_path: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    outcome = batter(10_000, 2, tmp_path / "broken.hwx")
+    outcome = batter(10_000, 2, tmp_path / "broken.hwx", 1)
     assert outcome["refused"] > 3000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 1024
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from test_ane_contract import ELSEWHERE, ORACLES, bare, capture_of, oracle, raw,
 import npulab
 from npulab.floats import ulps
 from npulab.layers import Activation, Concat, Elementwise
-from npulab.target import Unanswerable
+from npulab.target import Hang, Unanswerable
 from npulab.targets.ane import imported, tables
 from npulab.targets.ane.tables.entries import decode
 
@@ -316,3 +317,34 @@ def test_a_changed_register_of_a_lowered_layer_is_seen() -> None:
     flipped = bytearray(capture.buffers["coefficients"])
     flipped[3] ^= 0x40
     assert npulab.check(capture.with_buffers(coefficients=bytes(flipped))).verdict == "differs"
+
+
+def test_words_that_cannot_be_are_answered_in_a_sentence() -> None:
+    rng = random.Random(7)
+    inputs = {"input": bytes(4096), "input1": bytes(4096), "output": bytes(4096)}
+    files = [capture_of(name).with_buffers(**inputs) for name in FILES]
+    broken = [
+        files[3].with_fields(Wout=0x7DC7, Hout=0x122E),
+        files[3].with_fields(Wout=0x7FFF, Cout=0x1FFFF),
+        files[4].with_fields(NumGroups=8191, UnicastEn=1),
+    ]
+    for _ in range(60):
+        capture = rng.choice(files)
+        words = capture.words.copy()
+        for _ in range(rng.choice((1, 2, 3))):
+            at = rng.randrange(72, len(words))
+            words[at] = rng.choice((int(words[at]) ^ 2 ** rng.randrange(32), rng.getrandbits(32), 0, 2**32 - 1))
+        broken.append(capture.with_words(words, task=0))
+    sentences = []
+    for capture in broken:
+        assert npulab.check(capture).verdict in ("equal", "differs", "not executed", "nothing to compare")
+        for answer in (ANE.lift, ANE.recode, ANE.explain, ANE.simulate):
+            try:
+                answer(capture)
+            except (ValueError, Unanswerable, Hang) as error:
+                sentences.append(str(error))
+    assert len(sentences) > 20
+    assert all(sentence and "\n" not in sentence for sentence in sentences)
+    for capture in broken[:3]:
+        with pytest.raises((Unanswerable, Hang)):
+            ANE.simulate(capture)

@@ -157,7 +157,6 @@ def changed(source: dict, path: tuple, value: Any) -> bytes:
 
 TOLD = {
     # keys of which another number is another file
-    "compiled": ["InputChannels", "InputHeight", "InputWidth", "OutputChannels", "Step", "KernelOffset"],
     "conv_bias": ["InputChannels", "InputHeight", "InputWidth", "OutputChannels", "Step", "KernelOffset",
                   "BiasOffset", "BiasCount", "InputInterleave", "OutputInterleave"],
     "conv_twos": ["InputChannels", "InputHeight", "InputWidth", "OutputChannels", "Step", "KernelOffset"],
@@ -433,6 +432,12 @@ def test_mil_text_that_does_not_hold_together_is_refused_with_its_line(was: str,
         mil.check(mil.read(MIL.replace(was, now)))
 
 
+def test_a_bare_number_that_no_int32_is_is_refused() -> None:
+    program = mil.read(MIL.replace("dl = const", "dl2 = const").replace("dilations = dl", f"dilations = {10**20}"))
+    with pytest.raises(ValueError, match="int32"):
+        mil.check(program)
+
+
 def test_quirks_of_a_program_are_told() -> None:
     narrow = mil.read(MIL.replace("40]", "8]"))
     assert any("32" in q.text or "64" in q.text for q in mil.quirks(narrow))
@@ -523,6 +528,11 @@ def test_the_shell_shows_differs_checks_lists_and_imports(capsys: pytest.Capture
     assert after.buffers == before.buffers
     assert npulab.check(after).verdict == "equal"
     assert said(capsys, "check", str(tmp_path))[0] == 0
+    shutil.copytree(folder, tmp_path / "paired", ignore=shutil.ignore_patterns("gemm64", "mul_*"))
+    assert said(capsys, "import", str(tmp_path / "paired"), str(tmp_path / "all.npz"))[0] == 0
+    sweep = npulab.load_sweep(tmp_path / "all.npz")
+    assert len(sweep.words) == len(PAIRED)
+    assert sorted(sweep.parameters["InputWidth"]) == [1, 1, 1, 1, 1, 16, 77]
 
 
 def test_the_shell_refuses_a_broken_file_in_a_sentence(tmp_path: Path) -> None:

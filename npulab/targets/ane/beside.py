@@ -12,7 +12,7 @@ from npulab.target import Claim, Unanswerable
 from npulab.targets.ane import coefficients
 from npulab.targets.ane.source import agreement, espresso, plist
 from npulab.targets.ane.source.network import Network
-from npulab.targets.ane.source.parameters import chain_of, nonlinear_mode, parameters
+from npulab.targets.ane.source.parameters import OPTIONAL, chain_of, nonlinear_mode, parameters
 from npulab.targets.ane.tables import entries, functions
 
 NETWORK = "net.plist"
@@ -39,7 +39,8 @@ def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     files = {NETWORK: file.read_bytes()}
     if len(read.networks) != 1:
         return files, {}
-    return files | plist.weights_files(read.network, folder), parameters(read.network)
+    # 0 as in a table of several networks, so that captures have the same numbers
+    return files | plist.weights_files(read.network, folder), {**dict.fromkeys(OPTIONAL, 0), **parameters(read.network)}
 
 
 def claims(capture: Capture) -> list[Claim]:

@@ -28,7 +28,7 @@ ADD, MULTIPLY, MAXIMUM, MINIMUM = 0, 1, 2, 3
 SUBTRACT = 3  # of the second source
 ABSOLUTE, RECIPROCAL, POOL_MAXIMUM = 1, 1, 2
 SIZES = ("Win", "Hin", "Cin", "Wout", "Hout", "Cout")
-MOST = 2 ** 27  # elements of a tensor
+MOST = 2 ** 23  # elements of a tensor, so that a broken size takes no more than 64 MiB
 
 Values = Mapping[str, int]
 
@@ -176,10 +176,14 @@ def _is_half(v: Values, name: str) -> None:
 
 def _places(shape: tuple[int, ...], base: int, steps: list[int]) -> np.ndarray:
     """Bytes of the elements of (groups, C, H, W) whose strides are in units of 64."""
-    if np.prod(shape, dtype=np.float64) > MOST:
-        raise Hang(f"a tensor of {' x '.join(map(str, shape))} is more than the device holds")
+    _refuse_large(shape)
     axes = np.ogrid[tuple(slice(size) for size in shape)]
     return ALIGN * base + sum(ALIGN * step * axis for step, axis in zip(steps, axes[:3], strict=True)) + 2 * axes[3]
+
+
+def _refuse_large(shape: tuple[int, ...]) -> None:
+    if np.prod(shape, dtype=np.float64) > MOST:
+        raise Hang(f"a tensor of {' x '.join(map(str, shape))} is more than the device holds")
 
 
 # The neural engine
@@ -225,8 +229,13 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
         raise Hang("a kernel or stride is 0, or a channelwise layer has other outputs than inputs")
     if max(height * step_h, width * step_w) > 2 ** 16:
         raise Hang("the output reaches past what rows and columns can be counted with")
-    padded = np.zeros((*x.shape[:2], max((height - 1) * step_h + kernel_h, top + x.shape[2]),
-                       max((width - 1) * step_w + kernel_w, left + x.shape[3])))
+    if each and groups > 1:
+        raise Unanswerable(f"Common.GroupConvCfg.NumGroups: got {groups} of a channelwise layer, known is 1")
+    bordered = (*x.shape[:2], max((height - 1) * step_h + kernel_h, top + x.shape[2]),
+                max((width - 1) * step_w + kernel_w, left + x.shape[3]))
+    for shape in (bordered, (groups, channels, height, width)):
+        _refuse_large(shape)
+    padded = np.zeros(bordered)
     padded[:, :, top:top + x.shape[2], left:left + x.shape[3]] = x
     out = np.zeros((groups * channels, height, width))
     for group, channel, bias, weights in device_kernel.kernels(v, kernel):

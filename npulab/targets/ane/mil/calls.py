@@ -171,6 +171,8 @@ def known(value: Value) -> Known:
     usual = {bool: "bool", int: "int32", float: "fp32", str: "string"}.get(type(value.data))
     if value.type is not None or usual is None:
         raise ValueError(f"mil: constant: got {value.type or 'brackets'}, allowed is a tensor, number, bool or string")
+    if usual == "int32" and not -2 ** 31 <= value.data < 2 ** 31:
+        raise ValueError(f"mil: constant: got {value.data!s:.40}, allowed for a bare number are those of int32")
     return Known(Type(usual, plain=True), value.data)
 
 

@@ -28,6 +28,8 @@ SPELLED = {name.lower(): code for name, code in NEURONS.items()}
 MAIN = ("Conv", "ScaledElementWise", "ElementWise", "Pooling", "Neuron", "GOC", "Concat")
 FUSED = ("GOC", "Neuron")
 ONE = 0x3C00  # 1.0 as the bits of a float16
+# numbers that not every network has
+OPTIONAL = ("BiasScalar", "ScaleScalar", "UsedEngines", "EngineBytes")
 AXES = {"Width": "width", "Height": "height", "Channel": "channels", "Channels": "channels", "Depth": "depth",
         "Batch": "batch"}
 
