@@ -38,6 +38,7 @@ class Memory:
     """What the base addresses point to, by their number, and what tasks leave inside the chip."""
 
     given: dict[int, bytes]
+    names: dict[int, str] = field(default_factory=dict)  # of the buffers that a capture has for them
     written: dict[int, np.ndarray] = field(default_factory=dict)
     resident: dict[int, np.ndarray] = field(default_factory=dict)
     chained: np.ndarray | None = None
@@ -46,7 +47,8 @@ class Memory:
         """float16 at bytes of a base; Hang where nobody put anything."""
         data = self.written[bar] if bar in self.written else np.frombuffer(self.given.get(bar, b""), np.uint8)
         if bar not in self.written and bar not in self.given:
-            raise Hang(f"base {bar} is read, and nothing is there")
+            wanted = f": the capture has no buffer {self.names[bar]!r}" if bar in self.names else ""
+            raise Hang(f"base {bar} is read, and nothing is there{wanted}")
         if places.size and int(places.max()) + HALF.itemsize > len(data):
             raise Hang(f"base {bar} is read at byte {int(places.max()):#x}, it has {len(data):#x}")
         return data[:len(data) // 2 * 2].view(HALF)[places // 2]
@@ -71,7 +73,8 @@ def simulate(capture: Capture) -> bytes:
         raise Unanswerable(f"capture {capture.name}: got blocks {', '.join({job.block for job in capture.jobs})}, the "
                            "simulated device runs H13")
     tasks = [_values(capture, job) for job in capture.jobs]
-    memory = Memory(_given(capture, tasks))
+    names = _inputs(capture, tasks)
+    memory = Memory(_given(capture, tasks, names), names)
     last = None
     for number, v in enumerate(tasks):
         try:
@@ -89,13 +92,17 @@ def _values(capture: Capture, job: Job) -> Values:
     return {f"{item.block}.{item.register}.{item.name}": int(item.extract(job.words)) for item in registers}
 
 
-def _given(capture: Capture, tasks: list[Values]) -> dict[int, bytes]:
+def _inputs(capture: Capture, tasks: list[Values]) -> dict[int, str]:
+    """The buffers of a capture that hold inputs, by the number of the base."""
     written = {v["Header.Header[8].WBase"] for v in tasks if v["Header.Header[8].WBE"]}
     read = [v[f"Header.Header[8].RBase{i}"] for v in tasks for i in (0, 1) if v[f"Header.Header[8].RBE{i}"]]
     named = [one["bar"] for one in capture.parameters.get("tensors", ()) if one["kind"] == "input"]
     bars = named or sorted({*read} - written)
-    out = {bar: capture.buffers[name] for bar, name in zip(bars, _names(len(bars)), strict=True)
-           if name in capture.buffers}
+    return dict(zip(bars, _names(len(bars)), strict=True))
+
+
+def _given(capture: Capture, tasks: list[Values], names: dict[int, str]) -> dict[int, bytes]:
+    out = {bar: capture.buffers[name] for bar, name in names.items() if name in capture.buffers}
     if "coefficients" in capture.buffers:
         out |= {v["Header.Header[9].KBase0"]: capture.buffers["coefficients"] for v in tasks
                 if v["Header.Header[9].KBE0"]}
