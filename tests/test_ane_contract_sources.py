@@ -208,6 +208,19 @@ def test_another_function_is_told(name: str, was: str, other: str, tmp_path: Pat
     assert npulab.check(npulab.load(folder)).verdict == "differs"
 
 
+def test_a_network_of_units_that_no_file_shows_is_still_told_apart(tmp_path: Path) -> None:
+    folder = shutil.copytree(real("conv_twos"), tmp_path / "a")
+    for name, verdict in (("broadcast", "differs"), ("inputview", "differs"), ("scaled", "differs"),
+                          ("convuint8", "differs"), ("simple_quadconv", "nothing to compare")):  # fmt: skip
+        shutil.copy(shared(f"data/ane/plists/{name}.plist"), folder / "net.plist")
+        assert npulab.check(npulab.load(folder)).verdict == verdict, name
+    folder = shutil.copytree(real("sum64"), tmp_path / "b")
+    source = plistlib.loads((folder / "net.plist").read_bytes())
+    for key in ("InputHeight", "InputWidth", "InputChannels"):
+        (folder / "net.plist").write_bytes(changed(source, ("net", "image2", key), 2))
+        assert npulab.check(npulab.load(folder)).verdict == "differs", key
+
+
 def test_one_changed_weight_is_told(tmp_path: Path) -> None:
     for name, file, at in (("conv_twos", "twos.weights", 7), ("conv_bias", "net.additional.weights", 1),
                            ("conv_bias", "model.espresso.weights", 194)):  # fmt: skip

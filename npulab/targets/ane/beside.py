@@ -12,7 +12,7 @@ from npulab.target import Claim, Unanswerable
 from npulab.targets.ane import coefficients
 from npulab.targets.ane.source import agreement, espresso, plist
 from npulab.targets.ane.source.network import Network
-from npulab.targets.ane.source.parameters import OPTIONAL, chain_of, nonlinear_mode, parameters
+from npulab.targets.ane.source.parameters import OPTIONAL, chain_of, nonlinear_mode, parameters, shapes
 from npulab.targets.ane.tables import entries, functions
 
 NETWORK = "net.plist"
@@ -44,19 +44,35 @@ def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
 
 
 def claims(capture: Capture) -> list[Claim]:
-    """What the network beside a capture says of its registers, and its weights of the coefficients.
+    """What the network beside a capture says of its registers and tensors, and its weights of the coefficients.
 
-    Where a register differs, nothing is said of coefficients: they are those of another layer.
+    Where one of them differs, nothing is said of coefficients: they are those of another layer.
     Raises ValueError naming the key for a network that is broken.
     """
     if NETWORK not in capture.buffers:
         return []
     network = plist.read_plist(capture.buffers[NETWORK]).network
     compared = agreement.compare(agreement.claims(network), values(capture))
-    said = [Claim(*one.claim, one.found, NETWORK) for one in compared if one.told]
-    if any(one.differs for one in compared):
+    said = [Claim(*one.claim, one.found, NETWORK) for one in compared if one.told] + [*_tensors(capture, network)]
+    if not all(one.agrees for one in said):
         return said
+    if not any(one.told for one in compared):
+        return []  # tensors of the same sizes alone are no agreement
     return [*said, *_table(capture, network), *_weights(capture, network)]
+
+
+def _tensors(capture: Capture, network: Network) -> Iterator[Claim]:
+    """Claims for how many tensors the file has, and for the sizes of those that the network names."""
+    found = shapes(network)
+    for kind, parts in (("input", network.inputs), ("output", network.outputs)):
+        there = {one["name"]: one for one in capture.parameters.get("tensors", ()) if one["kind"] == kind}
+        if there:
+            yield Claim(0, f"{kind}s", "tensors", len(parts), len(there), NETWORK)
+        for part in parts:
+            if part.name in there:
+                for axis, size in (("width", "w"), ("height", "h"), ("channels", "c")):
+                    yield Claim(0, f"{axis} of {part.name}", f"tensors.{part.name}.{size}",
+                                getattr(found[part.name], axis), there[part.name][size], NETWORK)
 
 
 def _table(capture: Capture, network: Network) -> Iterator[Claim]:
