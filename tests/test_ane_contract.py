@@ -20,6 +20,7 @@ import pytest
 from conftest import shared
 
 import npulab
+from npulab.target import Unanswerable
 from npulab.targets.ane import coefficients, hwx, imported, tasks
 from npulab.targets.ane.coefficients.kernel import Kernel
 from npulab.targets.ane.coefficients.registers import from_registers, places_of
@@ -516,6 +517,15 @@ def test_a_file_of_h14_made_by_hand() -> None:
     assert (first["Common.ConvCfg.Kw"], first["Common.ConvCfg.Kh"]) == (1, 3)
     assert (second["Common.Cout.Cout"], second["Common.OutDim.Wout"]) == (7, 8)
     assert set(capture.fields["evidence"]) <= {"JW", "FT", "AG", "guess", "unknown"}
+    # nobody held the meaning of these fields against a file: no layer is made of them
+    ane = npulab.target("ane")
+    for answer in (ane.lift, ane.explain, ane.simulate):
+        with pytest.raises(Unanswerable, match="H14"):
+            answer(capture)
+    assert ane.outline(capture) == {}
+    assert npulab.check(capture).verdict == "nothing to compare"
+    network = shared("data/ane/hwx/relu16/net.plist").read_bytes()
+    assert npulab.check(capture.with_buffers(**{"net.plist": network})).verdict == "nothing to compare"
 
 
 def test_the_seed_s_enums_are_all_there() -> None:

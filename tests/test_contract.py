@@ -357,7 +357,7 @@ def update4(request: pytest.FixtureRequest) -> npulab.Capture:
 
 
 def test_check_of_all_captures() -> None:
-    said = shell("check", CASES.parent, "--json")
+    said = shell("check", CASES, "--json")
     lines = {line["case"]: line for line in json_lines(said.out)}
     assert said.code == 0
     assert sorted(lines) == sorted(path.name for path in CASES.iterdir() if path.is_dir())

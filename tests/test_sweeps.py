@@ -280,6 +280,7 @@ def test_captures_that_are_of_two_kinds(captures: npulab.CaptureSet) -> None:
     assert len(sweep_of(one)) == 1  # type: ignore[arg-type]
     refused(lambda: sweep_of([one, 3]), "int")  # type: ignore[list-item]
     refused(lambda: load_sweep(CAPTURES / "vivante"), str(CAPTURES), "provenance")
+    refused(lambda: load_sweep(CAPTURES), str(CAPTURES), "target")
 
 
 # The repository's

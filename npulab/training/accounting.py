@@ -139,7 +139,7 @@ def achieved(flops: float, ms: float) -> float:
     >>> round(achieved(16508780544, 9.3), 4)
     1.7751
     """
-    return _positive("flops", flops) / _positive("ms", ms) / 1e9
+    return positive("flops", flops) / positive("ms", ms) / 1e9
 
 
 def utilization(tflops: float, peak: float) -> float:
@@ -148,7 +148,7 @@ def utilization(tflops: float, peak: float) -> float:
     >>> f"{utilization(achieved(16508780544, 9.3), 15.8):.3%}"
     '11.235%'
     """
-    return _positive("tflops", tflops) / _positive("peak", peak)
+    return positive("tflops", tflops) / positive("peak", peak)
 
 
 def convolution_chain(channels: int, positions: int, depth: int) -> int:
@@ -178,7 +178,8 @@ def roofline_points(step: Step, ms: Mapping[str, float] | None = None, itemsize:
     return table.reset_index(drop=True)
 
 
-def _positive(name: str, given: Any) -> float:
+def positive(name: str, given: Any) -> float:
+    """A number above 0 that is finite; raises ValueError naming it for another."""
     try:
         number = float(given)
     except (TypeError, ValueError):

@@ -13,6 +13,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
+from npulab.training.accounting import positive
 from npulab.view.picture import STYLE, Picture
 
 LISTED = 40  # points that have a row of numbers
@@ -66,7 +67,7 @@ def roofline(points: Any, peak: float | Mapping[str, float], bandwidth: float, t
 in 1.000 ms, 20.0% of the peak
     """
     kernels, peaks = _points(points), _peaks(peak)
-    speed = _positive("bandwidth", bandwidth)
+    speed = positive("bandwidth", bandwidth)
     name, top = next(iter(peaks.items()))
     bend = top * 1e3 / speed
     text = _text(kernels, name, top, speed, bend)
@@ -187,24 +188,14 @@ def _points(points: Any) -> list[Point]:
     times = table["ms"] if "ms" in table else [math.nan] * len(table)
     out = []
     for name, flops, moved, ms in zip(table["name"], table["flops"], table["bytes"], times, strict=True):
-        out.append(Point(str(name), _positive(f"flops of {name}", flops), _positive(f"bytes of {name}", moved),
-                         math.nan if pd.isna(ms) else _positive(f"ms of {name}", ms)))
+        out.append(Point(str(name), positive(f"flops of {name}", flops), positive(f"bytes of {name}", moved),
+                         math.nan if pd.isna(ms) else positive(f"ms of {name}", ms)))
     return out
 
 
 def _peaks(peak: float | Mapping[str, float]) -> dict[str, float]:
     if not isinstance(peak, Mapping):
-        return {"": _positive("peak", peak)}
+        return {"": positive("peak", peak)}
     if not peak:
         raise ValueError("peak: got no peaks, allowed is one or more of TFLOPS by name")
-    return {name: _positive(f"peak {name!r}", one) for name, one in peak.items()}
-
-
-def _positive(name: str, given: Any) -> float:
-    try:
-        number = float(given)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (number > 0 and math.isfinite(number)):
-        raise ValueError(f"{name}: got {given!r}, allowed is a positive finite number")
-    return number
+    return {name: positive(f"peak {name!r}", one) for name, one in peak.items()}

@@ -12,7 +12,7 @@ from npulab.capture import Capture
 from npulab.layers import Conv2D, Layer, Network
 from npulab.target import Item, Unanswerable
 from npulab.targets.ane import coefficients
-from npulab.targets.ane.lifting import CONVOLUTION, NEURAL, kernel_at, raw, table_at
+from npulab.targets.ane.lifting import BLOCK, CONVOLUTION, NEURAL, kernel_at, raw, table_at
 from npulab.targets.ane.lowering import TABLE
 from npulab.targets.ane.tables import entries
 
@@ -83,7 +83,7 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
 
 
 def _of_words(capture: Capture) -> dict[str, Any]:
-    if not capture.jobs or capture.jobs[-1].block not in capture.maps:
+    if not capture.jobs or capture.jobs[-1].block != BLOCK or BLOCK not in capture.maps:
         return {}
     v = raw(capture, len(capture.jobs) - 1)
     groups = v["Common.GroupConvCfg.NumGroups"]

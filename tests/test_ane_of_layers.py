@@ -14,7 +14,7 @@ from npulab.layers import Activation, Concat, Elementwise
 from npulab.target import Unanswerable
 from npulab.targets.ane import beside, tables
 from npulab.targets.ane.source import plist
-from npulab.targets.ane.source.sourcing import source_of
+from npulab.targets.ane.source.of_layers import source_of
 from npulab.targets.ane.tables import functions
 
 LAYERS = 40
