@@ -33,7 +33,9 @@ def check(program: Program) -> list[str]:
             scope.update(judged(operation, scope)[1])
         for name in function.outputs:
             if name not in scope:
-                raise ValueError(f"mil: function {function.name}: output: got {name!r}, allowed is a name from above")
+                line = f"line {function.line}, " if function.line else ""
+                raise ValueError(f"mil: {line}function {function.name}: output: got {name!r}, allowed is a name from "
+                                 "above")
     return sorted(set(missing))
 
 
