@@ -214,6 +214,13 @@ def test_a_network_of_units_that_no_file_shows_is_still_told_apart(tmp_path: Pat
                           ("convuint8", "differs"), ("simple_quadconv", "nothing to compare")):  # fmt: skip
         shutil.copy(shared(f"data/ane/plists/{name}.plist"), folder / "net.plist")
         assert npulab.check(npulab.load(folder)).verdict == verdict, name
+    text = (real("conv_bias") / "net.plist").read_text()
+    folder = shutil.copytree(real("conv_bias"), tmp_path / "c")
+    for key in ("InputType", "OutputType"):
+        before, middle, after = text.rpartition(f"<key>{key}</key>") if key == "InputType" else text.partition(
+            "<key>OutputRowStride</key>")  # fmt: skip
+        (folder / "net.plist").write_text(before + middle + after.replace(">Float16<", ">UInt8<", 1))
+        assert npulab.check(npulab.load(folder)).verdict == "differs", key
     folder = shutil.copytree(real("sum64"), tmp_path / "b")
     source = plistlib.loads((folder / "net.plist").read_bytes())
     for key in ("InputHeight", "InputWidth", "InputChannels"):

@@ -16,6 +16,8 @@ from npulab.targets.ane.source.parameters import OPTIONAL, chain_of, nonlinear_m
 from npulab.targets.ane.tables import entries, functions
 
 BLOCK = "H13"  # whose registers a network was held against
+# types as the symbols of a file number them; only the first is seen in one
+ELEMENTS = {"Float16": 5, "UInt8": 3, "Int8": 2}
 NETWORK = "net.plist"
 COEFFICIENTS = "coefficients"
 WEIGHTS = "the weights beside it"
@@ -75,6 +77,9 @@ def _tensors(capture: Capture, network: Network) -> Iterator[Claim]:
                 for axis, size in (("width", "w"), ("height", "h"), ("channels", "c")):
                     yield Claim(0, f"{axis} of {part.name}", f"tensors.{part.name}.{size}",
                                 getattr(found[part.name], axis), there[part.name][size], NETWORK)
+                if found[part.name].type in ELEMENTS:
+                    yield Claim(0, f"type of {part.name}", f"tensors.{part.name}.element",
+                                ELEMENTS[found[part.name].type], there[part.name]["element"], NETWORK)
 
 
 def _table(capture: Capture, network: Network) -> Iterator[Claim]:
