@@ -328,7 +328,7 @@ def test_words_that_cannot_be_are_answered_in_a_sentence() -> None:
         files[3].with_fields(Wout=0x7FFF, Cout=0x1FFFF),
         files[4].with_fields(NumGroups=8191, UnicastEn=1),
     ]
-    for _ in range(60):
+    for _ in range(25):
         capture = rng.choice(files)
         words = capture.words.copy()
         for _ in range(rng.choice((1, 2, 3))):
@@ -343,7 +343,7 @@ def test_words_that_cannot_be_are_answered_in_a_sentence() -> None:
                 answer(capture)
             except (ValueError, Unanswerable, Hang) as error:
                 sentences.append(str(error))
-    assert len(sentences) > 20
+    assert len(sentences) > 10
     assert all(sentence and "\n" not in sentence for sentence in sentences)
     for capture in broken[:3]:
         with pytest.raises((Unanswerable, Hang)):

@@ -160,7 +160,6 @@ TOLD = {
     "conv_bias": ["InputChannels", "InputHeight", "InputWidth", "OutputChannels", "Step", "KernelOffset",
                   "BiasOffset", "BiasCount", "InputInterleave", "OutputInterleave"],
     "conv_twos": ["InputChannels", "InputHeight", "InputWidth", "OutputChannels", "Step", "KernelOffset"],
-    "relu16": ["InputChannels", "InputHeight", "InputWidth"],
     "sigmoid77": ["InputChannels", "InputHeight", "InputWidth"],
     "concat16": ["InputChannels", "InputHeight", "InputWidth"],
     "sum64": ["InputChannels", "Scale", "OutputInterleave"],
@@ -558,14 +557,13 @@ def test_the_shell_shows_differs_checks_lists_and_imports(capsys: pytest.Capture
 def test_the_shell_refuses_a_broken_file_in_a_sentence(tmp_path: Path) -> None:
     data = (real("conv_twos") / "model.hwx").read_bytes()
     (tmp_path / "model.hwx").write_bytes(data[:0x4100])
-    for command in ("show", "check"):
-        run = subprocess.run(
-            [sys.executable, "-m", "npulab", command, str(tmp_path / "model.hwx")],
-            capture_output=True, text=True, cwd=ROOT, timeout=60,
-        )  # fmt: skip
-        assert run.returncode == 2, run.stderr
-        assert run.stderr.count("\n") == 1
-        assert "Traceback" not in run.stderr
+    run = subprocess.run(
+        [sys.executable, "-m", "npulab", "show", str(tmp_path / "model.hwx")],
+        capture_output=True, text=True, cwd=ROOT, timeout=60,
+    )  # fmt: skip
+    assert run.returncode == 2, run.stderr
+    assert run.stderr.count("\n") == 1
+    assert "Traceback" not in run.stderr
 
 
 def test_a_folder_of_one_wrong_network_exits_with_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
