@@ -249,15 +249,24 @@ def test_task_inside_another_is_refused() -> None:
 
 def test_record_that_writes_no_register_names_its_byte() -> None:
     text = bytearray(text_of(hwx.read(data())))
-    struct.pack_into("<I", text, 0x124, 0x3C000100)
-    with pytest.raises(ValueError, match=r"task 0 at byte 0x0: record at byte 0x124 writes 16 registers from 0x100, "
-                                         r"there is none at 0x100"):
+    struct.pack_into("<I", text, 0x124, 0x3C000102)
+    with pytest.raises(ValueError, match=r"task 0 at byte 0x0: record at byte 0x124 writes 16 registers from 0x102, "
+                                         r"there is none at 0x102"):
         tasks.read_list(bytes(text), 0, 157)
     struct.pack_into("<I", text, 0x124, 0xF401F800)
     with pytest.raises(ValueError, match=r"record at byte 0x124 writes 62 registers from 0x1f800, some a second time"):
         tasks.read_list(bytes(text), 0, 157)
     with pytest.raises(ValueError, match=r"record at byte 0x254 has 7 values, the task ends after 5"):
         tasks.read_list(text_of(hwx.read(data())), 0, 155)
+
+
+def test_register_that_no_map_has_is_an_unknown_word() -> None:
+    whole = bytearray(data())
+    struct.pack_into("<I", whole, 0x4000 + 0x124, 0x3C000100)
+    capture = _load(bytes(whole))
+    row = capture.fields.query("field == '0x0100_0_32'")
+    assert row[["task", "raw", "evidence"]].to_numpy().tolist() == [[0, 0x10001, "unknown"]]
+    assert tasks.write(task_list(hwx.read(bytes(whole)))) == text_of(hwx.read(bytes(whole)))
 
 
 def test_other_files_are_no_compiled_files(tmp_path: Path) -> None:

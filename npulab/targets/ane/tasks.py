@@ -116,7 +116,9 @@ def _task(text: bytes, at: int, size: int | None, what: str) -> Task:
         count, address = int(data[place]) // COUNT_STEP + 1, int(data[place]) % COUNT_STEP
         offset = at + WORD_BYTES * place
         addresses = range(address, address + WORD_BYTES * count, WORD_BYTES)
-        wrong = next((one for one in addresses if one not in ADDRESSES), None)
+        # where the size is known, registers that no map has are unknown words
+        wrong = next((one for one in addresses if one not in ADDRESSES and
+                      (size is None or one % WORD_BYTES or one >= HEADER)), None)
         twice = not written.isdisjoint(addresses)
         if size is None and (wrong is not None or twice or place + count >= len(data)):
             break
