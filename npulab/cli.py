@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npulab import store
 from npulab.bisection import CERTAINTY, MAX_HANGS, Bisected, Bisection, Trying, bisect_fields
@@ -31,8 +31,9 @@ from npulab.bits import COLUMNS, WORD_BITS, WORD_BYTES
 from npulab.capture import PROVENANCES, Capture, CaptureSet
 from npulab.compare import Comparison, check, diff, diff_buffers
 from npulab.devices import Command, Manual, Recorder, Simulated, device
-from npulab.files import write_file
+from npulab.files import write_file, write_files
 from npulab.floats import steps
+from npulab.interop import FORMATS, map_files, read_map
 from npulab.laws import Laws, find_laws
 from npulab.models import is_model, read_model
 from npulab.models.file import counted
@@ -160,6 +161,10 @@ def _parser() -> argparse.ArgumentParser:
                      help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) that say nothing, as "
                           "addresses; repeatable; left out, they are found from layers that were captured twice")
     one.add_argument("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
+    one = add("map", _map, "a register map from one format to another, in by content, out by suffix")
+    one.add_argument("path", metavar="IN")
+    one.add_argument("dest", metavar="OUT", help=f"a new file {' or '.join(FORMATS)}; beside a table go its enums")
+    one.add_argument("--to", metavar="SUFFIX", default="", help="the format, where the suffix of OUT does not say it")
     one = add("bench", _bench, "measured times and ratios, side by side; takes half a minute")
     one.add_argument("what", nargs="?", default="emulate", metavar="WHAT",
                      help="emulate (beside TensorFlow Lite), decode (beside bitstruct and others)")
@@ -201,7 +206,7 @@ def _home() -> Path:
 
 def _list(options: argparse.Namespace) -> int:
     paths = options.paths or [_home_of_captures()]
-    captures, broken = _captures([path for path in paths if not is_sweep(path)], None, empty=True)
+    captures, *unreadable = _captures([path for path in paths if not is_sweep(path)], None, empty=True)
     beside = options.sweeps or not captures
     sweeps, torn = _sweeps([path for path in paths if beside or is_sweep(path)])
     rows = [{"case": c.name, "target": c.target, "chip": c.chip, "provenance": c.origin, "date": c.date,
@@ -212,7 +217,7 @@ def _list(options: argparse.Namespace) -> int:
         rows.append({"case": one.name, "target": one.target, "chip": one.chip, "provenance": one.provenance,
                      "date": one.date, **held})
     _print(options, rows, ["case", "target", "chip", "provenance", "date", "jobs", "buffers"])
-    return 2 if broken or torn else 0
+    return 2 if any(unreadable) or torn else 0
 
 
 def _sweeps(paths: Iterable[str]) -> tuple[list[Sweep], int]:
@@ -387,20 +392,31 @@ def _check(options: argparse.Namespace) -> int:
 
     if options.jobs < 1:
         raise ValueError(f"--jobs: got {options.jobs}, allowed is at least 1")
-    captures, broken = _captures(options.paths, options.chip)
     if options.model is not None:
-        return 2 if broken else _check_run(options, captures)
+        captures, *unreadable = _captures(options.paths, options.chip)
+        return 2 if any(unreadable) else _check_run(options, captures)
+    cases, broken = _found(options.paths)
+    torn = 0
+    results: list[Comparison] = []
+    origins: list[str] = []
     with ExitStack() as stack:
         run = stack.enter_context(ProcessPoolExecutor(options.jobs)).map if options.jobs > 1 else map
-        results = list(tqdm(run(check, captures), total=len(captures), unit="capture", disable=None, leave=False))
+        bar = tqdm(run(partial(_checked, chip=options.chip), cases), total=len(cases), unit="capture", disable=None,
+                   leave=False)
+        for case, (result, origin) in zip(cases, bar, strict=True):
+            if isinstance(result, Comparison):
+                results.append(result)
+                origins.append(origin)
+            else:
+                bar.write(f"npulab: {_sentence(result)}", file=sys.stderr)
+                broken, torn = broken + (not case.torn(result)), torn + case.torn(result)
         differ = [i for i, result in enumerate(results) if options.explain and result.verdict == "differs"
                   and result.captured is not None]
-        bar = partial(tqdm, delay=1, disable=None, leave=False)
-        ask = partial(_neighbours, progress=partial(bar, unit="change") if options.jobs == 1 else iter)
-        found = bar(run(ask, [results[i] for i in differ]), total=len(differ), unit="explanation")
+        late = partial(tqdm, delay=1, disable=None, leave=False)
+        ask = partial(_neighbours, progress=partial(late, unit="change") if options.jobs == 1 else iter)
+        found = late(run(ask, [results[i] for i in differ]), total=len(differ), unit="explanation")
         explained = dict(zip(differ, found, strict=True))
-    rows = [{**_said(result), "provenance": capture.origin}
-            for result, capture in zip(results, captures, strict=True)]
+    rows = [{**_said(result), "provenance": origin} for result, origin in zip(results, origins, strict=True)]
     if options.json:
         for i, row in enumerate(rows if options.explain else []):
             table = explained.get(i)
@@ -412,7 +428,7 @@ def _check(options: argparse.Namespace) -> int:
             if not result.compared:
                 row |= {"compared": None, "mismatches": None,
                         "predicted or reason": "not compared: " * _uncompared(result) + result.reason}
-            elif result.claims_wrong:
+            elif result.claims_wrong or (result.verdict == "differs" and result.captured is None):
                 row["predicted or reason"] = result.reason
         _print(options, rows, ["case", "target", "provenance", "words", "coefficients", "compared",
                                "mismatches", "verdict", "predicted or reason"])
@@ -420,13 +436,13 @@ def _check(options: argparse.Namespace) -> int:
         bad = sum(not result.ok and not _uncompared(result) for result in results)
         said = [counted(len(results), "capture"), f"{bad} differ{'s' * (bad == 1)}",
                 *(f"{count} {words}" for count, words in ((counts["not compared"], "cannot be compared"),
-                                                          (broken, "unreadable")) if count)]
+                                                          (broken + torn, "unreadable")) if count)]
         print(", ".join(said) + (f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items() if count)})"
                                  if results else ""))
     if options.explain and not options.json:
         for i, result in enumerate(results):
             _explain(result, explained.get(i))
-    return 2 if broken else int(any(not result.ok for result in results))
+    return 2 if broken else int(torn > 0 or any(not result.ok for result in results))
 
 
 def _check_run(options: argparse.Namespace, captures: Sequence[Capture]) -> int:
@@ -462,23 +478,69 @@ def _run_row(one: OperatorCheck, as_json: bool) -> dict[str, Any]:
     return {**row, "verdict": one.verdict, "reason": one.reason, "provenance": one.provenance}
 
 
-def _captures(paths: Iterable[str], chip: str | None, empty: bool = False) -> tuple[list[Capture], int]:
-    """Every capture under the paths and the number that could not be read, each told on stderr; a path
-    without captures counts as one that could not, unless ``empty`` is allowed."""
-    captures, broken = [], 0
+class _Case(NamedTuple):
+    """A capture that is not read yet."""
+
+    read: Callable[[], Capture]
+    of_dump: bool  # and not a folder of its own
+
+    def torn(self, error: Exception) -> bool:
+        """Whether an error says of this case that it is broken, and not of what was asked for."""
+        return self.of_dump and not isinstance(error, LookupError)
+
+
+def _captures(paths: Iterable[str], chip: str | None, empty: bool = False) -> tuple[list[Capture], int, int]:
+    """Every capture under the paths, the number of paths that could not be read and that of cases of dumps that could
+    not, each told on stderr; a path without captures counts as one that could not, unless ``empty`` is allowed."""
+    cases, broken = _found(paths, empty)
+    captures: list[Capture] = []
+    torn = 0
+    for case in cases:
+        try:
+            captures.append(_on_chip(case.read(), chip))
+        except (ValueError, LookupError, OSError) as error:
+            print(f"npulab: {_sentence(error)}", file=sys.stderr)
+            broken, torn = broken + (not case.torn(error)), torn + case.torn(error)
+    return captures, broken, torn
+
+
+def _found(paths: Iterable[str], empty: bool = False) -> tuple[list[_Case], int]:
+    """Every capture under the paths and the number of paths where there is none to be read, each told on stderr."""
+    cases: list[_Case] = []
+    broken = 0
     for path in map(Path, paths):
-        folders = store.case_folders(path) if path.is_dir() else []
-        for one in folders or [path]:
-            try:
-                found = list(store.load_all(one))
-                captures += [_on_chip(capture, chip) for capture in found]
-                if not found and not empty:
-                    raise ValueError(f"{one}: holds no capture" + (
-                        ", npulab.check_sweep checks a sweep of models" if (one / SWEEP).is_file() else ""))
-            except (ValueError, LookupError, OSError) as error:
-                print(f"npulab: {_sentence(error)}", file=sys.stderr)
-                broken += 1
-    return captures, broken
+        try:
+            folders = store.case_folders(path) if path.is_dir() else []
+            found = [_Case(partial(store.read_folder, folder), False) for folder in folders] or [
+                _Case(read, True) for read in store.case_readers(path).values()]
+            if not found and not empty:
+                raise ValueError(f"{path}: holds no capture" + (
+                    ", npulab.check_sweep checks a sweep of models" if (path / SWEEP).is_file() else ""))
+            cases += found
+        except (ValueError, LookupError, OSError) as error:
+            print(f"npulab: {_sentence(error)}", file=sys.stderr)
+            broken += 1
+    return cases, broken
+
+
+def _checked(case: _Case, chip: str | None) -> tuple[Comparison | Exception, str]:
+    """A capture read and checked, with its provenance; of one that cannot be read, what is wrong."""
+    try:
+        capture = _on_chip(case.read(), chip)
+    except (ValueError, LookupError, OSError) as error:
+        return error, ""
+    return check(capture), capture.origin
+
+
+def _cases(path: Path) -> tuple[list[Capture], int]:
+    """The captures under a path and the number of cases of a dump that are broken, each told on stderr."""
+    cases = store.load_cases(path).values()
+    errors = [one for one in cases if isinstance(one, ValueError)]
+    if len(errors) == len(cases) == 1:
+        raise errors[0]
+    for error in errors:
+        print(f"npulab: {_sentence(error)}", file=sys.stderr)
+    return [one for one in cases if isinstance(one, Capture)], len(errors)
 
 
 def _on_chip(capture: Capture, chip: str | None) -> Capture:
@@ -529,12 +591,13 @@ def _explain(result: Comparison, table: pd.DataFrame | str | None) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
+    readable, torn = _cases(Path(options.path))
     found = CaptureSet(tuple(replace(capture, provenance=options.provenance or capture.provenance)
-                             for capture in store.load_all(options.path)))
+                             for capture in readable))
     if not len(found):
         raise ValueError(f"{options.path}: holds no capture")
     if Path(options.dest).suffix == SUFFIX:
-        return _import_sweep(options, found)
+        return _import_sweep(options, found) or 2 * (torn > 0)
     name = options.name or Path(options.path).stem
     if Path(name).name != name or name in (".", ".."):
         raise ValueError(f"--name: got {name!r}, allowed is a plain folder name")
@@ -547,10 +610,10 @@ def _import(options: argparse.Namespace) -> int:
     written = store.save_all(captures)
     rows = [{"case": path.name, "path": str(path)} for path in written]
     if options.json:
-        return _print(options, rows, [])
-    for path in written:
-        print(path)
-    return 0
+        _print(options, rows, [])
+    else:
+        print("\n".join(map(str, written)))
+    return 2 * (torn > 0)
 
 
 def _import_sweep(options: argparse.Namespace, found: CaptureSet) -> int:
@@ -562,6 +625,19 @@ def _import_sweep(options: argparse.Namespace, found: CaptureSet) -> int:
     if options.json:
         return _print(options, [{"sweep": path.stem, "path": str(path), **_counts(sweep)}], [])
     print(path)
+    return 0
+
+
+def _map(options: argparse.Namespace) -> int:
+    table = read_map(Path(options.path))
+    dest = Path(options.dest)
+    files = map_files(table, dest, options.to)
+    # enums that lie there as they would be written may stay
+    written = write_files({path: data for path, data in files.items()
+                           if path == dest or not path.is_file() or path.read_bytes() != data})
+    if options.json:
+        return _print(options, [{"in": options.path, "out": [str(path) for path in written], **table.counts}], [])
+    print(f"{dest}: " + ", ".join(counted(count, name[:-1]) for name, count in table.counts.items()))
     return 0
 
 

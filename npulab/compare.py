@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,7 @@ from npulab.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.emulate import emulate
 from npulab.floats import steps, unit
 from npulab.sweeps import Sweep
-from npulab.target import Claim, Target, Unanswerable
+from npulab.target import Claim, Range, Target, Unanswerable
 from npulab.targets import target
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ def check(capture: Capture) -> Comparison:
     coefficients, reasons = _same_coefficients(of, capture)
     said = Comparison(capture.name, capture.target, capture.simulated, words, coefficients, "differs")
     try:
-        said = _compared(said, of, capture)
+        ranges = of.replay(capture)
+        said = _replayed(said, ranges) if ranges else _compared(said, of, capture)
     except Unanswerable as error:
         said = replace(said, verdict="nothing to compare", reason=str(error))
     except (ValueError, LookupError) as error:
@@ -111,6 +112,16 @@ def check(capture: Capture) -> Comparison:
         said = replace(said, verdict="differs")
         reasons.append(str(error))
     return replace(said, reason="; ".join(dict.fromkeys([*reasons, *filter(None, [said.reason])])))
+
+
+def _replayed(said: Comparison, ranges: Sequence[Range]) -> Comparison:
+    """The comparison of memory after a run; the difference of a byte is not told where only a CRC was kept."""
+    wrong = [one for one in ranges if one.differing]
+    said = replace(said, verdict="differs" if wrong else "equal", compared=sum(len(one.predicted) for one in ranges))
+    if not wrong:
+        return said
+    return replace(said, mismatches=sum(len(one.differing) for one in wrong), first=(wrong[0].differing[0],),
+                   max=max(one.largest for one in wrong), reason="; ".join(map(str, wrong)))
 
 
 def _claimed(said: Comparison) -> Comparison:

@@ -39,15 +39,29 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
 
 def write_file(path: Path, data: bytes) -> Path:
     """Write a file, whole or not at all; raises FileExistsError where it is there already."""
-    if path.exists():
-        raise FileExistsError(f"{path}: is there already")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(prefix=".npulab-", dir=path.parent)
+    return write_files({path: data})[0]
+
+
+def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
+    """Write files, all of them or none; raises FileExistsError where one is there already."""
+    for path in contents:
+        if path.exists():
+            raise FileExistsError(f"{path}: is there already")
+    scratch: list[Path] = []
+    done: list[Path] = []
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(scratch).chmod(0o644)
-        return Path(scratch).rename(path)
+        for path, data in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=".npulab-", dir=path.parent)
+            scratch.append(Path(name))
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            scratch[-1].chmod(0o644)
+        for part, path in zip(scratch, contents, strict=True):
+            part.rename(path)
+            done.append(path)
     except BaseException:
-        Path(scratch).unlink(missing_ok=True)
+        for path in [*scratch, *done]:
+            path.unlink(missing_ok=True)
         raise
+    return done

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,14 @@ KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     """The capture in a case folder, or a case of a foreign dump that a target recognises.
 
-    Raises FileNotFoundError, ValueError (file and reason) for a folder or dump that is broken, and
+    Raises FileNotFoundError, ValueError (file and reason) for a folder, dump or case that is broken, and
     LookupError with the names where a dump holds several cases and ``case`` names none of them.
     """
-    found = load_all(path)
-    if case is None and len(found) == 1:
+    cases = load_cases(path)
+    if case in cases and isinstance(error := cases[str(case)], ValueError):
+        raise error
+    found = _whole(cases)
+    if case is None and len(cases) == 1:
         return found[0]
     if case is None or case not in [*found.names, *(f"{one.target}/{one.name}" for one in found)]:
         names = ', '.join(found.names) or 'no capture'
@@ -42,14 +47,56 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
 def load_all(path: str | os.PathLike[str]) -> CaptureSet:
     """Every capture under a folder, or in a foreign dump, by name.
 
-    Raises as ``load``; ValueError too for a file that no target recognises.
+    A UserWarning tells of each case of a dump that is broken, where others are not.  Raises as ``load``; ValueError
+    too for a file that no target recognises.
+    """
+    cases = load_cases(path)
+    found = _whole(cases)
+    for one in cases.values():
+        if isinstance(one, ValueError):
+            warnings.warn(str(one), UserWarning, stacklevel=2)
+    return found
+
+
+def _whole(cases: Mapping[str, Capture | ValueError]) -> CaptureSet:
+    """The captures among cases; raises the first error where all of them are broken."""
+    captures = tuple(one for one in cases.values() if isinstance(one, Capture))
+    errors = [one for one in cases.values() if isinstance(one, ValueError)]
+    if errors and not captures:
+        raise errors[0]
+    return CaptureSet(captures)
+
+
+def load_cases(path: str | os.PathLike[str]) -> dict[str, Capture | ValueError]:
+    """Every capture under a folder, or in a foreign dump, by its place in it; in the place of a case of a dump that is
+    broken the ValueError that says so.
+
+    Raises as ``load_all`` for everything else that is broken.
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
     folders = case_folders(path) if path.is_dir() else []
     if folders:
-        return CaptureSet(tuple(_read(found) for found in folders))
+        return {found.relative_to(path).as_posix(): read_folder(found) for found in folders}
+    out: dict[str, Capture | ValueError] = {}
+    for name, read in case_readers(path).items():
+        try:
+            out[name] = read()
+        except ValueError as error:
+            out[name] = error
+    return out
+
+
+def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture]]:
+    """What reads each case of a foreign dump, by name: called, it gives the capture or raises ValueError, for this case
+    alone; it can be handed to another process.  A folder that no target recognises has none.
+
+    Raises as ``load_all`` for what keeps every case from being read.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
     formats = []
     for name in targets():
         try:
@@ -59,10 +106,11 @@ def load_all(path: str | os.PathLike[str]) -> CaptureSet:
             continue
         for importer in importers:
             if importer.recognises(path):
-                return CaptureSet(tuple(importer.read(path).values()))
+                return dict(importer.readers(path)) if importer.readers else {
+                    case: partial(_given, found) for case, found in importer.read(path).items()}
         formats += [f"{name}: {importer.name}" for importer in importers]
     if path.is_dir():
-        return CaptureSet(())
+        return {}
     if is_model(path):
         raise ValueError(f"{path}: is a TensorFlow Lite model, which npulab.read_model and npulab show read, allowed "
                          "is a capture")
@@ -70,6 +118,12 @@ def load_all(path: str | os.PathLike[str]) -> CaptureSet:
         raise ValueError(f"{path}: is an npz file, which npulab.load_sweep and npulab show read where it is a sweep, "
                          "allowed is a capture")
     raise ValueError(f"{path}: no target recognises this file; known are {'; '.join(formats) or 'none'}")
+
+
+def _given(found: Capture | ValueError) -> Capture:
+    if isinstance(found, ValueError):
+        raise found
+    return found
 
 
 def case_folders(path: Path) -> list[Path]:
@@ -91,8 +145,8 @@ def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
     return write_folders({folder: capture_files(capture, target) for folder, capture in captures.items()})
 
 
-def _read(folder: Path) -> Capture:
-    """The capture in a case folder."""
+def read_folder(folder: Path) -> Capture:
+    """The capture in a case folder; raises ValueError, LookupError or OSError naming the file."""
     where = folder / DESCRIPTION
     try:
         description = json.loads(where.read_text(encoding="utf-8"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,50 @@ class Claim(NamedTuple):
         return f"task {self.task}, {self.what}: {self.field} is {self.got}, {said}"
 
 
+class Range(NamedTuple):
+    """A stretch of memory that a recorded run had checked: ``predicted`` are the bytes that the target's arithmetic
+    leaves there, ``captured`` those of the run or, where only their CRC-32 was kept, ``crc``.
+    """
+
+    name: str
+    predicted: bytes
+    captured: bytes | None = None
+    crc: int | None = None
+
+    @property
+    def differing(self) -> Sequence[int]:
+        """Places of bytes that are not as captured; of a CRC that is another, all of them."""
+        if self.captured is None:
+            same = self.crc is None or zlib.crc32(self.predicted) == self.crc
+            return range(0 if same else len(self.predicted))
+        if self.predicted == self.captured:
+            return range(0)
+        a, b = self._both()
+        places = np.flatnonzero(a != b)
+        return [*places.tolist(), *range(len(a), max(len(self.predicted), len(self.captured)))]
+
+    @property
+    def largest(self) -> int:
+        """The largest difference of a byte, 0 where only a CRC was kept."""
+        a, b = self._both()
+        return int((np.maximum(a, b) - np.minimum(a, b)).max(initial=0))
+
+    def _both(self) -> tuple[np.ndarray, np.ndarray]:
+        """The bytes ``(n,) uint8`` that both sides have."""
+        captured = self.captured or b""
+        both = min(len(self.predicted), len(captured))
+        return np.frombuffer(self.predicted, np.uint8, both), np.frombuffer(captured, np.uint8, both)
+
+    def __str__(self) -> str:
+        wrong = self.differing
+        if not wrong:
+            return f"{self.name}: {len(self.predicted)} bytes are equal"
+        if self.captured is None:
+            return (f"{self.name}: CRC-32 of {len(self.predicted)} bytes is {zlib.crc32(self.predicted):#010x}, the "
+                    f"run had {self.crc:#010x}")
+        return f"{self.name}: {len(wrong)} of {len(self.captured)} bytes differ, the first at {wrong[0]:#x}"
+
+
 class Item(NamedTuple):
     """A run of bits of a buffer and what it says: ``bit`` from the buffer's start, ``bits`` of them."""
 
@@ -80,12 +125,15 @@ class Item(NamedTuple):
 class Importer:
     """A foreign dump format: ``recognises(path)`` looks, ``read(path)`` gives a capture per case.
 
-    ``read`` raises ValueError with file and line for a dump that is broken.
+    ``read`` raises ValueError with file and line for a dump that is broken; where the dump holds cases that do not
+    need one another, it gives the ValueError in the place of the one that is broken, and the others go on.  Of such a
+    dump ``readers`` gives, where it is stated, what reads a case by its name, to be called when and where it is needed.
     """
 
     name: str
     recognises: Callable[[Path], bool]
-    read: Callable[[Path], Mapping[str, Capture]]
+    read: Callable[[Path], Mapping[str, Capture] | Mapping[str, Capture | ValueError]]
+    readers: Callable[[Path], Mapping[str, Callable[[], Capture]]] | None = None
 
 
 def _not_yet(what: str) -> Callable[..., Any]:
@@ -102,6 +150,10 @@ def _nobody(_: object) -> Sequence[Claim]:
     return ()
 
 
+def _no_range(_: object) -> Sequence[Range]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Target:
     """One NPU family, as far as it is understood: steps left out raise ``Unanswerable``.
@@ -113,7 +165,8 @@ class Target:
     ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an ``Item`` for every run of
     bits of it, ``writes`` the register writes in the words of a command stream, ``outline`` what the words of a
     capture alone say of its layer, or would say of a given one: values by the same names, without what they do
-    not tell; ``claims`` a ``Claim`` for every field that a source beside the capture speaks of.
+    not tell; ``claims`` a ``Claim`` for every field that a source beside the capture speaks of;
+    ``replay`` a ``Range`` for every stretch of memory that a recorded run of several units had checked.
     """
 
     name: str
@@ -130,6 +183,7 @@ class Target:
         default_factory=lambda: _not_yet("read command streams"))
     outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(default_factory=lambda: _nothing)
     claims: Callable[[Capture], Sequence[Claim]] = field(default_factory=lambda: _nobody)
+    replay: Callable[[Capture], Sequence[Range]] = field(default_factory=lambda: _no_range)
     rule_of: Callable[[Capture], str] | None = None
     importers: tuple[Importer, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
