@@ -172,6 +172,10 @@ class Rule:
         ready.redo(*ready(flat.astype(np.float64), out, Scratch()), out)
         return out.reshape(accumulators.shape)
 
+    def real(self, multiplier: Any, right_shift: Any) -> np.ndarray:
+        """The ratio of scales that a multiplier and a right shift say, float64."""
+        return np.asarray(multiplier) * 2.0 ** -(np.asarray(right_shift) + float(self.fraction_bits))
+
     def refuse(self, multiplier: Any, right_shift: Any) -> None:
         """Raise ValueError for a multiplier or right shift that the rule does not have."""
         for name, got, (low, high) in (("multiplier", multiplier, self.multipliers),
@@ -318,6 +322,94 @@ class SignedMultiplier(Rule):
 
 
 @dataclass(frozen=True)
+class LeadingBits(Rule):
+    """The leading 14 bits of the float32 ratio's mantissa plus one, and one rounding right shift, ties to even.
+
+    A mantissa of ones alone gives 2**15 where the exponent is odd and, as the driver computes it, 2**14 where it is
+    even.  The driver does not say how ties go: to even as on a chip of the same family.
+    Source: Mesa's rocket driver, rkt_regcmd.c.
+
+    >>> [int(n) for n in LeadingBits("14 bits").multiplier(1.0, 0.0053937435, 1.0)]
+    [22624, 22]
+    """
+
+    order: str = "S"
+    fraction_bits: ClassVar[int] = 0
+    multipliers: ClassVar[tuple[float, float]] = (2 ** 14, 2 ** 15)
+    right_shifts: ClassVar[tuple[int, int]] = (0, 140)
+    types: ClassVar[tuple[str, ...]] = ("int8", "uint8")
+
+    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(multiplier, right_shift), int64 like ``ratio``."""
+        pattern = np.asarray(ratio, np.float32).view(np.uint32).astype(np.int64)
+        exponent, multiplier = pattern >> 23, (pattern >> 9 & 0x7FFF) + 1
+        self._at_most(ratio, (exponent > 0) & (exponent <= 141), "a normal float32 below 2**15")
+        return np.where(multiplier < 2 ** 14, multiplier | 2 ** 14, multiplier), 141 - exponent
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        return shift_right(np.asarray(accumulators, np.int64) * multiplier, right_shift, "half-even") + zero_point
+
+
+@dataclass(frozen=True)
+class TwoSteps(Rule):
+    """A share of each channel with 14 bits of fraction, then one multiplier and right shift for all; both round, ties
+    to even.
+
+    The share is the channel's scale over the largest one; ``multiplier`` holds both, ``share * 2**16 + multiplier of
+    all``, as ``split`` takes them apart.
+    Source: open-rknpu, src/open_rknpu/quantization.py, which reports equal outputs on RV1103 boards.
+
+    >>> by = TwoSteps("two steps")
+    >>> [[int(n) for n in one] for one in by.split(by.multiplier(1.0, [0.25, 0.1875], 1.0)[0])]
+    [[16384, 12288], [16384, 16384]]
+    """
+
+    multipliers: ClassVar[tuple[float, float]] = (1, 2 ** 14 * 2 ** 16 + 2 ** 15 - 1)
+    right_shifts: ClassVar[tuple[int, int]] = (0, 63)
+    types: ClassVar[tuple[str, ...]] = ("int8", "uint8")
+    share_bits: ClassVar[int] = 14
+
+    def multiplier(self, input_scale: Any, weight_scale: Any, output_scale: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(share * 2**16 + multiplier of all, right_shift), int64 like ``weight_scale``."""
+        ratio = ratio_of_scales(input_scale, weight_scale, output_scale, self.order)
+        scale = np.asarray(weight_scale, np.float32)
+        return self._formed(ratio, scale / scale.max())
+
+    def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(share * 2**16 + multiplier of all, right_shift), int64 like ``ratio``."""
+        ratio = np.asarray(ratio)
+        return self._formed(ratio, (ratio / ratio.max(initial=0)).astype(np.float32))
+
+    def _formed(self, ratio: np.ndarray, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        most = ratio.max()
+        fraction, exponent = math.frexp(most)
+        right = 15 - exponent - (fraction * 2 ** 15 > 2 ** 15 - 1)
+        self._at_most(ratio, np.asarray(ratio <= 2 ** 15 - 1), "at most 2**15 - 1")
+        right = min(right, 63)
+        share = np.rint(part * np.float32(2 ** self.share_bits)).astype(np.int64)
+        return share * 2 ** 16 + round(most * 2.0 ** right), np.full(ratio.shape, right, np.int64)
+
+    @staticmethod
+    def split(multiplier: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(share of each channel, multiplier of all)."""
+        share, of_all = np.divmod(np.asarray(multiplier, np.int64), 2 ** 16)
+        return share, of_all
+
+    def real(self, multiplier: Any, right_shift: Any) -> np.ndarray:
+        share, of_all = self.split(multiplier)
+        return share * of_all * 2.0 ** -(np.asarray(right_shift) + float(self.share_bits))
+
+    def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
+        share, of_all = self.split(multiplier)
+        once = shift_right(np.asarray(accumulators, np.int64) * share, self.share_bits, "half-even")
+        return shift_right(once * of_all, right_shift, "half-even") + zero_point
+
+    def stray(self, right_shift: np.ndarray) -> Any:
+        # the first step moves a value by half a unit, which the multiplier of all, below 2**15, carries on
+        return np.minimum(2.0 ** (14 - np.asarray(right_shift, np.float64)), 0.5)
+
+
+@dataclass(frozen=True)
 class Short(Rule):
     """int16 activations: accumulators of 64 bits, the 31-bit multiplier rounded to 15, ties up.
 
@@ -428,6 +520,10 @@ _KNOWN: tuple[Rule, ...] = (
     *(Mantissa(f"{family}:{ties}", bits=bits, ties=ties) for family, bits in FAMILIES.items() for ties in ROUNDINGS),
     SignedMultiplier("nvdla"), Half("fp16"))
 RULES = {rule.name: rule for rule in _KNOWN}
+# Known by name, and no candidates where nobody asks for them: the one differs from others by its multiplier alone, the
+# other looks at all channels of a layer together.
+_MORE: tuple[Rule, ...] = (LeadingBits("rockchip-rk3588:half-even"), TwoSteps("rockchip-rv1103:half-even-twice"))
+NAMED = RULES | {rule.name: rule for rule in _MORE}
 
 
 def rule(name: str | Rule) -> Rule:
@@ -441,11 +537,11 @@ def rule(name: str | Rule) -> Rule:
             raise LookupError(f"rule: got {name!r} without exact, allowed is a subclass that has it")
         return name
     base, _, order = str(name).rpartition(":")
-    if isinstance(name, str) and base in RULES and order in ORDERS:
-        return replace(RULES[base], name=name, order=order)
-    if not isinstance(name, str) or name not in RULES:
-        raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join(RULES)}")
-    return RULES[name]
+    if isinstance(name, str) and base in NAMED and order in ORDERS:
+        return replace(NAMED[base], name=name, order=order)
+    if not isinstance(name, str) or name not in NAMED:
+        raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join(NAMED)}")
+    return NAMED[name]
 
 
 def requantize(accumulators: np.ndarray, by: str | Rule, multiplier: Any, right_shift: Any, zero_point: int,
@@ -531,7 +627,7 @@ class Requantizer:
     def __post_init__(self) -> None:
         by = self.parts[0][0]
         # what float32 cannot say is too small to reach a boundary
-        real = self.multiplier * 2.0 ** -(self.right_shift + float(by.fraction_bits))
+        real = by.real(self.multiplier, self.right_shift)
         with np.errstate(under="ignore"):
             self.factor = np.tile(real.astype(np.float32), self.repeat)
         stray = np.max([np.broadcast_to(one.stray(self.right_shift), real.shape) for one, _, _ in self.parts], axis=0)

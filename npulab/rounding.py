@@ -184,7 +184,7 @@ class _Recorded:
             mean = np.average(values, weights=counts)
             said = [f"by {values[0]:+g} to {values[-1]:+g}, mean {mean:+.3g}"]
         multiplier, right_shift = (one[at[1]] for one in self.factors(by))
-        real = sums * (multiplier * 2.0 ** -(right_shift + float(by.fraction_bits)))
+        real = sums * by.real(multiplier, right_shift)
         for name, which in (("at ties", real - np.floor(real) == 0.5), ("of negative accumulators", sums < 0),
                             ("saturated", (got == self.low) | (got == self.high))):
             if which.any():

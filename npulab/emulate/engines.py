@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channel
-from npulab.quant import RULES, Rule, half_away, positive, rule
+from npulab.quant import NAMED, Rule, half_away, positive, rule
 
 
 class Row(NamedTuple):
@@ -66,9 +66,9 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
     [('ruy-x86:D', 0, 16), ('gemmlowp:D', 16, 20)]
     """
     if not isinstance(name, str) or name not in NAMES:
-        known = isinstance(name, Rule) or (isinstance(name, str) and {name, name.rpartition(":")[0]} & set(RULES))
+        known = isinstance(name, Rule) or (isinstance(name, str) and {name, name.rpartition(":")[0]} & set(NAMED))
         if not known:
-            raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join((*NAMES, *RULES))}")
+            raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join((*NAMES, *NAMED))}")
         return ((rule(name), 0, channels),)
     for row in TABLE:
         if row.engine == name and row.op in ("", op) and row.type in ("", dtype) and row.scales in ("", scales):
