@@ -1,0 +1,289 @@
+"""Where features and weights lie in memory, and how bytes become tensors and tensors bytes.
+
+A feature cube is stored in surfaces of as many channels as an atom of memory holds, weights in groups of kernels
+and blocks of channels, of which the last ones may be short.  Source: nvdla/doc doc/hw/format.rst; the int8 and int16
+traces of nvdla/hw agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from npulab.layout import Layout, Loop, nc1hwc2
+
+WEIGHT_ALIGN = 128  # bytes that all weights together are rounded up to
+TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype("<i2")}  # of an element, by its bytes
+
+
+@dataclass(frozen=True)
+class Cube:
+    """A feature cube in memory: sizes in elements, pitches and ``atom`` in bytes, elements of 1 or 2 bytes.
+
+    The element (y, x, c) of the tensor ``(height, width, lanes)`` lies ``c // e * plane_pitch + y * row_pitch +
+    x * atom + c % e * itemsize`` bytes from the start, where ``e = atom // itemsize``.  The lanes are the channels
+    and what completes the last atom, which the hardware reads, computes and writes like any other.  A pitch that is
+    not stepped over, as there is one row or one surface, may be any number.
+    Raises ValueError for sizes below 1, an itemsize other than 1 and 2, and an atom that is no multiple of it.
+
+    >>> Cube(1, 2, 3, atom=2, row_pitch=4, plane_pitch=8).places()
+    array([[[ 0,  1,  8,  9],
+            [ 2,  3, 10, 11]]])
+    """
+
+    height: int
+    width: int
+    channels: int
+    atom: int
+    row_pitch: int
+    plane_pitch: int
+    itemsize: int = 1
+
+    def __post_init__(self) -> None:
+        sizes = self.height, self.width, self.channels, self.atom
+        if min(sizes) < 1:
+            raise ValueError(f"height, width, channels, atom: got {sizes}, allowed is 1 or more of each")
+        if self.itemsize not in TYPES or self.atom % self.itemsize:
+            raise ValueError(f"itemsize: got {self.itemsize} in atoms of {self.atom} bytes, allowed is 1 or 2, of "
+                             "which an atom is a multiple")
+        if min(self.row_pitch, self.plane_pitch) < 0:
+            raise ValueError(f"row_pitch, plane_pitch: got {self.row_pitch}, {self.plane_pitch}, allowed is 0 or more")
+
+    @classmethod
+    def packed(cls, height: int, width: int, channels: int, atom: int, itemsize: int = 1) -> Cube:
+        """A cube without gaps."""
+        return cls(height, width, channels, atom, width * atom, height * width * atom, itemsize)
+
+    @property
+    def elements(self) -> int:
+        """Elements of an atom."""
+        return self.atom // self.itemsize
+
+    @property
+    def surfaces(self) -> int:
+        """Atoms that the channels take."""
+        return -(-self.channels // self.elements)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the tensor with its padding lanes."""
+        return self.height, self.width, self.surfaces * self.elements
+
+    @property
+    def size(self) -> int:
+        """Bytes from the first atom's start to the end of the last one."""
+        return (self.surfaces - 1) * self.plane_pitch + (self.height - 1) * self.row_pitch + self.width * self.atom
+
+    @property
+    def filled(self) -> int:
+        """Bytes of all atoms, gaps apart."""
+        return self.surfaces * self.height * self.width * self.atom
+
+    def runs(self) -> Iterator[tuple[int, int]]:
+        """(first byte, bytes) of stretches without gaps, in the order surface, row."""
+        row = self.width * self.atom
+        rows = self.height if self.row_pitch == row or self.height == 1 else 1
+        surface = rows * row
+        surfaces = self.surfaces if rows == self.height and self.plane_pitch == surface else 1
+        for first in range(0, self.surfaces, surfaces):
+            for line in range(0, self.height, rows):
+                yield first * self.plane_pitch + line * self.row_pitch, surfaces * surface
+
+    def gather(self, data: bytes | bytearray | memoryview) -> np.ndarray:
+        """The tensor ``(height, width, lanes)``, int8 or int16, of the stretches of ``runs`` one behind the other.
+
+        Raises ValueError for another count of bytes.
+        """
+        if len(data) != self.filled:
+            raise ValueError(f"feature cube {self.shape}: got {len(data)} bytes, allowed is {self.filled}")
+        return self._joined(np.frombuffer(data, TYPES[self.itemsize]).reshape(
+            self.surfaces, self.height, self.width, self.elements))
+
+    def unpack(self, data: bytes | bytearray | memoryview) -> np.ndarray:
+        """The tensor ``(height, width, lanes)``, int8 or int16, of memory from the cube's start on.
+
+        Raises ValueError where the bytes end before the cube does.
+        """
+        self._check_size(len(data))
+        stored = np.ndarray((self.surfaces, self.height, self.width, self.elements), TYPES[self.itemsize], data, 0,
+                            (self.plane_pitch, self.row_pitch, self.atom, self.itemsize))
+        return self._joined(stored)
+
+    def _joined(self, stored: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(stored.transpose(1, 2, 0, 3)).reshape(self.shape)
+
+    def pack(self, tensor: np.ndarray, memory: bytearray | np.ndarray) -> None:
+        """Write a tensor ``(height, width, lanes)``, or without the last lanes, into memory; gaps stay as they are.
+
+        Lanes that the tensor lacks are written as 0.
+        Raises ValueError for another shape or type, memory that ends before the cube, and rows or surfaces that
+        overlap.
+        """
+        lanes, type_ = self.shape[2], TYPES[self.itemsize]
+        if tensor.dtype != type_ or tensor.shape not in (self.shape, (self.height, self.width, self.channels)):
+            raise ValueError(f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {type_} {self.shape} or "
+                             f"{self.channels} channels")
+        row, surface = self.width * self.atom, (self.height - 1) * self.row_pitch + self.width * self.atom
+        if (self.height > 1 and self.row_pitch < row) or (self.surfaces > 1 and self.plane_pitch < surface):
+            raise ValueError(f"row_pitch, plane_pitch: got {self.row_pitch}, {self.plane_pitch}, allowed to write are "
+                             f"{row} or more and {surface} or more")
+        self._check_size(len(memory))
+        whole = np.pad(tensor, ((0, 0), (0, 0), (0, lanes - tensor.shape[2])))
+        stored = np.ndarray((self.surfaces, self.height, self.width, self.elements), type_, memory, 0,
+                            (self.plane_pitch, self.row_pitch, self.atom, self.itemsize))
+        stored[:] = whole.reshape(self.height, self.width, self.surfaces, self.elements).transpose(2, 0, 1, 3)
+
+    def _check_size(self, size: int) -> None:
+        if size < self.size:
+            raise ValueError(f"feature cube {self.shape}: got {size} bytes of memory, allowed is {self.size} or more")
+
+    def places(self) -> np.ndarray:
+        """Byte of the first byte of each element from the cube's start, ``(height, width, lanes) int64``."""
+        y, x, lane = np.ogrid[:self.height, :self.width, :self.shape[2]]
+        surface, inside = np.divmod(lane, self.elements)
+        return surface * self.plane_pitch + y * self.row_pitch + x * self.atom + inside * self.itemsize
+
+    def layout(self) -> Layout:
+        """The same as a layout of all lanes; raises ValueError where rows or surfaces overlap."""
+        rows = self.row_pitch if self.height > 1 else 0
+        planes = self.plane_pitch if self.surfaces > 1 else 0
+        return nc1hwc2(self.shape, self.elements, dtype=TYPES[self.itemsize].name, row_pitch=rows,
+                       plane_pitch=planes, size=self.size)
+
+
+def cube_places_plain(cube: Cube) -> np.ndarray:
+    """``Cube.places``, element by element."""
+    out = np.empty(cube.shape, np.int64)
+    for y, x, lane in np.ndindex(cube.shape):
+        surface, inside = divmod(lane, cube.elements)
+        out[y, x, lane] = surface * cube.plane_pitch + y * cube.row_pitch + x * cube.atom + inside * cube.itemsize
+    return out
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Uncompressed weights in memory: ``kernels`` of (height, width, channels), in groups of ``group`` kernels and
+    blocks of ``block`` channels; elements of 1 or 2 bytes.
+
+    The order is group, block, row, column, kernel, channel, without fill; the end of all is rounded up to 128 bytes
+    of 0.  ``lines`` of 2 or 4 is an image's channels extended behind one another: so many rows of a kernel lie
+    together, the last ones fewer, and all channels are one block (read in the source, in no trace).
+    Raises ValueError for sizes below 1, an itemsize other than 1 and 2, lines that do not fit in a block.
+
+    >>> Weights(3, 1, 2, 1, group=2, block=8).places()[:, 0, :, 0]
+    array([[0, 2],
+           [1, 3],
+           [4, 5]])
+    """
+
+    kernels: int
+    height: int
+    width: int
+    channels: int
+    group: int
+    block: int
+    itemsize: int = 1
+    lines: int = 1
+
+    def __post_init__(self) -> None:
+        sizes = *self.shape, self.group, self.block
+        if min(sizes) < 1:
+            raise ValueError(f"kernels, height, width, channels, group, block: got {sizes}, allowed is 1 or more")
+        if self.itemsize not in TYPES:
+            raise ValueError(f"itemsize: got {self.itemsize}, allowed is 1 or 2")
+        if self.lines not in (1, 2, 4) or (self.lines > 1 and self.lines * self.channels > self.block):
+            raise ValueError(f"lines: got {self.lines} of {self.channels} channels, allowed is 1, and 2 or 4 that "
+                             f"fit in a block of {self.block}")
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the tensor: kernels, height, width, channels."""
+        return self.kernels, self.height, self.width, self.channels
+
+    @property
+    def used(self) -> int:
+        """Bytes of all weights, before the end is rounded up."""
+        return prod(self.shape) * self.itemsize
+
+    @property
+    def size(self) -> int:
+        """Bytes of all weights, the end rounded up."""
+        return -(-self.used // WEIGHT_ALIGN) * WEIGHT_ALIGN
+
+    def unpack(self, data: bytes | bytearray | memoryview) -> np.ndarray:
+        """The tensor ``(kernels, height, width, channels)``, int8 or int16; what lies behind it is not looked at.
+
+        Raises ValueError for too few bytes.
+        """
+        if len(data) < self.used:
+            raise ValueError(f"weights {self.shape}: got {len(data)} bytes, allowed is {self.used} or more")
+        out = np.empty(self.shape, TYPES[self.itemsize])
+        stored = np.frombuffer(data, TYPES[self.itemsize], out.size)
+        for piece, tensor in self._pieces(stored, out):
+            tensor[:] = piece
+        return out
+
+    def pack(self, tensor: np.ndarray) -> bytes:
+        """The bytes of a tensor ``(kernels, height, width, channels)``; raises ValueError for another shape or type."""
+        if tensor.dtype != TYPES[self.itemsize] or tensor.shape != self.shape:
+            raise ValueError(f"weights: got {tensor.dtype} {tensor.shape}, allowed is {TYPES[self.itemsize]} "
+                             f"{self.shape}")
+        out = np.zeros(self.size // self.itemsize, TYPES[self.itemsize])
+        for piece, part in self._pieces(out[:tensor.size], tensor):
+            piece[:] = part
+        return out.tobytes()
+
+    def _pieces(self, stored: np.ndarray, tensor: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Views of buffer and tensor that hold the same elements: whole groups and blocks, and short ones."""
+        taps = self.height * self.width
+        for first, groups, kernels in _split(self.kernels, self.group):
+            each = kernels * taps * self.channels
+            start = first * taps * self.channels
+            by_group = stored[start:start + groups * each].reshape(groups, each)
+            for channel, blocks, deep in _split(self.channels, self.block):
+                inside = kernels * taps * channel
+                by_block = by_group[:, inside:inside + blocks * kernels * taps * deep].reshape(groups, blocks, -1)
+                for row, sets, lines in _split(self.height, self.lines):
+                    line = kernels * self.width * deep
+                    piece = by_block[:, :, row * line:(row + sets * lines) * line].reshape(
+                        groups, blocks, sets, self.width, kernels, lines, deep).transpose(0, 4, 2, 5, 3, 1, 6)
+                    part = tensor[first:first + groups * kernels, row:row + sets * lines, :,
+                                  channel:channel + blocks * deep]
+                    yield piece, part.reshape(groups, kernels, sets, lines, self.width, blocks, deep)
+
+    def places(self) -> np.ndarray:
+        """Byte of the first byte of each element from the start, int64 like the tensor."""
+        return self.layout().index_map()
+
+    def layout(self) -> Layout:
+        """The same as a layout."""
+        loops = (Loop(0, self.group), Loop(3, self.block), Loop(1, self.lines), Loop(2), Loop(0), Loop(1), Loop(3))
+        return Layout(self.shape, loops, dtype=TYPES[self.itemsize].name, size=self.size)
+
+
+def weight_places_plain(weights: Weights) -> np.ndarray:
+    """``Weights.places``, loop by loop."""
+    out, at = np.empty(weights.shape, np.int64), 0
+    for group in range(0, weights.kernels, weights.group):
+        for block in range(0, weights.channels, weights.block):
+            for rows in range(0, weights.height, weights.lines):
+                for column in range(weights.width):
+                    for kernel in range(group, min(group + weights.group, weights.kernels)):
+                        for row in range(rows, min(rows + weights.lines, weights.height)):
+                            for channel in range(block, min(block + weights.block, weights.channels)):
+                                out[kernel, row, column, channel] = at
+                                at += weights.itemsize
+    return out
+
+
+def _split(count: int, tile: int) -> Iterator[tuple[int, int, int]]:
+    """(first, tiles, indices of each) of the whole tiles and of the short last one, as far as there are any."""
+    whole, rest = divmod(count, tile)
+    if whole:
+        yield 0, whole, tile
+    if rest:
+        yield whole * tile, 1, rest

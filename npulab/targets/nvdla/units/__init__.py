@@ -1,0 +1,1 @@
+"""The units behind the accumulators: SDP (single points), PDP (pooling) and CDP (across channels)."""
