@@ -1,0 +1,115 @@
+"""Where tensors and weights lie: features in planes of 16-byte pixels, rows, and weights in groups of kernels."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from npulab.layout import Layout, hwc, kernel_groups, nc1hwc2
+
+ATOM = 16  # bytes of a pixel in a plane (Mesa's FEATURE_ATOMIC_SIZE, MTX; C:dump-x2)
+GROUP_BYTES = 32  # kernels together: of int8 32, of fp16 16 (Mesa's WEIGHT_ATOMIC_SIZE, MTX)
+BLOCK = 32  # channels together, of either type (Mesa, MTX)
+DEPTHWISE_BLOCK = 64  # channels together of depthwise weights (Mesa)
+KERNELS = 2  # kernels are filled up to a multiple of it (Mesa)
+
+
+def per_atom(dtype: str) -> int:
+    """C2: how many channels a pixel of a plane holds.
+
+    >>> [per_atom(dtype) for dtype in ("int8", "float16", "int32")]
+    [16, 8, 4]
+    """
+    return ATOM // np.dtype(dtype).itemsize
+
+
+def up(size: int, align: int) -> int:
+    """The size rounded up to a multiple."""
+    return -(-size // align) * align
+
+
+def features(shape: tuple[int, int, int], dtype: str = "int8", *, row_pitch: int = 0, plane_pitch: int = 0) -> Layout:
+    """A tensor ``(H, W, C)`` in planes of ``per_atom`` channels, little-endian: NC1HWC2.
+
+    Pitches are bytes, packed where they are left out.
+
+    >>> print(features((2, 3, 20)))
+    C1HWC2, C2=16, strides 96 48 16 1: (2, 3, 20) int8, 192 bytes
+    """
+    return nc1hwc2(shape, per_atom(dtype), dtype=dtype, row_pitch=row_pitch, plane_pitch=plane_pitch)
+
+
+def rows(shape: tuple[int, int], dtype: str = "int8", *, row_pitch: int = 0) -> Layout:
+    """A matrix ``(M, K)`` row by row, as a matrix multiplication takes and gives it.
+
+    >>> rows((4, 32), "int32").size
+    512
+    """
+    return hwc(shape, dtype=dtype, row_pitch=row_pitch)
+
+
+def one_channel(shape: tuple[int, int, int], dtype: str = "float16", *, row_pitch: int = 0) -> Layout:
+    """A tensor ``(H, W, 1)`` of plain rows, each filled up to 16 bytes (85 fp16 pixels take 88).
+
+    >>> one_channel((85, 85, 1)).at(1, 0, 0) // 2
+    np.int64(88)
+    """
+    if shape[2] != 1:
+        raise ValueError(f"shape: got {shape}, allowed are rows of one channel")
+    height, width, size = shape[0], shape[1], np.dtype(dtype).itemsize
+    pitch = row_pitch or up(width * size, ATOM)
+    return hwc(shape, dtype=dtype, row_pitch=pitch, size=height * pitch)
+
+
+def weights_shape(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8") -> tuple[int, ...]:
+    """The shape OHWI that weights are filled up to: channels to whole atoms, kernels to an even number.
+
+    >>> weights_shape((5, 3, 3, 20)), weights_shape((1, 3, 3, 20), depthwise=True)
+    ((6, 3, 3, 32), (1, 3, 3, 32))
+    """
+    outputs, height, width, channels = shape
+    kernels = outputs if depthwise else up(outputs, KERNELS)
+    return kernels, height, width, up(channels, ATOM if np.dtype(dtype).itemsize == 1 else per_atom(dtype))
+
+
+def weights(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8") -> Layout:
+    """Weights OHWI (depthwise 1HWC) whose sizes are filled up already: groups of kernels, in each blocks of channels.
+
+    In a block come rows, columns, the kernels of the group, the channels of the block; a last group or block is short.
+    int8: ``[k/32][c/32][y][x][k%32][c%32]``, fp16 has groups of 16, depthwise ``[c/64][y][x][c%64]``.
+
+    >>> print(weights((64, 1, 1, 64)))
+    O1I1HWO2I2, O2=32, I2=32, packed: (64, 1, 1, 64) int8, 4096 bytes
+    """
+    if depthwise:
+        return kernel_groups(shape, 1, DEPTHWISE_BLOCK, dtype=dtype)
+    return kernel_groups(shape, GROUP_BYTES // np.dtype(dtype).itemsize, BLOCK, dtype=dtype)
+
+
+def filled(tensor: np.ndarray, depthwise: bool = False, fill: int = 0) -> np.ndarray:
+    """Weights OHWI with ``fill`` in channels that complete an atom and 0 in a kernel that makes the number even."""
+    shape = weights_shape(tensor.shape, depthwise, tensor.dtype.name)  # type: ignore[arg-type]
+    out = np.zeros(shape, tensor.dtype)
+    out[:tensor.shape[0], ..., tensor.shape[3]:] = fill
+    out[:tensor.shape[0], ..., :tensor.shape[3]] = tensor
+    return out
+
+
+def pack_weights(tensor: np.ndarray, depthwise: bool = False, fill: int = 0) -> bytes:
+    """The weight buffer of a tensor OHWI (depthwise 1HWC), filled up as ``filled`` has it."""
+    whole = filled(tensor, depthwise, fill)
+    return weights(whole.shape, depthwise, tensor.dtype.name).pack(whole)  # type: ignore[arg-type]
+
+
+def unpack_weights(buffer: bytes, shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8",
+                   ) -> np.ndarray:
+    """The tensor OHWI (depthwise 1HWC) ``weights_shape(shape)`` of a weight buffer, fill included.
+
+    Raises ValueError where the buffer is shorter.
+    """
+    whole = weights_shape(shape, depthwise, dtype)
+    need = math.prod(whole) * np.dtype(dtype).itemsize
+    if len(buffer) < need:
+        raise ValueError(f"weights: got {len(buffer)} bytes, allowed for {shape} are {need} or more")
+    return weights(whole, depthwise, dtype).unpack(buffer[:need])  # type: ignore[arg-type]
