@@ -76,3 +76,12 @@ def test_the_neural_engines_notebook_runs_on_files_of_ones_own(monkeypatch: pyte
     said = "".join(output.get("text", "") for cell in ran.cells for output in cell.get("outputs", []))
     assert ("sim-3x3-same, h13" in said, said.count(", h13, compiler, ")) == (False, 1)
     assert f"{'543 of 543' if name == 'hwx' else '0 of 0'} statements agree" in said
+
+
+@pytest.mark.long
+def test_the_notebook_of_traces_runs_on_those_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPULAB_TRACES", str(shared("data/nvdla")))
+    ran = store_notebooks.run(ROOT / "notebooks" / "9-nvdla-rockchip.ipynb")
+    said = "".join(output.get("text", "") for cell in ran.cells for output in cell.get("outputs", []))
+    assert "32 of 32 equal, 974608 bytes compared" in said
+    assert "32 of 32 traces equal; 13 of 18 changed rules noticed" in said
