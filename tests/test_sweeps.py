@@ -29,8 +29,8 @@ FILE = {"words": WORDS, "parameters": np.array([*zip(*KNOWN.values(), strict=Tru
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Sweep]:
-    """The sweeps of the repository."""
-    return {path.stem: load_sweep(path) for path in sweep_files(CAPTURES)}
+    """The sweeps of the vivante target in the repository."""
+    return {path.stem: load_sweep(path) for path in sweep_files(CAPTURES / "vivante")}
 
 
 def same(a: Sweep, b: Sweep) -> None:
