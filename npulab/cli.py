@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import fnmatch
-import io
 import json
 import math
 import os
@@ -33,7 +31,7 @@ from npulab.compare import Comparison, check, diff, diff_buffers
 from npulab.devices import Command, Manual, Recorder, Simulated, device
 from npulab.files import write_file, write_files
 from npulab.floats import steps
-from npulab.interop import FORMATS, map_files, read_map
+from npulab.interop import FORMATS, map_files, read_map, table_text
 from npulab.laws import Laws, find_laws
 from npulab.models import is_model, read_model
 from npulab.models.file import counted
@@ -836,11 +834,7 @@ def _register_table(found: Laws, block: str) -> bytes:
     last = WORD_BYTES * (found.words.shape[1] - 1)
     if not any(row["offset"] == last for row in rows):
         rows.append({"block": block, "offset": last, "lsb": 0, "width": WORD_BITS, "evidence": "unknown"})
-    out = io.StringIO()
-    table = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return out.getvalue().encode()
+    return table_text(COLUMNS, rows).encode()
 
 
 def _runs(bits: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from npulab.interop.formats import FORMATS, map_files, read_map
 from npulab.interop.rnndb import read_rnndb
 from npulab.interop.rnndb_writing import rnndb_text
-from npulab.interop.tables import RegisterTable, read_csv
+from npulab.interop.tables import RegisterTable, read_csv, table_text
 
-__all__ = ["FORMATS", "RegisterTable", "map_files", "read_csv", "read_map", "read_rnndb", "rnndb_text"]
+__all__ = ["FORMATS", "RegisterTable", "map_files", "read_csv", "read_map", "read_rnndb", "rnndb_text",
+           "table_text"]

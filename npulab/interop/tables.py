@@ -79,13 +79,13 @@ class RegisterTable:
     def csv(self) -> str:
         """The rows as a table that ``RegisterMap.read`` reads, the copyright as comments at its head."""
         rows = [{**row, "offset": f"{row['offset']:#06x}"} for row in self.rows]
-        return self._comments + _written(COLUMNS, rows)
+        return self._comments + table_text(COLUMNS, rows)
 
     def enums_csv(self) -> str:
         """The enums as the table that lies beside the rows; empty where there are none."""
         rows = [{"enum": name, "raw": hex(raw), "name": text} for name, one in self.enums.items()
                 for raw, text in one.items()]
-        return _written(ENUM_COLUMNS, rows) if rows else ""
+        return table_text(ENUM_COLUMNS, rows) if rows else ""
 
     @property
     def _comments(self) -> str:
@@ -197,7 +197,8 @@ def unnamed(offset: int) -> str:
     return f"w{offset:#06x}"
 
 
-def _written(columns: Iterable[str], rows: Iterable[Row]) -> str:
+def table_text(columns: Iterable[str], rows: Iterable[Row]) -> str:
+    """A table as text: a head of these columns, a line for each row, blank where it has none."""
     out = io.StringIO()
     table = csv.DictWriter(out, [*columns], restval="", lineterminator="\n")
     table.writeheader()
