@@ -27,7 +27,7 @@ import npulab
 from npulab.cli import main
 from npulab.floats import ulps
 from npulab.laws import stated
-from npulab.targets.ane import beside, blobs, mil, programs, surfaces, tables
+from npulab.targets.ane import blobs, mil, programs, surfaces, tables
 from npulab.targets.ane.source import agreement, espresso, plist, seed
 from npulab.targets.ane.tables.entries import Table, decode
 
@@ -276,7 +276,7 @@ def listed(source: dict) -> dict:
 
 def test_comparisons_are_counted_and_wrong_pairs_are_told_apart() -> None:
     networks = {n: plist.read_plist(real(n) / "net.plist").network for n in PAIRED}
-    files = {n: beside.values(npulab.load(real(n) / "model.hwx")) for n in PAIRED}
+    files = {n: agreement.values_of(npulab.load(real(n) / "model.hwx")) for n in PAIRED}
     found = agreement.agreement(networks, files)
     assert found.differ == 0
     assert found.agree == found.count == len(found.table) > 210
@@ -299,7 +299,7 @@ def test_comparisons_are_counted_and_wrong_pairs_are_told_apart() -> None:
 
 def test_the_seed_s_rows_get_a_verdict_and_nothing_is_found_from_few() -> None:
     networks = {n: plist.read_plist(real(n) / "net.plist").network for n in PAIRED}
-    files = {n: beside.values(npulab.load(real(n) / "model.hwx")) for n in PAIRED}
+    files = {n: agreement.values_of(npulab.load(real(n) / "model.hwx")) for n in PAIRED}
     table = stated.check_rows(seed.ROWS, seed.captures_of(networks, files))
     assert set(table["verdict"]) <= {"agrees", "contradicted", "not varied", "nothing to compare"}
     assert not table["status"].str.startswith("found").any()

@@ -24,12 +24,6 @@ WEIGHTS = "the weights beside it"
 TABLE_MODE = 2
 
 
-def values(capture: Capture) -> list[dict[str, int]]:
-    """The raw fields of each task that its registers state, by ``Block.Register.Field``."""
-    return [{f"{block}.{item.register}.{item.name}": int(raw) for block, item, raw in job.values(capture.maps)}
-            for job in capture.jobs]
-
-
 def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     """(files by name, parameters of the layer) of the network in a folder; nothing where there is none.
 
@@ -56,7 +50,7 @@ def claims(capture: Capture) -> list[Claim]:
         return []
     network = plist.read_plist(capture.buffers[NETWORK]).network
     known = all(job.block == BLOCK for job in capture.jobs)
-    compared = agreement.compare(agreement.claims(network), values(capture)) if known else []
+    compared = agreement.compare(agreement.claims(network), agreement.values_of(capture)) if known else []
     said = [Claim(*one.claim, one.found, NETWORK) for one in compared if one.told] + [*_tensors(capture, network)]
     if not all(one.agrees for one in said):
         return said
@@ -84,7 +78,7 @@ def _tensors(capture: Capture, network: Network) -> Iterator[Claim]:
 
 def _table(capture: Capture, network: Network) -> Iterator[Claim]:
     """A claim for the function of the one activation table, where both sides are known."""
-    users = [task for task in values(capture) if task.get("NE.MACCfg.NonlinearMode") == TABLE_MODE]
+    users = [task for task in agreement.values_of(capture) if task.get("NE.MACCfg.NonlinearMode") == TABLE_MODE]
     if COEFFICIENTS not in capture.buffers or len(users) != 1 or not network.units:
         return
     chain = chain_of(network)
@@ -112,7 +106,7 @@ def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
     wanted = _source(capture, network)
     for unit, source in wanted.items():
         try:
-            fields = values(capture)[0]
+            fields = agreement.values_of(capture)[0]
             kernel, places = coefficients.from_registers(fields), coefficients.places_of(fields)
             weights, bias = coefficients.decode(kernel, capture.buffers[COEFFICIENTS], places)
         except ValueError as error:

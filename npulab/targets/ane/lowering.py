@@ -18,7 +18,7 @@ from npulab.target import Unanswerable
 from npulab.targets.ane import coefficients
 from npulab.targets.ane.activations import refused, relu_outputs, same_outputs, table_of
 from npulab.targets.ane.facts import CHIPS, ENGINES, USUAL_CHIP, maps
-from npulab.targets.ane.memory import HALF, Surface, pack
+from npulab.targets.ane.memory import HALF, Surface, pack, up
 from npulab.targets.ane.steps import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL, Habits, Step
 from npulab.targets.ane.tables import entries
 from npulab.targets.ane.words import job_of, slots_of, words_in
@@ -214,13 +214,13 @@ def _placed(plan: Plan, slots: Sequence[int], names: Sequence[str], bars: Sequen
             surfaces: Sequence[Surface], habits: Habits) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """Addresses by name, and the tensors as the importer states them."""
     size = slots[-2] + WORD_BYTES * words_in(plan.steps[-1], habits)
-    constants = TEXT_AT + _up(size, COEFFICIENT_ALIGN)
+    constants = TEXT_AT + up(size, COEFFICIENT_ALIGN)
     where = {"text": TEXT_AT} | ({} if plan.constants is None else {"coefficients": constants})
-    at = _up(constants + len(plan.constants or bytes(PAGE)), PAGE)
+    at = up(constants + len(plan.constants or bytes(PAGE)), PAGE)
     inputs = sorted(zip(bars[:-1], names[:-1], surfaces[:-1], strict=True))
     for _, name, surface in (*inputs, (bars[-1], names[-1], surfaces[-1])):
         where[name] = at
-        at += _up(surface.bytes, PAGE)
+        at += up(surface.bytes, PAGE)
     tensors = [{"name": name, "kind": "output" if i == len(names) - 1 else "input", "bar": bar, "element": FLOAT16,
                 "n": 1, "c": one.channels, "h": one.height, "w": one.width, "d": 1,
                 "strides": {"batch": one.bytes, "channel": one.plane, "row": one.row, "column": HALF,
@@ -256,7 +256,3 @@ def _half(name: str, value: Any) -> int:
     if float(half) != float(value):
         raise refused(f"{name}: got {value}, allowed is an fp16 number such as {float(half)}")
     return int(half.view(np.uint16))
-
-
-def _up(number: int, step: int) -> int:
-    return -(-number // step) * step

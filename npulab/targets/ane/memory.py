@@ -11,6 +11,11 @@ HALF = 2
 MOST_BYTES = 2 ** 26
 
 
+def up(size: int, align: int) -> int:
+    """The size rounded up to a multiple."""
+    return -(-size // align) * align
+
+
 class Surface(NamedTuple):
     """A tensor in memory: its sizes, and the bytes between rows and channels that follow from them.
 
@@ -25,7 +30,7 @@ class Surface(NamedTuple):
     @property
     def row(self) -> int:
         """Bytes between rows."""
-        return -(-HALF * self.width // UNIT) * UNIT
+        return up(HALF * self.width, UNIT)
 
     @property
     def plane(self) -> int:

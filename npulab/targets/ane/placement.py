@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from npulab.targets.ane.coefficients.kernel import ceil_div
 from npulab.targets.ane.facts import ENGINES
 from npulab.targets.ane.memory import HALF, UNIT, Surface
 from npulab.targets.ane.steps import BYPASS, CONVOLUTION, Habits, Step
@@ -140,7 +141,3 @@ def log2_up(number: int) -> int:
     [0, 1, 2, 6]
     """
     return (number - 1).bit_length()
-
-
-def ceil_div(value: int, by: int) -> int:
-    return -(-value // by)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.layout import Layout, planar
+from npulab.targets.ane.memory import up
 
 ROW_ALIGN = 64  # bytes
 EXACT_COLUMNS = ROW_ALIGN // 2  # rows of fp16 without gaps are multiples of so many columns
@@ -32,7 +33,7 @@ class Strides(NamedTuple):
     @property
     def allocated(self) -> int:
         """The size in whole tiles of 0x4000 bytes."""
-        return _up(self.size, TILE_BYTES)
+        return up(self.size, TILE_BYTES)
 
 
 def strides(shape: Sequence[int], itemsize: int = 2) -> Strides:
@@ -48,7 +49,7 @@ def strides(shape: Sequence[int], itemsize: int = 2) -> Strides:
         raise ValueError(f"shape: got {tuple(shape)} of {itemsize} bytes, allowed is (N, C, H, W) or (N, C, D, H, W) "
                          "of 1 or more")
     n, c, h, w = shape[0], shape[1], shape[-2], shape[-1]
-    row = _up(w * itemsize, ROW_ALIGN)
+    row = up(w * itemsize, ROW_ALIGN)
     depth = row * h * c
     batch = depth * (shape[2] if len(shape) == 5 else 1)
     return Strides(row, row * h, depth, batch, batch * n)
@@ -136,7 +137,3 @@ def _axis(axis: str) -> int:
     if axis not in AXES:
         raise LookupError(f"axis: got {axis!r}, allowed is one of {', '.join(AXES)}")
     return AXES[axis]
-
-
-def _up(size: int, align: int) -> int:
-    return -(-size // align) * align

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from npulab.bits import WORD_BYTES
 from npulab.capture import Job
+from npulab.targets.ane.coefficients.kernel import ceil_div
 from npulab.targets.ane.facts import ENGINES, HEADER, maps
 from npulab.targets.ane.memory import UNIT
-from npulab.targets.ane.placement import ceil_div, in_l2, l2, log2_up, patch_height, patch_width, tile_height, work_unit
+from npulab.targets.ane.placement import in_l2, l2, log2_up, patch_height, patch_width, tile_height, work_unit
 from npulab.targets.ane.steps import BYPASS, Habits, Step
 from npulab.targets.ane.tasks import HEADER_WORDS
 

@@ -18,6 +18,7 @@ from npulab.bits import WORD_BYTES
 from npulab.capture import Capture
 from npulab.targets.ane import hwx, tasks
 from npulab.targets.ane.facts import CHIPS, ENGINES
+from npulab.targets.ane.memory import up
 
 PAGE, COEFFICIENT_ALIGN = 0x4000, 64
 TEXT_AT = 0x30000000  # where compilers 4.2.1 to 7.6.4 put the task list
@@ -92,7 +93,7 @@ def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
     _, text = _text(capture)
     tensors = _tensors(capture)
     base = capture.addresses.get("text", TEXT_AT)
-    behind = base + _up(len(text), COEFFICIENT_ALIGN)
+    behind = base + up(len(text), COEFFICIENT_ALIGN)
     const_at = capture.addresses.get("coefficients", behind)
     data = capture.buffers.get("coefficients", bytes(PAGE))
     if not behind <= const_at < behind + MOST_TEXT or const_at % COEFFICIENT_ALIGN:
@@ -112,7 +113,7 @@ def _assemble(capture: Capture, text: bytes, base: int, const_at: int, data: byt
     placed = sorted(tensors, key=lambda one: one["address"])
     names, starts = _strings([one.name for one in symbols])
     named = len(names)
-    size = _up(const_at + len(data) - base, PAGE)
+    size = up(const_at + len(data) - base, PAGE)
     bars = {TEXT_BAR: base, COEFFICIENT_BAR: const_at, **{one["bar"]: one["address"] for one in tensors}}
     uses = "coefficients" in capture.buffers
 
@@ -132,9 +133,9 @@ def _assemble(capture: Capture, text: bytes, base: int, const_at: int, data: byt
 
     symbols_at = hwx.HEAD.sizeof() + sum(map(len, commands(0, 0, 0, 0)))
     strings_at = symbols_at + SYMBOL.itemsize * len(symbols)
-    relocations_at = _up(strings_at + len(names), RELOCATION_ALIGN) if kernels else strings_at + len(names)
+    relocations_at = up(strings_at + len(names), RELOCATION_ALIGN) if kernels else strings_at + len(names)
     names = names.ljust(relocations_at - strings_at, b"\0")
-    offset = _up(relocations_at + hwx.RELOCATION.itemsize * len(kernels), PAGE)
+    offset = up(relocations_at + hwx.RELOCATION.itemsize * len(kernels), PAGE)
     listed = commands(symbols_at, strings_at, relocations_at, offset)
     head = hwx.HEAD.build({"magic": hwx.MAGIC, "cputype": CPU, "cpusubtype": CHIPS[capture.chip]["cpusubtype"],
                            "filetype": EXECUTABLE, "commands": len(listed), "commands_size": sum(map(len, listed)),
@@ -186,8 +187,8 @@ def _refuse_overlaps(name: str, base: int, size: int, tensors: Sequence[Describe
     spans = sorted([(base, base + size, "tasks and coefficients"),
                     *((one["address"], one["address"] + _bytes(one), one["name"]) for one in tensors)])
     for (_, end, a), (begin, _, b) in pairwise(spans):
-        if _up(end, PAGE) > begin:
-            raise ValueError(f"{name}: {b}: got address {begin:#x}, allowed is from {_up(end, PAGE):#x} on, behind {a}")
+        if up(end, PAGE) > begin:
+            raise ValueError(f"{name}: {b}: got address {begin:#x}, allowed is from {up(end, PAGE):#x} on, behind {a}")
     if any(begin % PAGE for begin, *_ in spans) or spans[-1][1] > hwx.ADDRESS_END:
         raise ValueError(f"{name}: got addresses {', '.join(f'{begin:#x}' for begin, *_ in spans)}, allowed are "
                          f"multiples of {PAGE:#x} within 32 bits")
@@ -265,7 +266,7 @@ def _section(name: str, segment: str, address: int, size: int, offset: int, alig
 
 def _tensor_segment(tensor: Described) -> bytes:
     section, protection, flags = TENSOR_FLAGS[tensor["kind"]]
-    return _segment("__FVMLIB", tensor["address"], _up(_bytes(tensor), PAGE), 0, 0, protection, 6,
+    return _segment("__FVMLIB", tensor["address"], up(_bytes(tensor), PAGE), 0, 0, protection, 6,
                     [_section(section, "__FVMLIB", tensor["address"], _bytes(tensor), 0, 14, flags)])
 
 
@@ -289,7 +290,7 @@ def _tensor_thread(tensor: Described, network: str) -> bytes:
 def _named(struct: Any, values: Mapping[str, Any], names: Sequence[str]) -> bytes:
     """A command with the names behind it, filled up to 8 bytes."""
     tail = b"".join(name.encode() + b"\0" for name in names)
-    size = _up(struct.sizeof() + len(tail), COMMAND_ALIGN)
+    size = up(struct.sizeof() + len(tail), COMMAND_ALIGN)
     return (struct.build({"bytes": size, **values}) + tail).ljust(size, b"\0")
 
 
@@ -300,7 +301,3 @@ def _identity(capture: Capture) -> str:
 def _bytes(tensor: Described) -> int:
     """Bytes of the section of a tensor."""
     return int(tensor["n"] * tensor["strides"]["batch"])
-
-
-def _up(number: int, step: int) -> int:
-    return -(-number // step) * step

@@ -124,12 +124,8 @@ def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Compariso
 
 def values_of(capture: Capture) -> list[dict[str, int]]:
     """The raw numbers by field of each of a capture's tasks, in order."""
-    tasks: dict[int, dict[str, int]] = {}
-    rows = capture.fields
-    for task, *names, raw in zip(*(rows[key].tolist() for key in ("task", "block", "register", "field", "raw")),
-                                 strict=True):
-        tasks.setdefault(task, {})[".".join(names)] = int(raw)
-    return list(tasks.values())
+    return [{f"{block}.{item.register}.{item.name}": int(raw) for block, item, raw in job.values(capture.maps)}
+            for job in capture.jobs]
 
 
 @dataclass(frozen=True)
