@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from npulab.bits import RegisterMap
+from npulab.bits import RegisterMap, read_table
 from npulab.target import read_chips, select
 
 HERE = Path(__file__).parent
@@ -13,6 +13,12 @@ TABLES = {chip.upper(): RegisterMap.read(HERE / f"{chip}.csv", dense=False) for 
 # A task's header words are in no register file: in the maps they stand behind its last address.
 HEADER = 0x40000
 ENGINES = CHIPS[USUAL_CHIP]["engines"]
+ENUMS = read_table(HERE / "enums.csv")
+
+
+def enum(name: str) -> dict[str, int]:
+    """The codes of an enum by the names of ``enums.csv``."""
+    return {row["name"]: int(row["raw"]) for row in ENUMS if row["enum"] == name}
 
 
 def maps(chip: str) -> dict[str, RegisterMap]:

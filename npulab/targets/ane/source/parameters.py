@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from npulab.targets.ane.facts import enum
 from npulab.targets.ane.source.network import Input, Network, Output, Unit
 
 if TYPE_CHECKING:
@@ -16,14 +17,17 @@ ALIGN = 64  # bytes of every stride
 ENGINES = 16
 WIDTHS = {"Float16": 2, "UInt8": 1, "Int8": 1, "Float32": 4}  # bytes of an element
 # the seed guesses these from the files; of 8-bit types nobody showed the order
-CODES = {"UInt8": 0, "Int8": 1, "Float16": 2}
-# the compiler's numbers of operations and of activations, as the seed prints them
-OPERATIONS = {"Conv": 0, "Pooling": 1, "GOC": 2, "Neuron": 5, "ElementWise": 6, "ScaledElementWise": 7, "Concat": 8,
-              "Broadcast": 17, "Reshape": 28, "InputView": 29, "Transpose": 30}
-NEURONS = {"ReLU": 1, "Sigmoid": 2, "SigmoidHighPrecision": 3, "Tanh": 4, "ClampedReLU": 5, "PReLU": 6, "Dirac": 7,
-           "Int": 8, "Frac": 9, "Sqrt": 10, "RSqrt": 11, "Inv": 12, "Sqr": 13, "Log2": 14, "Exp2": 15, "ELU": 16,
-           "Sign": 17, "EqualZero": 18, "NonZero": 19, "LessThanZero": 20, "LessEqualZero": 21,
-           "GreaterEqualZero": 22, "GreaterThanZero": 23, "CustomLUT": 24}
+CODES = enum("format")
+# the compiler's operations and activations as networks spell them, with its numbers
+OPERATIONS = {spelt: enum("opcode")[name] for spelt, name in (
+    ("Conv", "CONV"), ("Pooling", "POOL"), ("GOC", "SCALE_BIAS"), ("Neuron", "ACTIVATION"), ("ElementWise", "EW"),
+    ("ScaledElementWise", "SCALED_EW"), ("Concat", "CONCAT"), ("Broadcast", "BROADCAST"), ("Reshape", "RESHAPE"),
+    ("InputView", "VIEW"), ("Transpose", "TRANSPOSE"))}
+_NUMBERS = {name.replace("_", ""): code for name, code in enum("neuron").items()}
+NEURONS = {spelt: _NUMBERS[spelt.upper()] for spelt in (
+    "ReLU", "Sigmoid", "SigmoidHighPrecision", "Tanh", "ClampedReLU", "PReLU", "Dirac", "Int", "Frac", "Sqrt", "RSqrt",
+    "Inv", "Sqr", "Log2", "Exp2", "ELU", "Sign", "EqualZero", "NonZero", "LessThanZero", "LessEqualZero",
+    "GreaterEqualZero", "GreaterThanZero", "CustomLUT")}
 SPELLED = {name.lower(): code for name, code in NEURONS.items()}
 MAIN = ("Conv", "ScaledElementWise", "ElementWise", "Pooling", "Neuron", "GOC", "Concat")
 FUSED = ("GOC", "Neuron")

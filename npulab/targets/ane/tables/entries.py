@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from npulab.bits import read_table
 from npulab.target import Unanswerable
-from npulab.targets.ane.facts import HERE
+from npulab.targets.ane.facts import enum
 
 KNOTS = 33
 # a dtype and not construct, which would read halves as floats and lose the bits of a NaN
@@ -26,9 +25,7 @@ KIND_CODES, SYMMETRY_CODES, FLAG_CODES = 2 ** 5, 2 ** 3, 2 ** 8  # mode: kind in
 PLAIN = {"from_zero": 0, "centred": -16, "to_zero": -32}
 # kind: place of the first knot, in steps, and the step exponent that tables of it have (sqrt leaves 8 knots unused)
 REDUCED = {"exp2": (0, 5), "log2": (32, 6), "inv": (32, 6), "sqrt": (0, 4), "rsqrt": (0, 4)}
-ENUMS = read_table(HERE / "enums.csv")
-KINDS = {row["name"]: int(row["raw"]) for row in ENUMS if row["enum"] == "table_kind"}
-SYMMETRIES = {row["name"]: int(row["raw"]) for row in ENUMS if row["enum"] == "table_symmetry"}
+KINDS, SYMMETRIES = enum("table_kind"), enum("table_symmetry")
 
 Half = np.float16 | float
 
