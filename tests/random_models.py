@@ -270,3 +270,65 @@ def _pick(random: Random, some: Any) -> Any:
 def _float(value: Any) -> float:
     """The number as float32 holds it."""
     return float(np.float32(value))
+
+
+def random_hybrid(seed: int) -> tuple[FullyConnected, np.ndarray, bool, str | None]:
+    """(layer, input, whether its model has a bias, label of its weights) of a seed: a fully connected layer of float32.
+
+    The input has 2 to 4 axes and 1 to 20 rows, some of them, or all, zeros; of some rows no value but the largest
+    is more than half a step, or on one.
+    """
+    random = Random(seed)
+    inputs, outputs = int(random.choice([*CHANNELS, 100, 257, 1000, 1536])), _pick(random, CHANNELS)
+    rows = int(random.randint(1, 21))
+    lead = (rows,)
+    for _ in range(random.randint(3)):
+        step = _pick(random, [n for n in range(1, lead[0] + 1) if lead[0] % n == 0])
+        lead = (lead[0] // step, step, *lead[1:])
+    weights, _ = _weights(random, "float32", (outputs, inputs))
+    weights[random.rand(outputs) < 0.05] = 0
+    x = random.normal(size=(rows, inputs)) * 10 ** random.uniform(-6, 6, (rows, 1))
+    draw = random.rand()
+    if draw < 0.2:  # halves of a step, and next to them
+        x = np.rint(random.uniform(-127, 127, x.shape)) + random.choice([-0.5, 0, 0.5], x.shape)
+        x[:, 0] = 127
+        x = x * 2.0 ** random.randint(-9, 9, (rows, 1))
+        x = np.nextafter(x.astype(np.float32), np.float32(0)) if random.rand() < 0.5 else x
+    elif draw < 0.3:
+        x = x * 1e-3
+        x[np.arange(rows), random.randint(0, inputs, rows)] = 1
+    x = x * (random.rand(rows, 1) > 0.15) * (random.rand() > 0.03)
+    quantization, bias = _real(random, "float32", weights)
+    biased = bool(random.rand() < 0.7)
+    layer = FullyConnected(weights, bias if biased else np.zeros_like(bias), _pick(random, ACTIVATIONS), dtype="float32",
+                           weight_q=QuantParams(quantization[1]))
+    return layer, x.astype(np.float32).reshape(*lead, inputs), biased, _pick(random, (None, "uint8"))
+
+
+def damage(data: bytes, seed: int) -> bytes:
+    """A file with one to four places wrong: bits, words, offsets, counts, bytes that are missing, doubled or moved."""
+    random = Random(seed)
+    out = bytearray(data)
+    for _ in range(random.randint(1, 5)):
+        kind, at = random.randint(8), int(random.randint(max(len(out) - 4, 1)))
+        if kind == 0:
+            out[at] ^= 2 ** int(random.randint(8))
+        elif kind == 1:  # an offset or a count, as it may be stored
+            value = _pick(random, (0, 1, 2, 4, 2 ** 16, 2 ** 24, 2 ** 31 - 1, 2 ** 31, 2 ** 32 - 4, 2 ** 32 - 1))
+            out[at // 4 * 4:at // 4 * 4 + 4] = value.to_bytes(4, "little")
+        elif kind == 2:  # one that is near what it was, before or behind
+            word = int.from_bytes(out[at // 4 * 4:at // 4 * 4 + 4], "little") + int(random.randint(-64, 65))
+            out[at // 4 * 4:at // 4 * 4 + 4] = (word % 2 ** 32).to_bytes(4, "little")
+        elif kind == 3:  # one that leads to the start, to another place of the file, or to itself
+            goal = int(random.randint(len(out))) if random.rand() < 0.7 else at // 4 * 4
+            out[at // 4 * 4:at // 4 * 4 + 4] = ((goal - at // 4 * 4) % 2 ** 32).to_bytes(4, "little")
+        elif kind == 4:  # an entry of a list of slots
+            out[at // 2 * 2:at // 2 * 2 + 2] = int(_pick(random, (0, 1, 2, 3, 4, 255, 32767, 65535))).to_bytes(2, "little")
+        elif kind == 5:
+            out = out[:at]
+        elif kind == 6:
+            del out[at:at + int(random.randint(1, 9))]
+        else:
+            end = at + int(random.randint(1, 40))
+            out[at:at] = out[at:end]
+    return bytes(out)

@@ -47,7 +47,8 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
     ones and NaN go through as IEEE 754 has it.
     ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES`` ("tflite-reference",
     "tflite-builtin", "xnnpack", "onnxruntime", "tflite-micro", "torch-fbgemm", "torch-onednn"), which selects
-    rules by operator and type; a target's own is ``target.rule``.
+    rules by operator and type; a target's own is ``target.rule``.  A fully connected layer of float32 has two variants
+    of its own, "hybrid-float32:fused" and "hybrid-float32:portable".
     Raises ValueError where ``x`` is not so, or an accumulator leaves the rule's register; LookupError for
     an unknown rule.
     """
@@ -101,7 +102,8 @@ class Prepared:
     """A layer and a rule, to be called with inputs."""
 
     def __init__(self, layer: Layer, rule: str | Rule, keep: bool, fast: bool = False) -> None:
-        parts(rule, "conv", "int8", "tensor", 1)  # an unknown name is refused before anything is made
+        if not isinstance(rule, str) or rule not in real.NAMED:
+            parts(rule, "conv", "int8", "tensor", 1)  # an unknown name is refused before anything is made
         self.layer, self.rule, self.keep, self.fast = layer, rule, keep, fast
         self._idle: list[Scratch] = []  # one for each thread that calls at the same time
         self._made: dict[np.dtype, Any] = {}

@@ -1,7 +1,8 @@
 """Layers whose input and output are real numbers: hybrid ones with int8 weights, and float16.
 
 Hybrid: the input is quantized as it comes, the products are summed in whole numbers, and the sums are
-scaled in float32, every operation rounded by itself.  float16: the rule says how the sum is taken, in
+scaled in float32, every operation rounded by itself; ``NAMED`` are the variants of that for a fully connected layer.
+float16: the rule says how the sum is taken, in
 float32 one product after the other, or exactly with one rounding at the end (``exact``).  NaN and infinities go
 through as IEEE 754 has them, and every NaN that comes out is 0x7E00.
 """
@@ -25,6 +26,9 @@ from npulab.quant import QuantParams, Rule, half_away
 F = np.float32
 VECTOR = 8  # values that the vector body of a quantizing loop takes at a time
 HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")
+# Of a fully connected layer: the last product and the bias's sum are rounded once, as a compiler for AArch64 may have
+# it; inputs are rounded exactly half away, as portable loops have it, also where a vector adds a half in float32.
+FUSED, PORTABLE = NAMED = ("hybrid-float32:fused", "hybrid-float32:portable")
 SEQUENTIAL = ("tflite-reference", "tflite-micro")
 
 
@@ -33,26 +37,36 @@ def hybrid(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule)
 
     Every image, or row of a fully connected layer, has a scale of its own: symmetric codes where the weights
     have one scale, asymmetric ones where they have several.
-    Source: tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators, measured.
+    Source: tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators, measured;
+    Samsung/ONE:compute/cker/include/cker/{NeonTensorUtils,PortableTensorUtils}.h for the variants of one layer.
+    Raises ValueError for an image or row whose scale has no reciprocal in float32.
     """
-    if not isinstance(rule, str) or rule not in HYBRID:
-        raise LookupError(f"rule: got {rule!r}, allowed with {layer} of float32 is one of {', '.join(HYBRID)}")
     flat = isinstance(layer, FullyConnected)
+    allowed = (*HYBRID, *NAMED) if flat else HYBRID
+    if not isinstance(rule, str) or rule not in allowed:
+        raise LookupError(f"rule: got {rule!r}, allowed with {layer} of float32 is one of {', '.join(allowed)}")
     rows = images.reshape(-1, *images.shape[3:]) if flat else images
-    if rule == "xnnpack" and layer.op != "depthwise":
-        out = _fused(layer, rows)
-    else:
-        out = _separate(layer, rows, "tflite-builtin" if rule == "xnnpack" else rule)
+    with np.errstate(over="ignore", invalid="ignore"):  # large scales make infinities, and NaN of two of them
+        if rule == "xnnpack" and layer.op != "depthwise":
+            out = _fused(layer, rows)
+        else:
+            out = _separate(layer, rows, "tflite-builtin" if rule == "xnnpack" else rule)
+            if not flat:  # a convolution without an activation clamps to the finite numbers
+                out = out.clip(np.finfo(F).min, np.finfo(F).max)
     return _clamped(layer, out).reshape(*images.shape[:3], -1) if flat else _clamped(layer, out)
 
 
-def symmetric(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(codes int8, scales float32) of rows ``(N, ...)``: the largest size becomes 127."""
+def symmetric(rows: np.ndarray, portable: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """(codes int8, scales float32) of rows ``(N, ...)``: the largest size becomes 127.
+
+    ``portable`` rounds every value half away; vectors round 0.5 - 2**-25 up, and that value alone otherwise.
+    """
     flat = rows.reshape(len(rows), -1)
     most = np.abs(flat).max(1)
     none = most == 0
-    inverse = F(127) / np.where(none, F(1), most)
-    codes = np.clip(_rounded(flat * inverse[:, None]), -127, 127).astype(np.int8)
+    inverse = _divided(127, np.where(none, F(1), most))
+    scaled = flat * inverse[:, None]
+    codes = np.clip(half_away(scaled) if portable else _rounded(scaled), -127, 127).astype(np.int8)
     return codes.reshape(rows.shape), np.where(none, F(1), most / F(127))
 
 
@@ -65,7 +79,7 @@ def asymmetric(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     zero = np.where(128 + np.abs(below) < 127 + np.abs(above), -128 - below, 127 - above)
     zeros = np.where(none, 0, np.clip(half_away(zero), -128, 127)).astype(np.int64)
     single = scale.astype(F)
-    codes = _rounded(flat * (F(1) / single)[:, None]).astype(np.int64) + zeros[:, None]
+    codes = _rounded(flat * _divided(1, single)[:, None]).astype(np.int64) + zeros[:, None]
     codes = np.where(none[:, None], 0, np.clip(codes, -128, 127)).astype(np.int8)
     return codes.reshape(rows.shape), single, zeros
 
@@ -76,9 +90,10 @@ def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np
     if isinstance(layer, FullyConnected) and not rows.any():
         return np.broadcast_to(layer.bias, (len(rows), len(layer.bias)))  # as it is, also where it is -0
     if isinstance(layer, FullyConnected) or (layer.op == "conv" and not several):
-        codes, scale = symmetric(rows)
+        codes, scale = symmetric(rows, rule == PORTABLE)
         sums = _sums(layer, codes, np.zeros(len(rows), int))
-        return sums * (_column(scale, sums) * weight) + layer.bias
+        scale = _column(scale, sums) * weight
+        return multiply_add(sums, scale, layer.bias) if rule == FUSED else sums * scale + layer.bias
     codes, scale, zeros = asymmetric(rows)
     sums = _sums(layer, codes, zeros)
     scale = _column(scale, sums)
@@ -105,14 +120,40 @@ def _fused(layer: Conv2D | FullyConnected, rows: np.ndarray) -> np.ndarray:
         return _fused(per_pixel, rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:3], -1)
     flat, low, high = _ranges(rows)
     none = low == high
-    steps = np.where(none, F(1), F(255) / np.where(none, F(1), high - low))
+    steps = np.where(none, F(1), _divided(255, np.where(none, F(1), high - low)))
     below, above = low * steps, high * steps
     zero = np.where((F(-128) + below) + (F(127) + above) > 0, F(-128) - below, F(127) - above)
     zeros = np.rint(np.clip(zero, -128, 127)).astype(np.int64)
     codes = np.clip(np.rint(flat * steps[:, None]).astype(np.int64) + zeros[:, None], -128, 127).astype(np.int8)
     sums = _sums(layer, codes.reshape(rows.shape), zeros)
-    scaled = (sums * _column(F(1) / steps, sums)).astype(np.float64)
-    return (scaled * np.asarray(layer.weight_q.scale, F) + layer.bias.astype(np.float64)).astype(F)
+    return multiply_add(sums * _column(_divided(1, steps), sums), np.asarray(layer.weight_q.scale, F), layer.bias)
+
+
+def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """``a * b + c`` of float32 numbers, rounded once.
+
+    >>> a, b, c = np.float32([1 + 2 ** -23]), np.float32([1 - 2 ** -24]), np.float32([-1])
+    >>> (multiply_add(a, b, c) * 2 ** 24).tolist(), (a * b + c).tolist()
+    ([0.9999998807907104], [0.0])
+    """
+    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)  # exact
+    total = product + c
+    other = total - product
+    lost = (product - (total - other)) + (c - other)
+    # what 53 bits do not hold is left in the last of them, which float32 does not reach: rounding to odd
+    even = total.view(np.int64) % 2 == 0
+    return np.where((lost != 0) & even, np.nextafter(total, np.copysign(np.inf, lost)), total).astype(F)
+
+
+def _divided(number: int, sizes: np.ndarray) -> np.ndarray:
+    """``number / sizes`` ``(rows,)`` float32; ValueError where it overflows, and kernels do what C++ leaves open."""
+    with np.errstate(over="ignore", divide="ignore"):
+        found = F(number) / sizes
+    if not np.isfinite(found).all():
+        row = int(np.argmin(np.isfinite(found)))
+        raise ValueError(f"x: got a scale of row {row} without a reciprocal in float32 ({number} / {sizes[row]:g}), "
+                         "allowed are rows of 0, and numbers neither so small nor so large")
+    return found
 
 
 def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
