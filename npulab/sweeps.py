@@ -17,7 +17,7 @@ import numpy as np
 from npulab.bits import RegisterMap
 from npulab.capture import CHANGED, PROVENANCES, Capture, CaptureSet
 from npulab.files import write_file
-from npulab.models.file import counted
+from npulab.models.listing import counted
 from npulab.store import load_all
 from npulab.targets import target, targets
 

@@ -1,4 +1,4 @@
-"""The bytes of a ``.tflite`` file: tensors, operators and buffers, packed, unpacked and listed.
+"""The bytes of a ``.tflite`` or ``.circle`` file, packed and unpacked.
 
 The encoding is FlatBuffers': a table is reached by an offset, its fields by a list of slots that lies
 anywhere before or behind it.  Packing uses the package flatbuffers; unpacking needs no package.
@@ -6,27 +6,28 @@ anywhere before or behind it.  Packing uses the package flatbuffers; unpacking n
 
 from __future__ import annotations
 
-import math
 import struct
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from npulab.models.facts import (
-    ACTIVATIONS,
     ALIGNMENT,
-    BITS,
-    IDENTIFIER,
+    CIRCLE_NAMES,
+    CIRCLE_TYPES,
+    CUSTOM,
+    FORMS,
+    GREATER,
+    LISTED,
     NAMES,
     OPERATORS,
-    PADDINGS,
     TABLES,
     TYPES,
-    VERSION,
 )
+from npulab.models.graph import Graph, Operator, Tensor
+from npulab.models.listing import counted, shown
 
 
 class Field(NamedTuple):
@@ -46,171 +47,73 @@ def _field(text: str) -> Field:
 
 
 SCHEMA = {kind: tuple(_field(text) for text in fields.split()) for kind, fields in TABLES.items()}
-NUMBERS = {"b": "Int8", "B": "Uint8", "?": "Bool", "i": "Int32", "I": "Uint32", "Q": "Uint64"}
+NUMBERS = {"b": "Int8", "B": "Uint8", "?": "Bool", "i": "Int32", "I": "Uint32", "Q": "Uint64", "f": "Float32"}
+KNOWN = OPERATORS | LISTED
 MOST_AXES = 8
-OPERATOR_NAMES = dict(enumerate(NAMES.split())) | {number: name for name, (number, _, _) in OPERATORS.items()}
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor: ``shape`` with the batch, ``buffer`` the number of the one that holds its constant.
-
-    ``scale`` and ``zero_point`` have one number, one per entry of ``axis``, or none.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    buffer: int = 0
-    scale: tuple[float, ...] = ()
-    zero_point: tuple[int, ...] = ()
-    axis: int = 0
-
-    @property
-    def memory(self) -> int:
-        """Bytes of the elements; 0 for texts and other things without a size."""
-        bits = BITS[self.dtype] if self.dtype in BITS else 8 * np.dtype(self.dtype).itemsize
-        return math.prod(self.shape) * bits // 8
-
-
-@dataclass(frozen=True)
-class Operator:
-    """An operator: the numbers of its tensors, -1 where an input is left out, and its options by name."""
-
-    name: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    revision: int = 1
-
-
-@dataclass(frozen=True)
-class Graph:
-    """What a file states: tensors, operators in the order they run, buffers of which the first is empty."""
-
-    tensors: tuple[Tensor, ...]
-    operators: tuple[Operator, ...]
-    buffers: tuple[bytes, ...] = (b"",)
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-    description: str = "npulab"
-
-    def data(self, tensor: int) -> np.ndarray:
-        """The constant of a tensor, in its shape and type.
-
-        Raises ValueError where it has none, or one of another size.
-        """
-        one = self.tensors[tensor]
-        raw = self.buffers[one.buffer]
-        if not raw or len(raw) != one.memory or one.dtype in BITS:
-            raise ValueError(f"{one.name}: got {len(raw)} bytes, allowed is a constant of {one.memory}, {one.dtype} "
-                             f"{list(one.shape)}")
-        values = np.frombuffer(raw, np.dtype(one.dtype).newbyteorder("<")).reshape(one.shape)
-        return values.astype(one.dtype, copy=False)
-
-    def listing(self) -> str:
-        """Operators with their tensors and options, then counts and memory.
-
-        The form is that of Samsung/ONE:tools/tflitefile_tool, with eight spaces for a tab.
-        """
-        lines = []
-        for number, one in enumerate(self.operators):
-            lines += [f"Operator {number}: {one.name}",
-                      f"\tFused Activation: {numbered(ACTIVATIONS, one.options.get('activation', 0))}"]
-            for side, tensors in (("Input", one.inputs), ("Output", one.outputs)):
-                lines += [f"\t{side} Tensors{list(tensors)}", *(f"\t\t{self._line(tensor)}" for tensor in tensors)]
-            lines += [f"\tOptions\n\t\t{text}" for text in [_options_text(one.options)] if text] + [""]
-        counts = Counter(one.name for one in self.operators)
-        lines += [f"Number of all operator types: {len(counts)}",
-                  *(f"\t{name:38}: {count:4}" for name, count in sorted(counts.items())),
-                  f"{'Number of all operators':46}: {len(self.operators):4}", ""]
-        filled = sum(one.memory for one in self.tensors if self.buffers[one.buffer])
-        lines += [f"Expected TOTAL  memory: {memory_text(sum(one.memory for one in self.tensors))}",
-                  f"Expected FILLED memory: {memory_text(filled)}"]
-        return "\n".join(lines).replace("\t", " " * 8)
-
-    __str__ = listing
-
-    def quantization(self) -> str:
-        """Scale and zero point of every tensor that has them, a line each; ``tensors`` has all of them as numbers."""
-        lines = []
-        for number, one in enumerate(self.tensors):
-            if one.scale:
-                scales, zeros = (f"{min(values):.9g}" + f" to {max(values):.9g}" * (min(values) != max(values))
-                                 for values in (one.scale, one.zero_point or (0,)))
-                axis = f", {len(one.scale)} on axis {one.axis}" if len(one.scale) > 1 else ""
-                lines.append(f"Tensor {number:4d} : scale {scales}{axis} | zero point {zeros} ({one.name})")
-        return "\n".join(lines)
-
-    def _line(self, tensor: int) -> str:
-        if tensor < 0:
-            return f"Tensor {tensor:4d}"
-        one = self.tensors[tensor]
-        state = "Filled" if self.buffers[one.buffer] else "Empty"
-        return (f"Tensor {tensor:4d} : buffer {one.buffer:4d} | {state:>6} | {one.dtype.upper():7} | "
-                f"Memory {memory_text(one.memory):6} | Shape {list(one.shape) or 'Scalar'} ({one.name})")
-
-
-def memory_text(size: int) -> str:
-    """Bytes with a unit of 1024s and one decimal.
-
-    >>> memory_text(384), memory_text(16000)
-    ('384.0B', '15.6K')
-    """
-    power = min(max(size.bit_length() - 1, 0) // 10, 4)
-    return f"{size / 1024 ** power:.1f}{'BKMGT'[power]}"
-
-
-def counted(number: int, name: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "model"), counted(2, "model")
-    ('1 model', '2 models')
-    """
-    return f"{number} {name}{'s' * (number != 1)}"
-
-
-def numbered(names: Sequence[str], number: int) -> str:
-    """The name of a number, or the number where it has none."""
-    return names[number] if 0 <= number < len(names) else str(number)
-
-
-def _options_text(options: Mapping[str, Any]) -> str:
-    texts = [f"{title} W:H = {options[f'{name}_w']}:{options[f'{name}_h']}"
-             for title, name in (("Filter", "kernel"), ("Stride", "stride"), ("Dilation", "dilation"))
-             if f"{name}_w" in options]
-    if "padding" in options:
-        texts.append(f"Padding = {numbered(PADDINGS, options['padding']).upper()}")
-    if "multiplier" in options:
-        texts.append(f"DepthMultiplier = {options['multiplier']}")
-    return ", ".join(texts)
+# memory that a file may take, and how much a table does and a byte of a vector, with its line in a listing, about
+LEAST_MEMORY, MEMORY_PER_BYTE, TABLE_MEMORY, ELEMENT_MEMORY = 2 ** 25, 16, 400, 40
+# names by number and form
+OPERATOR_NAMES = {"tflite": dict(enumerate(NAMES.split())),
+                  "circle": dict(enumerate(NAMES.split())) | {start - i: name for start in (254, -2)
+                                                              for i, name in enumerate(CIRCLE_NAMES)}}
+TENSOR_TYPES = {"tflite": dict(enumerate(TYPES)),
+                "circle": dict(enumerate(TYPES)) | {-1 - i: name for i, name in enumerate(CIRCLE_TYPES)}}
 
 
 def pack(graph: Graph) -> bytes:
     """The bytes of a graph; the same graph gives the same bytes.
 
-    Raises ModuleNotFoundError naming the extra where flatbuffers is missing.
+    Options are written where their kind is known.  Raises ValueError for what the graph's form has no number for;
+    ModuleNotFoundError naming the extra where flatbuffers is missing.
     """
     try:
         import flatbuffers
     except ModuleNotFoundError:
         raise ModuleNotFoundError("flatbuffers is missing: writing a model needs the extra npulab[models]") from None
-    codes = list(dict.fromkeys((one.name, one.revision) for one in graph.operators))
-    tensors = [{"shape": one.shape, "type": TYPES.index(one.dtype), "buffer": one.buffer, "name": one.name,
-                "quantization": {"scale": one.scale, "zero_point": one.zero_point, "axis": one.axis} if one.scale
-                else None} for one in graph.tensors]
-    operators = [{"code": codes.index((one.name, one.revision)), "inputs": one.inputs, "outputs": one.outputs,
-                  "options_type": OPERATORS[one.name][1], "options": (OPERATORS[one.name][2], one.options)}
-                 for one in graph.operators]
+    if graph.form not in FORMS:
+        raise ValueError(f"form: got {graph.form!r}, allowed is {' or '.join(FORMS)}")
+    if any(one.buffers != graph.buffers for one in graph.others):
+        raise ValueError("others: got a graph with buffers of its own, allowed are those of the first")
+    identifier, version = FORMS[graph.form]
+    codes = list(dict.fromkeys((one.name, one.revision) for each in graph.graphs for one in each.operators))
     builder = flatbuffers.Builder(1024)
     builder.Finish(_pack_table(builder, "Model", {
-        "version": VERSION, "description": graph.description,
+        "version": version, "description": graph.description,
         "buffers": [{"data": data} if data else {} for data in graph.buffers],
-        "codes": [{"old_code": min(OPERATORS[name][0], 127), "version": revision, "code": OPERATORS[name][0]}
-                  for name, revision in codes],
-        "graphs": [{"tensors": tensors, "inputs": graph.inputs, "outputs": graph.outputs, "operators": operators,
-                    "name": "main"}]}), IDENTIFIER)
+        "codes": [_code(graph.form, name, revision) for name, revision in codes],
+        "graphs": [_graph(graph.form, each, codes) for each in graph.graphs]}), identifier)
     return bytes(builder.Output())
+
+
+def _graph(form: str, graph: Graph, codes: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    types = {name: number for number, name in TENSOR_TYPES[form].items()}
+    for tensor in graph.tensors:
+        if tensor.dtype not in types:
+            raise ValueError(f"{tensor.name}: got type {tensor.dtype}, allowed in a .{form} is one of "
+                             f"{', '.join(types)}")
+    tensors = [{"shape": one.shape, "type": types[one.dtype], "buffer": one.buffer, "name": one.name,
+                "quantization": {"scale": one.scale, "zero_point": one.zero_point, "axis": one.axis} if one.scale
+                else None} for one in graph.tensors]
+    operators: list[dict[str, Any]] = []
+    for one in graph.operators:
+        operators.append({"code": codes.index((one.name, one.revision)), "inputs": one.inputs, "outputs": one.outputs})
+        if one.name in KNOWN:
+            _, options_type, kind = KNOWN[one.name]
+            operators[-1] |= {"options_type": options_type, "options": (kind, one.options)}
+    return {"tensors": tensors, "inputs": graph.inputs, "outputs": graph.outputs, "operators": operators,
+            "name": graph.name}
+
+
+def _code(form: str, name: str, revision: int) -> dict[str, Any]:
+    """What tells an operator."""
+    numbers = {one: number for number, one in OPERATOR_NAMES[form].items()}
+    base, _, custom = name.partition("(")
+    if base not in numbers and not base.lstrip("-").isdigit():
+        raise ValueError(f"operator: got {name}, allowed in a .{form} are the names of its operators, numbers and "
+                         f"{CUSTOM}(name)")
+    number = numbers[base] if base in numbers else int(base)
+    code = {"old_code": max(min(number, GREATER), -GREATER - 1), "version": revision, "code": number}
+    return code | {"custom": custom.removesuffix(")")} if custom else code
 
 
 def _pack_table(builder: Any, kind: str, values: Mapping[str, Any]) -> int:
@@ -249,54 +152,82 @@ def _pack_part(builder: Any, kind: str, value: Any) -> int:
     return builder.EndVector()
 
 
-def unpack(data: bytes) -> Graph:
-    """The graph in the bytes of a file.
+def form_of(start: bytes) -> str | None:
+    """The form that the first 8 bytes of a file say it has; None for a file of another kind.
 
-    Raises ValueError (what, got, allowed, where) for bytes that are no model, a broken one, or several graphs.
+    >>> form_of(b"    CIR0")
+    'circle'
     """
-    if data[4:8] != IDENTIFIER:
-        raise ValueError(f"identifier: got {data[4:8]!r} at offset 4, allowed is {IDENTIFIER!r}; the file is "
-                         f"{'cut off' if len(data) < 8 else 'no TensorFlow Lite model'}")
+    return next((form for form, (identifier, _) in FORMS.items() if start[4:8] == identifier), None)
+
+
+def unpack(data: bytes) -> Graph:
+    """The graph in the bytes of a file, with the others that it may have beside it.
+
+    Raises ValueError (what, got, allowed, where) for bytes that are no model, or a broken one.
+    """
+    form = form_of(data)
+    if form is None:
+        known = " or ".join(repr(identifier) for identifier, _ in FORMS.values())
+        raise ValueError(f"identifier: got {data[4:8]!r} at offset 4, allowed is {known}; the file is "
+                         f"{'cut off' if len(data) < 8 else 'no TensorFlow Lite or circle model'}")
     file = _File(data)
     model = file.table("Model", file.number("I", 0, "Model"))
-    if model["version"] != VERSION or len(model["graphs"]) != 1:
-        raise ValueError(f"model: got version {model['version']} with {len(model['graphs'])} graphs, allowed is "
-                         f"version {VERSION} with 1")
-    graph = model["graphs"][0]
+    version = FORMS[form][1]
+    if model["version"] != version or not model["graphs"]:
+        raise ValueError(f"model: got version {model['version']} with {counted(len(model['graphs']), 'graph')}, "
+                         f"allowed in a .{form} is version {version} with at least 1")
     # in a file of more than 2 GB the data lies behind the tables
     buffers = tuple(file.take(one["offset"], one["size"], "buffer") if one["offset"] > 1 else one["data"]
                     for one in model["buffers"])
-    tensors = tuple(_tensor(i, one, len(buffers)) for i, one in enumerate(graph["tensors"]))
-    operators = tuple(_operator(file, i, one, model["codes"], len(tensors))
+    first, *others = (_unpack_graph(file, form, model, i, buffers) for i in range(len(model["graphs"])))
+    return replace(first, others=tuple(others))
+
+
+def _unpack_graph(file: _File, form: str, model: Mapping[str, Any], number: int, buffers: tuple[bytes, ...]) -> Graph:
+    graph = model["graphs"][number]
+    of = f"graph {number}, " if len(model["graphs"]) > 1 else ""
+    tensors = tuple(_tensor(f"{of}tensor {i}", form, one, len(buffers)) for i, one in enumerate(graph["tensors"]))
+    operators = tuple(_operator(file, f"{of}operator {i}", form, one, model["codes"], tensors)
                       for i, one in enumerate(graph["operators"]))
     for side in ("inputs", "outputs"):
-        _within(f"{side} of the model", graph[side], 0, len(tensors))
-    return Graph(tensors, operators, buffers, graph["inputs"], graph["outputs"], model["description"])
+        _within(f"{side} of {of.removesuffix(', ') or 'the model'}", graph[side], 0, len(tensors))
+    return Graph(tensors, operators, buffers, graph["inputs"], graph["outputs"], model["description"], graph["name"],
+                 form)
 
 
 class _File:
-    """Bytes in FlatBuffers' encoding; every read is checked."""
+    """Bytes in FlatBuffers' encoding; every read is checked.
+
+    A broken file can point to the same bytes again and again, which a sound one hardly does: what is made of it,
+    in bytes of memory, is counted.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        # a broken file can point to the same bytes again and again; a sound one hardly shares any
-        self.most = self.left = 4 * len(data) + 1024
+        self.most = self.left = LEAST_MEMORY + MEMORY_PER_BYTE * len(data)
 
-    def take(self, at: int, size: int, what: str) -> bytes:
+    def take(self, at: int, size: int, what: str, memory: int = 1) -> bytes:
+        """Some bytes; ``memory`` is how much of it each of them takes."""
         if not 0 <= at <= len(self.data) - size:
             raise ValueError(f"{what}: got {counted(size, 'byte')} at offset {at}, allowed is inside the file of "
                              f"{len(self.data)}; the file is cut off or broken")
-        self.left -= size
-        if self.left < 0:
-            raise ValueError(f"{what}: got the same bytes again and again at offset {at}, allowed in all are "
-                             f"{self.most}")
+        self.spend(size * memory, what, at)
         return self.data[at:at + size]
+
+    def spend(self, memory: int, what: str, at: int | None = None) -> None:
+        self.left -= memory
+        if self.left < 0:
+            where = "" if at is None else f" at offset {at}"
+            raise ValueError(f"{what}: got the same bytes again and again{where}, allowed is what takes {self.most} "
+                             "bytes of memory in all")
 
     def number(self, kind: str, at: int, what: str) -> int:
         return struct.unpack("<" + kind, self.take(at, struct.calcsize(kind), what))[0]
 
     def table(self, kind: str, at: int) -> dict[str, Any]:
         """The fields of a table by name."""
+        self.spend(TABLE_MEMORY, kind, at)
         slots = at - self.number("i", at, kind)
         size = self.number("H", slots, f"{kind}, slots")
         out = {}
@@ -311,49 +242,60 @@ class _File:
             return self.number(kind, at, what)
         at += self.number("I", at, what)
         if kind == "*":  # read by whoever knows what it is
+            self.number("H", at - self.number("i", at, what), what)
             return at
         if kind in SCHEMA:
             return self.table(kind, at)
         count, at = self.number("I", at, what), at + 4
         element = {"s": "B"}.get(kind, kind[1:-1])
         if element in SCHEMA:
-            offsets = np.frombuffer(self.take(at, 4 * count, what), "<u4").tolist()
+            offsets = np.frombuffer(self.take(at, 4 * count, what, ELEMENT_MEMORY), "<u4").tolist()
             return [self.table(element, at + 4 * i + offset) for i, offset in enumerate(offsets)]
-        raw = self.take(at, count * struct.calcsize(element), what)
+        raw = self.take(at, count * struct.calcsize(element), what, 1 if element == "B" else ELEMENT_MEMORY)
         if kind == "s":
             return raw.decode(errors="backslashreplace")
         return raw if element == "B" else tuple(np.frombuffer(raw, f"<{element}").tolist())
 
 
-def _tensor(number: int, one: Mapping[str, Any], buffers: int) -> Tensor:
-    what = f"tensor {number}, {one['name']}"
+def _tensor(what: str, form: str, one: Mapping[str, Any], buffers: int) -> Tensor:
+    what, types = f"{what}, {shown(one['name']):.80}", TENSOR_TYPES[form]
     if min(one["shape"], default=0) < 0 or len(one["shape"]) > MOST_AXES:
         raise ValueError(f"{what}: got shape {list(one['shape'])!s:.80}, allowed are up to {MOST_AXES} sizes, none "
                          "negative")
-    _within(f"{what}: type", (one["type"],), 0, len(TYPES))
+    _within(f"{what}: type", (one["type"],), min(types), max(types) + 1)
     _within(f"{what}: buffer", (one["buffer"],), 0, buffers)
     q = one["quantization"] or {"scale": (), "zero_point": (), "axis": 0}
-    return Tensor(one["name"], one["shape"], TYPES[one["type"]], one["buffer"], q["scale"], q["zero_point"], q["axis"])
+    return Tensor(one["name"], one["shape"], types[one["type"]], one["buffer"], q["scale"], q["zero_point"], q["axis"])
 
 
-def _operator(file: _File, number: int, one: Mapping[str, Any], codes: Sequence[Mapping[str, Any]], tensors: int,
-              ) -> Operator:
-    _within(f"operator {number}: code", (one["code"],), 0, len(codes))
+def _operator(file: _File, what: str, form: str, one: Mapping[str, Any], codes: Sequence[Mapping[str, Any]],
+              tensors: Sequence[Tensor]) -> Operator:
+    _within(f"{what}: code", (one["code"],), 0, len(codes))
     code = codes[one["code"]]
-    which = max(code["code"], code["old_code"])  # the newer field is 0 in old files
-    name = OPERATOR_NAMES.get(which, str(which))
-    what = f"operator {number}, {name}"
-    _within(f"{what}: inputs", one["inputs"], -1, tensors)
-    _within(f"{what}: outputs", one["outputs"], 0, tensors)
+    name = _name(form, code)
+    what = f"{what}, {shown(name):.80}"
+    _within(f"{what}: inputs", one["inputs"], -1, len(tensors))
+    _within(f"{what}: outputs", one["outputs"], 0, len(tensors))
+    file.spend(sum(len(tensors[i].name) for i in (*one["inputs"], *one["outputs"]) if i >= 0), what)
     options: dict[str, Any] = {}
-    if name in OPERATORS:
-        _, options_type, kind = OPERATORS[name]
+    if name in KNOWN:
+        _, options_type, kind = KNOWN[name]
         options = {option.name: option.absent for option in SCHEMA[kind]}
-        if one["options"] is not None:
-            if one["options_type"] != options_type:
-                raise ValueError(f"{what}: got options of type {one['options_type']}, allowed is {options_type}")
+        if one["options"] is not None and one["options_type"] == options_type:
             options = file.table(kind, one["options"])
+        elif one["options"] is not None:
+            if name in OPERATORS:
+                raise ValueError(f"{what}: got options of type {one['options_type']}, allowed is {options_type}")
+            options = {}
     return Operator(name, one["inputs"], one["outputs"], options, code["version"])
+
+
+def _name(form: str, code: Mapping[str, Any]) -> str:
+    """An operator's name, from the newer of two fields, which is 0 in old files, or from the older."""
+    new, old = code["code"], code["old_code"]
+    number, names = min(new, old) if min(new, old) < 0 else max(new, old), OPERATOR_NAMES[form]
+    name = names.get(number, str(number))
+    return f"{name}({code['custom']})" if name == CUSTOM and code["custom"] else name
 
 
 def _within(what: str, numbers: Sequence[int], low: int, end: int) -> None:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads
-from npulab.models.facts import ACTIVATIONS, FUSED, IDENTIFIER, PADDINGS, POOLS
-from npulab.models.file import Graph, Operator, counted, numbered, unpack
+from npulab.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads, per_channel
+from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
+from npulab.models.file import form_of, unpack
+from npulab.models.graph import Graph, Operator
+from npulab.models.listing import counted, numbered
 from npulab.models.write import ONE_ELEMENT, lowest
 from npulab.quant import QUANTIZED, QuantParams
 
@@ -28,11 +30,12 @@ MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "M
 
 
 def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Model:
-    """The model in the bytes of a ``.tflite`` file, or in the file of a path.
+    """The model in the bytes of a ``.tflite`` or ``.circle`` file, or in the file of a path.
 
-    ``print`` lists it, ``quantization()`` lists scales and zero points.
-    Needs no package.  Raises ValueError (what, got, allowed, where) for bytes that are no model, a broken one,
-    or several graphs; FileNotFoundError.
+    ``print`` lists it, ``quantization()`` lists scales and zero points.  Of several graphs layers are those of the
+    first; ``graphs`` has all.
+    Needs no package.  Raises ValueError (what, got, allowed, where) for bytes that are no model, or a broken one;
+    FileNotFoundError.
     """
     if isinstance(data, bytes | bytearray | memoryview):
         return Model(**vars(unpack(bytes(data))))
@@ -49,7 +52,7 @@ def is_model(path: str | os.PathLike[str]) -> bool:
     if not Path(path).is_file():
         return False
     with Path(path).open("rb") as file:
-        return file.read(8)[4:] == IDENTIFIER
+        return form_of(file.read(8)) is not None
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class Model(Graph):
         return frame.astype({name: frame[name].infer_objects().dtype for name in complete})
 
     def __repr__(self) -> str:
-        return f"Model({', '.join(counted(len(getattr(self, name)), name[:-1]) for name in PARTS)})"
+        of = f", the first of {len(self.graphs)} graphs" * bool(self.others)
+        return f"Model({', '.join(counted(len(getattr(self, name)), name[:-1]) for name in PARTS)}{of})"
 
     @cached_property
     def _found(self) -> tuple[list[_Found], dict[int, str]]:
@@ -245,9 +249,20 @@ class _Part:
         else:
             bias = np.zeros(weights.shape[axis:][:1], int)
         q = self.q(number, axis)
+        if weights.dtype == np.uint8 and self.labelled(q):
+            weights = weights.view(np.int8)
         if bias.dtype == np.float32 and self.one.name == "DEPTHWISE_CONV_2D" and len(set(np.ravel(q.scale))) == 1:
             q = QuantParams(float(np.ravel(q.scale)[0]), q.zero_point)  # one scale is written for each channel
         return {"weights": weights, "bias": bias, "weight_q": q}
+
+    def labelled(self, q: QuantParams) -> bool:
+        """Whether uint8 is but the label of int8 weights, as older converters had it.
+
+        LiteRT takes those of a convolution so where they have one scale, and of several scales the first alone.
+        """
+        hybrid = self.graph.tensors[_at(self.one.inputs, 0)].dtype == "float32"
+        return hybrid and (self.one.name == "FULLY_CONNECTED"
+                           or (self.one.name == "CONV_2D" and not per_channel(q.scale)))
 
     def border(self, name: str) -> tuple[int, np.ndarray]:
         """The input before the operator of this name pads it, and the ``(2, 2)`` that it adds."""

@@ -17,7 +17,7 @@ from npulab.emulate import emulate
 from npulab.files import write_folders
 from npulab.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.models.facts import PADDINGS
-from npulab.models.file import counted
+from npulab.models.listing import counted
 from npulab.models.read import read_model
 from npulab.models.write import single_op_model
 from npulab.quant import QUANTIZED, QuantParams, Rule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,28 +11,39 @@ import numpy as np
 
 from npulab.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D, padding_name, per_channel
 from npulab.models.facts import FUSED, PADDINGS, POOLS, REVISIONS, TYPES
-from npulab.models.file import Graph, Operator, Tensor, pack
+from npulab.models.file import pack
+from npulab.models.graph import Graph, Operator, Tensor
 from npulab.quant import QUANTIZED, QuantParams
 
 STARTS = {-1: "input", -2: "other"}  # names of the tensors that a graph takes
 MODELLED = (Conv2D, FullyConnected, Pool2D, Add)
+MOST_LEADING = 3
 ONE_ELEMENT = {"padding": 1, "stride_w": 1, "stride_h": 1, "kernel_w": 1, "kernel_h": 1}
 
 
-def single_op_model(layer: Layer, batch: int = 1) -> bytes:
+def single_op_model(layer: Layer, batch: int | Sequence[int] = 1, names: Mapping[str, str] | None = None,
+                    weights_as: str | None = None, form: str = "tflite") -> bytes:
     """The bytes of a ``.tflite`` file that holds one layer; the same layer gives the same bytes.
 
-    Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  Raises ValueError naming the parameter that
-    the format cannot state; ModuleNotFoundError naming the extra where flatbuffers is missing.
+    Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  A fully connected layer takes up to three
+    leading axes as ``batch``: the input of (4, 2) is ``(4, 2, I)`` and the output ``(8, O)``.  ``names`` are other
+    names for "input", "weights", "bias", "output" and what else there is.  ``weights_as`` "uint8" labels the int8
+    weights of a fully connected layer of float32 so, as older converters did: runtimes read them as int8.
+    ``form`` is "tflite" or "circle".  Raises ValueError naming the parameter that the format cannot state;
+    ModuleNotFoundError naming the extra where flatbuffers is missing.
     """
     if not isinstance(layer, MODELLED):
         raise ValueError(f"layer: got {type(layer).__name__}, allowed is a Conv2D, FullyConnected, Pool2D or Add; "
                          "write_model writes a Network or a list of layers")
-    return pack(_graph([layer], [(-1, -2) if isinstance(layer, Add) else (-1,)], batch))
+    lead = _lead(batch, isinstance(layer, FullyConnected))
+    graph = _graph([layer], [(-1, -2) if isinstance(layer, Add) else (-1,)], lead)
+    if weights_as is not None:
+        graph = _labelled(graph, layer, weights_as)
+    return pack(replace(_named(graph, names or {}), form=form))
 
 
-def write_model(network: Network | Sequence[Layer], batch: int = 1) -> bytes:
-    """The bytes of a ``.tflite`` file that holds a network, whose last layer gives the output.
+def write_model(network: Network | Sequence[Layer], batch: int = 1, form: str = "tflite") -> bytes:
+    """The bytes of a ``.tflite`` or ``.circle`` file that holds a network, whose last layer gives the output.
 
     A list of layers is a network in which each takes what the one before it gives.
     Raises as ``single_op_model``.
@@ -41,7 +53,7 @@ def write_model(network: Network | Sequence[Layer], batch: int = 1) -> bytes:
     if not isinstance(network, Network):
         raise ValueError(f"network: got {type(network).__name__}, allowed is a Network or a list of layers; "
                          "single_op_model writes one layer")
-    return pack(_graph(network.layers, network.inputs, batch))
+    return pack(replace(_graph(network.layers, network.inputs, _lead(batch)), form=form))
 
 
 def lowest(dtype: str) -> float:
@@ -49,11 +61,40 @@ def lowest(dtype: str) -> float:
     return float(np.iinfo(dtype).min) if dtype in QUANTIZED else -np.inf
 
 
-def _graph(layers: Sequence[Layer], inputs: Sequence[Sequence[int]], batch: int) -> Graph:
+def _lead(batch: Any, several: bool = False) -> tuple[int, ...]:
+    """The leading axes of input and output; ``several`` where there may be more than one."""
+    axes = tuple(batch) if several and isinstance(batch, list | tuple) else (batch,)
+    whole = all(isinstance(size, int | np.integer) and size >= 1 for size in axes)
+    if not whole or not 1 <= len(axes) <= MOST_LEADING or math.prod(map(int, axes)) > np.iinfo(np.int32).max:
+        sizes = f"up to {MOST_LEADING} sizes of at least 1 and within int32 in all" if isinstance(batch, list | tuple) \
+            and several else "at least 1 and within int32"
+        raise ValueError(f"batch: got {batch!r}, allowed is {sizes}")
+    return tuple(map(int, axes))
+
+
+def _labelled(graph: Graph, layer: Layer, label: str) -> Graph:
+    """The graph of a fully connected layer with weights of another type's name, as an operator that knows them."""
+    if label != "uint8" or not isinstance(layer, FullyConnected) or layer.dtype != "float32":
+        raise ValueError(f"weights_as: got {label!r} with {layer}, allowed is 'uint8' with a fully connected layer of "
+                         "float32")
+    (one,) = graph.operators
+    number = one.inputs[1]
+    tensors = list(graph.tensors)
+    tensors[number] = replace(tensors[number], dtype=label)
+    return replace(graph, tensors=tuple(tensors), operators=(replace(one, revision=1),))
+
+
+def _named(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with other names of tensors."""
+    known = dict.fromkeys(one.name for one in graph.tensors)
+    for old, new in names.items():
+        if old not in known or not isinstance(new, str):
+            raise ValueError(f"names: got {old!r}: {new!r}, allowed are texts for {', '.join(known)}")
+    return replace(graph, tensors=tuple(replace(one, name=names.get(one.name, one.name)) for one in graph.tensors))
+
+
+def _graph(layers: Sequence[Layer], inputs: Sequence[Sequence[int]], lead: tuple[int, ...]) -> Graph:
     """The graph of layers; a source of -1 is its first input, -2 its second."""
-    if not isinstance(batch, int | np.integer) or not 1 <= batch <= np.iinfo(np.int32).max:
-        raise ValueError(f"batch: got {batch!r}, allowed is at least 1 and within int32")
-    batch = int(batch)
     for number, layer in enumerate(layers):
         if not isinstance(layer, MODELLED):
             raise ValueError(f"layer {number}: got {layer}, allowed in a model is a Conv2D, FullyConnected, Pool2D or "
@@ -65,12 +106,13 @@ def _graph(layers: Sequence[Layer], inputs: Sequence[Sequence[int]], batch: int)
         for place, source in enumerate(sources):
             if source < 0 and source not in given:
                 q = layer.other_q if isinstance(layer, Add) and place else layer.input_q
-                given[source] = draft.tensor(STARTS.get(source, f"input{-source}"), (batch, *layer.input_shape),
+                given[source] = draft.tensor(STARTS.get(source, f"input{-source}"), (*lead, *layer.input_shape),
                                              layer.dtype, _stored(layer, q))
     starts = tuple(given.values())
     for number, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
         draft.prefix = f"{number}/" if len(layers) > 1 else ""
-        last = given[number] = _layer(draft, layer, [given[source] for source in sources], batch)
+        last = given[number] = _layer(draft, layer, [given[source] for source in sources],
+                                     math.prod(lead))
         draft.tensors[last] = replace(draft.tensors[last], name=f"{draft.prefix}output")
     return Graph(tuple(draft.tensors), tuple(draft.operators), tuple(draft.buffers), starts, (last,))
 

@@ -1,0 +1,191 @@
+"""Graphs as text and as rows: operators with their tensors, counts, memory."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.models.facts import ACTIVATIONS, PADDINGS
+
+if TYPE_CHECKING:
+    from npulab.models.graph import Graph, Operator
+
+LISTINGS = ("earlier", "later")
+MOST_SHOWN = 4  # elements of a constant that the later form prints
+TAB = " " * 8
+WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D")
+MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+
+
+def listed(graph: Graph, form: str) -> str:
+    """The listing of every graph of a file."""
+    if form not in LISTINGS:
+        raise ValueError(f"form: got {form!r}, allowed is {' or '.join(LISTINGS)}")
+    lines: list[str] = []
+    for number, one in enumerate(graph.graphs):
+        title = f"#{number} {shown(one.name)}{' (MAIN)' * (number == 0)}"
+        lines += [f"[{title}]", ""] if form == "later" or graph.others else []
+        lines += _later(one, title) if form == "later" else _earlier(one)
+        lines += [""] if number < len(graph.others) else []
+    return "\n".join(lines)
+
+
+def rows(graph: Graph) -> list[dict[str, Any]]:
+    """What the listing has, a dict for each operator."""
+    return [{"index": index, "name": one.name, "graph": number, "fused_activation": _activation(one),
+             "options": dict(one.options),
+             **{side: [_tensor(each, tensor) for tensor in tensors]
+                for side, tensors in (("inputs", one.inputs), ("outputs", one.outputs))}}
+            for number, each in enumerate(graph.graphs) for index, one in enumerate(each.operators)]
+
+
+def quantization(graph: Graph) -> Iterator[str]:
+    """Scale and zero point of every tensor that has them."""
+    for number, each in enumerate(graph.graphs):
+        for tensor, one in enumerate(each.tensors):
+            if one.scale:
+                scales, zeros = (f"{min(values):.9g}" + f" to {max(values):.9g}" * (min(values) != max(values))
+                                 for values in (one.scale, one.zero_point or (0,)))
+                axis = f", {len(one.scale)} on axis {one.axis}" if len(one.scale) > 1 else ""
+                of = f"Graph {number} " if graph.others else ""
+                yield f"{of}Tensor {tensor:4d} : scale {scales}{axis} | zero point {zeros} ({shown(one.name)})"
+
+
+def memory_text(size: int) -> str:
+    """Bytes with a unit of 1024s and one decimal.
+
+    >>> memory_text(384), memory_text(16000)
+    ('384.0B', '15.6K')
+    """
+    power = min(max(size.bit_length() - 1, 0) // 10, 4)
+    return f"{size / 1024 ** power:.1f}{'BKMGT'[power]}"
+
+
+def counted(number: int, name: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "model"), counted(2, "model")
+    ('1 model', '2 models')
+    """
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
+def numbered(names: Sequence[str], number: int) -> str:
+    """The name of a number, or the number where it has none."""
+    return names[number] if 0 <= number < len(names) else str(number)
+
+
+def shown(name: str) -> str:
+    """A name on one line, its control characters as a Python text has them.
+
+    >>> print(shown("a/b"), shown("a\\nb"))
+    a/b a\\nb
+    """
+    return name if name.isprintable() else name.encode("unicode_escape").decode()
+
+
+def _earlier(graph: Graph) -> list[str]:
+    lines = []
+    for number, one in enumerate(graph.operators):
+        lines += [f"Operator {number}: {shown(one.name)}", f"{TAB}Fused Activation: {_activation(one)}"]
+        for side, tensors in (("Input", one.inputs), ("Output", one.outputs)):
+            lines += [f"{TAB}{side} Tensors{list(tensors)}",
+                      *(f"{TAB}{TAB}{_earlier_tensor(graph, tensor)}" for tensor in tensors)]
+        lines += [*_options(one, TAB), ""]
+    counts = Counter(shown(one.name) for one in graph.operators)
+    return [*lines, f"Number of all operator types: {len(counts)}",
+            *(f"{TAB}{name:38}: {count:4}" for name, count in sorted(counts.items())),
+            f"{'Number of all operators':46}: {len(graph.operators):4}", "", *_memory(graph)]
+
+
+def _earlier_tensor(graph: Graph, tensor: int) -> str:
+    if tensor < 0:
+        return f"Tensor {tensor:4d}"
+    one = graph.tensors[tensor]
+    state = "Filled" if graph.buffers[one.buffer] else "Empty"
+    return f"Tensor {tensor:4d} : buffer {one.buffer:4d} | {state:>6} | {_columns(graph, tensor)}"
+
+
+def _later(graph: Graph, title: str) -> list[str]:
+    lines = []
+    for side, tensors in (("input", graph.inputs), ("output", graph.outputs)):
+        lines += [f"{title} {side} tensors: {list(tensors)}",
+                  *(f"    {_later_tensor(graph, tensor)}" for tensor in tensors)]
+    lines += [""]
+    for number, one in enumerate(graph.operators):
+        lines += [f"#{number} {shown(one.name)}", f"  Fused Activation: {_activation(one)}"]
+        for side, tensors in (("Input", one.inputs), ("Output", one.outputs)):
+            lines += [f"  {side} Tensors[{', '.join(f'%{tensor}' for tensor in tensors)}]",
+                      *(f"    {_later_tensor(graph, tensor)}" for tensor in tensors)]
+        lines += [*_options(one, "  "), ""]
+    counts = Counter(shown(one.name) for one in graph.operators)
+    return [*lines, f"{'Number of all operator types':38}: {len(counts):4}",
+            *(f"{f'  {name}':38}: {count:4}" for name, count in sorted(counts.items())),
+            f"{'Number of all operators':38}: {len(graph.operators):4}", "", *_memory(graph)]
+
+
+def _later_tensor(graph: Graph, tensor: int) -> str:
+    if tensor < 0:
+        return f"{f'%{tensor}':5} : (OPTIONAL)"
+    buffer = f"({_constant(graph, tensor) or 'Empty'})"
+    return f"{f'%{tensor}':5} : buffer {buffer:25} | {_columns(graph, tensor)}"
+
+
+def _columns(graph: Graph, tensor: int) -> str:
+    one = graph.tensors[tensor]
+    return (f"{one.dtype.upper():7} | Memory {memory_text(one.memory):6} | Shape {list(one.shape) or 'Scalar'} "
+            f"({shown(one.name)})")
+
+
+def _constant(graph: Graph, tensor: int) -> str:
+    """The number of a tensor's buffer and what that holds, where it is little; nothing where it holds nothing."""
+    one = graph.tensors[tensor]
+    if not graph.buffers[one.buffer]:
+        return ""
+    text = f"{'[' * len(one.shape)} ... {']' * len(one.shape)}"
+    if one.memory <= MOST_SHOWN * 16:  # bytes of the widest type
+        try:
+            values = graph.data(tensor)
+        except ValueError:  # another size than that of its type: what it holds is not known
+            values = np.zeros(MOST_SHOWN + 1)
+        if values.size <= MOST_SHOWN:
+            text = re.sub(r"\n\s*", " ", np.array2string(values, precision=3, separator=", "))
+    return f"{f'&{one.buffer}':5}: {text}"
+
+
+def _memory(graph: Graph) -> list[str]:
+    filled = sum(one.memory for one in graph.tensors if graph.buffers[one.buffer])
+    return [f"Expected TOTAL  memory: {memory_text(sum(one.memory for one in graph.tensors))}",
+            f"Expected FILLED memory: {memory_text(filled)}"]
+
+
+def _activation(one: Operator) -> str:
+    return numbered(ACTIVATIONS, one.options.get("activation", 0))
+
+
+def _options(one: Operator, indent: str) -> list[str]:
+    options, texts = one.options, []
+    if one.name in WINDOWS:
+        texts = [f"{title} W:H = {options[f'{name}_w']}:{options[f'{name}_h']}"
+                 for title, name in (("Filter", "kernel"), ("Stride", "stride"), ("Dilation", "dilation"))
+                 if f"{name}_w" in options]
+        if "padding" in options:
+            texts.append(f"Padding = {numbered(PADDINGS, options['padding']).upper()}")
+        if "multiplier" in options:
+            texts.append(f"DepthMultiplier = {options['multiplier']}")
+    elif one.name == "STRIDED_SLICE":
+        texts = [f"{name}({options[name]})" for name in MASKS if name in options]
+    return [f"{indent}Options", f"{indent}{indent}{', '.join(texts)}"] if texts else []
+
+
+def _tensor(graph: Graph, tensor: int) -> dict[str, Any] | None:
+    if tensor < 0:
+        return None
+    one = graph.tensors[tensor]
+    return {"tensor": tensor, "name": one.name, "type": one.dtype, "shape": list(one.shape), "memory": one.memory,
+            "buffer": one.buffer, "filled": bool(graph.buffers[one.buffer]), "scale": list(one.scale),
+            "zero_point": list(one.zero_point), "axis": one.axis}
