@@ -1,7 +1,8 @@
 """TensorFlow Lite models: layers written as ``.tflite`` files, files read back as layers, sweeps of them.
 
-``facts`` are the format's numbers, ``file`` the bytes, ``write`` and ``read`` what layers are made into and
-found from, ``sweeps`` many models for a board.
+``facts`` are the format's numbers, ``file`` the bytes, ``graph`` what they state, ``listing`` that as text,
+``write`` and ``read`` what layers are made into and found from, ``sweeps`` many models for a board, ``memory`` what a
+model holds when.  ``.circle`` files, which share the layout, are read and written alike.
 
 TensorFlow Lite has no minimum pooling and no float16 arithmetic.  Here a minimum is the complement of the
 maximum of complements, and a float16 layer computes in float32 between a DEQUANTIZE and a CAST, rounding
@@ -9,10 +10,11 @@ once.  uint8 weights with a scale per channel are written, for other runtimes: L
 What LiteRT would run as something else without a word is refused.
 """
 
-from npulab.models.file import Graph, Operator, Tensor
+from npulab.models.graph import Graph, Operator, Tensor
+from npulab.models.memory import Memory, model_memory
 from npulab.models.read import Model, is_model, read_model
 from npulab.models.sweeps import Sweep, check_sweep, random_input, random_layer, sweep, write_sweep
 from npulab.models.write import single_op_model, write_model
 
-__all__ = ["Graph", "Model", "Operator", "Sweep", "Tensor", "check_sweep", "is_model", "random_input", "random_layer",
-           "read_model", "single_op_model", "sweep", "write_model", "write_sweep"]
+__all__ = ["Graph", "Memory", "Model", "Operator", "Sweep", "Tensor", "check_sweep", "is_model", "model_memory",
+           "random_input", "random_layer", "read_model", "single_op_model", "sweep", "write_model", "write_sweep"]
