@@ -1,0 +1,136 @@
+"""The orders of axes in which frameworks state convolutions, and tensors moved from one to another.
+
+An order is a text with a letter for each axis: ``OHWI``.  Letters in brackets are one axis, the first the slowest:
+``1HW(CM)`` has at its last place C * M channels, of which number ``c * M + m`` is output ``m`` of input channel
+``c``; ``1`` is an axis of one index.
+
+Whatever the order, a convolution is the sum over the window and over the input channels, and a depthwise one the sum
+over the window alone.  With padding "SAME" there are ``ceil(n / stride)`` outputs; what the windows need beyond the n
+inputs, ``max((outputs - 1) * stride + (kernel - 1) * dilation + 1 - n, 0)``, lies half before, rounded down, and the
+rest behind.  "VALID" adds nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+GROUP = re.compile(r"\(([A-Z]+)\)|([A-Z1])")
+# as people write them, where the axis of channels holds C * M
+SPELLED = {"1HWC": "1HW(CM)", "C1HW": "(CM)1HW"}
+
+
+@dataclass(frozen=True)
+class Convention:
+    """Orders of axes that a framework uses: weights of a convolution, of a depthwise one, and activations."""
+
+    weights: str
+    depthwise: str
+    activations: str
+
+
+# tf.nn.conv2d, tf.nn.depthwise_conv2d; ANEURALNETWORKS_CONV_2D, ANEURALNETWORKS_DEPTHWISE_CONV_2D (NeuralNetworks.h);
+# tensorflow/lite/kernels/conv.cc, depthwise_conv.cc; torch.nn.functional.conv2d, depthwise where groups is C
+CONVENTIONS = {"tensorflow": Convention("HWIO", "HWCM", "NHWC"), "nnapi": Convention("OHWI", "1HW(CM)", "NHWC"),
+               "tflite": Convention("OHWI", "1HW(CM)", "NHWC"), "pytorch": Convention("OIHW", "(CM)1HW", "NCHW")}
+
+
+def convert_axes(tensor: np.ndarray, source: str, to: str, **sizes: int) -> np.ndarray:
+    """A tensor whose axes are in the order ``source``, with them in the order ``to``, in C order.
+
+    ``sizes`` are of letters that share an axis which does not stay together, all but one of them; a text ``1HWC`` is
+    read as ``1HW(CM)``, ``C1HW`` as ``(CM)1HW``.  Values and type stay.
+    Raises ValueError for orders that do not go together or do not fit the tensor.
+
+    >>> weights = np.arange(8, dtype=np.int8).reshape(1, 1, 2, 4)
+    >>> convert_axes(weights, "HWIO", "OHWI").shape
+    (4, 1, 1, 2)
+    >>> convert_axes(weights, "HWCM", "1HW(CM)").ravel()
+    array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int8)
+    >>> convert_axes(np.zeros((6, 1, 3, 3)), "(CM)1HW", "HWCM", C=2).shape
+    (3, 3, 2, 3)
+    """
+    tensor = np.asarray(tensor)
+    old, new = _parsed("source", source), _parsed("to", to)
+    letters, wanted = "".join(old).replace("1", ""), "".join(new).replace("1", "")
+    if set(letters) != set(wanted):
+        raise ValueError(f"to: got {to!r}, allowed are the letters of {source!r}, each once")
+    if tensor.ndim != len(old):
+        raise ValueError(f"tensor: got shape {tensor.shape}, allowed are {len(old)} axes, as {source!r} says")
+    unknown = [name for name in sizes if name not in letters]
+    if unknown:
+        raise ValueError(f"sizes: got {unknown[0]}={sizes[unknown[0]]}, allowed are letters of {source!r}")
+    length: dict[str, int] = {}
+    for axis, size in zip(old, tensor.shape, strict=True):
+        # an axis of several letters that stays together needs no sizes
+        stays = len(axis) > 1 and axis in new and not set(axis) & set(sizes)
+        length |= _split(axis, size, dict.fromkeys(axis[1:], 1) if stays else sizes)
+    whole = tensor.reshape([length[letter] for letter in letters])
+    moved = whole.transpose([letters.index(letter) for letter in wanted])
+    shape = [math.prod(length[letter] for letter in axis.replace("1", "")) for axis in new]
+    return np.ascontiguousarray(moved).reshape(shape)
+
+
+def dense_weights(weights: np.ndarray, source: str, groups: int, fill: float = 0, to: str = "OHWI") -> np.ndarray:
+    """Weights of a convolution in groups, or a depthwise one, as those of one that takes every input channel.
+
+    Each group of output channels, in order, is made of its own input channels; the weights of the others are
+    ``fill``, the zero point.  ``source`` is an order with O and I (I are the channels of a group), or with C and M,
+    where ``groups`` are the input channels C.  Memory is that of the input times ``groups``.
+    Raises ValueError for groups that do not divide the output channels, a fill that the type does not hold, and as
+    ``convert_axes`` does.
+
+    >>> dense_weights(np.array([7, 8, 9, 10]).reshape(4, 1, 1, 1), "OIHW", 2)[..., 0, 0, :]
+    array([[ 7,  0],
+           [ 8,  0],
+           [ 0,  9],
+           [ 0, 10]])
+    """
+    letters = set(SPELLED.get(source, source))
+    if {"C", "M"} <= letters:
+        grouped = convert_axes(weights, source, "CMHW", C=groups)[:, :, :, :, None]
+    else:
+        plain = convert_axes(weights, source, "OHWI")
+        if groups < 1 or len(plain) % groups:
+            raise ValueError(f"groups: got {groups}, allowed is a divisor of the {len(plain)} output channels")
+        grouped = plain.reshape(groups, -1, *plain.shape[1:])
+    kind = grouped.dtype
+    if kind.kind in "iu" and not np.iinfo(kind).min <= fill <= np.iinfo(kind).max:
+        raise ValueError(f"fill: got {fill}, allowed is {np.iinfo(kind).min} to {np.iinfo(kind).max}, as {kind} has it")
+    own, outputs, height, width, inputs = grouped.shape
+    dense = np.full((own, outputs, height, width, own, inputs), fill, kind)
+    for group in range(own):
+        dense[group, :, :, :, group] = grouped[group]
+    return convert_axes(dense.reshape(own * outputs, height, width, own * inputs), "OHWI", to)
+
+
+def _parsed(name: str, text: str) -> list[str]:
+    """The axes of an order, each one or more letters."""
+    given = SPELLED.get(text, text)
+    found = [one.group(1) or one.group(2) for one in GROUP.finditer(given)]
+    letters = "".join(found).replace("1", "")
+    if GROUP.sub("", given) or not found or len(set(letters)) != len(letters):
+        raise ValueError(f"{name}: got {text!r}, allowed are capital letters, each once, 1, and letters of one axis in "
+                         "brackets, such as 'OHWI' or '1HW(CM)'")
+    return found
+
+
+def _split(axis: str, size: int, sizes: dict[str, int]) -> dict[str, int]:
+    """The size of each letter of an axis."""
+    if axis == "1":
+        if size != 1:
+            raise ValueError(f"tensor: got {size} indices where the order has 1, allowed is 1")
+        return {}
+    given = {letter: sizes[letter] for letter in axis if letter in sizes}
+    free = [letter for letter in axis if letter not in given]
+    if len(free) > 1:
+        raise ValueError(f"sizes: got none of {', '.join(free)}, allowed are sizes of all but one, such as {free[0]}=2,"
+                         f" of the {size} indices of ({axis})")
+    known = math.prod(given.values())
+    if min(given.values(), default=1) < 1 or size % known or (not free and known != size):
+        said = ", ".join(f"{letter}={one}" for letter, one in given.items())
+        raise ValueError(f"sizes: got {said}, allowed is what makes up the {size} indices of {axis}")
+    return given | dict.fromkeys(free, size // known)

@@ -1,0 +1,139 @@
+"""Memory formats: the order of a tensor's axes stays, its strides say how it lies in memory.
+
+A format is named as PyTorch names it.  Shapes and strides are in logical order, ``(N, C, H, W)`` or ``(N, C, D, H,
+W)``; strides count elements.  Source: c10/core/MemoryFormat.h, c10/core/Contiguity.h.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from npulab.layout.nest import Layout, Loop
+
+# axes from the outermost to the innermost; contiguous is the order of the tensor itself
+ORDERS = {"channels_last": (0, 2, 3, 1), "channels_last_3d": (0, 2, 3, 4, 1)}
+FORMATS = ("contiguous", *ORDERS)
+
+
+def format_strides(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """Elements from one index of each axis to the next, of a tensor of ``shape`` in a format.
+
+    Raises ValueError for an unknown format, or a shape with another number of axes than it has.
+
+    >>> format_strides((10, 3, 32, 32), "contiguous"), format_strides((10, 3, 32, 32), "channels_last")
+    ((3072, 1024, 32, 1), (3072, 1, 96, 3))
+    """
+    sizes = _whole("shape", shape)
+    step, out = 1, [0] * len(sizes)
+    for axis in reversed(_order(sizes, name)):
+        out[axis] = step
+        # an empty axis counts as one where the order is the tensor's own
+        step *= max(sizes[axis], 1) if name == "contiguous" else sizes[axis]
+    return tuple(out)
+
+
+def is_format(shape: tuple[int, ...], strides: tuple[int, ...], name: str) -> bool:
+    """Whether strides are those of a format without gaps, as ``tensor.is_contiguous(memory_format=...)`` says it.
+
+    Strides of axes with one index do not matter, so that several formats may fit; one with another number of axes
+    never does.
+    Raises ValueError for an unknown format, and strides that do not go with the shape.
+    """
+    sizes, steps = _pair(shape, strides)
+    if name in ORDERS and len(sizes) != len(ORDERS[name]):
+        return False
+    if name == "contiguous" and 0 in sizes:
+        return True
+    expected = 1
+    for axis in reversed(_order(sizes, name)):
+        if sizes[axis] != 1:
+            if steps[axis] != expected:
+                return False
+            expected *= sizes[axis]
+    return True
+
+
+def memory_format(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
+    """The format that PyTorch takes strides for, as ``tensor.suggest_memory_format()`` has it.
+
+    Channels last where strides grow in that order, with gaps too; everything else is "contiguous", whatever its
+    strides: ``is_format`` says whether they are.  Where sizes of 1 leave it open the strides of these decide, and
+    where they say nothing (N, 1, 1, 1 with one stride) it is "contiguous".
+    Raises ValueError for strides that do not go with the shape.
+
+    >>> memory_format((2, 1, 4, 4), (16, 16, 4, 1)), memory_format((2, 1, 4, 4), (16, 1, 4, 1))
+    ('contiguous', 'channels_last')
+    """
+    sizes, steps = _pair(shape, strides)
+    for name, order in ORDERS.items():
+        if len(sizes) == len(order) and _grows(sizes, steps, order):
+            return name
+    return "contiguous"
+
+
+def format_layout(shape: tuple[int, ...], name: str, *, dtype: str = "uint8", **stored: Any) -> Layout:
+    """Where each element of a tensor of ``shape``, in logical order, lies in memory, as bytes.
+
+    ``stored`` are further fields of ``Layout``.  Raises ValueError as ``format_strides`` and ``Layout`` do.
+
+    >>> format_layout((1, 3, 1, 2), "channels_last").index_map()[0, :, 0]
+    array([[0, 3],
+           [1, 4],
+           [2, 5]])
+    """
+    return strides_layout(shape, format_strides(shape, name), dtype=dtype, **stored)
+
+
+def strides_layout(shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: str = "uint8", **stored: Any) -> Layout:
+    """Where each element of a tensor lies, as bytes, by the strides of its axes, which count elements.
+
+    Axes are ordered by their strides, those of one index last among equals.  Raises ValueError for strides that do
+    not go with the shape, and as ``Layout`` does: for two elements at one place, an empty axis.
+    """
+    sizes, steps = _pair(shape, strides)
+    itemsize = np.dtype(dtype).itemsize
+    order = sorted(range(len(sizes)), key=lambda axis: (-abs(steps[axis]), sizes[axis] == 1, axis))
+    return Layout(sizes, tuple(Loop(axis, 1, steps[axis] * itemsize) for axis in order), dtype=dtype, **stored)
+
+
+def _grows(sizes: tuple[int, ...], steps: tuple[int, ...], order: tuple[int, ...]) -> bool:
+    """Whether strides grow from the channels outwards, each at least what lies inside of it."""
+    if steps[1] == 0:
+        return False
+    least = 0
+    for axis in reversed(order):
+        # a batch that steps no further than a channel says nothing
+        if sizes[axis] == 0 or steps[axis] < least or (axis == 0 and least == steps[1]):
+            return False
+        least = steps[axis] * max(sizes[axis], 1)
+    return True
+
+
+def _order(sizes: tuple[int, ...], name: str) -> tuple[int, ...]:
+    if name not in FORMATS:
+        raise ValueError(f"format: got {name!r}, allowed is {', '.join(FORMATS)}")
+    order = ORDERS.get(name, tuple(range(len(sizes))))
+    if len(order) != len(sizes):
+        raise ValueError(f"shape: got {sizes}, allowed with {name} are {len(order)} axes")
+    return order
+
+
+def _pair(shape: Any, strides: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    sizes = _whole("shape", shape)
+    steps = _whole("strides", strides, least=-2 ** 62)
+    if len(sizes) != len(steps):
+        raise ValueError(f"strides: got {steps}, allowed are {len(sizes)}, one for each axis of {sizes}")
+    return sizes, steps
+
+
+def _whole(name: str, numbers: Any, least: int = 0) -> tuple[int, ...]:
+    try:
+        out = tuple(operator.index(one) for one in numbers)
+    except TypeError:
+        out = (least - 1,)
+    if min(out, default=least) < least:
+        raise ValueError(f"{name}: got {numbers!r}, allowed are whole numbers{', none negative' if not least else ''}")
+    return out
