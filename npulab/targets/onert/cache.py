@@ -1,0 +1,321 @@
+"""The cache of packed matrices of ruy, as a model: what is found by an address whose memory was freed.
+
+A layer of ONE multiplies by its weights with ruy, which packs them first.  The cache keeps what was packed and finds it
+by the address of the weights, not by what lies there.  ONE frees weights once they were packed, to have them in memory
+once only.  So what is packed must be found again: what is not is packed anew from freed memory; and what lies at that
+address later must not be found.
+
+Two forms of the cache: of 2020 (google/ruy:ruy/dispatch.h and prepacked_cache.cc, policies kNoCache, the default, and
+kCacheLHSOnNarrowMul), found by kernel function and address; and the present one (ruy/prepare_packed_matrices.cc,
+prepacked_cache.h), found by address, packed layout and zero point, which ONE now uses with kAlwaysCache for weights
+(compute/cker: NeonCpuBackendGemm).  Clocks are taken as exact, so that no two entries are of the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# ruy/prepacked_cache.h: kDefaultEjectionThresholdBytes, now kDefaultMaxBuffersBytes
+LIMIT = 2 ** 28
+NARROW = 4  # columns of the result that kCacheLHSOnNarrowMul takes at most; ONE's FullyConnectedLayer::prepare too
+SEVERAL = 4  # kernels side by side that kCacheIfSignificantSpeedup takes at most
+POLICIES = {"kNoCache": "2020", "kCacheLHSOnNarrowMul": "2020", "kNeverCache": "present",
+            "kCacheIfLargeSpeedup": "present", "kCacheIfSignificantSpeedup": "present", "kAlwaysCache": "present"}
+# glibc malloc.c: a block of its own mapping begins a header of two words (of 4 or 8 bytes) behind the start of a page
+PAGE, HEADERS = 4096, (8, 16)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A fully connected layer as ruy sees it.
+
+    ``address`` is where its weights ``(units, depth)`` lie, None where it is not told (and nothing is ever freed
+    there); ``columns`` those of the other side, batches.  ``block`` are rows and columns of the kernel on the side of
+    the weights, ``other`` columns on the other side; ``kernel`` names the kernel's function.
+    """
+
+    name: str
+    address: int | None
+    depth: int = 0
+    units: int = 0
+    columns: int = 1
+    block: tuple[int, int] = (16, 4)
+    other: int = 4
+    kernel: str = ""
+    zero_point: int = 0
+    cacheable: bool = True
+
+    @property
+    def packed_shape(self) -> tuple[int, int]:
+        """Rows and columns of the packed weights, whole blocks of both.
+
+        >>> Layer("a", 0, depth=1000, units=94).packed_shape
+        (1008, 96)
+        """
+        rows, columns = self.block
+        return -(-self.depth // rows) * rows, -(-self.units // columns) * columns
+
+    @property
+    def packed(self) -> int:
+        """Bytes of the packed 8-bit weights and an int32 for each packed column.
+
+        >>> Layer("a", 0, depth=1000, units=96).packed
+        97152
+        """
+        rows, columns = self.packed_shape
+        return rows * columns + 4 * columns
+
+
+@dataclass(frozen=True)
+class Allocate:
+    """Data comes to an address; ``mapped`` says that it is a mapping of its own, which is gone when it is freed."""
+
+    address: int
+    data: str
+    mapped: bool | None = None
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """A layer takes the address of what lies there as its weights."""
+
+    layer: Layer
+
+
+@dataclass(frozen=True)
+class Run:
+    """A layer runs; an input of ``zeros`` gives the bias without a multiplication."""
+
+    name: str
+    zeros: bool = False
+
+
+@dataclass(frozen=True)
+class Free:
+    """What lies at an address is freed."""
+
+    address: int
+
+
+@dataclass(frozen=True)
+class Renew:
+    """Another context: its cache is empty."""
+
+
+Event = Allocate | Prepare | Run | Free | Renew
+
+
+class Outcome(NamedTuple):
+    """What became of an event.
+
+    ``at`` is what lies at the address then ("freed" for nothing any more), ``packed`` what the packed weights were
+    made of that were multiplied, ``ejected`` the weights whose entries made room, ``entries`` and ``bytes`` what
+    the cache holds afterwards.  ``fault`` says that numbers are wrong or the program ends.
+    """
+
+    event: int
+    what: str
+    layer: str
+    address: int | None
+    outcome: str
+    fault: bool
+    at: str
+    packed: str
+    ejected: tuple[str, ...]
+    entries: int
+    bytes: int
+
+
+class _Entry(NamedTuple):
+    data: str
+    bytes: int
+
+
+def likely_mapped(address: int) -> bool:
+    """Whether an address looks like a mapping of its own, as glibc makes it for 128 KiB and more.
+
+    One in 256 (64 bits) or 512 (32 bits) addresses of the heap looks like that too.
+
+    >>> likely_mapped(0xb541f008), likely_mapped(0x754a28)
+    (True, False)
+    """
+    return address % PAGE in HEADERS
+
+
+def caches(policy: str, layer: Layer) -> bool:
+    """Whether a policy keeps the packed weights of a layer.
+
+    kCacheIfLargeSpeedup does where the other side is no wider than a kernel, kCacheIfSignificantSpeedup than four.
+    Raises ValueError for an unknown policy.
+
+    >>> wide = Layer("wide", 0, columns=8)
+    >>> [caches(policy, wide) for policy in POLICIES]
+    [False, False, False, False, True, True]
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"policy: got {policy!r}, allowed is {', '.join(POLICIES)}")
+    widest = {"kCacheLHSOnNarrowMul": NARROW, "kCacheIfLargeSpeedup": layer.other,
+              "kCacheIfSignificantSpeedup": SEVERAL * layer.other, "kAlwaysCache": layer.columns}.get(policy, -1)
+    return layer.cacheable and layer.columns <= widest
+
+
+def key(policy: str, layer: Layer) -> tuple[object, ...]:
+    """What packed weights are found by: of 2020 not their shape, now that of the packed ones."""
+    if POLICIES[policy] == "2020":
+        return layer.kernel, layer.address
+    return layer.address, layer.packed_shape, layer.block, layer.zero_point
+
+
+def runtime_events(layers: Sequence[Layer], runs: int = 2, first_zeros: bool = False) -> list[Event]:
+    """What ONE does with layers, in order: all are prepared, each is run, and weights are freed after the first run.
+
+    Freed are those of layers with at most 4 columns and a multiple of 4 units (FullyConnectedLayer.cc, with
+    USE_RUY_GEMV and EXPERIMENTAL_RUY_FEATURE), when the last that has them has run; with ``first_zeros`` the input
+    of the first run is zeros, and they are freed all the same, as it was at first.
+    """
+    shared: dict[int, int] = {}
+    events: list[Event] = []
+    for layer in layers:
+        if layer.address is not None:
+            if layer.address not in shared:
+                events.append(Allocate(layer.address, f"weights of {layer.name}"))
+            shared[layer.address] = shared.get(layer.address, 0) + 1
+        events.append(Prepare(layer))
+    for number in range(runs):
+        for layer in layers:
+            events.append(Run(layer.name, first_zeros and not number))
+            if number == 0 and layer.address is not None and layer.columns <= NARROW and layer.units % 4 == 0:
+                shared[layer.address] -= 1
+                if not shared[layer.address]:
+                    events.append(Free(layer.address))
+    return events
+
+
+def replay(events: Iterable[Event], policy: str = "kCacheLHSOnNarrowMul", limit: int = LIMIT) -> list[Outcome]:
+    """What becomes of events, one outcome each, up to the first segmentation fault.
+
+    Of a run: "zeros" (nothing is multiplied), "hit" (packed before), "packed" (now, and kept), "packed once" (now,
+    and not kept), and the faults "stale hit" (what is found was packed from other weights at that address), "use
+    after free" (packed from freed memory, or from what came there since), "segmentation fault" (packed from memory
+    that is mapped no more).  Of a free: "freed", or the fault "double free".  The cache holds ``limit`` bytes: the
+    entry that was not used for longest goes first, and one that is larger than all is kept alone.
+    Raises ValueError naming the event for what cannot be: an address given twice, a layer that was not prepared or
+    takes nothing as its weights; for an unknown policy, and a limit below 0.
+
+    >>> one, two = Layer("one", 0x1000, 8, 4), Layer("two", 0x1000, 8, 4)
+    >>> steps = [Allocate(0x1000, "a"), Prepare(one), Run("one"), Free(0x1000), Run("one"), Allocate(0x1000, "b"),
+    ...          Prepare(two), Run("two")]
+    >>> [(step.outcome, step.at, step.packed) for step in replay(steps) if step.what == "run"]
+    [('packed', 'a', 'a'), ('hit', 'freed', 'a'), ('stale hit', 'b', 'a')]
+    """
+    if limit < 0:
+        raise ValueError(f"limit: got {limit}, allowed are 0 bytes or more")
+    machine = _Machine(policy, limit)
+    out: list[Outcome] = []
+    for number, event in enumerate(events):
+        out.append(machine.step(number, event))
+        if out[-1].outcome == "segmentation fault":
+            break
+    return out
+
+
+def table(outcomes: Iterable[Outcome]) -> pd.DataFrame:
+    """One row per outcome, its parts as columns, the address in hexadecimal ("" for none)."""
+    import pandas as pd
+
+    rows = [one._replace(address="" if one.address is None else f"{one.address:#x}")  # type: ignore[arg-type]
+            for one in outcomes]
+    return pd.DataFrame(rows, columns=Outcome._fields)
+
+
+class _Machine:
+    """Memory, prepared layers and the cache while events are replayed."""
+
+    def __init__(self, policy: str, limit: int) -> None:
+        caches(policy, Layer("", None))  # an unknown policy is refused before anything is done
+        self.policy, self.limit = policy, limit
+        self.memory: dict[int, Allocate] = {}
+        self.gone: dict[int, Allocate] = {}  # freed last at an address
+        self.layers: dict[str, tuple[Layer, str]] = {}  # with what its weights are
+        self.cache: dict[tuple[object, ...], _Entry] = {}  # the oldest use first
+        self.held = 0  # bytes of all entries
+
+    def step(self, number: int, event: Event) -> Outcome:
+        """What becomes of one event."""
+        if isinstance(event, Renew):
+            self.cache, self.held = {}, 0
+            return self.outcome(number, "renew", "", None, "emptied")
+        if isinstance(event, Allocate):
+            if event.address in self.memory:
+                raise ValueError(f"event {number}: got {event.data!r} at {event.address:#x}, where "
+                                 f"{self.memory[event.address].data!r} lies, allowed is a free address")
+            self.memory[event.address] = event
+            return self.outcome(number, "allocate", "", event.address, "allocated")
+        if isinstance(event, Free):
+            had = self.memory.pop(event.address, None)
+            if had:
+                self.gone[event.address] = had
+            return self.outcome(number, "free", "", event.address, "freed" if had else "double free", fault=not had)
+        if isinstance(event, Prepare):
+            layer = event.layer
+            if layer.address is not None and layer.address not in self.memory:
+                raise ValueError(f"event {number}: got layer {layer.name} with weights at {layer.address:#x}, allowed "
+                                 "is an address that holds some")
+            self.layers[layer.name] = layer, self.at(layer.address)
+            return self.outcome(number, "prepare", layer.name, layer.address, "prepared")
+        if event.name not in self.layers:
+            raise ValueError(f"event {number}: got a run of {event.name}, allowed is a layer that was prepared: "
+                             f"{', '.join(self.layers) or 'none was'}")
+        return self.run(number, *self.layers[event.name], event.zeros)
+
+    def run(self, number: int, layer: Layer, weights: str, zeros: bool) -> Outcome:
+        """What a layer multiplies by; ``weights`` is what it was prepared with."""
+        if zeros:
+            return self.outcome(number, "run", layer.name, layer.address, "zeros")
+        kept, by = caches(self.policy, layer), key(self.policy, layer)
+        if kept and by in self.cache:
+            found = self.cache[by] = self.cache.pop(by)  # its use is the latest now
+            stale = found.data != weights
+            return self.outcome(number, "run", layer.name, layer.address, "stale hit" if stale else "hit", found.data,
+                                stale)
+        now = self.at(layer.address)
+        if now == "freed" and self.unmapped(layer.address):
+            return self.outcome(number, "run", layer.name, layer.address, "segmentation fault", fault=True)
+        ejected = self.keep(by, _Entry(now, layer.packed)) if kept else ()
+        wrong = now != weights
+        said = "use after free" if wrong else "packed" if kept else "packed once"
+        return self.outcome(number, "run", layer.name, layer.address, said, now, wrong, ejected)
+
+    def keep(self, by: tuple[object, ...], entry: _Entry) -> tuple[str, ...]:
+        """Put an entry into the cache; what went for it."""
+        ejected = []
+        while self.cache and self.held + entry.bytes > self.limit:
+            oldest = self.cache.pop(next(iter(self.cache)))
+            self.held -= oldest.bytes
+            ejected.append(oldest.data)
+        self.cache[by] = entry
+        self.held += entry.bytes
+        return tuple(ejected)
+
+    def at(self, address: int | None) -> str:
+        """What lies at an address."""
+        if address is None:
+            return "not told"
+        return self.memory[address].data if address in self.memory else "freed"
+
+    def unmapped(self, address: int | None) -> bool:
+        """Whether what was freed at an address was a mapping of its own."""
+        if address is None or address not in self.gone:
+            return False
+        had = self.gone[address]
+        return likely_mapped(address) if had.mapped is None else had.mapped
+
+    def outcome(self, number: int, what: str, layer: str, address: int | None, said: str, packed: str = "",
+                fault: bool = False, ejected: tuple[str, ...] = ()) -> Outcome:
+        at = "" if what == "renew" else self.at(address)
+        return Outcome(number, what, layer, address, said, fault, at, packed, ejected, len(self.cache), self.held)
