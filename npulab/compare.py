@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -37,11 +38,10 @@ class Comparison:
     ``nothing to compare``; of ``compared`` elements ``mismatches`` differ, ``first`` (row, column,
     channel) is the first of them, ``max`` the largest difference in units of ``unit``: "code", or "ulp" where
     outputs are real numbers (how many representable ones apart; +0 and -0 are equal, and so are two NaN).
-    ``predicted`` and ``captured`` are
-    ``(H, W, C)`` or None; ``reason`` says in words what is wrong; ``layer`` is what was lifted, ``rule``
-    the rounding rule it was emulated with, ``x`` the input.  ``neighbours`` says which other explanation
-    would make it equal.  ``claims`` is what sources beside the capture say of its fields; where no output was
-    compared, the verdict is whether they agree.
+    ``predicted`` and ``captured`` are ``(H, W, C)``, of a fully connected layer ``(batches, 1, C)``, or None;
+    ``reason`` says in words what is wrong; ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated
+    with, ``x`` the input.  ``neighbours`` says which other explanation would make it equal.  ``claims`` is what
+    sources beside the capture say of its fields; where no output was compared, the verdict is whether they agree.
     """
 
     case: str
@@ -177,6 +177,7 @@ def _compared(said: Comparison, of: Target, capture: Capture) -> Comparison:
     if (predicted.dtype.kind == "f" or output.dtype.kind == "f") and predicted.dtype != output.dtype:
         return replace(said, captured=output, x=x,
                        reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}")
+    predicted, output = _image(predicted), _image(output)
     difference = np.abs(steps(predicted, output))
     wrong = np.argwhere(difference)
     said = replace(said, compared=predicted.size, mismatches=len(wrong), max=int(difference.max(initial=0)),
@@ -193,6 +194,13 @@ def _compared(said: Comparison, of: Target, capture: Capture) -> Comparison:
         return said
     return replace(said, verdict="not executed",
                    reason=f"every output is {nothing}, as before the job ran")
+
+
+def _image(output: np.ndarray) -> np.ndarray:
+    """An output of any number of axes as ``(H, W, C)``; batches of a fully connected layer are rows."""
+    *rows, channels = output.shape
+    *rows, wide = [*rows, 1, 1][:max(len(rows), 2)]
+    return output.reshape(math.prod(rows), wide, channels)
 
 
 def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:

@@ -143,11 +143,14 @@ def told(frame: pd.DataFrame) -> list[str]:
 
 
 def _taken(one: Any) -> tuple[Any, Any, Any, str]:
-    fields = [getattr(one, name, None) for name in ("layer", "x", "captured")]
-    if any(value is None for value in fields):
+    layer, x, captured = (getattr(one, name, None) for name in ("layer", "x", "captured"))
+    if layer is None or x is None or captured is None:
         raise ValueError(f"neighbours: got {one!r}, allowed is a layer with x and output, or a Comparison with layer, "
                          "x and captured output")
-    return fields[0], fields[1], fields[2], one.rule
+    if isinstance(layer, FullyConnected):  # a row for each batch
+        units, inputs = layer.weights.shape
+        x, captured = np.reshape(x, (-1, inputs)), np.reshape(captured, (-1, units))
+    return layer, x, captured, one.rule
 
 
 def _begin(layer: Any, x: Any, output: Any, rule: str | Rule) -> tuple[Explanation, np.ndarray]:
