@@ -22,7 +22,7 @@ from npulab.laws import FieldLaw, Laws, find_laws, plan_sweep
 from npulab.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Network, Pool2D
 from npulab.layout import Layout, find_layout, markers
 from npulab.mismatches import mismatches
-from npulab.models import check_sweep, read_model, single_op_model, write_model, write_sweep
+from npulab.models import check_sweep, model_memory, read_model, single_op_model, write_model, write_sweep
 from npulab.neighbours import neighbours
 from npulab.probe import probe_layout
 from npulab.quant import RULES, QuantParams
@@ -42,17 +42,18 @@ __all__ = ["ENGINES", "RULES", "Activation", "Add", "BisectView", "Bisection", "
            "bisection_trials", "bit_effects", "check", "check_run", "check_sweep", "codes_by_rule", "correlate",
            "correlation_map", "device", "diff", "diff_buffers", "emulate", "explain", "find_laws", "find_layout",
            "flip_map", "flips", "function_error", "identify_rounding", "impulses", "law_map", "law_scatter",
-           "layout_map", "load", "load_all", "load_sweep", "markers", "mismatches", "mix", "neighbours",
-           "number_line", "output_comparison", "output_difference", "outputs", "plan_sweep", "prepare",
-           "probe_layout", "read_model", "related", "roofline", "rounding_probes", "save", "save_sweep", "scan",
-           "scan_capture", "single_op_model", "stream_map", "sweep_of", "target", "targets", "ulps", "write_model",
-           "write_sweep"]
+           "layout_map", "load", "load_all", "load_sweep", "markers", "memory_picture", "mismatches", "mix",
+           "model_memory", "neighbours", "number_line", "output_comparison", "output_difference", "outputs",
+           "plan_sweep", "prepare", "probe_layout", "read_model", "related", "roofline", "rounding_probes",
+           "save", "save_sweep", "scan", "scan_capture", "single_op_model", "stream_map", "sweep_of", "target",
+           "targets", "ulps", "write_model", "write_sweep"]
 
 # What draws or measures is loaded when it is asked for, so that the package starts light.
 _LATER = {"BisectView": "npulab.widgets", "LawView": "npulab.widgets", "RegisterView": "npulab.widgets",
           "bench": "npulab.speed", "bisection_trials": "npulab.view", "correlation_map": "npulab.view",
           "flip_map": "npulab.view", "function_error": "npulab.view", "law_map": "npulab.view",
-          "law_scatter": "npulab.view", "layout_map": "npulab.view", "number_line": "npulab.view",
+          "law_scatter": "npulab.view", "layout_map": "npulab.view",
+          "memory_picture": "npulab.view", "number_line": "npulab.view",
           "output_comparison": "npulab.view", "output_difference": "npulab.view", "roofline": "npulab.view",
           "stream_map": "npulab.view"}
 

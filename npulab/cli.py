@@ -34,7 +34,7 @@ from npulab.floats import steps
 from npulab.interop import FORMATS, map_files, read_map, table_text
 from npulab.laws import Laws, find_laws
 from npulab.models import is_model, read_model
-from npulab.models.file import counted
+from npulab.models.listing import LISTINGS, counted
 from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.neighbours import neighbours, told
 from npulab.runs import OperatorCheck, check_run
@@ -108,9 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     one = add("list", _list, "what captures there are; sweeps where there are no captures beside them, or --sweeps")
     one.add_argument("--sweeps", action="store_true", help="the sweeps beside captures, too")
     one.add_argument("paths", nargs="*", metavar="PATH")
-    one = add("show", _show, "one capture, decoded; or a sweep or a .tflite model, listed")
+    one = add("show", _show, "one capture, decoded; or a sweep or a .tflite or .circle model, listed")
     one.add_argument("path", metavar="PATH")
     one.add_argument("--case", help="which case of a dump that holds several")
+    one.add_argument("--form", choices=LISTINGS, help="of a model's listing: that of tflitefile_tool earlier, or later")
     filters(one)
     one = add("diff", _diff, "two captures, two folders of them or two sweeps by field, addresses apart")
     one.add_argument("a", metavar="A")
@@ -243,6 +244,8 @@ def _home_of_captures() -> str:
 def _show(options: argparse.Namespace) -> int:
     if is_model(options.path):
         return _show_model(options)
+    if options.form:
+        raise ValueError(f"--form: got {options.path}, allowed is a TensorFlow Lite or circle model")
     if is_sweep(options.path):
         return _show_sweep(options)
     capture = store.load(options.path, options.case)
@@ -299,9 +302,10 @@ def _show_model(options: argparse.Namespace) -> int:
     _refuse_options(options, "a TensorFlow Lite model")
     model = read_model(options.path)
     if options.json:
-        rows: list[dict[str, Any]] = model.parameters.to_dict("records")  # type: ignore[assignment]
-        return _print(options, [_known(row) for row in rows], [])
-    print(model)
+        found: list[dict[str, Any]] = model.parameters.to_dict("records")  # type: ignore[assignment]
+        layers = {(0, row["index"]): _known(row) for row in found}
+        return _print(options, [row | layers.get((row["graph"], row["index"]), {}) for row in model.rows], [])
+    print(model.listing(options.form or LISTINGS[0]))
     if text := model.quantization():
         print(f"\n{text}")
     return 0
@@ -360,7 +364,8 @@ def _print_diff(options: argparse.Namespace, a: Any, b: Any, rows: Sequence[dict
                                                      if n in ("differs", "constant", "pairs")), "a", "b"]
     fields = [row for row in rows if not row["address"]]
     addresses = [row for row in rows if row["address"]]
-    print(f"a {a!r}\nb {b!r}\n\n{len(fields)} fields differ{', addresses apart' if addresses else ''}")
+    words = f"{counted(len(fields), 'field')} differ{'s' * (len(fields) == 1)}"
+    print(f"a {a!r}\nb {b!r}\n\n{words}{', addresses apart' if addresses else ''}")
     _print(options, fields, names)
     if addresses:
         print(f"\n{len(addresses)} addresses differ")
@@ -911,6 +916,10 @@ def _text(value: Any) -> str:
 
 def _finite(value: Any) -> Any:
     """JSON has no infinities; they go as text."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
