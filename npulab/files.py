@@ -1,4 +1,4 @@
-"""Folders and files written whole or not at all."""
+"""Files read with bounds; files and folders written whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,36 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+
+
+def need_file(path: Path) -> None:
+    """Raises FileNotFoundError where nothing is, ValueError for a folder, a pipe or a device."""
+    if not path.is_file() and path.exists():
+        raise ValueError(f"{path}: got {'a folder' if path.is_dir() else 'what is no file'}, allowed is a file")
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file")
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The bytes of a file; raises as ``need_file``, and ValueError for more than ``most`` bytes."""
+    need_file(path)
+    size = path.stat().st_size
+    if size > most:
+        raise ValueError(f"{path}: got {size} bytes, allowed are {most}")
+    return path.read_bytes()
+
+
+def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
+    """The text in a file's bytes; raises ValueError with the first byte that is no UTF-8.
+
+    >>> text_of("\\ufeffa".encode(), "x.csv")
+    'a'
+    """
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: got byte {error.object[error.start]:#04x} at byte {error.start}, allowed is "
+                         "UTF-8") from None
 
 
 def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
@@ -52,11 +82,7 @@ def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
     try:
         for path, data in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=".npulab-", dir=path.parent)
-            scratch.append(Path(name))
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            scratch[-1].chmod(0o644)
+            scratch.append(beside(path, data))
         for part, path in zip(scratch, contents, strict=True):
             part.rename(path)
             done.append(path)
@@ -65,3 +91,33 @@ def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
             path.unlink(missing_ok=True)
         raise
     return done
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole, in the place of one that may be there, whose mode stays and whose links lead where they led;
+    it is on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = beside(path, data, sync=True)
+    try:
+        part.replace(path.resolve())
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def beside(path: Path, data: bytes, sync: bool = False) -> Path:
+    """A hidden file with these bytes in the folder that a file lies in, with its mode where it is there already."""
+    real = path.resolve()
+    handle, name = tempfile.mkstemp(prefix=".npulab-", dir=real.parent)
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        part.chmod(real.stat().st_mode & 0o777 if real.exists() else 0o644)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return part

@@ -38,9 +38,10 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     if case is None and len(cases) == 1:
         return found[0]
     if case is None or case not in [*found.names, *(f"{one.target}/{one.name}" for one in found)]:
-        names = ', '.join(found.names) or 'no capture'
-        raise LookupError(f"{path}: got case {case!r}, it holds {names}" + (
-            f"; ask for one as case {found.names[0]!r}" if case is None and len(found) else ""))
+        if not len(found):
+            raise LookupError(f"{path}: holds no capture, allowed is a case folder, or a dump that a target recognises")
+        raise LookupError(f"{path}: got case {case!r}, it holds {', '.join(found.names)}" + (
+            f"; ask for one as case {found.names[0]!r}" if case is None else ""))
     return found[case]
 
 

@@ -73,7 +73,7 @@ class Sweep:
         if self.provenance not in ("", *PROVENANCES):
             raise ValueError(f"provenance: got {self.provenance!r:.80}, allowed is one of {', '.join(PROVENANCES)}")
         if self.registers is None:
-            object.__setattr__(self, "registers", _registers(self.target, self.chip, self.block))
+            object.__setattr__(self, "registers", _registers(self.target, self.chip, self.block, words.shape[1]))
         if self.registers is not None and len(self.registers) != words.shape[1]:
             raise ValueError(f"words: got {words.shape[1]} of each capture, allowed is {len(self.registers)}"
                              f"{f' (block {self.block})' if self.block else ''}")
@@ -278,14 +278,19 @@ def _numbers(name: str, values: list[Any]) -> np.ndarray:
     return np.array(values, np.float64)
 
 
-def _registers(name: str, chip: str, block: str) -> RegisterMap | None:
-    """The map of a block; None where target, chip or block are not known here."""
+def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | None:
+    """The map of a block; None where target, chip or block are not known here.
+
+    A sweep that does not say its chip is taken for one of the usual chip, if it has as many words as that.
+    """
     if name not in targets():
         return None
+    of = target(name)
     try:
-        return target(name).maps(chip).get(block)
+        found = of.maps(chip or next(iter(of.chips))).get(block)
     except LookupError:
         return None
+    return found if chip or (found is not None and len(found) == count) else None
 
 
 def _read(path: Path) -> Sweep:

@@ -140,7 +140,7 @@ def test_path_that_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"no target recognises this file; known are .*; vivante: text dump"):
         npulab.load(tmp_path / "poem.txt")
-    with pytest.raises(LookupError, match="got case None, it holds no capture"):
+    with pytest.raises(LookupError, match=r"empty: holds no capture, allowed is a case folder, or a dump that a target recognises$"):
         npulab.load(tmp_path / "empty")
 
 

@@ -38,6 +38,23 @@ def test_folder_beside_the_notebooks_is_a_target(toy: npulab.Target) -> None:
     assert toy.registers.decode([0x20, 7]) == {"w0_0_4": 0, "stride": 2, "w0_7_25": 0, "src": 7}
 
 
+def test_a_changed_table_is_read_again(toy: npulab.Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where modules of the folder read it, too; what was read before stays as it was."""
+    assert npulab.target("toy") is toy
+    folder = tmp_path / "npulab_targets" / "toy"
+    (folder / "facts.py").write_text(FIRST_CODE)
+    (folder / "__init__.py").write_text("from .facts import TARGET\n")
+    registers = npulab.target("toy").registers
+    (folder / "conv.csv").write_text(FIRST_TABLE.replace("stride", "stride_h"))
+    assert npulab.target("toy").registers.decode([0x20, 7])["stride_h"] == 2
+    assert registers.decode([0x20, 7])["stride"] == 2
+    (tmp_path / "other").mkdir()
+    (tmp_path / "npulab_targets").rename(tmp_path / "other" / "npulab_targets")
+    monkeypatch.chdir(tmp_path / "other")
+    (tmp_path / "other" / "npulab_targets" / "toy" / "conv.csv").write_text(FIRST_TABLE.replace("src", "source"))
+    assert npulab.target("toy").registers.decode([0x20, 7])["source"] == 7
+
+
 def test_table_alone_is_enough_to_decode_diff_and_check(toy: npulab.Target, tmp_path: Path) -> None:
     capture = npulab.Capture("one", "toy", "toy-1", (Job("CONV", np.array([0x20, 7])),),
                              {"coefficients": b"\1", "input": b"\2"}, maps=toy.maps("toy-1"))
