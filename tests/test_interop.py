@@ -226,6 +226,42 @@ def test_of_two_registers_at_an_address_the_first_stays(tmp_path: Path) -> None:
     assert again(table, tmp_path) == table
 
 
+def test_arrays_of_nothing_are_registers(tmp_path: Path) -> None:
+    body = '<array offset="0x10" name="SEL" stride="4" length="3" variants="V"><doc>which</doc></array><array offset="0x40" length="2" stride="4"/>'
+    table = read_rnndb(written(tmp_path, domain(body)))
+    assert table.registers == [("A", 0x10, "SEL[0]"), ("A", 0x14, "SEL[1]"), ("A", 0x18, "SEL[2]")]
+    assert table.rows[1] == {"block": "A", "offset": 0x14, "register": "SEL[1]", "field": "SEL", "lsb": 0, "width": 32, "feature": "V", "note": "which"}
+    assert again(table, tmp_path) == table
+
+
+def test_of_two_varsets_the_inner_one_stays(tmp_path: Path) -> None:
+    enums = ('<enum name="chip"><value name="A1" value="0"/><value name="A2" value="1"/><value name="A3" value="2"/></enum>'
+             '<enum name="op"><value name="PLAIN" value="2"/><value name="MANY" value="4"/></enum>'
+             '<bitset name="B" varset="chip"><bitfield name="OLD" pos="0" variants="-A2"/><bitfield name="NEW" pos="0" variants="A3"/></bitset>')
+    body = ('<stripe varset="chip" variants="A2-"><reg32 offset="0" name="HEAD"><bitfield name="OP" low="0" high="3" type="op" addvariant="yes"/></reg32>'
+            '\n<stripe varset="op" variants="PLAIN" prefix="P"><reg64 offset="4" name="AT" type="address"/></stripe></stripe><reg32 offset="0x20" name="INT" type="B"/>')
+    path = written(tmp_path, domain(body, enums))
+    with pytest.warns(UserWarning, match="line 2: that stripe is for A2, A3 of chip alone$"):
+        table = read_rnndb(path)
+    assert [(row["field"], row["feature"], row["offset"]) for row in table.rows] == [
+        ("OP", "A2", 0), ("OP", "A3", 0), ("AT", "PLAIN", 4), ("AT", "PLAIN", 8), ("OLD", "A1", 32), ("OLD", "A2", 32), ("NEW", "A3", 32)]
+    assert again(table, tmp_path) == table
+
+
+def test_imports_named_from_the_folder_above(tmp_path: Path) -> None:
+    folder = tmp_path / "registers" / "chips"
+    folder.mkdir(parents=True)
+    written(folder.parent, f'{HEAD}<copyright year="2020"/></database>', "copyright.xml")
+    written(folder, f'{HEAD}<enum name="E"><value name="ON" value="1"/></enum></database>', "enums.xml")
+    imports = '<import file="copyright.xml"/><import file="chips/enums.xml"/>'
+    path = written(folder, f'{HEAD}{imports}<domain name="A"><reg32 offset="0" name="R" type="E"/></domain></database>', "a.xml")
+    table = read_rnndb(path)
+    assert (table.rows[0]["value"], table.copyright) == ("enum:E", "Copyright 2020")
+    written(tmp_path, f"{HEAD}</database>", "secret.xml")
+    refused(lambda: read_rnndb(written(folder, f'{HEAD}{imports}<import file="../secret.xml"/></database>', "b.xml")), "import: got '../secret.xml'")
+    refused(lambda: read_rnndb(written(folder, f'{HEAD}<import file="copyright.xml"/></database>', "c.xml")), "import: got 'copyright.xml'")
+
+
 # Refusals
 
 
@@ -303,7 +339,7 @@ def test_imports_once_and_not_through_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("field,lsb\na,1\n", "one of rnndb XML, npulab's table"), ("field,lsb,width\n", "got no row"),
+    ("field,lsb\na,1\n", "allowed is one of npulab's table, rnndb XML, SystemRDL, CMSIS-SVD, C"), ("field,lsb,width\n", "got no row"),
     ("field,lsb,width\na,x,1\n", "line 2: field 'a': got lsb 'x'"), ("field,lsb,width\na,1\n", "line 2: got a row of other columns"),
     ("field,lsb,width,colour\na,1,2,red\n", "line 2: got column 'colour'"), ("field,lsb,width\na,,1\n", "got no lsb"),
     ("field,lsb,width,value\na,1,2,raw*x\n", "line 2: value"),
@@ -332,8 +368,9 @@ def test_map_writes_what_it_says(snippet: RegisterTable, run: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    (["map.xml", "map.h"], "got .h, allowed is .xml (rnndb XML), .csv (npulab's table)"),
-    (["map.xml", "map"], "got no suffix"), (["map.xml", "map.csv", "--to", "svd"], "--to: got .svd"),
+    (["map.xml", "map.txt"], "got .txt, allowed is .csv (npulab's table), .xml (rnndb XML), .rdl (SystemRDL), .svd (CMSIS-SVD), struct (C"),
+    (["map.xml", "map"], "got no suffix"), (["map.xml", "map.csv", "--to", "pdf"], "--to: got pdf, allowed is .csv"),
+    (["map.xml", "map.svd", "--feature", "F"], "feature: got 'F', allowed is one of none"),
     (["map.xml", "there.csv"], "there.csv: is there already"), (["map.xml", "other/enums.csv"], "the name of the table of enums"),
     (["map.xml", "new.csv"], "enums.csv: is there already"), (["nothing.xml", "x.csv"], "nothing.xml"), (["note.txt", "x.csv"], "note.txt: got a file that begins"),
 ])

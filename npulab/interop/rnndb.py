@@ -3,17 +3,21 @@
 ==================================== ==================================================================================
 ``domain``                           a block; offsets count ``width`` bits (8 where it is not said)
 ``reg32``, ``reg64``                 a register, with ``length`` and ``stride`` an array of them; 64 bits are two words
-``array``, ``stripe``, ``use-group`` what is inside, ``length`` times: ``NAME[2].REGISTER``; a group, and a stripe
-                                     without a length, stand once
+``array``, ``stripe``, ``use-group`` what is inside, ``length`` times: ``NAME[2].REGISTER``, without a name
+                                     ``REGISTER[2]``; a group, and a stripe without a length, stand once; an array
+                                     with nothing inside is one of registers
 ``bitfield``                         a field: ``pos``, or ``low`` and ``high`` inclusive; without one, all the register
+                                     or the bits that it says itself
+``align``                            of an address, the bytes it is a multiple of
 ``type``                             uint, hex, boolean, int (signed), fixed and ufixed (``radix``), fixedp (half of the
                                      bits), float, a named enum or bitset, a domain (the field is an address); ``shr``:
                                      stored shifted right
 ``value``                            in a field or register: its own enum, named after it
 ``variants``                         the feature that has it; a list or range (``A-C``) of the ``varset`` gives a row
-                                     for each
+                                     for each; of two varsets the inner one
 ``brief``, ``doc``                   the note of the field; of a register, of its lowest field, behind its name
-``import``                           another file in the same folder or below
+``import``                           another file in the same folder or below; one that is named from the folder above
+                                     (``FOLDER/FILE``) says that all are
 ==================================== ==================================================================================
 
 A domain of width 32 counts bytes where every offset of such domains is a multiple of 4, as in the files that write
@@ -50,7 +54,7 @@ from npulab.interop.taken import Taken
 from npulab.interop.xml import MOST_DEPTH, Element, read_xml
 
 NAMESPACE = "http://nouveau.freedesktop.org/"
-NPULAB = "urn:npulab:registers"  # of our own attributes: at, value, address, align, evidence
+NPULAB = "urn:npulab:registers"  # of our own attributes: at, value, address, align, evidence, nameless
 FILES = 64
 SHOWN = 3
 PLAIN = ("", "uint", "hex", "boolean", "bitfield", "address", "waddress")
@@ -62,13 +66,14 @@ REGISTER = ("bitfield", "value", "doc", "brief")
 
 
 class Place(NamedTuple):
-    """Where in a domain something stands: offset in its units, the name so far, its features (None: all) and the varset
-    they are of."""
+    """Where in a domain something stands: offset in its units, the name so far, its features (None: all), the varset
+    they are of, and the numbers of stripes without a name, for the next name."""
 
     offset: int
     name: str
     variants: frozenset[str] | None
     varset: str
+    numbers: str = ""
 
 
 class Run(NamedTuple):
@@ -92,7 +97,7 @@ def read_rnndb(path: Path) -> RegisterTable:
     broken, FileNotFoundError for no file.
     """
     path = Path(path)
-    tops = [*_tops(path, path.resolve().parent, {path.resolve()})]
+    tops = [*_tops(path, _root_of(path.resolve()), {path.resolve()})]
     names = Names()
     for one in tops:
         declare(one, names)
@@ -101,6 +106,7 @@ def read_rnndb(path: Path) -> RegisterTable:
     rows: list[dict[str, Any]] = []
     taken = Taken()
     for domain in domains:
+        block = domain.get("name") if domain.get(f"{NPULAB} nameless") != "yes" else ""
         width = number(domain, "width", 8)
         if width not in (8, 16, 32, 64):
             raise ValueError(f"{domain.where}: domain {domain.get('name')}: got width {width}, allowed is 8, 16, 32 or "
@@ -108,7 +114,7 @@ def read_rnndb(path: Path) -> RegisterTable:
         unit = width // 8 if width != WORD_BITS or by_words else 1
         start = Place(0, "", *features_of(domain, None, "", names))
         for register, place in _registers(domain, start, names, unit):
-            more = [*_rows(domain.get("name"), register, place, unit, names)]
+            more = [*_rows(block, register, place, unit, names)]
             if len(rows) + len(more) > MOST_ROWS:
                 raise ValueError(f"{register.where}: got more than {MOST_ROWS} fields, allowed are as many; its arrays "
                                  "are too long")
@@ -121,9 +127,20 @@ def read_rnndb(path: Path) -> RegisterTable:
     if names.lost:
         told = [f"{where}: {what}" for (where, _), what in [*names.lost.items()][:SHOWN]]
         told += [f"{len(names.lost) - SHOWN} more"] if len(names.lost) > SHOWN else []
-        warnings.warn(f"{path}: not carried over: {'; '.join(told)}", stacklevel=2)
+        warnings.warn(f"{path}: not carried over: {'; '.join(told)}", stacklevel=3)
     return RegisterTable.of(rows, names.enums, "\n\n".join(dict.fromkeys(
         _copyright(one) for one in tops if one.tag == "copyright")))
+
+
+def _root_of(path: Path) -> Path:
+    """The folder that imports of a database are named from: its own, or the one above where they name its own too."""
+    own = path.parent
+    for one in read_xml(path, NAMESPACE):
+        file = Path(one.get("file")) if one.tag == "import" else Path()
+        if len(file.parts) > 1 and file.parts[0] == own.name and ".." not in file.parts \
+                and not (own / file).exists() and (own.parent / file).is_file():
+            return own.parent
+    return own
 
 
 def _tops(path: Path, folder: Path, seen: set[Path]) -> Iterator[Element]:
@@ -165,7 +182,7 @@ def _registers(around: Element, place: Place, names: Names, unit: int, depth: in
             continue
         for inner in _elements(one, place, names, unit):
             names.step(one)
-            if one.tag in SIZES:
+            if one.tag in SIZES or (one.tag == "array" and inner.name and all(some.tag in WORDS for some in one)):
                 yield one, inner
             elif one.tag == "use-group":
                 yield from _registers(named(one, "name", names.groups), inner, names, unit, depth + 1)
@@ -177,7 +194,7 @@ def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[P
     """Where each element of an array, stripe or register stands; one where it is no array."""
     variants, varset = features_of(one, place.variants, place.varset, names)
     name = one.get("name") if one.tag != "use-group" else ""
-    own = f"{place.name}.{name}".strip(".") if name else place.name
+    own = ".".join(filter(None, (place.name, name)))
     begins: Sequence[int] = [parsed(one, "offsets", text) for text in one.get("offsets").replace(",", " ").split()]
     if not begins:
         begin, length = number(one, "offset", 0), number(one, "length", 1)
@@ -188,7 +205,12 @@ def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[P
         begins = range(begin, begin + step * length, step) if length > 1 else [begin] * length
     many = bool(one.get("offsets")) or one.tag == "array" or len(begins) > 1
     for n, begin in enumerate(begins):
-        yield Place(place.offset + begin, f"{own}[{n}]" if many and name else own, variants, varset)
+        if name:
+            named_so = own + place.numbers + (f"[{n}]" if many else "")
+            yield Place(place.offset + begin, named_so, variants, varset)
+        else:
+            numbers = place.numbers + (f"[{n}]" if len(begins) > 1 else "")
+            yield Place(place.offset + begin, own, variants, varset, numbers)
 
 
 def _rows(block: str, register: Element, place: Place, unit: int, names: Names,
@@ -198,7 +220,7 @@ def _rows(block: str, register: Element, place: Place, unit: int, names: Names,
     if offset % WORD_BYTES or offset >= 2 ** WORD_BITS or not place.name:
         raise ValueError(f"{register.where}: register {place.name or 'without a name'}: got offset {offset:#x} bytes, "
                          f"allowed is a name and a multiple of {WORD_BYTES} below 2**32")
-    size = SIZES[register.tag]
+    size = SIZES.get(register.tag, WORD_BITS)
     runs = sorted(_runs(register, place, block, names), key=lambda run: run.low)
     about = note_of(register)
     for n, run in enumerate(runs):
@@ -219,10 +241,12 @@ def _rows(block: str, register: Element, place: Place, unit: int, names: Names,
                    "lsb": low - WORD_BITS * word, "width": high - low + 1, "value": run.value, "note": note}
             row |= {"at": low - run.low} if crosses else {}
             row |= {"address": "yes"} if run.pointer else {}
+            row |= {"align": number(run.element, "align")} if run.pointer and run.element.get("align") else {}
             row |= {name: number(run.element, f"{NPULAB} {name}") for name in ("at", "align")
                     if run.element.get(f"{NPULAB} {name}")}
             row |= {"evidence": run.element.get(f"{NPULAB} evidence")}
-            for feature in sorted(run.variants) if run.variants is not None else [""]:
+            own = run.element.get(f"{NPULAB} feature")
+            for feature in [own] if own else sorted(run.variants) if run.variants is not None else [""]:
                 yield {**row, "feature": feature}, run
 
 
@@ -237,19 +261,18 @@ def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0,
     for one in around:
         refuse_others(one, REGISTER, around)
     if bitset is not None:
-        yield from _runs(bitset, place, block, names, low, prefix, depth + 1)
-    if not fields and bitset is None and around.tag in SIZES:
-        name = unnumbered(place.name).rpartition(".")[2]
-        value, pointer = _value(around, SIZES[around.tag], place.name, block, names)
-        yield Run(name, 0, SIZES[around.tag] - 1, value, note_of(around), place.variants, around, pointer)
+        inside, varset = features_of(bitset, place.variants, place.varset, names)
+        yield from _runs(bitset, place._replace(variants=inside, varset=varset), block, names, low, prefix, depth + 1)
+    if not fields and bitset is None and around.tag in (*SIZES, "array"):
+        name, size = unnumbered(place.name).rpartition(".")[2], SIZES.get(around.tag, WORD_BITS)
+        first, last = _bits(around, 0, size - 1)
+        value, pointer = _value(around, last - first + 1, place.name, block, names)
+        yield Run(name, first, last, value, note_of(around), place.variants, around, pointer)
     for one in fields:
         names.step(one)
         variants, varset = features_of(one, place.variants, place.varset, names)
         name = prefix + need(one, "name")
-        if one.get("pos"):
-            first = last = number(one, "pos")
-        else:
-            first, last = number(one, "low"), number(one, "high")
+        first, last = _bits(one)
         if one.get("type") in names.bitsets:
             inner = place._replace(variants=variants, varset=varset)
             yield from _runs(one, inner, block, names, low + first, f"{name}.", depth + 1)
@@ -258,11 +281,19 @@ def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0,
             yield Run(name, low + first, low + last, value, note_of(one), variants, one, pointer)
 
 
+def _bits(one: Element, low: int | None = None, high: int | None = None) -> tuple[int, int]:
+    """The lowest and highest bit that an element says it has, or these where it says nothing."""
+    if one.get("pos"):
+        return number(one, "pos"), number(one, "pos")
+    return number(one, "low", low), number(one, "high", high)
+
+
 def _value(one: Element, width: int, name: str, block: str, names: Names) -> tuple[str, bool]:
     """The value column of a field, and whether it is an address."""
     kind, shift = one.get("type"), number(one, "shr", 0)
     said = one.get(f"{NPULAB} value")
-    pointer = kind in POINTERS or kind in names.domains or one.get(f"{NPULAB} address") == "yes"
+    block_of_it = kind in names.domains and kind not in (*names.enums, *names.bitsets)  # these come first by their name
+    pointer = kind in POINTERS or block_of_it or one.get(f"{NPULAB} address") == "yes"
     if said:
         if (enum := said.partition("enum:")[2]) and enum not in names.enums:
             raise ValueError(f"{one.where}: got enum {enum!r}, allowed is one of {', '.join(names.enums) or 'none'}")

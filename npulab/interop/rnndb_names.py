@@ -18,6 +18,7 @@ class Names:
     """What the files declare by name, and what could not be carried over."""
 
     enums: dict[str, dict[int, str]] = field(default_factory=dict)
+    order: dict[str, list[str]] = field(default_factory=dict)
     bitsets: dict[str, Element] = field(default_factory=dict)
     groups: dict[str, Element] = field(default_factory=dict)
     domains: set[str] = field(default_factory=set)
@@ -40,6 +41,8 @@ def declare(one: Element, names: Names) -> None:
         for inner in one:
             refuse_others(inner, ("value", *WORDS), one)
         _add_enum(names, one, values_in(one, names))
+        have = names.order.setdefault(one.get("name"), [])
+        have += dict.fromkeys(name for inner in one if inner.tag == "value" and (name := inner.get("name")) not in have)
     elif one.tag == "bitset":
         names.bitsets[need(one, "name")] = one
     elif one.tag == "group":
@@ -95,11 +98,15 @@ def own_enum(names: Names, name: str, block: str, values: Mapping[int, str]) -> 
 
 def features_of(one: Element, around: frozenset[str] | None, varset: str, names: Names,
               ) -> tuple[frozenset[str] | None, str]:
-    """The features that have an element, as far as those around it allow, and the varset."""
-    varset = one.get("varset") or varset
+    """The features that have an element, as far as those around it allow, and the varset.
+
+    A range goes from one name of the varset to another as they stand in the file, whatever their numbers are.  Of two
+    varsets the inner one stays: a row has one feature.
+    """
+    outer, varset = varset, one.get("varset") or varset
     if not one.get("variants"):
         return around, varset
-    known = [name for _, name in sorted(names.enums.get(varset, {}).items())]
+    known = names.order.get(varset, [])
     mine = set[str]()
     for word in one.get("variants").replace(",", " ").split():
         first, dash, last = word.partition("-")
@@ -110,6 +117,9 @@ def features_of(one: Element, around: frozenset[str] | None, varset: str, names:
             mine |= {*known[known.index(first) if first else 0:known.index(last) + 1 if last else None]}
         else:
             raise ValueError(f"{one.where}: variants: got {word!r}, allowed are {', '.join(known)} and ranges of them")
+    if around is not None and varset != outer:
+        names.lose(one, f"that {one.get('name') or one.tag} is for {', '.join(sorted(around))} of {outer} alone")
+        around = None
     return frozenset(mine) if around is None else around & mine, varset
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import dropwhile, groupby, pairwise
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
@@ -15,6 +15,7 @@ from npulab.interop.tables import RegisterTable, Row, unnamed
 INDENT = "   "
 AUTHOR = re.compile(r"Author: (?P<name>.*?)(?: <(?P<email>[^>]*)>)?(?: \((?P<nicks>[^)]*)\))?(?:: (?P<text>.*))?")
 INDEX = re.compile(r"([^\[\]]+)\[(0|[1-9]\d*)\](?:\.(.+))?")
+SEVERAL = re.compile(r"[\s,]")  # what lies between variants
 OWN = ("at", "address", "align", "evidence")
 
 
@@ -32,7 +33,7 @@ def rnndb_text(table: RegisterTable) -> str:
 
     Bits that nobody named are ``w0_LSB_WIDTH``, which npulab takes for no name: ``read_rnndb`` gives the same table.
     """
-    own = f'\nxmlns:npulab="{NPULAB}"' if any(_own(_said(row)) for row in table.rows) else ""
+    own = f'\nxmlns:npulab="{NPULAB}"' if any(_own(_said(row)) or "block" not in row for row in table.rows) else ""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<database xmlns="{NAMESPACE}"{own}',
              'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"',
              f'xsi:schemaLocation="{NAMESPACE} rules-ng.xsd">', ""]
@@ -42,7 +43,7 @@ def rnndb_text(table: RegisterTable) -> str:
                   *(f'{INDENT}<value name={quoteattr(text)} value="{raw:#x}"/>' for raw, text in values.items()),
                   "</enum>", ""]
     for block, rows in groupby(table.rows, lambda row: row.get("block", "")):
-        lines += [f"<domain name={quoteattr(block or 'registers')}>",
+        lines += [f"<domain name={quoteattr(block)}>" if block else '<domain name="registers" npulab:nameless="yes">',
                   *_body(_registers(_named([*rows])), 1, 0), "</domain>", ""]
     return "\n".join([*lines, "</database>", ""])
 
@@ -76,9 +77,12 @@ def _registers(rows: Sequence[Row]) -> list[Register]:
 
 
 def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[str, Any]]:
-    """Fields of a register, the two pieces of one that crosses its words as one."""
+    """Fields of a register, the two pieces of one that crosses its words as one where a reader calls that as it is
+    called here: after the register, which it may be all of."""
     crossing = {(one["field"], one.get("feature")): one for one in fields
-                if one.get("at") == 0 and one["lsb"] + one["width"] == WORD_BITS}
+                if one.get("at") == 0 and one["lsb"] + one["width"] == WORD_BITS
+                and ((one["field"] == register and len(fields) == 2)
+                     or one["field"].removeprefix(f"{register}.") not in ("", one["field"]))}
     for one in fields:
         low = crossing.get((one["field"], one.get("feature")))
         if low is None or (one is not low and one["lsb"] != WORD_BITS):
@@ -142,7 +146,8 @@ def _register(one: Register, depth: int, base: int) -> Iterator[str]:
     head += f" name={quoteattr(one.name)}" if one.name else ""
     fields = [dict(values) for values in one.fields]
     if [said["field"] for said in fields] == [""]:
-        yield f"{head} {_attributes(fields[0])}/>"
+        whole = (fields[0]["lsb"], fields[0]["width"]) == (0, one.size)
+        yield f"{head} {_attributes(fields[0], place=not whole)}/>"
         return
     yield f"{head}>"
     for said in fields:
@@ -150,12 +155,12 @@ def _register(one: Register, depth: int, base: int) -> Iterator[str]:
     yield f"{INDENT * depth}</reg{one.size}>"
 
 
-def _attributes(said: Mapping[str, Any]) -> str:
+def _attributes(said: Mapping[str, Any], place: bool = True) -> str:
     last = said["lsb"] + said["width"] - 1
     kind = _type(said)
-    place = {"pos": last} if said["width"] == 1 else {"low": said["lsb"], "high": last}
-    out = {**({"name": said["field"], **place} if said["field"] else {}), **kind,
-           **({"variants": said["feature"]} if "feature" in said else {}),
+    bits = {"pos": last} if said["width"] == 1 else {"low": said["lsb"], "high": last}
+    out = {**({"name": said["field"]} if said["field"] else {}), **(bits if place else {}), **kind,
+           **({"variants": said["feature"]} if "feature" in said and not SEVERAL.search(said["feature"]) else {}),
            **({"brief": said["note"]} if "note" in said else {}), **_own(said)}
     return " ".join(f"{name}={quoteattr(str(value))}" for name, value in out.items())
 
@@ -184,6 +189,8 @@ def _type(said: Mapping[str, Any]) -> dict[str, Any]:
 def _own(said: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of npulab's own, for what rnndb has no word for."""
     out = {f"npulab:{name}": said[name] for name in OWN if name in said}
+    if SEVERAL.search(said.get("feature", "")):
+        out["npulab:feature"] = said["feature"]
     value = said.get("value", "")
     if value and _type(said)["type"] in ("uint", "boolean") and "shr" not in _type(said):
         out["npulab:value"] = value
@@ -197,6 +204,9 @@ def _copyright(text: str) -> list[str]:
     lines = text.splitlines()
     year = re.fullmatch(r"Copyright (\S.*)", lines[0])
     rest = lines[1:] if year else lines
+    after = [*dropwhile(AUTHOR.fullmatch, rest)]
+    if after and (after[0] or len(after) == len(lines)):  # what would be read otherwise goes into the licence whole
+        year, rest = None, ["", *lines]
     out = [f"<copyright{f' year={quoteattr(year[1])}' if year else ''}>"]
     while rest and (match := AUTHOR.fullmatch(rest[0])):
         mail = f" email={quoteattr(match['email'])}" if match["email"] else ""

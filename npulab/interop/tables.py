@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from npulab.bits import COLUMNS, REQUIRED, Meaning, RegisterMap
+from npulab.files import read_bounded, text_of
 
 NUMBERS = ("offset", "lsb", "width", "at", "align")
 ENUMS = "enums.csv"
 ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
+NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # controls, halves of pairs
 MOST_BYTES = 2 ** 23  # of a table
 MOST_ROWS = 2 ** 14
 
@@ -41,12 +43,16 @@ class RegisterTable:
     @classmethod
     def of(cls, rows: Iterable[Row], enums: Mapping[str, Mapping[int, str]] | None = None,
            copyright: str = "") -> RegisterTable:  # noqa: A002 - as the file has it
-        """A table of rows in any order; raises ValueError for a number or value that is none."""
+        """A table of rows in any order, its texts on one line each; raises ValueError for a number or value that is
+        none and for a character that is no text, as U+0000."""
         plain = [_plain(row) for row in rows]
+        named = {name: {raw: _text(text, f"enum {name}") for raw, text in sorted(one.items())}
+                 for name, one in sorted((enums or {}).items())}
+        said = "\n".join(line.strip() for line in copyright.replace("\t", " ").splitlines()).strip("\n")
+        _refuse_odd(said.replace("\n", " "), "copyright")
         blocks = {name: n for n, name in enumerate(dict.fromkeys(row.get("block", "") for row in plain))}
         plain.sort(key=lambda row: (blocks[row.get("block", "")], row["offset"], row.get("feature", ""), row["lsb"]))
-        return cls(tuple(plain), {name: dict(sorted(one.items())) for name, one in sorted((enums or {}).items())},
-                   copyright)
+        return cls(tuple(plain), named, said)
 
     @property
     def features(self) -> list[str]:
@@ -133,14 +139,7 @@ def _enums(path: Path) -> dict[str, dict[int, str]]:
 
 def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
     """The comments at the head, and (line, row) of each row."""
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise ValueError(f"{path}: got {size} bytes, allowed are {MOST_BYTES}")
-    try:
-        lines = [*enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1)]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: got byte {error.object[error.start]:#04x} at byte {error.start}, allowed is "
-                         "UTF-8") from None
+    lines = [*enumerate(text_of(read_bounded(path, MOST_BYTES), path).splitlines(), 1)]
     said = [line for _, line in lines if line.strip()]
     head = [line for n, line in enumerate(said) if all(one.startswith(COMMENT) for one in said[:n + 1])]
     kept = [(n, line) for n, line in lines if line.strip() and not line.startswith(COMMENT)]
@@ -162,12 +161,12 @@ def _plain(row: Row) -> Row:
     """What is filled in, in the order of the columns, numbers as int and values as ``Meaning`` writes them."""
     out: dict[str, Any] = {}
     for name in COLUMNS:
-        text = "" if row.get(name) is None else str(row[name]).strip()
+        text = "" if row.get(name) is None else _text(str(row[name]), f"field {row.get('field')!r}")
         if name in NUMBERS:
             try:
                 number = int(text, 0) if text else 0
             except ValueError:
-                raise ValueError(f"field {row.get('field')!r}: got {name} {text!r}, allowed is a whole "
+                raise ValueError(f"field {row.get('field')!r}: got {name} {text!r:.60}, allowed is a whole "
                                  "number") from None
             if text or name == "offset":
                 out[name] = number
@@ -186,6 +185,18 @@ def _plain(row: Row) -> Row:
     if out.get("register") == unnamed(out["offset"]):
         del out["register"]
     return out
+
+
+def _text(text: str, of: str) -> str:
+    """A text on one line; raises ValueError for what no file of text may hold."""
+    line = " ".join(text.split())
+    _refuse_odd(line, of)
+    return line
+
+
+def _refuse_odd(text: str, of: str) -> None:
+    if odd := NO_TEXT.search(text):
+        raise ValueError(f"{of}: got the character U+{ord(odd[0]):04X}, allowed is text")
 
 
 def unnamed(offset: int) -> str:

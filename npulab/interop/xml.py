@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from xml.parsers import expat
+
+from npulab.files import need_file
 
 MOST_BYTES = 2 ** 23  # of a file
 MOST_ELEMENTS, MOST_DEPTH = 2 ** 15, 64
 CHUNK = 2 ** 16
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,14 @@ class Element:
             yield from child._every()
 
 
-def read_xml(path: Path, namespace: str) -> Element:
+def read_xml(path: Path, namespace: str, most: int | None = None) -> Element:
     """The root of a file; names of ``namespace`` lose it.
 
     Raises ValueError with file and line for what is no well-formed XML, declares a document type or an entity, or is
-    larger, deeper or of more elements than allowed.
+    larger, deeper or of more elements than allowed (``most``; MOST_ELEMENTS where it is not given).
     """
+    most = most or MOST_ELEMENTS
+    need_file(path)
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise ValueError(f"{path}: got {size} bytes, allowed are {MOST_BYTES}")
@@ -59,32 +66,51 @@ def read_xml(path: Path, namespace: str) -> Element:
     parser.buffer_text = True
     roots: list[Element] = []
     above: list[Element] = []
-    count = 0
+    count, inside = 0, False
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal count
+        nonlocal count, inside
         count += 1
-        if count > MOST_ELEMENTS or len(above) >= MOST_DEPTH:
-            raise ValueError(f"{path}, line {parser.CurrentLineNumber}: got more than {MOST_ELEMENTS} elements or "
+        inside = False
+        if count > most or len(above) >= MOST_DEPTH:
+            raise ValueError(f"{path}, line {parser.CurrentLineNumber}: got more than {most} elements or "
                              f"{MOST_DEPTH} within each other, allowed are as many")
-        element = Element(tag.removeprefix(f"{namespace} "), attributes, path, parser.CurrentLineNumber)
+        element = Element(sys.intern(tag.removeprefix(f"{namespace} ")), attributes or NOTHING, path,
+                          parser.CurrentLineNumber)
         (above[-1].children if above else roots).append(element)
         above.append(element)
+
+    def end(_: str) -> None:
+        nonlocal inside
+        inside = False
+        above.pop()
+
+    def said(text: str) -> None:
+        # expat gives a text in parts where its buffer ends
+        nonlocal inside
+        texts = above[-1].texts
+        if inside:
+            texts[-1] += text
+        else:
+            texts.append(text)
+        inside = True
 
     def refuse(*_: Any) -> Any:
         raise ValueError(f"{path}, line {parser.CurrentLineNumber}: got a document type or an entity of its own, "
                          "allowed is XML without them")
 
     parser.StartElementHandler = start
-    parser.EndElementHandler = lambda _: above.pop()
-    parser.CharacterDataHandler = lambda text: above[-1].texts.append(text)
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = said
     parser.StartDoctypeDeclHandler = refuse
     parser.EntityDeclHandler = refuse
     parser.ExternalEntityRefHandler = refuse
-    data = path.read_bytes()
     try:
-        for begin in range(0, len(data), CHUNK):
-            parser.Parse(data[begin:begin + CHUNK], False)
+        with path.open("rb") as file:
+            left = MOST_BYTES
+            while chunk := file.read(min(CHUNK, left)):
+                left -= len(chunk)
+                parser.Parse(chunk, False)
         parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:
         if str(error).startswith(f"{path}, line "):

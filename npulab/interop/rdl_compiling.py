@@ -1,0 +1,165 @@
+"""Compiles SystemRDL into plain records: a program of its own, so that what a file makes the compiler do has an end.
+
+``python -P rdl_compiling.py SOURCE RESULT SECONDS BYTES MOST`` writes a JSON object: ``registers`` (with their fields,
+own properties and lines), ``enums``, ``top`` (own properties of the root), ``told``; or ``error`` and ``line``.  It
+imports nothing of npulab.  Source: SystemRDL 2.0; systemrdl-compiler.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+OWN = "npulab_"  # of the properties of our own
+CHIP = "has_"  # of the parameters that stand for a feature, in files of our own
+KEPT = ("is_signed", "fracwidth")  # properties that others declare, and we know
+EFFECTS = ("onread", "onwrite")
+
+
+class TooMuch(Exception):
+    """The registers are more than allowed."""
+
+
+def compiled(source: Path, most: int) -> dict[str, Any]:
+    """The records of a file, of as many fields and registers at most."""
+    from systemrdl.compiler import RDLCompiler
+    from systemrdl.component import Addrmap
+    from systemrdl.messages import MessagePrinter, RDLCompileError, Severity
+
+    errors: list[dict[str, Any]] = []
+
+    class Printer(MessagePrinter):
+        def print_message(self, severity: Any, text: str, src_ref: Any) -> None:
+            if severity >= Severity.ERROR and (src_ref is not None or not errors):
+                errors.append({"error": text, **_line(src_ref)})
+
+    compiler = RDLCompiler(message_printer=Printer())
+    try:
+        compiler.compile_file(str(source))
+        tops = [one for one in compiler.root.comp_defs.values() if isinstance(one, Addrmap)]
+        out = Records(most)
+        chips: list[str | None] = [None]
+        if tops:
+            chips += [name for name in tops[-1].parameters_dict
+                      if name.startswith(CHIP) and f"{OWN}map" in tops[-1].properties]
+        for chip in chips:
+            # the first time a parameter that is true by itself stays so: a map of nothing does not compile
+            root = compiler.elaborate(parameters={name: name == chip for name in chips if name and chip})
+            out.take(root.top, chip)
+        out.tell_others(tops)
+        return out.made
+    except RDLCompileError as error:
+        return errors[0] if errors else {"error": str(error)}
+    except TooMuch as error:
+        return {"error": str(error), "allowed": f"are {most} registers and fields"}
+    except (RecursionError, MemoryError):
+        return {"error": "what the compiler has no room for", "allowed": "is less"}
+
+
+class Records:
+    """What the elaborated file holds, each field once."""
+
+    def __init__(self, most: int) -> None:
+        self.made: dict[str, Any] = {"registers": [], "enums": [], "top": {}, "told": []}
+        self._most, self._count = most, 0
+        self._enums: dict[Any, int] = {}
+        self._types: set[str] = set()
+
+    def take(self, top: Any, chip: str | None) -> None:
+        if chip is None:
+            self.made["top"] = _own(top)
+        self._inside(top, top.inst_name, top, "", chip)
+
+    def tell_others(self, tops: list[Any]) -> None:
+        """Tell of address maps that stand beside the last one, not in it."""
+        self.made["told"] += [[f"the address map {one.type_name}, which is not in {tops[-1].type_name}",
+                               _line(one.def_src_ref)] for one in tops[:-1] if one.type_name not in self._types]
+
+    def _inside(self, around: Any, block: str, home: Any, prefix: str, chip: str | None) -> None:
+        from systemrdl.node import AddrmapNode, MemNode, RegfileNode, RegNode
+
+        for array in around.children():
+            if not isinstance(array, AddrmapNode | RegfileNode | RegNode):
+                if isinstance(array, MemNode):
+                    self.made["told"].append([f"memory {prefix}{array.inst_name}", _line(array.inst.inst_src_ref)])
+                continue
+            count = math.prod(array.array_dimensions or [1])
+            if self._count + count > self._most:
+                raise TooMuch(f"{prefix}{array.inst_name} with which there are more than {self._most}")
+            for one in array.unrolled() if array.is_array else [array]:
+                self._count += 1
+                name = one.get_path_segment()
+                if isinstance(one, AddrmapNode):
+                    self._types.add(one.orig_type_name or "")
+                    inner = name if home.parent.parent is None else f"{block}.{name}"
+                    self._inside(one, inner, one, "", chip)
+                elif isinstance(one, RegfileNode):
+                    self._inside(one, block, home, f"{prefix}{name}.", chip)
+                else:
+                    self._register(one, block, home, f"{prefix}{name}", chip)
+
+    def _register(self, one: Any, block: str, home: Any, name: str, chip: str | None) -> None:
+        fields = [self._field(field) for field in one.fields()
+                  if (chip is not None) == (f"{OWN}feature" in field.inst.properties)]
+        self._count += len(fields)
+        if self._count > self._most:
+            raise TooMuch(f"{name} with which there are more than {self._most}")
+        if not fields:
+            return
+        self.made["registers"].append({
+            "block": block, "offset": one.absolute_address - home.absolute_address, "size": 8 * one.size, "name": name,
+            "home": {"address": home.absolute_address, "desc": home.get_property("desc") or "", "own": _own(home),
+                     "top": home.parent.parent is None},
+            "title": _title(one), "desc": one.get_property("desc") or "", "fields": fields, "own": _own(one),
+            **_line(one.inst.inst_src_ref)})
+
+    def _field(self, one: Any) -> dict[str, Any]:
+        reset = one.get_property("reset", default=None)
+        out = {"name": one.inst_name, "low": one.low, "high": one.high, "msb0": one.msb < one.lsb,
+               "title": _title(one), "desc": one.get_property("desc") or "", "sw": one.get_property("sw").name,
+               "hw": one.get_property("hw").name, "reset": reset if isinstance(reset, int) else None, "own": _own(one),
+               **_line(one.inst.inst_src_ref)}
+        out["effects"] = [f"{name}={effect.name}" for name in EFFECTS
+                          if (effect := one.get_property(name, default=None)) is not None]
+        for name in KEPT:
+            if isinstance(value := one.inst.properties.get(name), int):
+                out[name] = int(value)
+        if (enum := one.get_property("encode", default=None)) is not None:
+            if enum not in self._enums:
+                self._enums[enum] = len(self.made["enums"])
+                self.made["enums"].append([enum.type_name or "", [[value.name, int(value.value)] for value in enum]])
+            out["enum"] = self._enums[enum]
+        return out
+
+
+def _own(node: Any) -> dict[str, Any]:
+    return {name.removeprefix(OWN): value for name, value in node.inst.properties.items() if name.startswith(OWN)}
+
+
+def _title(node: Any) -> str:
+    return str(node.get_property("name", default=""))
+
+
+def _line(reference: Any) -> dict[str, Any]:
+    try:
+        return {"path": str(reference.path), "line": int(reference.line)}
+    except (AttributeError, NotImplementedError, OSError, ValueError, TypeError):
+        return {}
+
+
+def main(source: str, result: str, seconds: str, size: str, most: str) -> None:
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
+        resource.setrlimit(resource.RLIMIT_AS, (int(size), int(size)))
+    except (ImportError, ValueError, OSError):
+        pass  # a system without such limits; the one who started this waits for so long at most
+    Path(result).write_text(json.dumps(compiled(Path(source), int(most))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
