@@ -1,0 +1,88 @@
+"""What comments of C say: notes of people, and npulab's own words for what C has none for.
+
+``/* npulab: {"evidence": "K", "at": 14} */`` adds columns to what it stands beside; it is JSON in which nothing ends a
+comment, begins one or makes a trigraph.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MARK = "npulab:"
+TEXTS = ("block", "feature", "word", "register", "field", "value", "address", "evidence", "note", "enum", "prefix",
+         "name", "copyright")
+NUMBERS = ("base", "at", "align")
+PLAIN = re.compile(r"[ -~]{1,400}")
+LICENCE = re.compile(r"copyright|spdx|licen[cs]e", re.IGNORECASE)
+
+
+def annotation(said: Mapping[str, Any]) -> str:
+    """A comment that carries these words; blank for none.
+
+    >>> annotation({"note": "a */ b"})
+    '/* npulab: {"note": "a *\\\\u002f b"} */'
+    """
+    if not said:
+        return ""
+    text = json.dumps(dict(said), ensure_ascii=True)
+    text = re.sub(r"/(?=\*)|(?<=\*)/|(?<=\?)\?|\x7f", lambda one: f"\\u{ord(one[0]):04x}", text)
+    return f"/* {MARK} {text} */"
+
+
+def said_in(text: str) -> dict[str, Any] | None:
+    """The words of an annotation, None for any other comment; raises ValueError for one that is broken."""
+    if not text.strip().startswith(MARK):
+        return None
+    try:
+        said = json.loads(text.strip().removeprefix(MARK))
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise ValueError(f"got the annotation {text.strip()[:80]!r}, allowed is one object of JSON behind {MARK}")
+    for name, value in said.items():
+        known = isinstance(value, str) if name in TEXTS else type(value) is int if name in NUMBERS else \
+            value is True if name == "hole" else False
+        if not known:
+            raise ValueError(f"got the annotation {name} = {str(value)[:40]!r}, allowed are texts {', '.join(TEXTS)}, "
+                             f"whole numbers {', '.join(NUMBERS)} and hole: true")
+    return said
+
+
+def note_in(text: str) -> str:
+    """What a comment says, on one line, without the marks of documentation tools.
+
+    >>> note_in("*< the width\\n * in pixels ")
+    'the width in pixels'
+    """
+    lines = (re.sub(r"^\s*[*/!]*<?\s?", "", line) for line in text.split("\n"))
+    return " ".join(" ".join(lines).split())
+
+
+def note_comment(note: str) -> str:
+    """A comment that ``note_in`` reads as the note; blank where it needs an annotation."""
+    fits = PLAIN.fullmatch(note) and "*/" not in note and "/*" not in note and "??" not in note \
+        and "\\" not in note and not note.startswith(MARK) and note_in(f" {note} ") == note \
+        and not LICENCE.search(note)
+    return f"/* {note} */" if fits else ""
+
+
+def licence_in(text: str) -> str:
+    """The lines of a comment that says a copyright; blank for another."""
+    if not LICENCE.search(text) or text.strip().startswith(MARK):
+        return ""
+    lines = [re.sub(r"^\s*\*? ?", "", line).rstrip() for line in text.split("\n")]
+    return "\n".join(lines).strip("\n")
+
+
+def licence_comment(text: str) -> str:
+    """A comment that ``licence_in`` reads as the text, or an annotation; blank for no text."""
+    if not text:
+        return ""
+    inner = "\n" + "".join(f" * {line}".rstrip() + "\n" for line in text.split("\n")) + " "
+    if "*/" in inner or "/*" in inner or "??" in inner or "\\" in inner or licence_in(inner) != text \
+            or not re.fullmatch(r"[ -~\n]*", inner):
+        return annotation({"copyright": text})
+    return f"/*{inner}*/"
