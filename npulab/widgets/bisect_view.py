@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-import anywidget
 import numpy as np
 import traitlets
 
@@ -28,7 +27,7 @@ from npulab.compare import Difference
 from npulab.devices import as_code
 from npulab.journal import OUTCOMES, Journal
 from npulab.processes import Stopped
-from npulab.widgets.look import HERE, styles, table_html
+from npulab.widgets.look import HERE, Faced, styles, table_html
 
 STATES = ("asks", "runs", "stops", "stopped", "failed", "done")
 RUNNING = ("runs", "stops")
@@ -355,7 +354,7 @@ class BisectModel(traitlets.HasTraits):
                 f"{table_html(('probable', 'suspect'), suspects)}")
 
 
-class BisectView(anywidget.AnyWidget):
+class BisectView(Faced):
     """A bisection to answer by button and by key, or to run with an oracle and to stop.
 
     ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.  Everything is on
@@ -413,10 +412,6 @@ class BisectView(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({_state(self.model)})"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, metadata = super()._repr_mimebundle_(**kwargs)
-        return {**data, "text/html": self.model._repr_html_()}, metadata
 
 
 def _callable(oracle: Any) -> Callable[[Capture], str] | None:

@@ -12,14 +12,13 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-import anywidget
 import numpy as np
 import traitlets
 
 from npulab.bits import WORD_BITS, Field, Piece
 from npulab.capture import ROWS_SHOWN
 from npulab.correlation import best_related, bit_effects, flips, related
-from npulab.widgets.look import HERE, styles, table_html
+from npulab.widgets.look import HERE, Faced, styles, table_html
 from npulab.widgets.register_view import Place
 
 LETTERS = {"law": "L", "constant": "C", "rivals": "R", "open": "?", "never exercised": "·", "nuisance": "N"}
@@ -259,7 +258,7 @@ class LawModel(traitlets.HasTraits):
         return f"{head}<pre>{html.escape(grid)}</pre>{table_html(('field', 'bits', 'status', 'law'), rows)}"
 
 
-class LawView(anywidget.AnyWidget):
+class LawView(Faced):
     """What is known of each bit of a block, to search and to open field by field.
 
     ``laws`` is what ``find_laws`` gives.  Arrows move, Enter opens the field's panel, Escape closes it, / searches.
@@ -309,10 +308,6 @@ class LawView(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({_state(self.model)})"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, metadata = super()._repr_mimebundle_(**kwargs)
-        return {**data, "text/html": self.model._repr_html_()}, metadata
 
 
 def _runs(laws: Any, status: np.ndarray) -> tuple[Run, ...]:

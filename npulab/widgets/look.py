@@ -5,10 +5,23 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+import anywidget
 
 from npulab.capture import ROWS_SHOWN
 
 HERE = Path(__file__).parent
+
+
+class Faced(anywidget.AnyWidget):
+    """A view that shows the static face of its ``model`` where no browser runs it."""
+
+    model: Any
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = super()._repr_mimebundle_(**kwargs)
+        return {**data, "text/html": self.model._repr_html_()}, metadata
 
 
 def styles(name: str) -> str:

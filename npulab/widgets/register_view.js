@@ -50,7 +50,8 @@ class View {
     this.history = [];
     this.pointed = null;
     this.lit = [];
-    this.build(el);
+    this.build();
+    el.append(this.root);
     this.listen();
   }
 
@@ -58,9 +59,9 @@ class View {
     return this.model.get("cursor");
   }
 
-  // ---- building, once ----
+  // ---- building, once for a map ----
 
-  build(el) {
+  build() {
     const { model } = this;
     const names = model.get("registers");
     this.owners = names.map(() => new Array(BITS));
@@ -77,7 +78,17 @@ class View {
     for (const word of names.keys()) this.paint(word, -1);
     this.showCursor();
     this.showSummary();
-    el.append(this.root);
+    this.wire();
+  }
+
+  // Another map: other fields own the bits.
+  rebuild() {
+    const { root, grid } = this, held = grid.contains(document.activeElement), top = grid.scrollTop;
+    [this.pointed, this.lit] = [null, []];
+    this.build();
+    root.replaceWith(this.root);
+    this.grid.scrollTop = top;
+    if (held) this.stop.focus();
   }
 
   heading() {
@@ -252,10 +263,14 @@ class View {
       "change:words": () => this.remember(),
       "change:reference": () => this.repaint(),
       "change:cursor": () => this.showCursor(),
+      "change:places": () => this.rebuild(),
       "change:values": () => this.tell(),
       "change:summary": () => this.showSummary(),
     };
     for (const [event, act] of Object.entries(this.events)) this.model.on(event, act);
+  }
+
+  wire() {
     this.grid.addEventListener("click", event => this.at(event, place => this.flip(...place)));
     this.grid.addEventListener("pointerover", event => this.hover(event));
     this.grid.addEventListener("pointerleave", () => this.point(null));

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import anywidget
 import numpy as np
 import traitlets
 
 from npulab.bits import WORD_BITS, Field, Piece, RegisterMap
 from npulab.capture import ROWS_SHOWN, Capture, Job
-from npulab.widgets.look import HERE, styles
+from npulab.drafts import Draft
+from npulab.widgets.look import HERE, Faced, styles
 
 LARGEST = 2 ** WORD_BITS - 1
 CHANGES_NAMED = 4
@@ -133,7 +133,7 @@ class RegisterModel(traitlets.HasTraits):
 
     ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit); all three can be set and
     observed.  ``values`` (a text per field) and ``summary`` follow them.  Without a ``reference`` the
-    capture as given is the one compared with.
+    capture as given is the one compared with.  ``read`` counts how often another map was taken.
 
     Raises LookupError for a job or block that is not there, ValueError for words that do not fit.
 
@@ -151,6 +151,7 @@ class RegisterModel(traitlets.HasTraits):
     cursor = Place()
     values = traitlets.List(traitlets.Unicode())
     summary = traitlets.Unicode()
+    read = traitlets.Int()
 
     def __init__(self, capture: Capture, reference: Capture | None = None, task: int = 0) -> None:
         job, other = _job(capture, task), _job(reference or capture, task)
@@ -216,6 +217,32 @@ class RegisterModel(traitlets.HasTraits):
         if self._history:
             self.words = self._history[-1]
 
+    def follow(self, draft: Draft) -> None:
+        """Read the words with the map of a draft, now and after each of its edits; where it does not fit them any
+        more, ``summary`` says so and the fields stay as they were.
+
+        Raises as ``Draft.decode`` where it does not fit now.
+        """
+        self._reread(draft.decode(self._given))
+        draft.observe(self._follow)
+
+    def leave(self, draft: Draft) -> None:
+        """Follow a draft no more."""
+        draft.unobserve(self._follow)
+
+    def _follow(self, draft: Draft) -> None:
+        try:
+            self._reread(draft.decode(self._given))
+        except (ValueError, LookupError) as error:
+            self.summary = f"the draft does not fit: {error}"
+
+    def _reread(self, given: Capture) -> None:
+        job = given.jobs[self.task]
+        rows = Rows.of(job, _registers(given, job))
+        self.rows, self._cells, self._given = rows, rows.cells, given
+        self.read += 1
+        self._tell(None)
+
     def field_at(self, word: int, bit: int) -> Field:
         """The field that a bit belongs to; its pieces count words as the register map does."""
         return self.rows.fields[self._index(word, bit)]
@@ -270,11 +297,12 @@ class RegisterModel(traitlets.HasTraits):
                 f"<table style='font-family:monospace'><tr>{head}</tr>{''.join(words)}</table>")
 
 
-class RegisterView(anywidget.AnyWidget):
+class RegisterView(Faced):
     """The words of one job of a capture as rows of bits: click one, or press Space on it, to flip it.
 
     ``words``, ``reference`` and ``cursor`` are the model's and can be set and observed; ``capture``,
-    ``fields`` and ``changed`` follow them.  ``undo`` and everything else is on ``model``.
+    ``fields`` and ``changed`` follow them.  ``undo`` and everything else is on ``model``.  With a ``draft`` the words
+    are read with its map and anew after each of its edits.
     """
 
     _esm = HERE / "register_view.js"
@@ -289,16 +317,31 @@ class RegisterView(anywidget.AnyWidget):
     simulated = traitlets.Bool().tag(sync=True)
     registers = traitlets.List(traitlets.Unicode()).tag(sync=True)
     places: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    draft: Draft | None = None
 
-    def __init__(self, capture: Capture, reference: Capture | None = None, task: int = 0) -> None:
+    def __init__(self, capture: Capture, reference: Capture | None = None, task: int = 0,
+                 draft: Draft | None = None) -> None:
+        capture = capture if draft is None else draft.decode(capture)
         self.model = model = RegisterModel(capture, reference, task)
+        self.draft = draft
         super().__init__(words=model.words, reference=model.reference, cursor=model.cursor,
-                         title=model.title, simulated=model.simulated, registers=list(model.rows.labels),
-                         places=[model.about(index) for index in range(len(model.rows.fields))])
+                         title=model.title, simulated=model.simulated, **_drawn(model))
         for name in ("words", "reference", "cursor"):
             traitlets.link((model, name), (self, name))
         for name in ("values", "summary"):
             traitlets.dlink((model, name), (self, name))
+        model.observe(self._redraw, "read")
+        if draft is not None:
+            model.follow(draft)
+
+    def _redraw(self, _: Any) -> None:
+        for name, value in _drawn(self.model).items():
+            setattr(self, name, value)
+
+    def close(self) -> None:
+        if self.draft is not None:
+            self.model.leave(self.draft)
+        super().close()
 
     @property
     def count(self) -> int:
@@ -319,9 +362,11 @@ class RegisterView(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({_state(self.model)})"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, metadata = super()._repr_mimebundle_(**kwargs)
-        return {**data, "text/html": self.model._repr_html_()}, metadata
+
+def _drawn(model: RegisterModel) -> dict[str, Any]:
+    """What a view draws its rows from, the fields last."""
+    return {"registers": list(model.rows.labels),
+            "places": [model.about(index) for index in range(len(model.rows.fields))]}
 
 
 def _job(capture: Capture, task: int) -> Job:

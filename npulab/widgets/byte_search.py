@@ -1,0 +1,155 @@
+"""Values looked for in bytes: hex patterns, text and numbers of any element type, at any offset."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+NUMBERS = {"u8": "u1", "u16": "u2", "u32": "u4", "u64": "u8", "i8": "i1", "i16": "i2", "i32": "i4", "i64": "i8",
+           "f16": "f2", "f32": "f4", "f64": "f8"}
+ELEMENTS = ("bytes", "text", *NUMBERS)
+MOST_PATTERN = 256  # bytes
+MOST_DIGITS = 80  # of a number that is typed
+WHOLE = 255
+FEW = 64  # one candidate in so many bytes, and they are looked at one by one
+
+
+class Pattern(NamedTuple):
+    """Bytes to look for: where a bit of ``mask`` is set, the one of ``value`` must stand.
+
+    ``above`` asks for a number of such bits that is larger instead: that is what not-a-number is.
+    """
+
+    value: bytes
+    mask: bytes
+    above: bool = False
+    big_endian: bool = False
+
+
+def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
+    """What to look for: hex digits with ``?`` for any, a text as UTF-8, or a number of an element type.
+
+    A zero of a float type is +0 and -0, ``nan`` is every one.
+    Raises ValueError for what is none, or does not fit.
+
+    >>> pattern("3f ?0", "bytes").mask.hex(), pattern("-2", "i16", big_endian=True).value.hex()
+    ('ff0f', 'fffe')
+    """
+    if element == "bytes":
+        return _of_hex(asked)
+    if element == "text":
+        return _exact(_short(asked.encode("utf-8", "surrogatepass")))
+    if element not in NUMBERS:
+        raise ValueError(f"element: got {element!r}, allowed is one of {', '.join(ELEMENTS)}")
+    order = ">" if big_endian else "<"
+    kind = np.dtype(order + NUMBERS[element])
+    return _of_float(asked, element, kind) if kind.kind == "f" else _of_int(asked, element, kind)
+
+
+def find(data: np.ndarray, asked: str, element: str = "bytes", big_endian: bool = False) -> np.ndarray:
+    """Every offset ``(n,) int64``, ascending, at which ``asked`` stands in bytes ``(size,) uint8``.
+
+    Raises ValueError as ``pattern`` does.
+
+    >>> data = np.arange(9, dtype=np.uint8)
+    >>> find(data, "04 ?5").tolist(), find(data, "0x0304", "u16", big_endian=True).tolist()
+    ([4], [3])
+    """
+    wanted = pattern(asked, element, big_endian)
+    count = len(data) - len(wanted.value) + 1
+    if count <= 0:
+        return np.zeros(0, np.int64)
+    if wanted.above:
+        return np.flatnonzero(_test(data, wanted, 0, len(wanted.value)))
+    tested: dict[tuple[bytes, bytes], np.ndarray] = {}  # a piece that comes again is asked for once
+    everywhere: np.ndarray | None = None
+    places: np.ndarray | None = None
+    for first, size in _pieces(len(wanted.value)):
+        if not any(wanted.mask[first:first + size]):
+            continue
+        if places is not None:
+            for at in range(first, first + size):
+                places = places[data[places + at] & wanted.mask[at] == wanted.value[at]]
+            continue
+        piece = wanted.value[first:first + size], wanted.mask[first:first + size]
+        if piece not in tested:
+            tested[piece] = _test(data, wanted, first, size)
+        here = tested[piece][first:first + count]
+        everywhere = here if everywhere is None else everywhere & here
+        if np.count_nonzero(everywhere) * FEW < count:
+            places = np.flatnonzero(everywhere)
+    return places if places is not None else np.flatnonzero(everywhere)
+
+
+def _pieces(size: int) -> Iterator[tuple[int, int]]:
+    """A pattern in pieces as wide as machine words."""
+    first = 0
+    while first < size:
+        step = next(wide for wide in (8, 4, 2, 1) if wide <= size - first)
+        yield first, step
+        first += step
+
+
+def _test(data: np.ndarray, wanted: Pattern, first: int, size: int) -> np.ndarray:
+    """Where a piece of the pattern stands, ``(n,) bool``: words at each of the ``size`` ways to cut the data."""
+    kind = np.dtype(f"{'>' if wanted.big_endian else '<'}u{size}")
+    value, mask = (np.frombuffer(part, kind, 1, first)[0] for part in (wanted.value, wanted.mask))
+    count = len(data) - size + 1
+    out = np.empty(count, bool)
+    for at in range(min(size, count)):
+        words = np.frombuffer(data, kind, len(range(at, count, size)), at)
+        if ~mask:
+            words = words & mask
+        out[at::size] = words > value if wanted.above else words == value
+    return out
+
+
+def _exact(value: bytes, big_endian: bool = False) -> Pattern:
+    return Pattern(value, bytes([WHOLE]) * len(value), False, big_endian)
+
+
+def _short(value: bytes) -> bytes:
+    if not 1 <= len(value) <= MOST_PATTERN:
+        raise ValueError(f"search: got {len(value)} bytes, allowed is 1 to {MOST_PATTERN}")
+    return value
+
+
+def _of_hex(asked: str) -> Pattern:
+    digits = re.sub(r"\s+", "", asked).removeprefix("0x")
+    if not re.fullmatch(r"([0-9a-fA-F?]{2})+", digits) or not digits.strip("?"):
+        raise ValueError(f"search: got {asked!r:.60}, allowed are pairs of hex digits, ? for any, such as 3f ?? 80")
+    value = _short(bytes.fromhex(digits.replace("?", "0")))
+    return Pattern(value, bytes.fromhex(re.sub("[^?]", "f", digits).replace("?", "0")))
+
+
+def _of_int(asked: str, element: str, kind: np.dtype) -> Pattern:
+    info = np.iinfo(kind)
+    try:
+        number = int(asked if len(asked) <= MOST_DIGITS else "", 0)
+    except ValueError:
+        raise ValueError(f"search: got {asked!r:.60}, allowed is a whole number, such as 12 or 0xc") from None
+    if not info.min <= number <= info.max:
+        raise ValueError(f"search: got {number}, allowed in {element} is {info.min} to {info.max}")
+    return _exact(np.array([number], kind).tobytes(), kind.str[0] == ">")
+
+
+def _of_float(asked: str, element: str, kind: np.dtype) -> Pattern:
+    try:
+        number = float(asked)
+    except ValueError:
+        raise ValueError(f"search: got {asked!r:.60}, allowed is a number, such as 0.5, inf or nan") from None
+    with np.errstate(over="ignore"):
+        stored = np.array([number], kind)
+    if np.isinf(stored[0]) and not np.isinf(number):
+        raise ValueError(f"search: got {number}, allowed in {element} is {-np.finfo(kind).max} to {np.finfo(kind).max}")
+    big_endian = kind.str[0] == ">"
+    unsigned = np.dtype(f"{kind.str[0] if kind.itemsize > 1 else '<'}u{kind.itemsize}")
+    sign_off = np.array([2 ** (8 * kind.itemsize - 1) - 1], unsigned).tobytes()
+    if np.isnan(number):
+        return Pattern(np.array([np.inf], kind).tobytes(), sign_off, True, big_endian)
+    if number == 0 or stored[0] == 0:
+        return Pattern(bytes(kind.itemsize), sign_off, False, big_endian)
+    return _exact(stored.tobytes(), big_endian)

@@ -1,0 +1,206 @@
+// Draws the diff view. What differs, what each filter leaves and the Markdown come from Python; what happens here is
+// building the rows that are shown, going through them, and sending what was asked.
+
+const PAGE = 12;
+const MOST = 600; // rows that are built; more when the cursor comes to them
+const HELP = "arrows, PageUp, PageDown, Home, End go through the rows · / filters by name: part of it, or a glob such as " +
+  "CONV*.stride? · u leaves those that nobody named, a takes addresses in or out, c copies the table as Markdown";
+
+const KEYS = {
+  ArrowUp: view => view.move(-1),
+  ArrowDown: view => view.move(1),
+  PageUp: view => view.move(-PAGE),
+  PageDown: view => view.move(PAGE),
+  Home: view => view.move(-Infinity),
+  End: view => view.move(Infinity),
+  "/": view => view.search.focus(),
+  u: view => view.turn("unknown"),
+  a: view => view.turn("addresses"),
+  c: view => view.copy(),
+};
+
+function make(tag, name, text = "", attributes = {}) {
+  const element = document.createElement(tag);
+  element.className = name;
+  element.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
+
+class View {
+  constructor(model, el) {
+    this.model = model;
+    this.limit = MOST;
+    this.lines = new Map();
+    this.build(el);
+    this.listen();
+  }
+
+  // ---- building ----
+
+  build(el) {
+    const { model } = this, title = model.get("title");
+    this.root = make("div", "npulab-diff", "", { role: "group", "aria-label": `difference of ${title}` });
+    this.status = make("div", "status", "", { role: "status" });
+    this.summary = make("div", "npulab-summary");
+    this.scroll = make("div", "scroll");
+    this.table = make("table", "", "", { role: "grid", "aria-label": `${title}: fields that differ` });
+    const head = make("thead", "", "", { role: "rowgroup" }), names = make("tr", "", "", { role: "row" });
+    names.append(...model.get("columns").map(name => make("th", "", name, { role: "columnheader", scope: "col" })));
+    head.append(names);
+    this.body = make("tbody", "", "", { role: "rowgroup" });
+    this.table.append(head, this.body);
+    this.none = make("p", "none");
+    this.scroll.append(this.table, this.none);
+    this.root.append(this.heading(), this.tools(), this.status, this.scroll, this.summary, make("div", "npulab-help", HELP));
+    this.show();
+    el.append(this.root);
+  }
+
+  heading() {
+    const line = make("div", "npulab-heading");
+    line.append(make("strong", "", this.model.get("title")));
+    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
+    return line;
+  }
+
+  tools() {
+    const line = make("div", "tools"), label = make("label", "", "filter ");
+    this.search = make("input", "search", "", { type: "search", spellcheck: "false", placeholder: "name or glob" });
+    label.append(this.search);
+    const button = (name, text) => make("button", name, text, { type: "button" });
+    this.unknown = button("unknown", "only unknown");
+    this.addresses = button("addresses", "addresses");
+    this.copying = button("copy", "copy as Markdown");
+    line.append(label, this.unknown, this.addresses, this.copying);
+    return line;
+  }
+
+  line(index) {
+    if (this.lines.has(index)) return this.lines.get(index);
+    const { cells, address, automatic } = this.model.get("rows")[index];
+    const line = make("tr", address ? "address" : automatic ? "automatic" : "", "", { role: "row", tabindex: -1 });
+    line.dataset.index = index;
+    line.append(...cells.map(text => make("td", "", text, { role: "gridcell" })));
+    if (address || automatic) line.lastChild.append(make("span", "mark", address ? " address" : " nobody named it"));
+    this.lines.set(index, line);
+    return line;
+  }
+
+  // ---- showing ----
+
+  show() {
+    const { model } = this, shown = model.get("shown"), held = this.body.contains(document.activeElement);
+    this.body.replaceChildren(...shown.slice(0, this.limit).map(index => this.line(index)));
+    const left = shown.length - this.limit;
+    this.none.textContent = left > 0 ? `… ${left} more rows` : shown.length ? "" : "no field is left";
+    this.summary.textContent = model.get("summary");
+    if (document.activeElement !== this.search) this.search.value = model.get("query");
+    this.unknown.setAttribute("aria-pressed", String(model.get("unknown")));
+    this.addresses.setAttribute("aria-pressed", String(model.get("addresses")));
+    this.choose(held);
+  }
+
+  choose(held = this.body.contains(document.activeElement)) {
+    const selected = this.model.get("selected"), line = this.lines.get(selected) ?? null;
+    if (this.stop) {
+      this.stop.tabIndex = -1;
+      this.stop.removeAttribute("aria-selected");
+    }
+    this.stop = this.body.contains(line) ? line : this.body.firstElementChild;
+    if (this.stop) {
+      this.stop.tabIndex = 0;
+      this.stop.setAttribute("aria-selected", "true");
+      if (held) this.stop.focus();
+    }
+    this.status.textContent = selected < 0 ? this.none.textContent : this.model.get("rows")[selected].line;
+  }
+
+  // ---- acting ----
+
+  ask(traits) {
+    for (const [name, value] of Object.entries(traits)) this.model.set(name, value);
+    this.model.save_changes();
+  }
+
+  turn(name) {
+    this.ask({ [name]: !this.model.get(name) });
+  }
+
+  move(by) {
+    const shown = this.model.get("shown");
+    if (!shown.length) return;
+    const to = Math.max(0, Math.min(shown.length - 1, shown.indexOf(this.model.get("selected")) + by));
+    if (to >= this.limit) {
+      this.limit = to + MOST;
+      this.show();
+    }
+    this.ask({ selected: shown[to] });
+    this.choose(true);
+  }
+
+  async copy() {
+    const text = this.model.get("markdown");
+    try {
+      await navigator.clipboard.writeText(text);
+      this.status.textContent = `copied ${this.model.get("shown").length} rows as Markdown`;
+    } catch {
+      this.status.textContent = "this page may not copy; to_markdown() gives the text";
+    }
+  }
+
+  // ---- listening ----
+
+  listen() {
+    this.events = {
+      "change:shown": () => this.show(),
+      "change:summary": () => this.show(),
+      "change:query": () => this.show(),
+      "change:unknown": () => this.show(),
+      "change:addresses": () => this.show(),
+      "change:selected": () => this.choose(),
+    };
+    for (const [event, act] of Object.entries(this.events)) this.model.on(event, act);
+    this.body.addEventListener("click", event => {
+      const line = event.target.closest("tr");
+      if (!line) return;
+      this.ask({ selected: Number(line.dataset.index) });
+      this.choose(true);
+    });
+    this.search.addEventListener("input", () => this.ask({ query: this.search.value }));
+    this.unknown.addEventListener("click", () => this.turn("unknown"));
+    this.addresses.addEventListener("click", () => this.turn("addresses"));
+    this.copying.addEventListener("click", () => this.copy());
+    this.root.addEventListener("keydown", event => this.press(event));
+  }
+
+  press(event) {
+    // JupyterLab takes single letters for commands and Enter for editing the cell, so that none may leave the view;
+    // Ctrl+C, Shift+Enter and the like go on to it.
+    const { key, target } = event, letter = key.length === 1;
+    const held = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
+    if (held || event.shiftKey && !letter || key === "Tab" || /^F\d+$/.test(key)) return;
+    if (target === this.search) {
+      event.stopPropagation();
+      if (key !== "Escape" && key !== "Enter" && key !== "ArrowDown" || event.isComposing) return;
+      event.preventDefault(); // Escape would empty the search
+      return void (this.stop ?? this.search).focus();
+    }
+    const button = target.tagName === "BUTTON";
+    if (letter || Object.hasOwn(KEYS, key) || key === "Enter") event.stopPropagation();
+    if (!Object.hasOwn(KEYS, key) || button && !letter) return;
+    event.preventDefault();
+    KEYS[key](this);
+  }
+
+  close() {
+    for (const [event, act] of Object.entries(this.events)) this.model.off(event, act);
+  }
+}
+
+function render({ model, el }) {
+  const view = new View(model, el);
+  return () => view.close();
+}
+
+export default { render };

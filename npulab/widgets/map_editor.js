@@ -1,0 +1,363 @@
+// Draws the map editor. All meaning (what a field is called, what a capture says, whether an edit holds) comes from
+// Python as text; what happens here is showing the rows that are in sight, moving the cursor, filtering, and asking.
+
+const HEIGHT = 22; // pixels of a row
+const SPARE = 8; // rows drawn above and below what is in sight
+const PAGE = 12;
+const STEPS = 12; // shown
+const WIDEST = { register: 20, bits: 20, field: 30, capture: 20, value: 20, evidence: 16 };
+const READ_ONLY = ["bits", "capture"];
+const HELP = "arrows, Home, End, PageUp, PageDown move · Enter edits the cell · s splits, j joins, x takes the name away · " +
+  "u undoes, U redoes · / filters · Escape leaves";
+
+const KEYS = {
+  ArrowLeft: view => view.move(0, -1),
+  ArrowRight: view => view.move(0, 1),
+  ArrowUp: view => view.move(-1, 0),
+  ArrowDown: view => view.move(1, 0),
+  PageUp: view => view.move(-PAGE, 0),
+  PageDown: view => view.move(PAGE, 0),
+  Home: view => view.move(0, -100),
+  End: view => view.move(0, 100),
+  Enter: view => view.edit(),
+  s: view => view.ask("split"),
+  j: view => view.ask("join"),
+  x: view => view.send("remove"),
+  u: view => view.send("undo"),
+  U: view => view.send("redo"),
+  "/": view => view.search.focus(),
+};
+
+let views = 0;
+
+function make(tag, name, text = "", attributes = {}) {
+  const element = document.createElement(tag);
+  element.className = name;
+  element.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
+
+function clamp(number, end) {
+  return Math.max(0, Math.min(end - 1, number));
+}
+
+class View {
+  constructor(model, el) {
+    this.model = model;
+    this.id = `npulab-map-${++views}`;
+    this.cursor = [0, 2];
+    this.drawn = new Map();
+    this.field = null; // the input of the cell that is being edited
+    this.build(el);
+    this.listen();
+  }
+
+  // ---- building, once ----
+
+  build(el) {
+    this.root = make("div", "npulab-map", "", { role: "group" });
+    this.strong = make("strong", "");
+    this.summary = make("span", "npulab-summary");
+    this.status = make("div", "status", "", { role: "status" });
+    this.detail = make("div", "detail");
+    this.grid = make("div", "grid", "", { role: "grid", tabindex: 0 });
+    this.body = make("div", "body", "", { role: "rowgroup" });
+    this.steps = make("ol", "steps");
+    this.grid.append(this.header(), this.body);
+    const side = make("section", "side", "", { "aria-label": "steps" });
+    side.append(this.buttons(), this.steps);
+    this.root.append(this.heading(), this.tools(), this.status, this.prompt(), this.grid, this.detail,
+      make("div", "npulab-help", HELP), side);
+    el.append(this.root);
+    this.take();
+    this.showSteps();
+    this.tell(this.model.get("status"));
+  }
+
+  heading() {
+    const line = make("div", "npulab-heading");
+    line.append(this.strong);
+    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
+    line.append(this.summary);
+    return line;
+  }
+
+  tools() {
+    const line = make("div", "tools"), label = make("label", "", "filter ");
+    this.search = make("input", "search", "", { type: "search", placeholder: "register, field, note", spellcheck: "false",
+      tabindex: -1 });
+    this.found = make("span", "found");
+    label.append(this.search);
+    line.append(label, this.found);
+    return line;
+  }
+
+  prompt() {
+    this.bar = make("div", "prompt");
+    const label = make("label", "");
+    this.question = make("span", "question");
+    this.answer = make("input", "answer", "", { spellcheck: "false", autocomplete: "off" });
+    label.append(this.question, this.answer);
+    this.bar.append(label);
+    this.bar.hidden = true;
+    return this.bar;
+  }
+
+  buttons() {
+    const line = make("div", "buttons");
+    this.undo = make("button", "undo", "Undo", { type: "button", tabindex: -1 });
+    this.redo = make("button", "redo", "Redo", { type: "button", tabindex: -1 });
+    line.append(this.undo, this.redo);
+    return line;
+  }
+
+  header() {
+    const row = make("div", "row head", "", { role: "row", "aria-rowindex": 1 });
+    row.append(...this.model.get("columns").map((name, place) =>
+      make("span", "cell", name, { role: "columnheader", "aria-colindex": place + 1 })));
+    return row;
+  }
+
+  // ---- what is shown ----
+
+  // The rows as Python has them, narrowed to those that have every word that is asked for.
+  take() {
+    const columns = this.model.get("columns"), typed = this.field?.value, key = this.field && this.here.key;
+    if (this.field) this.finish(false, true); // somebody else edits the map while a cell is typed in
+    this.rows = this.model.get("rows").map(([key, register, bits, field, capture, value, evidence, note, kind]) =>
+      ({ key, register, bits, field, capture, value, evidence, note, automatic: kind === "automatic" }));
+    this.strong.textContent = this.model.get("title");
+    this.summary.textContent = this.model.get("summary");
+    this.root.setAttribute("aria-label", `map ${this.model.get("title")}`);
+    this.grid.setAttribute("aria-label", `${this.model.get("title")}: fields`);
+    const width = name => Math.min(WIDEST[name], Math.max(name.length, ...this.rows.map(row => row[name].length))) + 2;
+    this.root.style.setProperty("--columns", columns.map(name => WIDEST[name] ? `${width(name)}ch` : "minmax(20ch, 1fr)").join(" "));
+    this.narrow();
+    if (typed === undefined || this.here?.key !== key) return;
+    this.edit();
+    this.field.value = typed;
+  }
+
+  narrow() {
+    const asked = this.search.value.toLowerCase().split(/\s+/).filter(word => word), columns = this.model.get("columns");
+    const told = row => columns.map(name => row[name]).join("\n").toLowerCase();
+    this.shown = asked.length ? this.rows.filter(row => { const text = told(row); return asked.every(word => text.includes(word)); }) :
+      this.rows;
+    const count = this.shown.length;
+    this.found.textContent = asked.length ? `${count || "no"} field${count === 1 ? "" : "s"}` : "";
+    this.grid.setAttribute("aria-rowcount", count + 1);
+    this.grid.setAttribute("aria-colcount", columns.length);
+    this.body.style.height = `${count * HEIGHT}px`;
+    for (const row of this.drawn.values()) row.remove();
+    this.drawn.clear();
+    this.go(...this.cursor, false);
+  }
+
+  // Rows in sight, and that of the cursor: a reader of the screen is told of it wherever it is.
+  paint() {
+    const first = Math.floor(this.grid.scrollTop / HEIGHT) - SPARE;
+    const last = first + Math.ceil((this.grid.clientHeight || 400) / HEIGHT) + 2 * SPARE;
+    const wanted = index => index >= first && index <= last || index === this.cursor[0];
+    for (const [index, row] of this.drawn) {
+      if (wanted(index) || row.contains(this.field)) continue;
+      row.remove();
+      this.drawn.delete(index);
+    }
+    for (let index = Math.max(0, first); index <= Math.min(last, this.shown.length - 1); index++) this.drawRow(index);
+    if (this.shown.length) this.drawRow(this.cursor[0]);
+  }
+
+  drawRow(index) {
+    if (this.drawn.has(index)) return;
+    const data = this.shown[index];
+    const row = make("div", "row", "", { role: "row", "aria-rowindex": index + 2 });
+    row.style.top = `${index * HEIGHT}px`;
+    row.classList.toggle("automatic", data.automatic);
+    row.classList.toggle("odd", index % 2 === 1);
+    this.model.get("columns").forEach((name, place) => {
+      const cell = make("span", `cell ${name}`, data[name], { role: "gridcell", id: `${this.id}-${index}-${place}`,
+        "aria-colindex": place + 1 });
+      if (READ_ONLY.includes(name)) cell.setAttribute("aria-readonly", "true");
+      if (data.automatic && name === "field") cell.setAttribute("aria-label", `${data.field}, without a name`);
+      [cell.dataset.row, cell.dataset.column] = [index, place];
+      row.append(cell);
+    });
+    this.drawn.set(index, row);
+    this.body.append(row);
+  }
+
+  cell([row, column] = this.cursor) {
+    return this.drawn.get(row)?.children[column];
+  }
+
+  get here() {
+    return this.shown[this.cursor[0]];
+  }
+
+  get column() {
+    return this.model.get("columns")[this.cursor[1]];
+  }
+
+  go(row, column, scroll = true) {
+    this.cell()?.classList.remove("here");
+    this.cursor = [clamp(row, Math.max(1, this.shown.length)), clamp(column, this.model.get("columns").length)];
+    if (scroll) this.reveal();
+    this.paint();
+    const cell = this.cell();
+    cell?.classList.add("here");
+    if (cell) this.grid.setAttribute("aria-activedescendant", cell.id);
+    else this.grid.removeAttribute("aria-activedescendant");
+    this.detail.textContent = cell ? `${this.column}: ${this.here[this.column] || "nothing"}` : "no field";
+  }
+
+  reveal() {
+    const top = this.cursor[0] * HEIGHT, room = this.grid.clientHeight - 2 * HEIGHT; // below the header
+    if (top < this.grid.scrollTop) this.grid.scrollTop = top;
+    else if (top > this.grid.scrollTop + room) this.grid.scrollTop = top - room;
+    const cell = this.cell();
+    if (cell) cell.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  move(rows, columns) {
+    this.go(this.cursor[0] + rows, this.cursor[1] + columns);
+  }
+
+  showSteps() {
+    const steps = this.model.get("steps"), undone = this.model.get("undone"), first = Math.max(0, steps.length - STEPS);
+    this.steps.start = first + 1;
+    this.steps.replaceChildren(...steps.slice(first).map(step => make("li", "", step)));
+    this.undo.disabled = !steps.length;
+    this.redo.disabled = !undone;
+    this.undo.title = steps.at(-1) ?? "nothing to undo";
+    this.redo.title = undone || "nothing to redo";
+    this.summary.textContent = this.model.get("summary");
+  }
+
+  tell(text) {
+    this.status.textContent = text;
+    this.status.classList.toggle("refused", text.startsWith("refused"));
+  }
+
+  // ---- asking ----
+
+  send(act, more = {}) {
+    const needs = act !== "undo" && act !== "redo";
+    if (needs && !this.here) return this.tell("no field");
+    this.model.send(needs ? { do: act, field: this.here.key, ...more } : { do: act });
+  }
+
+  edit() {
+    const cell = this.cell();
+    if (!cell) return;
+    if (READ_ONLY.includes(this.column)) return this.tell(`${this.column} is not edited here`);
+    const { key } = this.here, column = this.column, before = this.here[column];
+    const input = make("input", "edit", "", { spellcheck: "false", autocomplete: "off", "aria-label": `${column} of ${key}` });
+    input.value = column === "field" && this.here.automatic ? "" : before;
+    input.placeholder = column === "field" && this.here.automatic ? before : "";
+    const was = input.value;
+    cell.replaceChildren(input);
+    this.field = input;
+    const end = (keep, back) => {
+      if (this.field !== input) return;
+      this.field = null;
+      if (cell.isConnected) cell.textContent = before;
+      if (back) this.grid.focus({ preventScroll: true });
+      if (keep && input.value !== was) this.model.send({ do: "cell", field: key, column, text: input.value });
+    };
+    this.finish = end;
+    input.addEventListener("blur", () => end(true, false));
+    input.focus();
+    input.select();
+  }
+
+  // A question below the status line, for what takes more than a cell.
+  ask(act) {
+    if (!this.here) return this.tell("no field");
+    const next = this.shown[this.cursor[0] + 1];
+    this.asked = { act, key: this.here.key };
+    this.question.textContent = act === "split" ? `split ${this.here.key}, low end first, as name:width name:width ` :
+      `join ${this.here.key} with field as name `;
+    this.answer.value = act === "join" && next ? `${next.key} as ${this.here.automatic ? "" : this.here.field}` : "";
+    this.bar.hidden = false;
+    this.answer.focus();
+    this.answer.select();
+  }
+
+  answered(keep) {
+    const { act, key } = this.asked, text = this.answer.value;
+    this.bar.hidden = true;
+    this.grid.focus({ preventScroll: true });
+    if (keep) this.model.send({ do: act, field: key, text });
+  }
+
+  // ---- listening ----
+
+  listen() {
+    this.events = {
+      "change:rows": () => this.take(),
+      "change:title": () => { this.strong.textContent = this.model.get("title"); },
+      "change:summary": () => this.showSteps(),
+      "change:steps": () => this.showSteps(),
+      "change:undone": () => this.showSteps(),
+      "change:status": () => this.tell(this.model.get("status")),
+    };
+    for (const [event, act] of Object.entries(this.events)) this.model.on(event, act);
+    this.grid.addEventListener("scroll", () => this.paint());
+    this.grid.addEventListener("mousedown", event => this.click(event));
+    this.grid.addEventListener("dblclick", event => event.target.dataset.row !== undefined && this.edit());
+    this.search.addEventListener("input", () => this.narrow());
+    this.undo.addEventListener("click", () => this.send("undo"));
+    this.redo.addEventListener("click", () => this.send("redo"));
+    this.root.addEventListener("keydown", event => this.press(event));
+  }
+
+  click(event) {
+    const { row, column } = event.target.dataset;
+    if (row !== undefined) this.go(Number(row), Number(column), false);
+  }
+
+  press(event) {
+    // JupyterLab takes single letters for commands (m makes a cell Markdown), Enter for editing the cell and arrows
+    // for going to the next, so that none may leave the view; Ctrl+S, Tab, Shift+Enter and the like go on to it.
+    const { key, target } = event, letter = key.length === 1;
+    const held = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
+    if (held || event.shiftKey && !letter && !this.typed(target) || key === "Tab" || /^F\d+$/.test(key)) return;
+    if (target === this.grid && key === "Escape") return; // leaves the view
+    event.stopPropagation();
+    if (target === this.grid) {
+      if (!Object.hasOwn(KEYS, key) || event.repeat && letter) return;
+      event.preventDefault();
+      KEYS[key](this);
+    } else if (this.typed(target) && (key === "Enter" || key === "Escape")) {
+      if (event.isComposing) return;
+      event.preventDefault();
+      this.typedEnd(target, key === "Enter");
+    }
+  }
+
+  typed(target) {
+    return target.tagName === "INPUT";
+  }
+
+  typedEnd(target, keep) {
+    if (target === this.field) return this.finish(keep, true);
+    if (target === this.answer) return this.answered(keep);
+    if (!keep) {
+      this.search.value = "";
+      this.narrow();
+    }
+    this.grid.focus({ preventScroll: true });
+  }
+
+  close() {
+    for (const [event, act] of Object.entries(this.events)) this.model.off(event, act);
+  }
+}
+
+function render({ model, el }) {
+  const view = new View(model, el);
+  return () => view.close();
+}
+
+export default { render };

@@ -1,0 +1,304 @@
+// Draws the output view. Values, differences and counts come from Python as text and as shades; what happens here is
+// painting the pictures of one channel, moving the cursor, and sending what was asked.
+
+const NAMES = ["predicted", "captured", "difference"];
+const WIDE = 300; // pixels that a picture has about
+const SIGNED = 9; // pixels of a cell from which on it has + or -
+const MARK = 9;   // pixels that the mark of the cursor has at least
+const EQUAL = 128;
+const HELP = "click or arrows move, Home and End to the ends of a row, PageUp and PageDown to those of a column · [ and ] " +
+  "change the channel · d and D go to the next and previous output that differs";
+
+// From a cell of the picture to another, as (row, column).
+const KEYS = {
+  ArrowLeft: (row, column) => [row, column - 1],
+  ArrowRight: (row, column) => [row, column + 1],
+  ArrowUp: (row, column) => [row - 1, column],
+  ArrowDown: (row, column) => [row + 1, column],
+  Home: row => [row, 0],
+  End: row => [row, Infinity],
+  PageUp: (_, column) => [0, column],
+  PageDown: (_, column) => [Infinity, column],
+};
+const CHANNELS = { "[": -1, "]": 1 };
+const SEEKS = { d: 1, D: -1 };
+
+function make(tag, name, text = "", attributes = {}) {
+  const element = document.createElement(tag);
+  element.className = name;
+  element.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
+
+class View {
+  constructor(model, el) {
+    this.model = model;
+    this.build(el);
+    this.listen();
+    this.show();
+  }
+
+  get place() {
+    return this.model.get("place");
+  }
+
+  // Rows and columns of what a picture shows: a channel, or all of them in rows where each has one output.
+  get plane() {
+    const [rows, columns, channels] = this.model.get("size"), spread = this.model.get("spread");
+    return spread ? [Math.ceil(channels / spread), spread] : [rows, columns];
+  }
+
+  // Rows and columns of a picture: several outputs share a cell of a large one.
+  get cells() {
+    return this.plane.map(size => Math.ceil(size / this.model.get("cell")));
+  }
+
+  // Where the cursor is on the plane.
+  get spot() {
+    const [row, column, channel] = this.place, spread = this.model.get("spread");
+    return spread ? [Math.floor(channel / spread), channel % spread] : [row, column];
+  }
+
+  // ---- building, once ----
+
+  build(el) {
+    const { model } = this, title = model.get("title");
+    this.root = make("div", "npulab-outputs", "", { role: "group", "aria-label": title });
+    this.status = make("div", "status", "", { role: "status" });
+    this.grid = make("div", "pictures", "", { role: "application", tabindex: 0, "aria-roledescription": "pictures",
+      "aria-label": `${title}: predicted, captured and difference of a channel, arrows move` });
+    this.canvases = NAMES.map(name => {
+      const figure = make("div", "picture"), canvas = make("canvas", "", "", { "aria-hidden": "true" });
+      figure.append(make("div", "name", name), canvas);
+      this.grid.append(figure);
+      return canvas;
+    });
+    const columns = make("div", "columns");
+    columns.append(this.list(), this.grid);
+    this.probe = make("span", "probe", "", { "aria-hidden": "true" });
+    this.root.append(this.heading(), this.status, columns, this.legend(), make("div", "npulab-help", HELP), this.probe);
+    el.append(this.root);
+  }
+
+  heading() {
+    const line = make("div", "npulab-heading");
+    line.append(make("strong", "", this.model.get("title")));
+    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
+    const box = make("div", "");
+    box.append(line, make("div", "npulab-summary", this.model.get("summary")));
+    return box;
+  }
+
+  legend() {
+    const [low, high, largest] = this.model.get("scale"), cell = this.model.get("cell"), line = make("div", "legend");
+    const item = (name, text) => {
+      const element = make("span", "item");
+      element.append(make("span", `swatch ${name}`, "", { "aria-hidden": "true" }), ` ${text}`);
+      return element;
+    };
+    line.append(item("shades", `${low} to ${high}`), item("above", "+ captured is larger"), item("below", "− captured is smaller"),
+      make("span", "item", `largest difference ${largest}`));
+    if (cell > 1) line.append(make("span", "item", `${cell} by ${cell} outputs share a cell, of which the worst is shown`));
+    return line;
+  }
+
+  // The channels that differ, most of them to be gone to.
+  list() {
+    const channels = this.model.get("channels"), most = Math.max(1, ...channels.map(row => row[2]));
+    const box = this.box = make("div", "channels", "", { tabindex: 0, role: "region", "aria-label": "channels that differ" });
+    this.rows = new Map();
+    if (!channels.length) {
+      box.append(make("p", "", "no channel differs"));
+      return box;
+    }
+    const table = make("table", ""), head = make("tr", ""), body = make("tbody", "");
+    head.append(...["channel", "differ", "of", "largest"].map(name => make("th", "", name, { scope: "col" })));
+    const top = make("thead", "");
+    top.append(head);
+    for (const [channel, outputs, differ, largest] of channels) {
+      const row = make("tr", "");
+      row.dataset.channel = channel;
+      const counted = make("td", "bar", differ);
+      counted.style.setProperty("--share", `${100 * differ / most}%`);
+      row.append(make("td", "", channel), counted, make("td", "", outputs), make("td", "", largest));
+      this.rows.set(channel, row);
+      body.append(row);
+    }
+    table.append(top, body);
+    box.append(table);
+    return box;
+  }
+
+  // ---- drawing ----
+
+  takeColours() {
+    const style = getComputedStyle(this.root), theme = style.color + style.backgroundColor;
+    if (theme === this.theme) return;
+    this.theme = theme;
+    const canvas = document.createElement("canvas"), context = canvas.getContext("2d", { willReadFrequently: true });
+    [canvas.width, canvas.height] = [1, 1];
+    this.paints = Object.fromEntries(["ink", "paper", "warn", "lead"].map(name => {
+      this.probe.className = `probe of-${name}`;
+      context.fillStyle = getComputedStyle(this.probe).backgroundColor;
+      context.fillRect(0, 0, 1, 1);
+      return [name, [...context.getImageData(0, 0, 1, 1).data.slice(0, 3)]];
+    }));
+  }
+
+  mixed(from, to, share) {
+    return from.map((value, n) => value + (to[n] - value) * share);
+  }
+
+  // What a shade looks like, for each of the 256.
+  palette(difference) {
+    const { ink, paper, warn, lead } = this.paints;
+    return Array.from({ length: 256 }, (_, shade) => {
+      if (!difference) return this.mixed(paper, ink, 0.04 + 0.9 * shade / 255);
+      if (shade === EQUAL) return this.mixed(paper, ink, 0.05);
+      return this.mixed(paper, shade > EQUAL ? warn : lead, 0.35 + 0.65 * Math.abs(shade - EQUAL) / EQUAL);
+    });
+  }
+
+  later() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = null;
+      this.draw();
+    });
+  }
+
+  draw() {
+    if (!this.root.isConnected) return;
+    this.takeColours();
+    const { buffer, byteOffset, byteLength } = this.model.get("pictures");
+    const shades = new Uint8Array(buffer, byteOffset, byteLength), [rows, columns] = this.cells;
+    if (shades.length !== 3 * rows * columns) return;
+    this.scale = Math.max(1, Math.min(40, Math.floor(WIDE / Math.max(rows, columns))));
+    this.canvases.forEach((canvas, n) =>
+      this.drawOne(canvas, shades.subarray(n * rows * columns, (n + 1) * rows * columns), n === 2));
+  }
+
+  drawOne(canvas, shades, difference) {
+    const [rows, columns] = this.cells, { scale } = this, dense = window.devicePixelRatio || 1;
+    const small = document.createElement("canvas"), palette = this.palette(difference);
+    [small.width, small.height] = [columns, rows];
+    const image = new ImageData(columns, rows);
+    shades.forEach((shade, at) => image.data.set([...palette[shade], 255], 4 * at));
+    small.getContext("2d").putImageData(image, 0, 0);
+    [canvas.width, canvas.height] = [columns * scale * dense, rows * scale * dense].map(Math.round);
+    [canvas.style.width, canvas.style.height] = [`${columns * scale}px`, `${rows * scale}px`];
+    const context = canvas.getContext("2d");
+    context.setTransform(dense, 0, 0, dense, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(small, 0, 0, columns * scale, rows * scale);
+    const css = colour => `rgb(${colour.map(Math.round).join(" ")})`;
+    if (difference && scale >= SIGNED) {
+      context.font = `bold ${Math.min(scale, 16)}px sans-serif`;
+      [context.textAlign, context.textBaseline, context.fillStyle] = ["center", "middle", css(this.paints.ink)];
+      shades.forEach((shade, at) => shade !== EQUAL &&
+        context.fillText(shade > EQUAL ? "+" : "−", (at % columns + 0.5) * scale, (Math.floor(at / columns) + 0.5) * scale));
+    }
+    // Around the cell, and large enough to be seen where cells are small.
+    const side = Math.max(scale, MARK);
+    const [row, column] = this.spot.map(n => (Math.floor(n / this.model.get("cell")) + 0.5) * scale - side / 2);
+    for (const [colour, out] of [["paper", 2], ["ink", 0]]) {
+      context.strokeStyle = css(this.paints[colour]);
+      context.lineWidth = 2;
+      context.strokeRect(column - out, row - out, side + 2 * out, side + 2 * out);
+    }
+  }
+
+  show() {
+    const channel = this.place[2];
+    this.status.textContent = this.model.get("about");
+    this.marked?.removeAttribute("aria-current");
+    this.marked = this.rows.get(channel);
+    this.marked?.setAttribute("aria-current", "true");
+    if (this.marked) this.see(this.marked);
+    this.later();
+  }
+
+  // Scrolls the list, and not the page.
+  see(row) {
+    const { box } = this, top = row.offsetTop, end = top + row.offsetHeight;
+    box.scrollTop = Math.min(Math.max(box.scrollTop, end - box.clientHeight), Math.max(0, top - row.offsetHeight));
+  }
+
+  // ---- acting ----
+
+  go(place) {
+    const size = this.model.get("size");
+    this.model.set("place", place.map((n, axis) => Math.max(0, Math.min(size[axis] - 1, n))));
+    this.model.save_changes();
+  }
+
+  // To a place of the plane.
+  put(...spot) {
+    const spread = this.model.get("spread");
+    const [row, column] = spot.map((n, axis) => Math.max(0, Math.min(this.plane[axis] - 1, n)));
+    this.go(spread ? [0, 0, row * spread + column] : [row, column, this.place[2]]);
+  }
+
+  click(event) {
+    const canvas = event.target.closest("canvas");
+    if (!canvas) return;
+    const box = canvas.getBoundingClientRect(), cell = this.model.get("cell");
+    this.put(...[event.clientY - box.top, event.clientX - box.left].map(n => Math.floor(n / this.scale) * cell));
+  }
+
+  // ---- listening ----
+
+  listen() {
+    this.events = {
+      "change:place": () => this.show(),
+      "change:about": () => this.show(),
+      "change:pictures": () => this.later(),
+    };
+    for (const [event, act] of Object.entries(this.events)) this.model.on(event, act);
+    this.grid.addEventListener("click", event => this.click(event));
+    this.box.addEventListener("click", event => {
+      const row = event.target.closest("[data-channel]");
+      if (row) this.go([this.place[0], this.place[1], Number(row.dataset.channel)]);
+    });
+    this.root.addEventListener("keydown", event => this.press(event));
+    // A canvas has to be drawn again when the theme or its place on the page is another.
+    this.sizes = new ResizeObserver(() => this.later());
+    this.sizes.observe(this.root);
+    this.themes = new MutationObserver(() => this.later());
+    this.themes.observe(document.body, { attributes: true });
+    this.dark = window.matchMedia("(prefers-color-scheme: dark)");
+    this.turned = () => this.later();
+    this.dark.addEventListener("change", this.turned);
+  }
+
+  press(event) {
+    // JupyterLab takes single letters for commands and Enter for editing the cell, so that none may leave the view;
+    // Ctrl+S, Shift+Enter and the like go on to it.
+    const { key } = event, letter = key.length === 1;
+    const held = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
+    if (held || event.shiftKey && !letter || key === "Tab" || /^F\d+$/.test(key)) return;
+    const moves = Object.hasOwn(KEYS, key), seeks = Object.hasOwn(SEEKS, key), turns = Object.hasOwn(CHANNELS, key);
+    if (letter || moves || key === "Enter") event.stopPropagation();
+    if (event.target !== this.grid && !letter || !moves && !seeks && !turns) return; // the list scrolls by itself
+    event.preventDefault();
+    const [row, column, channel] = this.place;
+    if (seeks) this.model.send({ seek: SEEKS[key] });
+    else if (turns) this.go([row, column, channel + CHANNELS[key]]);
+    else this.put(...KEYS[key](...this.spot));
+  }
+
+  close() {
+    for (const [event, act] of Object.entries(this.events)) this.model.off(event, act);
+    this.sizes.disconnect();
+    this.themes.disconnect();
+    this.dark.removeEventListener("change", this.turned);
+    if (this.frame) cancelAnimationFrame(this.frame);
+  }
+}
+
+function render({ model, el }) {
+  const view = new View(model, el);
+  return () => view.close();
+}
+
+export default { render };
