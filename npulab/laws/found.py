@@ -161,9 +161,17 @@ class FieldLaw:
 
     @property
     def text(self) -> str:
-        if len(self.steps) == 1:
-            return self.steps[0][1]
-        return "; ".join(f"{'else' if when == 'always' else f'when {when}'}: {law}" for when, law in self.steps)
+        return _told(self.steps)
+
+    @property
+    def stated(self) -> str:
+        """The text that gives the field's raw value with nothing left to cut off, as ``check_stated`` holds it against
+        captures: ``(width) % 16`` where a law of four bits gave more in these captures."""
+        columns, size = self._of._captured, 2 ** self.width
+        decided = self._solved.decide(columns)
+        given = (columns[law][decided == number] for number, (_, law) in enumerate(self._solved.steps))
+        return _told([(when, f"({law}) % {size}" if ((raw < 0) | (raw >= size)).any() else law)
+                      for (when, law), raw in zip(self.steps, given, strict=True)])
 
     def values(self, parameters: Any) -> Array:
         """The field's raw value for each row of parameters, ``(N,) int64``."""
@@ -362,6 +370,12 @@ class Laws:
 
     def _repr_html_(self) -> str:
         return f"<p>{repr(self).removeprefix('Laws(').removesuffix(')')}</p>{self.table.to_html(max_rows=60)}"
+
+
+def _told(steps: Sequence[tuple[str, str]]) -> str:
+    if len(steps) == 1:
+        return steps[0][1]
+    return "; ".join(f"{'else' if when == 'always' else f'when {when}'}: {law}" for when, law in steps)
 
 
 def checked_words_like(words: Any, width: int) -> Array:
