@@ -29,17 +29,19 @@ from npulab.bits import COLUMNS, WORD_BITS, WORD_BYTES
 from npulab.capture import PROVENANCES, Capture, CaptureSet
 from npulab.compare import Comparison, check, diff, diff_buffers
 from npulab.devices import Command, Manual, Recorder, Simulated, device
-from npulab.files import write_file, write_files
+from npulab.files import replace_file, write_file
 from npulab.floats import steps
-from npulab.interop import FORMATS, map_files, read_map, table_text
+from npulab.interop import FORMATS, of_chip, read_map, table_text, write_map
 from npulab.laws import Laws, find_laws
 from npulab.models import is_model, read_model
 from npulab.models.listing import LISTINGS, counted
 from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.neighbours import neighbours, told
 from npulab.runs import OperatorCheck, check_run
+from npulab.sessions import Session, merge_sessions
 from npulab.sweeps import SUFFIX, TEXTS, Sweep, is_sweep, load_sweep, save_sweep, sweep_files, sweep_of
-from npulab.targets import target
+from npulab.targets import LOCAL, target
+from npulab.template import WORDS, new_target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -161,13 +163,29 @@ def _parser() -> argparse.ArgumentParser:
                           "addresses; repeatable; left out, they are found from layers that were captured twice")
     one.add_argument("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
     one = add("map", _map, "a register map from one format to another, in by content, out by suffix")
-    one.add_argument("path", metavar="IN")
-    one.add_argument("dest", metavar="OUT", help=f"a new file {' or '.join(FORMATS)}; beside a table go its enums")
-    one.add_argument("--to", metavar="SUFFIX", default="", help="the format, where the suffix of OUT does not say it")
+    one.add_argument("path", metavar="IN", help="a table, rnndb XML, SystemRDL, CMSIS-SVD, a C header")
+    suffixes = dict.fromkeys(known.suffix for known in FORMATS.values())
+    one.add_argument("dest", metavar="OUT", help=f"a new file {', '.join(suffixes)}; beside a table go its enums")
+    one.add_argument("--to", metavar="FORMAT", default="",
+                     help=f"where the suffix of OUT does not say it: {', '.join(FORMATS)}")
+    one.add_argument("--feature", action="append", metavar="F",
+                     help="the map of a chip that has this, instead of every chip's; repeatable")
+    one = add("new", _new, "a folder for a new NPU, which loads and passes its tests, with one worked field")
+    one.add_argument("name", metavar="NAME", help="a-z, 0-9 and _")
+    one.add_argument("--dest", metavar="FOLDER", help=f"the folder of targets it goes to ({LOCAL} here)")
+    one.add_argument("--words", type=int, default=WORDS, metavar="N", help=f"of its parameter block ({WORDS})")
     one = add("bench", _bench, "measured times and ratios, side by side; takes half a minute")
     one.add_argument("what", nargs="?", default="emulate", metavar="WHAT",
                      help="emulate (beside TensorFlow Lite), decode (beside bitstruct and others)")
     one.add_argument("--rounds", type=int, default=None, metavar="N", help="turns of which the least time counts")
+    one = add("report", _report, "what a session found, as one page that opens anywhere, or as Markdown")
+    one.add_argument("session", metavar="SESSION")
+    one.add_argument("dest", metavar="OUT", help="a file .html or .md")
+    one = add("session", _session, "two people's sessions made one, which also is a merge driver for git")
+    one.add_argument("what", choices=("merge",))
+    one.add_argument("base", metavar="BASE", help="what both began with; an empty file where that is nothing")
+    one.add_argument("ours", metavar="OURS", help="which is written to")
+    one.add_argument("theirs", metavar="THEIRS")
     return parser
 
 
@@ -632,15 +650,26 @@ def _import_sweep(options: argparse.Namespace, found: CaptureSet) -> int:
 
 
 def _map(options: argparse.Namespace) -> int:
-    table = read_map(Path(options.path))
-    dest = Path(options.dest)
-    files = map_files(table, dest, options.to)
-    # enums that lie there as they would be written may stay
-    written = write_files({path: data for path, data in files.items()
-                           if path == dest or not path.is_file() or path.read_bytes() != data})
+    try:
+        table = read_map(options.path)
+        if options.feature is not None:
+            table = of_chip(table, options.feature)
+        written = write_map(table, options.dest, options.to)
+    except ModuleNotFoundError as error:  # of an extra
+        raise ValueError(str(error)) from None
     if options.json:
         return _print(options, [{"in": options.path, "out": [str(path) for path in written], **table.counts}], [])
-    print(f"{dest}: " + ", ".join(counted(count, name[:-1]) for name, count in table.counts.items()))
+    print(f"{Path(options.dest)}: " + ", ".join(counted(count, name[:-1]) for name, count in table.counts.items()))
+    return 0
+
+
+def _new(options: argparse.Namespace) -> int:
+    written = new_target(options.name, Path(options.dest) if options.dest else None, options.words)
+    if options.json:
+        return _print(options, [{"target": options.name, "files": [str(path) for path in written]}], [])
+    folder, (test,) = written[0].parent, [path for path in written if path.name.startswith("test_")]
+    print(f"{folder}: {', '.join(path.name for path in written)}")
+    print(f"next: pytest {test}, then a row of {folder / 'registers.csv'} for each thing you find out")
     return 0
 
 
@@ -884,6 +913,25 @@ def _short(number: float) -> str:
     return f"{number:.3g}" if number < 1000 else f"{float(f'{number:.3g}'):,.0f}"
 
 
+def _report(options: argparse.Namespace) -> int:
+    if not Path(options.session).is_file():
+        raise FileNotFoundError(f"{options.session}: there is no such session")
+    path = Session(options.session, autosave=False).report(options.dest)
+    print(json.dumps({"report": str(path)}) if options.json else path)
+    return 0
+
+
+def _session(options: argparse.Namespace) -> int:
+    """Both sessions in the file OURS; 1 where something is to be looked at, which git calls a conflict."""
+    merged = merge_sessions(options.base, options.ours, options.theirs)
+    replace_file(Path(options.ours), merged.text.encode())
+    if options.json:
+        print(json.dumps({"session": options.ours, "notes": len(merged.notes), "conflicts": merged.conflicts}))
+    else:
+        print("".join(f"npulab: {text}\n" for text in merged.conflicts), file=sys.stderr, end="")
+    return 1 if merged.conflicts else 0
+
+
 # Printing
 
 
@@ -955,4 +1003,3 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
-
