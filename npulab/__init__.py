@@ -17,7 +17,6 @@ from npulab.correlation import best_related, bit_effects, correlate, flips, rela
 from npulab.devices import Command, Manual, Recorder, Simulated, device
 from npulab.emulate import ENGINES, accumulate, emulate, outputs, prepare
 from npulab.floats import ulps
-from npulab.interop import read_map, write_map
 from npulab.journal import Journal
 from npulab.laws import FieldLaw, Laws, find_laws, plan_sweep
 from npulab.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Network, Pool2D
@@ -30,7 +29,6 @@ from npulab.quant import RULES, QuantParams
 from npulab.rounding import identify_rounding, rounding_probes
 from npulab.runs import check_run
 from npulab.scan import Probe, Scan, impulses, scan, scan_capture
-from npulab.sessions import Session, merge_sessions, session
 from npulab.store import load, load_all, save
 from npulab.sweeps import Sweep, load_sweep, save_sweep, sweep_of
 from npulab.target import Target
@@ -51,15 +49,18 @@ __all__ = ["ENGINES", "RULES", "Activation", "Add", "BisectView", "Bisection", "
            "rounding_probes", "save", "save_sweep", "scan", "scan_capture", "session", "single_op_model",
            "stream_map", "sweep_of", "target", "targets", "ulps", "write_map", "write_model", "write_sweep"]
 
-# What draws or measures is loaded when it is asked for, so that the package starts light.
+# What draws, measures, or reads and tells what others wrote is loaded when it is asked for, so that the package starts
+# light.
 _LATER = {"BisectView": "npulab.widgets", "ByteView": "npulab.widgets", "DiffView": "npulab.widgets",
           "Draft": "npulab.drafts", "LawView": "npulab.widgets", "MapEditor": "npulab.widgets",
-          "OutputView": "npulab.widgets", "RegisterView": "npulab.widgets", "bench": "npulab.speed",
-          "bisection_trials": "npulab.view", "correlation_map": "npulab.view", "draft": "npulab.drafts",
-          "flip_map": "npulab.view", "function_error": "npulab.view", "law_map": "npulab.view",
-          "law_scatter": "npulab.view", "layout_map": "npulab.view", "memory_picture": "npulab.view",
-          "number_line": "npulab.view", "output_comparison": "npulab.view", "output_difference": "npulab.view",
-          "roofline": "npulab.view", "stream_map": "npulab.view"}
+          "OutputView": "npulab.widgets", "RegisterView": "npulab.widgets", "Session": "npulab.sessions",
+          "bench": "npulab.speed", "bisection_trials": "npulab.view", "correlation_map": "npulab.view",
+          "draft": "npulab.drafts", "flip_map": "npulab.view", "function_error": "npulab.view",
+          "law_map": "npulab.view", "law_scatter": "npulab.view", "layout_map": "npulab.view",
+          "memory_picture": "npulab.view", "merge_sessions": "npulab.sessions", "number_line": "npulab.view",
+          "output_comparison": "npulab.view", "output_difference": "npulab.view", "read_map": "npulab.interop",
+          "roofline": "npulab.view", "session": "npulab.sessions", "stream_map": "npulab.view",
+          "write_map": "npulab.interop"}
 
 
 def __getattr__(name: str) -> Any:
