@@ -15,7 +15,7 @@ from npulab.codes import codes_by_rule
 from npulab.compare import Comparison, check, diff, diff_buffers, explain
 from npulab.correlation import best_related, bit_effects, correlate, flips, related
 from npulab.devices import Command, Manual, Recorder, Simulated, device
-from npulab.emulate import ENGINES, accumulate, emulate, outputs, prepare
+from npulab.emulate import ENGINES, Saturation, accumulate, emulate, outputs, prepare
 from npulab.floats import ulps
 from npulab.journal import Journal
 from npulab.laws import FieldLaw, Laws, find_laws, plan_sweep
@@ -38,8 +38,8 @@ __version__ = "0.1.0"
 __all__ = ["ENGINES", "RULES", "Activation", "Add", "BisectView", "Bisection", "ByteView", "Capture", "CaptureSet",
            "Command", "Comparison", "Concat", "Conv2D", "DiffView", "Draft", "Elementwise", "FieldLaw",
            "FullyConnected", "Job", "Journal", "LawView", "Laws", "Layout", "Manual", "MapEditor", "Network",
-           "OutputView", "Pool2D", "Probe", "QuantParams", "Recorder", "RegisterView", "Scan", "Session", "Simulated",
-           "Sweep", "Target", "accumulate", "bench", "best_related", "bisect_fields", "bisection_trials",
+           "OutputView", "Pool2D", "Probe", "QuantParams", "Recorder", "RegisterView", "Saturation", "Scan", "Session",
+           "Simulated", "Sweep", "Target", "accumulate", "bench", "best_related", "bisect_fields", "bisection_trials",
            "bit_effects", "check", "check_run", "check_sweep", "codes_by_rule", "correlate", "correlation_map",
            "device", "diff", "diff_buffers", "draft", "emulate", "explain", "find_laws", "find_layout", "flip_map",
            "flips", "function_error", "identify_rounding", "impulses", "law_map", "law_scatter", "layout_map", "load",

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from npulab.emulate import ENGINES, accumulate, clamp_range
-from npulab.emulate.engines import activation_codes, multipliers, parts_of
+from npulab.emulate import ENGINES, Saturation, accumulate, clamp_range
+from npulab.emulate.engines import activation_codes, multipliers, parts_of, saturation_of
+from npulab.emulate.saturating import excess, of_outputs
 from npulab.layers import ACTIVATIONS, Conv2D, FullyConnected, Pair, pads
 from npulab.quant import ORDERS, QUANTIZED, RULES, Rule, within
 
@@ -28,6 +29,9 @@ FIRST = 6  # of the nearest single changes, how many are tried with every other 
 WORK = 2 * 10 ** 10  # products that trying pairs may take: about a second
 ENOUGH = 16  # outputs besides the most frequent code; fewer are equal with some pair or fit by chance
 RUN = 8  # outputs that lie in channels or rows of one code, side by side; fewer are so by chance
+SEEN = 64  # wrong outputs that a way of adding products is first tried on
+# products in a group, and bits of a saturating register: 18 hold any four products of 8 bits
+GROUPS, WIDTHS = (2, 4), (16, 17, 15, 14, 13, 12)
 FREE = 4  # outputs of a channel that a fitted bias needs, saturated ones and the most frequent code left out
 Codes = np.ndarray
 Weighted = Conv2D | FullyConnected
@@ -57,13 +61,15 @@ class Compared(Protocol):
 class Explanation:
     """How an input is thought to become an output; what is left out is as ``emulate`` has it.
 
-    ``sums`` changes accumulators int64, ``clamp`` takes codes int64, zero point, lowest, highest and the
+    ``saturation`` is how products are added, by default as the rule's engine adds them, ``sums`` changes
+    accumulators int64, ``clamp`` takes codes int64, zero point, lowest, highest and the
     type's limits, ``after`` are applied to the outputs, one after the other.
     """
 
     layer: Weighted
     x: np.ndarray
     rule: str | Rule
+    saturation: Saturation | None = None
     sums: Callable[[np.ndarray], np.ndarray] | None = None
     clamp: Callable[[Codes, int, int, int, np.iinfo[Any]], Codes] | None = None
     after: tuple[Callable[[np.ndarray], np.ndarray], ...] = ()
@@ -182,7 +188,7 @@ def _search(start: Explanation, output: np.ndarray, progress: Callable[[list[Cha
                for kind, table in CHANGES for words, part, apply in table(start, output)]
     changes += _unwritten(start, predicted, output)
     found = list(_tried(start, progress(changes), output, sums))
-    if output.size - np.unique(output, return_counts=True)[1].max() >= ENOUGH:
+    if _varied(output) >= ENOUGH:
         fitted = partial(_fitted, start=start, predicted=predicted, output=output, sums=sums, number=len(changes))
         if _open(found):
             found += fitted(_permutation)
@@ -191,6 +197,11 @@ def _search(start: Explanation, output: np.ndarray, progress: Callable[[list[Cha
         if _open(found):  # last what has many numbers to fit
             found += fitted(_other_bias)
     return [present, *sorted(found)]
+
+
+def _varied(output: np.ndarray) -> int:
+    """How many outputs are not the most frequent code."""
+    return int(output.size - np.unique(output, return_counts=True)[1].max())
 
 
 def _open(found: list[Tried]) -> bool:
@@ -271,6 +282,25 @@ def predict(one: Explanation, sums: Sums, shape: tuple[int, ...] | None = None) 
     if shape is not None and layer.output_shape != shape[-len(layer.output_shape):]:
         raise ValueError(f"shape: got {layer.output_shape}, allowed is {shape}")
     total = sums.of(layer, one.x)
+    saturation = one.saturation or saturation_of(layer, dtype, one.rule)
+    if saturation is not None:
+        total = total - _excess(layer, one.x, saturation)
+    return _codes(one, total)
+
+
+def _excess(layer: Weighted, x: np.ndarray, saturation: Saturation) -> np.ndarray:
+    """What saturation takes off the accumulators of an input with or without a batch axis."""
+    if isinstance(layer, FullyConnected):
+        x = x.reshape(*x.shape[:-1], -1) if x.shape[-1] == layer.weights.shape[1] else \
+            x.reshape(*x.shape[:-3], layer.weights.shape[1])
+        return excess(layer, x, saturation)
+    off = excess(layer, x.reshape(-1, *layer.input_shape), saturation)
+    return off.reshape(*x.shape[:-3], *layer.output_shape)
+
+
+def _codes(one: Explanation, total: np.ndarray) -> np.ndarray:
+    """The outputs of an explanation's accumulators ``(..., C)``."""
+    layer, dtype = one.layer, one.x.dtype
     total = total if one.sums is None else one.sums(total)
     low, high = clamp_range(layer, dtype, one.rule)
     zero, out = layer.output_q.zero_point, np.empty(total.shape, dtype)
@@ -543,9 +573,44 @@ def _accumulators(start: Explanation, output: np.ndarray) -> Changes:
     yield "saturated at 16 bits", "accumulator", partial(_with, sums=lambda sums: sums.clip(-2 ** 15, 2 ** 15 - 1))
 
 
+def _saturations(start: Explanation, output: np.ndarray) -> Changes:
+    """Ways to add products that are right for half of a sample of the wrong outputs, or for more."""
+    layer, x = start.layer, start.x
+    predicted = predict(start, Sums())
+    if predicted.shape != output.shape or _varied(output) < ENOUGH:  # narrow registers make any constant output
+        return
+    channels = output.shape[-1]
+    wrong = np.flatnonzero(predicted != output)
+    # evenly from all of them, so that no single channel or corner decides
+    places = wrong[np.linspace(0, wrong.size - 1, min(SEEN, wrong.size)).astype(int)]
+    positions, columns = np.divmod(places, channels)
+    total = accumulate(layer, x).reshape(-1, channels)[positions]
+    shown = output.reshape(-1, channels)[positions, columns]
+    for saturation in _ways_to_saturate(layer):
+        off = of_outputs(layer, x, saturation, positions)
+        if not off.any():
+            continue
+        codes = _codes(start, total - off)[np.arange(len(columns)), columns]
+        if 2 * np.count_nonzero(codes == shown) >= len(shown):
+            yield str(saturation), "accumulator", partial(_with, saturation=saturation)
+
+
+def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
+    """Groups, widths and orders of K that differ for a layer."""
+    depth = 1 if not isinstance(layer, Conv2D) or layer.depthwise else layer.input_shape[2]
+    kernel = layer.kernel if isinstance(layer, Conv2D) else (1, 1)
+    stored = (True, False) if layer.input_q.zero_point or layer.weight_q.zero_point else (True,)
+    for group, bits in product(GROUPS, WIDTHS):
+        orders = ["HWC"]
+        orders += ["CHW"] if kernel != (1, 1) and depth > 1 else []
+        orders += ["WHC"] if 1 not in kernel and depth % group else []  # else no group leaves its tap
+        for order, kept in product(orders, stored):
+            yield Saturation(group, bits, order, kept)
+
+
 CHANGES: tuple[tuple[str, Callable[[Explanation, np.ndarray], Changes]], ...] = (
     ("rule", _rules), ("zero point", _zero_points), ("clamp", _clamps), ("bias", _biases),
-    ("accumulator", _accumulators), ("padding", _paddings), ("stride phase", _phases),
+    ("accumulator", _accumulators), ("accumulator", _saturations), ("padding", _paddings), ("stride phase", _phases),
     ("channel order", _orders), ("kernel", _kernels))
 
 

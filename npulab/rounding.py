@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from npulab.emulate import clamp_range
-from npulab.emulate.engines import NAMES, REAL, Parts, parts
+from npulab.emulate.engines import EXACT, NAMES, REAL, Parts, parts
 from npulab.layers import ACTIVATIONS, Conv2D, FullyConnected
 from npulab.quant import (
     QUANTIZED,
@@ -71,7 +71,7 @@ class Identification:
     rules without a mismatch, ``groups`` those of them that are one function or that these accumulators cannot
     separate.  Where nothing fits, ``closest`` are the rules with the fewest mismatches, and ``by_channel`` (first,
     end, rules) says which fit ranges of channels, if every channel has one.  ``engines`` are those of
-    ``npulab.ENGINES`` that compute the layer without a mismatch; none where no layer was given.
+    ``npulab.ENGINES`` that round these accumulators, true sums, without a mismatch; none where no layer was given.
     """
 
     table: pd.DataFrame
@@ -139,7 +139,7 @@ class _Recorded:
 
     def engines(self, known: Mapping[Any, int]) -> Iterator[str]:
         """Engines without a mismatch; ``known`` are mismatches by function."""
-        for name in NAMES if self.layer is not None else ():
+        for name in EXACT if self.layer is not None else ():
             try:
                 by = self.engine(name)
                 wrong = known.get(_function(by, self.zero_point)) if by.bounds == (self.low, self.high) else None
@@ -459,7 +459,7 @@ class Probes:
         ends = np.cumsum([len(layer.bias) for layer in self.layers])[:-1]
         some = zip(np.split(sums, ends), np.split(codes, ends), self.layers, strict=True)
         fit = [set(_recorded(*one).engines({})) for one in some]
-        return replace(found, engines=tuple(name for name in NAMES if all(name in engines for engines in fit)))
+        return replace(found, engines=tuple(name for name in EXACT if all(name in engines for engines in fit)))
 
     def _codes(self, outputs: Any) -> np.ndarray:
         """The codes ``(P,)``; raises ValueError for what is none."""

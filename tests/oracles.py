@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
+
+from npulab.layers import Conv2D
+from npulab.quant import QuantParams
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 KERNELS = {"reference": "BUILTIN_REF", "builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "auto": "AUTO"}
@@ -61,6 +65,33 @@ def onnx_matmul(layer: Any, x: np.ndarray) -> np.ndarray:
     return _onnx("QLinearMatMul", layer, x, layer.weights.T, None)
 
 
+@cache
+def onnxruntime_engine() -> str:
+    """Which of our engines onnxruntime is on this machine, by one pair of products that an int16 cannot hold."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx import TensorProto, helper, numpy_helper
+    weights = np.full((2, 1), 127, np.int8)
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["x", "w"], ["y"])], "pair",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, (1, 2))],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, None)], [numpy_helper.from_array(weights, "w")])
+    total = int(_run_onnx(graph, np.full((1, 2), 255, np.uint8)).item())
+    return {255 * 127 * 2: "onnxruntime", 2 ** 15 - 1: "onnxruntime:avx2"}[total]
+
+
+@cache
+def torch_engine(engine: str) -> str:
+    """Which of our engines torch's "fbgemm" or "onednn" is on this machine, by a pair of products as above."""
+    if engine != "fbgemm":
+        return f"torch-{engine}"
+    one = QuantParams(1.0)
+    layer = Conv2D(np.full((1, 1, 1, 2), 127, np.int8), [0], (1, 1, 2), dtype="uint8", input_q=one, weight_q=one,
+                   output_q=QuantParams(2.0 ** 9))
+    total = int(torch_conv(layer, np.full((1, 1, 1, 2), 255, np.uint8), engine).item())
+    return {127: "torch-fbgemm", 64: "torch-fbgemm:avx2"}[total]
+
+
 def torch_conv(layer: Any, x: np.ndarray, engine: str) -> np.ndarray:
     """Output ``(N, H, W, C)`` of a Conv2D of uint8 inputs and int8 weights as torch's engine has it; no activation."""
     with warnings.catch_warnings():
@@ -92,7 +123,6 @@ def _onnx(op: str, layer: Any, x: np.ndarray, weights: np.ndarray, bias: np.ndar
           **attributes: Any) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import onnxruntime
         from onnx import TensorProto, helper, numpy_helper
 
     of_x, of_w = x.dtype, weights.dtype
@@ -108,6 +138,15 @@ def _onnx(op: str, layer: Any, x: np.ndarray, weights: np.ndarray, bias: np.ndar
         [helper.make_node(op, ["x", *values], ["y"], **attributes)], op,
         [helper.make_tensor_value_info("x", code, x.shape)], [helper.make_tensor_value_info("y", code, None)],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()])
+    return _run_onnx(graph, x)
+
+
+def _run_onnx(graph: Any, x: np.ndarray) -> np.ndarray:
+    """The output of an ONNX graph of one input ``x``, computed by one thread."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import onnxruntime
+        from onnx import helper
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1

@@ -18,7 +18,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import pytest
-from oracles import litert, micro, onnx_conv, onnx_matmul
+from oracles import litert, micro, onnx_conv, onnx_matmul, onnxruntime_engine
 from random_models import damage
 
 import npulab
@@ -227,7 +227,7 @@ def test_onnxruntime_gives_our_output(op: str) -> None:
         if isinstance(layer, FullyConnected):
             layer = replace(layer, bias=np.zeros(len(layer.bias), int))
         got = onnx_matmul(layer, x) if isinstance(layer, FullyConnected) else onnx_conv(layer, x)
-        assert np.array_equal(got, npulab.emulate(layer, x, "onnxruntime")), layer
+        assert np.array_equal(got, npulab.emulate(layer, x, onnxruntime_engine())), layer
 
 
 # listing

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from oracles import litert, micro
 
-from npulab.emulate import ENGINES as ENGINE_NAMES
 from npulab.emulate import accumulate, clamp_range, emulate
+from npulab.emulate.engines import EXACT as ENGINE_NAMES
 from npulab.layers import Conv2D, FullyConnected
 from npulab.models import single_op_model
 from npulab.quant import RULES, DoubleRounding, Mantissa, QuantParams, Rule, half_away, ratio_of_scales, rule

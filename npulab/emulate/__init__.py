@@ -10,10 +10,10 @@ import numpy as np
 
 from npulab.emulate import definition, elements, quantized, real
 from npulab.emulate.addition import Addition
-from npulab.emulate.engines import NAMES as ENGINES
-from npulab.emulate.engines import clamp_range, parts
+from npulab.emulate.engines import ENGINES, clamp_range, parts
 from npulab.emulate.pooling import pool
 from npulab.emulate.quantized import Quantized
+from npulab.emulate.saturating import Saturation
 from npulab.layers import (
     LAYERS,
     Activation,
@@ -29,15 +29,16 @@ from npulab.layers import (
 )
 from npulab.quant import QUANTIZED, Rule, Scratch
 
-__all__ = ["ENGINES", "Prepared", "accumulate", "accumulate_reference", "clamp_range", "compiles", "emulate",
-           "emulate_reference", "outputs", "prepare"]
+__all__ = ["ENGINES", "Prepared", "Saturation", "accumulate", "accumulate_reference", "clamp_range", "compiles",
+           "emulate", "emulate_reference", "outputs", "prepare"]
 
 accumulate_reference = definition.accumulate
 emulate_reference = definition.emulate
 EIGHT = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
-def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference") -> np.ndarray:
+def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference",
+            saturation: Saturation | None = None) -> np.ndarray:
     """Output of a layer or a network, bit for bit as the named rule has it, in the type of ``x``.
 
     ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype`` (8-bit layers
@@ -46,18 +47,21 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
     as one likes; for a network of several inputs the tuple of them.  A layer of float16 takes every number: infinite
     ones and NaN go through as IEEE 754 has it.
     ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES`` ("tflite-reference",
-    "tflite-builtin", "xnnpack", "onnxruntime", "tflite-micro", "torch-fbgemm", "torch-onednn"), which selects
-    rules by operator and type; a target's own is ``target.rule``.  A fully connected layer of float32 has two variants
+    "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...), which selects rules by operator and type,
+    and the way in which products are added; ``npulab.ENGINES`` says on which processors each was measured.  A
+    target's own rule is ``target.rule``.  ``saturation`` says how the products of a quantized layer with weights
+    are added, in place of the engine's own way.  A fully connected layer of float32 has two variants
     of its own, "hybrid-float32:fused" and "hybrid-float32:portable".
     Raises ValueError where ``x`` is not so, or an accumulator leaves the rule's register; LookupError for
     an unknown rule.
     """
     if isinstance(layer, LAYERS):
-        return Prepared(layer, rule, keep=False)(x)
-    return outputs(layer, x, rule)[-1]
+        return Prepared(layer, rule, keep=False, saturation=saturation)(x)
+    return outputs(layer, x, rule, saturation)[-1]
 
 
-def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference") -> list[np.ndarray]:
+def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference",
+            saturation: Saturation | None = None) -> list[np.ndarray]:
     """The output of every layer of a network; ``x`` is the input, or the tuple of them where there are several."""
     if not isinstance(network, Network):
         if not isinstance(network, list | tuple) or not all(isinstance(one, LAYERS) for one in network):
@@ -72,7 +76,7 @@ def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tfli
     done: list[np.ndarray] = []
     for layer, sources in zip(network.layers, network.inputs, strict=True):
         taken = tuple(given[-1 - source] if source < 0 else done[source] for source in sources)
-        done.append(emulate(layer, taken if len(taken) > 1 else taken[0], rule))
+        done.append(emulate(layer, taken if len(taken) > 1 else taken[0], rule, saturation))
     return done
 
 
@@ -101,10 +105,11 @@ def compiles() -> bool:
 class Prepared:
     """A layer and a rule, to be called with inputs."""
 
-    def __init__(self, layer: Layer, rule: str | Rule, keep: bool, fast: bool = False) -> None:
+    def __init__(self, layer: Layer, rule: str | Rule, keep: bool, fast: bool = False,
+                 saturation: Saturation | None = None) -> None:
         if not isinstance(rule, str) or rule not in real.NAMED:
             parts(rule, "conv", "int8", "tensor", 1)  # an unknown name is refused before anything is made
-        self.layer, self.rule, self.keep, self.fast = layer, rule, keep, fast
+        self.layer, self.rule, self.keep, self.fast, self.saturation = layer, rule, keep, fast, saturation
         self._idle: list[Scratch] = []  # one for each thread that calls at the same time
         self._made: dict[np.dtype, Any] = {}
 
@@ -127,7 +132,8 @@ class Prepared:
         if isinstance(layer, Pool2D):
             return pool(layer, images, self.rule).reshape(shape)
         out = np.empty(shape, x.dtype)
-        ready = self._ready(x.dtype, lambda dtype: Quantized(layer, dtype, self.rule, self.keep, self.fast))
+        ready = self._ready(x.dtype, lambda dtype: Quantized(
+            layer, dtype, self.rule, self.keep, self.fast, self.saturation))
         try:
             scratch = self._idle.pop()
         except IndexError:
@@ -145,10 +151,10 @@ class Prepared:
         return f"Prepared({self.layer}, {self.rule})"
 
 
-def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
+def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None) -> np.ndarray:
     """Accumulators ``(..., C)`` int64 of a quantized layer: ``bias + sum (x - input zero) * (w - weight zero)``.
 
-    They are the true sums: nothing wraps.
+    They are the true sums: nothing wraps, and products saturate only as ``saturation`` says.
     """
     _refuse(layer, Conv2D, FullyConnected)
     x, shape = _input(layer, x)
@@ -156,7 +162,7 @@ def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
         raise ValueError(f"accumulate: got {layer} of {x.dtype}, allowed is a layer with weights, of "
                          f"{', '.join(QUANTIZED)}")
     out = np.empty(shape, np.int64)
-    quantized.accumulate(layer, _images(layer, x), out.reshape(_as_images(layer, shape)))
+    quantized.accumulate(layer, _images(layer, x), out.reshape(_as_images(layer, shape)), saturation)
     return out
 
 

@@ -10,19 +10,58 @@ from typing import Any
 import numpy as np
 
 from npulab.emulate.addition import weighs, weighted
-from npulab.emulate.engines import REAL, clamp_range, multipliers, parts_of
+from npulab.emulate.engines import REAL, clamp_range, multipliers, parts_of, saturation_of
+from npulab.emulate.saturating import Saturation
 from npulab.floats import nearest_half
 from npulab.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Pool2D
 from npulab.quant import RULES, QuantParams, Rule, within
 
 
-def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray) -> np.ndarray:
-    """Accumulators ``(..., H, W, C)`` int64, ``bias + sum (x - input zero) * (w - weight zero)``, unbounded."""
+def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None) -> np.ndarray:
+    """Accumulators ``(..., H, W, C)`` int64, ``bias + sum (x - input zero) * (w - weight zero)``, unbounded.
+
+    ``saturation`` cuts the sum of each group of products.
+    """
+    if saturation is not None:
+        return saturated(layer, x, saturation)
     weights = layer.weights.astype(np.int64) - layer.weight_q.zero_point
     shifted = x.astype(np.int64) - layer.input_q.zero_point
     if isinstance(layer, FullyConnected):
         return shifted.reshape(-1, weights.shape[1]) @ weights.T + layer.bias
     return products(windows(layer, shifted), weights, layer.depthwise) + layer.bias
+
+
+def saturated(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation) -> np.ndarray:
+    """Accumulators of groups of products, added one group after the other."""
+    x_zero, w_zero = layer.input_q.zero_point, layer.weight_q.zero_point
+    of_x, of_w = (0, 0) if saturation.stored else (x_zero, w_zero)
+    codes, weights = x.astype(np.int64) - of_x, layer.weights.astype(np.int64) - of_w
+    low, high = -2 ** (saturation.bits - 1), 2 ** (saturation.bits - 1) - 1
+    if isinstance(layer, FullyConnected):
+        every = codes.reshape(-1, weights.shape[1])
+        pairs = [(every, row) for row in weights]
+    else:
+        axes = ["CHW".index(axis) for axis in saturation.order]
+        seen = windows(layer, codes, x_zero - of_x)
+        lead = seen.shape[:-3]
+        pairs = []
+        for channel in range(layer.output_shape[2]):
+            window, kernel = seen, weights[0, :, :, channel, None] if layer.depthwise else weights[channel]
+            if layer.depthwise:
+                source = channel * layer.input_shape[2] // layer.output_shape[2]
+                window = seen[..., source:source + 1, :, :]
+            ordered = np.moveaxis(window, [axis - 3 for axis in axes], (-3, -2, -1)).reshape(*lead, -1)
+            pairs.append((ordered, np.moveaxis(kernel, -1, 0).transpose(axes).ravel()))
+    out = []
+    for (every, row), bias in zip(pairs, layer.bias, strict=True):
+        total = np.full(every.shape[:-1], int(bias))
+        for start in range(0, row.size, saturation.group):
+            taps = slice(start, start + saturation.group)
+            total += np.clip((every[..., taps] * row[taps]).sum(-1), low, high)
+        if saturation.stored:
+            total -= x_zero * row.sum() + w_zero * every.sum(-1) - row.size * x_zero * w_zero
+        out.append(total)
+    return np.stack(out, axis=-1)
 
 
 def products(every: np.ndarray, weights: np.ndarray, depthwise: bool) -> np.ndarray:
@@ -48,7 +87,7 @@ def emulate(layer: Layer, x: Any, rule: str | Rule = "tflite-reference") -> np.n
         return pool(layer, x, rule)
     if isinstance(layer, Add):
         return weighted_add(layer, x[0], x[1], rule) if weighs(rule) else add(layer, *x)
-    sums, out = accumulate(layer, x), []
+    sums, out = accumulate(layer, x, saturation_of(layer, x.dtype, rule)), []
     for by, first, end in parts_of(layer, x.dtype, rule):
         factors = multipliers(layer, by, first, end)
         out.append(by.exact(within(sums[..., first:end], by), *factors, layer.output_q.zero_point))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from npulab.emulate.saturating import Saturation
 from npulab.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channel
 from npulab.quant import NAMED, Rule, half_away, positive, rule
 
@@ -27,8 +28,7 @@ class Row(NamedTuple):
     vector: int = 1
 
 
-# Measured: ai-edge-litert 2.3.0 (reference, builtin and XNNPACK kernels on x86), tflite-micro 0.dev20261023,
-# onnxruntime 1.31.1, torch 2.13.0; the first row that fits holds.  The letter is the order of scales.
+# The first row that fits holds.  The letter is the order of scales.
 TABLE = (
     Row("tflite-reference", "fully_connected", "", "", "float64-half-away:D"),
     Row("tflite-reference", "", "int16", "", "int16x8:D"),
@@ -47,12 +47,53 @@ TABLE = (
     Row("xnnpack", "depthwise", "uint8", "", "gemmlowp:P"),  # not delegated
     Row("xnnpack", "", "", "", "float32-even:S"),
     Row("onnxruntime", "", "", "", "float32-even:S"),
+    Row("onnxruntime:avx2", "", "", "", "float32-even:S"),
     Row("tflite-micro", "", "int16", "", "int16x8:D"),
     Row("tflite-micro", "", "", "", "gemmlowp:D"),
     Row("torch-fbgemm", "", "", "", "float32-even:S"),
+    Row("torch-fbgemm:avx2", "", "", "", "float32-even:S"),
     Row("torch-onednn", "", "", "", "float32-zero-point-first:S"),
 )
-NAMES = tuple(dict.fromkeys(row.engine for row in TABLE))
+# what each engine was measured with, and on which x86 processors
+ENGINES = {
+    "tflite-reference": "ai-edge-litert 2.3.0, reference kernels; AVX2, AVX512-VNNI",
+    "tflite-builtin": "ai-edge-litert 2.3.0, builtin kernels; AVX2, AVX512-VNNI",
+    "xnnpack": "ai-edge-litert 2.3.0 with its XNNPACK delegate; AVX2, AVX512-VNNI",
+    "onnxruntime": "onnxruntime 1.31.1 and 1.32.0; AVX512-VNNI, and SSE4.1 without AVX2",
+    "onnxruntime:avx2": "onnxruntime 1.31.1 and 1.32.0; AVX2 without VNNI",
+    "tflite-micro": "tflite-micro 0.dev20261023; AVX2, AVX512-VNNI",
+    "torch-fbgemm": "torch 2.13.0 and 2.15.0; AVX512-VNNI",
+    "torch-fbgemm:avx2": "torch 2.15.0; AVX2 without VNNI",
+    "torch-onednn": "torch 2.13.0; AVX512-VNNI",
+}
+NAMES = tuple(ENGINES)
+
+
+class Accumulation(NamedTuple):
+    """``engine`` adds the products of ``op`` with saturation, if input and weights have these types.
+
+    ``copies``: for a depthwise convolution, the fewest output channels made of one input channel.
+    """
+
+    engine: str
+    op: str
+    input: str
+    weights: str
+    saturation: Saturation
+    copies: int = 1
+
+
+# Every other combination of engine, operator and types adds exactly.  onnxruntime runs a depthwise convolution of
+# one output a channel by other loops, which are exact.
+SATURATING = (
+    Accumulation("onnxruntime:avx2", "conv", "uint8", "int8", Saturation()),
+    Accumulation("onnxruntime:avx2", "fully_connected", "uint8", "int8", Saturation()),
+    Accumulation("onnxruntime:avx2", "depthwise", "uint8", "int8", Saturation(), copies=2),
+    Accumulation("torch-fbgemm:avx2", "conv", "uint8", "int8", Saturation()),
+    Accumulation("torch-fbgemm:avx2", "fully_connected", "uint8", "int8", Saturation()),
+    Accumulation("torch-fbgemm:avx2", "depthwise", "uint8", "int8", Saturation()),
+)
+EXACT = tuple(name for name in NAMES if name not in {row.engine for row in SATURATING})
 Parts = tuple[tuple[Rule, int, int], ...]
 
 
@@ -79,6 +120,13 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
             split = ((both[0], 0, body), (both[1], body, channels))
             return tuple(part for part in split if part[1] < part[2])
     raise LookupError(f"rule: got {name!r}, which has no {op} of {dtype}")
+
+
+def saturation_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) -> Saturation | None:
+    """How a rule or an engine saturates the products of a layer and the type of its input; None if it adds exactly."""
+    copies = layer.output_shape[-1] // layer.input_shape[-1] if layer.op == "depthwise" else 1
+    key = name, layer.op, dtype.name, layer.weights.dtype.name
+    return next((row.saturation for row in SATURATING if row[:4] == key and copies >= row.copies), None)
 
 
 def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) -> Parts:

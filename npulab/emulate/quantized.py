@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from npulab.emulate.engines import clamp_range, multipliers, parts_of
+from npulab.emulate.engines import clamp_range, multipliers, parts_of, saturation_of
+from npulab.emulate.saturating import Saturation, excess
 from npulab.emulate.sums import Dense, Depthwise, Weights
 from npulab.layers import Conv2D, FullyConnected
 from npulab.quant import NOTHING, Requantizer, Rule, Scratch, within
@@ -48,18 +49,22 @@ class Sums:
 
 
 class Quantized:
-    """A quantized layer, its input type and a rule, made ready to run; ``fast`` uses numba."""
+    """A quantized layer, its input type and a rule, made ready to run; ``fast`` uses numba.
+
+    ``saturation`` is how products are added; by default as the rule's engine adds them.
+    """
 
     def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, rule: str | Rule, keep: bool, fast: bool,
-                 ) -> None:
+                 saturation: Saturation | None = None) -> None:
         self.parts = parts_of(layer, dtype, rule)
+        self.layer, self.saturation = layer, saturation or saturation_of(layer, dtype, rule)
         self.register = self.parts[0][0]
         formed = [multipliers(layer, *part) for part in self.parts]
         self.multiplier, self.right_shift = (np.concatenate(one) for one in zip(*formed, strict=True))
         self.zero_point = layer.output_q.zero_point
         self.low, self.high = clamp_range(layer, dtype, rule)
-        self.fast = fast
-        self.sums = Sums(layer, dtype, keep, fast)
+        self.fast = fast and self.saturation is None
+        self.sums = Sums(layer, dtype, keep, self.fast)
         self._made: dict[tuple[Group, int], Requantizer] = {}
         self._compiled: dict[tuple[Group, int], Callable[[np.ndarray, np.ndarray], None] | None] = {}
 
@@ -68,6 +73,9 @@ class Quantized:
         channels = out.shape[-1]
         left: dict[Group, list[tuple[np.ndarray, np.ndarray]]] = {group: [] for group in self.sums.work.groups}
         rows = out.reshape(-1, channels)
+        if self.saturation is not None:
+            self._run_saturating(images, out, scratch)
+            return
         for number, group, (first, end), ready, sums in self.sums.blocks(images, out.shape, scratch):
             width = len(sums) // (end - first)
             start = number * out[0].size // channels + first * width
@@ -87,6 +95,18 @@ class Quantized:
             at, near = (np.concatenate(one) for one in zip(NOTHING, *found, strict=True))
             if at.size:
                 self._requantizer(group, group[1] - group[0]).redo(at, near, rows[:, slice(*group)])
+
+    def _run_saturating(self, images: np.ndarray, out: np.ndarray, scratch: Scratch) -> None:
+        """Write the output codes from accumulators that saturation has changed."""
+        assert self.saturation is not None
+        everything = 0, out.shape[-1]
+        requantizer = self._requantizer(everything, out.shape[-1])
+        for x, output in zip(images, out, strict=True):
+            sums = np.empty((1, *output.shape), np.int64)
+            accumulate(self.layer, x[None], sums, self.saturation)
+            held = within(sums, self.register, 0).astype(np.float64).reshape(-1, out.shape[-1])
+            rows = output.reshape(held.shape)
+            requantizer.redo(*requantizer(held, rows, scratch), rows)
 
     def _requantizer(self, group: Group, run: int) -> Requantizer:
         """The rule ready for rows of ``run`` accumulators of these channels."""
@@ -112,13 +132,16 @@ class Quantized:
         return self._compiled[group, run]
 
 
-def accumulate(layer: Conv2D | FullyConnected, images: np.ndarray, out: np.ndarray) -> None:
-    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``."""
+def accumulate(layer: Conv2D | FullyConnected, images: np.ndarray, out: np.ndarray,
+               saturation: Saturation | None = None) -> None:
+    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``, true ones or saturated ones."""
     channels = out.shape[-1]
     scratch, work = Scratch(), Sums(layer, images.dtype, keep=False)
     for number, group, (first, end), ready, sums in work.blocks(images, out.shape, scratch):
         start = first * (len(sums) // (end - first))
         out[number].reshape(-1, channels)[start:start + len(sums), slice(*group)] = _biased(sums, ready, scratch)
+    if saturation is not None:
+        out -= excess(layer, images, saturation)
 
 
 def upright(layer: Conv2D | FullyConnected) -> Conv2D | FullyConnected:
