@@ -44,3 +44,8 @@ def shared(name: str) -> Path:
             pytest.fail(f"{name} is missing from {SHARED}")
         pytest.skip(f"public captures are not beside the checkout ({name})")
     return path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browsers and notebooks first: a worker that starts one of them last keeps the others waiting."""
+    items.sort(key=lambda item: not ("browser" in item.path.stem or item.path.suffix == ".ipynb"))

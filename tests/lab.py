@@ -32,6 +32,9 @@ READY = """async path => {
   await panel.context.ready; await panel.sessionContext.ready;
   return panel.sessionContext.session?.kernel?.status === 'idle';
 }"""
+OPEN = """path => window.jupyterapp.commands.execute('docmanager:open', {path, factory: 'Notebook'}).then(done => !!done)"""
+DISCARD = """() => { const panel = window.jupyterapp.shell.currentWidget;
+  if (panel?.context?.path) { panel.context.model.dirty = false; panel.dispose(); } }"""
 RUN_ALL = "() => window.jupyterapp.commands.execute('notebook:run-all-cells').then(done => !!done)"
 IDLE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
 CELLS = "() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells"
@@ -121,11 +124,22 @@ class Opened:
         self.page.goto(f"{lab.url}lab/workspaces/{workspace}/tree/{name}?reset&token={lab.token}",
                        wait_until="domcontentloaded")
         self.page.wait_for_function("() => window.jupyterapp?.shell")
+        self._wait_for(name)
+
+    def _wait_for(self, name: str) -> None:
         until = time.monotonic() + RUN_MS / 1000
         while not self.page.evaluate(READY, name):
             assert time.monotonic() < until, f"{name} did not open"
             self.page.wait_for_timeout(50)
         self.problems += [dialog.inner_text() for dialog in self.page.locator(".jp-Dialog").all()]
+
+    def turn_to(self, name: str) -> None:
+        """Another notebook in the same page, with a kernel of its own; what the one before holds is not saved."""
+        self.page.evaluate(DISCARD)
+        self.lab.free_kernels()
+        self.problems.clear()
+        assert self.page.evaluate(OPEN, name)
+        self._wait_for(name)
 
     def __enter__(self) -> Opened:
         return self

@@ -11,7 +11,6 @@ import pytest
 from blank_page import browser, chromium
 from conftest import ROOT
 from lab import Lab, Opened
-from playwright.sync_api import Browser
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 BROKEN = ("Error displaying widget", "Error creating widget", "Loading widget...", "Javascript Error",
@@ -29,9 +28,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def chrome(lab: Lab) -> Iterator[Browser]:
-    with browser() as started:
-        yield started
+def opened(lab: Lab) -> Iterator[Opened]:
+    """One page for every notebook: JupyterLab takes longer to load than most notebooks to run."""
+    with browser() as started, Opened(lab, started, f"notebooks/{NOTEBOOKS[0].name}") as page:
+        yield page
 
 
 def picture(opened: Opened, name: str) -> None:
@@ -44,37 +44,37 @@ def test_lab_serves_the_notebooks(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_in_the_lab(lab: Lab, chrome: Browser, path: Path) -> None:
+def test_notebook_runs_in_the_lab(opened: Opened, path: Path) -> None:
     before = hashlib.sha256(path.read_bytes()).hexdigest()
-    with Opened(lab, chrome, f"notebooks/{path.name}") as opened:
-        cells = [cell for cell in opened.run_all() if cell["cell_type"] == "code"]
-        errors = [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"]
-        assert errors == []
-        assert all(cell["execution_count"] for cell in cells)
-        assert [text for text in opened.texts() if any(word in text for word in BROKEN)] == []
-        assert opened.problems == []
-        # themes are the lab's: one notebook tells, unless somebody looks at each
-        for theme in ("Light", "Dark") if PICTURES or path == NOTEBOOKS[0] else ():
-            opened.theme(f"JupyterLab {theme}")
-            picture(opened, f"{path.stem}-{theme.lower()}")
-        assert opened.problems == []
+    opened.turn_to(f"notebooks/{path.name}")
+    cells = [cell for cell in opened.run_all() if cell["cell_type"] == "code"]
+    errors = [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"]
+    assert errors == []
+    assert all(cell["execution_count"] for cell in cells)
+    assert [text for text in opened.texts() if any(word in text for word in BROKEN)] == []
+    assert opened.problems == []
+    # themes are the lab's: one notebook tells, unless somebody looks at each
+    for theme in ("Dark", "Light") if PICTURES or path == NOTEBOOKS[0] else ():
+        opened.theme(f"JupyterLab {theme}")
+        picture(opened, f"{path.stem}-{theme.lower()}")
+    assert opened.problems == []
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
 
 
-def test_click_on_a_bit_reaches_python(lab: Lab, chrome: Browser) -> None:
-    with Opened(lab, chrome, "notebooks/1-first-capture.ipynb") as opened:
-        opened.run_all()
-        before = int(opened.ask("print(view.words[2])"))
-        opened.page.locator('.npulab-bit[data-word="2"][data-bit="24"]').click()
-        opened.settle()
-        assert int(opened.ask("print(view.words[2])")) == before ^ 2 ** 24
-        assert opened.ask("print(view.changed)") == "{'relu': (0, 1)}"
-        assert opened.ask("print(npulab.diff(capture, view.capture).field.tolist())") == "['relu']"
-        opened.page.keyboard.press("m")  # would turn the cell into text if it reached the lab
-        opened.page.keyboard.press("Space")
-        opened.settle()
-        assert int(opened.ask("print(view.words[2])")) == before
-        opened.ask("view.words = (*view.words[:2], 7, *view.words[3:])")
-        opened.settle()
-        assert opened.page.locator('.npulab-bit[data-word="2"][data-bit="2"]').inner_text() == "1"
-        assert opened.problems == []
+def test_click_on_a_bit_reaches_python(opened: Opened) -> None:
+    opened.turn_to("notebooks/1-first-capture.ipynb")
+    opened.run_all()
+    before = int(opened.ask("print(view.words[2])"))
+    opened.page.locator('.npulab-bit[data-word="2"][data-bit="24"]').click()
+    opened.settle()
+    assert int(opened.ask("print(view.words[2])")) == before ^ 2 ** 24
+    assert opened.ask("print(view.changed)") == "{'relu': (0, 1)}"
+    assert opened.ask("print(npulab.diff(capture, view.capture).field.tolist())") == "['relu']"
+    opened.page.keyboard.press("m")  # would turn the cell into text if it reached the lab
+    opened.page.keyboard.press("Space")
+    opened.settle()
+    assert int(opened.ask("print(view.words[2])")) == before
+    opened.ask("view.words = (*view.words[:2], 7, *view.words[3:])")
+    opened.settle()
+    assert opened.page.locator('.npulab-bit[data-word="2"][data-bit="2"]').inner_text() == "1"
+    assert opened.problems == []
