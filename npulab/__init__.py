@@ -7,69 +7,72 @@ True
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from npulab.bisection import Bisection, bisect_fields, mix
-from npulab.capture import Capture, CaptureSet, Job
-from npulab.codes import codes_by_rule
-from npulab.compare import Comparison, check, diff, diff_buffers, explain
-from npulab.correlation import best_related, bit_effects, correlate, flips, related
-from npulab.devices import Command, Manual, Recorder, Simulated, device
-from npulab.emulate import ENGINES, Saturation, accumulate, emulate, outputs, prepare
-from npulab.floats import ulps
-from npulab.journal import Journal
-from npulab.laws import FieldLaw, Laws, find_laws, plan_sweep
-from npulab.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Network, Pool2D
-from npulab.layout import Layout, find_layout, markers
-from npulab.mismatches import mismatches
-from npulab.models import check_sweep, model_memory, read_model, single_op_model, write_model, write_sweep
-from npulab.neighbours import neighbours
-from npulab.probe import probe_layout
-from npulab.quant import RULES, QuantParams
-from npulab.rounding import identify_rounding, rounding_probes
-from npulab.runs import check_run
-from npulab.scan import Probe, Scan, impulses, scan, scan_capture
-from npulab.store import load, load_all, save
-from npulab.sweeps import Sweep, load_sweep, save_sweep, sweep_of
-from npulab.target import Target
-from npulab.targets import target, targets
+import npulab.target  # noqa: F401 - before the function below takes the name of this module
+
+if TYPE_CHECKING:
+    from npulab.captures.target import Target
 
 __version__ = "0.1.0"
-__all__ = ["ENGINES", "RULES", "Activation", "Add", "BisectView", "Bisection", "ByteView", "Capture", "CaptureSet",
-           "Command", "Comparison", "Concat", "Conv2D", "DiffView", "Draft", "Elementwise", "FieldLaw",
-           "FullyConnected", "Job", "Journal", "LawView", "Laws", "Layout", "Manual", "MapEditor", "Network",
-           "OutputView", "Pool2D", "Probe", "QuantParams", "Recorder", "RegisterView", "Saturation", "Scan", "Session",
-           "Simulated", "Sweep", "Target", "accumulate", "bench", "best_related", "bisect_fields", "bisection_trials",
-           "bit_effects", "check", "check_run", "check_sweep", "codes_by_rule", "correlate", "correlation_map",
-           "device", "diff", "diff_buffers", "draft", "emulate", "explain", "find_laws", "find_layout", "flip_map",
-           "flips", "function_error", "identify_rounding", "impulses", "law_map", "law_scatter", "layout_map", "load",
-           "load_all", "load_sweep", "markers", "memory_picture", "merge_sessions", "mismatches", "mix",
-           "model_memory", "neighbours", "number_line", "output_comparison", "output_difference", "outputs",
-           "plan_sweep", "prepare", "probe_layout", "read_map", "read_model", "related", "roofline",
-           "rounding_probes", "save", "save_sweep", "scan", "scan_capture", "session", "single_op_model",
-           "stream_map", "sweep_of", "target", "targets", "ulps", "write_map", "write_model", "write_sweep"]
 
-# What draws, measures, or reads and tells what others wrote is loaded when it is asked for, so that the package starts
-# light.
-_LATER = {"BisectView": "npulab.widgets", "ByteView": "npulab.widgets", "DiffView": "npulab.widgets",
-          "Draft": "npulab.drafts", "LawView": "npulab.widgets", "MapEditor": "npulab.widgets",
-          "OutputView": "npulab.widgets", "RegisterView": "npulab.widgets", "Session": "npulab.sessions",
-          "bench": "npulab.speed", "bisection_trials": "npulab.view", "correlation_map": "npulab.view",
-          "draft": "npulab.drafts", "flip_map": "npulab.view", "function_error": "npulab.view",
-          "law_map": "npulab.view", "law_scatter": "npulab.view", "layout_map": "npulab.view",
-          "memory_picture": "npulab.view", "merge_sessions": "npulab.sessions", "number_line": "npulab.view",
-          "output_comparison": "npulab.view", "output_difference": "npulab.view", "read_map": "npulab.interop",
-          "roofline": "npulab.view", "session": "npulab.sessions", "stream_map": "npulab.view",
-          "write_map": "npulab.interop"}
+# Public names by the module that defines them; each module is loaded when one of its names is asked for.
+_PUBLIC = {
+    "npulab.registers.formats": "read_map write_map",
+    "npulab.layout": "Layout find_layout markers",
+    "npulab.quant.codes": "codes_by_rule",
+    "npulab.quant.emulate": "ENGINES Saturation accumulate emulate outputs prepare",
+    "npulab.quant.floats": "ulps",
+    "npulab.quant.identify": "identify_rounding rounding_probes",
+    "npulab.quant.layers": "Activation Add Concat Conv2D Elementwise FullyConnected Network "
+        "Pool2D",
+    "npulab.quant.rules": "QuantParams RULES",
+    "npulab.models": "check_sweep model_memory read_model single_op_model write_model "
+        "write_sweep",
+    "npulab.captures.capture": "Capture CaptureSet Job",
+    "npulab.captures.devices": "Command Manual Recorder Simulated device",
+    "npulab.captures.journal": "Journal",
+    "npulab.captures.registry": "targets",
+    "npulab.captures.store": "load load_all save",
+    "npulab.captures.sweep": "Sweep load_sweep save_sweep sweep_of",
+    "npulab.captures.target": "Target",
+    "npulab.analysis.bisect": "Bisection bisect_fields mix",
+    "npulab.analysis.check": "Comparison check diff diff_buffers explain",
+    "npulab.analysis.correlate": "best_related bit_effects correlate flips related",
+    "npulab.analysis.draft": "Draft draft",
+    "npulab.analysis.laws": "FieldLaw Laws find_laws plan_sweep",
+    "npulab.analysis.mismatch.hypotheses": "neighbours",
+    "npulab.analysis.mismatch.model_run": "check_run",
+    "npulab.analysis.mismatch.summary": "mismatches",
+    "npulab.analysis.probe": "probe_layout",
+    "npulab.analysis.scan": "Probe Scan impulses scan scan_capture",
+    "npulab.notebook.pictures": "bisection_trials correlation_map flip_map function_error "
+        "law_map law_scatter layout_map memory_picture number_line output_comparison "
+        "output_difference roofline stream_map",
+    "npulab.notebook.sessions": "Session merge_sessions session",
+    "npulab.notebook.widgets": "BisectView ByteView DiffView LawView MapEditor OutputView "
+        "RegisterView",
+    "npulab.cli.bench": "bench",
+}
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = sorted([*_MODULES, "target"])
+
+
+def target(name: str) -> Target:
+    """The target of a name; raises LookupError with the known names."""
+    from npulab.captures.registry import target
+
+    return target(name)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _MODULES:
         raise AttributeError(f"module 'npulab' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_LATER[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

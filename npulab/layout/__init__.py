@@ -4,7 +4,7 @@ from npulab.layout.conventions import CONVENTIONS, Convention, convert_axes, den
 from npulab.layout.find import find_layout
 from npulab.layout.formats import FORMATS, format_layout, format_strides, is_format, memory_format, strides_layout
 from npulab.layout.found import Found, Run
-from npulab.layout.markers import markers
+from npulab.layout.marking import markers
 from npulab.layout.nest import Layout, Loop
 from npulab.layout.parts import Constant, Sums
 from npulab.layout.plain import hwc, kernel_groups, nc1hwc2, only, packed_blocks, planar, strided

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads, per_channel
 from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
 from npulab.models.file import form_of, unpack
 from npulab.models.graph import Graph, Operator
 from npulab.models.listing import counted, numbered
 from npulab.models.write import ONE_ELEMENT, lowest
-from npulab.quant import QUANTIZED, QuantParams
+from npulab.quant.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads, per_channel
+from npulab.quant.rules import QUANTIZED, QuantParams
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.emulate import emulate
-from npulab.files import write_folders
-from npulab.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.models.facts import PADDINGS
 from npulab.models.listing import counted
 from npulab.models.read import read_model
 from npulab.models.write import single_op_model
-from npulab.quant import QUANTIZED, QuantParams, Rule
+from npulab.quant.emulate import emulate
+from npulab.quant.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
+from npulab.quant.rules import QUANTIZED, QuantParams, Rule
+from npulab.support.files import write_folders
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from npulab.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D, padding_name, per_channel
 from npulab.models.facts import FUSED, PADDINGS, POOLS, REVISIONS, TYPES
 from npulab.models.file import pack
 from npulab.models.graph import Graph, Operator, Tensor
-from npulab.quant import QUANTIZED, QuantParams
+from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D, padding_name, per_channel
+from npulab.quant.rules import QUANTIZED, QuantParams
 
 STARTS = {-1: "input", -2: "other"}  # names of the tensors that a graph takes
 MODELLED = (Conv2D, FullyConnected, Pool2D, Add)

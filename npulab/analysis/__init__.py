@@ -1,0 +1,1 @@
+"""The questions: check, diff, bisect, laws, scan, correlate, mismatches, probes, drafts of maps."""

@@ -1,0 +1,369 @@
+"""Which field breaks it: the culprits among the fields that differ between a good and a bad capture."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.analysis.bisect.parts import BUFFER, families, mix, name_of, parts_of
+from npulab.analysis.bisect.search import CERTAINTY, Search
+from npulab.analysis.check import Difference, Key
+from npulab.captures.capture import Capture
+from npulab.captures.devices import as_code
+from npulab.captures.journal import OUTCOMES, Journal, Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["CERTAINTY", "MAX_HANGS", "Bisected", "Bisection", "Oracle", "Suspect", "Trying", "bisect_fields", "mix"]
+
+Oracle = Callable[[Capture], str]
+MAX_HANGS = 50  # so many reboots, and a person should look: fields that belong together may be declared as units
+VERBS = {"hang": "hang", "fail": "break"}
+
+
+@dataclass(frozen=True)
+class Trying:
+    """What is tried: ``capture`` is the good one with ``changed`` as the bad one has them, and why."""
+
+    capture: Capture
+    changed: tuple[Difference, ...]
+    reason: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name_of(part.key) for part in self.changed)
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """An explanation of the failure in words, the fields it names, and how probable it is."""
+
+    text: str
+    keys: tuple[Key, ...]
+    probability: float
+
+
+@dataclass(frozen=True)
+class Bisected:
+    """What a bisection found, or what it knows so far where ``done`` is false.
+
+    ``culprits`` are (task, block, register, field); ``groups`` says which of them it takes together: all fields
+    of one group break it.  ``certainty`` is the probability of exactly these groups; ``queries`` counts the runs,
+    ``hangs`` those that hung, ``flake_rate`` is the one given or inferred.
+    """
+
+    culprits: tuple[Key, ...]
+    groups: tuple[tuple[Key, ...], ...]
+    certainty: float
+    queries: int
+    hangs: int
+    flake_rate: float
+    done: bool
+    sentence: str
+    journal: Journal
+    differences: tuple[Difference, ...]
+    good: Capture
+    bad: Capture
+    oracle: str = ""  # Python text of what ran the trials, where that is known
+
+    @property
+    def diff(self) -> pd.DataFrame:
+        """The smallest diff that breaks it: task, block, register, field, good, bad, group."""
+        import pandas as pd
+
+        by_key = {part.key: part for part in self.differences}
+        rows = [(*key, by_key[key].a, by_key[key].b, number)
+                for number, group in enumerate(self.groups) for key in group]
+        return pd.DataFrame(rows, columns=["task", "block", "register", "field", "good", "bad", "group"], dtype=object)
+
+    @property
+    def captures(self) -> tuple[Capture, ...]:
+        """The good capture with each group changed: the smallest ones that break."""
+        return tuple(mix(self.good, self.bad, group) for group in self.groups)
+
+    def script(self, good: str | None = None, bad: str | None = None, oracle: str | None = None) -> str:
+        """Python that shows it again.
+
+        ``good`` and ``bad`` are the paths to load; ``oracle`` is what runs a capture, as Python text, by default what
+        ran the trials.
+        """
+        paths = [path or f"captures/{one.target}/{one.name}" for path, one in ((good, self.good), (bad, self.bad))]
+        groups = "".join(f"    {list(group)!r},\n" for group in self.groups)
+        return f"""# {self.sentence}
+import npulab
+
+good, bad = npulab.load({paths[0]!r}), npulab.load({paths[1]!r})
+oracle = {oracle or self.oracle or "npulab.Simulated()"}
+groups = [
+{groups}]
+print(oracle(good), "with nothing changed")
+for group in groups:
+    print(oracle(npulab.mix(good, bad, group)), group)
+"""
+
+    def __repr__(self) -> str:
+        return f"Bisected({self.sentence})"
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<p>{html.escape(self.sentence)}</p>{self.diff.to_html(index=False) if self.groups else ''}"
+
+
+class Bisection:
+    """A bisection that can be asked and told: ``trial`` is what to run next, ``tell`` takes its outcome.
+
+    ``good`` passes, ``bad`` does not; trials are ``good`` with some fields as ``bad`` has them.  ``flake_rate`` is
+    how often an outcome is wrong, None where it is not known; the search ends at ``certainty``.  ``units`` lists
+    fields that are changed together as long as that says something, by name (``relu``, ``w3.relu`` or
+    ``0/NN/w3/relu``); the rest are units of their own, and None stands for what the names of the fields say
+    (``families``).  Fields that point into memory are left as they are unless ``addresses``; buffers that differ
+    are parts like fields, unless ``buffers`` is false.  ``symptom`` is what the bad job does, "fail" or "hang",
+    where that is known.  ``journal`` is a path or a Journal: what it holds is not run again.
+
+    Raises ValueError for captures that cannot be mixed or a journal of others, LookupError for an unknown field.
+    """
+
+    def __init__(self, good: Capture, bad: Capture, *, flake_rate: float | None = 0.0, certainty: float = CERTAINTY,
+                 units: Iterable[Iterable[str]] | None = None, addresses: bool = False, buffers: bool = True,
+                 symptom: str | None = None, seed: int = 0,
+                 journal: Journal | str | os.PathLike[str] | None = None) -> None:
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"seed: got {seed!r}, allowed is a whole number from 0 on")
+        if units is not None and (isinstance(units, str) or not isinstance(units, Iterable)):
+            raise TypeError(f"units: got {units!r}, allowed are lists of field names")
+        if symptom not in (None, "fail", "hang"):
+            raise ValueError(f"symptom: got {symptom!r}, allowed is 'fail', 'hang', or None where it is not known")
+        self.good, self.bad = good, bad
+        self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
+        self.names = tuple(name_of(part.key) for part in self.differences)
+        self._index = {name: number for number, name in enumerate(self.names)}
+        self.units = families(self.differences) if units is None else self._units(list(units))
+        self._search = Search(len(self.differences), self.units, flake_rate=flake_rate, certainty=certainty,
+                              symptom=symptom, seed=seed)
+        if not isinstance(journal, Journal | str | os.PathLike | None):
+            raise TypeError(f"journal: got {journal!r}, allowed is a path or a Journal")
+        about = {"good": good.name, "bad": bad.name, "target": good.target, "parts": self._digest()}
+        self.journal = journal if isinstance(journal, Journal) else Journal(journal, about)
+        self._again = False
+        self._trial: Trying | None = None
+        self._followed: list[Trial] = []  # what the search was told
+        self._follow()
+
+    @property
+    def search(self) -> Search:
+        """What is inferred from the journal: nothing else is ever told, so that a crash between the two is none."""
+        self._follow()
+        return self._search
+
+    def _follow(self) -> None:
+        trials = self.journal.trials
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(self._followed, trials, strict=False)))
+        if same < len(self._followed):
+            self._search.undo(len(self._followed) - same)
+            del self._followed[same:]
+        for trial in trials[same:]:
+            self._search.tell(self._subset(trial.subset), trial.outcome)
+            self._followed.append(trial)
+
+    @property
+    def trial(self) -> Trying | None:
+        """What to run next; None when it is done."""
+        if self._trial is None:
+            if self._again and len(self.journal):
+                last = self.journal[-1]
+                reason = f"asked again: the last outcome was {last.outcome}"
+                self._trial = self._trying(self._subset(last.subset), reason)
+            elif (question := self.search.ask()) is not None:
+                self._trial = self._trying(question.subset, question.reason)
+        return self._trial
+
+    @property
+    def done(self) -> bool:
+        return self.trial is None
+
+    def tell(self, outcome: str, seconds: float = 0.0) -> None:
+        """The outcome of ``trial``: "pass", "fail" or "hang"; it is in the journal when this returns.
+
+        Raises ValueError for another outcome, or where there is nothing to tell of.
+        """
+        trial = self.trial
+        if trial is None:
+            raise ValueError("tell: the bisection is done, there is no trial to tell of")
+        if outcome not in OUTCOMES:
+            raise ValueError(f"outcome: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
+        self.journal.add(Trial(trial.names, trial.reason, outcome, seconds))
+        self._trial, self._again = None, False
+
+    def again(self) -> None:
+        """Make the next trial the last one once more, where its outcome is in doubt; both count."""
+        self._again, self._trial = bool(len(self.journal)), None
+
+    def undo(self, count: int = 1) -> None:
+        """Take the last verdicts back, or first that the last one is asked again.
+
+        Raises ValueError where there are not so many.
+        """
+        if not self._again:
+            self.journal.undo(count)
+        self._trial, self._again = None, False
+
+    @property
+    def queries(self) -> int:
+        return len(self.journal)
+
+    @property
+    def left(self) -> int:
+        """About how many trials are left."""
+        return self.search.left
+
+    @property
+    def suspects(self) -> list[Suspect]:
+        """The most probable explanations, best first, five at most."""
+        return [Suspect(self._text(groups), tuple(self.differences[item].key for item in sorted({*sum(groups, ())})),
+                        probability) for groups, probability in self.search.likely]
+
+    @property
+    def result(self) -> Bisected:
+        """What is known now."""
+        groups = self.search.groups if self.done else ()
+        keys = tuple(tuple(self.differences[item].key for item in group) for group in groups if group)
+        culprits = tuple(self.differences[item].key for item in sorted({*sum(groups, ())}))
+        return Bisected(culprits, keys, self.search.certain, self.queries, self.journal.hangs,
+                        self.search.suspects.flake, self.done, self._sentence(), self.journal, self.differences,
+                        self.good, self.bad)
+
+    def _trying(self, subset: np.ndarray, reason: str) -> Trying:
+        changed = tuple(part for part, chosen in zip(self.differences, subset, strict=True) if chosen)
+        return Trying(mix(self.good, self.bad, [part.key for part in changed]), changed, reason)
+
+    def _subset(self, names: Iterable[str]) -> np.ndarray:
+        subset = np.zeros(len(self.names), bool)
+        for name in names:
+            if name not in self._index:
+                raise LookupError(f"journal: got {name}, which does not differ between {self.good.name} and "
+                                  f"{self.bad.name}")
+            subset[self._index[name]] = True
+        return subset
+
+    def _digest(self) -> str:
+        """What the parts are, as a number: a journal of other fields or values is not taken up."""
+        told = [[name, repr(part.a), repr(part.b)] for name, part in zip(self.names, self.differences, strict=True)]
+        for name in sorted({part.register for part in self.differences if part.block == BUFFER}):
+            told += [[name, hashlib.sha256(one.buffers.get(name, b"")).hexdigest()] for one in (self.good, self.bad)]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+    def _units(self, units: list[Iterable[str]]) -> list[list[int]]:
+        """Units given by name; a field that does not differ is left out, since it cannot be changed."""
+        by_name: dict[str, list[int]] = {}
+        for capture in (self.good, self.bad):
+            for task, job in enumerate(capture.jobs):
+                for block, item, _ in job.values(capture.maps):
+                    for name in _names((task, block, item.register, item.name)):
+                        by_name.setdefault(name, [])
+        for index, part in enumerate(self.differences):
+            for name in _names(part.key):
+                by_name.setdefault(name, []).append(index)
+        out: list[list[int]] = []
+        seen: set[int] = set()
+        for unit in units:
+            if isinstance(unit, str):
+                raise TypeError(f"units: got {unit!r}, allowed are lists of field names")
+            unit = list(unit)
+            for name in unit:
+                if name not in by_name:
+                    raise LookupError(f"units: got {name!r}, allowed are the fields of {self.good.name} and "
+                                      f"{self.bad.name}")
+            inside = sorted({index for name in unit for index in by_name[name]})
+            if seen & set(inside):
+                twice = self.names[min(seen & set(inside))]
+                raise ValueError(f"units: got {twice} in two units, allowed is one")
+            seen |= set(inside)
+            if inside:
+                out.append(inside)
+        return sorted(out + [[index] for index in range(len(self.differences)) if index not in seen])
+
+    def _part(self, item: int) -> str:
+        part = self.differences[item]
+        task = f"job {part.task} " if len(self.good.jobs) > 1 else ""
+        if part.block == BUFFER:
+            return f"buffer {part.register}"
+        return f"{task}{part.block} {part.register}{'.' * bool(part.register)}{part.field} = {part.b} (good {part.a})"
+
+    def _text(self, groups: Sequence[Sequence[int]]) -> str:
+        if not groups:
+            return "nothing"
+        if not all(groups):
+            return "everything, even the good job"
+        shown = [[self._part(item) for item in group[:6]] + [f"{len(group) - 6} more"] * (len(group) > 6)
+                 for group in groups]
+        alone = " alone" * (len(groups) > 1)
+        return ", or ".join(" and ".join(group) + (" together" if len(group) > 1 else alone) for group in shown)
+
+    def _sentence(self) -> str:
+        trials = f"{self.queries} trial{'s' * (self.queries != 1)}"
+        hung = f", {self.journal.hangs} hung" if self.journal.hangs else ""
+        certain = "over 99.9%" if self.search.certain > 0.999 else f"{self.search.certain:.1%}"
+        told = f"({certain} certain after {trials}{hung})"
+        if not self.done:
+            return f"not done: about {self.left} trials left after {trials}{hung}"
+        groups = self.search.groups
+        verb = VERBS[self.search.symptom or "fail"] + ("" if groups and len(groups[-1]) > 1 else "s")
+        if not groups:
+            return f"none of the {len(self.differences)} parts that differ {verb} it {told}"
+        if not all(groups):
+            return f"it {verb} with nothing changed: the good job does not pass {told}"
+        text = f"{self._text(groups)} {verb} it {told}"
+        if self.search.inseparable:
+            text += "; changing one of them without the others hangs, so that they cannot be told apart"
+        return text
+
+    def __repr__(self) -> str:
+        return f"Bisection({self.good.name} against {self.bad.name}, {len(self.differences)} parts: {self._sentence()})"
+
+
+def _names(key: Key) -> tuple[str, str, str]:
+    """How a field may be called, shortest first."""
+    return key[3], f"{key[2]}.{key[3]}", name_of(key)
+
+
+def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float | None = 0.0, *,
+                  max_hangs: int = MAX_HANGS, asking: Callable[[Trying], None] | None = None,
+                  progress: Callable[[Bisection], None] | None = None,
+                  stop: Callable[[], bool] | None = None, **options: Any) -> Bisected:
+    """The fields of ``bad`` that break ``good``, found with few runs of ``oracle``.
+
+    ``oracle(capture)`` says "pass", "fail" or "hang".  ``asking`` is called before every trial, ``progress`` after it,
+    ``stop`` is asked before each: where it says so, or ``max_hangs`` have hung, what is known is returned.
+    ``options`` are those of ``Bisection``.
+
+    >>> from npulab.bits import RegisterMap
+    >>> from npulab.capture import Job
+    >>> registers = RegisterMap([dict(block="NN", field=f"f{n}", lsb=n, width=1) for n in range(32)])
+    >>> good, bad = (Capture(name, "demo", "x", (Job("NN", [word]),), maps={"NN": registers})
+    ...              for name, word in (("good", 0), ("bad", 2 ** 32 - 1)))
+    >>> found = bisect_fields(good, bad, lambda capture: "fail" if capture.words[0] >= 2 ** 31 else "pass")
+    >>> found.culprits, found.queries < 12
+    (((0, 'NN', 'w0', 'f31'),), True)
+    """
+    if not callable(oracle):
+        raise TypeError(f"oracle: got {oracle!r}, allowed is what takes a capture and says pass, fail or hang")
+    session = Bisection(good, bad, flake_rate=flake_rate, **options)
+    while session.journal.hangs < max_hangs and not (stop and stop()) and (trial := session.trial) is not None:
+        if asking:
+            asking(trial)
+        start = time.monotonic()
+        outcome = oracle(trial.capture)
+        session.tell(outcome, time.monotonic() - start)
+        if progress:
+            progress(session)
+    return replace(session.result, oracle=as_code(oracle, good))

@@ -1,0 +1,183 @@
+"""A good and a bad capture taken apart: what differs, what belongs together, and any mixture of the two."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+from npulab.analysis.check import ORDER, WRITES, Difference, Key, differences
+from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.registers.map import Field, RegisterMap
+
+BUFFER, BYTES = "buffer", "(bytes)"  # block and field of a whole buffer
+NOT_BISECTED = ("output", COMMANDS)
+# Parts of a field's name that say how memory is laid out: fields that differ in nothing else describe one thing.
+GEOMETRY = {"size", "stride", "pitch", "start", "end", "address", "addr", "base", "width", "height", "depth",
+            "length", "offset", "low", "high", "lo", "hi", "lsb", "msb", "lower", "upper"}
+AXES = {"x", "y", "z", "w", "h", "c", "n", "xy", "plus", "minus", "row", "plane", "line", "in", "bytes"}
+
+
+def name_of(key: Key) -> str:
+    """``0/NN/w3/relu``: how a journal and the shell call a field.
+
+    >>> name_of((0, "NN", "w3", "relu"))
+    '0/NN/w3/relu'
+    """
+    return "/".join(map(str, key))
+
+
+def parts_of(good: Capture, bad: Capture, *, addresses: bool = False, buffers: bool = True) -> list[Difference]:
+    """What can be taken from the bad capture: every field that differs, and whole buffers.
+
+    Fields that point into memory keep the good capture's address, since its buffers lie there, unless
+    ``addresses``; the output and the bytes of a command stream, whose register writes are fields, are no parts.
+    Raises ValueError for captures of different targets or with different jobs, and where nothing is left.
+    """
+    _refuse_unlike(good, bad)
+    found = [part for part in differences(good, bad) if addresses or not part.address]
+    if buffers:
+        found += [Difference(0, BUFFER, name, BYTES, len(good.buffers.get(name, b"")), len(data))
+                  for name, data in bad.buffers.items()
+                  if name not in NOT_BISECTED and good.buffers.get(name) != data]
+    if not found:
+        raise ValueError(f"good {good.name} and bad {bad.name}: got no field that differs"
+                         f"{'' if addresses else ', addresses apart'}, allowed is at least one")
+    return found
+
+
+def families(parts: Sequence[Difference]) -> list[list[int]]:
+    """Indices of the parts that describe one thing and are changed together, by their names.
+
+    Sizes, strides, starts and ends of one thing (``in_image_x_size``, ``in_image_y_stride``) are one unit, and
+    so are low and high halves, addresses too; every other field is a unit of its own.
+
+    >>> names = ["in_image_x_size", "relu", "in_image_y_stride", "zero_point"]
+    >>> families([Difference(0, "NN", "w0", name, 0, 1) for name in names])
+    [[0, 2], [1], [3]]
+    """
+    units: dict[tuple[object, ...], list[int]] = {}
+    for index, part in enumerate(parts):
+        words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part.field)
+        told = [word.lower() for word in words]
+        stem = [word for word in told if word not in GEOMETRY and word not in AXES - {told[0]}]
+        if part.field in (ORDER, WRITES):
+            units.setdefault((part.task, part.block, ORDER), []).append(index)
+        elif part.a is None or part.b is None:
+            units.setdefault((part.task, part.block, part.register, "not written"), []).append(index)
+        elif stem and GEOMETRY & set(told):
+            units.setdefault((part.task, part.block, *stem), []).append(index)
+        else:
+            units[index,] = [index]
+    return sorted(units.values())
+
+
+def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
+    """The good capture with some fields as the bad one has them; it counts as changed.
+
+    ``keys`` are (task, block, register, field); a register that only one side writes is written, where it stands
+    there, as long as a field of it is taken from, or left to, that side.  Raises LookupError for a field that
+    neither has, ValueError for captures of different targets or with different jobs.
+    """
+    _refuse_unlike(good, bad)
+    capture, left = good, set(keys)
+    for task, (one, other) in enumerate(zip(good.jobs, bad.jobs, strict=True)):
+        chosen = {key[1:] for key in left if key[0] == task and key[1] != BUFFER}
+        known: set[tuple[str, str, str]] = set()
+        job = _mixed(one, other, chosen, good, known)
+        assert job is not None
+        if job != one:
+            capture = capture.with_job(job, task)
+        left -= {(task, *key) for key in chosen & known}
+    taken = {key[2]: bad.buffers[key[2]] for key in left if key[1] == BUFFER and key[2] in bad.buffers}
+    left -= {key for key in left if key[1] == BUFFER and key[2] in taken}
+    if left:
+        raise LookupError(f"field: got {name_of(min(left))}, which {good.name} and {bad.name} do not have")
+    return capture.with_buffers(**taken) if taken else capture
+
+
+def _refuse_unlike(good: Capture, bad: Capture) -> None:
+    """Raises TypeError for what is no capture, ValueError for captures that no mixture is made of."""
+    for side, capture in (("good", good), ("bad", bad)):
+        if not isinstance(capture, Capture):
+            raise TypeError(f"{side}: got {type(capture).__name__}, allowed is Capture, as npulab.load gives")
+    for name in ("target", "chip"):
+        if getattr(good, name) != getattr(bad, name):
+            raise ValueError(f"bad {bad.name}: got {name} {getattr(bad, name)}, allowed is {getattr(good, name)}, "
+                             f"that of good {good.name}")
+    shapes = [[(job.block, None if job.writes else len(job.words)) for job in capture.jobs] for capture in (good, bad)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"bad {bad.name}: got jobs {', '.join(map(repr, bad.jobs))}, allowed are those of good "
+                         f"{good.name}: {', '.join(map(repr, good.jobs))}")
+
+
+Chosen = set[tuple[str, str, str]]
+
+
+def _mixed(good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, known: Chosen) -> Job | None:
+    """One job with the ``chosen`` (block, register, field) of the bad one; what it has goes into ``known``."""
+    job = good or bad
+    if job is None:
+        return None
+    registers = capture.maps[job.block]
+    start = _mixed(good.start if good else None, bad.start if bad else None, chosen, capture, known)
+    if good and bad and not good.writes and not bad.writes:
+        words = good.words.copy()
+        for item in registers:
+            key = (item.block, item.register, item.name)
+            known.add(key)
+            if key in chosen:
+                item.insert(words, item.extract(bad.words))
+        return Job(job.block, words, start=start)
+    writes = _mixed_writes(good.writes if good else (), bad.writes if bad else (), job.block, registers, chosen, known)
+    if not writes and not good:
+        return None
+    mixed = Job.from_writes(job.block, writes, registers)
+    return Job(job.block, mixed.words, mixed.writes, start)
+
+
+Writes = Sequence[tuple[int, int]]
+
+
+def _mixed_writes(good: Writes, bad: Writes, block: str, registers: RegisterMap, chosen: Chosen, known: Chosen,
+                  ) -> list[tuple[int, int]]:
+    mine, theirs = dict(good), dict(bad)
+    state: dict[int, int] = {}
+    reorder = False
+    for offset in {**mine, **theirs}:
+        fields = list(_fields_at(offset, block, registers))
+        register = registers.registers[registers.index[offset]][2] if offset in registers.index else f"{offset:#06x}"
+        ways = {(block, register, WRITES), (block, "", ORDER)}
+        known |= {(item.block, item.register, item.name) for item, _ in fields} | ways
+        reorder |= bool(ways & chosen)
+        taken = [bits for item, bits in fields if (item.block, item.register, item.name) in chosen]
+        differ = [bits for _, bits in fields if (mine.get(offset, 0) ^ theirs.get(offset, 0)) & bits]
+        if (offset not in mine and not taken) or (offset not in theirs and taken and len(taken) >= len(differ)):
+            continue
+        bits = sum(set(taken))
+        state[offset] = mine.get(offset, 0) & ~bits | theirs.get(offset, 0) & bits
+    base, other = (bad, good) if reorder else (good, bad)
+    writes = [write for write in base if write[0] in state]
+    at, seen = 0, Counter[int]()  # where the other side is, and how often it wrote what both write
+    for offset, value in other:
+        if offset in dict(base):
+            places = [place for place, (one, _) in enumerate(writes, 1) if one == offset]
+            at = places[min(seen[offset], len(places) - 1)] if places else at
+            seen[offset] += 1
+        elif offset in state:
+            writes.insert(at, (offset, value))
+            at += 1
+    last = {offset: place for place, (offset, _) in enumerate(writes)}
+    return [(offset, state[offset] if last[offset] == place else value) for place, (offset, value) in enumerate(writes)]
+
+
+def _fields_at(offset: int, block: str, registers: RegisterMap) -> Iterable[tuple[Field, int]]:
+    """The fields of a register, each with its bits there."""
+    if offset not in registers.index:
+        yield Field.whole_word(block, f"{offset:#06x}"), 2 ** 32 - 1
+        return
+    for item in registers:
+        bits = sum((2 ** piece.width - 1) * 2 ** piece.lsb for piece in item.pieces
+                   if piece.word == registers.index[offset])
+        if bits:
+            yield item, bits

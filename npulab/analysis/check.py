@@ -1,0 +1,445 @@
+"""What differs: captures by field, outputs by element, a capture against our understanding of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from npulab.captures.capture import COMMANDS, Capture, CaptureSet, Job
+from npulab.captures.registry import target
+from npulab.captures.sweep import Sweep
+from npulab.captures.target import Claim, Range, Target, Unanswerable
+from npulab.quant.emulate import emulate
+from npulab.quant.floats import steps, unit
+from npulab.registers.map import WORD_BITS, WORD_BYTES, Field, RegisterMap
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from npulab.quant.layers import Layer, Network
+
+Key = tuple[int, str, str, str]
+SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
+MOST_SHOWN = 5
+WRITES, ORDER = "(writes)", "(order)"  # stand for a field where only the way differs in which a state is written
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """How a capture agrees with our understanding of it.
+
+    ``words`` and ``coefficients`` say whether decoding and encoding gives the same bytes (None where
+    there are none).  ``verdict`` is about the output: ``equal``, ``differs``, ``not executed`` or
+    ``nothing to compare``; of ``compared`` elements ``mismatches`` differ, ``first`` (row, column,
+    channel) is the first of them, ``max`` the largest difference in units of ``unit``: "code", or "ulp" where
+    outputs are real numbers (how many representable ones apart; +0 and -0 are equal, and so are two NaN).
+    ``predicted`` and ``captured`` are ``(H, W, C)``, of a fully connected layer ``(batches, 1, C)``, or None;
+    ``reason`` says in words what is wrong; ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated
+    with, ``x`` the input.  ``neighbours`` says which other explanation would make it equal.  ``claims`` is what
+    sources beside the capture say of its fields; where no output was compared, the verdict is whether they agree.
+    """
+
+    case: str
+    target: str
+    simulated: bool
+    words: bool
+    coefficients: bool | None
+    verdict: str
+    compared: int = 0
+    mismatches: int = 0
+    first: tuple[int, ...] | None = None
+    max: int = 0
+    predicted: np.ndarray | None = None
+    captured: np.ndarray | None = None
+    reason: str = ""
+    layer: Layer | Network | None = None
+    rule: str = ""
+    x: Any = None
+    unit: str = "code"
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def claims_wrong(self) -> int:
+        """How many claims do not agree."""
+        return sum(not claim.agrees for claim in self.claims)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing differs."""
+        return self.words and self.coefficients is not False and self.verdict != "differs" and not self.claims_wrong
+
+    @property
+    def largest(self) -> str:
+        """The largest difference, with its unit where it is not in codes."""
+        return str(self.max) if self.unit == "code" else f"{self.max} {self.unit}"
+
+    def __repr__(self) -> str:
+        counts = f", {self.mismatches} of {self.compared} differ" if self.compared else \
+            ", nothing was compared" if self.verdict == "differs" and not self.claims else ""
+        if self.unit != "code" and self.mismatches:
+            counts += f", largest {self.largest}"
+        said = f", {self.reason}" if self.reason else ""
+        return f"Comparison({self.case}{' (simulated)' if self.simulated else ''}: {self.verdict}{counts}{said})"
+
+
+def check(capture: Capture) -> Comparison:
+    """Words and coefficients decoded and encoded again, the output emulated by the target's own rule.
+
+    What the target cannot read counts as a difference, with the reason; ``compared`` is 0 then.
+    """
+    _refuse(capture, "check", Capture)
+    of = target(capture.target)
+    words = all(_same_words(job, capture) for job in capture.jobs)
+    coefficients, reasons = _same_coefficients(of, capture)
+    said = Comparison(capture.name, capture.target, capture.simulated, words, coefficients, "differs")
+    try:
+        ranges = of.replay(capture)
+        said = _replayed(said, ranges) if ranges else _compared(said, of, capture)
+    except Unanswerable as error:
+        said = replace(said, verdict="nothing to compare", reason=str(error))
+    except (ValueError, LookupError) as error:
+        reasons.append(str(error))
+    try:
+        said = _claimed(replace(said, claims=tuple(of.claims(capture))))
+    except Unanswerable as error:
+        reasons.append(str(error))
+    except (ValueError, LookupError) as error:
+        said = replace(said, verdict="differs")
+        reasons.append(str(error))
+    return replace(said, reason="; ".join(dict.fromkeys([*reasons, *filter(None, [said.reason])])))
+
+
+def _replayed(said: Comparison, ranges: Sequence[Range]) -> Comparison:
+    """The comparison of memory after a run; the difference of a byte is not told where only a CRC was kept."""
+    wrong = [one for one in ranges if one.differing]
+    said = replace(said, verdict="differs" if wrong else "equal", compared=sum(len(one.predicted) for one in ranges))
+    if not wrong:
+        return said
+    return replace(said, mismatches=sum(len(one.differing) for one in wrong), first=(wrong[0].differing[0],),
+                   max=max(one.largest for one in wrong), reason="; ".join(map(str, wrong)))
+
+
+def _claimed(said: Comparison) -> Comparison:
+    """What claims make of the verdict, in words."""
+    wrong = [claim for claim in said.claims if not claim.agrees]
+    if not said.claims or (said.verdict != "nothing to compare" and not wrong):
+        return said
+    sources = " and ".join(dict.fromkeys(filter(None, (claim.source for claim in said.claims))))
+    words = f"{len(said.claims) - len(wrong)} of {len(said.claims)} statements{f' of {sources}' * bool(sources)} agree"
+    words = "; ".join([words, *map(str, wrong[:1]), *filter(None, [said.reason])])
+    verdict = said.verdict if said.verdict != "nothing to compare" else "differs" if wrong else "equal"
+    return replace(said, verdict=verdict, reason=words)
+
+
+def _refuse(value: Any, what: str, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{what}: got {type(value).__name__}, allowed is {names}, as npulab.load and load_all give")
+
+
+def _same_coefficients(of: Target, capture: Capture) -> tuple[bool | None, list[str]]:
+    if "coefficients" not in capture.buffers:
+        return None, []
+    try:
+        return of.recode(capture) == capture.buffers["coefficients"], []
+    except Unanswerable as error:
+        return None, [str(error)]
+    except ValueError as error:
+        return False, [str(error)]
+
+
+def _same_words(job: Job, capture: Capture) -> bool:
+    if job.block not in capture.maps:
+        raise LookupError(f"capture {capture.name}: got block {job.block!r}, its maps are for "
+                          f"{', '.join(capture.maps) or 'none'}")
+    registers = capture.maps[job.block]
+    same = bool(np.array_equal(registers.encode(registers.decode(job.words)), job.words))
+    return same and (job.start is None or _same_words(job.start, capture))
+
+
+def _compared(said: Comparison, of: Target, capture: Capture) -> Comparison:
+    """The comparison of the output, if there is one."""
+    layer, x, output = of.lift(capture)
+    said = replace(said, layer=layer, rule=of.rule_of(capture) if of.rule_of else of.rule)
+    absent = x is None or (isinstance(x, tuple | list) and any(one is None for one in x))
+    if absent or output is None:
+        missing = [name for name, gone in (("input", absent), ("output", output is None)) if gone]
+        return replace(said, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
+    predicted = emulate(layer, x, said.rule)
+    if predicted.shape != output.shape:
+        return replace(said, captured=output, x=x,
+                       reason=f"predicted shape {predicted.shape}, captured {output.shape}")
+    if (predicted.dtype.kind == "f" or output.dtype.kind == "f") and predicted.dtype != output.dtype:
+        return replace(said, captured=output, x=x,
+                       reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}")
+    predicted, output = _image(predicted), _image(output)
+    difference = np.abs(steps(predicted, output))
+    wrong = np.argwhere(difference)
+    said = replace(said, compared=predicted.size, mismatches=len(wrong), max=int(difference.max(initial=0)),
+                   predicted=predicted, captured=output, x=x, unit=unit(output.dtype))
+    if not len(wrong):
+        return replace(said, verdict="equal")
+    said = replace(said, first=tuple(int(n) for n in wrong[0]))
+    zero_point = layer.output_q.zero_point
+    nothing = "0" if said.unit == "ulp" else f"the zero point {zero_point}"
+    if output.size > 1 and not np.any(steps(output, output.flat[0])) and output.flat[0] != zero_point:
+        return replace(said, reason=f"every captured output is {output.flat[0]}, predicted are "
+                                    f"{predicted.min()} to {predicted.max()}")
+    if not np.all(output == zero_point):
+        return said
+    return replace(said, verdict="not executed",
+                   reason=f"every output is {nothing}, as before the job ran")
+
+
+def _image(output: np.ndarray) -> np.ndarray:
+    """An output of any number of axes as ``(H, W, C)``; batches of a fully connected layer are rows."""
+    *rows, channels = output.shape
+    *rows, wide = [*rows, 1, 1][:max(len(rows), 2)]
+    return output.reshape(math.prod(rows), wide, channels)
+
+
+def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
+    """Every run of bits of the coefficient buffer, in order: byte, bit (of that byte, 0 the lowest), bits, kind, core,
+    channel, plane, row, column, value, weights (how many the item stands for).
+
+    With ``byte`` only what that byte has a bit of, or what begins there without one.
+    Raises ValueError where a byte cannot be explained, and for one that is not in the buffer.
+    """
+    import pandas as pd
+
+    _refuse(capture, "explain", Capture)
+    items = target(capture.target).explain(capture)
+    if byte is not None:
+        size = len(capture.buffers["coefficients"])
+        if not 0 <= byte < size:
+            raise ValueError(f"byte: got {byte}, allowed is 0 to {size - 1}")
+        items = [item for item in items if item.bit // 8 == byte or item.bit < 8 * byte < item.bit + item.bits]
+    frame = pd.DataFrame([(*divmod(item.bit, 8), item.bits, item.kind, item.core, item.channel, item.plane, item.row,
+                           item.column, item.value, item.weights) for item in items],
+                         columns=["byte", "bit", "bits", "kind", "core", "channel", "plane", "row", "column", "value",
+                                  "weights"])
+    return frame.astype(dict.fromkeys(("core", "channel", "plane", "row", "column"), "Int64"))
+
+
+def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
+    """Fields that differ between two captures: task, block, register, field, a, b, address.
+
+    A field that one side does not have is None there; ``address`` says that it points into memory.
+    Register writes that leave the same state in another way (a register written twice, another order)
+    differ too, in the fields ``(writes)`` of a register and ``(order)`` of a block.
+
+    Buffers are compared by ``diff_buffers``.
+
+    For two CaptureSets or two Sweeps the columns are task, block, register, field, differs (``always``: no
+    value is common to both; ``sometimes``), constant (within a and within b, but different between them),
+    a, b (the values seen, at most five) and address; the order of register writes is not looked at.  Two
+    Sweeps of the same parameters, row by row, also have ``pairs``: in how many rows the field differs.  Where
+    the words of a sweep have no map, its fields are runs of bits.  Fields that differ ``never`` are left out
+    unless ``never`` asks for them.
+    Raises ValueError for captures of different targets, sweeps of different blocks, and ``never`` of two captures.
+    """
+    _refuse(a, "diff", Capture, CaptureSet, Sweep)
+    _refuse(b, "diff", Capture, CaptureSet, Sweep)
+    if isinstance(a, Sweep) and isinstance(b, Sweep):
+        return _diff_sweeps(a, b, never)
+    if isinstance(a, Sweep) or isinstance(b, Sweep):
+        raise TypeError(f"diff: got {type(a).__name__} and {type(b).__name__}, allowed is a Sweep with a Sweep; "
+                        "npulab.sweep_of makes one of captures")
+    sets = [one if isinstance(one, CaptureSet) else CaptureSet((one,)) for one in (a, b)]
+    names = {capture.target for one in sets for capture in one}
+    if len(names) > 1:
+        raise ValueError(f"diff: got targets {', '.join(sorted(names))}, allowed is one")
+    if isinstance(a, CaptureSet) or isinstance(b, CaptureSet):
+        return _diff_sets(sets[0], sets[1], never)
+    if never:
+        raise ValueError("diff: got never with two captures, allowed is with CaptureSets and Sweeps")
+    return _diff_two(a, b)
+
+
+def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
+    """Buffers that differ: buffer, first (byte), bytes (that differ), a, b (lengths; None where there is none).
+
+    The command stream is left out: its register writes are fields, which ``diff`` compares.
+    """
+    import pandas as pd
+
+    _refuse(a, "diff_buffers", Capture)
+    _refuse(b, "diff_buffers", Capture)
+    rows = []
+    for name in dict.fromkeys([*a.buffers, *b.buffers]):
+        if name == COMMANDS and any(job.start for job in (*a.jobs, *b.jobs)):
+            continue
+        one, other = (capture.buffers.get(name) for capture in (a, b))
+        if one != other:
+            left, right = (np.frombuffer(data or b"", np.uint8) for data in (one, other))
+            both = min(len(left), len(right))
+            wrong = np.flatnonzero(left[:both] != right[:both])
+            rows.append((name, int(wrong[0]) if len(wrong) else both, len(wrong) + abs(len(left) - len(right)),
+                         None if one is None else len(one), None if other is None else len(other)))
+    return pd.DataFrame(rows, columns=["buffer", "first", "bytes", "a", "b"], dtype=object)
+
+
+class Difference(NamedTuple):
+    """A field that differs between two captures, as meant; None where a side does not have it."""
+
+    task: int
+    block: str
+    register: str
+    field: str
+    a: Any
+    b: Any
+    address: bool = False
+
+    @property
+    def key(self) -> Key:
+        return self[:4]
+
+
+def differences(a: Capture, b: Capture) -> list[Difference]:
+    """The fields that differ between two captures: the rows of ``diff``."""
+    left, right = _values(a), _values(b)
+    named = _named(left, right)
+    rows = []
+    for key in {**left, **right}:
+        one, other = left.get(key, ABSENT), right.get(key, ABSENT)
+        if one.raw != other.raw and not _idle(key, [one, other], named):
+            rows.append(Difference(*key, one.value, other.value, one.address or other.address))
+    return rows + _written_differently(a, b)
+
+
+def _diff_two(a: Capture, b: Capture) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame(differences(a, b), columns=list(Difference._fields), dtype=object)
+    return frame.astype({"task": int, "address": bool})
+
+
+def _named(*sides: Mapping[Key, Seen]) -> set[tuple[int, str, str]]:
+    """(task, block, register) of every register with a field that has a name."""
+    return {key[:3] for values in sides for key, found in values.items() if not found.automatic}
+
+
+def _idle(key: Key, seen: Iterable[Seen], named: set[tuple[int, str, str]]) -> bool:
+    """Whether a field differs only in that its register was not written: such a register is told by its
+    named fields and by the bits that are set in it."""
+    seen = list(seen)
+    return {found.raw for found in seen} == {None, 0} and any(found.automatic for found in seen) and key[:3] in named
+
+
+def _written_differently(a: Capture, b: Capture) -> list[Difference]:
+    """Jobs of register writes that leave the same state in another way."""
+    rows: list[Difference] = []
+    for task, pair in enumerate(zip(a.jobs, b.jobs, strict=False)):
+        for job, other in zip(_parts(pair[0]), _parts(pair[1]), strict=False):
+            registers = a.maps[job.block]
+            both = [offset for offset in dict(job.writes) if offset in dict(other.writes)]
+            names = {at: registers.registers[registers.index[at]][2] if at in registers.index else f"{at:#06x}"
+                     for at in both}
+            for at in both:
+                values = [[value for offset, value in one.writes if offset == at] for one in (job, other)]
+                if values[0] != values[1] and values[0][-1] == values[1][-1]:
+                    told = [" ".join(map(hex, value)) for value in values]
+                    rows.append(Difference(task, job.block, names[at], WRITES, told[0], told[1]))
+            orders = [[names[at] for at in dict.fromkeys(offset for offset, _ in one.writes) if at in names]
+                      for one in (job, other)]
+            if orders[0] != orders[1]:
+                rows.append(Difference(task, job.block, "", ORDER, " ".join(orders[0]), " ".join(orders[1])))
+    return rows
+
+
+def _parts(job: Job) -> list[Job]:
+    return [job, *(_parts(job.start) if job.start else [])]
+
+
+def _diff_sets(a: CaptureSet, b: CaptureSet, never: bool) -> pd.DataFrame:
+    import pandas as pd
+
+    sides = [[_values(capture) for capture in one] for one in (a, b)]
+    keys = dict.fromkeys(key for side in sides for values in side for key in values)
+    named = _named(*(values for side in sides for values in side))
+    rows = []
+    for key in keys:
+        # told apart by raw, shown as meant
+        left, right = ({found.raw: found for found in (values.get(key, ABSENT) for values in side)} for side in sides)
+        both = [*left.values(), *right.values()]
+        differs = _differs(left.keys(), right.keys())
+        if (differs == "never" and not never) or _idle(key, both, named):
+            continue
+        shown = [[found.value for found in one.values()][:MOST_SHOWN] for one in (left, right)]
+        address = any(found.address for found in both)
+        constant = differs == "always" and len(left) == len(right) == 1
+        rows.append((*key, differs, constant, *shown, address))
+    return pd.DataFrame(rows, columns=[*SETS])
+
+
+def _differs(left: Set[Any], right: Set[Any]) -> str:
+    """How a capture on one side differs from one on the other, by the values seen."""
+    return "always" if not left & right else "never" if left == right and len(left) == 1 else "sometimes"
+
+
+def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
+    import pandas as pd
+
+    for what in ("target", "block"):
+        names = sorted({getattr(one, what) for one in (a, b)} - {""})
+        if len(names) > 1:
+            raise ValueError(f"diff: got {what}s {', '.join(names)}, allowed is one")
+    widths = [one.words.shape[1] for one in (a, b)]
+    if widths[0] != widths[1] or not len(a) or not len(b):
+        raise ValueError(f"diff: got {len(a)} captures of {widths[0]} words and {len(b)} of {widths[1]}, allowed are "
+                         "some on each side, of one length")
+    maps = [one.registers or other.registers or _runs(a, b) for one, other in ((a, b), (b, a))]
+    paired = len(a) == len(b) and a.parameters.equals(b.parameters)
+    sides: list[dict[Key, tuple[Field, np.ndarray]]] = [
+        {(0, item.block, item.register, item.name): (item, item.extract(one.words)) for item in registers}
+        for one, registers in zip((a, b), maps, strict=True)]
+    rows = []
+    for key in {**sides[0], **sides[1]}:
+        found = [side.get(key) for side in sides]
+        seen: list[list[int | None]] = [[*dict.fromkeys(one[1].tolist())] if one else [None] for one in found]
+        differs = _differs({*seen[0]}, {*seen[1]})
+        if differs == "never" and not never:
+            continue
+        shown = [[None if one is None or raw is None else one[0].text(raw) for raw in raws[:MOST_SHOWN]]
+                 for one, raws in zip(found, seen, strict=True)]
+        address = any(one is not None and one[0].address for one in found)
+        constant = differs == "always" and len(seen[0]) == len(seen[1]) == 1
+        one, other = found
+        pairs = len(a) if one is None or other is None else int(np.sum(one[1] != other[1])) if paired else 0
+        rows.append((*key, differs, constant, *shown, address, *([pairs] if paired else [])))
+    return pd.DataFrame(rows, columns=[*SETS, *(["pairs"] if paired else [])])
+
+
+def _runs(a: Sweep, b: Sweep) -> RegisterMap:
+    """A map without names: runs of bits that vary, that differ between the sweeps, or neither."""
+    varying, differing = a.varying | b.varying, a.words[0] ^ b.words[0]
+    places, one = np.arange(WORD_BITS, dtype=np.uint32), np.uint32(1)
+    kinds = np.where(varying[:, None] >> places & one, 2, differing[:, None] >> places & one)
+    rows = []
+    for word, bits in enumerate(kinds):
+        edges = [0, *(np.flatnonzero(np.diff(bits)) + 1).tolist(), WORD_BITS]
+        rows += [{"block": a.block or b.block, "offset": WORD_BYTES * word, "field": "", "lsb": lsb,
+                  "width": stop - lsb} for lsb, stop in pairwise(edges)]
+    return RegisterMap(rows)
+
+
+class Seen(NamedTuple):
+    """A field in one capture."""
+
+    value: Any
+    address: bool
+    raw: int | None
+    automatic: bool
+
+
+ABSENT = Seen(None, False, None, False)
+
+
+def _values(capture: Capture) -> dict[Key, Seen]:
+    return {(task, block, item.register, item.name): Seen(item.text(raw), item.address, int(raw), item.automatic)
+            for task, job in enumerate(capture.jobs) for block, item, raw in job.values(capture.maps)}

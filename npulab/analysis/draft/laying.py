@@ -1,0 +1,261 @@
+"""Edits that lay bits out anew: split, join, add, move, resize, shift.
+
+Each takes a table and gives the table after it and its sentence; whether that is still a map is checked behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from npulab.analysis.draft.naming import elsewhere, plain_name, rows_of, said_of, word_of
+from npulab.analysis.draft.table import Run, Table
+from npulab.registers.map import FLOATS, WORD_BITS, WORD_BYTES, Field, Meaning
+
+WEAKER = ("unknown", "guess")
+NOT_SPLIT = {"value": "", "address": "", "align": None}
+
+
+def split(table: Table, field: str, widths: Sequence[int], names: Sequence[str] = ()) -> tuple[Table, str]:
+    """Cut a field, from the low end of its value, into parts of these widths.
+
+    Without ``names`` the lowest part keeps the name and the others have none; a blank name is none.  Parts are plain
+    numbers, with the field's evidence.
+    """
+    said, item = said_of(table, field)
+    _in_one_place(table, item, f"split {said}")
+    if len(widths) < 2 or min(widths) < 1 or sum(widths) != item.width:
+        raise ValueError(f"split {said}: got widths {', '.join(map(str, widths)) or 'none'}, allowed are at least two "
+                         f"that add up to {item.width}")
+    names = list(names) or ["" if item.automatic else item.name, *[""] * (len(widths) - 1)]
+    if len(names) != len(widths):
+        raise ValueError(f"split {said}: got {len(names)} names, allowed are {len(widths)}, one for each part")
+    names = [plain_name(name, "split", said) if name.strip() else "" for name in names]
+    runs, (table, keys) = [(run.at or 0, run) for run in table.runs_of(item)], rows_of(table, item)
+    model = table.sheet.rows[keys[0]]
+    low = 0
+    for name, width in zip(names, widths, strict=True):
+        part = [_cut(run, low, width) for at, run in runs if at < low + width and low < at + run.width]
+        mine = [key for key, (at, _) in zip(keys, runs, strict=True) if low <= at < low + width]
+        if not part:
+            raise ValueError(f"split {said}: got a part of bits {low} to {low + width - 1}, which no run of bits holds")
+        whole = not name or (len(part) == 1 and not part[0].at)
+        table = table.laid(mine, [run._replace(at=None) for run in part] if whole else part,
+                           {"field": name, **NOT_SPLIT}, model)
+        low += width
+    parts = ", ".join(f"{name or 'no name'} ({width})" for name, width in zip(names, widths, strict=True))
+    return table, f"split {said} into {parts}"
+
+
+def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]:
+    """Make one field of two, the bits of ``high`` above those of ``low``; two runs side by side in a register, named in
+    either order, are one run.
+
+    Without a name it is that of the lower one or, where this has none, of the other.
+    """
+    (said, a), (other, b) = said_of(table, low), said_of(table, high)
+    if a == b or a.block != b.block:
+        raise ValueError(f"join {said} and {other}: got {'the same field' if a == b else 'fields of two blocks'}, "
+                         "allowed are two fields of one block")
+    for item in (a, b):
+        _in_one_place(table, item, f"join {said} and {other}")
+    first, second = table.runs_of(a), table.runs_of(b)
+    if len(first) == len(second) == 1 and second[0][:2] == first[0][:2] and \
+            second[0].lsb + second[0].width == first[0].lsb:
+        (said, a, first), (other, b, second) = (other, b, second), (said, a, first)
+    named = next((item.name for item in (a, b) if not item.automatic), "")
+    name = plain_name(name or named, "join", f"{said}, {other}")
+    runs = _merged([run._replace(at=run.at or 0) for run in first]
+                   + [run._replace(at=(run.at or 0) + a.width) for run in second])
+    if len(runs) == 1:
+        runs = [runs[0]._replace(at=None)]
+    table, keys = rows_of(table, a)
+    table, more = rows_of(table, b)
+    rows = table.sheet.rows
+    values = {key: [rows[of[0]].get(key, "") for of in (keys, more)] for key in ("value", "address", "align")}
+    kept = {key: both[0] if both[0] == both[1] else "" if all(both) else both[0] or both[1]
+            for key, both in values.items()}
+    if Meaning.parse(kept["value"]).kind in FLOATS:  # a float of other bits is none
+        kept["value"] = ""
+    notes = [rows[key].get("note", "") for key in (*keys, *more)]
+    table = table.laid([*keys, *more], runs, {"field": name, **NOT_SPLIT, "evidence": _evidence(a, b)})
+    table = table.changed(table.key_of(runs[0]), kept)
+    if len(runs) < len(notes):
+        table = table.changed(table.key_of(runs[0]), {"note": "; ".join(dict.fromkeys(filter(None, notes)))})
+    return table, f"join {said} and {other} as {name}"
+
+
+def add(table: Table, name: str, register: str | int, lsb: int, width: int, offset: int | None = None,
+        value: str = "", evidence: str = "guess", note: str = "") -> tuple[Table, str]:
+    """Name bits that have no name; with an ``offset`` in a register that is new, by its name (of the first
+    block) or block.name."""
+    name = plain_name(name, "add", str(register))
+    if offset is None:
+        block, offset = table.place(word_of(table, register))
+        new = ""
+    else:
+        block, new = _new_register(table, str(register), offset)
+    run = Run(block, offset, lsb, width)
+    table, feature = table.cleared(run)
+    table, _ = table.added(run, {"field": name, "value": value.strip(), "feature": feature,
+                                 "evidence": evidence.strip() or "unknown", "note": note.strip(), "register": new})
+    where = f"bit {lsb}" if width == 1 else f"bits {lsb} to {lsb + width - 1}"
+    return table, f"add {name} in {register} at {where}"
+
+
+def move(table: Table, field: str, register: str | int, lsb: int) -> tuple[Table, str]:
+    """Put a field of one run where no field is; its bits have automatic names again."""
+    said, item = said_of(table, field)
+    (run,), (key,) = _one_run(table, item, f"move {said}")
+    word = word_of(table, register)
+    target = Run(*table.place(word), lsb, run.width, run.at)
+    before = table.map
+    table = table.laid([key], [target], {}) if target[:2] == run[:2] else _carried(table, key, target)
+    return table.cleared(target)[0].kept(before), f"move {said} to {before.registers[word][2]} bit {lsb}"
+
+
+def resize(table: Table, field: str, width: int, shift: bool = False) -> tuple[Table, str]:
+    """Give a field of one run another width, its lowest bit staying; what it gains must have no name.
+
+    With ``shift`` it and everything behind it in its block lies anew, as C lays out bit-fields: one behind the other,
+    and in the next word where it does not fit into what is left of one.  What lies behind a gap that C would
+    not have made stays, unless something is pushed onto it.
+    """
+    said, item = said_of(table, field)
+    (run,), (key,) = _one_run(table, item, f"resize {said}")
+    if not 1 <= width <= WORD_BITS:
+        raise ValueError(f"resize {said}: got {width} bits, allowed is 1 to {WORD_BITS}")
+    sentence = f"resize {said} from {run.width} to {width} bits"
+    if shift:
+        return _behind(table, key, width, said), f"{sentence}, with everything behind it"
+    target = run._replace(width=width)
+    return table.changed(key, {"width": width}).cleared(target)[0], sentence
+
+
+def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, str]:
+    """Move a field and those behind it by so many bits (up; down where it is negative), up to the run that gives its
+    bits: ``out_of``, or else the next bits without a name.  What gets free on the other side has no name.
+    """
+    said, item = said_of(table, field)
+    (run,), _ = _one_run(table, item, f"shift {said}", named=False)
+    inside = [(found, one) for one in table.map for found in table.runs_of(one) if found[:2] == run[:2]]
+    sign = 1 if by > 0 else -1
+    beyond = sorted((one for one in inside if sign * (one[0].lsb - run.lsb) > 0), key=lambda one: sign * one[0].lsb)
+    wanted = table.map[out_of] if out_of else next((one for found, one in beyond if one.automatic
+                                                    and found.width >= abs(by)), None)
+    giver = next((found for found, one in beyond if one == wanted), None)
+    if not by or wanted is None or giver is None or giver.width < abs(by) + (not wanted.automatic):
+        got = f"{by} bits" + (f" out of {out_of}" if out_of else "")
+        raise ValueError(f"shift {said}: got {got}, allowed is a run {'above' if by > 0 else 'below'} it in its "
+                         "register that has more bits than that")
+    before = table.map
+    keys = {found[:3]: key for key, found in table.runs.items()}
+    last = said
+    for found, one in [(run, item), *beyond]:
+        if found == giver:
+            break
+        last = before.key(one)
+        if found[:3] in keys:
+            table = table.changed(keys[found[:3]], {"lsb": found.lsb + by})
+    if giver[:3] in keys:
+        key, left = keys[giver[:3]], giver.width - abs(by)
+        table = table.changed(key, {"lsb": giver.lsb + max(by, 0), "width": left}) if left else table.without(key)
+    many = f" to {last}" if last != said else ""
+    way = f"{'up' if by > 0 else 'down'} by {abs(by)} bit{'s' * (abs(by) > 1)}"
+    return table, f"shift {said}{many} {way}, out of {before.key(wanted)}"
+
+
+# ---- what the edits share ----
+
+
+def _new_register(table: Table, register: str, offset: int) -> tuple[str, str]:
+    """Block and name of a register that a field is added to, by its name or block.name."""
+    blocks = list(dict.fromkeys(block for block, _, _ in table.map.registers))
+    front, _, name = register.rpartition(".")
+    block, name = (front, name) if front in blocks else (blocks[0], register)
+    known = table.register(Run(block, offset, 0, 0))
+    if known not in ("", name):
+        raise ValueError(f"add: got register {name!r} at offset {offset:#x}, where {known} is, allowed is that name")
+    return block, plain_name(name, "add", "a register")
+
+
+def _one_run(table: Table, item: Field, what: str, named: bool = True) -> tuple[list[Run], list[int]]:
+    runs = table.runs_of(item)
+    if len(runs) != 1 or (named and item.automatic):
+        got = f"a field of {len(runs)} runs" if len(runs) > 1 else "bits without a name"
+        raise ValueError(f"{what}: got {got}, allowed is a field of one run of bits")
+    return runs, table.keys_of(item)
+
+
+def _in_one_place(table: Table, item: Field, what: str) -> None:
+    """Refuse to change the places in a split field of which chips with other features have more."""
+    other = elsewhere(table, item)
+    if other:
+        feature = table.sheet.rows[other[0]]["feature"]
+        raise ValueError(f"{what}: got {item.name}, of which chips with {feature} have another piece, allowed is a "
+                         "draft with that feature")
+
+
+def _cut(run: Run, low: int, width: int) -> Run:
+    """What a part of a value, from a bit on, has of a run."""
+    at = run.at or 0
+    first, last = max(at, low), min(at + run.width, low + width)
+    return run._replace(lsb=run.lsb + first - at, width=last - first, at=first - low)
+
+
+def _merged(runs: Sequence[Run]) -> list[Run]:
+    """Runs that follow one another in value and register as one."""
+    out: list[Run] = []
+    for run in runs:
+        last = out[-1] if out else None
+        if last and last[:2] == run[:2] and last.lsb + last.width == run.lsb and (last.at or 0) + last.width == run.at:
+            out[-1] = last._replace(width=last.width + run.width)
+        else:
+            out.append(run)
+    return out
+
+
+def _evidence(a: Field, b: Field) -> str:
+    """How sure two fields are as one: the weaker of the two, where both have a name."""
+    if a.automatic or b.automatic:
+        return b.evidence if a.automatic else a.evidence
+    return next((one for one in WEAKER if one in (a.evidence, b.evidence)), a.evidence)
+
+
+def _carried(table: Table, key: int, target: Run) -> Table:
+    """With a row in another register, its note with it."""
+    row = {name: text for name, text in table.sheet.rows[key].items() if name not in (*Run._fields, "word", "register")}
+    table, _ = table.added(target, row)
+    return table.without(key)
+
+
+def _behind(table: Table, key: int, width: int, said: str) -> Table:
+    """A row and those behind it in its block laid out anew, the row with another width."""
+    block = table.runs[key].block
+    order = sorted((run, one) for one, run in table.runs.items() if run.block == block)
+    start = next(place for place, (_, one) in enumerate(order) if one == key)
+    mine = {one for one in table.sheet.rows if table.sheet.rows[one].get("block", "") == block}
+    if mine != {one for _, one in order}:
+        raise ValueError(f"resize {said}: got a block with rows of other features, allowed with shift is one without")
+    old = new = _end(order[start - 1][0]) if start else 0
+    names = {run[:2]: table.register(run) for run, _ in order}
+    for run, one in order[start:]:
+        first, wide = _end(run) - run.width, width if one == key else run.width
+        left = -old % WORD_BITS
+        packed = first == old or (left and first - old == left < run.width)  # C leaves what does not suffice
+        new = new if packed else max(new, first)
+        if new % WORD_BITS + wide > WORD_BITS:
+            new += -new % WORD_BITS
+        target = Run(block, new // WORD_BITS * WORD_BYTES, new % WORD_BITS, wide)
+        values: dict[str, Any] = {"offset": target.offset, "lsb": target.lsb, "width": wide}
+        if table.sheet.rows[one].get("register"):
+            values["register"] = names.get(target[:2], "")
+        table = table.changed(one, values)
+        old, new = _end(run), new + wide
+    return table
+
+
+def _end(run: Run) -> int:
+    """The bit behind a run, counted from the start of its block."""
+    return run.offset * WORD_BITS // WORD_BYTES + run.lsb + run.width
+

@@ -1,0 +1,149 @@
+"""Edits that leave the bits where they are: names, values, evidence, notes.
+
+Each takes a table and gives the table after it and its sentence; whether that is still a map is checked behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from npulab.analysis.draft.table import AUTOMATIC, Run, Table
+from npulab.registers.map import WORD_BITS, Field
+
+PLAIN = "a plain number"
+
+
+def rename(table: Table, field: str, name: str) -> tuple[Table, str]:
+    """Give a field, or bits that have none, a name."""
+    said, item = said_of(table, field)
+    name = plain_name(name, "rename", said)
+    table, keys = rows_of(table, item)
+    for key in (*keys, *elsewhere(table, item)):
+        table = table.changed(key, {"field": name})
+    return table, f"rename {said} to {name}"
+
+
+def rename_register(table: Table, register: str, name: str) -> tuple[Table, str]:
+    """Give a register another name, in every row that it has."""
+    block, offset, said = table.map.registers[word_of(table, register)]
+    name = plain_name(name, "rename register", said)
+    other = next((where for b, where, known in table.map.registers if (b, known) == (block, name)), offset)
+    if other != offset:
+        raise ValueError(f"rename register {said}: got {name!r}, which the register at {other:#x} is called, allowed "
+                         "is each name once in its block")
+    keys = [key for key, row in table.sheet.rows.items() if row.get("register", "") in ("", said)
+            and table.place_of(row) == (block, offset)]
+    if not keys:
+        table, key = table.added(Run(block, offset, 0, WORD_BITS), {})
+        keys = [key]
+    for key in keys:
+        table = table.changed(key, {"register": name})
+    return table, f"rename register {said} to {name}"
+
+
+def retype(table: Table, field: str, value: str = "", names: Mapping[int, str] | None = None) -> tuple[Table, str]:
+    """Say how raw becomes value; ``names`` go into the enum, one that is blank takes a name away."""
+    said, item = said_of(table, field)
+    value = value.strip()
+    if names and not value:
+        value = f"enum:{item.name}"
+    if names and not value.startswith("enum:"):
+        raise ValueError(f"retype {said}: got names for value {value!r}, allowed are names for an enum")
+    wide = [raw for raw in names or {} if not 0 <= raw < 2 ** item.width]
+    if wide:
+        raise ValueError(f"retype {said}: got a name for raw {wide[0]}, allowed is 0 to {2 ** item.width - 1} "
+                         f"({item.width} bits)")
+    table, keys = rows_of(table, item)
+    for key in keys[1:]:
+        table = table.changed(key, {"value": ""})
+    table = table.changed(keys[0], {"value": value})
+    if names:
+        table = table.named(value.removeprefix("enum:"), names)
+    told = ", ".join(f"{raw} {name}" if name else f"{raw} without a name" for raw, name in (names or {}).items())
+    return table, f"retype {said} as {value or PLAIN}{f' ({told})' if told else ''}"
+
+
+def set_evidence(table: Table, field: str, evidence: str) -> tuple[Table, str]:
+    """Say how sure it is, in all rows of a field."""
+    said, item = said_of(table, field)
+    evidence = evidence.strip() or "unknown"
+    table, keys = rows_of(table, item)
+    for key in keys:
+        if table.sheet.rows[key].get("evidence") or evidence != "unknown":
+            table = table.changed(key, {"evidence": evidence})
+    return table, f"set evidence of {said} to {evidence}"
+
+
+def set_note(table: Table, field: str, note: str) -> tuple[Table, str]:
+    """Say what is known of a field, in the row of its low end."""
+    said, item = said_of(table, field)
+    table, keys = rows_of(table, item)
+    return table.changed(keys[0], {"note": note.strip()}), f"set note of {said} to {note.strip()!r}"
+
+
+def set_address(table: Table, field: str, address: bool = True) -> tuple[Table, str]:
+    """Say that a field points into memory, or that it does not, in all rows of it."""
+    said, item = said_of(table, field)
+    table, keys = rows_of(table, item)
+    for key in keys:
+        table = table.changed(key, {"address": "yes" if address else ""})
+    return table, f"set {said} {'an' if address else 'no'} address"
+
+
+def remove(table: Table, field: str) -> tuple[Table, str]:
+    """Take a field's name and all that is said of it away; its bits have automatic names again."""
+    said, item = said_of(table, field)
+    if item.automatic:
+        raise ValueError(f"remove {said}: got bits without a name, allowed is a field that has one")
+    for key in (*table.keys_of(item), *elsewhere(table, item)):
+        table = table.changed(key, {"field": "", "at": None, "value": "", "address": "", "align": None,
+                                    "evidence": "unknown", "note": ""})
+    return table, f"remove {said}"
+
+
+# ---- what the edits share ----
+
+
+def said_of(table: Table, field: str) -> tuple[str, Field]:
+    """The shortest name of a field, and the field; raises LookupError with names that are near."""
+    item = table.map[field]
+    return table.map.key(item), item
+
+
+def rows_of(table: Table, item: Field) -> tuple[Table, list[int]]:
+    """The rows of a field from the low end of its value; bits without a row get one."""
+    if item.declared:
+        return table, table.keys_of(item)
+    table, key = table.added(table.runs_of(item)[0], {})
+    return table, [key]
+
+
+def elsewhere(table: Table, item: Field) -> list[int]:
+    """The rows of a split field that only chips with other features have."""
+    split = not item.automatic and table.runs_of(item)[0].at is not None
+    return [key for key, row in table.sheet.rows.items() if split and key not in table.runs
+            and row.get("block", "") == item.block and row["field"] == item.name and row.get("at")]
+
+
+def word_of(table: Table, register: str | int) -> int:
+    """The word of a register by its number, its name, or block.name; raises LookupError with what there is."""
+    registers = table.map.registers
+    if isinstance(register, int):
+        found = [register] if 0 <= register < len(registers) else []
+    else:
+        found = [word for word, (block, _, name) in enumerate(registers) if register in (name, f"{block}.{name}")]
+    if len(found) != 1:
+        near = [f"{block}.{name}" if found else name for block, _, name in registers]
+        near = near if not found else [near[word] for word in found]
+        raise LookupError(f"register: got {register!r}, the map has {', '.join(near[:12])}"
+                          f"{', ...' if len(near) > 12 else ''}")
+    return found[0]
+
+
+def plain_name(name: str, what: str, of: str) -> str:
+    """A name without blanks around it; raises ValueError for one that is none or that bits get by themselves."""
+    name = name.strip()
+    if not name or AUTOMATIC.fullmatch(name):
+        raise ValueError(f"{what} {of}: got {name!r}, allowed is a name, and none like w18_27_2 that bits get by "
+                         "themselves")
+    return name

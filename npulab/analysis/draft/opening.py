@@ -1,0 +1,83 @@
+"""Drafts of what there is: a file, a map, a table, or words that nobody named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from npulab.analysis.draft import disk
+from npulab.analysis.draft.sheet import Sheet
+from npulab.analysis.draft.state import SUFFIX, Draft
+from npulab.analysis.draft.table import Table
+from npulab.registers.formats.formats import read_map
+from npulab.registers.formats.tables import ENUMS, MOST_ROWS, RegisterTable
+from npulab.registers.map import MOST_WORDS, REQUIRED, WORD_BITS, WORD_BYTES, RegisterMap
+
+
+def draft(source: str | os.PathLike[str] | RegisterMap | RegisterTable | int, *, features: Iterable[str] = (),
+          dense: bool | None = None, block: str = "") -> Draft:
+    """A draft of the table in a file, of a map or of a table; or of so many words that nobody named, of ``block``.
+
+    ``features`` are those of the chip that is looked at (of a map, its own).  ``dense`` is as ``RegisterMap`` has it;
+    without it a file is dense, a table of ``registers.formats`` and a file of another format sparse, a map as it is.
+    Raises ValueError with file and line for a table that is broken, FileNotFoundError for none.
+
+    >>> draft(34, block="NN")
+    Draft(NN: 34 words, 0 steps, not saved)
+    """
+    if isinstance(source, RegisterMap):
+        table = RegisterTable.of(_rows(source), source.enums)
+        return _of_table(table, source.features, source.dense if dense is None else dense)
+    if isinstance(source, int):
+        if not 0 < source <= MOST_WORDS // 4:
+            raise ValueError(f"draft: got {source} words, allowed is 1 to {MOST_WORDS // 4}")
+        rows = [{"block": block, "offset": word * WORD_BYTES, "lsb": 0, "width": WORD_BITS, "evidence": "unknown"}
+                for word in range(source)]
+        return _of_table(RegisterTable.of(rows), features, dense is not False)
+    if isinstance(source, RegisterTable):
+        return _of_table(source, features, bool(dense))
+    path = Path(source)
+    data = disk.read(path)
+    if data is None:
+        raise FileNotFoundError(f"{path}: there is no such file")
+    if path.suffix != SUFFIX:
+        return _of_table(read_map(path), features, bool(dense))
+    return _of_file(path, data, frozenset(features), dense is not False)
+
+
+def _of_table(table: RegisterTable, features: Iterable[str], dense: bool) -> Draft:
+    enums = table.enums_csv()
+    return Draft(Table(Sheet.parse(table.csv()), Sheet.parse(enums), frozenset(features), dense))
+
+
+def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool) -> Draft:
+    beside = path.parent / ENUMS
+    files = {path: data, beside: disk.read(beside)}
+    sheets = {one: Sheet.parse(disk.text_of(one, held or b"")) for one, held in files.items()}
+    missing = [name for name in REQUIRED if name not in sheets[path].names]
+    if missing or beside == path:
+        raise ValueError(f"{path}: got {f'no column {missing[0]!r}' if missing else 'a table of enums'}, allowed is a "
+                         f"table of fields with {', '.join(REQUIRED)}")
+    for one, sheet in sheets.items():
+        if sheet.records > MOST_ROWS:
+            raise ValueError(f"{one}: got {sheet.records} rows, allowed are {MOST_ROWS}")
+        try:
+            _ = sheet.rows
+        except ValueError as error:
+            raise ValueError(f"{one}, {error}") from None
+        double = [name for place, name in enumerate(sheet.names) if name in sheet.names[:place]]
+        if double:
+            raise ValueError(f"{one}: got column {double[0]!r} twice, allowed is each once")
+    try:
+        return Draft(Table(sheets[path], sheets[beside], features, dense), path, files)
+    except (ValueError, LookupError) as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def _rows(registers: RegisterMap) -> list[dict[str, Any]]:
+    """The rows that a map was made of, of its own features."""
+    own = {(piece.word, piece.lsb) for item in registers if item.declared for piece in item.pieces}
+    rows: list[Any] = registers.fields.to_dict("records")
+    return [{**row, "align": row["align"] or ""} for row in rows if (row["word"], row["lsb"]) in own]

@@ -1,0 +1,370 @@
+"""A register map that is being made: named edits, undo, and files that change as little as they can."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from npulab.analysis.draft import disk
+from npulab.analysis.draft.edits import edited
+from npulab.analysis.draft.reading import block_of, read_with
+from npulab.analysis.draft.sheet import unified
+from npulab.analysis.draft.table import Table
+from npulab.captures.capture import ROWS_SHOWN, Capture
+from npulab.registers.formats.tables import ENUMS, RegisterTable
+from npulab.registers.map import RegisterMap
+from npulab.support.files import write_files
+
+NAME = "registers.csv"
+SUFFIX = ".csv"
+
+
+class Step(NamedTuple):
+    """An edit that was made: what was asked for, as JSON has it, its sentence, and the tables behind it."""
+
+    edit: Mapping[str, Any]
+    sentence: str
+    table: Table
+
+
+class Draft:
+    """A register map being made.
+
+    Every edit is a named step with undo and redo; one that would make no map is refused with the map's own sentence
+    (ValueError or LookupError) and nothing changes.  ``map`` follows, and ``observe`` tells who shows it.  Bits without
+    a name can be named and split by their automatic name.
+
+    >>> import npulab
+    >>> made = npulab.draft(1, block="NN")
+    >>> made.split("w0_0_32", widths=[4, 28], names=["mode", ""])
+    >>> made.retype("mode", names={0: "off", 1: "on"})
+    >>> made.steps
+    ['split w0_0_32 into mode (4), no name (28)', 'retype mode as enum:mode (0 off, 1 on)']
+    >>> made.undo()
+    'retype mode as enum:mode (0 off, 1 on)'
+    >>> made.map.mode.bits
+    '0[3:0]'
+    """
+
+    def __init__(self, table: Table, path: Path | None = None, files: disk.Contents | None = None) -> None:
+        self.path = path
+        self._files = dict(files or {})
+        self._first = table
+        self._past: list[Step] = []
+        self._future: list[Step] = []
+        self._observers: list[Callable[[Draft], object]] = []
+        self._valid = [table.features, *({one} for one in table.wanted if _makes(table, [one]))]
+        self._check(table)
+
+    # ---- what it is ----
+
+    @property
+    def _table(self) -> Table:
+        return self._past[-1].table if self._past else self._first
+
+    @property
+    def map(self) -> RegisterMap:
+        """The register map as it is now."""
+        return self._table.map
+
+    @property
+    def table(self) -> RegisterTable:
+        """The table as it is now, as ``npulab.registers.formats`` has it, rows of all features."""
+        return self._table.register_table
+
+    @property
+    def steps(self) -> list[str]:
+        """The sentence of each edit that was made and not taken back."""
+        return [step.sentence for step in self._past]
+
+    @property
+    def undone(self) -> list[str]:
+        """The sentence of each edit that ``redo`` would make, the next one first."""
+        return [step.sentence for step in reversed(self._future)]
+
+    @property
+    def edits(self) -> list[dict[str, Any]]:
+        """The edits behind ``steps`` as JSON has them, for ``replay``."""
+        return [dict(step.edit) for step in self._past]
+
+    @property
+    def name(self) -> str:
+        """The path of its file, or its blocks where it has none."""
+        if self.path:
+            return self.path.as_posix()
+        return ", ".join(dict.fromkeys(block for block, _, _ in self.map.registers if block)) or "draft"
+
+    @property
+    def saved(self) -> bool:
+        """Whether its files hold what it says."""
+        return self.path is not None and all(self._files[path] == data for path, data in self._contents().items())
+
+    @property
+    def unsaved(self) -> list[dict[str, Any]]:
+        """The edits that its file, as it is now, does not have, for ``replay``.
+
+        Raises ValueError without a file, and where the file is as none of the steps left it.
+        """
+        if self.path is None:
+            raise ValueError("unsaved: got a draft without a file, allowed is one that was saved once")
+        now = [disk.read(path) or b"" for path in (self.path, self.path.parent / ENUMS)]
+        tables = [self._first, *(step.table for step in self._past)]
+        for count, table in reversed([*enumerate(tables)]):
+            if [sheet.text.encode() for sheet in (table.sheet, table.enums)] == now or (
+                    not table.enums.lines and table.sheet.text.encode() == now[0]):
+                return self.edits[count:]
+        raise ValueError(f"{self.path}: the draft's steps do not lead from the file to it, allowed is a draft of the "
+                         "file as it is")
+
+    # ---- edits ----
+
+    def rename(self, field: str, name: str) -> None:
+        """Give a field, or bits that have none, a name."""
+        self.edit("rename", field=field, name=name)
+
+    def rename_register(self, register: str, name: str) -> None:
+        """Give a register another name."""
+        self.edit("rename_register", register=register, name=name)
+
+    def split(self, field: str, at: int | Sequence[int] = (), names: Sequence[str] = (), *,
+              widths: Sequence[int] = ()) -> None:
+        """Cut a field into parts, low end first: before the bits ``at`` of its value, or in parts of these ``widths``.
+
+        Without ``names`` the lowest part keeps the name and the others have none; a blank name is none.  Parts are
+        plain numbers, with the field's evidence.
+        """
+        cuts = [*at] if isinstance(at, Sequence) else [at]
+        if bool(cuts) == bool(widths):
+            raise ValueError(f"split {field}: got {'both at and widths' if cuts else 'neither at nor widths'}, allowed "
+                             "is one of them")
+        if cuts:
+            ends = [0, *cuts, self.map[field].width]
+            widths = [b - a for a, b in pairwise(ends)]
+        self.edit("split", field=field, widths=[*widths], names=[*names])
+
+    def join(self, low: str, high: str, name: str = "") -> None:
+        """Make one field of two, the bits of ``high`` above those of ``low``: one row where they lie side by side in a
+        register (named in either order), else a split field."""
+        self.edit("join", low=low, high=high, name=name)
+
+    def retype(self, field: str, value: str = "", names: Mapping[int, str] | None = None) -> None:
+        """Say how raw becomes value, as the column ``value`` has it, blank for a plain number.
+
+        ``names`` by raw go into the enum of ``enum:NAME`` (without a value, into one that is called as the field); a
+        blank name takes one away.
+        """
+        self.edit("retype", field=field, value=value, names={str(raw): name for raw, name in (names or {}).items()})
+
+    def set_evidence(self, field: str, evidence: str) -> None:
+        """Say how sure it is: a source's code, ``C:<case>``, ``guess`` or ``unknown``."""
+        self.edit("set_evidence", field=field, evidence=evidence)
+
+    def set_note(self, field: str, note: str) -> None:
+        """Say in one line what is known of a field."""
+        self.edit("set_note", field=field, note=note)
+
+    def set_address(self, field: str, address: bool = True) -> None:
+        """Say whether a field points into memory: a diff sets such fields apart."""
+        self.edit("set_address", field=field, address=address)
+
+    def add(self, name: str, register: str | int, lsb: int, width: int, *, offset: int | None = None, value: str = "",
+            evidence: str = "guess", note: str = "") -> None:
+        """Name bits that have no name, of a register by its name or word; with an ``offset`` the register is new."""
+        self.edit("add", name=name, register=register, lsb=lsb, width=width, offset=offset, value=value,
+                  evidence=evidence, note=note)
+
+    def remove(self, field: str) -> None:
+        """Take a field's name and all that is said of it away; its bits have automatic names again."""
+        self.edit("remove", field=field)
+
+    def move(self, field: str, register: str | int, lsb: int) -> None:
+        """Put a field of one run of bits where no field is."""
+        self.edit("move", field=field, register=register, lsb=lsb)
+
+    def resize(self, field: str, width: int, *, shift: bool = False) -> None:
+        """Give a field of one run of bits another width, its lowest bit staying.
+
+        With ``shift`` it and everything behind it in its block lies anew, as C lays out bit-fields: one behind the
+        other, in the next word where it does not fit into what is left of one.  What lies behind a gap that C would
+        not have made stays, unless something is pushed onto it.
+        """
+        self.edit("resize", field=field, width=width, shift=shift)
+
+    def shift(self, field: str, by: int, out_of: str = "") -> None:
+        """Move a field and those behind it in its register by so many bits, up or (negative) down, as far as the run
+        that gives its bits: ``out_of``, or else the next bits without a name."""
+        self.edit("shift", field=field, by=by, out_of=out_of)
+
+    def edit(self, do: str, **arguments: Any) -> None:
+        """Make an edit by its name, with arguments as JSON has them.
+
+        Raises ValueError or LookupError for one that is none or would make no map; nothing changes then.
+        """
+        self._make([self._step(self._table, {"do": do, **arguments})])
+
+    def replay(self, edits: Iterable[Mapping[str, Any]]) -> None:
+        """Make edits as ``edits`` gives them, all or none.
+
+        Raises as ``edit``, with the number of the edit.
+        """
+        table, steps = self._table, []
+        for number, edit in enumerate(edits, 1):
+            try:
+                steps.append(self._step(table, edit))
+            except (ValueError, LookupError) as error:
+                raise type(error)(f"edit {number}: {error}") from None
+            table = steps[-1].table
+        self._make(steps)
+
+    def undo(self) -> str:
+        """Take the last edit back; gives its sentence, blank where there was none."""
+        if not self._past:
+            return ""
+        step = self._past.pop()
+        self._future.append(step._replace(table=step.table.bare))
+        self._tell()
+        return self._future[-1].sentence
+
+    def redo(self) -> str:
+        """Make the edit again that was taken back last; gives its sentence, blank where there was none."""
+        if not self._future:
+            return ""
+        self._put([self._future.pop()])
+        self._tell()
+        return self._past[-1].sentence
+
+    def _step(self, table: Table, edit: Mapping[str, Any]) -> Step:
+        table, sentence, plain = edited(table, edit)
+        self._check(table)
+        return Step(plain, sentence, table)
+
+    def _make(self, steps: Sequence[Step]) -> None:
+        table, new = self._table, []
+        for step in steps:
+            if step.table != table:
+                new.append(step)
+            table = step.table
+        if new:
+            self._put(new)
+            self._future.clear()
+            self._tell()
+
+    def _put(self, steps: Sequence[Step]) -> None:
+        """Steps behind those there are; only the table as it is now remembers its map."""
+        if self._past:
+            self._past[-1] = self._past[-1]._replace(table=self._past[-1].table.bare)
+        self._first = self._first.bare
+        self._past += [*(step._replace(table=step.table.bare) for step in steps[:-1]), steps[-1]]
+
+    def _check(self, table: Table) -> None:
+        """Raises where no map can be made, for the draft's features and for each of those that had one."""
+        _ = table.map
+        for features in self._valid[1:]:
+            table.select(features)
+
+    # ---- who follows ----
+
+    def observe(self, callback: Callable[[Draft], object]) -> None:
+        """Call back with the draft after each edit, undo and redo, and when it is saved."""
+        if callback not in self._observers:
+            self._observers.append(callback)
+
+    def unobserve(self, callback: Callable[[Draft], object]) -> None:
+        """Call back no more; nothing happens where it was not."""
+        if callback in self._observers:
+            self._observers.remove(callback)
+
+    def _tell(self) -> None:
+        for callback in tuple(self._observers):
+            callback(self)
+
+    def decode(self, capture: Capture, block: str = "") -> Capture:
+        """The same capture read with the map as it is now.
+
+        The map takes the place of that of ``block``; without one, of the block that it is called as, else of the map
+        that shares most registers with it, else of the only block that the capture has.  Register writes leave the
+        words of the registers that the map has.  Raises LookupError for a capture without such a block, ValueError for
+        words that are more or fewer than the map's.
+        """
+        return read_with(self.map, capture, block or self.block_of(capture))
+
+    def block_of(self, capture: Capture) -> str:
+        """The block of a capture that ``decode`` reads with the map; raises LookupError where it has none."""
+        return block_of(self.map, capture)
+
+    # ---- files ----
+
+    def diff(self) -> str:
+        """What ``save`` would change, as a unified diff; blank where nothing would."""
+        out: list[str] = []
+        for path, data in self._contents().items():
+            before, after = (disk.text_of(path, each or b"") for each in (self._files[path], data))
+            out.append(unified(path.as_posix(), before, after))
+        return "".join(out)
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the table, and its enums beside it, all or none; lines that say the same keep their bytes.
+
+        Without a path it is written where it was opened.  Raises ValueError where no path is known, for one that is no
+        ``.csv``, and where a file was changed on the disk since, FileExistsError for a new path where something is.
+        """
+        if path is not None and Path(path) != self.path:
+            self._save_as(Path(path))
+            return Path(path)
+        if self.path is None:
+            raise ValueError("save: got no path, allowed is one where no file is")
+        after = {each: data for each, data in self._contents().items() if data != self._files[each]}
+        disk.write_over(self._files, after)
+        self._files.update(after)
+        self._tell()
+        return self.path
+
+    def _save_as(self, path: Path) -> None:
+        if path.name == ENUMS:
+            raise ValueError(f"{path}: got the name of the table of enums that goes beside it, allowed is another")
+        if path.suffix != SUFFIX:
+            raise ValueError(f"{path}: got {path.suffix or 'no suffix'}, allowed is {SUFFIX}; "
+                             "npulab.write_map(draft.table, path) writes other formats")
+        files = {path: self._table.sheet.text.encode()}
+        enums = self._table.enums.text.encode()
+        beside = path.parent / ENUMS
+        if enums and disk.read(beside) != enums:
+            files[beside] = enums
+        write_files(files)
+        self.path = path
+        self._files = {path: files[path], beside: enums or disk.read(beside)}
+        self._tell()
+
+    def _contents(self) -> dict[Path, bytes]:
+        """What the files should hold; of enums only where there are some."""
+        path = self.path or Path(NAME)
+        beside = path.parent / ENUMS
+        for one in (path, beside):
+            self._files.setdefault(one, None)
+        out = {path: self._table.sheet.text.encode()}
+        if self._table.enums.lines or self._files[beside] is not None:
+            out[beside] = self._table.enums.text.encode()
+        return out
+
+    def __repr__(self) -> str:
+        count = len(self._past)
+        return (f"Draft({self.name}: {len(self.map)} words, {count} step{'s' * (count != 1)}, "
+                f"{'saved' if self.saved else 'not saved'})")
+
+    def _repr_html_(self) -> str:
+        shown = self.steps[-ROWS_SHOWN:]
+        first = len(self._past) - len(shown) + 1
+        return (f"<p>{html.escape(repr(self))}</p><ol start='{first}'>"
+                + "".join(f"<li>{html.escape(step)}</li>" for step in shown) + "</ol>")
+
+
+def _makes(table: Table, features: Iterable[str]) -> bool:
+    try:
+        table.select(features)
+    except (ValueError, LookupError):
+        return False
+    return True

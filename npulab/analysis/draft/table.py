@@ -1,0 +1,278 @@
+"""The tables of a draft at one moment: the sheet of its fields, that of its enums, and the map they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from npulab.analysis.draft.sheet import Sheet
+from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable
+from npulab.registers.map import WORD_BITS, Field, RegisterMap
+
+AUTOMATIC = re.compile(r"w(\d+|0x[0-9a-f]+)_\d+_\d+")  # names as npulab.bits gives them
+AUTOMATIC_REGISTER = re.compile(r"w(\d+|0x[0-9a-f]+)")
+HEAD = ",".join(ENUM_COLUMNS) + "\n"
+
+
+class Run(NamedTuple):
+    """A run of bits: the block and offset of its register, its lowest bit, its width, and where it lies in the value
+    of a split field (None where the field is not split)."""
+
+    block: str
+    offset: int
+    lsb: int
+    width: int
+    at: int | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A register map as a sheet of rows and a sheet of enums, for some features.
+
+    Its edits give another table, which may be one that makes no map: ``check`` says.
+    """
+
+    sheet: Sheet
+    enums: Sheet
+    features: frozenset[str] = frozenset()
+    dense: bool = True
+
+    @cached_property
+    def map(self) -> RegisterMap:
+        """Raises ValueError or LookupError as ``RegisterMap`` does."""
+        return self.select(self.features)
+
+    @property
+    def bare(self) -> Table:
+        """The same without what is remembered of it, such as its map."""
+        return replace(self, sheet=replace(self.sheet), enums=replace(self.enums))
+
+    def select(self, features: Iterable[str]) -> RegisterMap:
+        """The map of a chip with other features."""
+        return RegisterMap(self.sheet.rows.values(), features=features, enums=self.names, dense=self.dense)
+
+    @cached_property
+    def names(self) -> dict[str, dict[int, str]]:
+        """Names by raw of each enum; raises ValueError with the line for a row that is none."""
+        out: dict[str, dict[int, str]] = {}
+        for key, row in self.enums.rows.items():
+            names = out.setdefault(row.get("enum", ""), {})
+            raw, name = _whole(row.get("raw", "")), row.get("name", "")
+            if raw < 0 or not name or not row.get("enum") or raw in names or name in names.values():
+                raise ValueError(f"enums, line {1 + self.enums.place(key)}: got {row}, allowed is enum, raw and name, "
+                                 "all filled in, each raw and each name once")
+            names[raw] = name
+        return out
+
+    @cached_property
+    def wanted(self) -> list[str]:
+        """Every feature that a row wants, sorted."""
+        return sorted({row["feature"] for row in self.sheet.rows.values() if row.get("feature")})
+
+    @property
+    def register_table(self) -> RegisterTable:
+        """The same as a value of ``npulab.registers.formats``."""
+        head = []
+        for line in self.sheet.lines:
+            if not line.text.startswith(COMMENT):
+                break
+            head.append(line.text.strip().removeprefix(COMMENT).removeprefix(" "))
+        return RegisterTable.of(self.sheet.rows.values(), self.names, "\n".join(head))
+
+    # ---- looking things up ----
+
+    @cached_property
+    def runs(self) -> dict[int, Run]:
+        """The run of each row that counts for the features, by key."""
+        return {key: Run(row.get("block", ""), number(row, "offset") or 0, number(row, "lsb") or 0,
+                         number(row, "width") or 0, number(row, "at"))
+                for key, row in self.sheet.rows.items()
+                if not row.get("feature") or row["feature"] in self.features}
+
+    @cached_property
+    def _keys(self) -> dict[tuple[str, int, int], int]:
+        return {run[:3]: key for key, run in self.runs.items()}
+
+    def place(self, word: int) -> tuple[str, int]:
+        """The block and offset of a word of the map."""
+        block, offset, _ = self.map.registers[word]
+        return block, offset
+
+    def key_of(self, run: Run) -> int:
+        """The row of a run of bits."""
+        return self._keys[run[:3]]
+
+    def runs_of(self, item: Field) -> list[Run]:
+        """The runs of a field from the low end of its value."""
+        runs = [Run(*self.place(piece.word), piece.lsb, piece.width) for piece in item.pieces]
+        return [self.runs[self.key_of(run)] for run in runs] if item.declared else runs
+
+    def keys_of(self, item: Field) -> list[int]:
+        """The rows of a field from the low end of its value; none for bits without a row."""
+        if not item.declared:
+            return []
+        return [self.key_of(run) for run in self.runs_of(item)]
+
+    # ---- changing rows ----
+
+    def changed(self, key: int, values: Mapping[str, Any]) -> Table:
+        """With other values in a row; numbers are spelled as the row has them, and a missing column is added."""
+        row = self.sheet.rows[key]
+        if automatic(row) and not {"lsb", "width"}.isdisjoint(values):
+            values = {"field": "", **values}
+        sheet = self.sheet.with_columns(_filled(values))
+        texts = {name: _spelled(value, row.get(name, "")) for name, value in values.items() if name in sheet.names}
+        return replace(self, sheet=sheet.changed(key, texts))
+
+    def without(self, key: int) -> Table:
+        """Without a row."""
+        return replace(self, sheet=self.sheet.without(key))
+
+    def added(self, run: Run, values: Mapping[str, Any]) -> tuple[Table, int]:
+        """With a new row where its neighbours are, its numbers spelled as theirs; and its key."""
+        values = {"evidence": "unknown", **values, **run._asdict()}
+        values["register"] = self.register(run) or values.get("register", "")
+        sheet = self.sheet.with_columns(_filled(values))
+        place, like = self._neighbour(run)
+        model = sheet.rows.get(like, {})
+        texts = {name: _spelled(value, model.get(name, "0x00" if name == "offset" else ""))
+                 for name, value in values.items() if name in sheet.names}
+        sheet, key = sheet.inserted(place, texts, like)
+        return replace(self, sheet=sheet), key
+
+    def register(self, run: Run) -> str:
+        """The name that a row gives the register of a run, blank where none does."""
+        return next((row["register"] for key, row in self.sheet.rows.items() if row.get("register") and
+                     self.place_of(row) == (run.block, run.offset)), "")
+
+    def place_of(self, row: Mapping[str, str]) -> tuple[str, int]:
+        """The block and offset of a row."""
+        return row.get("block", ""), number(row, "offset") or 0
+
+    def _neighbour(self, run: Run) -> tuple[int, int]:
+        """Before which line a new row goes, and the key of the row it is written like."""
+        order = [(self.sheet.place(key), (*self.place_of(row), number(row, "lsb") or 0), key)
+                 for key, row in self.sheet.rows.items()]
+        block = [one for one in order if one[1][0] == run.block]
+        here = [one for one in block if one[1][1] == run.offset]
+        if here:
+            steps = [(a[1], b[1]) for a, b in pairwise(order) if a[1][:2] == b[1][:2]]
+            falls, rises = sum(a > b for a, b in steps), sum(a < b for a, b in steps)
+            step = -1 if falls > rises else 1  # a table may have the highest bits first
+            before = [one for one in here if step * one[1][2] < step * run.lsb]
+            if before:
+                last = max(before, key=lambda one: step * one[1][2])
+                return last[0] + 1, last[2]
+            first = min(here, key=lambda one: step * one[1][2])
+            return first[0], first[2]
+        lower = [one for one in block if one[1][1] < run.offset]
+        if lower:
+            last = max(lower, key=lambda one: (one[1][1], one[0]))
+            return last[0] + 1, last[2]
+        if block:
+            return block[0][0], block[0][2]
+        if order:
+            return order[-1][0] + 1, order[-1][2]
+        head = next(line for line in self.sheet.lines if line.row)
+        return len(self.sheet.lines), head.key
+
+    def laid(self, keys: Iterable[int], runs: Iterable[Run], values: Mapping[str, Any],
+             model: Mapping[str, str] | None = None) -> Table:
+        """With a field's rows, from the low end of its value, at other runs: a row that stays in its register keeps
+        its line, others go and come.  All have the ``values``; the new ones what else the ``model`` has, by default the
+        first row, and no note."""
+        table, left = self, [*keys]
+        if model is None:
+            model = self.sheet.rows[left[0]] if left else {}
+        more = {name: value for name, value in model.items() if name not in (*Run._fields, "word", "register")}
+        if automatic({"field": "", **more}):
+            more["field"] = ""
+        for run in runs:
+            stays = next((key for key in left if self.place_of(self.sheet.rows[key]) == run[:2]), None)
+            if stays is None:
+                table, _ = table.added(run, {**more, "note": "", **values})
+            else:
+                left.remove(stays)
+                table = table.changed(stays, {**values, "lsb": run.lsb, "width": run.width, "at": run.at})
+        for key in left:
+            table = table.without(key)
+        return table
+
+    def cleared(self, run: Run) -> tuple[Table, str]:
+        """With the rows without a name that lie in a run cut, so that the bits of the run are free of them; and the
+        feature that these have."""
+        table, feature = self, ""
+        for key, other in self.runs.items():
+            row = self.sheet.rows[key]
+            low, high = max(run.lsb, other.lsb), min(run.lsb + run.width, other.lsb + other.width)
+            if other[:2] != run[:2] or low >= high or not automatic(row):
+                continue
+            feature = feature or row.get("feature", "")
+            rest = [(other.lsb, low - other.lsb), (high, other.lsb + other.width - high)]
+            table = table.laid([key], [Run(*run[:2], lsb, width) for lsb, width in rest if width], {})
+        return table, feature
+
+    def kept(self, before: RegisterMap) -> Table:
+        """With a row without a name for each register that a map has and these rows would lose."""
+        have = {run[:2] for run in self.runs.values()}
+        last = {block: offset for block, offset, _ in before.registers}
+        table = self
+        for block, offset, register in before.registers:
+            own = "" if AUTOMATIC_REGISTER.fullmatch(register) else register
+            if (block, offset) not in have and (own or not self.dense or last[block] == offset):
+                table, _ = table.added(Run(block, offset, 0, WORD_BITS), {"register": own})
+        return table
+
+    def named(self, enum: str, names: Mapping[int, str]) -> Table:
+        """With names in an enum: a raw value that has one gets another, one whose name is blank loses it."""
+        sheet = self.enums if self.enums.lines else Sheet.parse(HEAD)
+        sheet = sheet.with_columns(ENUM_COLUMNS)
+        for raw, name in names.items():
+            keys = {_whole(row["raw"]): key for key, row in sheet.rows.items() if row["enum"] == enum}
+            if raw in keys:
+                sheet = sheet.changed(keys[raw], {"name": name}) if name else sheet.without(keys[raw])
+            elif name:
+                lower = max((one for one in keys if one < raw), default=None)
+                like = keys[min(keys) if lower is None else lower] if keys else \
+                    next(line.key for line in reversed(sheet.lines) if line.row)
+                place = sheet.place(like) + (lower is not None or not keys)
+                text = _spelled(raw, sheet.rows.get(like, {}).get("raw", "")) if keys else str(raw)
+                sheet, _ = sheet.inserted(place, {"enum": enum, "raw": text, "name": name}, like)
+        return replace(self, enums=sheet)
+
+
+def automatic(row: Mapping[str, str]) -> bool:
+    """Whether a row has no name of its own."""
+    return not row["field"] or AUTOMATIC.fullmatch(row["field"]) is not None
+
+
+def _filled(values: Mapping[str, Any]) -> list[str]:
+    """The columns that these values need: those that say more than a missing one does."""
+    return [name for name, value in values.items()
+            if value not in ("", None) and (name, value) not in (("evidence", "unknown"), ("offset", 0))]
+
+
+def number(row: Mapping[str, str], name: str) -> int | None:
+    """A whole number of a row, None where it is blank."""
+    return int(row[name], 0) if row.get(name) else None
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return -1
+
+
+def _spelled(value: Any, before: str) -> str:
+    """A cell's text; a number in base 16, with as many digits, where it was."""
+    if value is None:
+        return ""
+    if isinstance(value, int) and before[:2].lower() == "0x":
+        digits = f"{value:0{len(before) - 2}x}"
+        return before[:2] + (digits.upper() if before[2:].upper() == before[2:] != before[2:].lower() else digits)
+    return str(value)

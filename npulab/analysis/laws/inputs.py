@@ -1,0 +1,157 @@
+"""Words and parameters as they come, checked: what is wrong is one sentence."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.analysis.laws.expressions import Array, Columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LARGEST = 2 ** 53  # whole numbers up to here are exact as float64
+FIELD_NAME = re.compile(r"w\d+_\d+_\d+")
+GivenLaws = Mapping[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Parameters by name: whole-valued ones int64, the others float32; ``constant`` are those that never vary."""
+
+    integers: dict[str, Array]
+    reals: dict[str, Array]
+    constant: tuple[str, ...] = ()
+
+    @property
+    def n(self) -> int:
+        return len(next(iter({**self.integers, **self.reals}.values())))
+
+    def columns(self, given: Mapping[str, Array] | None = None) -> Columns:
+        return Columns({**self.integers, **self.reals}, given)
+
+
+def checked_words(words: Any) -> Array:
+    """``(N, W) uint32``; ValueError for anything else, for fewer than two rows, for rows that are all the same."""
+    try:
+        array = np.asarray(words)
+    except ValueError:
+        array = np.array([], dtype=object)
+    if array.dtype == object or array.ndim != 2:
+        widths = _widths(words)
+        got = f"rows of {' and '.join(str(one) for one in widths)} words" if widths else f"shape {array.shape}"
+        raise ValueError(f"words: got {got}, allowed is (captures, words), each row as wide as the others")
+    if array.dtype.kind not in "iu" or (array.size and (array.min() < 0 or array.max() > 0xFFFFFFFF)):
+        raise ValueError(f"words: got {array.dtype}, allowed are whole numbers of 0 to 0xffffffff")
+    if len(array) < 2 or array.shape[1] < 1:
+        raise ValueError(f"words: got {len(array)} rows of {array.shape[1]} words, allowed are two captures or more")
+    array = array.astype(np.uint32)
+    if (array == array[0]).all():
+        raise ValueError(f"words: got {len(array)} rows that are all the same, allowed is at least one bit that varies")
+    return array
+
+
+def _widths(words: Any) -> list[int]:
+    try:
+        found = sorted({len(row) for row in words})
+    except TypeError:
+        return []
+    return found if len(found) > 1 else []
+
+
+def checked_parameters(parameters: Any, rows: int | None = None, like: Table | None = None) -> Table:
+    """Parameters of a DataFrame or a mapping of columns.
+
+    With ``like``, the columns of another table and their types are asked for.  Raises ValueError for columns that
+    are no numbers, not finite, of another length than ``rows``; that never vary, where all are so.
+    """
+    import pandas as pd
+
+    try:
+        frame = parameters if isinstance(parameters, pd.DataFrame) else pd.DataFrame(dict(parameters))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"parameters: got {type(parameters).__name__} ({error}), allowed is a DataFrame or columns of "
+                         "one length by name") from None
+    frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
+    for name in frame.columns:
+        if FIELD_NAME.fullmatch(name):
+            raise ValueError(f"parameters: got a column {name!r}, allowed is any name but a field's (word, lowest bit, "
+                             "width)")
+    if rows is not None and len(frame) != rows:
+        raise ValueError(f"parameters: got {len(frame)} rows, allowed are {rows}, one for each row of words")
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ValueError(f"parameters: got column {twice!r} twice, allowed is once")
+    if not len(frame.columns):
+        raise ValueError("parameters: got no columns, allowed is at least one")
+    if like is None:
+        return _typed(frame)
+    integers, reals = {}, {}
+    for name in (*like.integers, *like.reals):
+        if name not in frame:
+            names = ", ".join((*like.integers, *like.reals))
+            raise ValueError(f"parameters: got no column {name!r}, allowed are {names}")
+        column = _numbers(frame, name)
+        if name in like.reals:
+            reals[name] = column.astype(np.float32)
+        elif (column != np.round(column)).any():
+            raise ValueError(f"parameters: got {column[column != np.round(column)][0]} in {name!r}, allowed are whole "
+                             "numbers, as in the captures that the laws are of")
+        else:
+            integers[name] = column.astype(np.int64)
+    return Table(integers, reals)
+
+
+def _typed(frame: pd.DataFrame) -> Table:
+    integers, reals, constant = {}, {}, []
+    for name in frame.columns:
+        column = _numbers(frame, name)
+        if (column == column[:1]).all():
+            constant.append(str(name))
+        elif (column == np.round(column)).all():
+            integers[str(name)] = column.astype(np.int64)
+        else:
+            reals[str(name)] = column.astype(np.float32)
+    if not integers and not reals:
+        names = ", ".join(constant)
+        raise ValueError(f"parameters: got {names} of one value each, allowed is at least one that varies")
+    if constant:
+        warnings.warn(f"parameters: got {', '.join(constant)} with one value only, so no law can be seen to depend on "
+                      f"{'it' if len(constant) == 1 else 'them'}", stacklevel=4)
+    return Table(integers, reals, tuple(constant))
+
+
+def _numbers(frame: pd.DataFrame, name: Any) -> Array:
+    try:
+        column = frame[name].to_numpy(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"parameters: got {frame[name].dtype} in {name!r}, allowed are numbers") from None
+    wrong = ~np.isfinite(column) | (np.abs(column) > LARGEST)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise ValueError(f"parameters: got {column[row]} in {name!r} (row {row}), allowed are finite numbers to 2**53")
+    return column
+
+
+def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Array]:
+    """The values of a user's laws on these parameters, checked."""
+    allowed = "allowed are functions of the parameters by their text, each giving a whole number for each row"
+    if not isinstance(laws, Mapping):
+        raise ValueError(f"laws: got {type(laws).__name__}, {allowed}")
+    out = {}
+    for text, law in laws.items():
+        if not callable(law):
+            raise ValueError(f"laws: got {type(law).__name__} for {text!r}, {allowed}")
+        try:
+            values = np.asarray(law(parameters))
+        except Exception as error:
+            raise ValueError(f"laws: got {type(error).__name__} ({error}) from {text!r}, {allowed}") from error
+        if values.shape != (rows,) or values.dtype.kind not in "iub":
+            raise ValueError(f"laws: got {values.dtype} of shape {values.shape} from {text!r}, {allowed}")
+        out[str(text)] = values.astype(np.int64)
+    return out

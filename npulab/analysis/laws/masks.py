@@ -1,0 +1,33 @@
+"""Which captures something selects: rows of yes and no, 64 captures a number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npulab.analysis.laws.expressions import Array
+
+
+def packed(rows: Array) -> Array:
+    """``(R, N) bool`` as ``(R, K) uint64``, 64 captures a number."""
+    data = np.packbits(rows, axis=1, bitorder="little")
+    out = np.zeros((len(rows), -(-rows.shape[1] // 64) * 8), np.uint8)
+    out[:, :data.shape[1]] = data
+    return out.view("<u8")
+
+
+def unpacked(rows: Array, n: int) -> Array:
+    """``(R, N) bool`` of ``packed`` rows."""
+    return np.unpackbits(rows.view(np.uint8), axis=1, count=n, bitorder="little").view(bool)
+
+
+def counted(rows: Array) -> Array:
+    """How many captures each row of ``(R, N) bool`` has, (R,)."""
+    return np.bitwise_count(np.packbits(rows, axis=1)).sum(1, dtype=np.int64)
+
+
+def distinct(rows: Array) -> Array:
+    """The first of each kind of ``(R, K) uint64`` rows, by rising number."""
+    weights = np.random.default_rng(2).integers(1, 2 ** 62, rows.shape[1]).astype(np.uint64) * np.uint64(2) + 1
+    # the sum of equal rows is equal; that of others in one of 2**63 cases
+    keys = rows @ weights if rows.shape[1] > 1 else rows[:, 0]
+    return np.sort(np.unique(keys, return_index=True)[1])

@@ -1,0 +1,47 @@
+"""Single bits that are the exclusive or of two or three bits of parameters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from npulab.analysis.laws.expressions import Array, Columns, Expression, constant
+from npulab.analysis.laws.masks import packed
+
+MOST_COLUMNS = 250
+
+
+def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> list[Expression]:
+    """The exclusive ors of two or three bits of ``leaves`` that give ``target (N,) bool``, or its complement."""
+    bits, laws = [], []
+    for leaf in leaves:
+        values = np.asarray(columns[leaf], np.int64)
+        for bit in range(int(values.max()).bit_length() if values.min() >= 0 else 0):
+            column = (values >> bit) & 1
+            if 0 < column.sum() < len(column):
+                bits.append(column.astype(bool))
+                laws.append(Expression("//", (leaf, constant(2 ** bit))) if bit else leaf)
+    if not 2 <= len(bits) <= MOST_COLUMNS:
+        return []
+    rows = packed(np.array(bits))
+    keys = [row.tobytes() for row in rows]
+    single: dict[bytes, list[int]] = {}
+    for i, key in enumerate(keys):
+        single.setdefault(key, []).append(i)
+    out: list[Expression] = []
+    for flip in (False, True):
+        wanted = packed((target ^ flip)[None])[0]
+        groups: set[tuple[int, ...]] = set()
+        for i, j in itertools.combinations(range(len(rows)), 2):
+            rest = (wanted ^ rows[i] ^ rows[j]).tobytes()
+            if not any(rest):
+                groups.add((i, j))
+            groups |= {tuple(sorted((i, j, k))) for k in single.get(rest, ()) if k not in (i, j)}
+        for group in sorted(groups, key=lambda group: (len(group), group)):
+            law = laws[group[0]]
+            for number in group[1:]:
+                law = Expression("^", (law, laws[number]))
+            out.append(Expression("+", (law, constant(1))) if flip else law)
+    return out

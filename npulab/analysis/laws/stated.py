@@ -1,0 +1,298 @@
+"""Laws that somebody states, in words of their own, held against captures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.analysis.laws.expressions import FIELD, PARAMETER, Array, Columns, Expression, field, parameter
+from npulab.analysis.laws.inputs import FIELD_NAME, LARGEST
+from npulab.analysis.laws.texts import Steps, parse_law, parse_steps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ENOUGH = 8  # different captures before a law that agrees is called found
+TYPE = re.compile(r"u(8|16|32)(?:\[([0-9]+)\])?")
+WORD_BYTES = 4
+SHOWN = 20  # names of captures in a row
+NO_NUMBER = -2.0 ** 62
+COLUMNS = ("name", "law", "verdict", "rows", "agree", "contradict", "supports", "contradicts", "status")
+AGREES, CONTRADICTED, SAME, NOTHING = "agrees", "contradicted", "not varied", "nothing to compare"
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A law of a name: what is recorded should be what it says, for each of ``laws`` (one, or one for each index).
+
+    A law of cases says nothing where none of them holds.
+    ``places`` are ways to the recorded numbers, of which the first that a capture's names allow is taken.
+    """
+
+    name: str
+    text: str
+    laws: tuple[Steps, ...]
+    places: tuple[tuple[Expression, ...], ...]
+
+    @classmethod
+    def parse(cls, name: str, law: str, *places: str, count: int = 1) -> Stated:
+        """From texts; with ``count`` above 1 they are read for each ``i`` from 0.  Raises as ``parse_law``."""
+        numbers: Iterable[int | None] = range(count) if count > 1 else (None,)
+        return cls(name, law, tuple(parse_steps(law, i) for i in numbers) if law.strip() else (),
+                   tuple(tuple(parse_law(place, i) for i in numbers) for place in places if place.strip()))
+
+
+def word_fields(offset: int, kind: str) -> list[str]:
+    """The field names of words for bytes at an offset: ``u8``, ``u16``, ``u32``, or some of them, ``u32[16]``.
+
+    Raises ValueError for another type, and for one that crosses a word.
+
+    >>> word_fields(0x146, "u16")
+    ['w81_16_16']
+    """
+    found = TYPE.fullmatch(kind)
+    if found is None:
+        raise ValueError(f"type: got {kind!r:.40}, allowed are u8, u16, u32 and several of them (u32[16])")
+    size = int(found[1]) // 8
+    if offset < 0 or offset % size:
+        raise ValueError(f"offset: got {offset:#x}, allowed is a multiple of {size}")
+    places = (offset + size * i for i in range(int(found[2] or 1)))
+    return [f"w{place // WORD_BYTES}_{place % WORD_BYTES * 8}_{size * 8}" for place in places]
+
+
+def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None) -> pd.DataFrame:
+    """Laws held against captures, a row each: which captures support it, and which contradict it.
+
+    ``captures`` is a ``Sweep``; words ``(N, W) uint32``, with a row of ``parameters`` for each; or captures by name,
+    each a pair: its words ``(W,)`` or its raw numbers by field, and its parameters.  A capture that lacks a name
+    that a law reads is not asked.
+
+    ``verdict`` is agrees; contradicted; not varied (it agrees, and what is recorded is the same in all); or nothing
+    to compare.  ``status`` says it in words: what agrees is called found from eight different captures on.
+
+    >>> check_stated([Stated.parse("width", "width * 2", "w0_0_8")], [[2], [8]], {"width": [1, 3]})["status"][0]
+    'contradicted in 1 of 2'
+    """
+    import pandas as pd
+
+    evidence = _Evidence.of(captures, parameters)
+    rows = [_row(one, evidence) for one in stated]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def check_rows(table: Iterable[Mapping[str, str]], captures: Any, parameters: Any = None) -> pd.DataFrame:
+    """As ``check_stated``, for the rows of a table: offset (of bytes), type, fields, law; other columns are kept.
+
+    ``fields`` is what lies there, put together from decoded fields, for captures that are given as raw numbers by
+    field; offset and type say the same for words.  Rows are named by offset and type.  Raises as ``parse_law``.
+    """
+    listed = [dict(row) for row in table]
+    stated = [_of_row(row) for row in listed]
+    found = check_stated(stated, captures, parameters)
+    for column in dict.fromkeys(key for row in listed for key in row if key not in COLUMNS):
+        found[column] = [row.get(column, "") for row in listed]
+    return found
+
+
+def _of_row(row: Mapping[str, str]) -> Stated:
+    name = " ".join(part for part in (row.get("type", ""), row.get("offset", "")) if part)
+    words = word_fields(int(row["offset"], 0), row["type"]) if row.get("type") and row.get("law") else []
+    count = max(len(words), 1)
+    said = Stated.parse(name, row.get("law", ""), row.get("fields", ""), count=count)
+    return Stated(said.name, said.text, said.laws,
+                  (*said.places, tuple(field(word) for word in words)) if words else said.places)
+
+
+@dataclass(frozen=True, eq=False)
+class _Evidence:
+    """Captures as columns: of each name the numbers ``(N,)``, and which captures have it."""
+
+    names: tuple[str, ...]
+    words: Array  # (N, W), with zeros behind the words that a capture has
+    lengths: Array
+    columns: Mapping[Expression, tuple[Array, Array]]
+
+    @classmethod
+    def of(cls, captures: Any, parameters: Any) -> _Evidence:
+        registers = getattr(captures, "registers", None)
+        if hasattr(captures, "parameters"):
+            captures, parameters = captures.words, captures.parameters if parameters is None else parameters
+        if isinstance(captures, Mapping):
+            if parameters is not None:
+                raise ValueError("parameters: got some beside captures by name, allowed is a pair of values and "
+                                 "parameters for each")
+            return cls._by_name(captures)
+        words = _words(captures)
+        columns = {parameter(str(name)): (_numbers(values, str(name)), np.ones(len(words), bool))
+                   for name, values in dict(parameters if parameters is not None else {}).items()}
+        for one, (values, _) in columns.items():
+            if values.shape != (len(words),):
+                raise ValueError(f"parameters: got {len(values)} rows of {one}, allowed are {len(words)}")
+        if registers is not None and len(registers) == words.shape[1]:
+            columns |= {field(name): (np.asarray(values).astype(np.int64), np.ones(len(words), bool))
+                        for name, values in registers.decode(words, raw=True).items()}
+        return cls(tuple(str(number) for number in range(len(words))), words, np.full(len(words), words.shape[1]),
+                   columns)
+
+    @classmethod
+    def _by_name(cls, captures: Mapping[Any, Any]) -> _Evidence:
+        rows: list[Array] = []
+        found: list[dict[Expression, Any]] = []
+        for name, pair in captures.items():
+            if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], Mapping):
+                raise ValueError(f"captures: got {type(pair).__name__} for {name!r:.40}, allowed is a pair: words or "
+                                 "values by field, and parameters by name")
+            values, known = pair
+            by_field = values if isinstance(values, Mapping) else {}
+            rows.append(np.zeros(0, np.uint32) if isinstance(values, Mapping) else _words([values])[0])
+            found.append({parameter(str(key)): value for key, value in known.items()}
+                         | {field(str(key)): value for key, value in by_field.items()})
+        words = np.zeros((len(rows), max((len(row) for row in rows), default=0)), np.uint32)
+        for row, own in zip(words, rows, strict=True):
+            row[:len(own)] = own
+        columns = {}
+        for key in dict.fromkeys(key for one in found for key in one):
+            have = np.array([key in one and _is_number(one[key]) for one in found], bool)
+            columns[key] = _numbers([one[key] if there else 0 for one, there in zip(found, have, strict=True)],
+                                    str(key)), have
+        return cls(tuple(str(name) for name in captures), words, np.array([len(row) for row in rows], int), columns)
+
+    def different(self, rows: Array) -> int:
+        """How many of some captures are not the same in everything, counted up to what is enough."""
+        seen = set()
+        for row in rows:
+            seen.add((self.words[row].tobytes(),
+                      *(values[row].item() if have[row] else None for values, have in self.columns.values())))
+            if len(seen) == ENOUGH:
+                break
+        return len(seen)
+
+    def column(self, name: str, kinds: Sequence[str]) -> tuple[Array, Array] | None:
+        """(numbers (N,), which captures have it (N,)) of a name, the first of the kinds that there is."""
+        for kind in kinds:
+            known = self.columns.get(Expression(kind, (name,)))
+            if known is not None:
+                return known
+        if not FIELD_NAME.fullmatch(name):
+            return None
+        word, lsb, width = (int(part) for part in name[1:].split("_"))
+        if word >= self.words.shape[1] or not 1 <= width <= 32 - lsb:
+            return None
+        return (self.words[:, word] >> np.uint32(lsb)).astype(np.int64) % 2 ** width, self.lengths > word
+
+    def have(self, parts: Iterable[Expression], kinds: Sequence[str],
+             ) -> tuple[dict[Expression, Array], Array, list[str]]:
+        """The columns that expressions read, the captures that have all of them, and names that none has."""
+        columns: dict[Expression, Array] = {}
+        have, missing = np.ones(len(self.names), bool), []
+        for one in dict.fromkeys(leaf for part in parts for leaf in part.walk() if leaf.op in (PARAMETER, FIELD)):
+            found = self.column(one.args[0], kinds)
+            if found is None:
+                missing.append(one.args[0])
+                have[:] = False
+            else:
+                columns[one] = found[0]
+                have &= found[1]
+        return columns, have, missing
+
+
+def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
+    shape = len(stated.laws), len(evidence.names)
+    said, recorded, asked = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, bool)
+    seen = np.zeros(shape[1], bool)
+    columns, have, missing = evidence.have(
+        (part for steps in stated.laws for step in steps for part in step), (PARAMETER, FIELD))
+    absent: list[str] = []
+    for place in stated.places if stated.laws else ():
+        where, there, lacking = evidence.have(place, (FIELD, PARAMETER))
+        absent += lacking
+        rows = np.flatnonzero(have & there & ~seen)
+        if len(rows):
+            own, law = _columns(where, rows), _columns(columns, rows)
+            recorded[:, rows] = [own[one] for one in place]
+            for number, steps in enumerate(stated.laws):
+                said[number, rows], asked[number, rows] = _values(steps, law)
+            seen[rows] = True
+    right = ((said == recorded) | ~asked).all(0)
+    good, bad = np.flatnonzero(asked.any(0) & right), np.flatnonzero(asked.any(0) & ~right)
+    told = [", ".join(evidence.names[row] for row in rows[:SHOWN]) + f", ... ({len(rows)})" * (len(rows) > SHOWN)
+            for rows in (good, bad)]
+    numbers = [np.unique(row[good[there[good]]]).tolist() for row, there in zip(recorded, asked, strict=True)]
+    verdict, status = _verdict(stated, evidence, good, len(bad), numbers, missing or absent)
+    return stated.name, stated.text, verdict, len(good) + len(bad), len(good), len(bad), *told, status
+
+
+def _verdict(stated: Stated, evidence: _Evidence, good: Array, bad: int, numbers: Sequence[Sequence[int]],
+             absent: Sequence[str]) -> tuple[str, str]:
+    """Verdict and status; ``numbers`` are the different ones recorded at each index where the law agrees."""
+    count = len(good) + bad
+    if not stated.laws:
+        return NOTHING, "no law is stated"
+    if not count:
+        names = ", ".join(dict.fromkeys(absent))
+        return NOTHING, f"no capture has {names}" if names else "no capture is one that it speaks of"
+    if bad:
+        return CONTRADICTED, f"contradicted in {bad} of {count}"
+    if all(len(one) <= 1 for one in numbers):
+        same = f"it is {numbers[0][0]}" if len(numbers) == 1 else "each of them is the same"
+        return SAME, f"agrees in {count} of {count}, but {same} in all"
+    apart = evidence.different(good)
+    if apart < ENOUGH:
+        alike = "" if count < ENOUGH else f" ({apart} different ones)"
+        return AGREES, f"agrees in {count} of {count}{alike}, too few to call it found"
+    return AGREES, f"found: agrees in {count} of {count}"
+
+
+def _columns(columns: Mapping[Expression, Array], rows: Array) -> Columns:
+    out = Columns({"": np.zeros(len(rows), np.int64)})
+    out.values |= {one: values[rows] for one, values in columns.items()}
+    return out
+
+
+def _values(steps: Steps, columns: Columns) -> tuple[Array, Array]:
+    """``(N,) int64``: what the first case that holds gives; and ``(N,) bool``: where one holds."""
+    out, left = np.zeros(columns.n, np.int64), np.ones(columns.n, bool)
+    for when, law in steps:
+        holds = left & np.asarray(columns[when]).astype(bool)
+        out[holds] = _whole(np.asarray(columns[law])[holds])
+        left &= ~holds
+    return out, ~left
+
+
+def _whole(values: Array) -> Array:
+    """As int64; what is no whole number becomes one that no field holds."""
+    if values.dtype.kind != "f":
+        return values.astype(np.int64)
+    fits = (values == np.round(values)) & (np.abs(values) <= LARGEST)
+    return np.where(fits, values, NO_NUMBER).astype(np.int64)
+
+
+def _words(words: Any) -> Array:
+    try:
+        array = np.asarray(words)
+    except ValueError:
+        array = np.zeros(0, object)
+    fits = array.dtype.kind in "iu" and (not array.size or 0 <= array.min() <= array.max() < 2 ** 32)
+    if array.ndim != 2 or not fits:
+        raise ValueError(f"words: got {array.dtype} of shape {array.shape}, allowed are whole numbers of 0 to "
+                         "0xffffffff, as many for each capture")
+    return array.astype(np.uint32)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | np.number | np.bool_) and bool(np.isfinite(value))
+
+
+def _numbers(values: Any, name: str) -> Array:
+    """``(N,)`` whole numbers as int64, others as float32."""
+    try:
+        column = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: got something else, allowed are numbers") from None
+    if column.ndim != 1 or not np.isfinite(column).all() or (np.abs(column) > LARGEST).any():
+        raise ValueError(f"{name}: got {column.ravel()[:3].tolist()}, allowed are finite numbers to 2**53")
+    return column.astype(np.int64 if (column == np.round(column)).all() else np.float32)

@@ -1,0 +1,1 @@
+"""Why an output differs: a summary of the mismatches, hypotheses, a run of a whole model."""

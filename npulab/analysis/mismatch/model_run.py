@@ -1,0 +1,387 @@
+"""A whole model's run on an NPU, checked job by job: which operator is the first that went wrong."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.analysis.check import Comparison, check
+from npulab.captures.capture import Capture
+from npulab.captures.registry import target
+from npulab.captures.target import Hang
+from npulab.models import Model, read_model
+from npulab.quant.layers import Conv2D, FullyConnected, Layer, per_channel
+from npulab.quant.rules import QUANTIZED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+VERDICTS = ("equal", "differs", "not executed", "nothing to compare", "not covered", "not run", "no operator")
+NOT_RUN = "no job of the run is like it; the driver left it to the CPU, or its files are missing"
+NO_OPERATOR = "no operator of the model is like it"
+TOLERANCE = 2.0 ** -12  # of a scale: a fixed point keeps 15 bits of it or more
+LIKENESS = 0.6  # of what outlines say in common, for a job that is taken for an operator it is not quite like
+EXACT, PARTLY, EACH, CONTENT = 1000, 500, 10, 100  # weights of a pair of job and operator; whole, so that ties are ties
+STORED_UP = 128  # between a code read as int8 and as uint8, with the top bit turned
+SIMULATED = "simulated device"
+
+Outline = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorCheck:
+    """How one operator of a model ran.
+
+    ``operator`` is its number in the file (None for a job that is no operator of the model), ``cases`` the captures
+    of its jobs in order, ``inference`` counts from 0 where a recording holds several.  ``verdict`` is one of
+    ``VERDICTS``, ``reason`` says why in words; ``comparison`` is that of the job that decides it.
+    """
+
+    operator: int | None
+    name: str
+    cases: tuple[str, ...]
+    verdict: str
+    reason: str = ""
+    layer: Layer | None = None
+    comparison: Comparison | None = None
+    inference: int = 0
+    provenance: str = ""
+
+    def __repr__(self) -> str:
+        said = f", {self.reason}" if self.reason else ""
+        counts = f", {self.comparison.mismatches} of {self.comparison.compared} differ" \
+            if self.comparison is not None and self.comparison.mismatches else ""
+        return f"OperatorCheck({self.text}: {self.verdict}{counts}{said})"
+
+    @property
+    def text(self) -> str:
+        """Number, name and jobs."""
+        jobs = f"job{'s' * (len(self.cases) > 1)} {' '.join(self.cases)}" if self.cases else "no job"
+        what = "no operator" if self.operator is None else f"operator {self.operator}, {self.name}"
+        again = f"inference {self.inference}, " * bool(self.inference)
+        return f"{again}{what} ({jobs}{', simulated' * (self.provenance == 'simulated')})"
+
+
+@dataclass(frozen=True, eq=False)
+class RunCheck:
+    """How a model ran: ``operators`` in the model's order, each inference behind the one before."""
+
+    operators: tuple[OperatorCheck, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing differs."""
+        return self.first is None
+
+    @property
+    def first(self) -> OperatorCheck | None:
+        """The first operator that went wrong."""
+        return next((one for one in self.operators if one.verdict == "differs"), None)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many operators there are of each verdict."""
+        counts = Counter(one.verdict for one in self.operators)
+        return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per operator: inference, operator, name, jobs, compared, mismatches, verdict, reason."""
+        import pandas as pd
+
+        rows = [(one.inference, one.operator, one.name, " ".join(one.cases),
+                 one.comparison.compared if one.comparison else 0, one.comparison.mismatches if one.comparison else 0,
+                 one.verdict, one.reason) for one in self.operators]
+        frame = pd.DataFrame(rows, columns=["inference", "operator", "name", "jobs", "compared", "mismatches",
+                                            "verdict", "reason"])
+        return frame.astype({"operator": "Int64"})
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
+        return f"RunCheck({said or 'nothing'}{f'; first wrong: {self.first.text}' if self.first else ''})"
+
+
+def check_run(captures: Iterable[Capture], model: Model | bytes | str | os.PathLike[str],
+              run: Callable[..., Iterable[Comparison]] = map) -> RunCheck:
+    """Every job of a recorded run against the operator of the model that it is, on its own captured input.
+
+    ``captures`` are the jobs in the order they ran, as ``npulab.load_all`` gives them for a recording; ``run`` maps,
+    as a pool of processes does.  Jobs are matched to operators by order and by what their words say of outputs, zero
+    points and scale; where that leaves several, by their weights.  An operator differs where its output is not what
+    the target's rule gives for its input, or where its job is not what the model says.
+    Raises ValueError for no capture, captures of several targets, and a file that is no model.
+    """
+    found = list(captures)
+    names = {one.target for one in found}
+    if len(names) != 1:
+        raise ValueError(f"captures: got {len(found)} of targets {', '.join(sorted(names)) or 'none'}, allowed are one "
+                         "or more of one target")
+    graph = model if isinstance(model, Model) else read_model(model)
+    of = target(names.pop())
+    layers = {number: one for number, one in graph.by_operator.items() if not isinstance(one, str)}
+    wanted = {number: of.outline(layer) for number, layer in layers.items()}
+    rows: list[OperatorCheck] = []
+    for inference, jobs in enumerate(_inferences(found, sum(map(bool, wanted.values())))):
+        rows += _check_inference(jobs, graph, layers, wanted, run, inference)
+    return RunCheck(tuple(rows))
+
+
+def _inferences(captures: Sequence[Capture], operators: int) -> Iterator[Sequence[Capture]]:
+    """The captures of each inference, where there are more jobs than operators and they are the same again."""
+    keys = [[(job.block, job.words.tobytes()) for job in one.jobs] for one in captures]
+    period = len(keys)
+    if sum(map(_computes, captures)) > operators:
+        period = next((n for n in range(1, len(keys)) if keys[n:] == keys[:-n]), period)
+    yield from (captures[at:at + period] for at in range(0, len(captures), period))
+
+
+def _check_inference(captures: Sequence[Capture], graph: Model, layers: Mapping[int, Layer],
+                     wanted: Mapping[int, Outline], run: Callable[..., Iterable[Comparison]], inference: int,
+                     ) -> Iterator[OperatorCheck]:
+    main = [i for i, capture in enumerate(captures) if _computes(capture)]
+    outlines = {i: target(captures[i].target).outline(captures[i]) for i in main}
+    matched, rivals = _match(outlines, wanted, {i: captures[i] for i in main}, layers)
+    known = [replace(one, parameters=layers[matched[i]].parameters) if i in matched else one
+             for i, one in enumerate(captures)]
+    results = list(run(_checked, known))
+    parts: dict[int, list[int]] = {i: [] for i in main}
+    loose: list[int] = []
+    for i, owner in _owners(captures, main).items():
+        (parts[owner] if owner is not None else loose).append(i)
+    rows: list[tuple[float, OperatorCheck]] = []
+    places = {number: at for at, number in enumerate(graph.by_operator)}
+    at = -1.0
+    for i in sorted([*main, *loose]):
+        jobs = sorted([i, *parts.get(i, [])])
+        common: dict[str, Any] = {"cases": tuple(captures[n].name for n in jobs), "inference": inference,
+                                  "provenance": captures[i].origin}
+        moves = [results[n] for n in jobs if n != i]
+        if i not in matched:
+            decides, verdict, why = _verdict(results[i], moves, [])
+            nearest = NO_OPERATOR if i in parts else "moves data for no job of the run"
+            rows.append((at, OperatorCheck(None, "", verdict="differs" if verdict == "differs" else "no operator",
+                                           reason="; ".join(filter(None, [nearest, why])), comparison=decides,
+                                           **common)))
+            continue
+        number = matched[i]
+        at = places[number] + 0.5
+        unlike = _unlike(outlines[i], wanted[number], results[i].layer, layers[number])
+        decides, verdict, why = _verdict(results[i], moves, unlike)
+        also = f"operator{'s' * (len(rivals[i]) > 1)} {', '.join(map(str, rivals[i]))} would do as well" \
+            if rivals.get(i) else ""
+        rows.append((places[number], OperatorCheck(
+            number, graph.operators[number].name, verdict=verdict, reason="; ".join(filter(None, [why, also])),
+            layer=layers[number], comparison=decides, **common)))
+    ran = set(matched.values())
+    rows += [(places[number], OperatorCheck(
+        number, graph.operators[number].name, (), "not run", NOT_RUN if wanted.get(number) else _why(one),
+        None if isinstance(one, str) else one, inference=inference))
+        for number, one in graph.by_operator.items() if number not in ran]
+    yield from (row for _, row in sorted(rows, key=lambda pair: pair[0]))
+
+
+def _why(one: Layer | str) -> str:
+    return one.split(": ", 1)[-1] if isinstance(one, str) else f"no job is known that does {one.op}"
+
+
+def _computes(capture: Capture) -> bool:
+    """Whether a capture has a job of the parameter block, which the maps name first; others move data."""
+    return any(job.block == next(iter(capture.maps), None) for job in capture.jobs)
+
+
+# Which job is which operator
+
+
+def _match(outlines: Mapping[int, Outline], wanted: Mapping[int, Outline], captures: Mapping[int, Capture],
+           layers: Mapping[int, Layer]) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """The operator of each job, and the other operators that it might be as well."""
+    jobs, numbers = list(outlines), list(wanted)
+    weights = np.array([[_likeness(outlines[i], wanted[number]) for number in numbers] for i in jobs],
+                       np.int64).reshape(len(jobs), len(numbers))
+    found = _alignments(weights)
+    claims = Counter(column for columns in found for column in columns)
+    open_ = [row for row, columns in enumerate(found) if len(columns) > 1 or any(claims[one] > 1 for one in columns)]
+    if open_:
+        counts = {number: _histogram(layer) for number, layer in layers.items()}
+        for row in open_:
+            mine = _histogram(_lifted(captures[jobs[row]]))
+            for column, number in enumerate(numbers):
+                if mine is not None and weights[row, column] and mine == counts[number]:
+                    weights[row, column] += CONTENT
+        found = _alignments(weights)
+    matched = {jobs[row]: numbers[columns[0]] for row, columns in enumerate(_in_order(found)) if columns}
+    return matched, {i: [numbers[column] for column in found[row] if numbers[column] != matched.get(i)]
+                     for row, i in enumerate(jobs)}
+
+
+def _likeness(job: Outline, operator: Outline) -> int:
+    """The weight of a pair, 0 where the job cannot be the operator."""
+    common = [name for name in operator if name in job]
+    same = sum(_same(job[name], operator[name]) for name in common)
+    if same == len(common):
+        return EXACT + EACH * same if common else 0
+    first = next(iter(common))
+    fits = _same(job[first], operator[first]) and same / len(common) >= LIKENESS
+    return PARTLY * same // len(common) if fits else 0
+
+
+def _same(a: Any, b: Any) -> bool:
+    return math.isclose(a, b, rel_tol=TOLERANCE) if isinstance(a, float) else bool(a == b)
+
+
+def _alignments(weights: np.ndarray) -> list[list[int]]:
+    """For each row the columns it has in the heaviest matchings that keep the order of rows and columns."""
+    rows, columns = weights.shape
+    before = np.zeros((rows + 1, columns + 1), np.int64)
+    after = np.zeros((rows + 1, columns + 1), np.int64)
+    for row in range(rows):
+        # the best with this row is the best of the rows before, or one of its pairs and what lies before it
+        paired = before[row, :-1] + weights[row] * (weights[row] > 0)
+        before[row + 1, 1:] = np.maximum.accumulate(np.maximum(before[row, 1:], paired))
+        back = rows - 1 - row
+        paired = after[back + 1, 1:] + weights[back] * (weights[back] > 0)
+        after[back, :-1] = np.maximum.accumulate(np.maximum(after[back + 1, :-1], paired)[::-1])[::-1]
+    best = before[rows, columns]
+    on_path = (weights > 0) & (before[:-1, :-1] + weights + after[1:, 1:] == best)
+    return [np.flatnonzero(row).tolist() for row in on_path]
+
+
+def _in_order(found: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Of each row the first column behind that of the row before, if it has one."""
+    last = -1
+    for columns in found:
+        later = [column for column in columns if column > last]
+        last = later[0] if later else last
+        yield later[:1]
+
+
+def _lifted(capture: Capture) -> Layer | None:
+    try:
+        return target(capture.target).lift(capture).layer
+    except ValueError:
+        return None
+
+
+def _histogram(layer: Layer | None) -> tuple[int, ...] | None:
+    """How often each stored weight is there but for the zero point, whose number depends on how it was lowered."""
+    if not isinstance(layer, Conv2D | FullyConnected) or layer.weights.dtype.kind not in "iu":
+        return None
+    codes, zero = _stored(layer)
+    counts = np.bincount(codes.ravel(), minlength=2 ** 8)
+    counts[zero % len(counts)] = 0
+    return tuple(counts.tolist())
+
+
+def _stored(layer: Conv2D | FullyConnected) -> tuple[np.ndarray, int]:
+    """Weights and their zero point as uint8 codes, in whole numbers; real weights as they are."""
+    if layer.weights.dtype.kind == "f":
+        return layer.weights, 0
+    up = STORED_UP if layer.weights.dtype == np.int8 else 0
+    return layer.weights.astype(np.int64) + up, layer.weight_q.zero_point + up
+
+
+def _owners(captures: Sequence[Capture], main: Sequence[int]) -> dict[int, int | None]:
+    """For each job that only moves data the computing job that it moves data for: the one whose input it writes, else
+    the one whose output it reads, else the next."""
+    owners: dict[int, int | None] = {i: i for i in main}
+    for i in reversed(range(len(captures))):
+        if i in owners:
+            continue
+        to, by = (captures[i].addresses.get(name) for name in ("output", "input"))
+        readers = [n for n in range(i + 1, len(captures)) if captures[n].addresses.get("input") == to]
+        writers = [n for n in main if n < i and captures[n].addresses.get("output") == by]
+        later, earlier = [n for n in main if n > i], [n for n in main if n < i]
+        near = [owners[n] for n in readers[:1]] if to is not None and readers else \
+            writers[-1:] if by is not None and writers else (later[:1] or earlier[-1:])
+        owners[i] = near[0] if near else None
+    return {i: owner for i, owner in sorted(owners.items()) if i not in main}
+
+
+# How it ran
+
+
+def _checked(capture: Capture) -> Comparison:
+    """As ``npulab.check``; where no layer can be lifted, the output beside that of the simulated device."""
+    said = check(capture)
+    if said.layer is not None or said.compared or not {"input", "output"} <= capture.buffers.keys():
+        return said
+    try:
+        predicted = np.frombuffer(target(capture.target).simulate(capture), np.uint8)
+    except (ValueError, LookupError, Hang):
+        return said
+    both = min(len(predicted), len(capture.buffers["output"]))  # what lies behind the buffer may have been read as well
+    if not both:
+        return said
+    predicted, captured = predicted[:both], np.frombuffer(capture.buffers["output"], np.uint8, both)
+    wrong = np.flatnonzero(predicted != captured)
+    difference = np.abs(predicted.astype(np.int64) - captured)
+    return replace(said, verdict="differs" if len(wrong) else "equal", compared=both, mismatches=len(wrong),
+                   first=(int(wrong[0]),) if len(wrong) else None, max=int(difference.max(initial=0)),
+                   predicted=predicted, captured=captured, rule=SIMULATED, reason="")
+
+
+def _verdict(result: Comparison, moves: Sequence[Comparison], unlike: Sequence[str],
+             ) -> tuple[Comparison, str, str]:
+    """The comparison that decides, the verdict and the reason."""
+    sound = result.words and result.coefficients is not False
+    unread = result.layer is None and not result.compared
+    verdict = "not covered" if unread and sound else result.verdict
+    reasons = [f"the job is not the operator: {', '.join(unlike)}"] if unlike else []
+    if not sound:
+        reasons.append(f"{'words' if not result.words else 'coefficients'} do not encode to what was recorded")
+    wrong = [one for one in moves if one.verdict == "differs" and (one.compared or not one.words)]
+    reasons += [f"{one.case}: {one.mismatches} of {one.compared} moved bytes differ" for one in wrong]
+    if verdict == "differs" and result.compared:
+        reasons.append(f"{result.mismatches} of {result.compared} outputs differ, first at {result.first}, largest "
+                       f"{result.largest}")
+    if unlike or wrong or not sound:
+        verdict = "differs"
+    decides = wrong[0] if wrong and verdict == "differs" and result.verdict != "differs" else result
+    unseen = [one.case for one in moves if one.verdict == "nothing to compare"]
+    return decides, verdict, "; ".join(filter(None, [*reasons, result.reason, (
+        f"{' '.join(unseen)} not compared" if unseen else "")]))
+
+
+def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> list[str]:
+    """What a job says otherwise than the model."""
+    said = [f"{name} is {_number(outline[name])}, the model's {_number(wanted[name])}"
+            for name in wanted if name in outline and not _same(outline[name], wanted[name])]
+    if not isinstance(lifted, Conv2D | FullyConnected) or not isinstance(layer, Conv2D | FullyConnected) \
+            or per_channel(layer.weight_q.scale):
+        return said
+    mine, theirs = _stored(lifted)[0], _stored(layer)[0]
+    if mine.size == theirs.size:
+        # a fully connected layer may be stored as the convolution of an image in planes
+        orders = [mine] if mine.ndim != 4 or theirs.ndim == 4 else [mine, mine.transpose(0, 3, 1, 2)]
+        wrong = min(int(np.count_nonzero(one.ravel() != theirs.ravel())) for one in orders)
+        said += [f"{wrong} of {theirs.size} weights"] if wrong else []
+    elif not any(name.startswith("outputs") for name in said):
+        said.append(f"it has {mine.size} weights, the model {theirs.size}")
+    if lifted.bias.size == layer.bias.size and (wrong := int(np.count_nonzero(lifted.bias != layer.bias))):
+        said.append(f"{wrong} of {layer.bias.size} biases")
+    ranges = [_range(one) for one in (lifted, layer)]
+    if ranges[0] != ranges[1]:
+        said.append(f"its outputs are within {ranges[0]}, the model's {ranges[1]}")
+    return said
+
+
+def _range(layer: Conv2D | FullyConnected) -> tuple[float, float]:
+    """The lowest and highest output after the activation: as uint8 code, or a real number."""
+    up = STORED_UP if layer.dtype == "int8" else 0
+    zero, unit = layer.output_q.zero_point + up, 1 / float(np.ravel(layer.output_q.scale)[0])
+    bounds = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}.get(
+        layer.activation or "", (-math.inf, math.inf))
+    if layer.dtype not in QUANTIZED:
+        return bounds
+    low, high = (min(max(zero + one * unit, 0), 2 ** 8 - 1) for one in bounds)
+    return round(low), round(high)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

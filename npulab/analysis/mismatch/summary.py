@@ -1,0 +1,112 @@
+"""Where outputs differ, and by how much: by difference, by channel, by place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.quant.floats import steps, unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from npulab.analysis.check import Comparison
+
+SHOWN = 3  # differences in a sentence; of more, their range and mean
+
+
+@dataclass(frozen=True, eq=False)
+class Mismatches:
+    """The outputs that differ between a captured and a predicted output, counted in four ways.
+
+    ``by_difference`` has a row for every ``captured - predicted`` that occurs, 0 too, in units of ``unit`` ("code", or
+    "ulp" of real numbers): difference, outputs.
+    ``by_channel``: channel, outputs, differ, largest.  ``by_place``: place, outputs, differ, share; ``border`` are
+    the outputs whose window touches the padding, ``interior`` the others.  ``worst`` is the largest difference,
+    whatever its sign, over the channels of each pixel, ``(H, W)`` int64; ``border`` ``(H, W)`` bool.
+    """
+
+    case: str
+    by_difference: pd.DataFrame
+    by_channel: pd.DataFrame
+    by_place: pd.DataFrame
+    worst: np.ndarray
+    border: np.ndarray
+    unit: str = "code"
+
+    @property
+    def differ(self) -> int:
+        """How many outputs differ."""
+        return int(self.by_channel.differ.sum())
+
+    @property
+    def outputs(self) -> int:
+        """How many were compared."""
+        return int(self.by_channel.outputs.sum())
+
+    def __str__(self) -> str:
+        said = [f"{self.differ} of {self.outputs} outputs differ"]
+        if self.differ:
+            wrong = self.by_difference[self.by_difference.difference != 0]
+            most = wrong.sort_values("outputs", ascending=False, kind="stable")
+            named = ", ".join(f"{count} by {step:+d}" for step, count in most.itertuples(index=False, name=None))
+            if len(wrong) > SHOWN:
+                mean = np.average(wrong.difference, weights=wrong.outputs)
+                named = f"by {wrong.difference.min():+d} to {wrong.difference.max():+d}, mean {mean:+.1f}"
+            named += "" if self.unit == "code" else f" {self.unit}"
+            said += [named, f"in {np.count_nonzero(self.by_channel.differ)} of {len(self.by_channel)} channels"]
+        said += [f"{place} {differ} of {outputs}" + (f" ({share:.0%})" if outputs else "")
+                 for place, outputs, differ, share in self.by_place.itertuples(index=False, name=None)]
+        return "; ".join(said)
+
+    def __repr__(self) -> str:
+        return f"Mismatches({self.case}: {self})"
+
+
+def mismatches(found: Comparison) -> Mismatches:
+    """Where the two outputs of a comparison differ.
+
+    Raises ValueError where it has no two outputs ``(H, W, C)``.
+    """
+    import pandas as pd
+
+    if found.predicted is None or found.captured is None:
+        raise ValueError(f"{found.case}: there are no two outputs to compare ({found.verdict}: {found.reason})")
+    if found.predicted.ndim != 3:
+        raise ValueError(f"{found.case}: got outputs {found.predicted.shape}, allowed is (H, W, C)")
+    difference = steps(found.captured, found.predicted)
+    size, wrong = np.abs(difference), difference != 0
+    pixels, channels = difference[..., 0].size, difference.shape[-1]
+    apart, counts = np.unique(difference, return_counts=True)
+    border = touches_padding(found.layer, difference.shape[:2])
+    places = [(name, int(where.sum()) * channels, int(wrong[where].sum()))
+              for name, where in (("border", border), ("interior", ~border))]
+    return Mismatches(
+        f"{found.case} (simulated)" if found.simulated else found.case,
+        pd.DataFrame({"difference": apart, "outputs": counts}),
+        pd.DataFrame({"channel": np.arange(channels), "outputs": pixels, "differ": wrong.sum((0, 1)),
+                      "largest": size.max((0, 1), initial=0)}),
+        pd.DataFrame([(*one, one[2] / one[1] if one[1] else 0.0) for one in places],
+                     columns=["place", "outputs", "differ", "share"]),
+        size.max(-1, initial=0), border, unit(found.captured.dtype))
+
+
+def touches_padding(layer: Any, size: tuple[int, ...]) -> np.ndarray:
+    """Which outputs ``(H, W)`` have a window that reaches into the padding; none where there is no padding.
+
+    >>> from npulab import Conv2D
+    >>> layer = Conv2D(np.zeros((1, 3, 3, 1), np.uint8), np.zeros(1, int), (5, 5, 1), (2, 2), "same")
+    >>> touches_padding(layer, (3, 3)).astype(int).tolist()
+    [[1, 1, 1], [1, 0, 1], [1, 1, 1]]
+    """
+    if getattr(layer, "pads", None) is None:
+        return np.zeros(size, bool)
+    spread = getattr(layer, "dilation", (1, 1))
+    outside = []
+    for axis in (0, 1):
+        first = np.arange(size[axis]) * layer.stride[axis] - layer.pads[axis][0]
+        last = first + (layer.kernel[axis] - 1) * spread[axis]
+        outside.append((first < 0) | (last >= layer.input_shape[axis]))
+    return outside[0][:, None] | outside[1][None, :]

@@ -1,0 +1,187 @@
+"""Further looks: with other inputs, other sets of flips, and biases brought to where an output can tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from npulab.analysis.scan.evidence import Evidence, Piece
+from npulab.analysis.scan.hangs import set_apart, widest_group
+from npulab.analysis.scan.sites import SEVERAL, View, as_set, from_set
+from npulab.analysis.scan.weights import Weights
+
+ALIKE_BITS = 8  # that move the same outputs evenly, as those of a bias do
+MOST_HALVES = 64  # random halves of the bits that move nothing that are looked at
+SATURATED = 1 / 4  # share of the outputs; inputs with more are looked through last
+AIMS = (0.0, 0.25, -0.25)  # of the range of an output, from its middle: where biases are brought
+ROUNDED = 16  # units in the last place that a sum of changes of a real output may be off
+
+
+class Looks:
+    """Looks at the bits that have not moved anything yet, and at those whose place is not known yet."""
+
+    def __init__(self, known: Evidence, weights: Weights, seed: int) -> None:
+        self.known, self.weights = known, weights
+        self.rng = np.random.default_rng(seed)
+
+    def again(self, number: int) -> None:
+        """Look at the bits that have not moved anything, through a view and with other sets of flips."""
+        known = self.known
+        seen, known.together = known.together, known.fragile.copy()
+        if number:
+            quiet = known.quiet
+            tried = [self._tried(number, quiet[known.bits[quiet] == value]) for value in (1, 0)]
+            if any(piece.moved for piece in tried):
+                parts = self._gaps(known.views[number])
+                known.refine(number, [*parts, *known.measure(number, parts)])
+        for _ in range(MOST_HALVES):
+            # what is less than an output step moves something with others alone; another input may tell
+            quiet = known.quiet
+            piece = self._tried(number, quiet[self.rng.random(len(quiet)) < 0.5])
+            if not piece.moved:
+                break
+            before = np.count_nonzero(known.together)
+            known.refine(number, [piece])
+            if len(known.quiet) == len(quiet) and np.count_nonzero(known.together) == before:
+                known.together[piece.bits] = True
+        known.together |= seen
+
+    def _tried(self, number: int, bits: np.ndarray) -> Piece:
+        """Bits that are run at once, without those that hang together."""
+        known = self.known
+        piece = Piece(bits[~known.together[bits]], known.views[number].everything)
+        for _ in range(MOST_HALVES):
+            if not len(piece.bits):
+                return piece
+            output = known.ask(piece.bits, number, "bits that moved nothing")
+            if output is not None:
+                known.note(number, piece, output)
+                return piece
+            if len(piece.bits) == 1:
+                known.hung(int(piece.bits[0]))
+                return piece
+            set_apart(known, number, piece.bits)
+            piece.bits = piece.bits[~known.together[piece.bits]]
+        known.notes.append(f"with input {known.views[number].index} too many bits hang together to look at all of them")
+        known.certain[piece.bits] = False
+        return piece
+
+    def _gaps(self, view: View) -> list[Piece]:
+        """The quiet bits by the channels of the bits around them, which they are likely to move; a wrong guess costs
+        runs.  Ones and zeros apart, and no more than a group's bits together."""
+        self.weights.place()
+        known, sites = self.known, self.weights.sites
+        placed = np.array(sorted(bit for bit, site in sites.items() if site.role != "control"), np.int64)
+        quiet = known.quiet[~known.together[known.quiet]]
+        parts: dict[tuple[Any, ...], list[int]] = {}
+        for bit, right in zip(quiet, np.searchsorted(placed, quiet), strict=True):
+            beside = {sites[int(one)].channel for one in placed[max(right - 1, 0):right + 1]}
+            key = int(known.bits[bit]), int(bit) // widest_group(known.count), *sorted(beside)
+            parts.setdefault(key, []).append(bit)
+        return [Piece(np.array(bits), as_set(np.isin(view.channel, key[2:])) if key[2:] else view.everything)
+                for key, bits in parts.items()]
+
+    def around(self) -> None:
+        """Look at the bits that have not moved anything with the other inputs.
+
+        Of views of one image the finest goes first, with known bits of a bias flipped where that keeps outputs off
+        the end of their type; coarser ones are left out behind one where no output is there.
+        """
+        views = self.known.views
+        images: dict[Any, list[int]] = {}
+        for number, view in enumerate(views):
+            images.setdefault(number if view.probe.image is None else view.probe.image.tobytes(), []).append(number)
+        for numbers in images.values():
+            finest = sorted(numbers, key=lambda number: views[number].step or 0.0)
+            start = next((i for i, number in enumerate(finest) if views[number].saturated <= SATURATED), 0)
+            coarser = finest[start + 1:] if views[finest[start]].saturated else []
+            for number in (*finest[start::-1], *coarser):
+                number = self._recentred(number)
+                if number:
+                    self.again(number)
+                self._tell(number, ("bias", "either"))
+                if number in coarser and not views[number].saturated:
+                    break
+
+    def _recentred(self, number: int) -> int:
+        """A view like one, with known bits of biases flipped so that fewer outputs are at the end of their type."""
+        view = self.known.views[number]
+        base = self.weights.towards(view, np.unique(view.channel[~view.free & (view.reads != SEVERAL)]))
+        return self.known.look(view.index, base) if len(base) else number
+
+    def tell(self, roles: tuple[str, ...] = ("weight", "bias", "either"), coarser: bool = False) -> None:
+        """Find weight or bias and order of bits that moved something, by flipping them under more inputs; under
+        inputs ``coarser`` than the first only, if asked."""
+        views = self.known.views
+        self.weights.place()
+        for number in sorted(range(len(views)), key=lambda number: (not views[number].exact, views[number].saturated)):
+            if not coarser or (views[number].step or 0.0) > (views[0].step or 0.0):
+                self._tell(number, roles)
+
+    def rest(self) -> None:
+        """Bring outputs of weights that are near the end of their range off the end of their type, and tell those."""
+        sites, orders = self.weights.sites, self.weights.orders
+        views = [view for view in self.known.views if view.exact and view.mapped and not len(view.base)]
+        for view in (view for view in views if view.step != 1):
+            for aim in AIMS:
+                channels = {site.channel for bit, site in sites.items() if site.tap >= 0
+                            and (site.role == "either" or len(orders[bit]) > 1)
+                            and (view.channel[view.reads == site.tap] == site.channel).any()}
+                base = self.weights.towards(view, sorted(channels), aim * (view.span[1] - view.span[0]))
+                if len(base):
+                    number = self.known.look(view.index, base)
+                    self.again(number)
+                    self._tell(number, ("weight", "either"))
+
+    def _tell(self, number: int, roles: tuple[str, ...]) -> None:
+        self.weights.place()
+        self.known.measure(number, [Piece(np.array([bit]), bound) for bit, site in self.weights.sites.items()
+                                    if site.role in roles and (bound := self.weights.worth(number, bit))])
+        self.weights.place()
+
+    def check(self, count: int) -> None:
+        """Flip random halves of the weights' bits: outputs must change by the sum of what the bits do alone.
+
+        The bits that move outputs which do not are not certain.
+        """
+        known, view = self.known, self.known.views[0]
+        alone = {bit: effect for bit, effects in known.effects.items() for effect in effects
+                 if effect.view == 0 and self.weights.sites[bit].role in ("weight", "either") and not effect.cut.any()
+                 and 2 * len(effect.places) <= np.count_nonzero(view.channel == view.channel[effect.places[0]])}
+        for _ in range(count if alone else 0):
+            bits = np.array([bit for bit in sorted(alone) if self.rng.random() < 0.5], np.int64)
+            output = known.ask(bits, 0, "a random half of the weights")
+            if output is None or output.shape != view.output.shape:
+                known.notes.append("bits that run one by one do not run together")
+                continue
+            wanted, slack = view.output.astype(np.float64).ravel(), np.zeros(view.output.size)
+            for bit in bits:
+                wanted[alone[bit].places] += alone[bit].change
+                slack[alone[bit].places] += not view.exact
+            if output.dtype.kind == "f":
+                slack += ROUNDED * np.finfo(output.dtype).eps * np.abs(wanted).max()
+            off = np.abs(output.ravel() - np.clip(wanted, *view.span)) > slack
+            if off.any():
+                known.certain[[bit for bit in alone if off[alone[bit].places].any()]] = False
+                known.notes.append("bits that were flipped together moved something else than they do alone")
+
+
+def find_channels(known: Evidence) -> None:
+    """Where no layer says so: outputs that many single bits move together are a channel, if they are all."""
+    counts: dict[int, int] = {}
+    for first, *_ in known.effects.values():
+        if first.even and len(first.places) > 1:
+            counts[first.moved] = counts.get(first.moved, 0) + 1
+    found: list[int] = []
+    for outputs in sorted(counts, key=lambda one: -counts[one]):
+        if counts[outputs] >= ALIKE_BITS and not outputs & sum(found):
+            found.append(outputs)
+    if sum(found) != known.views[0].everything:
+        return
+    channel = np.zeros(known.views[0].output.size, int)
+    for number, outputs in enumerate(sorted(found, key=lambda outputs: outputs & -outputs)):
+        channel[from_set(outputs, channel.size)] = number
+    known.views = [replace(view, channel=channel) if view.output.size == channel.size else view
+                   for view in known.views]

@@ -1,0 +1,295 @@
+"""A capture: what was recorded of one run of an NPU; a set of captures."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from npulab.registers.map import Field, RegisterMap
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compiler", "simulated")
+FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")
+ROWS_SHOWN = 60
+CHANGED = "changed with npulab"
+COMMANDS = "commands"  # the buffer that holds a command stream, where there is one
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One piece of work given to an NPU.
+
+    ``words`` is the parameter block ``(W,) uint32``; where the block is programmed by register
+    writes, ``writes`` are (offset, value) in order and ``words`` the state they leave of the
+    registers that the block's map has.  ``start`` holds the writes that hand a parameter block to
+    the NPU; it counts as part of the same task.
+    """
+
+    block: str
+    words: np.ndarray
+    writes: tuple[tuple[int, int], ...] = ()
+    start: Job | None = None
+
+    def __post_init__(self) -> None:
+        words = np.asarray(self.words)
+        if words.ndim != 1 or words.dtype.kind not in "iu" or np.any(words < 0) or np.any(words > 0xFFFFFFFF):
+            raise ValueError(f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff in one row "
+                             f"(block {self.block})")
+        words = words.astype(np.uint32)
+        words.setflags(write=False)
+        object.__setattr__(self, "words", words)
+
+    @classmethod
+    def from_writes(cls, block: str, writes: Iterable[tuple[int, int]], registers: RegisterMap) -> Job:
+        """A job of register writes."""
+        writes = tuple((int(offset), int(value)) for offset, value in writes)
+        for offset, value in writes:
+            if not 0 <= offset <= 0xFFFFFFFF or not 0 <= value <= 0xFFFFFFFF:
+                raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to 0xffffffff (block {block})")
+        return cls(block, registers.state(writes), writes)
+
+    def with_words(self, words: Any, registers: RegisterMap) -> Job:
+        """The same job with other words; where it is register writes, those change that set them."""
+        changed = replace(self, words=words)
+        if changed.words.shape != self.words.shape:
+            raise ValueError(f"words: got shape {changed.words.shape}, allowed is {self.words.shape} "
+                             f"(block {self.block})")
+        if not self.writes:
+            return changed
+        return self.with_writes({offset: int(changed.words[word]) for offset, word in registers.index.items()
+                                 if changed.words[word] != self.words[word]}, registers)
+
+    def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
+        """The same register writes leaving other values by offset: the last write to an offset changes, a
+        register that was not written is written at the end."""
+        last = {offset: n for n, (offset, _) in enumerate(self.writes)}
+        writes = [(offset, values.get(offset, value) if last[offset] == n else value)
+                  for n, (offset, value) in enumerate(self.writes)]
+        writes += [(offset, value) for offset, value in values.items() if offset not in last]
+        return replace(Job.from_writes(self.block, writes, registers), start=self.start)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.block == other.block and self.writes == other.writes \
+            and np.array_equal(self.words, other.words) and self.start == other.start
+
+    def __repr__(self) -> str:
+        writes = f", {len(self.writes)} writes" if self.writes else ""
+        return f"Job({self.block}, {len(self.words)} words{writes}{f', {self.start}' if self.start else ''})"
+
+    def values(self, maps: Mapping[str, RegisterMap]) -> Iterator[tuple[str, Field, int]]:
+        """(block, field, raw) of every field, those of the writes that start the job last.
+
+        Raises LookupError where no map is known for the block.
+        """
+        if self.block not in maps:
+            raise LookupError(f"block: got {self.block!r}, maps are known for {', '.join(maps) or 'none'}")
+        registers = maps[self.block]
+        raw = registers.decode(self.words, raw=True)
+        state = dict(self.writes)
+        written = {registers.index[offset] for offset in state if offset in registers.index}
+        for item in registers:
+            if not self.writes or any(piece.word in written for piece in item.pieces):
+                yield item.block, item, raw[registers.key(item)]
+        for offset, value in state.items():
+            if offset not in registers.index:
+                yield self.block, Field.whole_word(self.block, f"{offset:#06x}"), value
+        if self.start:
+            yield from self.start.values(maps)
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One recorded run: jobs, buffers, addresses and where it all comes from.
+
+    ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints by
+    the same names, ``parameters`` what is known of the layer.  ``provenance`` is one of
+    ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read with.
+    """
+
+    name: str
+    target: str
+    chip: str
+    jobs: tuple[Job, ...]
+    buffers: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    addresses: Mapping[str, int] = field(default_factory=dict, repr=False)
+    parameters: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    provenance: str = "board"
+    source: str = ""
+    tool: str = ""
+    date: str = ""
+    maps: Mapping[str, RegisterMap] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.provenance not in PROVENANCES:
+            raise ValueError(f"capture {self.name}: got provenance {self.provenance!r}, allowed is one of "
+                             f"{', '.join(PROVENANCES)}")
+        object.__setattr__(self, "parameters", {str(name): _as_json(value) for name, value in self.parameters.items()})
+
+    @property
+    def simulated(self) -> bool:
+        return self.provenance == "simulated"
+
+    @property
+    def changed(self) -> bool:
+        """Whether npulab changed what was recorded."""
+        return CHANGED in self.tool
+
+    @property
+    def origin(self) -> str:
+        """The provenance, and whether it was changed since."""
+        return f"{self.provenance}, changed" if self.changed else self.provenance
+
+    @property
+    def main(self) -> int:
+        """The task whose words stand for the capture: the first of the block that the maps name first, where jobs of
+        another block (that move tensors) come before it; else task 0."""
+        first = next(iter(self.maps), None)
+        return next((task for task, job in enumerate(self.jobs) if job.block == first), 0)
+
+    @property
+    def words(self) -> np.ndarray:
+        """``(W,) uint32`` of the main job's parameter block."""
+        return self.jobs[self.main].words
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The main job's fields by name, as meant."""
+        return self.maps[self.jobs[self.main].block].decode(self.words)
+
+    @property
+    def fields(self) -> pd.DataFrame:
+        """One row per field of every job: task, block, register, field, raw, value, bits, evidence."""
+        import pandas as pd
+
+        rows = [(task, block, item.register, item.name, raw, item.text(raw), item.bits, item.evidence)
+                for task, job in enumerate(self.jobs) for block, item, raw in job.values(self.maps)]
+        frame = pd.DataFrame(rows, columns=list(FIELD_COLUMNS))
+        return frame.astype({"raw": object, "value": object})
+
+    def with_job(self, job: Job, task: int = 0) -> Capture:
+        """The same capture with another job in the place of one; it counts as changed.
+
+        A recorded command stream is left out where its register writes are others now.  Raises LookupError for a
+        task that is not there.
+        """
+        if not 0 <= task < len(self.jobs):
+            raise LookupError(f"capture {self.name}: got task {task}, it has 0 to {len(self.jobs) - 1}")
+        jobs = (*self.jobs[:task], job, *self.jobs[task + 1:])
+        if (job.writes, job.start) == (self.jobs[task].writes, self.jobs[task].start):
+            return self._changed(jobs=jobs)
+        return self._changed(jobs=jobs, buffers={name: data for name, data in self.buffers.items() if name != COMMANDS})
+
+    def with_words(self, words: Any, task: int | None = None) -> Capture:
+        """The same capture with other words in one job, by default the main one; it counts as changed."""
+        task = self.main if task is None else task
+        job = self.jobs[task]
+        return self.with_job(job.with_words(words, self.maps[job.block]), task)
+
+    def with_fields(self, task: int | None = None, **values: Any) -> Capture:
+        """The same capture with other values in some fields of one job, by default the main one; it counts as changed.
+
+        Raises LookupError for an unknown field, ValueError for a value that does not fit.
+        """
+        task = self.main if task is None else task
+        registers = self.maps[self.jobs[task].block]
+        words = self.jobs[task].words.copy()
+        for name, value in values.items():
+            registers[name].insert(words, registers[name].raw(value))
+        return self.with_words(words, task)
+
+    def with_buffers(self, **buffers: bytes) -> Capture:
+        """The same capture with other bytes in some buffers; it counts as changed."""
+        return self._changed(buffers={**self.buffers, **buffers})
+
+    def _changed(self, **parts: Any) -> Capture:
+        other = replace(self, **parts)
+        if other == self or self.changed:
+            return other
+        return replace(other, tool=f"{self.tool}, {CHANGED}" if self.tool else CHANGED)
+
+    def __repr__(self) -> str:
+        buffers = ", ".join(f"{name} {len(data)} B" for name, data in self.buffers.items())
+        return (f"Capture({self.target}/{self.name}, {self.chip}, {self.origin}, "
+                f"{len(self.jobs)} job{'s' if len(self.jobs) > 1 else ''}{', ' + buffers if buffers else ''})")
+
+    def _repr_html_(self) -> str:
+        rows = [("chip", self.chip), ("provenance", self.origin), ("source", self.source),
+                ("tool", self.tool), ("date", self.date), ("jobs", ", ".join(map(repr, self.jobs))),
+                *((f"buffer {name}", f"{len(data)} bytes") for name, data in self.buffers.items()),
+                *((f"address {name}", f"{where:#010x}") for name, where in self.addresses.items())]
+        body = "".join(f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+                       f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+                       for name, value in rows if value)
+        return f"<b>{html.escape(self.target)}/{html.escape(self.name)}</b><table>{body}</table>"
+
+
+@dataclass(frozen=True)
+class CaptureSet:
+    """Captures in order, by number or by name (``target/name`` where two targets share one)."""
+
+    captures: tuple[Capture, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [capture.name for capture in self.captures]
+
+    @property
+    def words(self) -> np.ndarray:
+        """``(N, W) uint32`` of the main jobs; raises ValueError where they differ in block or length."""
+        kinds = {(c.target, c.jobs[c.main].block, len(c.words)) for c in self.captures}
+        if len(kinds) != 1:
+            raise ValueError(f"words: got first jobs of {len(kinds)} kinds {sorted(kinds)}, allowed is one")
+        return np.stack([capture.words for capture in self.captures])
+
+    def __len__(self) -> int:
+        return len(self.captures)
+
+    def __iter__(self) -> Iterator[Capture]:
+        return iter(self.captures)
+
+    @overload
+    def __getitem__(self, which: int | str) -> Capture: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> CaptureSet: ...
+
+    def __getitem__(self, which: int | str | slice) -> Capture | CaptureSet:
+        if isinstance(which, slice):
+            return CaptureSet(self.captures[which])
+        if not isinstance(which, str):
+            return self.captures[which]
+        found = [capture for capture in self.captures if which in (capture.name, f"{capture.target}/{capture.name}")]
+        if len(found) != 1:
+            names = [f"{capture.target}/{capture.name}" for capture in found] or self.names
+            raise LookupError(f"got case {which!r}, there are {', '.join(names) or 'none'}")
+        return found[0]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return self.names
+
+    def __repr__(self) -> str:
+        return f"CaptureSet({len(self)}: {', '.join(self.names)})"
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per capture: case, target, chip, provenance, jobs, buffers."""
+        import pandas as pd
+
+        return pd.DataFrame([(c.name, c.target, c.chip, c.origin, len(c.jobs), ", ".join(c.buffers))
+                             for c in self.captures],
+                            columns=["case", "target", "chip", "provenance", "jobs", "buffers"])
+
+
+def _as_json(value: Any) -> Any:
+    """As JSON keeps it, so that a capture is the same after it was saved."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _as_json(one) for name, one in value.items()}
+    return [_as_json(one) for one in value] if isinstance(value, list | tuple) else value

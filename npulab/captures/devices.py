@@ -1,0 +1,368 @@
+"""What runs a capture: a simulated device, a program, a person.
+
+Each is an oracle: called with a capture it says "pass", "fail" or "hang".
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from npulab.captures.capture import CHANGED, PROVENANCES, Capture
+from npulab.captures.folders import capture_files, plain_name
+from npulab.captures.journal import OUTCOMES
+from npulab.captures.registry import target
+from npulab.captures.target import Hang
+from npulab.support.files import write_folders
+from npulab.support.processes import End, NotRun, Program, Stopped, arguments, execute, undisturbed
+
+HERE = "{capture}"  # where it stands in an argument, the folder's path is put
+# a shell's and ssh's words for what could not be started or reached, and signals that people send
+NOT_RUN = (126, 127, 255, -signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM)
+LARGEST = 2 ** 28  # bytes of an output file; what is larger is no output
+SIMULATED = "npulab.Simulated(npulab.Simulated().run(good).output)"  # passes what the good job gives there
+KEYS = {outcome[0]: outcome for outcome in OUTCOMES}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: ``outcome`` is "done", "failed" or "hang", ``output`` the bytes written, ``reason`` why not."""
+
+    outcome: str
+    output: bytes | None = None
+    reason: str = ""
+
+
+@runtime_checkable
+class Device(Protocol):
+    """What gives a run, and judges it, beside being an oracle."""
+
+    def run(self, capture: Capture) -> Run: ...
+
+    def judge(self, capture: Capture, run: Run) -> str: ...
+
+    def __call__(self, capture: Capture) -> str: ...
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The target's simulated device; ``expected`` are the output bytes that make a run pass.
+
+    Called with a capture it is an oracle: "pass", "fail" or "hang".
+    """
+
+    expected: bytes | None = None
+    provenance: ClassVar[str] = "simulated"
+
+    def run(self, capture: Capture) -> Run:
+        """Run a capture's words and bytes; a hang is an outcome, never an exception."""
+        try:
+            return Run("done", target(capture.target).simulate(capture))
+        except Hang as hang:
+            return Run("hang", reason=str(hang))
+
+    def record(self, capture: Capture) -> Capture:
+        """The capture as a simulated one, with the output that the device gives.
+
+        Raises ValueError where the device hangs.
+        """
+        run = self.run(capture)
+        if run.output is None:
+            raise ValueError(f"capture {capture.name}: the simulated device hangs: {run.reason}")
+        return replace(capture, buffers={**capture.buffers, "output": run.output}, provenance="simulated",
+                       tool="npulab simulated device", date="")
+
+    def judge(self, capture: Capture, run: Run) -> str:
+        """The outcome of a run: "pass" where it wrote what is expected."""
+        if run.outcome == "hang":
+            return "hang"
+        expected = capture.buffers.get("output") if self.expected is None else self.expected
+        return "pass" if run.output == expected else "fail"
+
+    def __call__(self, capture: Capture) -> str:
+        return self.judge(capture, self.run(capture))
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program that runs a capture, for example over ssh on a board; an oracle.
+
+    ``program`` is a sequence of arguments, or a text that is split into such; no shell is involved unless ``shell``
+    asks for one.  The capture lies in a temporary folder named ``capture``, whose path is put where ``{capture}``
+    stands in the arguments, else at their end.  Status 0 is a run that is done.  One that has not ended after
+    ``timeout`` seconds, or ends with ``hang_status``, hangs.  The statuses in ``retry_on`` (a signal is negative) say
+    that nothing was run; by default those of a shell and of ssh, and signals that people send.  All others fail.
+    Where a job makes the board reboot, ssh ends with 255 too: ``hang_status=255`` calls that a hang.
+
+    A run that is done passes where the program left the ``expected`` bytes (where they are left out, the capture's
+    own ``output``) in the file ``output`` of the folder, which holds no output before.  With nothing to expect, or
+    ``output=None``, the status alone decides.
+
+    After a hang the program ``reset`` runs, then ``cooldown`` seconds pass; a reset that went wrong is tried again
+    before the next run.  What was not run is tried ``retries`` times more, ``cooldown`` seconds apart.  Setting
+    ``stop`` ends every wait, and the running program with its process group.  ``provenance`` says what the program
+    is where a ``Recorder`` keeps its runs.
+
+    Raises ValueError for what is not allowed; running raises NotRun (an OSError) where nothing was run or reset, and
+    Stopped.
+
+    >>> Command("ssh board 'run it' {capture}", timeout=30)
+    Command(('ssh', 'board', 'run it', '{capture}'), timeout=30)
+    """
+
+    program: Program
+    _: KW_ONLY
+    timeout: float = 60.0
+    expected: bytes | None = field(default=None, repr=False)
+    output: str | None = "output.bin"
+    reset: Program | None = None
+    reset_timeout: float = 60.0
+    cooldown: float = 0.0
+    retries: int = 0
+    retry_on: tuple[int, ...] = NOT_RUN
+    hang_status: int | None = 124
+    shell: bool = False
+    provenance: str | None = None
+    stop: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    _hung: threading.Event = field(default_factory=threading.Event, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "program", arguments("program", self.program, self.shell))
+        if self.reset is not None:
+            object.__setattr__(self, "reset", arguments("reset", self.reset, self.shell))
+        for name in ("timeout", "reset_timeout"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: got {getattr(self, name)}, allowed is more than 0 seconds")
+        if not 0 <= self.cooldown < math.inf:
+            raise ValueError(f"cooldown: got {self.cooldown}, allowed is 0 seconds or more")
+        if not isinstance(self.retries, int) or self.retries < 0:
+            raise ValueError(f"retries: got {self.retries!r}, allowed is a whole number, 0 or more")
+        if not isinstance(self.expected, bytes | None):
+            raise ValueError(f"expected: got {self.expected!r:.80}, allowed is bytes")
+        if self.output is not None:
+            plain_name(self.output, "output")
+        if 0 in (*self.retry_on, self.hang_status):
+            raise ValueError("retry_on, hang_status: got 0, which is the status of a run that is done")
+        if self.provenance not in (None, *PROVENANCES):
+            raise ValueError(f"provenance: got {self.provenance!r}, allowed is one of {', '.join(PROVENANCES)}")
+
+    def __repr__(self) -> str:
+        given = [f"{one.name}={getattr(self, one.name)!r}" for one in fields(self)
+                 if one.repr and one.name != "program" and getattr(self, one.name) != one.default]
+        return f"Command({', '.join([repr(self.program), *given])})"
+
+    def run(self, capture: Capture) -> Run:
+        """Run a capture; that it failed or hung is an outcome, with the last lines of what the program said."""
+        files = capture_files(capture if self.output is None else _without_output(capture), target)
+        if self.output in files:
+            raise ValueError(f"output: got {self.output!r}, which the capture holds itself, allowed is another name")
+        if self._hung.is_set():
+            self._recover()
+        for _ in range(self.retries):
+            with suppress(NotRun):
+                return self._once(files)
+            self._wait()
+        return self._once(files)
+
+    def judge(self, capture: Capture, run: Run) -> str:
+        """The outcome of a run: "pass" where it is done and left what is expected."""
+        if run.outcome != "done":
+            return "hang" if run.outcome == "hang" else "fail"
+        expected = capture.buffers.get("output") if self.expected is None else self.expected
+        return "pass" if self.output is None or expected is None or run.output == expected else "fail"
+
+    def __call__(self, capture: Capture) -> str:
+        return self.judge(capture, self.run(capture))
+
+    def _once(self, files: dict[str, bytes]) -> Run:
+        end, output, missing = undisturbed(lambda over: self._in_folder(files, over))
+        if end.status is None or end.status == self.hang_status:
+            return self._hang(end)
+        if end.status in self.retry_on:
+            raise NotRun(f"program: got {end} from {self.program!r}, which says that nothing was run")
+        return Run("failed", output, str(end)) if end.status else Run("done", output, missing)
+
+    def _in_folder(self, files: dict[str, bytes], over: threading.Event) -> tuple[End, bytes | None, str]:
+        """How the program ended, what it left, and why nothing where that is so."""
+        with tempfile.TemporaryDirectory(prefix="npulab-", ignore_cleanup_errors=True) as scratch:
+            (folder,) = write_folders({Path(scratch, "capture"): files})
+            end = execute("program", _placed(self.program, folder), self.timeout, self.stop, over)
+            return end, *self._left(folder)
+
+    def _left(self, folder: Path) -> tuple[bytes | None, str]:
+        if self.output is None:
+            return None, ""
+        path = folder / self.output
+        if not path.is_file():  # a pipe of that name would have us wait
+            return None, f"no file {self.output} was left"
+        if path.stat().st_size > LARGEST:
+            return None, f"{self.output}: got {path.stat().st_size} bytes, allowed are {LARGEST}"
+        return path.read_bytes(), ""
+
+    def _hang(self, end: End) -> Run:
+        self._hung.set()
+        try:
+            self._recover()
+        except (NotRun, Stopped) as error:  # the hang itself is known; the next run begins with the reset
+            return Run("hang", reason=f"{end}; {error}")
+        return Run("hang", reason=str(end))
+
+    def _recover(self) -> None:
+        if self.reset is not None:
+            program: Any = self.reset
+            end = undisturbed(lambda over: execute("reset", program, self.reset_timeout, self.stop, over))
+            if end.status != 0:
+                raise NotRun(f"reset: got {end} from {self.reset!r}, allowed is status 0")
+        self._wait()
+        self._hung.clear()
+
+    def _wait(self) -> None:
+        if self.stop.wait(self.cooldown):
+            raise Stopped("it was stopped")
+
+
+def _placed(program: Any, folder: Path) -> str | tuple[str, ...]:
+    """The arguments with the folder's path where it belongs."""
+    if isinstance(program, str):
+        path = shlex.quote(str(folder))
+        return program.replace(HERE, path) if HERE in program else f"{program} {path}"
+    if any(HERE in one for one in program):
+        return tuple(one.replace(HERE, str(folder)) for one in program)
+    return *program, str(folder)
+
+
+def _ask(text: str) -> str:
+    return input(text)  # looked up now: a notebook has its own while a cell runs
+
+
+@dataclass(frozen=True)
+class Manual:
+    """A person who answers in the terminal; ``ask`` and ``say`` are as ``input`` and ``print``.
+
+    With a ``folder`` each trial's capture is written there, without its output, for the person to run.  An end of
+    the input and Ctrl-C are raised as they come.
+    """
+
+    ask: Callable[[str], str] = _ask
+    say: Callable[[str], object] = print
+    folder: str | os.PathLike[str] | None = None
+    provenance: ClassVar[str] = "board"
+
+    def __call__(self, capture: Capture) -> str:
+        if self.folder is None:
+            self.say(f"Run {capture}")
+        else:
+            (path,) = write_folders({_next_trial(Path(self.folder)): capture_files(_without_output(capture), target)})
+            self.say(f"Run {path}")
+        while (answer := self.ask("p = pass, f = fail, h = hang: ").strip().lower()) not in (*KEYS, *OUTCOMES):
+            self.say(f"answer: got {answer!r}, allowed is p (pass), f (fail) or h (hang)")
+        return KEYS[answer[0]]
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """An oracle that keeps every trial of another as a capture: ``trial-0000`` below ``folder`` and so on.
+
+    Numbers go on after those that are there.  The buffer ``output`` is what the trial's run gave, and is missing
+    where that is not known; the parameters gain ``outcome``, ``trial_of`` (the capture's name) and ``reason``.
+    ``provenance`` says what the device is, where the device does not say it; raises ValueError where neither does, or
+    where they differ.
+    """
+
+    device: Callable[[Capture], str]
+    folder: str | os.PathLike[str]
+    provenance: str | None = None
+
+    def __post_init__(self) -> None:
+        own = getattr(self.device, "provenance", None)
+        said = own if self.provenance is None else self.provenance
+        if said not in PROVENANCES or own not in (None, said):
+            allowed = own or f"one of {', '.join(PROVENANCES)}"
+            raise ValueError(f"provenance: got {said!r}, allowed is what the device is, {allowed}")
+        if Path(self.folder).exists() and not Path(self.folder).is_dir():
+            raise ValueError(f"folder: got {os.fspath(self.folder)!r}, allowed is a folder")
+        object.__setattr__(self, "provenance", said)
+
+    @property
+    def stop(self) -> threading.Event | None:
+        """The device's own event that stops it, if it has one."""
+        return getattr(self.device, "stop", None)
+
+    def __call__(self, capture: Capture) -> str:
+        if isinstance(self.device, Device):
+            run = self.device.run(capture)
+            outcome = self.device.judge(capture, run)
+        else:
+            run, outcome = Run(""), self.device(capture)
+        if outcome not in OUTCOMES:
+            raise ValueError(f"oracle: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
+        write_folders({_next_trial(Path(self.folder)): capture_files(self._trial(capture, run, outcome), target)})
+        return outcome
+
+    def _trial(self, capture: Capture, run: Run, outcome: str) -> Capture:
+        trial = _without_output(capture)
+        buffers = trial.buffers if run.output is None else {**trial.buffers, "output": run.output}
+        # what ran is what is recorded here, so it is not changed since
+        tools = [capture.tool.replace(CHANGED, "set with npulab"), "run as a trial by npulab"]
+        return replace(trial, buffers=buffers, provenance=str(self.provenance), tool=", ".join(filter(None, tools)),
+                       date="" if self.provenance == "simulated" else datetime.now(UTC).date().isoformat(),
+                       parameters={**capture.parameters, "outcome": outcome, "trial_of": capture.name,
+                                   **({"reason": run.reason} if run.reason else {})})
+
+
+def device(text: str, expected: bytes | None = None, **options: Any) -> Simulated | Command | Manual:
+    """The device that a text names: ``simulated``, ``command:PROGRAM ARGUMENTS``, ``manual`` or ``manual:FOLDER``.
+
+    ``options`` are those of ``Command`` and mean nothing to the others.  Raises ValueError for another text.
+
+    >>> device("command:ssh board run", timeout=5).program
+    ('ssh', 'board', 'run')
+    """
+    kind, colon, rest = text.partition(":")
+    if kind == "simulated" and not colon:
+        return Simulated(expected)
+    if kind == "command" and colon:
+        return Command(rest, expected=expected, **options)
+    if kind == "manual" and bool(colon) == bool(rest):
+        return Manual(folder=rest or None)
+    raise ValueError(f"device: got {text!r}, allowed is simulated, command:PROGRAM ARGUMENTS, manual or manual:FOLDER")
+
+
+def as_code(oracle: Any, good: Capture) -> str:
+    """What stands for an oracle in a script that has the capture ``good``; where it cannot be written down, a person
+    who is asked.
+
+    >>> as_code(Simulated(), Capture("a", "demo", "x", ()))
+    'npulab.Simulated()'
+    """
+    if isinstance(oracle, Recorder):
+        return as_code(oracle.device, good)
+    own = good.buffers.get("output")
+    if isinstance(oracle, Simulated):
+        return "npulab.Simulated()" if oracle.expected in (None, own) else SIMULATED
+    if isinstance(oracle, Command) and oracle.expected in (None, own):
+        return f"npulab.{oracle!r}"
+    name = getattr(oracle, "__name__", type(oracle).__name__)
+    asked = "" if oracle is None else f"  # asks a person; it was {name if name.isidentifier() else 'a function'}"
+    return f"npulab.Manual(){asked}"
+
+
+def _without_output(capture: Capture) -> Capture:
+    """The capture as it is given to a device: the output of another run is none of this one."""
+    return replace(capture, buffers={name: data for name, data in capture.buffers.items() if name != "output"})
+
+
+def _next_trial(folder: Path) -> Path:
+    """The place of the next trial below a folder."""
+    numbers = [int(path.name[6:]) for path in folder.glob("trial-*") if path.name[6:].isdecimal()]
+    return folder / f"trial-{max(numbers, default=-1) + 1:04d}"

@@ -1,0 +1,92 @@
+"""What a capture's folder holds: ``capture.json`` and the bytes as recorded.
+
+::
+
+    {"format": 1, "target": "vivante", "chip": "...", "provenance": "vendor driver",
+     "source": "...", "tool": "...", "date": "2023-08-07",
+     "jobs": [{"block": "NN", "words": "nn.bin", "start": {"block": "STATE", "commands": "commands.bin"}}],
+     "buffers": {"input": "input.bin"}, "addresses": {"input": "0x3348e240"}, "parameters": {},
+     "sha256": {"nn.bin": "..."}}
+
+A job is ``words`` (little-endian) or ``writes`` ((offset, value) pairs of words); ``commands`` is a
+command stream that the target reads the writes from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.captures.target import Target
+
+FORMAT = 1
+DESCRIPTION = "capture.json"
+TEXTS = ("provenance", "source", "tool", "date")
+
+
+def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str, bytes]:
+    """The files of a capture's folder by name, the description last.
+
+    ``target`` gives the target of a name; it is asked only where the capture holds a command stream.  Raises
+    ValueError where the capture cannot be written.
+    """
+    files: dict[str, bytes] = {}
+    for name, data in capture.buffers.items():
+        _add(files, f"{name}.bin", bytes(data), f"capture {capture.name}: buffer {name!r}")
+    jobs = [_describe(job, f"job{task}" if len(capture.jobs) > 1 else job.block.lower(), capture, files, target)
+            for task, job in enumerate(capture.jobs)]
+    description = {
+        "format": FORMAT, "target": capture.target, "chip": capture.chip,
+        **{name: getattr(capture, name) for name in TEXTS}, "jobs": jobs,
+        "buffers": {name: f"{name}.bin" for name in capture.buffers},
+        "addresses": {name: f"{where:#010x}" for name, where in capture.addresses.items()},
+        "parameters": dict(capture.parameters),
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}}
+    try:
+        text = json.dumps(description, indent=1, ensure_ascii=False) + "\n"
+        return {**files, DESCRIPTION: text.encode()}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"capture {capture.name}: cannot be written as JSON: {error}") from None
+
+
+def plain_name(name: str, what: str) -> None:
+    """Refuse what is no plain name of a file beside the description; raises ValueError."""
+    if not name or name != Path(name).name or "\\" in name or name in (".", "..", DESCRIPTION):
+        raise ValueError(f"{what}: got {name!r}, allowed is the plain name of a file inside the folder")
+
+
+def _describe(job: Job, stem: str, capture: Capture, files: dict[str, bytes], target: Callable[[str], Target],
+              ) -> dict[str, Any]:
+    out: dict[str, Any] = {"block": job.block}
+    if not job.writes:
+        _add(files, f"{stem}.bin", job.words.astype("<u4").tobytes(), f"capture {capture.name}: job")
+        out["words"] = f"{stem}.bin"
+    elif _is_stream(job, capture, target):
+        out["commands"] = f"{COMMANDS}.bin"
+    else:
+        _add(files, f"{stem}.bin", np.array(job.writes, "<u4").tobytes(), f"capture {capture.name}: job")
+        out["writes"] = f"{stem}.bin"
+    if job.start:
+        out["start"] = _describe(job.start, f"{stem}-start", capture, files, target)
+    return out
+
+
+def _is_stream(job: Job, capture: Capture, target: Callable[[str], Target]) -> bool:
+    """Whether the capture's command stream holds the job's register writes."""
+    if COMMANDS not in capture.buffers:
+        return False
+    words = np.frombuffer(capture.buffers[COMMANDS], "<u4")
+    return tuple(target(capture.target).writes(words)) == job.writes
+
+
+def _add(files: dict[str, bytes], name: str, data: bytes, what: str) -> None:
+    plain_name(name, what)
+    if name in files:
+        raise ValueError(f"{what}: got {name!r}, which another buffer or job of the capture has")
+    files[name] = data

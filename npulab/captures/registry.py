@@ -1,0 +1,79 @@
+"""The NPUs that npulab knows, one folder each, found by name.
+
+A folder beside this file is a target, and so is one in ``npulab_targets/`` of the working folder, and
+an entry point of the group ``npulab.targets``.  Each has a ``TARGET``.  One of the working folder is
+loaded again when a file of its has changed, as a map that is being made does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from npulab.captures.target import Target
+
+HERE = Path(__file__).parents[1] / "npus"
+LOCAL = "npulab_targets"
+SHARED = {"kit", "template"}  # folders beside the NPUs that are none
+
+
+def targets() -> list[str]:
+    """The names of all targets, sorted.
+
+    >>> "vivante" in targets()
+    True
+    """
+    return sorted({*_folders(HERE), *_folders(Path.cwd() / LOCAL),
+                   *(point.name for point in entry_points(group="npulab.targets"))})
+
+
+def target(name: str) -> Target:
+    """The target of a name; raises LookupError with the known names."""
+    if name not in _folders(HERE) and name not in targets():
+        raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())} "
+                          f"(a folder in ./{LOCAL} counts too)")
+    local = Path.cwd() / LOCAL
+    return _load(name, local, () if name in _folders(HERE) else _state(local / name))
+
+
+@cache
+def _load(name: str, local: Path, state: tuple[tuple[str, int, int], ...]) -> Target:
+    try:
+        found = _import(name, local)
+    except Exception as error:  # whatever a folder of the user's does, it is told as the folder's
+        raise ValueError(f"target {name}: does not load: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Target):
+        raise ValueError(f"target {name}: TARGET is {type(found).__name__}, allowed is npulab.target.Target")
+    return found
+
+
+def _import(name: str, local: Path) -> object:
+    if name in _folders(HERE):
+        module = importlib.import_module(f"npulab.npus.{name}")
+    elif name in _folders(local):
+        spec = importlib.util.spec_from_file_location(f"{LOCAL}.{name}", local / name / "__init__.py",
+                                                      submodule_search_locations=[str(local / name)])
+        assert spec is not None
+        assert spec.loader is not None
+        for known in [one for one in sys.modules if f"{one}.".startswith(f"{spec.name}.")]:
+            del sys.modules[known]  # of another folder, or of files that are no more as they were
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        (point,) = entry_points(group="npulab.targets", name=name)
+        module = point.load()
+    return module.TARGET
+
+
+def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time and size of each file of a target."""
+    files = {path.name: path.stat() for path in folder.glob("*") if path.is_file()}
+    return tuple(sorted((name, one.st_mtime_ns, one.st_size) for name, one in files.items()))
+
+
+def _folders(where: Path) -> list[str]:
+    return [path.parent.name for path in where.glob("*/__init__.py") if where != HERE or path.parent.name not in SHARED]

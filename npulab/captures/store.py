@@ -1,0 +1,251 @@
+"""Captures from disk and to it; what their folders hold is said in ``folders``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import Capture, CaptureSet, Job
+from npulab.captures.folders import DESCRIPTION, FORMAT, TEXTS, capture_files, plain_name
+from npulab.captures.registry import target, targets
+from npulab.captures.target import Target
+from npulab.models import is_model
+from npulab.registers.map import RegisterMap
+from npulab.support.files import write_folders
+
+KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
+
+
+def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
+    """The capture in a case folder, or a case of a foreign dump that a target recognises.
+
+    Raises FileNotFoundError, ValueError (file and reason) for a folder, dump or case that is broken, and
+    LookupError with the names where a dump holds several cases and ``case`` names none of them.
+    """
+    cases = load_cases(path)
+    if case in cases and isinstance(error := cases[str(case)], ValueError):
+        raise error
+    found = _whole(cases)
+    if case is None and len(cases) == 1:
+        return found[0]
+    if case is None or case not in [*found.names, *(f"{one.target}/{one.name}" for one in found)]:
+        if not len(found):
+            raise LookupError(f"{path}: holds no capture, allowed is a case folder, or a dump that a target recognises")
+        raise LookupError(f"{path}: got case {case!r}, it holds {', '.join(found.names)}" + (
+            f"; ask for one as case {found.names[0]!r}" if case is None else ""))
+    return found[case]
+
+
+def load_all(path: str | os.PathLike[str]) -> CaptureSet:
+    """Every capture under a folder, or in a foreign dump, by name.
+
+    A UserWarning tells of each case of a dump that is broken, where others are not.  Raises as ``load``; ValueError
+    too for a file that no target recognises.
+    """
+    cases = load_cases(path)
+    found = _whole(cases)
+    for one in cases.values():
+        if isinstance(one, ValueError):
+            warnings.warn(str(one), UserWarning, stacklevel=2)
+    return found
+
+
+def _whole(cases: Mapping[str, Capture | ValueError]) -> CaptureSet:
+    """The captures among cases; raises the first error where all of them are broken."""
+    captures = tuple(one for one in cases.values() if isinstance(one, Capture))
+    errors = [one for one in cases.values() if isinstance(one, ValueError)]
+    if errors and not captures:
+        raise errors[0]
+    return CaptureSet(captures)
+
+
+def load_cases(path: str | os.PathLike[str]) -> dict[str, Capture | ValueError]:
+    """Every capture under a folder, or in a foreign dump, by its place in it; in the place of a case of a dump that is
+    broken the ValueError that says so.
+
+    Raises as ``load_all`` for everything else that is broken.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
+    folders = case_folders(path) if path.is_dir() else []
+    if folders:
+        return {found.relative_to(path).as_posix(): read_folder(found) for found in folders}
+    out: dict[str, Capture | ValueError] = {}
+    for name, read in case_readers(path).items():
+        try:
+            out[name] = read()
+        except ValueError as error:
+            out[name] = error
+    return out
+
+
+def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture]]:
+    """What reads each case of a foreign dump, by name: called, it gives the capture or raises ValueError, for this case
+    alone; it can be handed to another process.  A folder that no target recognises has none.
+
+    Raises as ``load_all`` for what keeps every case from being read.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file or folder")
+    formats = []
+    for name in targets():
+        try:
+            importers = target(name).importers
+        except ValueError as error:  # one broken target leaves the others working
+            formats.append(str(error))
+            continue
+        for importer in importers:
+            if importer.recognises(path):
+                return dict(importer.readers(path)) if importer.readers else {
+                    case: partial(_given, found) for case, found in importer.read(path).items()}
+        formats += [f"{name}: {importer.name}" for importer in importers]
+    if path.is_dir():
+        return {}
+    if is_model(path):
+        raise ValueError(f"{path}: is a TensorFlow Lite model, which npulab.read_model and npulab show read, allowed "
+                         "is a capture")
+    if path.suffix == ".npz":
+        raise ValueError(f"{path}: is an npz file, which npulab.load_sweep and npulab show read where it is a sweep, "
+                         "allowed is a capture")
+    raise ValueError(f"{path}: no target recognises this file; known are {'; '.join(formats) or 'none'}")
+
+
+def _given(found: Capture | ValueError) -> Capture:
+    if isinstance(found, ValueError):
+        raise found
+    return found
+
+
+def case_folders(path: Path) -> list[Path]:
+    """The case folders under a folder, itself included, sorted; hidden ones, as a killed save leaves, are none."""
+    return sorted(found.parent for found in path.rglob(DESCRIPTION)
+                  if not any(part.startswith(".") for part in found.relative_to(path).parts))
+
+
+def save(capture: Capture, folder: str | os.PathLike[str]) -> Path:
+    """Write a capture as a case folder, whole or not at all.
+
+    Raises FileExistsError where the folder exists; ValueError where the capture cannot be written.
+    """
+    return save_all({Path(folder): capture})[0]
+
+
+def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
+    """Write captures as case folders, all of them or none."""
+    return write_folders({folder: capture_files(capture, target) for folder, capture in captures.items()})
+
+
+def read_folder(folder: Path) -> Capture:
+    """The capture in a case folder; raises ValueError, LookupError or OSError naming the file."""
+    where = folder / DESCRIPTION
+    try:
+        description = json.loads(where.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: is not JSON that can be read: {error}") from None
+    try:
+        return _capture(folder, description)
+    except (ValueError, LookupError, OSError) as error:
+        text = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        raise type(error)(text if text.startswith(str(folder)) else f"{where}: {text}") from None
+
+
+def _capture(folder: Path, description: Any) -> Capture:
+    d = _of(description, "the description", dict)
+    if d.get("format") != FORMAT:
+        raise ValueError(f"format: got {d.get('format')!r}, allowed is {FORMAT}")
+    of = target(_need(d, "target", str))
+    chip = _need(d, "chip", str)
+    maps = of.maps(chip)
+    sums = _need(d, "sha256", dict)
+    files = {name: _file(folder, name, sums) for name in _names(d)}
+    buffers = {name: files[file] for name, file in _need(d, "buffers", dict).items()}
+    addresses = {name: _address(name, at) for name, at in _of(d.get("addresses", {}), "addresses", dict).items()}
+    jobs = [_job(job, files, of, maps) for job in _need(d, "jobs", list)]
+    if not jobs:
+        raise ValueError("jobs: got none, allowed is at least one")
+    _need(d, "provenance", str)
+    texts = {name: _of(d.get(name, ""), name, str) for name in TEXTS}
+    return Capture(folder.resolve().name, of.name, chip, tuple(jobs), buffers, addresses,
+                   _of(d.get("parameters", {}), "parameters", dict), maps=maps, **texts)
+
+
+def _names(description: Mapping[str, Any]) -> set[str]:
+    """Every file that a description names."""
+    out = {_of(name, "buffers", str) for name in _need(description, "buffers", dict).values()}
+    jobs = [*_need(description, "jobs", list)]
+    while jobs:
+        job = _of(jobs.pop(), "jobs", dict)
+        out |= {_of(job[kind], f"jobs {kind}", str) for kind in ("words", "writes", "commands") if kind in job}
+        jobs += [job["start"]] if "start" in job else []
+    return out
+
+
+def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Mapping[str, RegisterMap],
+         ) -> Job:
+    kinds, block = [kind for kind in ("words", "writes", "commands") if kind in d], _need(d, "block", str)
+    if len(kinds) != 1 or block not in maps:
+        raise ValueError(f"jobs: got block {block!r} with {kinds}, allowed is one of "
+                         f"{', '.join(maps)} with one of words, writes, commands")
+    name = d[kinds[0]]
+    data = files[name]
+    if len(data) % 4:
+        raise ValueError(f"{name}: got {len(data)} bytes, allowed is whole 32-bit words")
+    words = np.frombuffer(data, "<u4")
+    start = _job(d["start"], files, of, maps) if "start" in d else None
+    if kinds == ["words"]:
+        if len(words) != len(maps[block]):
+            raise ValueError(f"{name}: got {len(words)} words, allowed is {len(maps[block])} (block {block})")
+        return Job(block, words, start=start)
+    if kinds == ["commands"]:
+        writes = list(of.writes(words))
+    elif len(words) % 2:
+        raise ValueError(f"{name}: got {len(words)} words, allowed is (offset, value) pairs")
+    else:
+        writes = [(int(offset), int(value)) for offset, value in words.reshape(-1, 2)]
+    return replace(Job.from_writes(block, writes, maps[block]), start=start)
+
+
+def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
+    """The bytes of a file that lies in the folder itself and has the stated sha256."""
+    plain_name(name, "file")
+    path = folder / name
+    if path.is_symlink():
+        raise ValueError(f"{name}: is a link, allowed is a file that lies in the folder")
+    if not path.is_file():
+        raise ValueError(f"{name}: there is no such file in the folder")
+    data = path.read_bytes()
+    got = hashlib.sha256(data).hexdigest()
+    if name not in sums or sums[name] != got:
+        raise ValueError(f"{name}: got sha256 {got}, {DESCRIPTION} says {sums.get(name, 'nothing')}; if it "
+                         "was changed on purpose, save it anew with npulab.save")
+    return data
+
+
+def _address(name: str, text: Any) -> int:
+    try:
+        return int(str(text), 0)
+    except ValueError:
+        raise ValueError(f"addresses, {name}: got {text!r}, allowed is a number such as \"0x3348e240\"") from None
+
+
+def _need(description: Mapping[str, Any], name: str, kind: type) -> Any:
+    if name not in description:
+        raise ValueError(f"{name}: is missing, a capture has it as {KINDS[kind]}")
+    return _of(description[name], name, kind)
+
+
+def _of(value: Any, name: str, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}: got {value!r:.80}, allowed is {KINDS[kind]}")
+    return value

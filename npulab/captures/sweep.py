@@ -1,0 +1,429 @@
+"""A sweep: the words of many captures of one target and what is known of the layer of each."""
+
+from __future__ import annotations
+
+import html
+import io
+import os
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.captures.capture import CHANGED, PROVENANCES, Capture, CaptureSet
+from npulab.captures.registry import target, targets
+from npulab.captures.store import load_all
+from npulab.models.listing import counted
+from npulab.registers.map import RegisterMap
+from npulab.support.files import write_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUFFIX = ".npz"
+ARRAYS = ("words", "parameters", "names")
+TEXTS = ("target", "chip", "block", "provenance", "source", "tool", "date")
+WRITERS = "npulab.save_sweep and numpy.savez"
+WHOLE = 2 ** 53  # whole numbers up to here are the same in a file's float64
+MOST_LISTED = 16  # a longer list is a tensor, not a parameter
+AXES = {"kernel": "hw", "stride": "hw", "dilation": "hw", "input_shape": "hwc", "output_shape": "hwc"}
+STAMP = (1980, 1, 1, 0, 0, 0)  # the same sweep gives the same bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Many captures of one target with the parameters of their layers.
+
+    ``words`` are ``(N, W) uint32``, those of each capture's first job; ``parameters`` a DataFrame of N rows, columns
+    of whole numbers int64 and others float64 (a mapping of columns will do).  ``target``, ``chip`` and ``block`` say
+    what the words belong to, as far as that is known, and ``registers`` is the map of that block, or None.
+    ``provenance`` is one of ``capture.PROVENANCES`` or empty.  ``sweep[:100]``, or an index or mask of rows, is a
+    sweep of those captures.
+
+    Raises ValueError (what, got, allowed) where words and parameters do not go together or are not finite numbers.
+
+    >>> Sweep([[1, 0], [3, 0]], {"input_w": [8, 16]}, name="two")
+    Sweep(two: 2 captures of 2 words, 1 bit varies, 1 parameter)
+    """
+
+    words: np.ndarray
+    parameters: pd.DataFrame
+    name: str = ""
+    target: str = ""
+    chip: str = ""
+    block: str = ""
+    provenance: str = ""
+    source: str = ""
+    tool: str = ""
+    date: str = ""
+    registers: RegisterMap | None = None
+
+    def __post_init__(self) -> None:
+        words = _words(self.words)
+        words.setflags(write=False)
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "parameters", _parameters(self.parameters, len(words)))
+        for name in ("name", *TEXTS):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name}: got {getattr(self, name)!r:.80}, allowed is a text")
+        if self.provenance not in ("", *PROVENANCES):
+            raise ValueError(f"provenance: got {self.provenance!r:.80}, allowed is one of {', '.join(PROVENANCES)}")
+        if self.registers is None:
+            object.__setattr__(self, "registers", _registers(self.target, self.chip, self.block, words.shape[1]))
+        if self.registers is not None and len(self.registers) != words.shape[1]:
+            raise ValueError(f"words: got {words.shape[1]} of each capture, allowed is {len(self.registers)}"
+                             f"{f' (block {self.block})' if self.block else ''}")
+
+    @property
+    def simulated(self) -> bool:
+        return self.provenance == "simulated"
+
+    @cached_property
+    def varying(self) -> np.ndarray:
+        """``(W,) uint32``: the bits that are not the same in all captures."""
+        return np.bitwise_or.reduce(self.words ^ self.words[:1], axis=0, initial=0).astype(np.uint32)
+
+    @property
+    def bits(self) -> int:
+        """How many bits vary."""
+        return int(np.bitwise_count(self.varying).sum())
+
+    @property
+    def ranges(self) -> pd.DataFrame:
+        """One row per parameter: parameter, least, most, values (how many different ones)."""
+        import pandas as pd
+
+        rows = [(name, *((column.min().item(), column.max().item(), len(np.unique(column))) if len(column)
+                         else (None, None, 0)))
+                for name, column in ((name, self.parameters[name].to_numpy()) for name in self.parameters)]
+        return pd.DataFrame(rows, columns=["parameter", "least", "most", "values"], dtype=object)
+
+    def __len__(self) -> int:
+        """Captures, N."""
+        return len(self.words)
+
+    def __getitem__(self, which: Any) -> Sweep:
+        if isinstance(which, int | np.integer):
+            which = [which]
+        elif not isinstance(which, slice):
+            which = np.asarray(which)
+            if which.ndim != 1 or which.dtype.kind not in "biu":
+                raise TypeError(f"sweep: got {which.dtype} of shape {which.shape}, allowed is a slice, a mask or "
+                                "numbers of captures")
+        return replace(self, words=self.words[which], parameters=self.parameters.iloc[which])
+
+    def __repr__(self) -> str:
+        told = [*filter(None, (self.name, self.target, self.chip, self.provenance))]
+        return f"Sweep({', '.join(told)}{': ' if told else ''}{self._counts()})"
+
+    def _counts(self) -> str:
+        return (f"{counted(len(self), 'capture')} of {counted(self.words.shape[1], 'word')}, "
+                f"{counted(self.bits, 'bit')} {'varies' if self.bits == 1 else 'vary'}, "
+                f"{counted(self.parameters.shape[1], 'parameter')}")
+
+    def _repr_html_(self) -> str:
+        told = [(name, getattr(self, name)) for name in TEXTS] + [("holds", self._counts())]
+        head = "".join(f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{html.escape(text)}"
+                       "</td></tr>" for name, text in told if text)
+        body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{html.escape(_told(one))}</td>" for one in row)
+                       + "</tr>" for row in self.ranges.itertuples(index=False))
+        names = "".join(f"<th style='text-align:left'>{name}</th>" for name in self.ranges)
+        return f"<b>{html.escape(self.name or 'sweep')}</b><table>{head}</table><table><tr>{names}</tr>{body}</table>"
+
+
+def load_sweep(path: str | os.PathLike[str]) -> Sweep:
+    """The sweep in an npz file, or of the captures in a folder or foreign dump (``sweep_of``).
+
+    The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and may have the texts
+    target, chip, block, provenance, source, tool and date.  Nothing in it is run.
+    Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or folder that is no sweep.
+    """
+    path = Path(path)
+    if not path.is_dir() and path.exists() and (path.suffix == SUFFIX or zipfile.is_zipfile(path)):
+        return _read(path)
+    found = load_all(path)
+    if not len(found):
+        raise ValueError(f"{path}: got no capture, allowed is a folder of captures or a file {SUFFIX}")
+    try:
+        return sweep_of(found, path.resolve().stem)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
+    """Write a sweep as an npz file, whole or not at all; the same sweep gives the same bytes.
+
+    Raises FileExistsError where the file exists; ValueError for a name without ``.npz``, a sweep without captures,
+    or a whole number past 2**53, which the file cannot hold.
+    """
+    path = Path(path)
+    if not isinstance(sweep, Sweep):
+        raise TypeError(f"save_sweep: got {type(sweep).__name__}, allowed is Sweep, as npulab.load_sweep gives")
+    if path.suffix != SUFFIX:
+        raise ValueError(f"{path}: got {path.suffix or 'no suffix'!r}, allowed is a file {SUFFIX}")
+    if not len(sweep):
+        raise ValueError(f"{path}: got a sweep of no captures, allowed is one or more")
+    for name, column in sweep.parameters.items():
+        if column.dtype.kind == "i" and max(abs(int(column.min())), abs(int(column.max()))) > WHOLE:
+            raise ValueError(f"{path}: parameters: got {name} past 2**53, allowed is what float64 holds exactly")
+    arrays = {"words": sweep.words.astype("<u4"), "parameters": sweep.parameters.to_numpy("<f8"),
+              "names": np.array([*sweep.parameters], dtype="<U")}
+    arrays |= {name: np.array(getattr(sweep, name), dtype="<U") for name in TEXTS if getattr(sweep, name)}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
+        for name, array in arrays.items():
+            entry = zipfile.ZipInfo(f"{name}.npy", STAMP)
+            entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
+            part = io.BytesIO()
+            np.lib.format.write_array(part, np.ascontiguousarray(array) if array.ndim else array, (1, 0), False)
+            file.writestr(entry, part.getvalue())
+    return write_file(path, buffer.getvalue())
+
+
+def is_sweep(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a sweep's npz, whole or broken: one of that suffix, unless it holds no words."""
+    path = Path(path)
+    if path.suffix != SUFFIX or not path.is_file():
+        return False
+    try:
+        with zipfile.ZipFile(path) as file:
+            return "words.npy" in file.namelist()
+    except (zipfile.BadZipFile, OSError):
+        return True
+
+
+def sweep_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """The sweeps' files under a folder, sorted; hidden ones, as a killed save leaves, are none."""
+    return sorted(found for found in Path(folder).rglob(f"*{SUFFIX}") if is_sweep(found)
+                  and not any(part.startswith(".") for part in found.relative_to(folder).parts))
+
+
+def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
+    """A sweep of captures: the words of their first jobs and ``capture.parameters`` as columns of numbers.
+
+    Values by name inside a parameter become columns ``name_inner``; a list becomes ``name_0``, ..., or ``stride_h``
+    and ``stride_w`` where its axes are known.  Lists of more than 16 numbers, or of another length in some captures
+    (scales per channel), are tensors and left out; so are lists of records, as descriptions of tensors.  A text becomes
+    a column of 0 and 1 for each of its values but one (``activation_relu``, 0 where there is none; ``padding_same``, 0
+    where it is "valid"); one that is the same in all captures is left out.
+
+    Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length or provenance,
+    and for a parameter that some captures lack, naming one.
+    """
+    found = tuple(captures) if isinstance(captures, Iterable) else (captures,)
+    for one in found:
+        if not isinstance(one, Capture):
+            raise TypeError(f"sweep_of: got {type(one).__name__}, allowed are captures, as npulab.load_all gives")
+    if not found:
+        raise ValueError("captures: got none, allowed is one or more")
+    for what, kinds in (("target", [one.target for one in found]), ("chip", [one.chip for one in found]),
+                        ("block", [one.jobs[one.main].block for one in found]),
+                        ("number of words", [len(one.words) for one in found]),
+                        ("provenance", [one.provenance for one in found])):
+        for one, kind in zip(found, kinds, strict=True):
+            if kind != kinds[0]:
+                raise ValueError(f"captures: got {what} {kinds[0]} ({found[0].name}) and {kind} ({one.name}), allowed "
+                                 "is one; npulab.sweep_of takes a part of the captures")
+    first, columns = found[0], _columns(found)
+    block = first.jobs[first.main].block
+    return Sweep(np.stack([one.words for one in found]), columns, name, first.target, first.chip, block,
+                 first.provenance, _all_of(one.source for one in found), _tools(found),
+                 _all_of(one.date for one in found), first.maps.get(block))
+
+
+def _words(given: Any) -> np.ndarray:
+    try:
+        words = np.asarray(given)
+    except ValueError:
+        raise ValueError("words: got rows of different lengths, allowed is (N, W), as many words in each "
+                         "capture") from None
+    if words.ndim != 2 or words.dtype.kind not in "iu" or not words.shape[1] \
+            or np.any(words < 0) or np.any(words > 0xFFFFFFFF):
+        raise ValueError(f"words: got {words.dtype} of shape {words.shape}, allowed are 0 to 0xffffffff of shape "
+                         "(N, W)")
+    return np.array(words, np.uint32, order="C")
+
+
+def _parameters(given: Any, rows: int) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        frame = given if isinstance(given, pd.DataFrame) else pd.DataFrame(dict(given))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"parameters: got {type(given).__name__}, allowed are columns of one length by name: "
+                         f"{error}") from None
+    names = [*frame.columns]
+    for name in names:
+        if not isinstance(name, str) or not name or names.count(name) > 1:
+            raise ValueError(f"parameters: got column {name!r:.80}, allowed are names, each once")
+    if names and len(frame) != rows:
+        raise ValueError(f"parameters: got {counted(len(frame), 'row')}, allowed is one for each of the "
+                         f"{counted(rows, 'capture')}")
+    return pd.DataFrame({name: _numbers(name, frame[name].tolist()) for name in names}, index=range(rows))
+
+
+def _numbers(name: str, values: list[Any]) -> np.ndarray:
+    """A column as int64 where all are whole, else as float64."""
+    for row, value in enumerate(values):
+        if not isinstance(value, int | float) or not abs(value) < (2 ** 63 if isinstance(value, int) else np.inf):
+            raise ValueError(f"parameters: got {name} {value!r:.80} in row {row}, allowed are finite numbers, whole "
+                             "ones within 64 bits")
+    if all(isinstance(value, int) or value.is_integer() for value in values) \
+            and all(-2 ** 63 <= value < 2 ** 63 for value in values):
+        return np.array([int(value) for value in values], np.int64)
+    return np.array(values, np.float64)
+
+
+def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | None:
+    """The map of a block; None where target, chip or block are not known here.
+
+    A sweep that does not say its chip is taken for one of the usual chip, if it has as many words as that.
+    """
+    if name not in targets():
+        return None
+    of = target(name)
+    try:
+        found = of.maps(chip or next(iter(of.chips))).get(block)
+    except LookupError:
+        return None
+    return found if chip or (found is not None and len(found) == count) else None
+
+
+def _read(path: Path) -> Sweep:
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path}: got no npz file, or a torn one, allowed is what {WRITERS} write")
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in (*ARRAYS, *TEXTS) if name in file}
+    except OSError:
+        raise
+    except Exception as error:  # of every kind, from numpy's header parser down to the unpacking
+        told = " ".join(str(error).split())
+        raise ValueError(f"{path}: got what cannot be read ({told}), allowed is what {WRITERS} write") from None
+    try:
+        for name in ARRAYS:
+            if name not in arrays:
+                raise ValueError(f"{name}: got none, allowed is a file with {', '.join(ARRAYS)}")
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"{name}: got no array, allowed is what {WRITERS} write")
+        return _made(path.stem, **arrays)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _made(name: str, words: np.ndarray, parameters: np.ndarray, names: np.ndarray, **texts: np.ndarray) -> Sweep:
+    if words.dtype.newbyteorder("=") != np.uint32 or words.ndim != 2 or 0 in words.shape:
+        raise ValueError(f"words: got {words.dtype} of shape {words.shape}, allowed is uint32 of shape (N, W)")
+    if parameters.dtype.kind not in "iufb" or parameters.ndim != 2 or len(parameters) != len(words):
+        raise ValueError(f"parameters: got {parameters.dtype} of shape {parameters.shape}, allowed are numbers of "
+                         f"shape ({len(words)}, P)")
+    if names.dtype.kind != "U" or names.shape != parameters.shape[1:]:
+        raise ValueError(f"names: got {names.dtype} of shape {names.shape}, allowed are {parameters.shape[1]} texts, "
+                         "one for each column of parameters")
+    for what, text in texts.items():
+        if text.dtype.kind != "U" or text.shape:
+            raise ValueError(f"{what}: got {text.dtype} of shape {text.shape}, allowed is one text")
+    columns = names.tolist()
+    if len(set(columns)) != len(columns):
+        raise ValueError(f"names: got {max(columns, key=columns.count)!r} twice, allowed is each once")
+    frame: Any = dict(zip(columns, parameters.T, strict=True))
+    return Sweep(words, frame, name, **{what: text.item() for what, text in texts.items()})
+
+
+def _columns(captures: tuple[Capture, ...]) -> Any:
+    """Parameters of captures as columns of numbers by name."""
+    cases = [one.name for one in captures]
+    leaves = []
+    for case, capture in zip(cases, captures, strict=True):
+        found = [*_leaves(capture.parameters)]
+        leaves.append(dict(found))
+        if len(leaves[-1]) < len(found):
+            names = [name for name, _ in found]
+            raise ValueError(f"captures: got parameter {max(names, key=names.count)!r} of {case} twice, as such and "
+                             "inside another, allowed is once")
+    out: dict[str, list[Any]] = {}
+    for name in dict.fromkeys(name for one in leaves for name in one):
+        for case, one in zip(cases, leaves, strict=True):
+            if name not in one:
+                other = next(case for case, one in zip(cases, leaves, strict=True) if name in one)
+                raise ValueError(f"captures: got {case} without {name}, which {other} has, allowed are the same "
+                                 "parameters in all of them; npulab.sweep_of takes a part of the captures")
+        values = [one[name] for one in leaves]
+        for column, numbers in _column(name, values, cases):
+            if column in out:
+                raise ValueError(f"captures: got parameter {column!r} twice, as such and inside another, allowed is "
+                                 "once")
+            out[column] = numbers
+    return out
+
+
+def _leaves(values: Mapping[str, Any], front: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{front}{name}_")
+        elif not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
+            yield f"{front}{name}", value
+
+
+def _column(name: str, values: list[Any], cases: list[str]) -> Iterator[tuple[str, list[Any]]]:
+    """The columns that a parameter becomes, by name."""
+    kinds = {_kind(value) for value in values} - {"nothing"}
+    if len(kinds) > 1 or (kinds not in (set(), {"text"}) and None in values):
+        first = _kind(values[0])
+        case, other = next((case, _kind(value)) for case, value in zip(cases, values, strict=True)
+                           if _kind(value) != first)
+        raise ValueError(f"captures: got {name} of {cases[0]}, which is {first}, and of {case}, which is {other}, "
+                         "allowed is the same in all of them")
+    if kinds == {"list"}:
+        arrays = [_list(value) for value in values]
+        shape = arrays[0].shape
+        if all(one.shape == shape for one in arrays) and arrays[0].size <= MOST_LISTED:
+            axes = AXES.get(name, "") if shape == (len(AXES.get(name, "")),) else ""
+            for at in np.ndindex(shape):
+                inner = axes[at[0]] if axes else "_".join(map(str, at))
+                yield from _column(f"{name.removesuffix('_shape') if axes else name}_{inner}",
+                                   [one[at] for one in arrays], cases)
+    elif kinds == {"text"}:
+        texts = sorted({value for value in values if value is not None})
+        for text in texts if None in values else texts[:-1]:
+            yield f"{name}_{text}", [int(value == text) for value in values]
+    elif kinds:
+        for case, value in zip(cases, values, strict=True):
+            if kinds == {"something else"} or not abs(value) < np.inf:
+                raise ValueError(f"captures: got {name} {value!r:.80} of {case}, allowed are finite numbers, texts and "
+                                 "lists of them")
+        yield name, values
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else "text" if isinstance(value, str) else \
+        "list" if isinstance(value, list) else "number" if isinstance(value, int | float) else "something else"
+
+
+def _list(value: list[Any]) -> np.ndarray:
+    """A list as an array of its shape; what is ragged inside keeps its rows as lists, with a shape no other has."""
+    try:
+        np.shape(value)
+    except ValueError:
+        return np.empty(MOST_LISTED + 1, object)
+    return np.array(value, object)
+
+
+def _all_of(texts: Iterable[str]) -> str:
+    """The text of all captures, or a few of them side by side."""
+    different = [*dict.fromkeys(filter(None, texts))]
+    return ", ".join(different) if len(different) <= 3 else f"{len(different)} different ones"
+
+
+def _tools(captures: tuple[Capture, ...]) -> str:
+    text = _all_of(one.tool for one in captures)
+    return text if CHANGED in text or not any(one.changed for one in captures) else f"{text}, {CHANGED}"
+
+
+def _told(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,226 @@
+"""What an NPU's folder states: its maps, chips, importers, and the ways from capture to layer and back."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from npulab.registers.map import RegisterMap, read_table
+
+if TYPE_CHECKING:
+    from npulab.captures.capture import Capture
+    from npulab.quant.layers import Layer
+
+Features = Mapping[str, int]
+
+
+class Unanswerable(ValueError):
+    """A step has nothing to work on: the target does not cover it yet, or the capture does not hold it."""
+
+
+class Hang(Exception):
+    """A simulated device would never finish this capture; the text says why."""
+
+
+class Lifted(NamedTuple):
+    """A layer or a network, its input and its captured output ``(H, W, C)``; a tensor nobody recorded is None.
+
+    Where it takes several tensors, ``x`` is the tuple of them, as ``emulate`` has it.
+    """
+
+    layer: Any
+    x: Any
+    output: np.ndarray | None
+
+
+class Claim(NamedTuple):
+    """What a source beside a capture says of one of its fields: ``what`` in the source's words, of ``source``.
+
+    ``field`` is its name in the capture, of the job ``task`` counted from 0; ``expected`` is what the source makes of
+    it and ``got`` what the capture has, None where it has no such field.
+    """
+
+    task: int
+    what: str
+    field: str
+    expected: Any
+    got: Any
+    source: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the field is as the source says."""
+        return bool(self.got == self.expected)
+
+    def __str__(self) -> str:
+        said = f"{self.source or 'the source'} says {self.expected}"
+        return f"task {self.task}, {self.what}: {self.field} is {self.got}, {said}"
+
+
+class Range(NamedTuple):
+    """A stretch of memory that a recorded run had checked: ``predicted`` are the bytes that the target's arithmetic
+    leaves there, ``captured`` those of the run or, where only their CRC-32 was kept, ``crc``.
+    """
+
+    name: str
+    predicted: bytes
+    captured: bytes | None = None
+    crc: int | None = None
+
+    @property
+    def differing(self) -> Sequence[int]:
+        """Places of bytes that are not as captured; of a CRC that is another, all of them."""
+        if self.captured is None:
+            same = self.crc is None or zlib.crc32(self.predicted) == self.crc
+            return range(0 if same else len(self.predicted))
+        if self.predicted == self.captured:
+            return range(0)
+        a, b = self._both()
+        places = np.flatnonzero(a != b)
+        return [*places.tolist(), *range(len(a), max(len(self.predicted), len(self.captured)))]
+
+    @property
+    def largest(self) -> int:
+        """The largest difference of a byte, 0 where only a CRC was kept."""
+        a, b = self._both()
+        return int((np.maximum(a, b) - np.minimum(a, b)).max(initial=0))
+
+    def _both(self) -> tuple[np.ndarray, np.ndarray]:
+        """The bytes ``(n,) uint8`` that both sides have."""
+        captured = self.captured or b""
+        both = min(len(self.predicted), len(captured))
+        return np.frombuffer(self.predicted, np.uint8, both), np.frombuffer(captured, np.uint8, both)
+
+    def __str__(self) -> str:
+        wrong = self.differing
+        if not wrong:
+            return f"{self.name}: {len(self.predicted)} bytes are equal"
+        if self.captured is None:
+            return (f"{self.name}: CRC-32 of {len(self.predicted)} bytes is {zlib.crc32(self.predicted):#010x}, the "
+                    f"run had {self.crc:#010x}")
+        return f"{self.name}: {len(wrong)} of {len(self.captured)} bytes differ, the first at {wrong[0]:#x}"
+
+
+class Item(NamedTuple):
+    """A run of bits of a buffer and what it says: ``bit`` from the buffer's start, ``bits`` of them."""
+
+    bit: int
+    bits: int
+    kind: str
+    value: int = 0
+    core: int | None = None
+    channel: int | None = None
+    plane: int | None = None
+    row: int | None = None
+    column: int | None = None
+    weights: int = 0
+
+
+@dataclass(frozen=True)
+class Importer:
+    """A foreign dump format: ``recognises(path)`` looks, ``read(path)`` gives a capture per case.
+
+    ``read`` raises ValueError with file and line for a dump that is broken; where the dump holds cases that do not
+    need one another, it gives the ValueError in the place of the one that is broken, and the others go on.  Of such a
+    dump ``readers`` gives, where it is stated, what reads a case by its name, to be called when and where it is needed.
+    """
+
+    name: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path], Mapping[str, Capture] | Mapping[str, Capture | ValueError]]
+    readers: Callable[[Path], Mapping[str, Callable[[], Capture]]] | None = None
+
+
+def _not_yet(what: str) -> Callable[..., Any]:
+    def refuse(*_: object, **__: object) -> Any:
+        raise Unanswerable(f"this target does not {what} yet")
+    return refuse
+
+
+def _nothing(_: object) -> Mapping[str, Any]:
+    return {}
+
+
+def _nobody(_: object) -> Sequence[Claim]:
+    return ()
+
+
+def _no_range(_: object) -> Sequence[Range]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """One NPU family, as far as it is understood: steps left out raise ``Unanswerable``.
+
+    ``chips`` maps a chip to its features (name to number), the first chip being the usual one;
+    ``tables`` are the register maps by block, the first one that of the parameter block; ``rule`` is
+    the rounding rule that outputs usually follow, ``rule_of`` gives that of a capture.  ``lift`` gives
+    a ``Lifted``, ``lower`` a capture, ``simulate`` the output bytes from words and bytes alone,
+    ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an ``Item`` for every run of
+    bits of it, ``writes`` the register writes in the words of a command stream, ``outline`` what the words of a
+    capture alone say of its layer, or would say of a given one: values by the same names, without what they do
+    not tell; ``claims`` a ``Claim`` for every field that a source beside the capture speaks of;
+    ``replay`` a ``Range`` for every stretch of memory that a recorded run of several units had checked.
+    """
+
+    name: str
+    title: str
+    chips: Mapping[str, Features]
+    tables: Mapping[str, RegisterMap]
+    rule: str = "tflite-reference"
+    lift: Callable[[Capture], Lifted] = field(default_factory=lambda: _not_yet("lift captures to layers"))
+    lower: Callable[..., Capture] = field(default_factory=lambda: _not_yet("lower layers to captures"))
+    simulate: Callable[[Capture], bytes] = field(default_factory=lambda: _not_yet("simulate captures"))
+    recode: Callable[[Capture], bytes] = field(default_factory=lambda: _not_yet("decode coefficients"))
+    explain: Callable[[Capture], list[Item]] = field(default_factory=lambda: _not_yet("explain coefficients"))
+    writes: Callable[[np.ndarray], Sequence[tuple[int, int]]] = field(
+        default_factory=lambda: _not_yet("read command streams"))
+    outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(default_factory=lambda: _nothing)
+    claims: Callable[[Capture], Sequence[Claim]] = field(default_factory=lambda: _nobody)
+    replay: Callable[[Capture], Sequence[Range]] = field(default_factory=lambda: _no_range)
+    rule_of: Callable[[Capture], str] | None = None
+    importers: tuple[Importer, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def registers(self) -> RegisterMap:
+        """The parameter block's map for the usual chip."""
+        return next(iter(self.maps(next(iter(self.chips))).values()))
+
+    def maps(self, chip: str) -> dict[str, RegisterMap]:
+        """The register maps by block, for a chip; raises LookupError with the known chips."""
+        return select(self.tables, self.features(chip))
+
+    def features(self, chip: str) -> Features:
+        """The features of a chip; raises LookupError with the known chips."""
+        if chip not in self.chips:
+            raise LookupError(f"chip: got {chip!r}, target {self.name} knows {', '.join(self.chips)}")
+        return self.chips[chip]
+
+    def __repr__(self) -> str:
+        return f"Target({self.name}: {self.title}; {', '.join(self.chips)})"
+
+
+def select(tables: Mapping[str, RegisterMap], features: Features) -> dict[str, RegisterMap]:
+    """The maps of a chip with these features, by block."""
+    on = [name for name, value in features.items() if value]
+    return {block: table.select(on) for block, table in tables.items()}
+
+
+def read_chips(path: Path) -> dict[str, dict[str, int]]:
+    """Features by chip from a table (chip, feature, value, evidence, note)."""
+    out: dict[str, dict[str, int]] = {}
+    for row in read_table(path):
+        out.setdefault(row["chip"], {})[row["feature"]] = int(row["value"], 0)
+    return out
+
+
+def read_sources(path: Path) -> dict[str, str]:
+    """Evidence code to title and place from a table (code, title, where)."""
+    return {row["code"]: f"{row['title']} ({row['where']})" for row in read_table(path)}

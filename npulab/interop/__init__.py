@@ -1,9 +1,0 @@
-"""Register maps from and to the formats of others, and npulab's own tables."""
-
-from npulab.interop.formats import FORMATS, format_of, map_files, of_chip, read_map, write_map
-from npulab.interop.rnndb import read_rnndb
-from npulab.interop.rnndb_writing import rnndb_text
-from npulab.interop.tables import RegisterTable, read_csv, table_text
-
-__all__ = ["FORMATS", "RegisterTable", "format_of", "map_files", "of_chip", "read_csv", "read_map", "read_rnndb",
-           "rnndb_text", "table_text", "write_map"]

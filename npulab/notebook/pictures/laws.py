@@ -1,0 +1,231 @@
+"""Sweeps and their laws drawn: bits that flip, bits that are explained, what goes with what, a law through captures."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.collections import LineCollection
+from matplotlib.colors import PowerNorm, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from npulab.analysis.correlate import flips, related
+from npulab.notebook.pictures.picture import RIGHT, STYLE, WRONG, Picture, bare
+from npulab.registers.map import WORD_BITS, Field, Piece
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# colour, mark and its colour: nobody has to tell two colours apart
+STATUSES = {"law": ("#2b6ca3", "", "white"), "constant": ("#d9d9d9", "=", "#4a4a4a"),
+            "rivals": ("#f6c667", "/", "black"), "open": ("#c4501b", "?", "white"),
+            "never exercised": ("#ffffff", "·", "#4a4a4a"), "nuisance": ("#4a4a4a", "×", "white")}
+MARKS = "os^DvPp*h<>"
+FIGURES = {"mutual_information": ("bits of mutual information", "Blues"), "pearson": ("Pearson's r", "RdBu"),
+           "spearman": ("Spearman's rho", "RdBu")}
+MOST_FIELDS = 64
+LABELLED = 72  # words up to which each has its number
+TALLEST = 24.0  # inches
+LEGEND = 56  # letters
+
+
+def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Picture:
+    """How often each bit flips from a capture to its neighbour: a row per word, bit 31 on the left.
+
+    Arguments and errors as of ``flips``: words ``(N, W) uint32`` or a sweep, as they come or sorted by a parameter.
+    """
+    shares = flips(words, parameters, sort)
+    words_of = np.asarray(getattr(words, "words", words))
+    word, bit = np.unravel_index(int(np.argmax(shares)), shares.shape)
+    order = f"sorted by {sort}" if sort else "as they come"
+    most = f"most often word {word} bit {bit}, {shares[word, bit]:.1%}" if shares.any() else "none flips"
+    text = (f"{len(words_of)} captures{_simulated(words)} {order}: {np.count_nonzero(shares)} of {shares.size} bits "
+            f"flip, {most}")
+    with rc_context(STYLE):
+        figure, ax = _rows(len(shares))
+        scale = PowerNorm(0.5, 0, max(shares.max(), 0.1))  # so that a bit that flips once is seen
+        image = ax.imshow(shares[:, ::-1], cmap="Oranges", aspect="auto", norm=scale)
+        figure.colorbar(image, ax=ax, label="share of neighbours", fraction=0.04)
+        _grid(ax, len(shares))
+        ax.set_title(text)
+    return Picture(text, figure)
+
+
+def law_map(laws: Any) -> Picture:
+    """What is known of each bit: a row per word, bit 31 on the left, lines where the field of a law ends."""
+    status = np.asarray(laws.status)
+    counts = {name: int(np.count_nonzero(status == name)) for name in STATUSES}
+    text = (f"{len(status)} words{_simulated(laws)}: "
+            + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + f" of {status.size} bits")
+    with rc_context(STYLE):
+        figure, ax = _rows(len(status))
+        colours = np.zeros((*status.shape, 3))
+        for name, (colour, mark, ink) in STATUSES.items():
+            colours[status == name] = to_rgb(colour)
+            rows, bits = np.nonzero(status == name)
+            if mark:
+                marker, size = (".", 5) if mark == "·" else (f"${mark}$", 14)
+                ax.scatter(WORD_BITS - 1 - bits, rows, s=size, marker=marker, color=ink, linewidths=0)
+        ax.imshow(colours[:, ::-1], aspect="auto")
+        edges = {(item.word, WORD_BITS - 0.5 - bit) for item in laws.fields
+                 for bit in (item.lsb, item.lsb + item.width)}
+        ax.add_collection(LineCollection([[(at, row - 0.5), (at, row + 0.5)] for row, at in sorted(edges)],
+                                         colors="black", linewidths=1))
+        _grid(ax, len(status))
+        figure.legend(handles=[Patch(facecolor=colour, edgecolor="black", linewidth=0.5, label=f"{mark} {name}".strip())
+                               for name, (colour, mark, _) in STATUSES.items() if counts[name]],
+                      loc="outside lower center", ncols=len(STATUSES), frameon=False)
+        ax.set_title(text)
+    return Picture(text, figure)
+
+
+def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Picture:
+    """Fields against parameters, from the table of ``correlate``; a dot is a law hit.
+
+    ``by`` is a column of figures: "mutual_information", "pearson" or "spearman".  Parameters stand in the order in
+    which the table has them first; of the fields that go with any, the first ``MOST_FIELDS`` are shown, by place.
+    Raises ValueError for another column and for a table without rows.
+    """
+    if by not in FIGURES:
+        raise ValueError(f"by: got {by!r}, allowed is one of {', '.join(FIGURES)}")
+    if table.empty:
+        raise ValueError("table: got no rows, allowed are fields against parameters")
+    moving = table.loc[table[by] != 0, "field"].unique()
+    shown = table[table["field"].isin((moving if len(moving) else table["field"].unique())[:MOST_FIELDS])]
+    fields = shown.sort_values(["word", "lsb"], kind="stable")["field"].unique()
+    parameters = table["parameter"].unique()
+    values = shown.pivot(index="field", columns="parameter", values=by).loc[fields, parameters].to_numpy()
+    hits = shown.pivot(index="field", columns="parameter", values="law").loc[fields, parameters].to_numpy(bool)
+    total = table["field"].nunique()
+    best = table.iloc[table[by].abs().argmax()]
+    name, colours = FIGURES[by]
+    shape = f"{total} fields" if total == len(fields) else f"{len(fields)} of {total} fields"
+    simulated = " (simulated)" if table.attrs.get("simulated") else ""
+    text = (f"{shape}, {len(parameters)} parameters{simulated}: {np.count_nonzero(hits)} law hits; most {name}: "
+            f"{best['field']} with {best['parameter']}, {best[by]:.3g}")
+    limit = max(float(np.abs(values).max()), 0.1) if colours == "Blues" else 1.0
+    with rc_context(STYLE):
+        figure = Figure(figsize=(2.6 + 0.26 * len(parameters), 1.6 + 0.15 * len(fields)), layout="constrained")
+        ax = figure.subplots()
+        image = ax.imshow(values, cmap=colours, vmin=0 if colours == "Blues" else -limit, vmax=limit, aspect="auto")
+        rows, columns = np.nonzero(hits)
+        ax.scatter(columns, rows, s=9, color="black", edgecolors="white", linewidths=0.8)
+        ax.set_yticks(range(len(fields)), fields)
+        ax.set_xticks(range(len(parameters)), parameters, rotation=60, ha="right", rotation_mode="anchor")
+        ax.tick_params(length=0)
+        figure.colorbar(image, ax=ax, label=f"{name} (dot: law hit)")
+        figure.suptitle(text, fontsize=8, wrap=True)
+    return Picture(text, figure)
+
+
+def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
+    """Captured values of a field against a parameter, with the law drawn through them, each step in a mark of its own.
+
+    ``field`` is one of ``laws.fields``, its index or name; or any run of bits as ``(word, lsb, width)`` or
+    ``"w3_6_13"``.  ``parameter`` is by default the one that tells most about the field.  Values are raw, unsigned.
+    Raises LookupError for an unknown field or parameter.
+    """
+    item = _field(laws, field)
+    place = Piece(item.word, item.lsb, item.width, 0)
+    name = f"w{place.word}_{place.lsb}_{place.width}"
+    values = Field("", "", name, (place,)).extract(np.asarray(laws.words)).astype(np.int64)
+    if parameter is not None and parameter not in laws.parameters:
+        raise LookupError(f"parameter: got {parameter!r}, known are {', '.join(map(str, laws.parameters))}")
+    if parameter is None:
+        parameter = next((name for name, _ in related(values, laws.parameters, 1)), str(next(iter(laws.parameters))))
+    across = np.asarray(laws.parameters[parameter])
+    text = f"{name} against {parameter}{_simulated(laws)}: {len(values)} captures"
+    with rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+        ax = figure.subplots()
+        if isinstance(item, Piece):
+            text += f", {len(np.unique(values))} values, no law"
+            ax.plot(across, values, ".", color="#4a4a4a", markersize=4)
+        else:
+            told = np.asarray(item.values(laws.parameters))
+            steps = _steps(item, laws.parameters, len(values))
+            text += (f", {np.count_nonzero(told == values)} as the law has them, in {len(item.steps)} "
+                     f"step{'s' * (len(item.steps) != 1)}")
+            _through(ax, across, values, told, steps, item)
+            figure.legend(loc="outside lower center", frameon=False, fontsize=7)
+        ax.set_xlabel(parameter)
+        bare(ax, f"{name}, raw")
+        ax.set_title(text, loc="left")
+    return Picture(text, figure)
+
+
+def _through(ax: Any, across: np.ndarray, values: np.ndarray, told: np.ndarray, steps: np.ndarray, item: Any) -> None:
+    """Captures that are as the law has them, a mark per step; those that are not, and what it has instead."""
+    right = told == values
+    for number, (when, law) in enumerate(item.steps):
+        here = steps == number
+        if not here.any():
+            continue
+        condition = "else" if str(when) in ("", "always") else f"when {when}"
+        label = str(law) if len(item.steps) == 1 else f"{law}   {condition}"
+        label = label if len(label) <= LEGEND else f"{label[:LEGEND]}…"
+        order = np.argsort(across[here], kind="stable")
+        x, y = across[here][order], told[here][order]
+        colour = f"C{number}"
+        if all(y[1:][x[1:] == x[:-1]] == y[:-1][x[1:] == x[:-1]]):  # one value at each place: a line is true
+            ax.plot(x, y, "-", color=colour, linewidth=0.8, zorder=1)
+        ax.plot(across[here & right], values[here & right], MARKS[number % len(MARKS)], color=colour, markersize=4,
+                fillstyle="none", label=f"{label}  ({np.count_nonzero(here)})")
+    if not right.all():
+        ax.plot(across[~right], values[~right], "x", color=WRONG, markersize=5, zorder=3,
+                label=f"captured, not as the law has it ({np.count_nonzero(~right)})")
+        ax.plot(across[~right], told[~right], "_", color=RIGHT, markersize=7, zorder=3, label="what the law has there")
+
+
+def _steps(item: Any, parameters: Any, rows: int) -> np.ndarray:
+    """Which step of the decision list holds for each capture."""
+    return np.asarray(item.which(parameters)) if hasattr(item, "which") else np.zeros(rows, int)
+
+
+def _field(laws: Any, field: Any) -> Any:
+    """A law's field, or the piece of a word that has no law of its own."""
+    fields = tuple(laws.fields)
+    if hasattr(field, "steps"):
+        return field
+    if isinstance(field, int | np.integer) and 0 <= field < len(fields):
+        return fields[field]
+    if isinstance(field, str):
+        spelt = re.fullmatch(r"w(\d+)_(\d+)_(\d+)", field)
+        named = [item for item in fields if item.name == field]
+        field = named[0] if named else tuple(map(int, spelt.groups())) if spelt else field
+    if isinstance(field, tuple) and len(field) == 3:
+        word, lsb, width = (int(number) for number in field)
+        same = [item for item in fields if (item.word, item.lsb, item.width) == (word, lsb, width)]
+        inside = 0 <= word < np.shape(laws.words)[1] and lsb >= 0 < width and lsb + width <= WORD_BITS
+        field = same[0] if same else Piece(word, lsb, width, 0) if inside else field
+    if not isinstance(field, Piece) and not hasattr(field, "steps"):
+        raise LookupError(f"field: got {field!r}, allowed is one of the {len(fields)} fields of the laws, its name or "
+                          f"index, or (word, lsb, width) inside {np.shape(laws.words)[1]} words")
+    return field
+
+
+def _rows(words: int) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(8.4, min(1.2 + 0.16 * words, TALLEST)), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _grid(ax: Any, words: int) -> None:
+    """A row per word and a column per bit, bit 31 first."""
+    step = 1 if words <= LABELLED else 8
+    ax.set_yticks(range(0, words, step), [f"w{word}" for word in range(0, words, step)])
+    ax.set_xticks([WORD_BITS - 1 - bit for bit in range(0, WORD_BITS, 4)] + [0],
+                  [*range(0, WORD_BITS, 4), WORD_BITS - 1])
+    ax.set_xticks(np.arange(-0.5, WORD_BITS), minor=True)
+    ax.set_yticks(np.arange(-0.5, words), minor=True)
+    ax.grid(which="minor", color="#b0b0b0", linewidth=0.3)
+    ax.tick_params(which="both", length=0)
+    ax.set_xlim(-0.5, WORD_BITS - 0.5)
+    ax.set_ylim(words - 0.5, -0.5)
+    ax.set_xlabel("bit")
+
+
+def _simulated(shown: Any) -> str:
+    return " (simulated)" if getattr(shown, "simulated", False) else ""

@@ -1,0 +1,306 @@
+"""An investigation in one file: what was looked at, what was noted of it, and where it stood."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from npulab.analysis.laws.texts import parse_steps
+from npulab.notebook.sessions.disk import on_disk, png
+from npulab.notebook.sessions.file import (
+    BY_ID,
+    MARKS,
+    Document,
+    as_kept,
+    checked,
+    empty,
+    id_of,
+    read_session,
+    session_text,
+)
+from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Bisected, Bookmark, Figure, Note
+from npulab.notebook.sessions.merging import merged
+from npulab.notebook.sessions.places import Places
+from npulab.support.files import replace_file, write_file
+
+FIGURES = "figures"
+
+
+class Session(Places):
+    """A session in the file ``path``, or in memory; ``autosave`` writes the file at each change, before it returns.
+
+    ``title`` can be set; ``captures``, ``notes``, ``bookmarks``, ``laws``, ``journals``, ``figures``, ``views`` and
+    ``map`` say what is in it, ``conflicts`` what a merge left to be looked at, ``problems`` what is not as it was.
+    ``author`` stands for the author of what is added.  Paths are those of files beside the session or below.
+
+    A UserWarning tells of what is missing or changed, and of what a newer version kept, when a file is opened.  Raises
+    ValueError with file and place for a file that is no session.
+
+    >>> session = Session()
+    >>> session.note("2 where the convolution has stride 2", field="stride").anchor.text
+    'field stride'
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, author: str = "", autosave: bool = True) -> None:
+        self.path = None if path is None else Path(path)
+        self.author, self.autosave = author, autosave
+        self._document = empty()
+        self._read, self._bytes = self._document, None
+        if self.path is not None and self.path.exists():
+            self._read, self._bytes = on_disk(self.path)
+            self._document = copy.deepcopy(self._read)
+            for text in self.problems:
+                warnings.warn(f"{self.path}: {text}", UserWarning, stacklevel=3)
+        elif self.path is not None and autosave:
+            self.save()
+
+    @classmethod
+    def _of(cls, document: Document) -> Self:
+        out = cls()
+        out._document = out._read = document
+        return out
+
+    # What is looked at
+
+    def use_map(self, path: Any, steps: Iterable[Any] = (), features: Iterable[str] = ()) -> None:
+        """Say which register map the session is of: a path, with the edits of a draft that are not saved yet, as JSON
+        has them; or the draft itself, whose edits the session keeps from now on.
+
+        ``features`` are those of the chip.  Raises ValueError for a path outside the session's folder.
+        """
+        from npulab.analysis.draft import Draft
+
+        if isinstance(path, Draft):
+            if path.path is None:
+                raise ValueError("map: got a draft without a file, allowed is one that was saved once")
+            self._keep(path)
+            self._follow(path)
+        else:
+            value = self._version(path, steps, features)
+            self._follow(None)
+            self._change(lambda d: d.update(map={**d.get("map", {}), **value}))
+
+    # What is said of it
+
+    def note(self, text: str, *, field: str = "", register: str = "", block: str = "", capture: Any = "",
+             buffer: str = "", offset: int | None = None, size: int | None = None, task: int | None = None,
+             author: str | None = None, date: str = "") -> Note:
+        """Note something (Markdown) of a field, a register, bytes of a buffer, a capture, or the session itself.
+
+        ``capture`` is a path of the session or a capture that is attached.  The same note again is the same note.
+        Raises ValueError for a place that is none; or where the file was changed by somebody else, and then the note
+        is kept here for ``merge``.
+        """
+        anchor = Anchor(block, register, field, self._named(capture), buffer, task, offset, size)
+        return self._add(Note("", text, anchor, self.author if author is None else author, date))
+
+    def bookmark(self, label: str = "", *, field: str = "", register: str = "", block: str = "", capture: Any = "",
+                 buffer: str = "", offset: int | None = None, size: int | None = None, task: int | None = None,
+                 author: str | None = None, date: str = "") -> Bookmark:
+        """Mark a place, as ``note`` has them, to come back to."""
+        anchor = Anchor(block, register, field, self._named(capture), buffer, task, offset, size)
+        return self._add(Bookmark("", label, anchor, self.author if author is None else author, date))
+
+    def accept(self, law: Any, field: str = "", *, sweep: Any = "", support: int | None = None, by: str | None = None,
+               date: str = "") -> AcceptedLaw:
+        """Take a law for true: a ``FieldLaw``, or a text with the field that it gives.
+
+        ``sweep`` is the path of the captures that show it.  Raises ValueError for a text that is no law.
+        """
+        text = str(getattr(law, "stated", law))
+        field = field or str(getattr(law, "name", ""))
+        if not field:
+            raise ValueError(f"field: got none for the law {text!r:.80}, allowed is the field that it gives")
+        parse_steps(text)
+        path = self._named(sweep)
+        simulated = bool(getattr(getattr(law, "_of", None), "simulated", False))
+        if path and path in self._document["captures"]:
+            simulated = simulated or bool(getattr(self.load(path), "simulated", False))
+        counted = sum(getattr(law, "support", ())) if support is None else support
+        return self._add(AcceptedLaw("", field, text, counted, len(getattr(law, "rivals", ())),
+                                     self.author if by is None else by, date, path, simulated))
+
+    def journal(self, found: Any, *, result: str = "", good: Any = "", bad: Any = "", device: str = "") -> Bisected:
+        """Take the journal of a bisection into the session: its path, or what ``bisect_fields`` gave.
+
+        ``good`` and ``bad`` are the captures it was of, ``device`` what ran the trials, as ``npulab bisect`` has it.
+        """
+        path = found
+        if hasattr(found, "journal") and hasattr(found, "sentence"):
+            path, result = found.journal.path, result or found.sentence
+            good, bad = good or self._or_none(found.good), bad or self._or_none(found.bad)
+            if path is None:
+                raise ValueError("journal: got one in memory, allowed is a bisection with journal=PATH")
+        where = self._inside(path)
+        if not where.is_file():
+            raise FileNotFoundError(f"{where}: no journal there")
+        one = Bisected(self._relative(where), result, self._named(good), self._named(bad), device,
+                       device == "simulated")
+        kept = {name: getattr(one, name) for name in ("result", "good", "bad", "device", "simulated")
+                if getattr(one, name)}
+        self._change(lambda d: d["journals"].update({one.path: {**d["journals"].get(one.path, {}), **kept}}))
+        return one
+
+    def figure(self, picture: Any, caption: str = "", *, code: str = "") -> Figure:
+        """Keep a picture (of ``npulab``, or a matplotlib figure, or bytes of a PNG) beside the session.
+
+        ``caption`` is by default what the picture says; ``code`` is the Python that draws it.
+        """
+        data = png(picture)
+        caption = caption or str(getattr(picture, "text", ""))
+        known = hashlib.sha256(data).hexdigest()
+        stem = self.path.stem if self.path else "session"
+        where = self.folder / f"{stem}-{FIGURES}" / f"{known[:16]}.png"
+        if not where.exists():
+            write_file(where, data)
+        return self._add(Figure("", self._relative(where), known, caption, code))
+
+    def edit(self, which: str, text: str, *, author: str | None = None, date: str = "") -> Note:
+        """Give a note another text; its id stays.  Raises LookupError for an id that no note has."""
+        if which not in self._document["notes"]:
+            raise LookupError(f"note: got {which!r:.80}, the session has {', '.join(self._document['notes']) or 'no'}")
+        by = {"date": date, "author": self.author if author is None else author}
+        said = {"text": as_kept(text), **{name: one for name, one in by.items() if one}}
+        self._change(lambda d: d["notes"][which].update(said))
+        return Note.of(which, self._document["notes"][which])
+
+    def remove(self, which: str) -> None:
+        """Take out what has this id, path or name; raises LookupError where nothing has it."""
+        sections = [kind for kind in ("captures", "journals", "views", *BY_ID) if which in self._document[kind]]
+        if not sections:
+            raise LookupError(f"remove: got {which!r:.80}, allowed is the id, path or name of something in the session")
+
+        def out(d: Document) -> None:
+            for kind in sections:
+                del d[kind][which]
+        self._change(out)
+
+    def settle(self, which: str = "") -> None:
+        """Take away the marks that a merge left: of what has this id or is at this place of ``conflicts``, or all."""
+        def settled(d: Document) -> None:
+            for kind in BY_ID:
+                for key, one in d[kind].items():
+                    if which in ("", key):
+                        one.pop(MARKS, None)
+                    elif which in one.get(MARKS, ()):
+                        one[MARKS] = [mark for mark in one[MARKS] if mark != which]
+            d["conflicts"] = {key: one for key, one in d["conflicts"].items() if which not in ("", key)}
+        self._change(settled)
+
+    # Where one looks
+
+    def open_view(self, view: Any, name: str = "", **made: Any) -> str:
+        """Keep what a view shows and where it stands, as the one that is open; gives its name.
+
+        ``view`` is one of ``notebook.widgets`` on captures of the session (``made`` says what it was made with, where
+        the view does not), or an object of its kind and state as JSON has them.  A draft that it shows becomes the
+        session's map.
+        """
+        from npulab.notebook.sessions.views import state_of
+
+        state = dict(view) if isinstance(view, Mapping) else state_of(view, self, made)
+        paths = [str(one) for one in state.values() if isinstance(one, str) and one in self.paths]
+        name = name or " ".join([str(state.get("kind", "view")), *paths])
+        self._change(lambda d: (d["views"].update({name: state}), d.update(view=name)))
+        return name
+
+    def show(self, name: str = "") -> Any:
+        """The view that was open, or the one of a name, as it stood; raises LookupError where there is none."""
+        from npulab.notebook.sessions.views import restored
+
+        name = name or str(self._document.get("view", ""))
+        if name not in self._document["views"]:
+            raise LookupError(f"view: got {name!r:.80}, the session has {', '.join(self._document['views']) or 'none'}")
+        return restored(self.views[name], self)
+
+    # The file
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the file, whole or not at all; ``path`` names one for a session in memory.
+
+        Raises ValueError where the file is not as it was when it was read; ``merge`` takes both together.
+        """
+        if path is not None and Path(path) != self.path:
+            if Path(path).exists():
+                raise FileExistsError(f"{path}: is there already")
+            self.path, self._bytes = Path(path), None
+        if self.path is None:
+            raise ValueError("save: got no path, allowed is the file of the session")
+        data = self.text.encode()
+        now = self.path.read_bytes() if self.path.exists() else None
+        if now != self._bytes and now is not None:
+            raise ValueError(f"{self.path}: was changed since it was read, nothing is written; session.merge() takes "
+                             "both together")
+        if now != data:
+            replace_file(self.path, data)
+        self._read, self._bytes = copy.deepcopy(self._document), data
+        return self.path
+
+    def merge(self) -> list[str]:
+        """Take in what somebody else wrote to the file since it was read, and save; gives the ``conflicts``."""
+        if self.path is None:
+            raise ValueError("merge: got a session in memory, allowed is one with a file")
+        if self.path.exists():
+            disk, data = on_disk(self.path)
+            self._document = merged(self._read, self._document, disk)
+            self._read, self._bytes = disk, data
+        self.save()
+        return self.conflicts
+
+    def report(self, path: str | os.PathLike[str], pictures: Iterable[Any] = ()) -> Path:
+        """Write what was found as one page, ``.html`` or ``.md`` by the suffix; see ``notebook.sessions.report``.
+
+        ``pictures`` are shown behind those of the session: pictures, or pairs of a picture and its caption.
+        """
+        from npulab.notebook.sessions.report import write_report
+
+        return write_report(self, Path(path), pictures)
+
+    def _change(self, change: Callable[[Document], Any]) -> None:
+        """Change the document and save it; a change that no file could hold is none."""
+        changed = copy.deepcopy(self._document)
+        change(changed)
+        where = str(self.path or "session")
+        checked(changed, where)
+        read_session(session_text(changed).encode(), where)
+        self._document = changed
+        if self.autosave and self.path is not None:
+            self.save()
+
+    def _add(self, item: Any) -> Any:
+        """Put an item under the id that follows from its content, or from that and the id where another has it."""
+        kept = item.kept
+        key = id_of(item.kind, kept)
+        known = self._document[item.kind]
+        while key in known and {name: one for name, one in known[key].items() if name != MARKS} != kept:
+            key = id_of(item.kind, key, kept)
+        if key not in known:
+            self._change(lambda d: d[item.kind].update({key: kept}))
+        return type(item).of(key, self._document[item.kind][key])
+
+
+def session(path: str | os.PathLike[str], *, author: str = "", autosave: bool = True) -> Session:
+    """The session in a file, which is made where there is none; see ``Session``."""
+    return Session(path, author=author, autosave=autosave)
+
+
+def merge_sessions(base: Any, ours: Any, theirs: Any) -> Session:
+    """Two people's sessions made one: what either added or changed since ``base`` is in it, ``conflicts`` to look at.
+
+    Each is a path or a Session; ``base`` may be None or an empty file, where the two have nothing in common.  The
+    result is in memory; ``save`` writes it.  Raises ValueError with file and place for a file that is no session.
+    """
+    return Session._of(checked(merged(_given(base, True), _given(ours), _given(theirs)), "the merge"))
+
+
+def _given(one: Any, blank: bool = False) -> Document:
+    if isinstance(one, Session):
+        return copy.deepcopy(one._document)
+    if blank and (one is None or not Path(one).stat().st_size):
+        return empty()
+    return on_disk(Path(one))[0]

@@ -1,0 +1,14 @@
+"""Views of captures, outputs and laws for notebooks: a plain model that works anywhere, and a thin anywidget on it."""
+
+from __future__ import annotations
+
+from npulab.notebook.widgets.bisect_view import BisectModel, BisectView
+from npulab.notebook.widgets.byte_view import ByteModel, ByteView
+from npulab.notebook.widgets.diff_view import DiffModel, DiffView
+from npulab.notebook.widgets.law_view import LawModel, LawView
+from npulab.notebook.widgets.map_editor import MapEditor, MapModel
+from npulab.notebook.widgets.output_view import OutputModel, OutputView
+from npulab.notebook.widgets.register_view import RegisterModel, RegisterView
+
+__all__ = ["BisectModel", "BisectView", "ByteModel", "ByteView", "DiffModel", "DiffView", "LawModel", "LawView",
+           "MapEditor", "MapModel", "OutputModel", "OutputView", "RegisterModel", "RegisterView"]

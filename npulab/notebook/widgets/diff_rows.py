@@ -1,0 +1,168 @@
+"""The rows of a difference between captures or sets of them: by place, as stored and as meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from npulab.analysis.check import ORDER, WRITES, Key, diff
+from npulab.captures.capture import Capture, CaptureSet
+from npulab.registers.map import Field
+
+ABSENT = "–"
+MOST_VALUES = 5  # of a field in a set
+MOST_LETTERS = 120  # of a value
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """A field that differs: where it lies, and what it is in ``a`` and ``b``, as stored (hex) and as meant.
+
+    ``xor`` has the bits that differ, where both sides have one value; ``differs`` says of two sets "always" or
+    "sometimes".  ``automatic`` is a field that nobody named, ``bits`` where it lies in its register.
+    """
+
+    task: int
+    block: str
+    register: str
+    field: str
+    bits: str
+    hex_a: str
+    hex_b: str
+    xor: int | None
+    a: str
+    b: str
+    address: bool
+    automatic: bool
+    differs: str = ""
+    known: str = ""
+
+    @property
+    def key(self) -> Key:
+        return self.task, self.block, self.register, self.field
+
+    @property
+    def where(self) -> str:
+        return f"{self.block} {self.register}".strip()
+
+    @property
+    def meaning(self) -> str:
+        said = "" if (self.a, self.b) == (self.hex_a, self.hex_b) else f"{self.a} → {self.b}"
+        return ", ".join(filter(None, [said, self.differs]))
+
+    @property
+    def xor_text(self) -> str:
+        return "" if self.xor is None else f"{self.xor:#x}"
+
+    @property
+    def line(self) -> str:
+        """Everything that is known of it in one line."""
+        bits = "" if not self.xor else "bits that differ " + ", ".join(map(str, _set_bits(self.xor)))
+        sides = [f"{name} {raw} = {value}" if raw != value else f"{name} {raw}"
+                 for name, raw, value in (("a", self.hex_a, self.a), ("b", self.hex_b, self.b))]
+        kind = "address" if self.address else "nobody named it" if self.automatic else ""
+        return " · ".join(filter(None, [f"job {self.task} {self.where} {self.field} {self.bits}".rstrip(), *sides, bits,
+                                        self.differs, kind, self.known]))
+
+    def matches(self, pattern: str) -> bool:
+        """Whether its name, alone or behind register or block, is as a glob says; without ``*``, ``?`` and ``[`` it is
+        enough to have it somewhere.  Letters count alike, large and small."""
+        glob = pattern.casefold().strip()
+        if not any(letter in glob for letter in "*?["):
+            glob = f"*{glob}*"
+        register = f"{self.register}.{self.field}"
+        return any(fnmatchcase(name.casefold(), glob) for name in (self.field, register, f"{self.block}.{register}"))
+
+
+@dataclass
+class _Seen:
+    """A field as one side has it: what it is, and its raw values in the order they were seen."""
+
+    item: Field
+    raws: dict[int, None]
+
+
+def _seen(side: Capture | CaptureSet) -> dict[Key, _Seen]:
+    out: dict[Key, _Seen] = {}
+    for capture in [side] if isinstance(side, Capture) else side:
+        for task, job in enumerate(capture.jobs):
+            for block, item, raw in job.values(capture.maps):
+                one = out.setdefault((task, block, item.register, item.name), _Seen(item, {}))
+                one.raws[int(raw)] = None
+    return out
+
+
+def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRow, ...], int]:
+    """The rows of ``npulab.diff`` by place, and how many fields are equal."""
+    table = diff(a, b)
+    sides = [_seen(one) for one in (a, b)]
+    every = sides[0] | {key: one for key, one in sides[1].items() if key not in sides[0]}
+    places = _places(a, b, every)
+    out = []
+    for row in table.to_dict("records"):
+        key = (row["task"], row["block"], row["register"], row["field"])
+        found = [side.get(key) for side in sides]
+        item = every[key].item if key in every else None
+        values = [row[name] if isinstance(row[name], list) else [row[name]] for name in ("a", "b")]
+        meant = [_meant(one, row["address"]) for one in values]
+        raws = [meant[n] if item is None else _hex(one, values[n]) for n, one in enumerate(found)]
+        single = [next(iter(one.raws)) for one, several in zip(found, values, strict=True)
+                  if one is not None and len(one.raws) == 1 and None not in several]
+        known = "" if item is None else f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
+        out.append(DiffRow(*key, "" if item is None else _bits(item), *raws,
+                           single[0] ^ single[1] if len(single) == 2 else None, *meant, bool(row["address"]),
+                           item is not None and item.automatic, str(row.get("differs", "")), known))
+    out.sort(key=lambda row: places(row.key))
+    return tuple(out), len(every.keys() - {row.key for row in out})
+
+
+def _places(a: Capture | CaptureSet, b: Capture | CaptureSet, every: dict[Key, _Seen],
+            ) -> Callable[[Key], tuple[Any, ...]]:
+    """A key to sort by: job, block as they come, registers as the map has them and then others, lowest bit."""
+    captures = [one for side in (a, b) for one in ([side] if isinstance(side, Capture) else side)]
+    words: dict[tuple[str, str], int] = {}
+    for capture in captures:
+        for registers in capture.maps.values():
+            for word, (block, _, register) in enumerate(registers.registers):
+                words.setdefault((block, register), word)
+    blocks = {block: n for n, block in enumerate(dict.fromkeys(key[1] for key in every))}
+
+    def place(key: Key) -> tuple[Any, ...]:
+        task, block, register, field = key
+        word = words.get((block, register), len(words))
+        last = 2 if field == ORDER else 1 if field == WRITES else 0
+        lsb = every[key].item.pieces[0].lsb if key in every else 0
+        return task, blocks.get(block, len(blocks)), last == 2, word, register, last, lsb, field
+
+    return place
+
+
+def _meant(values: Sequence[Any], address: bool) -> str:
+    texts = [ABSENT if value is None else f"{value:#x}" if address and isinstance(value, int) else
+             str(value)[:MOST_LETTERS] for value in values[:MOST_VALUES]]
+    return ", ".join(texts) or ABSENT
+
+
+def _hex(side: _Seen | None, values: Sequence[Any]) -> str:
+    """Raw values of a side; a capture of a set that has none counts as one."""
+    texts = [] if side is None else [f"{raw:#x}" for raw in list(side.raws)[:MOST_VALUES]]
+    texts += [f"… {len(side.raws) - MOST_VALUES} more"] if side is not None and len(side.raws) > MOST_VALUES else []
+    return ", ".join([*texts, *([ABSENT] if None in values else [])]) or ABSENT
+
+
+def _bits(item: Field) -> str:
+    """Where a field lies, without the word where that is one alone.
+
+    >>> from npulab.bits import Piece
+    >>> _bits(Field("", "r", "f", (Piece(5, 3, 4, 0),)))
+    '[6:3]'
+    >>> _bits(Field("", "r", "f", (Piece(5, 3, 1, 0), Piece(6, 0, 8, 1))))
+    '5[3] 6[7:0]'
+    """
+    return item.bits if len(item.pieces) > 1 else item.bits[item.bits.index("["):]
+
+
+def _set_bits(number: int) -> list[int]:
+    return [bit for bit in range(number.bit_length()) if number >> bit & 1]

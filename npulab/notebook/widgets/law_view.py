@@ -1,0 +1,392 @@
+"""What is known of each bit of a block: laws found from a sweep, to search, to open field by field, to shade.
+
+``LawModel`` holds the state and all the logic and needs no browser; ``LawView`` shows it.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import traitlets
+
+from npulab.analysis.correlate import best_related, bit_effects, flips, related
+from npulab.captures.capture import ROWS_SHOWN
+from npulab.notebook.widgets.look import HERE, Faced, styles, table_html
+from npulab.notebook.widgets.register_view import Place
+from npulab.registers.map import WORD_BITS, Field, Piece
+
+LETTERS = {"law": "L", "constant": "C", "rivals": "R", "open": "?", "never exercised": "·", "nuisance": "N"}
+COLOURS = ("status", "flips", "relation")
+MOST_RELATED = 4
+MOST_POINTS = 300
+MOST_OPEN = 8
+MOST_RIVALS = 6
+
+
+class Parameter(traitlets.TraitType[str, Any]):
+    """The name of one of the parameters of its owner, or nothing."""
+
+    default_value = ""
+
+    def validate(self, obj: Any, value: Any) -> str:
+        if value != "" and value not in obj.parameters:
+            raise LookupError(f"{self.name}: got {value!r}, known are {', '.join(obj.parameters)}")
+        return str(value)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Bits of a word that are looked at together: the field of a law, or a run of bits of one status that has none."""
+
+    word: int
+    lsb: int
+    width: int
+    status: str
+    law: Any = None
+    index: int = -1  # among the fields of the laws
+
+    @property
+    def name(self) -> str:
+        return f"w{self.word}_{self.lsb}_{self.width}" if self.law is None else str(self.law.name)
+
+    @property
+    def bits(self) -> str:
+        return f"word {self.word} bit {self.lsb}" if self.width == 1 else \
+            f"word {self.word} bits {self.lsb + self.width - 1} to {self.lsb}"
+
+    def raw(self, words: np.ndarray) -> np.ndarray:
+        """Values ``(N,)`` as stored."""
+        return Field("", "", self.name, (Piece(self.word, self.lsb, self.width, 0),)).extract(words).astype(np.int64)
+
+
+class LawModel(traitlets.HasTraits):
+    """What is known of each bit, with a cursor, a search and the panel of a field; it needs no browser.
+
+    ``laws`` is what ``find_laws`` gives.  Can be set and observed: ``place``, (word, bit); ``opened``, whether there
+    is a panel, which is that of the field at ``place``; ``query``, words that are all in a field's name, law, status or
+    reason; ``colour``, "status", "flips" (share of neighbouring captures in which a bit flips) or "relation" (mutual
+    information with ``parameter``, in bits); ``parameter``; ``against``, the parameter of the panel's picture, empty
+    for the one that tells most.  Follow them: ``matches`` (indices of ``runs``), ``shades`` (per word 32 numbers of
+    0 to 100, bit 0 first; none for the status) and ``panel`` (texts and numbers as JSON has them).
+    Raises ValueError for a place outside, LookupError for an unknown parameter.
+    """
+
+    place = Place()
+    opened = traitlets.Bool()
+    query = traitlets.Unicode()
+    colour = traitlets.Enum(COLOURS, "status")
+    parameter = Parameter()
+    against = Parameter()
+    matches = traitlets.List(traitlets.Int(), read_only=True)
+    shades = traitlets.List(read_only=True)
+    panel = traitlets.Dict(read_only=True)
+
+    def __init__(self, laws: Any) -> None:
+        self.laws = laws
+        self.status = np.asarray(laws.status)
+        self.parameters = tuple(str(name) for name in laws.parameters)
+        self.runs = _runs(laws, self.status)
+        self._owner = np.zeros(self.status.shape, int)
+        for number, run in enumerate(self.runs):
+            self._owner[run.word, run.lsb:run.lsb + run.width] = number
+        self._open = [dict(row) for _, row in laws.open.iterrows()]
+        super().__init__()
+        self.parameter = self.parameters[0]
+        told = np.argwhere(self.status[:, ::-1] != "never exercised")
+        if len(told):
+            self.place = int(told[0][0]), WORD_BITS - 1 - int(told[0][1])
+
+    # ---- what it says ----
+
+    @property
+    def count(self) -> int:
+        """Words of the block."""
+        return len(self.status)
+
+    @property
+    def simulated(self) -> bool:
+        return bool(getattr(self.laws, "simulated", False))
+
+    @property
+    def title(self) -> str:
+        name = str(getattr(self.laws, "name", ""))
+        captures = len(self.laws.words)
+        return (f"{name + ': ' if name else ''}{captures} capture{'s' * (captures != 1)} of {self.count} "
+                f"word{'s' * (self.count != 1)}, {len(self.parameters)} parameter{'s' * (len(self.parameters) != 1)}")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Bits of each status, most telling first."""
+        return {name: int(np.count_nonzero(self.status == name)) for name in LETTERS}
+
+    @property
+    def summary(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in self.counts.items() if count) + " bits"
+
+    @property
+    def grid(self) -> list[str]:
+        """A text of 32 letters per word, bit 31 first: the letter of each bit's status."""
+        letters = np.vectorize(lambda name: LETTERS.get(name, "?"), otypes=[str])(self.status)
+        return ["".join(row[::-1]) for row in letters]
+
+    def run_at(self, word: int, bit: int) -> Run:
+        return self.runs[self._owner[word, bit]]
+
+    def about(self, run: Run) -> str:
+        """A field in one line: its law, or why there is none."""
+        if run.law is not None:
+            return str(run.law.text)
+        values = run.raw(self.laws.words)
+        if run.status in ("constant", "never exercised"):
+            return f"always {int(values[0]):#x}"
+        reasons = list(dict.fromkeys(str(row["reason"]) for row in self._opened(run)))
+        return ", ".join(reasons) or run.status
+
+    def find(self, query: str) -> list[int]:
+        """Indices of the runs that have every word of a query somewhere in what is known of them."""
+        asked = query.casefold().split()
+        return [number for number, text in enumerate(self._texts) if all(word in text for word in asked)] if asked \
+            else []
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        out = []
+        for run in self.runs:
+            open_ = [str(row.get(name, "")) for row in self._opened(run) for name in ("reason", "detail", "related")]
+            parts = [run.name, run.bits, run.status, self.about(run), *open_,
+                     *(rival for row in self._steps(run) for rival in row["rivals"])]
+            out.append(" ".join(parts).casefold())
+        return out
+
+    @cached_property
+    def _effects(self) -> np.ndarray:
+        return bit_effects(self.laws.words, self.laws.parameters)
+
+    @cached_property
+    def _flips(self) -> np.ndarray:
+        return flips(self.laws.words)
+
+    def _opened(self, run: Run) -> list[dict[str, Any]]:
+        """What is said of the run's bits that nothing explains, by bit."""
+        return [row for row in self._open
+                if int(row["word"]) == run.word and run.lsb <= int(row["bit"]) < run.lsb + run.width]
+
+    def _steps(self, run: Run) -> list[dict[str, Any]]:
+        table = self.laws.table
+        rows = table[table["field"] == run.index] if run.index >= 0 else table[:0]
+        conditions = [str(when or "always") for when in rows["when"]]
+        alone = "always" if len(rows) == 1 else "else"
+        return [{"when": alone if when == "always" else when, "law": str(row["law"]), "support": int(row["support"]),
+                 "extrapolated": bool(row["extrapolated"]), "rivals": _several(row["rivals"])}
+                for when, (_, row) in zip(conditions, rows.iterrows(), strict=True)]
+
+    # ---- what follows ----
+
+    @traitlets.observe("place")
+    def _moved(self, change: Any) -> None:
+        if change.old and self.run_at(*change.old) is not self.run_at(*change.new):
+            self.against = ""
+
+    @traitlets.observe("query")
+    def _search(self, _: Any) -> None:
+        self.set_trait("matches", self.find(self.query))
+
+    @traitlets.observe("colour", "parameter")
+    def _shade(self, _: Any) -> None:
+        shares = None if self.colour == "status" else self._flips if self.colour == "flips" else \
+            self._effects[:, :, self.parameters.index(self.parameter or self.parameters[0])]
+        self.set_trait("shades", [] if shares is None else np.rint(100 * shares).astype(int).tolist())
+
+    @traitlets.observe("place", "opened", "against")
+    def _show(self, _: Any) -> None:
+        self.set_trait("panel", self._panel() if self.opened else {})
+
+    def _panel(self) -> dict[str, Any]:
+        word, bit = self.place
+        run = self.run_at(word, bit)
+        values = run.raw(self.laws.words)
+        most = related(values, self.laws.parameters, MOST_RELATED)
+        one = best_related(self.laws.words[:, word] >> np.uint32(bit) & np.uint32(1), self.laws.parameters)
+        against = self.against or (most[0][0] if most else self.parameters[0])
+        steps = self._steps(run)
+        rivals = [f"{step['law']}: {rival}" if len(steps) > 1 else rival for step in steps for rival in step["rivals"]]
+        return {"name": run.name, "bits": run.bits, "status": run.status, "about": self.about(run),
+                "law": run.law is not None,
+                "steps": [{name: step[name] for name in ("when", "law", "support", "extrapolated")} for step in steps],
+                "rivals": _first(rivals, MOST_RIVALS), "open": _first(_reasons(self._opened(run)), MOST_OPEN),
+                "related": [[name, round(share, 2)] for name, share in most],
+                "bit": f"bit {bit}: " + (", ".join(f"{name} {share:.2f}" for name, share in one) or "nothing"),
+                "scatter": self._scatter(run, values, against)}
+
+    def _scatter(self, run: Run, values: np.ndarray, against: str) -> dict[str, Any]:
+        """Points (x, y, step, right) for a picture, equal ones once; step -1 is no law."""
+        across = np.asarray(self.laws.parameters[against])
+        ends = [across.min(), across.max()] if across.dtype.kind in "biuf" else sorted({*map(str, across)})[::max(
+            len({*map(str, across)}) - 1, 1)]
+        if across.dtype.kind not in "biuf":
+            across = np.unique(across.astype(str), return_inverse=True)[1]
+        told = values if run.law is None else np.asarray(run.law.values(self.laws.parameters))
+        step = np.full(len(values), -1) if run.law is None else _which(run.law, self.laws.parameters, len(values))
+        points = np.unique(np.stack([across.astype(float), values, step, told == values], axis=1), axis=0)
+        keep = np.unique(np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int))
+        right = int(np.count_nonzero(told == values))
+        said = "no law" if run.law is None else f"{right} as the law has them"
+        return {"parameter": against, "points": [[float(x), int(y), int(one), int(good)]
+                                                 for x, y, one, good in points[keep]],
+                "ends": [_short(end) for end in (ends[0], ends[-1])],
+                "text": f"{run.name} against {against}: {len(values)} captures, {said}"}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_state(self)})"
+
+    def _repr_html_(self) -> str:
+        simulated = ", <b>simulated</b>" if self.simulated else ""
+        head = f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.summary)}</p>"
+        legend = ", ".join(f"{LETTERS[name]} {name}" for name, count in self.counts.items() if count)
+        lines = [f"w{word:<4}{_nibbles(row)}" for word, row in enumerate(self.grid)]
+        if len(lines) >= ROWS_SHOWN:
+            lines[ROWS_SHOWN - 2:] = [f"… {len(lines) - ROWS_SHOWN + 2} more words"]
+        grid = "\n".join([f"     {_nibbles('31' + ' ' * 29 + '0')}", *lines, legend])
+        rows = [(run.name, run.bits, run.status, self.about(run)) for run in self.runs
+                if run.status not in ("constant", "never exercised") or run.law is not None]
+        return f"{head}<pre>{html.escape(grid)}</pre>{table_html(('field', 'bits', 'status', 'law'), rows)}"
+
+
+class LawView(Faced):
+    """What is known of each bit of a block, to search and to open field by field.
+
+    ``laws`` is what ``find_laws`` gives.  Arrows move, Enter opens the field's panel, Escape closes it, / searches.
+    ``place``, ``opened``, ``query``, ``colour``, ``parameter`` and ``against`` are the model's and can be set and
+    observed; ``panel`` follows them.  Everything else is on ``model``.
+    """
+
+    _esm = HERE / "law_view.js"
+    _css = styles("law_view.css")
+
+    title = traitlets.Unicode().tag(sync=True)
+    summary = traitlets.Unicode().tag(sync=True)
+    simulated = traitlets.Bool().tag(sync=True)
+    grid = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    letters = traitlets.List().tag(sync=True)
+    runs = traitlets.List().tag(sync=True)
+    parameters = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    place = Place().tag(sync=True)
+    opened = traitlets.Bool().tag(sync=True)
+    query = traitlets.Unicode().tag(sync=True)
+    colour = traitlets.Enum(COLOURS, "status").tag(sync=True)
+    parameter = Parameter().tag(sync=True)
+    against = Parameter().tag(sync=True)
+    matches = traitlets.List(traitlets.Int()).tag(sync=True)
+    shades = traitlets.List().tag(sync=True)
+    panel = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, laws: Any) -> None:
+        self.model = model = LawModel(laws)
+        super().__init__(title=model.title, summary=model.summary, simulated=model.simulated, grid=model.grid,
+                         letters=[[letter, name, model.counts[name]] for name, letter in LETTERS.items()],
+                         runs=[[run.name, run.word, run.lsb, run.width, run.status, model.about(run)]
+                               for run in model.runs],
+                         parameters=list(model.parameters), place=model.place)
+        for name in ("place", "opened", "query", "colour", "parameter", "against"):
+            traitlets.link((model, name), (self, name))
+        for name in ("matches", "shades", "panel"):
+            traitlets.dlink((model, name), (self, name))
+
+    @property
+    def laws(self) -> Any:
+        return self.model.laws
+
+    @property
+    def count(self) -> int:
+        return self.model.count
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_state(self.model)})"
+
+
+def _runs(laws: Any, status: np.ndarray) -> tuple[Run, ...]:
+    """Every bit in one run: the fields of the laws, then what is left by word and status."""
+    free = np.ones(status.shape, bool)
+    out = []
+    for index, law in enumerate(laws.fields):
+        here = slice(law.lsb, law.lsb + law.width)
+        free[law.word, here] = False
+        out.append(Run(law.word, law.lsb, law.width, _worst(status[law.word, here]), law, index))
+    for word in range(len(status)):
+        marks = [name if here else "" for name, here in zip(status[word], free[word], strict=True)]
+        lsb = 0
+        for name, group in groupby(marks):
+            width = len(list(group))
+            if name:
+                out.append(Run(word, lsb, width, str(name)))
+            lsb += width
+    return tuple(sorted(out, key=lambda run: (run.word, run.lsb)))
+
+
+def _worst(names: Iterable[str]) -> str:
+    """The status of a field whose bits differ in it: the one that leaves most to do."""
+    order = ("open", "rivals", "nuisance", "law", "constant", "never exercised")
+    return min((str(name) for name in names), key=lambda name: order.index(name) if name in order else 0)
+
+
+def _which(law: Any, parameters: Any, rows: int) -> np.ndarray:
+    """Which step of the decision list holds for each capture."""
+    return np.asarray(law.which(parameters)) if hasattr(law, "which") else np.zeros(rows, int)
+
+
+def _several(value: Any) -> list[str]:
+    """Rivals as texts, however a table has them: a text, several, a count or nothing."""
+    if isinstance(value, str):
+        return [value] if value else []
+    if isinstance(value, list | tuple):
+        return [str(one) for one in value]
+    return [] if value is None or value != value or not value else [f"{int(value)} more"]
+
+
+def _first(items: Sequence[Any], most: int) -> list[Any]:
+    return list(items) if len(items) <= most else [*items[:most - 1], f"… {len(items) - most + 1} more"]
+
+
+def _reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why bits are open, the same reason once: ``bits 6 to 4: no law``."""
+    said: dict[str, list[int]] = {}
+    for row in rows:
+        capture = row.get("capture")
+        told = f"{row['reason']}" + (f", {row['detail']}" if row.get("detail") else "")
+        if isinstance(capture, Mapping):
+            told += " · settled by " + ", ".join(f"{name} = {_short(value)}" for name, value in capture.items())
+        said.setdefault(told, []).append(int(row["bit"]))
+    return [f"bit{'s' * (len(bits) > 1)} {_listed(bits)}: {told}" for told, bits in said.items()]
+
+
+def _listed(bits: Sequence[int]) -> str:
+    """Bits as runs, highest first.
+
+    >>> _listed([4, 5, 6, 9])
+    '9, 6 to 4'
+    """
+    runs: list[list[int]] = []
+    for bit in sorted(bits, reverse=True):
+        if runs and runs[-1][-1] == bit + 1:
+            runs[-1].append(bit)
+        else:
+            runs.append([bit])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def _short(value: Any) -> str:
+    return f"{float(value):.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def _nibbles(row: str) -> str:
+    return " ".join(row[at:at + 4] for at in range(0, WORD_BITS, 4))
+
+
+def _state(model: LawModel) -> str:
+    return f"{model.title}{', simulated' if model.simulated else ''}: {model.summary}"

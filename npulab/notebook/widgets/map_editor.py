@@ -1,0 +1,225 @@
+"""A register map that is being made, as a table of fields to name, split, join and say things of.
+
+``MapModel`` holds the state and all the logic and needs no browser; ``MapEditor`` shows it.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import traitlets
+
+from npulab.analysis.draft import Draft
+from npulab.captures.capture import Capture
+from npulab.notebook.widgets.look import HERE, Faced, styles, table_html
+from npulab.registers.map import STATUS, Field
+
+COLUMNS = ("register", "bits", "field", "capture", "value", "evidence", "note")
+EDITED = {"field": "rename", "evidence": "set_evidence", "note": "set_note"}
+STEPS_SHOWN = 12
+ACTS = ("cell", "split", "join", "remove", "undo", "redo")
+
+
+class MapModel(traitlets.HasTraits):
+    """The fields of a draft as rows of texts, edited by messages; it needs no browser.
+
+    ``rows`` has, for each field, what ``draft`` calls it and a text for each of ``COLUMNS``; ``steps`` are the draft's,
+    ``undone`` is the step that redo would make, and ``status`` says what came of the last act.  With a ``capture``, the
+    column of that name is what the map as it is now makes of one of its jobs: of ``task``, by default of the first one
+    of the draft's block.  Everything follows the draft, whoever edits it.
+
+    Raises LookupError for a capture without a job of the draft's block, ValueError for words that do not fit.
+
+    >>> import npulab
+    >>> model = MapModel(npulab.draft(1, block="NN"))
+    >>> model.act({"do": "split", "field": "w0_0_32", "text": "mode:4 28"})
+    >>> [row[3] for row in model.rows]
+    ['mode', 'w0_4_28']
+    >>> model.act({"do": "cell", "field": "mode", "column": "value", "text": "raw/2"})
+    >>> model.status.partition(", allowed")[0]
+    "refused: register map, register w0 field mode: value 'raw/2': got '/'"
+    """
+
+    rows = traitlets.List()
+    steps = traitlets.List(traitlets.Unicode())
+    undone = traitlets.Unicode()
+    status = traitlets.Unicode()
+    summary = traitlets.Unicode()
+    title = traitlets.Unicode()
+
+    def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None) -> None:
+        self.draft, self.capture = draft, capture
+        self._task = 0
+        if capture is not None:
+            self._task = _task(draft.decode(capture), draft.block_of(capture), task)
+        super().__init__()
+        self._follow(draft)
+        draft.observe(self._follow)
+
+    @property
+    def simulated(self) -> bool:
+        return self.capture is not None and self.capture.simulated
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are shown."""
+        return [name for name in COLUMNS if name != "capture" or self.capture is not None]
+
+    def act(self, message: Any) -> None:
+        """Do what a message asks for and say in ``status`` what came of it; it never raises.
+
+        ``do`` is one of ``ACTS``; ``cell`` has field, column and text (a value as its column has it, an enum with its
+        names as ``enum:mode 0=off 1=on``), ``split`` has field and text (``low:2 4``: name and width of each part, low
+        end first), ``join`` has field and text (``other as name``, the field being the low end).
+        """
+        try:
+            self.status = self._act(message)
+        except (ValueError, LookupError) as error:
+            self.status = f"refused: {error}"
+
+    def close(self) -> None:
+        """Follow the draft no more."""
+        self.draft.unobserve(self._follow)
+
+    def _act(self, message: Any) -> str:
+        if not isinstance(message, Mapping) or message.get("do") not in ACTS:
+            raise ValueError(f"got {str(message)[:80]!r}, allowed is one of {', '.join(ACTS)}")
+        do, field, text = message["do"], message.get("field", ""), message.get("text", "")
+        if not isinstance(field, str) or not isinstance(text, str):
+            raise ValueError(f"{do}: got a field or a text that is none")
+        if do in ("undo", "redo"):
+            sentence = self.draft.undo() if do == "undo" else self.draft.redo()
+            return f"{do}: {sentence}" if sentence else f"nothing to {do}"
+        before = len(self.draft.steps)
+        if do == "remove":
+            self.draft.remove(field)
+        elif do == "split":
+            self._split(field, text)
+        elif do == "join":
+            other, _, name = text.partition(" as ")
+            self.draft.join(field, other.strip(), name.strip())
+        else:
+            self._cell(field, message.get("column"), text)
+        return self.draft.steps[-1] if len(self.draft.steps) > before else "nothing to change"
+
+    def _split(self, field: str, text: str) -> None:
+        parts = [part.rpartition(":") for part in re.split(r"[\s,]+", text.strip()) if part]
+        if not parts or not all(re.fullmatch(r"\d{1,2}", width) for _, _, width in parts):
+            raise ValueError(f"split {field}: got {text[:80]!r}, allowed are parts like low:2 4, name and width")
+        names = [name for name, _, _ in parts]
+        self.draft.split(field, widths=[int(width) for _, _, width in parts], names=names if any(names) else [])
+
+    def _cell(self, field: str, column: Any, text: str) -> None:
+        if column in EDITED:
+            if column == "field" and not text.strip():
+                self.draft.remove(field)
+            else:
+                getattr(self.draft, EDITED[column])(field, text)
+        elif column == "register":
+            self.draft.edit("rename_register", register=self.draft.map[field].pieces[0].word, name=text)
+        elif column == "value":
+            value, *names = re.split(r"[\s,]+", text.strip()) if "=" in text else [text.strip()]
+            pairs = [name.partition("=") for name in names]
+            self.draft.edit("retype", field=field, value=value, names={raw: name for raw, _, name in pairs})
+        else:
+            raise ValueError(f"cell: got column {str(column)[:80]!r}, allowed is one of register, value, "
+                             f"{', '.join(EDITED)}")
+
+    def _follow(self, draft: Draft) -> None:
+        registers, raw, lost = draft.map, {}, ""
+        if self.capture is not None:
+            try:
+                capture = draft.decode(self.capture)
+                raw = {id(item): value for _, item, value in capture.jobs[self._task].values(capture.maps)}
+            except (ValueError, LookupError) as error:
+                lost = f"; {self.capture.name} cannot be read: {error}"
+        self.rows = [_row(registers.key(item), item, raw.get(id(item))) for item in registers]
+        self.steps, self.undone = draft.steps, next(iter(draft.undone), "")
+        known = registers.status()[list(STATUS[:3])].sum()
+        count = len(self.steps)
+        told = ", ".join(f"{bits} {name}" for name, bits in known.items())
+        self.summary = f"{told} bits; {count} step{'s' * (count != 1)}, {'saved' if draft.saved else 'not saved'}{lost}"
+        read = "" if self.capture is None else f", read in {self.capture.target}/{self.capture.name}"
+        words = f"{len(registers)} word{'s' * (len(registers) != 1)}"
+        self.title = f"{draft.name}: {len(self.rows)} field{'s' * (len(self.rows) != 1)} of {words}{read}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_state(self)})"
+
+    def _repr_html_(self) -> str:
+        simulated = ", <b>simulated</b>" if self.simulated else ""
+        head = f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.summary)}</p>"
+        shown = [place for place, name in enumerate(COLUMNS, 1) if name in self.columns]
+        rows = [[row[place] for place in shown] for row in self.rows]
+        steps = "".join(f"<li>{html.escape(step)}</li>" for step in self.steps[-STEPS_SHOWN:])
+        first = max(0, len(self.steps) - STEPS_SHOWN) + 1
+        return head + table_html(self.columns, rows) + (f"<ol start='{first}'>{steps}</ol>" if steps else "")
+
+
+class MapEditor(Faced):
+    """The fields of a draft as a table: arrows move, Enter edits a cell, s splits, j joins, x takes a name away, u and
+    U undo and redo, / filters.
+
+    With a ``capture`` one column is what the map as it is now makes of it.  ``rows``, ``steps`` and ``status`` are the
+    model's; everything else is on ``model`` and on ``draft``, which also saves.
+    """
+
+    _esm = HERE / "map_editor.js"
+    _css = styles("map_editor.css")
+
+    title = traitlets.Unicode().tag(sync=True)
+    summary = traitlets.Unicode().tag(sync=True)
+    simulated = traitlets.Bool().tag(sync=True)
+    columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    rows = traitlets.List().tag(sync=True)
+    steps = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    undone = traitlets.Unicode().tag(sync=True)
+    status = traitlets.Unicode().tag(sync=True)
+    model: MapModel | None = None  # until it is made, as where the capture does not fit
+
+    def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None) -> None:
+        self.model = model = MapModel(draft, capture, task)
+        super().__init__(simulated=model.simulated, columns=list(COLUMNS) if capture is not None else model.columns)
+        for name in ("title", "summary", "rows", "steps", "undone", "status"):
+            traitlets.dlink((model, name), (self, name))
+        self.on_msg(self._receive)
+
+    @property
+    def draft(self) -> Draft:
+        return self.model.draft
+
+    def _receive(self, _: object, content: Any, buffers: object) -> None:
+        self.model.act(content)
+
+    def close(self) -> None:
+        if self.model is not None:
+            self.model.close()
+        super().close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_state(self.model)})"
+
+
+def _task(capture: Capture, block: str, task: int | None) -> int:
+    """The job that is read: the one that was asked for, or the first of the block."""
+    mine = [number for number, job in enumerate(capture.jobs) if job.block == block]
+    if not mine or (task is not None and task not in mine):
+        got = "no task" if task is None else f"task {task}"
+        raise LookupError(f"capture {capture.name}: got {got} of block {block}, it has "
+                          f"{', '.join(map(str, mine)) or 'none'}")
+    return mine[0] if task is None else task
+
+
+def _row(key: str, item: Field, raw: int | None) -> list[str]:
+    """What the draft calls a field, a text for each of COLUMNS, and whether its name is automatic."""
+    value = "" if raw is None else item.text(raw)
+    shown = f"{value:#x}" if item.address and isinstance(value, int) else str(value)
+    return [key, item.register, item.bits, item.name, "" if raw is None else f"{raw:#x} = {shown}", str(item.meaning),
+            item.evidence, item.note, "automatic" if item.automatic else ""]
+
+
+def _state(model: MapModel) -> str:
+    return f"{model.title}{', simulated' if model.simulated else ''}; {model.summary}"

@@ -1,0 +1,1 @@
+"""What is known of each NPU, one folder each; none of them knows another."""

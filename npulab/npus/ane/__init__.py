@@ -1,0 +1,26 @@
+"""Apple Neural Engine (H11 to H18): facts in the tables beside this file."""
+
+from npulab.captures.target import Importer, Target, read_sources
+from npulab.npus.ane import beside, imported, simulate
+from npulab.npus.ane.facts import CHIPS, HERE, TABLES
+from npulab.npus.ane.lifting import lift
+from npulab.npus.ane.lowering import lower
+from npulab.npus.ane.outlines import explain, outline, recode
+
+TARGET = Target(
+    name="ane",
+    title="Apple Neural Engine",
+    chips=CHIPS,
+    tables=TABLES,
+    rule="fp16",
+    lift=lift,
+    lower=lower,
+    simulate=simulate.simulate,
+    recode=recode,
+    explain=explain,
+    outline=outline,
+    claims=beside.claims,
+    importers=(Importer("compiled files (hwx), bare task lists of H13, a folder of them", imported.recognises,
+                        imported.read),),
+    sources=read_sources(HERE / "sources.csv"),
+)

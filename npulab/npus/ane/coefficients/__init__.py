@@ -1,0 +1,91 @@
+"""Coefficients of H13 between bytes and tensors: the kernel section's buffers, one for each of up to 16 engines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npulab.npus.ane.coefficients import fast, tensors
+from npulab.npus.ane.coefficients.constants import decode_constants, encode_constants
+from npulab.npus.ane.coefficients.items import explain
+from npulab.npus.ane.coefficients.kernel import Kernel, kernel_of, matvec, places, planes
+from npulab.npus.ane.coefficients.registers import from_registers, places_of
+
+__all__ = ["Kernel", "decode", "decode_constants", "encode", "encode_constants", "engines", "explain",
+           "from_registers", "kernel_of", "matvec", "places_of", "table_of"]
+
+
+def encode(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None, table: bytes = b"") -> bytes:
+    """The buffers of a kernel's engines, one behind another, each filled with zeros up to a multiple of 64 bytes.
+
+    ``weights`` are float16 of ``kernel.shape`` (OHWI, depthwise 1HWC), ``bias`` (outputs,) float16 where the kernel
+    has one, ``table`` 128 bytes where it has an activation table.  Nothing is rounded; a sparse kernel leaves out
+    -0.0 too, which reads back as 0.
+    Raises ValueError for another shape, type or size.
+
+    >>> encode(Kernel(2, 3, bias=True), np.full((2, 1, 1, 3), 3, np.float16), np.ones(2, np.float16))[64:72].hex(" ", 2)
+    '003c 0042 0042 0042'
+    """
+    if len(table) != kernel.table_bytes:
+        raise ValueError(f"coefficients: table: got {len(table)} bytes, allowed with this kernel is "
+                         f"{kernel.table_bytes}")
+    out = bytearray(fast.write(kernel, *tensors.halves_of(kernel, weights, bias)))
+    if kernel.table:
+        for offset, _ in engines(kernel, weights).tolist():
+            out[offset:offset + len(table)] = table
+    return bytes(out)
+
+
+def decode(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Weights (float16 of ``kernel.shape``) and bias (outputs,) or None; the inverse of ``encode``.
+
+    ``data`` are the buffers one behind another or, with ``at``, a section that has them at these places: (offset,
+    size) of each engine in bytes, as ``places_of`` reads them from registers; what else the section holds (other
+    kernels, tables of other tasks) is left alone.  ``table_of`` gives the activation table.
+    Raises ValueError with engine and byte for sizes, fill, counts and masks that do not go with the kernel, for
+    taps that it has not, and for weights of 0 in a sparse one.
+
+    >>> decode(Kernel(1, 1), bytes.fromhex("0040").ljust(64, bytes(1)))[0].ravel()
+    array([2.], dtype=float16)
+    """
+    joined = tensors.gathered(data, at)
+    if at is not None and not kernel.sparse:
+        tensors.refuse_places(at, engines(kernel))
+    halves, bias = fast.read(kernel, joined)
+    weights, bias = tensors.tensors_of(kernel, halves, bias)
+    if at is not None and kernel.sparse:
+        tensors.refuse_places(at, engines(kernel, weights))
+    return weights, bias
+
+
+def table_of(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> bytes:
+    """The activation table of a kernel that has one, 128 bytes, the same in every engine's buffer; otherwise b"".
+
+    ``data`` and ``at`` as with ``decode``, which says what is raised; ValueError too where engines have others.
+    """
+    weights, _ = decode(kernel, data, at)
+    joined = tensors.gathered(data, at)
+    found = [joined[offset:offset + kernel.table_bytes] for offset, _ in engines(kernel, weights).tolist()]
+    other = next((engine for engine, table in enumerate(found) if table != found[0]), None)
+    if other is not None:
+        raise ValueError(f"coefficients: engine {other}, byte 0 of its buffer: got a table that is not that of engine "
+                         "0, allowed is the same in all")
+    return found[0]
+
+
+def engines(kernel: Kernel, weights: np.ndarray | None = None) -> np.ndarray:
+    """(E, 2) int64: offset and size in bytes of each engine's buffer; for a sparse kernel those of the weights.
+
+    Raises ValueError for a sparse kernel without weights.
+
+    >>> engines(Kernel(64, 64, 3, 3))[:2].tolist()
+    [[0, 4608], [4608, 4608]]
+    """
+    table = planes(kernel)
+    if not kernel.sparse:
+        return places(kernel, table).engines
+    if weights is None:
+        raise ValueError("kernel: sparse: got no weights, allowed are the weights whose zeros decide the sizes")
+    halves, _ = tensors.halves_of(kernel, weights, np.zeros(kernel.outputs, np.float16) if kernel.bias else None)
+    stored = (halves & fast.MAGNITUDE != 0).sum((1, 2))
+    total = np.concatenate([[0], np.cumsum(stored)])
+    return places(kernel, table, total[table.first + table.lanes] - total[table.first]).engines

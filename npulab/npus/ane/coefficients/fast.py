@@ -1,0 +1,243 @@
+"""Kernel buffers written and read whole planes at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npulab.npus.ane.coefficients.kernel import (
+    ALIGN,
+    COUNT_BYTES,
+    HALF,
+    MASK_BITS,
+    Kernel,
+    Places,
+    Planes,
+    ceil_div,
+    places,
+    planes,
+)
+
+STEP = np.array([1 + HALF * n.bit_count() for n in range(2 ** MASK_BITS)])  # bytes of a mask and its weights
+MAGNITUDE = 0x7FFF  # of float16; weights of either zero are left out
+BYTES = 1 + HALF * MASK_BITS  # a mask with all of its weights
+SHORT = 256  # halfwords of planes that are quicker to place one by one than plane by plane
+
+
+def write(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
+    """The buffer of (outputs, depth, slots) halfwords, and of (outputs, bias_rows) where the kernel has a bias."""
+    table = planes(kernel)
+    if kernel.sparse:
+        return _write_sparse(kernel, table, weights, bias)
+    where = places(kernel, table)
+    rows = weights.reshape(kernel.outputs, -1)
+    rows = rows if bias is None else np.concatenate([bias, rows], 1)
+    out = np.zeros(int(where.engines[-1].sum()) // HALF, "<u2")
+    starts = where.start // HALF
+    for lanes in np.unique(table.lanes).tolist():
+        chosen = np.flatnonzero(table.lanes == lanes)
+        block = rows[table.first[chosen, None] + np.arange(lanes)].transpose(0, 2, 1).reshape(len(chosen), -1)
+        if block.shape[1] < SHORT:
+            out[starts[chosen, None] + np.arange(block.shape[1])] = block
+            continue
+        for start, plane in zip(starts[chosen].tolist(), block, strict=True):
+            out[start:start + len(plane)] = plane
+    return out.tobytes()
+
+
+def read(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
+    """The halfwords of a buffer as ``write`` takes them; raises ValueError with engine and byte."""
+    if kernel.sparse:
+        return _read_sparse(kernel, data)
+    table = planes(kernel)
+    where = places(kernel, table)
+    refuse_size(len(data), int(where.engines[-1].sum()))
+    halves = np.frombuffer(data, "<u2")
+    rows = np.empty((kernel.outputs, kernel.bias_rows + kernel.depth * kernel.slots), "<u2")
+    starts = where.start // HALF
+    for lanes in np.unique(table.lanes).tolist():
+        chosen = np.flatnonzero(table.lanes == lanes)
+        size = lanes * rows.shape[1]
+        if size < SHORT:
+            block = halves[starts[chosen, None] + np.arange(size)]
+        else:
+            block = np.stack([halves[start:start + size] for start in starts[chosen].tolist()])
+        rows[table.first[chosen, None] + np.arange(lanes)] = block.reshape(len(chosen), -1, lanes).transpose(0, 2, 1)
+    _refuse_fill(data, table, where)
+    weights = rows[:, kernel.bias_rows:].reshape(kernel.outputs, kernel.depth, kernel.slots)
+    return weights, rows[:, :kernel.bias_rows] if kernel.bias else None
+
+
+def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
+    """Raises ValueError for a byte that is set behind the last plane of a run."""
+    last = np.flatnonzero(np.diff(table.run, append=-1))
+    ends = where.start[last] + where.size[last]
+    gaps = ends % -ALIGN * -1
+    at = np.repeat(ends - np.cumsum(gaps) + gaps, gaps) + np.arange(gaps.sum())
+    wrong = np.flatnonzero(np.frombuffer(data, np.uint8)[at])
+    if len(wrong):
+        byte = int(at[wrong[0]])
+        engine = int(np.searchsorted(where.engines[:, 0], byte, "right")) - 1
+        _refuse_byte(engine, byte - int(where.engines[engine, 0]), data[byte])
+
+
+def _refuse_byte(engine: int, at: int, value: int) -> None:
+    raise ValueError(f"coefficients: engine {engine}, byte {at} of its buffer: got 0x{value:02x} in the fill, allowed "
+                     "is 0")
+
+
+def refuse_size(size: int, allowed: int) -> None:
+    """Raises ValueError where the buffer has not the size that the kernel asks for."""
+    if size != allowed:
+        raise ValueError(f"coefficients: got {size} bytes, allowed are the {allowed} of the kernel's engines")
+
+
+# Sparse
+
+
+def octets(kernel: Kernel, lanes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the masks of a plane (M of them): (P,) those that have bits for weights, how many without follow each, and
+    (P, 8) which of their bits are for weights."""
+    there = np.zeros(ceil_div(kernel.mask_slots(lanes), MASK_BITS) * MASK_BITS, bool)
+    shape = kernel.depth, kernel.slots, kernel.mask_slots(lanes) // (kernel.depth * kernel.slots)
+    there[:kernel.mask_slots(lanes)].reshape(shape)[:, kernel.taps() >= 0, :lanes] = True
+    bits = there.reshape(-1, MASK_BITS)
+    index = np.flatnonzero(bits.any(1))
+    return index, np.diff(index, append=len(bits)) - 1, bits[index]
+
+
+def _write_sparse(kernel: Kernel, table: Planes, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
+    bodies: list[np.ndarray] = [np.zeros(0, np.uint8)] * len(table.first)
+    stored = np.zeros(len(table.first), np.int64)
+    for lanes in np.unique(table.lanes).tolist():
+        chosen = np.flatnonzero(table.lanes == lanes)
+        index, gaps, _ = octets(kernel, lanes)
+        slots = kernel.mask_slots(lanes)
+        cells = np.zeros((len(chosen), kernel.depth, kernel.slots, slots // (kernel.depth * kernel.slots)), "<u2")
+        cells[..., :lanes] = weights[table.first[chosen, None] + np.arange(lanes)].transpose(0, 2, 3, 1)
+        whole = np.pad(cells.reshape(len(chosen), -1), ((0, 0), (0, slots % -MASK_BITS * -1)))
+        block = whole.reshape(len(chosen), -1, MASK_BITS)[:, index]
+        bits = block & MAGNITUDE != 0
+        each = np.zeros((*block.shape[:2], BYTES + int(gaps.max())), np.uint8)
+        each[..., :1] = np.packbits(bits, -1, "little")
+        each[..., 1:BYTES] = block.view(np.uint8)
+        stored[chosen] = bits.sum((1, 2))
+        sizes = len(index) + int(gaps.sum()) + HALF * stored[chosen]
+        for number, body in zip(chosen.tolist(), np.split(each[_kept(bits, gaps)], np.cumsum(sizes)[:-1]), strict=True):
+            bodies[number] = body
+    where = places(kernel, table, stored)
+    out = bytearray(int(where.engines[-1].sum()))
+    biases = b"" if bias is None else bias.astype("<u2").tobytes()
+    spans = zip(where.start.tolist(), table.first.tolist(), table.lanes.tolist(), bodies, strict=True)
+    for start, first, lanes, body in spans:
+        head = biases[HALF * first:HALF * (first + lanes)] + len(body).to_bytes(COUNT_BYTES, "little")
+        out[start:start + len(head) + len(body)] = head + body.tobytes()
+    return bytes(out)
+
+
+def _kept(bits: np.ndarray, gaps: np.ndarray) -> np.ndarray:
+    """Which bytes are there of a mask, all of its weights and the masks without weights behind it: (..., P, 8) bits
+    to (..., P, bytes)."""
+    kept = np.ones((*bits.shape[:-1], BYTES + int(gaps.max())), bool)
+    kept[..., 1:BYTES] = np.repeat(bits, HALF, -1)
+    kept[..., BYTES:] = np.arange(int(gaps.max())) < gaps[:, None]
+    return kept
+
+
+def _read_sparse(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
+    table, masks, bodies, starts = walk(kernel, data)
+    weights = np.zeros((kernel.outputs, kernel.depth, kernel.slots), "<u2")
+    for lanes in np.unique(table.lanes).tolist():
+        chosen = np.flatnonzero(table.lanes == lanes)
+        index, gaps, there = octets(kernel, lanes)
+        bits = np.unpackbits(np.stack([masks[i] for i in chosen.tolist()])[..., None], -1, bitorder="little").view(bool)
+        each = np.zeros((*bits.shape[:2], BYTES + int(gaps.max())), np.uint8)
+        each[_kept(bits, gaps)] = np.frombuffer(b"".join([bodies[i] for i in chosen.tolist()]), np.uint8)
+        block = np.ascontiguousarray(each[..., 1:BYTES]).view("<u2")
+        wrong = np.flatnonzero((bits & ~(there & (block & MAGNITUDE != 0))).any((1, 2)) | each[..., BYTES:].any((1, 2)))
+        if len(wrong):
+            plane = int(wrong[0])
+            engine = int(table.engine[chosen[plane]])
+            head = int(np.searchsorted(table.engine, engine))
+            base = starts[head] - COUNT_BYTES - HALF * kernel.bias * int(table.lanes[head]) - kernel.table_bytes
+            _refuse_stored(engine, starts[chosen[plane]] - base, each[plane], gaps, there)
+        slots = kernel.mask_slots(lanes)
+        whole = np.zeros((len(chosen), ceil_div(slots, MASK_BITS), MASK_BITS), "<u2")
+        whole[:, index] = block
+        cells = whole.reshape(len(chosen), -1)[:, :slots].reshape(len(chosen), kernel.depth, kernel.slots, -1)
+        weights[table.first[chosen, None] + np.arange(lanes)] = cells[..., :lanes].transpose(0, 3, 1, 2)
+    if not kernel.bias:
+        return weights, None
+    bias = np.empty(kernel.outputs, "<u2")
+    for start, first, lanes in zip(starts, table.first.tolist(), table.lanes.tolist(), strict=True):
+        at = start - COUNT_BYTES - HALF * lanes
+        bias[first:first + lanes] = np.frombuffer(data, "<u2", lanes, at)
+    return weights, bias[:, None]
+
+
+def _refuse_stored(engine: int, at: int, each: np.ndarray, gaps: np.ndarray, there: np.ndarray) -> None:
+    """Raises ValueError for the first bit of a plane that is not for a weight which is not 0; ``at`` is the byte at
+    which its masks begin."""
+    for row, gap, weights in zip(each.tolist(), gaps.tolist(), there.tolist(), strict=True):
+        place = at + 1
+        for bit in range(MASK_BITS):
+            if row[0] >> bit & 1:
+                value = row[1 + HALF * bit] + 2 ** 8 * row[2 + HALF * bit]
+                if not weights[bit] or not value & MAGNITUDE:
+                    said = f"a weight of 0x{value:04x}" if weights[bit] else "a bit for a tap or lane that is none"
+                    raise ValueError(f"coefficients: engine {engine}, byte {at} of its buffer, bit {bit}: got {said}, "
+                                     "allowed are bits for weights that are not 0")
+                place += HALF
+        if any(row[BYTES:]):
+            at = place + next(i for i, mask in enumerate(row[BYTES:]) if mask)
+            raise ValueError(f"coefficients: engine {engine}, byte {at} of its buffer: got a mask of taps that are "
+                             "none, allowed is 0")
+        at = place + gap
+
+
+def walk(kernel: Kernel, data: bytes) -> tuple[Planes, list[np.ndarray], list[bytes], list[int]]:
+    """Planes of a sparse buffer; of each the masks that have bits for weights, the body, and where it begins.
+
+    Raises ValueError with engine and byte for counts and masks that do not go with the kernel or the buffer.
+    """
+    if len(data) < kernel.least_bytes or len(data) % ALIGN:
+        raise ValueError(f"coefficients: got {len(data)} bytes, allowed are multiples of {ALIGN} from "
+                         f"{kernel.least_bytes} on")
+    table = planes(kernel)
+    masks, bodies, starts = [], [], []
+    at, base, before, steps = 0, 0, -1, STEP.tolist()
+    following = {lanes: octets(kernel, lanes)[1].tolist() for lanes in np.unique(table.lanes).tolist()}
+    ends = np.diff(table.run, append=-1).astype(bool).tolist()
+    for engine, lanes, last in zip(table.engine.tolist(), table.lanes.tolist(), ends, strict=True):
+        if engine != before:
+            base, before, at = at, engine, at + kernel.table_bytes
+        at += HALF * lanes * kernel.bias
+        start = at + COUNT_BYTES
+        count = int.from_bytes(data[at:start], "little")
+        wanted = ceil_div(kernel.mask_slots(lanes), MASK_BITS)
+        body = data[start:start + count]
+        if start + count > len(data) or not wanted <= count <= wanted * BYTES:
+            raise ValueError(f"coefficients: engine {engine}, byte {at - base} of its buffer: got a count of {count} "
+                             f"bytes, allowed is {wanted} to {min(wanted * BYTES, max(len(data) - start, 0))}")
+        seen, place = bytearray(), 0
+        # one mask tells where the next one is, so there is no way to look at many of them at a time
+        for gap in following[lanes]:
+            if place >= count:
+                break
+            mask = body[place]
+            seen.append(mask)
+            place += steps[mask] + gap
+        if place != count or len(seen) != len(following[lanes]):
+            raise ValueError(f"coefficients: engine {engine}, byte {at - base} of its buffer: got a count of {count} "
+                             f"bytes, allowed is as many as its masks ask for, here {place} or more")
+        masks.append(np.frombuffer(bytes(seen), np.uint8))
+        bodies.append(body)
+        starts.append(start)
+        at = start + count
+        if last:
+            fill = data[at:ceil_div(at, ALIGN) * ALIGN]
+            if any(fill):
+                byte = next(i for i, one in enumerate(fill) if one)
+                _refuse_byte(engine, at - base + byte, fill[byte])
+            at += len(fill)
+    refuse_size(len(data), at)
+    return table, masks, bodies, starts

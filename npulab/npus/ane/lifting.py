@@ -1,0 +1,349 @@
+"""From the words and bytes of a capture to the layer that it runs: one layer a task, linked by where results lie.
+
+Tensors are found by base address and offset, or in L2 where a task leaves its result for the next.  Copies of tensors
+into parts of one are a concatenation.  A field that changes the arithmetic in a way no layer says is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import Capture
+from npulab.captures.target import Lifted, Unanswerable
+from npulab.npus.ane import coefficients
+from npulab.npus.ane.activations import activation, relu_outputs
+from npulab.npus.ane.lowering import RELU, TABLE
+from npulab.npus.ane.memory import UNIT, Surface, unpack
+from npulab.npus.ane.steps import HABITS
+from npulab.npus.ane.tables import entries
+from npulab.npus.ane.wiring import Place, Wiring, network, resolve, shape_of, whole, write
+from npulab.quant.layers import Activation, Conv2D, Elementwise, Layer, pads
+from npulab.registers.map import RegisterMap
+
+BLOCK = "H13"  # fields of other generations have the same names, but nobody held their meaning against a file
+COEFFICIENT_BAR = 1
+NEURAL, PLANAR_ONE, PLANAR_TWO = 0, 2, 3  # task types
+TYPES = {NEURAL: "a neural task", PLANAR_ONE: "a planar task of one source", PLANAR_TWO: "of two"}
+IN_L2 = 3  # type of a source or result that stays in L2
+CONVOLUTION, BYPASS = 0, 4
+ONE, MINUS_ONE, ONE_FLOAT32 = 0x3C00, 0xBC00, 0x3F800000
+FLOAT16 = 2
+BOTH, SUBTRACTED = 2, 3  # PE.Cfg.SecSrc
+KINDS = {0: "add", 1: "multiply", 2: "maximum", 3: "minimum"}
+# Fields and their only values with a known meaning, in every task; those of one engine and of the second source below.
+COVERED: Mapping[str, tuple[int, ...]] = {
+    "Common.InDepth.Din": (1,), "Common.OutDepth.Dout": (1,), "Common.ChCfg.InFmt": (FLOAT16,),
+    "Common.ChCfg.OutFmt": (FLOAT16,), "Common.ConvCfg3d.raw": (0x2041,), "Common.ConvCfg.Ox": (1,),
+    "Common.ConvCfg.Oy": (1,), "Common.GroupConvCfg.ElemMultMode": (0,),
+    "Common.GroupConvCfg.UnicastCin": (1,), "Common.PECfg.Src1Broadcast": (0,), "Common.PECfg.Src2Broadcast": (0,),
+    "L2.L2Cfg.InputReLU": (0,), "L2.L2Cfg.PaddingMode": (0,), "Header.Header[6].TDE": (0,)}
+SOURCE = {"TileDMASrc.Fmt.MemFmt": (FLOAT16,), "TileDMASrc.Fmt.Interleave": (1,), "TileDMASrc.Fmt.CmpVec": (0,),
+          "TileDMASrc.Fmt.Shift": (0,), "TileDMASrc.Fmt.OffsetCh": (0,),
+          **{f"TileDMASrc.PixelOffset[{i}].Offset": (0,) for i in range(4)}}
+TARGET = {"TileDMADst.Fmt.MemFmt": (FLOAT16,), "TileDMADst.Fmt.Interleave": (1,), "TileDMADst.Fmt.CmpVec": (0,),
+          "TileDMADst.Fmt.Shift": (0,), "TileDMADst.Fmt.OffsetCh": (0,)}
+NEURAL_ONLY = {"NE.MACCfg.MatrixBiasEn": (0,), "NE.MACCfg.PostScaleMode": (0,), "NE.AccBias.AccBias": (0,),
+               "NE.AccBias.AccBiasShift": (0,), "NE.PostScale.PostRightShift": (0,),
+               "NE.MatrixVectorBias.MatrixVectorBias": (0,), "NE.KernelCfg.PalettizedEn": (0,),
+               "NE.KernelCfg.GroupKernelReuse": (0,), "NE.KernelCfg.RuntimeKernel": (0,),
+               "Common.Cfg.SrcUse": (1,)}
+PLANAR_ONLY = {"PE.Cfg.PoolMode": (0,), "PE.Cfg.LutEn": (0,), "PE.Cfg.NLMode": (0,), "PE.Cfg.FirstSrc": (0,),
+               "PE.Cfg.Cond": (0, 1), "PE.FinalScale.FinalScale": (ONE_FLOAT32,)}
+SAME_SIZE = {**{f"Common.ConvCfg.{name}": (1,) for name in ("Kw", "Kh", "Sx", "Sy")},
+             "Common.ConvCfg.Px": (0,), "Common.ConvCfg.Py": (0,)}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task does: its layer, None for a copy, and the one behind it that it runs too.
+
+    ``sources`` and ``result`` are where tensors lie, None in L2.
+    """
+
+    layer: Layer | None
+    after: Layer | None
+    sources: tuple[Place | None, ...]
+    result: Place | None
+    surface: Surface
+
+
+def lift(capture: Capture) -> Lifted:
+    """The layer of a capture, its input and captured output.
+
+    Several tasks give a ``Network``, copies into one tensor a ``Concat``; the inputs are those of the capture's tensors
+    in their order, without tensors those of the lowest base addresses first, and ``x`` is a tuple where there are
+    several.  Tensors come from the buffers ``input``, ``input1``, ... and ``output``, None where one is not there.
+    Raises ``Unanswerable`` naming task, field, what it is and what is covered; ValueError for coefficients that cannot
+    be, and for tensors that are cut short.
+    """
+    works = [work_of(capture, task) for task in range(len(capture.jobs))]
+    inputs = input_bars(capture, works)
+    wired = Wiring(inputs)
+    in_l2: int | None = None
+    last = -1
+    for task, work in enumerate(works):
+        sources = tuple(resolve(wired, place, in_l2, task, work.surface) for place in work.sources)
+        if work.layer is None:
+            last = sources[0]
+        else:
+            last = wired.add(work.layer, sources)
+            if work.after is not None:
+                wired.shapes[last] = work.surface
+                last = wired.add(work.after, (last,))
+            wired.shapes[last] = work.surface
+        if work.result is None:
+            in_l2 = last
+        else:
+            write(wired, work.result, last, task)
+    final = works[-1].result
+    if final is None:
+        raise Unanswerable(f"task {len(works) - 1}: Header.Header[8].WBE: got 0 in the last task, covered is 1")
+    node, surface = whole(wired, final.bar, last, final)
+    if node < 0 or not wired.layers:
+        node = wired.add(Elementwise("copy", shape_of(surface)), (node,))
+    x = _inputs(capture, wired)
+    output = capture.buffers.get("output")
+    return Lifted(network(wired, node), x,  # type: ignore[arg-type]
+                  None if output is None else unpack(output, surface, f"{capture.name}: output"))
+
+
+def compiler_of(capture: Capture) -> str:
+    """Whose habits the last task has, a name in ``steps.HABITS``: by its events and the stride between batches."""
+    v = raw(capture, len(capture.jobs) - 1)
+    if v["Header.Header[2].LogEvents"] == HABITS["9.x"].events:
+        return "9.x"
+    return "5.4.1" if v["TileDMADst.GroupStride.GroupStride"] else "4.2.1"
+
+
+def raw(capture: Capture, task: int) -> dict[str, int]:
+    """Raw values of a task by full name, ``Common.InDim.Win``."""
+    job = capture.jobs[task]
+    if job.block != BLOCK or BLOCK not in capture.maps:
+        raise Unanswerable(f"task {task}: got block {job.block}, covered is {BLOCK}")
+    registers = capture.maps[job.block]
+    return dict(zip(_full_names(registers), registers.decode(job.words, raw=True).values(), strict=True))
+
+
+@lru_cache(8)
+def _full_names(registers: RegisterMap) -> list[str]:
+    return [f"{item.block}.{item.register}.{item.name}" for item in registers]
+
+
+def work_of(capture: Capture, task: int) -> Work:
+    """What one task does, from its own words and coefficients."""
+    v = raw(capture, task)
+    _covered(task, v, {"Common.Cfg.TaskType": tuple(TYPES)})
+    _covered(task, v, COVERED)
+    planar = v["Common.Cfg.TaskType"] != NEURAL
+    convolution = not planar and v["NE.MACCfg.OpMode"] == CONVOLUTION
+    groups = v["Common.GroupConvCfg.NumGroups"]
+    if not convolution:
+        _covered(task, v, {"Common.GroupConvCfg.NumGroups": (1,)})
+    source = Surface(v["Common.InDim.Hin"], v["Common.InDim.Win"], groups * v["Common.Cin.Cin"])
+    result = Surface(v["Common.OutDim.Hout"], v["Common.OutDim.Wout"], groups * v["Common.Cout.Cout"])
+    if min(*source, *result) < 1:
+        raise Unanswerable(f"task {task}: Common.InDim, Common.OutDim: got sizes {source} and {result}, covered are 1 "
+                           "and more")
+    layer = _planar(task, v, source) if planar else _neural(capture, task, v, source, result)
+    after = None
+    if convolution:
+        after = _behind(capture, task, v, result)
+        if groups > 1:
+            _grouped(task, v, source, result)
+    else:
+        _covered(task, v, SAME_SIZE)
+        if source != result:
+            raise Unanswerable(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, covered are "
+                               "results of the source's sizes")
+    two = planar and v["Common.Cfg.TaskType"] == PLANAR_TWO
+    sources = (_source(task, v, source, ""), *([_source(task, v, source, "Src2")] if two else []))
+    if two and v["PE.PreScale.PreScale"] == MINUS_ONE and isinstance(layer, Elementwise) and layer.kind == "subtract":
+        sources = sources[::-1]
+    return Work(layer, after, sources, _result(task, v, result), result)
+
+
+def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
+    """The base addresses of the inputs, by number, in the order of the capture's tensors."""
+    named = [one["bar"] for one in capture.parameters.get("tensors", ()) if one.get("kind") == "input"]
+    written: set[int] = set()
+    read: set[int] = set()
+    for work in works:
+        read |= {place.bar for place in work.sources if place is not None and place.bar not in written}
+        written |= {work.result.bar} if work.result is not None else set()
+    return (*(bar for bar in named if bar in read), *sorted(read - {*named}))
+
+
+def _covered(task: int, values: Mapping[str, int], allowed: Mapping[str, tuple[int, ...]]) -> None:
+    for name, known in allowed.items():
+        if values.get(name, known[0]) not in known:
+            raise Unanswerable(f"task {task}: {name}: got {values[name]:#x}, covered is "
+                               f"{' or '.join(f'{one:#x}' for one in known)}")
+
+
+def _planar(task: int, v: Mapping[str, int], source: Surface) -> Layer:
+    _covered(task, v, PLANAR_ONLY)
+    two = v["Common.Cfg.TaskType"] == PLANAR_TWO
+    _covered(task, v, {"PE.Cfg.SecSrc": (BOTH, SUBTRACTED) if two else (0,), "PE.Cfg.OpMode": tuple(KINDS) if two else
+                       (0,), "Common.Cfg.SrcUse": (3,) if two else (1,), "Common.ChCfg.Src2InFmt": (FLOAT16,) if two
+                       else (0,)})
+    kind, prescale = KINDS[v["PE.Cfg.OpMode"]], v["PE.PreScale.PreScale"]
+    if v["PE.Cfg.SecSrc"] == SUBTRACTED or v["PE.Cfg.Cond"]:
+        # whether the sign goes before or after the multiplication is not known
+        alone = {"PE.Cfg.Cond": (0,)} if two else {"PE.PreScale.PreScale": (ONE,)}
+        _covered(task, v, {"PE.Cfg.OpMode": (0,), **alone})
+        kind = "subtract" if two else "abs"
+    elif not two:
+        kind = "copy"
+    elif kind == "add" and prescale == MINUS_ONE:
+        kind, prescale = "subtract", ONE
+    values = [_float(number) for number in (prescale, v["PE.BiasScale.Scale"], v["PE.BiasScale.Bias"])]
+    if not np.all(np.isfinite(values)):
+        raise Unanswerable(f"task {task}: PE.PreScale, PE.BiasScale: got {values}, covered are finite numbers")
+    return Elementwise(kind, shape_of(source), prescale=values[0], scale=values[1], bias=values[2])
+
+
+def _neural(capture: Capture, task: int, v: Mapping[str, int], source: Surface, result: Surface) -> Layer | None:
+    _covered(task, v, {"NE.MACCfg.OpMode": (CONVOLUTION, BYPASS), "NE.MACCfg.NonlinearMode": (0, RELU, TABLE)})
+    _covered(task, v, NEURAL_ONLY)
+    if v["NE.MACCfg.OpMode"] == CONVOLUTION:
+        return _convolution(capture, task, v, source, result)
+    mode, prescale = v["NE.MACCfg.NonlinearMode"], _float(v["NE.PostScale.PostScale"])
+    _covered(task, v, {"Common.GroupConvCfg.UnicastEn": (1,), "NE.MACCfg.BiasMode": (0,)})
+    if not np.isfinite(prescale):
+        raise Unanswerable(f"task {task}: NE.PostScale.PostScale: got {prescale}, covered are finite numbers")
+    if mode == TABLE:
+        return activation(table_at(capture, task, v), shape_of(source), prescale)
+    if mode == RELU:
+        return Activation(shape_of(source), relu_outputs(), "relu", prescale)
+    return None if prescale == 1 else Elementwise("copy", shape_of(source), scale=prescale)
+
+
+def _convolution(capture: Capture, task: int, v: Mapping[str, int], source: Surface, result: Surface) -> Conv2D:
+    _covered(task, v, {"NE.PostScale.PostScale": (ONE,)})
+    kernel, data, at = kernel_at(capture, task, v)
+    try:
+        weights, bias = coefficients.decode(kernel, data, at)
+    except ValueError as error:
+        raise ValueError(f"{capture.name}: task {task}: {error}") from None
+    sizes = [(size, out, step, taps, before) for size, out, step, taps, before in zip(
+        source[:2], result[:2], kernel.stride, (kernel.kernel_h, kernel.kernel_w),
+        (v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]), strict=True)]
+    border = tuple((before, max((out - 1) * step + taps - size - before, 0)) for size, out, step, taps, before in sizes)
+    if any(max(pair) >= taps for pair, (*_, taps, _) in zip(border, sizes, strict=True)):
+        raise Unanswerable(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, which takes a "
+                           f"border of {border}; covered is less than the kernel of {kernel.kernel_h} x "
+                           f"{kernel.kernel_w}")
+    name = next((one for one in ("same", "valid") if pads(one, source, (kernel.kernel_h, kernel.kernel_w),
+                                                          kernel.stride) == border), border)
+    layer = Conv2D(weights, np.zeros(kernel.outputs, np.float16) if bias is None else bias, shape_of(source),
+                   kernel.stride, name, depthwise=kernel.depthwise, groups=kernel.parts,
+                   activation="relu" if v["NE.MACCfg.NonlinearMode"] == RELU else None)
+    if layer.output_shape != shape_of(result):
+        raise Unanswerable(f"task {task}: Common.OutDim: got {shape_of(result)}, a convolution with these sizes and "
+                           f"padding gives {layer.output_shape}")
+    return layer
+
+
+def _behind(capture: Capture, task: int, v: Mapping[str, int], result: Surface) -> Layer | None:
+    """The activation that a convolution task has a table for."""
+    if v["NE.MACCfg.NonlinearMode"] != TABLE:
+        return None
+    kernel, data, at = kernel_at(capture, task, v)
+    try:
+        return activation(entries.decode(coefficients.table_of(kernel, data, at)), shape_of(result))
+    except Unanswerable as error:
+        raise Unanswerable(f"task {task}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{capture.name}: task {task}: {error}") from None
+
+
+def _grouped(task: int, v: Mapping[str, int], source: Surface, result: Surface) -> None:
+    """Refuse groups that do not lie one behind another."""
+    groups = v["Common.GroupConvCfg.NumGroups"]
+    _covered(task, v, {"TileDMASrc.GroupStride.Stride": (source.bytes // groups // UNIT,),
+                       "TileDMADst.GroupStride.GroupStride": (result.bytes // groups // UNIT,)})
+
+
+def kernel_at(capture: Capture, task: int, v: Mapping[str, int]) -> tuple[coefficients.Kernel, bytes, np.ndarray]:
+    """The kernel of a convolution task, the section that holds it and where its engines' buffers lie there."""
+    data = _section(capture, task, v)
+    try:
+        return coefficients.from_registers(v), data, coefficients.places_of(v)
+    except ValueError as error:
+        raise Unanswerable(f"task {task}: {error}") from None
+
+
+def table_at(capture: Capture, task: int, v: Mapping[str, int]) -> entries.Table:
+    """The activation table of a task; all engines read the same one."""
+    data = _section(capture, task, v)
+    places = coefficients.places_of(v)
+    found = {data[at:at + entries.SIZE] for at, _ in places.tolist()}
+    if len(found) != 1 or len(next(iter(found))) != entries.SIZE or {size for _, size in places.tolist()} \
+            != {entries.SIZE}:
+        raise Unanswerable(f"task {task}: KernelDMASrc.CoeffBaseAddr: got {len(found)} tables for {len(places)} engines"
+                           f" in {len(data)} bytes, covered is one of {entries.SIZE} bytes")
+    return entries.decode(found.pop())
+
+
+def _section(capture: Capture, task: int, v: Mapping[str, int]) -> bytes:
+    bar = capture.parameters.get("coefficients_bar", COEFFICIENT_BAR)
+    _covered(task, v, {"Header.Header[9].KBE0": (1,), "Header.Header[9].KBase0": (bar,)})
+    if "coefficients" not in capture.buffers:
+        raise Unanswerable(f"task {task}: the capture has no coefficients")
+    return capture.buffers["coefficients"]
+
+
+def _source(task: int, v: Mapping[str, int], surface: Surface, which: str) -> Place | None:
+    """Where a source lies in memory, None where the task before left it in L2."""
+    first = not which
+    valid = v[f"Header.Header[8].RBE{int(not first)}"]
+    if not valid:
+        _covered(task, v, {"L2.SourceCfg.SourceType": (IN_L2,), "TileDMASrc.DMAConfig.En": (0,)} if first else
+                 {"Header.Header[8].RBE1": (1,)})
+        return None
+    if first:
+        _covered(task, v, {**SOURCE, "TileDMASrc.DMAConfig.En": (1,)})
+    strides = (v[f"TileDMASrc.{which}RowStride.Stride"],
+               v["TileDMASrc.PlaneStride.PlaneStride" if first else "TileDMASrc.Src2PlaneStride.Stride"])
+    _dense(task, f"TileDMASrc.{which}RowStride and {which}PlaneStride", strides, surface)
+    return Place(v[f"Header.Header[8].RBase{int(not first)}"], UNIT * v[f"TileDMASrc.{which}BaseAddr.Addr"], surface,
+                 strides)
+
+
+def _result(task: int, v: Mapping[str, int], surface: Surface) -> Place | None:
+    """Where the result lies in memory, None where it stays in L2 for the next task."""
+    if not v["Header.Header[8].WBE"]:
+        _covered(task, v, {"L2.ResultCfg.ResultType": (IN_L2,), "TileDMADst.DMAConfig.En": (0,)})
+        return None
+    _covered(task, v, {**TARGET, "TileDMADst.DMAConfig.En": (1,)})
+    strides = v["TileDMADst.RowStride.RowStride"], v["TileDMADst.PlaneStride.PlaneStride"]
+    _dense(task, "TileDMADst.RowStride and PlaneStride", strides, surface)
+    return Place(v["Header.Header[8].WBase"], UNIT * v["TileDMADst.BaseAddr.Addr"], surface, strides)
+
+
+def _dense(task: int, what: str, strides: tuple[int, int], surface: Surface) -> None:
+    """Refuse strides other than rows filled up to 64 bytes, one behind another."""
+    wanted = surface.row // UNIT, surface.plane // UNIT
+    if strides != wanted:
+        raise Unanswerable(f"task {task}: {what}: got {strides[0]:#x} and {strides[1]:#x}, covered is {wanted[0]:#x} "
+                           f"and {wanted[1]:#x} for {surface.height} rows of {surface.width}")
+
+
+def _inputs(capture: Capture, wired: Wiring) -> Any:
+    """The input, a tuple of several; None where one is not there."""
+    found = []
+    for i in range(len(wired.inputs)):
+        data = capture.buffers.get(f"input{i or ''}")
+        if data is None:
+            return None
+        found.append(unpack(data, wired.shapes[-1 - i], f"{capture.name}: input{i or ''}"))
+    return tuple(found) if len(found) > 1 else found[0] if found else None
+
+
+def _float(bits: int) -> float:
+    return float(np.array(bits, np.uint16).view(np.float16))

@@ -1,0 +1,139 @@
+"""Coefficients of a capture decoded and encoded again, bit by bit, and what its words alone say of its layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import Capture
+from npulab.captures.target import Item, Unanswerable
+from npulab.npus.ane import coefficients
+from npulab.npus.ane.lifting import BLOCK, CONVOLUTION, NEURAL, kernel_at, raw, table_at
+from npulab.npus.ane.lowering import TABLE
+from npulab.npus.ane.tables import entries
+from npulab.quant.layers import Conv2D, Layer, Network
+
+# slots of an activation table: how many, what they are
+SLOTS = ((4, "limit"), (33, "knot"), (4, "line"), (1, "step"), (1, "mode"), (21, "fill"))
+
+
+def recode(capture: Capture) -> bytes:
+    """The coefficient buffer with every kernel and activation table decoded and encoded again, zeros elsewhere.
+
+    Raises ``Unanswerable`` and ValueError as ``lift`` does, for a capture without coefficients too.
+    """
+    out = bytearray(len(_data(capture)))
+    for task, v in _users(capture):
+        if v["NE.MACCfg.OpMode"] == CONVOLUTION:
+            kernel, data, at = kernel_at(capture, task, v)
+            encoded = coefficients.encode(kernel, *coefficients.decode(kernel, data, at),
+                                          coefficients.table_of(kernel, data, at))
+            offset = 0
+            for begin, size in at.tolist():
+                out[begin:begin + size] = encoded[offset:offset + size]
+                offset += size
+        else:
+            encoded = table_at(capture, task, v).encode()
+            for begin, size in coefficients.places_of(v).tolist():
+                out[begin:begin + size] = encoded
+    return bytes(out)
+
+
+def explain(capture: Capture) -> list[Item]:
+    """An item for every run of bits of the coefficient buffer, in order.
+
+    Kinds are those of ``coefficients.explain`` (bias, weight, count, mask, fill), and of an activation table limit,
+    knot, line, step and mode; what no task reads is fill.  Raises as ``recode``.
+    """
+    items: list[Item] = []
+    tables: set[int] = set()
+    for task, v in _users(capture):
+        if v["NE.MACCfg.OpMode"] == CONVOLUTION:
+            kernel, data, at = kernel_at(capture, task, v)
+            items += coefficients.explain(kernel, data, at)
+        else:
+            table_at(capture, task, v)
+            tables |= {begin for begin, _ in coefficients.places_of(v).tolist()}
+    data = _data(capture)
+    for begin in tables:
+        items += _slots(data, begin)
+    return [*_filled(sorted(items, key=lambda one: one.bit), 8 * len(data))]
+
+
+def outline(subject: Capture | Layer) -> Mapping[str, Any]:
+    """Outputs (how many), output and input channels and, of a convolution, kernel and stride, by name.
+
+    Of a capture as the words of its last task have them; of one with several tasks the outputs of that one alone,
+    and no kernel where a table comes behind it.
+    Nothing of a layer that is not float16.
+    """
+    if isinstance(subject, Capture):
+        return _of_words(subject)
+    layer: Any = subject.layers[-1] if isinstance(subject, Network) else subject
+    if layer.dtype != "float16":
+        return {}
+    out = {"outputs": math.prod(layer.output_shape), "channels": layer.output_shape[-1]}
+    if isinstance(layer, Conv2D):
+        out |= {"input channels": layer.input_shape[2], "kernel_h": layer.kernel[0], "kernel_w": layer.kernel[1],
+                "stride_h": layer.stride[0], "stride_w": layer.stride[1]}
+    return out
+
+
+def _of_words(capture: Capture) -> dict[str, Any]:
+    if not capture.jobs or capture.jobs[-1].block != BLOCK or BLOCK not in capture.maps:
+        return {}
+    v = raw(capture, len(capture.jobs) - 1)
+    groups = v["Common.GroupConvCfg.NumGroups"]
+    channels = groups * v["Common.Cout.Cout"]
+    if v["TileDMADst.PlaneStride.PlaneStride"]:  # a part of a larger result
+        channels = v["TileDMADst.DepthStride.DepthStride"] // v["TileDMADst.PlaneStride.PlaneStride"]
+    out = {"outputs": channels * v["Common.OutDim.Hout"] * v["Common.OutDim.Wout"], "channels": channels}
+    if v["Common.Cfg.TaskType"] == NEURAL and v["NE.MACCfg.OpMode"] == CONVOLUTION \
+            and v["NE.MACCfg.NonlinearMode"] != TABLE:
+        out |= {"input channels": groups * v["Common.Cin.Cin"], "kernel_h": v["Common.ConvCfg.Kh"],
+                "kernel_w": v["Common.ConvCfg.Kw"], "stride_h": v["Common.ConvCfg.Sy"],
+                "stride_w": v["Common.ConvCfg.Sx"]}
+    return out
+
+
+def _users(capture: Capture) -> Iterator[tuple[int, dict[str, int]]]:
+    """The tasks that read coefficients, with their fields."""
+    for task in range(len(capture.jobs)):
+        v = raw(capture, task)
+        if v["Common.Cfg.TaskType"] != NEURAL or not v["Header.Header[9].KBE0"]:
+            continue
+        if v["NE.MACCfg.OpMode"] != CONVOLUTION and v["NE.MACCfg.NonlinearMode"] != TABLE:
+            raise Unanswerable(f"task {task}: NE.MACCfg.NonlinearMode: got {v['NE.MACCfg.NonlinearMode']} with "
+                               f"coefficients and no convolution, covered is {TABLE} (a table)")
+        yield task, v
+
+
+def _data(capture: Capture) -> bytes:
+    if "coefficients" not in capture.buffers:
+        raise Unanswerable(f"{capture.name} has no coefficients")
+    return capture.buffers["coefficients"]
+
+
+def _slots(data: bytes, begin: int) -> Iterator[Item]:
+    halves = np.frombuffer(data, "<u2", entries.SIZE // 2, begin).tolist()
+    place = 0
+    for many, kind in SLOTS:
+        for number in range(many):
+            yield Item(8 * begin + 16 * place, 16, kind, halves[place], plane=number if kind == "knot" else None)
+            place += 1
+
+
+def _filled(items: list[Item], end: int) -> Iterator[Item]:
+    """The items with what lies between them."""
+    place = 0
+    for one in items:
+        if one.bit > place:
+            yield Item(place, one.bit - place, "fill")
+        if one.bit >= place:
+            yield one
+            place = one.bit + one.bits
+    if place < end:
+        yield Item(place, end - place, "fill")

@@ -1,0 +1,137 @@
+"""Weights beside a network: ``model.espresso.weights`` and raw files, as arrays.
+
+A ``model.espresso.weights`` begins with a u64 count and as many pairs of u64: number and bytes of a payload; the
+payloads follow in that order without gaps (little-endian; four entries of 56, 32, 32 and 24 bytes put the last at byte
+192, which is the offset that the network's file gives).  Other files, as ``net.additional.weights``, are raw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import construct
+import numpy as np
+
+from npulab.npus.ane.source.network import Network, Output, Unit
+from npulab.npus.ane.source.parameters import Shape, kernel_of, shapes
+
+MOST_ENTRIES = 2 ** 16
+COUNT = construct.Int64ul
+PAIR = construct.Struct("id" / construct.Int64ul, "size" / construct.Int64ul)
+DTYPES: dict[str, Any] = {name: np.dtype(code) for name, code in (
+    ("Float16", "<f2"), ("Float32", "<f4"), ("UInt8", "u1"), ("Int8", "i1"))}
+
+
+class Entry(NamedTuple):
+    """A payload of a ``model.espresso.weights``, with its number."""
+
+    id: int
+    data: bytes
+
+
+class Source(NamedTuple):
+    """A unit's weights OHWI and bias, float16; bias is None where nothing adds one."""
+
+    weights: np.ndarray
+    bias: np.ndarray | None
+
+
+def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[Entry, ...]:
+    """The payloads of a ``model.espresso.weights``, in the order of the file.
+
+    Raises ValueError (file, byte offset, field, got, allowed) for a count or sizes past the end, a number that is
+    there twice, and bytes behind the last payload.
+
+    >>> read_espresso(write_espresso([Entry(3, b"ab")]))
+    (Entry(id=3, data=b'ab'),)
+    """
+    if len(data) < COUNT.sizeof():
+        raise ValueError(f"{name}: byte 0x0: count: got {len(data)} bytes, allowed are {COUNT.sizeof()}")
+    count = COUNT.parse(data)
+    place = COUNT.sizeof() + count * PAIR.sizeof()
+    if count > MOST_ENTRIES or place > len(data):
+        raise ValueError(f"{name}: byte 0x0: count: got {count}, allowed are {MOST_ENTRIES} at most, and pairs of "
+                         f"{PAIR.sizeof()} bytes inside the file's {len(data)}")
+    entries: dict[int, bytes] = {}
+    for number in range(count):
+        start = COUNT.sizeof() + number * PAIR.sizeof()
+        pair = PAIR.parse(data[start:start + PAIR.sizeof()])
+        if pair.id in entries:
+            raise ValueError(f"{name}: byte {start:#x}: id: got {pair.id} twice, allowed is once")
+        if pair.size > len(data) - place:
+            raise ValueError(f"{name}: byte {start + 8:#x}: size: got {pair.size} bytes at {place:#x}, allowed are the "
+                             f"{len(data) - place} that are left of the file")
+        entries[pair.id] = data[place:place + pair.size]
+        place += pair.size
+    if place != len(data):
+        raise ValueError(f"{name}: byte {place:#x}: got {len(data) - place} bytes behind the last payload, allowed is "
+                         "none")
+    return tuple(Entry(number, payload) for number, payload in entries.items())
+
+
+def write_espresso(entries: Iterable[Entry]) -> bytes:
+    """The bytes of a ``model.espresso.weights``; raises ValueError for a number that is no u64 or there twice."""
+    listed = list(entries)
+    if len({one.id for one in listed}) != len(listed) or not all(0 <= one.id < 2 ** 64 for one in listed):
+        raise ValueError(f"entries: got numbers {[one.id for one in listed][:8]}, allowed are different ones of u64")
+    pairs = [PAIR.build({"id": one.id, "size": len(one.data)}) for one in listed]
+    return b"".join([COUNT.build(len(listed)), *pairs, *(bytes(one.data) for one in listed)])
+
+
+def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, Source]:
+    """Weights and bias of each convolution, as the compiler converts them to float16 (to nearest, ties to even).
+
+    ``files`` are the bytes of the network's weights by name without path, as ``plist.weights_files`` gives them.  A
+    convolution's bias is that of the unit behind it, if nothing else reads its output.  Weights lie in the file as
+    [output, input, row, column].  Raises ValueError (unit, key, got, allowed) for a file that is missing, and for an
+    offset or a size past its end.
+    """
+    found = shapes(network)
+    return {unit.name: _source(network, unit, found, files) for unit in network.units if unit.type == "Conv"}
+
+
+def bias_unit(network: Network, unit: Unit) -> Unit | None:
+    """The unit that adds a bias to a convolution's output and is fused with it, or None."""
+    readers = network.readers[unit.name]
+    if len(readers) != 1 or isinstance(readers[0], Output) or readers[0].type != "GOC" or \
+            "BiasIndex" not in readers[0].scalars:
+        return None
+    return readers[0]
+
+
+def _source(network: Network, unit: Unit, found: Mapping[str, Shape], files: Mapping[str, bytes]) -> Source:
+    kernel = kernel_of(unit)
+    if unit.params.get("KernelMode", "Dense") != "Dense":
+        raise ValueError(f"{unit.name}.KernelMode: got {unit.params['KernelMode']!r}, allowed is 'Dense'")
+    outputs, inputs = found[unit.name].channels, found[unit.bottoms[0]].channels
+    count = outputs * inputs * kernel.height * kernel.width * kernel.depth
+    if kernel.depth != 1:
+        raise ValueError(f"{unit.name}.KernelDepth: got {kernel.depth}, allowed is 1")
+    flat = _array(network, unit, "Kernel", count, files)
+    weights = flat.reshape(outputs, inputs, kernel.height, kernel.width).transpose(0, 2, 3, 1)
+    adds = bias_unit(network, unit)
+    bias = None if adds is None else _array(network, adds, "Bias", adds.scalars.get("BiasCount", outputs), files)
+    return Source(np.ascontiguousarray(weights), bias)
+
+
+def _array(network: Network, unit: Unit, what: str, count: int, files: Mapping[str, bytes]) -> np.ndarray:
+    """``(count,) float16`` at the place that a unit's keys give."""
+    keys = unit.scalars
+    kind = keys.get(f"{what}Type", "Float16")
+    if kind not in DTYPES:
+        raise ValueError(f"{unit.name}.{what}Type: got {kind!r:.40}, allowed is one of {', '.join(DTYPES)}")
+    if f"{what}Index" not in keys:
+        raise ValueError(f"{unit.name}.{what}Index: got no value, allowed is the number of a file of Weights")
+    name = Path((network.weights or ())[keys[f"{what}Index"]]).name
+    if name not in files:
+        raise ValueError(f"{unit.name}.{what}Index: got no file {name!r:.80}, allowed are the files of Weights "
+                         f"({', '.join(sorted(files)) or 'none was given'})")
+    start, data = keys.get(f"{what}Offset", 0), files[name]
+    size = count * DTYPES[kind].itemsize
+    if start + size > len(data):
+        raise ValueError(f"{unit.name}.{what}Offset: got {size} bytes at {start:#x}, allowed are the {len(data)} of "
+                         f"{name}")
+    with np.errstate(over="ignore"):
+        return np.frombuffer(data, DTYPES[kind], count, start).astype(np.float16)

@@ -1,0 +1,281 @@
+"""What a network says of the layer that its file is compiled to: shapes, strides and the seed's flat numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from npulab.npus.ane.facts import enum
+from npulab.npus.ane.source.network import Input, Network, Output, Unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALIGN = 64  # bytes of every stride
+ENGINES = 16
+WIDTHS = {"Float16": 2, "UInt8": 1, "Int8": 1, "Float32": 4}  # bytes of an element
+# the seed guesses these from the files; of 8-bit types nobody showed the order
+CODES = enum("format")
+# the compiler's operations and activations as networks spell them, with its numbers
+OPERATIONS = {spelt: enum("opcode")[name] for spelt, name in (
+    ("Conv", "CONV"), ("Pooling", "POOL"), ("GOC", "SCALE_BIAS"), ("Neuron", "ACTIVATION"), ("ElementWise", "EW"),
+    ("ScaledElementWise", "SCALED_EW"), ("Concat", "CONCAT"), ("Broadcast", "BROADCAST"), ("Reshape", "RESHAPE"),
+    ("InputView", "VIEW"), ("Transpose", "TRANSPOSE"))}
+_NUMBERS = {name.replace("_", ""): code for name, code in enum("neuron").items()}
+NEURONS = {spelt: _NUMBERS[spelt.upper()] for spelt in (
+    "ReLU", "Sigmoid", "SigmoidHighPrecision", "Tanh", "ClampedReLU", "PReLU", "Dirac", "Int", "Frac", "Sqrt", "RSqrt",
+    "Inv", "Sqr", "Log2", "Exp2", "ELU", "Sign", "EqualZero", "NonZero", "LessThanZero", "LessEqualZero",
+    "GreaterEqualZero", "GreaterThanZero", "CustomLUT")}
+SPELLED = {name.lower(): code for name, code in NEURONS.items()}
+MAIN = ("Conv", "ScaledElementWise", "ElementWise", "Pooling", "Neuron", "GOC", "Concat")
+FUSED = ("GOC", "Neuron")
+ONE = 0x3C00  # 1.0 as the bits of a float16
+# numbers that not every network has
+OPTIONAL = ("BiasScalar", "ScaleScalar", "UsedEngines", "EngineBytes")
+AXES = {"Width": "width", "Height": "height", "Channel": "channels", "Channels": "channels", "Depth": "depth",
+        "Batch": "batch"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tensor's extents, its type as the file spells it, and its interleave."""
+
+    width: int
+    height: int
+    channels: int
+    depth: int = 1
+    batch: int = 1
+    type: str = "Float16"
+    interleave: int = 1
+
+
+class Kernel(NamedTuple):
+    """A kernel's extents, the steps it takes, and the border before and behind the image."""
+
+    width: int = 1
+    height: int = 1
+    depth: int = 1
+    step_x: int = 1
+    step_y: int = 1
+    top: int = 0
+    bottom: int = 0
+    left: int = 0
+    right: int = 0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What a file's tasks do: the main unit with the units that follow it alone, and the output that they give."""
+
+    main: Unit
+    fused: tuple[Unit, ...]
+    output: Output | None
+
+    @property
+    def neuron(self) -> str:
+        """The activation, as the file spells it; empty where there is none."""
+        found = [one for one in (self.main, *self.fused) if one.type == "Neuron"]
+        return str(found[0].params.get("Type", "")) if found else ""
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether a convolution's output gets a bias for each channel."""
+        return self.main.type == "Conv" and any("BiasIndex" in one.scalars for one in self.fused)
+
+
+def kernel_of(unit: Unit) -> Kernel:
+    """The kernel of a unit; 1 x 1 with steps of 1 where it has none."""
+    keys = unit.params
+    step = [*keys.get("Step", ()), 1, 1][:2]
+    return Kernel(*(keys.get(f"Kernel{axis}", 1) for axis in ("Width", "Height", "Depth")), *step,
+                  *(keys.get(f"Pad{side}", 0) for side in ("Top", "Bot", "Left", "Right")))
+
+
+def shapes(network: Network) -> dict[str, Shape]:
+    """The shapes of all inputs, units and outputs by name.
+
+    Raises ValueError (unit, got, allowed) for parts that do not go together.
+    """
+    found = {one.name: _input_shape(one) for one in network.inputs}
+    for unit in network.sorted_units:
+        found[unit.name] = _unit_shape(unit, [found[bottom] for bottom in unit.bottoms])
+    for one in network.outputs:
+        found[one.name] = replace(found[one.bottom], type=one.get("OutputType", found[one.bottom].type),
+                                  interleave=one.get("OutputInterleave", 1))
+    return found
+
+
+def _input_shape(one: Input) -> Shape:
+    for key in ("InputWidth", "InputHeight", "InputChannels"):
+        if key not in one.keys:
+            raise ValueError(f"{one.name}.{key}: got no value, allowed is a whole number from 1")
+    return Shape(one["InputWidth"], one["InputHeight"], one["InputChannels"], one.get("InputDepth", 1),
+                 one.get("BatchSize", 1), one.get("InputType", "Float16"), one.get("InputInterleave", 1))
+
+
+def _unit_shape(unit: Unit, bottoms: list[Shape]) -> Shape:
+    shape = replace(bottoms[0], interleave=1, type=unit.get("OutputType", bottoms[0].type))
+    keys = unit.params
+    if unit.type in ("Conv", "Pooling"):
+        kernel = kernel_of(unit)
+        wide, high = (shape.width + kernel.left + kernel.right - kernel.width,
+                      shape.height + kernel.top + kernel.bottom - kernel.height)
+        if min(wide, high) < 0:
+            raise ValueError(f"{unit.name}.KernelWidth: got a kernel of {kernel.width} x {kernel.height}, allowed "
+                             f"is one inside the padded image of {shape.width} x {shape.height}")
+        shape = replace(shape, width=wide // kernel.step_x + 1, height=high // kernel.step_y + 1)
+        return replace(shape, channels=unit.get("OutputChannels", shape.channels))
+    if unit.type == "Concat":
+        axis = _axis(unit, keys.get("Dimension", "Channel"))
+        return replace(shape, **{axis: sum(getattr(one, axis) for one in bottoms)})
+    if unit.type == "Broadcast":
+        return replace(shape, **{_axis(unit, one.get("Dimension")): one.get("Size", 1)
+                                 for one in keys.get("BroadcastInfo", ())})
+    if unit.type == "InputView" and "Size" in keys:
+        return replace(shape, **{_axis(unit, keys.get("Dimension", "Channel")): keys["Size"]})
+    if unit.type == "Reshape":
+        named = {"ReshapedWidth": "width", "ReshapedHeight": "height", "ReshapedChannels": "channels",
+                 "ReshapedDepth": "depth", "ReshapedBatch": "batch"}
+        return replace(shape, **{name: keys[key] for key, name in named.items() if key in keys})
+    return shape
+
+
+def _axis(unit: Unit, name: Any) -> str:
+    if name not in AXES:
+        raise ValueError(f"{unit.name}.Dimension: got {name!r:.40}, allowed is one of {', '.join(AXES)}")
+    return AXES[name]
+
+
+def chain_of(network: Network) -> Chain:
+    """The main unit: the first convolution, else the first that computes; and the biases and activations behind it.
+
+    Raises ValueError for a network without units.
+    """
+    if not network.units:
+        raise ValueError(f"{network.name}.Units: got none, allowed is one or more")
+    first = network.sorted_units
+    main = min(first, key=lambda unit: MAIN.index(unit.type) if unit.type in MAIN else len(MAIN))
+    fused: list[Unit] = []
+    while True:
+        readers = network.readers[(fused[-1] if fused else main).name]
+        output = next((one for one in readers if isinstance(one, Output)), None)
+        after = readers[0] if len(readers) == 1 else None
+        if not isinstance(after, Unit) or after.type not in FUSED or len(after.bottoms) != 1:
+            return Chain(main, tuple(fused), output)
+        fused.append(after)
+
+
+def tasks_of(network: Network) -> int:
+    """Tasks that the main unit takes, where it is not cut into tiles: one for each input of a concatenation, else
+    one."""
+    main = chain_of(network).main
+    return len(main.bottoms) if main.type == "Concat" else 1
+
+
+def engines_of(network: Network) -> int | None:
+    """Engines with coefficients: as many as output channels up to 16, or one for a table; None where nobody knows.
+
+    Past 16 output channels a multiple of 16 is known to take all.
+    """
+    chain = chain_of(network)
+    if chain.main.type == "Conv":
+        channels = shapes(network)[chain.main.name].channels
+        return None if channels > ENGINES and channels % ENGINES else min(channels, ENGINES)
+    return int(nonlinear_mode(chain) == 2)
+
+
+def nonlinear_mode(chain: Chain) -> int:
+    """0 without an activation, 1 for ReLU, 2 for one from a table."""
+    return 0 if not chain.neuron else 1 if chain.neuron == "ReLU" else 2
+
+
+def engine_bytes(network: Network) -> int | None:
+    """Bytes of each engine's coefficients, a multiple of 64; 0 without any, None where nobody knows.
+
+    A dense kernel of up to 16 output channels, or 16 times a power of two up to 16; a table takes 128.
+    """
+    chain = chain_of(network)
+    if chain.main.type != "Conv":
+        return 128 if nonlinear_mode(chain) == 2 else 0
+    found, kernel = shapes(network), kernel_of(chain.main)
+    outputs, inputs = found[chain.main.name].channels, found[chain.main.bottoms[0]].channels
+    each = ceil(outputs / ENGINES)
+    dense = chain.main.params.get("KernelMode", "Dense") == "Dense" and kernel.depth == 1
+    if not dense or (kernel.step_x, kernel.step_y) != (1, 1) or nonlinear_mode(chain) == 2 \
+            or engines_of(network) is None or each not in (1, 2, 4, 8, 16):
+        return None
+    products = inputs * kernel.width * kernel.height
+    return ceil(2 * each * (products + chain.has_bias) / ALIGN) * ALIGN
+
+
+def parameters(network: Network, task: int = 0) -> dict[str, int]:
+    """The numbers of a network's main unit, in the seed's names: sizes, strides in bytes, codes of types, kernel.
+
+    Strides that the file leaves out are derived.  A concatenation has a task for each of its inputs, and the numbers
+    are those of one: what it reads, and as ``OutputChannels`` what it adds to the output.  ``Unit`` and ``Neuron`` are
+    the compiler's numbers, -1 for what has none here.  ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16)
+    are there where the file says them, ``UsedEngines`` and ``EngineBytes`` where they follow.  Raises ValueError for
+    shapes that do not go together and a type without a code.
+    """
+    chain, found = chain_of(network), shapes(network)
+    if not 0 <= task < tasks_of(network):
+        raise ValueError(f"task: got {task}, allowed is 0 to {tasks_of(network) - 1}")
+    bottom = chain.main.bottoms[task if chain.main.type == "Concat" else 0]
+    source, result = found[bottom], found[(chain.fused or (chain.main,))[-1].name]
+    if chain.output is not None:
+        result = found[chain.output.name]
+    written = source.channels if chain.main.type == "Concat" else result.channels
+    kernel = kernel_of(chain.main)
+    out = {"InputWidth": source.width, "InputHeight": source.height, "InputChannels": source.channels,
+           "InputDepth": source.depth, "BatchSize": source.batch, "InputType": _code(bottom, source.type),
+           "InputInterleave": source.interleave, **strides(network.parts[bottom].keys, "Input", source),
+           "OutputWidth": result.width, "OutputHeight": result.height, "OutputChannels": written,
+           "OutputDepth": result.depth, "OutputType": _code(chain.main.name, result.type),
+           "OutputInterleave": result.interleave,
+           **strides({} if chain.output is None else chain.output.keys, "Output", result),
+           "KernelWidth": kernel.width, "KernelHeight": kernel.height, "KernelDepth": kernel.depth,
+           "KernelType": CODES["Float16"] if chain.main.type == "Conv" else 0,
+           "StepX": kernel.step_x, "StepY": kernel.step_y, "PadTop": kernel.top, "PadBot": kernel.bottom,
+           "PadLeft": kernel.left, "PadRight": kernel.right, "Unit": OPERATIONS.get(chain.main.type, -1),
+           "Sources": 1 if chain.main.type == "Concat" else len(chain.main.bottoms), "HasBias": int(chain.has_bias),
+           "Neuron": SPELLED.get(chain.neuron.lower().replace("_", ""), -1) if chain.neuron else 0,
+           "HasNeuron": int(bool(chain.neuron)), "Nonlinear": nonlinear_mode(chain), "HasBatch": int(source.batch > 1),
+           "Task": task, "Tasks": tasks_of(network)}
+    scalars = {key: unit.params[key] for unit in (chain.main, *chain.fused)
+               for key in ("BiasScalar", "ScaleScalar") if key in unit.params}
+    if chain.main.type == "ScaledElementWise":
+        scalars.setdefault("ScaleScalar", chain.main.params.get("Scale", ONE))
+    known = {"UsedEngines": engines_of(network), "EngineBytes": engine_bytes(network)}
+    return out | scalars | {name: value for name, value in known.items() if value is not None}
+
+
+def parameters_table(networks: Mapping[str, Network]) -> pd.DataFrame:
+    """One row of whole numbers for each file, by its name, as ``npulab.find_laws`` takes them; 0 where a number does
+    not apply."""
+    import pandas as pd
+
+    rows = {name: parameters(network) for name, network in networks.items()}
+    return pd.DataFrame.from_dict(rows, orient="index").fillna(0).astype("int64")
+
+
+def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> dict[str, int]:
+    """Bytes between rows, planes, depths and batches of an input or output: as its keys say, else derived.
+
+    A row is a multiple of 64 bytes, a plane all rows, a batch all planes, a depth all batches (in networks of several
+    batches the depth's stride is the larger one).  Interleaved channels share a row, which no file shows.
+    """
+    row = ceil(shape.width * shape.interleave * WIDTHS.get(shape.type, 2) / ALIGN) * ALIGN
+    row = keys.get(f"{side}RowStride", row)
+    plane = keys.get(f"{side}PlaneStride", row * shape.height)
+    batch = keys.get(f"{side}BatchStride", plane * ceil(shape.channels / shape.interleave))
+    depth = keys.get(f"{side}DepthStride", batch * shape.batch)
+    return {f"{side}{axis}Stride": stride
+            for axis, stride in (("Row", row), ("Plane", plane), ("Depth", depth), ("Batch", batch))}
+
+
+def _code(name: str, kind: str) -> int:
+    if kind not in CODES:
+        raise ValueError(f"{name}: type: got {kind!r:.40}, allowed is one of {', '.join(CODES)}")
+    return CODES[kind]

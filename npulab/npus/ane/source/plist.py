@@ -1,0 +1,277 @@
+"""A compiler's source network, ``net.plist``: read, checked and written.
+
+The file is a property list.  Its top names the networks; a network lists its ``Inputs``, ``Units``, ``Outputs`` and
+files of ``Weights``, and has a dictionary for each of the names.  Keys keep Apple's spelling.
+"""
+
+from __future__ import annotations
+
+import os
+import plistlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import construct
+
+from npulab.npus.ane.source.network import Broken, Input, Network, Output, Unit, in_order, repeated
+
+MOST_BYTES = 2 ** 24
+MOST_TEXT = 2 ** 20  # bytes between two tags
+MOST_VALUES = 2 ** 17  # an empty dictionary takes seven bytes in a file and many in memory
+DEEPEST = 32
+LARGEST = 2 ** 31 - 1
+BINARY = b"bplist00"
+TRAILER = construct.Struct(
+    construct.Padding(6), "offset_bytes" / construct.Int8ub, "reference_bytes" / construct.Int8ub,
+    "objects" / construct.Int64ub, "top" / construct.Int64ub, "table" / construct.Int64ub)
+SPELLED_SIZE = 0xF  # of a binary value: its size follows as a value of its own
+CONTAINERS = {0xA: 1, 0xD: 2}  # references per entry of a binary array, dictionary
+LISTS = ("Inputs", "Units", "Outputs", "Weights")
+SIDES, AXES = ("Input", "Output"), ("Width", "Height", "Depth")
+AT_LEAST_ONE = frozenset({"BatchSize", "Size", "InputChannels", "OutputChannels"}.union(
+    *({f"{side}Interleave" for side in SIDES}, {f"{one}{axis}" for one in ("Input", "Kernel") for axis in AXES})))
+AT_LEAST_NONE = frozenset({"Offset", "KernelIndex", "KernelOffset"}.union(
+    *({f"Pad{side}" for side in ("Top", "Bot", "Left", "Right")},
+      {f"{what}{key}" for what in ("Bias", "Scale") for key in ("Index", "Offset", "Count")},
+      {f"{side}{axis}Stride" for side in SIDES for axis in ("Row", "Plane", "Depth", "Batch")})))
+HALVES = frozenset({"BiasScalar", "ScaleScalar", "Scale"})  # the 16 bits of a float16
+TEXTS = frozenset({"Type", "Name", "KernelMode", "Dimension"}.union(
+    f"{what}Type" for what in (*SIDES, "Kernel", "Bias", "Scale")))
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Plist:
+    """A file: its networks, its ``Version``, other keys of its top, and whether it is a binary one."""
+
+    networks: tuple[Network, ...]
+    version: str | None = "1.0.9"
+    other: Mapping[str, Any] = field(default_factory=dict)
+    order: tuple[str, ...] = field(default=(), compare=False)
+    binary: bool = False
+
+    @property
+    def network(self) -> Network:
+        """The only network; raises ValueError where there are more."""
+        if len(self.networks) != 1:
+            raise ValueError(f"net.plist: Networks: got {len(self.networks)}, allowed is one")
+        return self.networks[0]
+
+
+def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
+    """The networks in the bytes of a ``net.plist``, XML or binary, or in the file of a path.
+
+    Keys that mean nothing here are kept.  Raises ValueError (file, path of keys, got, allowed) for what is no
+    property list, declares entities, is past 16 MiB, 131072 values, 1 MiB of text between two tags or 32 levels, for
+    a key of another kind than it should be, and for a name or index that leads nowhere; FileNotFoundError.
+
+    >>> read_plist(b"<plist/>")
+    Traceback (most recent call last):
+    ValueError: net.plist: got no value, allowed is a dictionary with Networks
+    """
+    if isinstance(source, bytes):
+        return _read(source, "net.plist")
+    with Path(source).open("rb") as file:
+        return _read(file.read(MOST_BYTES + 1), str(source))
+
+
+def write_plist(plist: Plist | Network) -> bytes:
+    """The bytes of a file: XML as Apple's tools write it, or binary where the plist says so.
+
+    Keys are in the order that was read; others follow sorted.  Raises ValueError for a value that no file can hold.
+    """
+    if isinstance(plist, Network):
+        plist = Plist((plist,))
+    top: dict[str, Any] = {"Networks": [one.name for one in plist.networks]}
+    if plist.version is not None:
+        top["Version"] = plist.version
+    top |= {one.name: one.keys for one in plist.networks} | dict(plist.other)
+    _check_values(top, "net.plist")
+    form = plistlib.FMT_BINARY if plist.binary else plistlib.FMT_XML
+    try:
+        return plistlib.dumps(in_order(top, plist.order), fmt=form, sort_keys=False)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"net.plist: cannot be written: {error}") from None
+
+
+def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str, bytes]:
+    """The files of a network's weights that lie in a folder, by their names without the path that the plist gives."""
+    names = {Path(one).name for one in network.weights or ()}
+    return {one.name: one.read_bytes() for one in sorted(Path(folder).iterdir())
+            if one.name in names and one.is_file()}
+
+
+def _read(data: bytes, where: str) -> Plist:
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{where}: got {len(data)} bytes or more, allowed are {MOST_BYTES}")
+    binary = data.startswith(BINARY)
+    (_check_binary if binary else _check_text)(data, where)
+    try:
+        top = plistlib.loads(data, fmt=plistlib.FMT_BINARY if binary else plistlib.FMT_XML)
+    except RecursionError:
+        raise ValueError(f"{where}: got values inside one another, allowed are {DEEPEST} levels") from None
+    except Exception as error:  # plistlib raises whatever its steps do on broken bytes
+        raise ValueError(f"{where}: got no property list ({error or type(error).__name__}), allowed is an XML or "
+                         "binary one without entities") from None
+    if not isinstance(top, dict):
+        raise ValueError(f"{where}: got {_told(top)}, allowed is a dictionary with Networks")
+    _check_values(top, where)
+    names = _texts(top, "Networks", where)
+    networks = []
+    for name in names:
+        keys = _dictionary(top, name, where)
+        try:
+            networks.append(_network(name, keys, f"{where}: {name}"))
+        except Broken as error:
+            raise ValueError(f"{where}: {error}") from None
+    version = top.get("Version")
+    other = {key: value for key, value in top.items() if key not in ("Networks", "Version", *names)}
+    if "Version" in top and not isinstance(version, str):
+        raise ValueError(f"{where}: Version: got {_told(version)}, allowed is a text")
+    return Plist(tuple(networks), version, other, tuple(top), binary)
+
+
+def _check_text(data: bytes, where: str) -> None:
+    """Refuse what would take far more memory than bytes: a tag or a line of a text is a piece of its own there."""
+    opened = data.count(b"<") - data.count(b"</") - data.count(b"<key")
+    lines = sum(data.count(mark) for mark in b"&\n\r")
+    for what, found, most in (("values", opened, MOST_VALUES), ("tags", data.count(b"<"), 4 * MOST_VALUES),
+                              ("lines and entities", lines, 8 * MOST_VALUES)):
+        if found > most:
+            raise ValueError(f"{where}: got {found} {what}, allowed are {most}")
+    start = 0
+    while start < len(data):
+        end = data.find(b"<", start + 1)
+        end = len(data) if end < 0 else end
+        if end - start > MOST_TEXT:
+            raise ValueError(f"{where}: byte {start:#x}: got {end - start} bytes without a tag, allowed are "
+                             f"{MOST_TEXT}")
+        start = end
+
+
+def _check_binary(data: bytes, where: str) -> None:
+    """Refuse what would take far more memory than bytes: the values of a binary file may share bytes."""
+    if len(data) < len(BINARY) + TRAILER.sizeof():
+        raise ValueError(f"{where}: got {len(data)} bytes, allowed is a header of 8 and a trailer of 32 at least")
+    trailer = TRAILER.parse(data[-TRAILER.sizeof():])
+    size, count = trailer.offset_bytes, trailer.objects
+    if count > MOST_VALUES or not 1 <= size <= 8 or trailer.table + size * count > len(data):
+        raise ValueError(f"{where}: byte {len(data) - TRAILER.sizeof():#x}: trailer: got {count} values with offsets "
+                         f"of {size} bytes at {trailer.table}, allowed are {MOST_VALUES} values inside the file")
+    entries = texts = 0
+    for number in range(count):
+        place = trailer.table + number * size
+        start = int.from_bytes(data[place:place + size], "big")
+        kind, length = divmod(int.from_bytes(data[start:start + 1], "big"), 16)
+        if length == SPELLED_SIZE and kind >= 4:
+            wide = 2 ** (int.from_bytes(data[start + 1:start + 2], "big") % 4)
+            length = int.from_bytes(data[start + 2:start + 2 + wide], "big")
+        entries += CONTAINERS.get(kind, 0) * length
+        texts += length if kind in (4, 5, 6) else 0
+        if entries > 2 * MOST_VALUES or texts > MOST_BYTES // 4:
+            raise ValueError(f"{where}: byte {start:#x}: got {entries} entries and {texts} characters up to here, "
+                             f"allowed are {2 * MOST_VALUES} and {MOST_BYTES // 4}")
+
+
+def _check_values(top: Any, where: str) -> None:
+    """Refuse values too many, too deep, inside themselves, or of keys that are no texts."""
+    left: list[tuple[Any, int, tuple[Any, ...]]] = [(top, 1, ())]
+    seen = 0
+    while left:
+        value, depth, path = left.pop()
+        seen += 1
+        if depth > DEEPEST or seen > MOST_VALUES:
+            at = ".".join(str(one) for one in path[:SHOWN])
+            raise ValueError(f"{where}: {at}: got {'deeper' if depth > DEEPEST else 'more'} values, allowed are "
+                             f"{DEEPEST} levels and {MOST_VALUES} values")
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                if not isinstance(key, str):
+                    raise ValueError(f"{where}: {'.'.join(map(str, path))}: got key {_told(key)}, allowed are texts")
+                left.append((inner, depth + 1, (*path, key)))
+        elif isinstance(value, list | tuple):
+            left += [(inner, depth + 1, (*path, number)) for number, inner in enumerate(value)]
+
+
+def _network(name: str, keys: Mapping[str, Any], where: str) -> Network:
+    lists = {key: _texts(keys, key, where) for key in LISTS[:3]}
+    weights = tuple(_texts(keys, "Weights", where)) if "Weights" in keys else None
+    parts: dict[str, list[Any]] = {key: [] for key in lists}
+    for key, make in zip(lists, (Input, Unit, Output), strict=True):
+        for one in lists[key]:
+            inner = _dictionary(keys, one, where)
+            _check_keys(inner, f"{where}.{one}")
+            parts[key].append(make(one, inner))
+    known = {*LISTS, *(one for names in lists.values() for one in names)}
+    other = {key: value for key, value in keys.items() if key not in known}
+    return Network(name, tuple(parts["Inputs"]), tuple(parts["Units"]), tuple(parts["Outputs"]), weights, other,
+                   tuple(keys))
+
+
+def _texts(keys: Mapping[str, Any], key: str, where: str) -> list[str]:
+    found = keys.get(key)
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ValueError(f"{where}: {key}: got {_told(found)}, allowed is a list of texts")
+    twice = None if key == "Weights" else repeated(found)
+    if twice is not None:
+        raise ValueError(f"{where}: {key}: got {twice!r} twice, allowed is once")
+    return found
+
+
+def _dictionary(keys: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    found = keys.get(name)
+    if not isinstance(found, dict):
+        raise ValueError(f"{where}: {name}: got {_told(found)}, allowed is a dictionary")
+    return found
+
+
+def _check_keys(keys: Mapping[str, Any], where: str) -> None:
+    for path, key, value in _walk(keys, where):
+        allowed, fits = "", True
+        if key in AT_LEAST_ONE | AT_LEAST_NONE | HALVES:
+            low, high = int(key in AT_LEAST_ONE), 0xFFFF if key in HALVES else LARGEST
+            allowed, fits = f"a whole number of {low} to {high}", _whole(value) and low <= value <= high
+        elif key in TEXTS:
+            allowed, fits = "a text", isinstance(value, str)
+        elif key == "Step":
+            allowed = f"two whole numbers of 1 to {LARGEST}, for x and y (a third for depth)"
+            fits = isinstance(value, list) and len(value) in (2, 3) and all(
+                _whole(one) and 1 <= one <= LARGEST for one in value)
+        elif key == "Bottom":
+            allowed = "a name, or a list of names"
+            fits = isinstance(value, str) or (isinstance(value, list) and len(value) > 0
+                                              and all(isinstance(one, str) for one in value))
+        elif key in ("Params", "BiasScaleGroupData"):
+            allowed, fits = "a dictionary", isinstance(value, dict)
+        elif key == "BroadcastInfo":
+            allowed = "a list of dictionaries"
+            fits = isinstance(value, list) and all(isinstance(one, dict) for one in value)
+        if not fits:
+            raise ValueError(f"{path}.{key}: got {_told(value)}, allowed is {allowed}")
+
+
+def _walk(keys: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]:
+    for key, value in keys.items():
+        yield where, key, value
+        if isinstance(value, dict):
+            yield from _walk(value, f"{where}.{key}")
+        elif key == "BroadcastInfo" and isinstance(value, list):
+            for number, inner in enumerate(value):
+                if isinstance(inner, dict):
+                    yield from _walk(inner, f"{where}.{key}[{number}]")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _told(value: Any) -> str:
+    """A value as an error names it; one of many parts by its kind only."""
+    if value is None:
+        return "no value"
+    if isinstance(value, bool | int | float | str | bytes | datetime):
+        return f"{value!r:.60}" if not isinstance(value, int) or value.bit_length() < 64 else "a larger number"
+    return f"{type(value).__name__} of {len(value)}" if isinstance(value, list | dict) else type(value).__name__

@@ -1,0 +1,138 @@
+"""Activation tables: decoded, encoded, and evaluated exactly for every input.
+
+A table is looked at in this order: an odd one takes ``|x|`` and puts the sign back; up to ``x_low`` it gives
+``y_low``, from ``x_high`` on ``y_high``; between its first and last knot it interpolates, left and right of them
+it is a line.  Kinds that are named after a function reduce ``x`` to a mantissa or a fraction first.  The value is
+rounded once, to fp16, half to even.  The tanh table gives captured outputs of a device bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from npulab.npus.ane.tables.entries import KNOTS, NO_STEP, REDUCED, Table, decode, halves, refuse_unknown
+from npulab.npus.ane.tables.loops import evaluate_reference
+
+__all__ = ["Table", "decode", "evaluate", "evaluate_reference", "outputs", "values"]
+
+CODES = 2 ** 16  # of inputs
+
+
+def evaluate(table: Table, x: Any) -> np.ndarray:
+    """The outputs ``float16`` of inputs of any shape, exact: interpolated without error, then rounded once.
+
+    Inputs are rounded to fp16.  Every one has an output: NaN gives NaN (0x7e00), and so does what is neither caught by
+    ``x_low`` or ``x_high`` nor covered by knots or lines (logarithm and roots below 0).  A value of 0 is +0 where
+    it is computed; one that rounds to 0 keeps its sign, and a result of an odd table gets the sign of x.
+    Raises ``Unanswerable`` with slot and byte offset for a kind, symmetry or flag that nobody knows.
+    """
+    x = halves(x)
+    if x.size >= CODES:
+        return outputs(table)[x.view(np.uint16)]
+    return halves(values(table, x))[()]
+
+
+def values(table: Table, x: Any) -> np.ndarray:
+    """What ``evaluate`` rounds to fp16, float64: rounded to odd there, so that rounding again is rounding once."""
+    refuse_unknown(table)
+    x = halves(x)
+    given = x.astype(np.float64)
+    odd = table.symmetry_name == "odd"
+    given = np.abs(given) if odd else given
+    lost = ~np.isfinite(given) | ((given < 0) & (table.symmetry_name == "positive"))
+    with np.errstate(over="ignore", invalid="ignore"):
+        some = np.where(lost, 1.0, given)
+        base, rise, t, scale = _reduced(table, some) if table.kind_name in REDUCED else _plain(table, some)
+        out = np.ldexp(_to_odd(base, rise, t), scale)
+        above, below = given >= float(table.x_high), given <= float(table.x_low)
+    out = np.where(lost, np.nan, out)
+    out = np.where(below, float(table.y_low), np.where(above, float(table.y_high), out))
+    out = np.where(np.signbit(x), -out, out) if odd else out
+    return np.where(np.isnan(out) | np.isnan(x), np.nan, out)[()]
+
+
+def outputs(table: Table) -> np.ndarray:
+    """The output ``(65536,) float16`` of every input, by the code of the input; errors as of ``evaluate``.
+
+    >>> line = Table(-np.inf, np.inf, -np.inf, np.inf, np.zeros(33), 0.5, 0, 2, 0)
+    >>> outputs(line)[[0x3C00, 0xBC00]].tolist()
+    [2.0, -0.5]
+    """
+    codes = np.arange(CODES, dtype=np.uint16).view(np.float16)
+    return np.concatenate([evaluate(table, part) for part in np.split(codes, 2)])
+
+
+def _plain(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Base, rise, t and power of two so that the value is ``(base + rise * t) * 2**power``; all float64, exact."""
+    if table.step_exponent == NO_STEP:
+        left, right = x < 0, x >= 0
+        base, rise, t = np.zeros(x.shape), np.zeros(x.shape), x
+    else:
+        place = np.ldexp(x, table.step_exponent) - table.first
+        left, right = place < 0, place > KNOTS - 1
+        base, rise, t = _between(table, place)
+    for side, slope, intercept in ((left, table.left_slope, table.left_intercept),
+                                   (right, table.right_slope, table.right_intercept)):
+        base, rise, t = np.where(side, float(intercept), base), np.where(side, float(slope), rise), np.where(side, x, t)
+    return base, rise, t, np.zeros(x.shape, int)
+
+
+def _reduced(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    kind = table.kind_name
+    has = (x > 0) | (kind == "exp2")
+    x = np.where(has, x, 1.0)
+    if kind == "exp2":
+        power = np.floor(x)
+        mantissa, power = x - power, power.astype(int)
+    else:
+        mantissa, power = np.frexp(x)
+        odd = np.where(kind in ("sqrt", "rsqrt"), power % 2, 0)
+        mantissa, power = np.ldexp(mantissa, odd), power - odd
+    base, rise, t = _between(table, np.ldexp(mantissa, table.step_exponent) - table.first)
+    base = np.where(has, base + power if kind == "log2" else base, np.nan)
+    scale = {"exp2": power, "log2": 0 * power, "inv": -power, "sqrt": power // 2, "rsqrt": -power // 2}[kind]
+    return base, rise, t, np.clip(scale, -200, 200)  # further ones are 0 or infinite in fp16 too
+
+
+def _between(table: Table, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Knot, difference to the next one and the way toward it, of places in steps from the first knot."""
+    knots = table.knots.astype(np.float64)
+    place = np.where((place >= 0) & (place <= KNOTS - 1), place, 0.0)
+    at = place.astype(np.intp)
+    rise = knots[np.minimum(at + 1, KNOTS - 1)] - knots[at]
+    return knots[at], np.where(place == at, 0.0, rise), place - at
+
+
+def _to_odd(base: np.ndarray, rise: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """``base + rise * t`` in float64, rounded to the odd neighbour where it is not exact.
+
+    Rounded again to fewer bits, that is the value rounded once (Boldo and Melquiond, 2008).
+    """
+    product, low = _product(rise, t)
+    near, error = _sum(base, product)
+    near, error = _sum(near, error + low)
+    even = near.view(np.uint64) % 2 == 0
+    odd = np.where((error != 0) & even, np.nextafter(near, np.copysign(np.inf, error)), near)
+    return np.where(np.isfinite(near), odd, base + rise * t)
+
+
+def _sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rounded sum and its error, exact (Knuth)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rounded product and its error, exact (Dekker)."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halved(a), _halved(b)
+    return product, a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+
+
+def _halved(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    shifted = a * (2.0 ** 27 + 1)
+    high = shifted - (shifted - a)
+    return high, a - high

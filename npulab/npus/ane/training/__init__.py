@@ -1,0 +1,25 @@
+"""A training step of a transformer layer, kernel by kernel: its mathematics in any float type, what each rounding
+costs, and its account of operations and bytes."""
+
+from __future__ import annotations
+
+from npulab.npus.ane.training.accounting import (
+    achieved,
+    convolution_chain,
+    counts,
+    operations,
+    published,
+    roofline_points,
+    traffic,
+    utilization,
+)
+from npulab.npus.ane.training.gradients import check_gradients, differentiate, example, given_to, train
+from npulab.npus.ane.training.half_precision import loss_scales, precision, summaries, summary
+from npulab.npus.ane.training.kernels import KERNELS, Kernel, Operation
+from npulab.npus.ane.training.running import Run, causal_mask, run
+from npulab.npus.ane.training.step import Step
+
+__all__ = ["KERNELS", "Kernel", "Operation", "Run", "Step", "achieved", "causal_mask", "check_gradients",
+           "convolution_chain", "counts", "differentiate", "example", "given_to", "loss_scales", "operations",
+           "precision", "published", "roofline_points", "run", "summaries", "summary", "traffic", "train",
+           "utilization"]

@@ -1,0 +1,179 @@
+"""Operations and bytes of a training step, kernel by kernel, and what a time makes of them.
+
+What people publish as the FLOPs of a step on an NPU is a convention: products with weights, forward and back, and
+the matrix products of the attention on the way back.  The rows here say for each operation whether that count has
+it, and if not why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from npulab.npus.ane.training.kernels import KERNELS, PRODUCTS, Kernel, Operation, kernel_of
+from npulab.npus.ane.training.step import Step
+from npulab.support.refuse import positive
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEFT_OUT = ("forward attention", "elementwise", "weight gradients on the CPU", "elementwise on the CPU")
+MOST_BYTES = 2 ** 16  # of an element or an alignment
+
+
+def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> pd.DataFrame:
+    """A row per operation of each kernel: kernel, unit (NPU or CPU), operation (its result), kind, size (the axes it
+    runs over), times (runs a step), flops (of all of them), counted (whether the published count has it) and
+    left_out (else why not).  The optimizer, which does not run every step, is not here.
+
+    Matrix products are two operations for each product and sum; see ``Operation.flops``.
+    Raises LookupError for an unknown kernel.
+
+    >>> table = operations(Step(768, 2048, 512, 12))
+    >>> int(table.loc[table["counted"], "flops"].sum())
+    16508780544
+    """
+    import pandas as pd
+
+    rows = []
+    for kernel in map(kernel_of, kernels):
+        for operation in kernel.operations:
+            why = _left_out(kernel, operation)
+            size = " x ".join(map(str, step.axes(operation.letters)))
+            rows.append({"kernel": kernel.name, "unit": kernel.unit, "operation": operation.name,
+                         "kind": operation.kind, "size": size, "times": kernel.times,
+                         "flops": kernel.times * operation.flops(step), "counted": not why, "left_out": why})
+    return pd.DataFrame(rows)
+
+
+def _left_out(kernel: Kernel, operation: Operation) -> str:
+    """Why the published count has not an operation, or nothing."""
+    if operation.kind not in PRODUCTS:
+        return "elementwise on the CPU" if kernel.unit == "CPU" else "elementwise"
+    if kernel.unit == "CPU":
+        return "weight gradients on the CPU"
+    return "forward attention" if operation.kind == "matmul" and kernel.name == "forward_attention" else ""
+
+
+def counts(step: Step) -> pd.DataFrame:
+    """FLOPs of a step by each way to count: the published count, then what it leaves out, row by row: count, flops
+    (of this row alone), with_published (the published count and this row), NPU and step (totals up to this row, of
+    the NPU's part and of all).
+
+    >>> counts(Step(768, 2048, 512, 12))[["count", "flops", "step"]].head(2).values.tolist()
+    [['published', 16508780544, 16508780544], ['forward attention', 805306368, 17314086912]]
+    """
+    import pandas as pd
+
+    table = operations(step)
+    rows: list[dict[str, Any]] = []
+    npu = total = 0
+    for name in ("", *LEFT_OUT):
+        flops = int(table.loc[table["left_out"] == name, "flops"].sum())
+        total += flops
+        npu += 0 if name.endswith("CPU") else flops
+        rows.append({"count": name or "published", "flops": flops,
+                     "with_published": flops + (rows[0]["flops"] if rows else 0), "NPU": npu, "step": total})
+    return pd.DataFrame(rows)
+
+
+def published(step: Step) -> int:
+    """FLOPs of a step as they are published: ``4 S (4 D D + 3 D H)`` of the linear layers, forward and for their
+    inputs, and five products ``2 S S D`` of the attention on the way back.
+
+    >>> published(Step(768, 2048, 512, 12))
+    16508780544
+    """
+    return 4 * step.seq * (4 * step.dim ** 2 + 3 * step.dim * step.hidden) + 10 * step.seq ** 2 * step.dim
+
+
+def traffic(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS), itemsize: int = 2, row_align: int = 1,
+            weight_align: int = 1) -> pd.DataFrame:
+    """Bytes that each kernel reads and writes once, a row each: kernel, unit, times, weights, inputs, outputs, taps,
+    bytes (their sum), between (results that stay inside, if each were kept whole), flops, and intensity, which is
+    flops / bytes.
+
+    Elements are ``itemsize`` bytes (2: float16; the CPU's are 4 where itemsize is less).  Rows of activations, the
+    positions of one channel, begin at multiples of ``row_align`` bytes, weights, which are packed, at multiples of
+    ``weight_align``; both are of the NPU's kernels.  Everything is of ``times`` runs.
+    Raises ValueError for a size that is not 1 to 65536.
+
+    >>> traffic(Step(768, 2048, 512, 12), ["qkv_backward"])[["weights", "inputs", "outputs"]].values.tolist()
+    [[3538944, 2359296, 786432]]
+    """
+    import pandas as pd
+
+    for name, given in (("itemsize", itemsize), ("row_align", row_align), ("weight_align", weight_align)):
+        if not isinstance(given, int) or not 1 <= given <= MOST_BYTES:
+            raise ValueError(f"{name}: got {given!r}, allowed is a whole number of bytes from 1 to {MOST_BYTES}")
+    rows = []
+    for kernel in map(kernel_of, kernels):
+        cpu = kernel.unit == "CPU"
+        size, row = (max(itemsize, 4), 1) if cpu else (itemsize, row_align)
+        weight = 1 if cpu else weight_align
+        inner = [operation.name for operation in kernel.operations
+                 if operation.name not in (*kernel.outputs, *kernel.taps)]
+        parts = {"weights": sum(_aligned(step.count(axes) * size, weight) for axes in kernel.weights.values())}
+        for name, names in (("inputs", tuple(kernel.inputs)), ("outputs", kernel.outputs), ("taps", kernel.taps)):
+            parts[name] = sum(_tensor(step, kernel.axes(one), size, row) for one in names)
+        between = sum(_tensor(step, kernel.axes(one), size, row) for one in inner)
+        moved, flops = sum(parts.values()), sum(operation.flops(step) for operation in kernel.operations)
+        rows.append({"kernel": kernel.name, "unit": kernel.unit, "times": kernel.times,
+                     **{name: kernel.times * count for name, count in parts.items()}, "bytes": kernel.times * moved,
+                     "between": kernel.times * between, "flops": kernel.times * flops, "intensity": flops / moved})
+    return pd.DataFrame(rows)
+
+
+def _aligned(size: int, align: int) -> int:
+    return -(-size // align) * align
+
+
+def _tensor(step: Step, axes: str, itemsize: int, align: int) -> int:
+    *rows, last = step.shape(axes) or (1,)
+    return math.prod(rows) * _aligned(last * itemsize, align)
+
+
+def achieved(flops: float, ms: float) -> float:
+    """TFLOPS of so many operations in a time in milliseconds; ValueError where one is not positive and finite.
+
+    >>> round(achieved(16508780544, 9.3), 4)
+    1.7751
+    """
+    return positive("flops", flops) / positive("ms", ms) / 1e9
+
+
+def utilization(tflops: float, peak: float) -> float:
+    """The share of a peak, both in TFLOPS: 1 is all of it; ValueError where one is not positive and finite.
+
+    >>> f"{utilization(achieved(16508780544, 9.3), 15.8):.3%}"
+    '11.235%'
+    """
+    return positive("tflops", tflops) / positive("peak", peak)
+
+
+def convolution_chain(channels: int, positions: int, depth: int) -> int:
+    """FLOPs of ``depth`` 1x1 convolutions one after the other, ``channels`` to ``channels``, over so many positions:
+    what programs that measure a peak run.
+
+    >>> convolution_chain(512, 64 * 64, 128)
+    274877906944
+    """
+    for name, given in (("channels", channels), ("positions", positions), ("depth", depth)):
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise ValueError(f"{name}: got {given!r}, allowed is a whole number from 1 on")
+    return 2 * channels * channels * positions * depth
+
+
+def roofline_points(step: Step, ms: Mapping[str, float] | None = None, itemsize: int = 2, row_align: int = 1,
+                    weight_align: int = 1) -> pd.DataFrame:
+    """The NPU's kernels as points of a roofline: name, flops, bytes (of ``traffic``) and ms, where ``ms`` has a time
+    for the kernel.  Raises LookupError for a time of a kernel that is not the NPU's.
+    """
+    table = traffic(step, itemsize=itemsize, row_align=row_align, weight_align=weight_align)
+    table = table.loc[table["unit"] == "NPU", ["kernel", "flops", "bytes"]].rename(columns={"kernel": "name"})
+    for name in ms or {}:
+        if name not in set(table["name"]):
+            raise LookupError(f"ms: got a time of {name!r}, allowed is one of {', '.join(table['name'])}")
+    table["ms"] = [float((ms or {}).get(name, math.nan)) for name in table["name"]]
+    return table.reset_index(drop=True)

@@ -1,0 +1,238 @@
+"""A whole training step from its kernels, and every gradient against differences of the forward kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from npulab.npus.ane.training.kernels import Kernel, kernel_of
+from npulab.npus.ane.training.running import Values, checked, evaluate, run
+from npulab.npus.ane.training.step import Step
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GIVEN = {"x": "cs", "dy": "cs", "wq": "ce", "wk": "ce", "wv": "ce", "wo": "ce", "rms1": "c", "w1": "fc", "w2": "cf",
+         "w3": "fc", "rms2": "c"}
+Loss = Callable[[np.ndarray], Any]
+METHODS = ("central", "complex")
+STRIDE = 1e-4  # of central differences of fourth order: rounding makes some 1e-11 of it, curvature less
+IMAGINARY = 1e-30
+
+
+def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
+    """What a step starts from, float64: activations of spread 1, weights ``(outputs, inputs)`` of spread
+    ``1 / sqrt(inputs)``, norm weights near 1, and a gradient ``dy`` of the layer's output of spread ``gradient``,
+    ``2 / (seq dim)`` where it is not said: that of a mean of squared differences that have spread 1.
+
+    The same numbers for the same seed.
+
+    >>> example(Step(4, 6, 3, 2))["w2"].shape
+    (4, 6)
+    """
+    random = np.random.default_rng(seed)
+    spreads = {"x": 1.0, "dy": 2 / (step.seq * step.dim) if gradient is None else gradient}
+    out = {}
+    for name, axes in GIVEN.items():
+        normal = random.standard_normal(step.axes(axes))
+        out[name] = 1 + normal / 10 if name.startswith("rms") else normal * spreads.get(
+            name, step.size(axes[-1]) ** -0.5)
+    return out
+
+
+def train(step: Step, tensors: Mapping[str, Any], dtype: str = "float64", accumulate: str | None = None) -> Values:
+    """One training step of a layer, forward and back: the NPU's kernels in ``dtype``, the CPU's in float32 (float64
+    where dtype is).
+
+    ``tensors`` are as ``example`` gives them.  The result holds them and ``attention`` and ``ffn`` (what is added to
+    the residual), ``x2``, ``y``, the taps (``xn1``, ``q``, ``k``, ``v``, ``attended``; ``xn2``, ``h1``, ``h3``,
+    ``gate``), the gradients ``dxn2``, ``dh1``, ``dh3``, ``dx2``, ``dv``, ``probs``, ``dp``, ``dq``, ``dk``, ``dxn1``,
+    ``dx``, those of every weight (``dwq`` ... ``drms1``) and what the norms give back (``dnorm1``, ``dnorm2``).
+    Raises ValueError naming a tensor that is missing or of another shape.
+    """
+    start = Kernel("train", "CPU", GIVEN, {}, (), ())
+    values: Values = dict(checked(start, step, tensors))
+    single = "float64" if dtype == "float64" else "float32"
+
+    def take(kernel: str, **renamed: str) -> Mapping[str, np.ndarray]:
+        cpu = kernel_of(kernel).unit == "CPU"
+        given = {name: values[renamed.get(name, RENAMED.get(kernel, {}).get(name, name))]
+                 for name in kernel_of(kernel).given if name != "mask"}
+        done = run(kernel, step, given, single if cpu else dtype, None if cpu else accumulate)
+        return {**done.outputs, **done.taps}
+
+    attention = take("forward_attention")
+    values |= {"attention": attention["out"], "xn1": attention["xn"],
+               **{name: attention[name] for name in ("q", "k", "v", "attended")}}
+    values["x2"] = take("residual", x="x", branch="attention")["sum"]
+    ffn = take("forward_ffn")
+    values |= {"ffn": ffn["out"], "xn2": ffn["xn"], **{name: ffn[name] for name in ("h1", "h3", "gate")}}
+    values["y"] = take("residual", x="x2", branch="ffn")["sum"]
+
+    back = take("ffn_backward")
+    values |= {"dxn2": back["dxn"], "dh1": back["dh1"], "dh3": back["dh3"]}
+    norm = take("rms_backward")
+    values |= {"dnorm2": norm["dx"], "drms2": norm["drms"]}
+    values["dx2"] = take("residual", x="dy", branch="dnorm2")["sum"]
+    values |= take("sdpa_backward_1")
+    values |= take("sdpa_backward_2")
+    values["dxn1"] = take("qkv_backward")["dxn"]
+    norm = take("rms_backward", dxn="dxn1", x="x", rms="rms1")
+    values |= {"dnorm1": norm["dx"], "drms1": norm["drms"]}
+    values["dx"] = take("residual", x="dx2", branch="dnorm1")["sum"]
+    values |= take("weight_gradients")
+    return values
+
+
+# tensors of a step that a kernel has under a name of its own
+RENAMED = {"forward_attention": {"rms": "rms1"}, "forward_ffn": {"x": "x2", "rms": "rms2"},
+           "sdpa_backward_1": {"dy": "dx2"}, "rms_backward": {"dxn": "dxn2", "x": "x2", "rms": "rms2"},
+           "residual": {"branch": "attention"}}
+
+
+def given_to(kernel: str | Kernel, values: Mapping[str, np.ndarray]) -> Values:
+    """What a kernel of the step is given, out of what ``train`` gave; the norm of the FFN for ``rms_backward``.
+
+    >>> step = Step(4, 6, 3, 2)
+    >>> list(given_to("ffn_backward", train(step, example(step))))
+    ['dy', 'h1', 'h3', 'w1', 'w2', 'w3']
+    """
+    plan = kernel_of(kernel)
+    names = RENAMED.get(plan.name, {})
+    return {name: values[names.get(name, name)] for name in plan.given if name != "mask"}
+
+
+class Claim(NamedTuple):
+    """A kernel's result ``gradient`` is what ``forward`` gives when its tensor ``wrt`` moves."""
+
+    kernel: str
+    gradient: str
+    forward: str
+    wrt: str
+
+
+ATTENTION, FFN = "forward_attention", "forward_ffn"
+CLAIMS = (
+    Claim("ffn_backward", "dxn2", FFN, "xn"), Claim("ffn_backward", "dh1", FFN, "h1"),
+    Claim("ffn_backward", "dh3", FFN, "h3"),
+    Claim("sdpa_backward_1", "dp", ATTENTION, "probs"), Claim("sdpa_backward_1", "dv", ATTENTION, "v"),
+    Claim("sdpa_backward_2", "dq", ATTENTION, "q"), Claim("sdpa_backward_2", "dk", ATTENTION, "k"),
+    Claim("qkv_backward", "dxn1", ATTENTION, "xn"),
+    Claim("rms_backward", "dnorm1", ATTENTION, "x"), Claim("rms_backward", "drms1", ATTENTION, "rms"),
+    Claim("rms_backward", "dnorm2", FFN, "x"), Claim("rms_backward", "drms2", FFN, "rms"),
+    *(Claim("weight_gradients", f"dw{n}", ATTENTION, f"w{n}") for n in "qkvo"),
+    *(Claim("weight_gradients", f"dw{n}", FFN, f"w{n}") for n in "123"))
+
+
+def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: int = 0, method: str = "central",
+                    directions: int = 0) -> pd.DataFrame:
+    """Every gradient that the kernels compute, against differences of the forward kernels in float64.
+
+    A row per gradient: kernel, gradient, forward (the kernel that is varied), wrt (its tensor, given or a result of
+    the way), compared (numbers), largest (the largest of them), error (largest distance from the difference) and
+    relative (error / largest; 0 where both are 0).  ``method`` is "central" (fourth order) or "complex" (a step along
+    the imaginary axis, exact to rounding).  With ``directions`` the derivatives along so many random directions are
+    compared, otherwise those by every element, which takes one forward run each, four with "central".
+    The chain of the two forward kernels is covered: what ``x`` and every weight of both get back, and all that is
+    passed between the backward kernels; then the loss, and the gradient of the whole layer, residuals too.
+    Raises LookupError for another method, ValueError for a negative count of directions, and as ``train``.
+
+    >>> bool((check_gradients(Step(4, 3, 2, 2), method="complex")["relative"] < 1e-12).all())
+    True
+    """
+    import pandas as pd
+
+    if method not in METHODS:
+        raise LookupError(f"method: got {method!r}, allowed is one of {', '.join(METHODS)}")
+    if directions < 0:
+        raise ValueError(f"directions: got {directions}, allowed is 0 (every element) or more")
+    values = train(step, example(step, seed) if tensors is None else tensors)
+    rows = []
+
+    def compare(kernel: str, gradient: str, forward: str, wrt: str, claimed: np.ndarray, loss: Loss,
+                at: np.ndarray) -> None:
+        flat = claimed.reshape(at.shape)
+        found, expected = np.transpose([(_derivative(loss, at, along, method), (along * flat).sum())
+                                        for along in _directions(at.shape, directions, seed)])
+        largest = float(max(np.abs(expected).max(), np.abs(found).max()))
+        error = float(np.abs(expected - found).max())
+        rows.append({"kernel": kernel, "gradient": gradient, "forward": forward, "wrt": wrt, "compared": len(found),
+                     "largest": largest, "error": error, "relative": error / largest if error else 0.0})
+
+    for claim in CLAIMS:
+        dy = values["dx2" if claim.forward == ATTENTION else "dy"]
+        loss, at = _varied(kernel_of(claim.forward), step, given_to(claim.forward, values), claim.wrt, dy)
+        compare(claim.kernel, claim.gradient, claim.forward, claim.wrt, values[claim.gradient], loss, at)
+    given = {"y": values["y"], "target": values["x"]}
+    loss, at = _varied(kernel_of("loss"), step, given, "y", np.array(1.0))
+    compare("loss", "dy", "loss", "y", run("loss", step, given, "float64").outputs["dy"], loss, at)
+    compare("whole layer", "dx", "layer", "x", values["dx"], _layer(step, values), values["x"])
+    return pd.DataFrame(rows)
+
+
+def differentiate(kernel: str | Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray,
+                  method: str = "central") -> np.ndarray:
+    """The derivative of ``sum(dy * first output)`` of a kernel in float64 by each element of its tensor ``wrt``.
+
+    ``wrt`` is a tensor that is given, or a result: what comes before it stays as it is.
+    Raises LookupError for another name or method, ValueError as ``run``.
+    """
+    if method not in METHODS:
+        raise LookupError(f"method: got {method!r}, allowed is one of {', '.join(METHODS)}")
+    loss, at = _varied(kernel_of(kernel), step, given, wrt, dy)
+    return np.array([_derivative(loss, at, one, method) for one in _directions(at.shape, 0, 0)]).reshape(at.shape)
+
+
+def _varied(kernel: Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray) -> tuple[Loss, np.ndarray]:
+    """The sum as a function of one tensor, and the tensor."""
+    base: Values = dict(checked(kernel, step, given))
+    evaluate(kernel.operations, step, base, "float64")
+    if wrt not in base:
+        raise LookupError(f"wrt: got {wrt!r}, kernel {kernel.name} has {', '.join(base)}")
+    shape = base[kernel.outputs[0]].shape
+    if np.shape(dy) != shape:
+        raise ValueError(f"dy: got shape {np.shape(dy)}, allowed is {shape} of {kernel.name}'s {kernel.outputs[0]}")
+    names = [operation.name for operation in kernel.operations]
+    rest = kernel.operations[names.index(wrt) + 1 if wrt in names else 0:]
+
+    def loss(moved: np.ndarray) -> Any:
+        values = {**base, wrt: moved}
+        evaluate(rest, step, values, "float64")
+        return (values[kernel.outputs[0]] * dy).sum()
+
+    return loss, base[wrt]
+
+
+def _directions(shape: tuple[int, ...], count: int, seed: int) -> Iterator[np.ndarray]:
+    """Random directions; without a count one along each element."""
+    random = np.random.default_rng(seed)
+    for _ in range(count):
+        yield random.standard_normal(shape)
+    for place in np.ndindex(shape) if not count else ():
+        one = np.zeros(shape)
+        one[place] = 1
+        yield one
+
+
+def _derivative(loss: Loss, at: np.ndarray, along: np.ndarray, method: str) -> float:
+    if method == "complex":
+        return float(loss(at + 1j * IMAGINARY * along).imag / IMAGINARY)
+    far = [loss(at + times * STRIDE * along) for times in (-2, -1, 1, 2)]
+    return float((far[0] - far[3] + 8 * (far[2] - far[1])) / (12 * STRIDE))
+
+
+def _layer(step: Step, values: Values) -> Loss:
+    """``sum(dy * y)`` of the whole layer as a function of ``x``."""
+    kernels = [kernel_of(name) for name in (ATTENTION, FFN)]
+    attention, ffn = (checked(kernel, step, given_to(kernel, values)) for kernel in kernels)
+
+    def loss(moved: np.ndarray) -> Any:
+        first: Values = {**attention, "x": moved}
+        evaluate(kernels[0].operations, step, first, "float64")
+        second: Values = {**ffn, "x": moved + first["out"]}
+        evaluate(kernels[1].operations, step, second, "float64")
+        return ((second["x"] + second["out"]) * values["dy"]).sum()
+
+    return loss

@@ -1,0 +1,75 @@
+"""Times that were published of training steps on this NPU, and the peaks they were divided by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npulab.npus.ane.training.accounting import achieved, convolution_chain, published, utilization
+from npulab.npus.ane.training.step import Step
+from npulab.registers.map import read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HERE = Path(__file__).parent
+BANDWIDTH = 120e9  # bytes a second, M4: "memory bandwidth ... up to 120GB/s" (Engadget 2024-05-07 of Apple's words)
+
+
+def history() -> pd.DataFrame:
+    """The published history of one training step, a row per change, with what its own count makes of each time.
+
+    change, ms, percent and tflops as printed (tflops is NaN where it was not), flops (the published count), achieved
+    (TFLOPS), utilization (percent), agrees (whether some time that is printed as this ms gives the printed numbers),
+    source and note.
+
+    >>> history()[["ms", "percent"]].iloc[-1].tolist()
+    [9.3, 11.2]
+    """
+    import pandas as pd
+
+    rows = []
+    for row in read_table(HERE / "history.csv"):
+        flops = published(Step(*(int(row[name]) for name in ("dim", "hidden", "seq", "heads"))))
+        rate = achieved(flops, float(row["ms"]))
+        peak = float(row["peak"])
+        agrees = all(_agrees(row["ms"], row[name], flops / factor)
+                     for name, factor in (("percent", peak * 1e7), ("tflops", 1e9)) if row[name])
+        rows.append({"change": row["change"], "ms": float(row["ms"]), "percent": float(row["percent"]),
+                     "tflops": float(row["tflops"] or "nan"), "flops": flops, "achieved": rate,
+                     "utilization": 100 * utilization(rate, peak), "agrees": agrees, "source": row["source"],
+                     "note": row["note"]})
+    return pd.DataFrame(rows)
+
+
+def peaks() -> pd.DataFrame:
+    """Peaks that were claimed or measured: what, chip, dtype, tops, kind; for a measured chain of convolutions flops
+    (0 where there is none), ms, achieved (TOPS) and agrees, as in ``history``; source and note.
+
+    >>> float(peaks().loc[lambda table: table["kind"] == "measured", "tops"].max())
+    35.1
+    """
+    import pandas as pd
+
+    rows = []
+    for row in read_table(HERE / "peaks.csv"):
+        chain = row["kind"] == "measured"
+        flops = convolution_chain(*(int(row[name]) for name in ("channels", "positions", "depth"))) if chain else 0
+        rows.append({"what": row["what"], "chip": row["chip"], "dtype": row["dtype"], "tops": float(row["tops"]),
+                     "kind": row["kind"], "flops": flops, "ms": float(row["ms"] or "nan"),
+                     "achieved": achieved(flops, float(row["ms"])) if chain else float("nan"),
+                     "agrees": _agrees(row["ms"], row["tops"], flops / 1e9) if chain else None,
+                     "source": row["source"], "note": row["note"]})
+    return pd.DataFrame(rows)
+
+
+def _agrees(ms: str, printed: str, work: float) -> bool:
+    """Whether ``work / time`` is printed so for some time that is printed as ``ms``."""
+    (soonest, latest), (low, high) = _rounded_to(ms), _rounded_to(printed)
+    return work / latest <= high and work / soonest >= low
+
+
+def _rounded_to(printed: str) -> tuple[float, float]:
+    """The lowest and highest number that is printed so."""
+    half = 0.5 / 10 ** len(printed.partition(".")[2])
+    return float(printed) - half, float(printed) + half

@@ -1,0 +1,283 @@
+"""MIL text read into a program by a parser of one look ahead, with line and column in every refusal."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from npulab.npus.ane.training.mil.tokens import NUMBER, Tokens
+from npulab.npus.ane.training.mil.values import (
+    CLOSING,
+    DTYPES,
+    KINDS,
+    Argument,
+    Compound,
+    File,
+    Function,
+    Group,
+    Operation,
+    Program,
+    Type,
+    Value,
+)
+
+MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2 ** 23, 2 ** 19, 16
+FLAT = re.compile(r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]")  # a list of numbers or bools, taken as one token
+MOST_NUMBER, MOST_STRING = 64, 2 ** 16  # letters
+ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
+VERSION = re.compile("[0-9.]*")
+
+
+def read(text: str) -> Program:
+    """The program that a MIL text says, of any version; names, types and shapes are for ``check`` to judge.
+
+    Constants may be written flat or in nested brackets, floats in decimal or hexadecimal; comments start with ``//``.
+    Raises ValueError with line and column for what is no MIL text, blocks inside of operations, texts of more than
+    8 MiB, 524,288 tokens or as many elements of constants, and brackets more than 16 deep.
+
+    >>> read("program(1.0) { func main<ios16>(tensor<fp16, [1, 2]> x) { } -> (x); }")["main"].inputs
+    (('x', Type(dtype='fp16', shape=(1, 2), plain=False)),)
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"mil: got {type(text).__name__}, allowed is text")
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"mil: got {len(text)} letters, allowed is up to {MOST_TEXT}")
+    return _Reader(text).program()
+
+
+class _Reader(Tokens):
+    """A parser, which counts the elements of constants."""
+
+    elements = 0
+
+    # program, functions, operations
+
+    def program(self) -> Program:
+        start = self.at
+        self.take("program")
+        self.take("(")
+        version = VERSION.match(self.text, self.at)
+        if not version or not version.group():
+            self.refuse("a version, as 1.3")
+        self.at = version.end()
+        self.look()
+        self.take(")")
+        attributes = self.attributes()
+        self.take("{")
+        functions = []
+        while not self.has("}"):
+            functions.append(self.function())
+        if self.kind != "end":
+            self.refuse("the end of the text")
+        return self.made(Program, start, tuple(functions), version.group(), attributes)
+
+    def function(self) -> Function:
+        start, line = self.at, self.here()
+        self.take("func")
+        name = self.name("the name of a function")
+        self.take("<")
+        target = self.name("what it is compiled for, as ios18")
+        self.take(">")
+        self.take("(")
+        inputs = self.many(self.input, ")")
+        attributes = self.attributes()
+        self.take("{")
+        operations = []
+        while not self.has("}"):
+            operations.append(self.operation())
+        self.take("->")
+        self.take("(")
+        outputs = self.many(lambda: self.name("the name of an output"), ")")
+        self.take(";")
+        return self.made(Function, start, inputs, tuple(operations), outputs, name, target, attributes, line)
+
+    def input(self) -> tuple[str, Type | Compound]:
+        kind = self.type()
+        return self.name("the name of an input"), kind
+
+    def operation(self) -> Operation:
+        start, line = self.at, self.here()
+        outputs = []
+        if self.following() != "(":
+            outputs.append(self.output())
+            while self.has(","):
+                outputs.append(self.output())
+            self.take("=")
+        op = self.name("an operation")
+        self.take("(")
+        arguments = self.many(self.argument, ")")
+        attributes = self.attributes()
+        if self.token == "{":
+            self.refuse("';' (blocks inside of operations are not read)")
+        self.take(";")
+        return self.made(Operation, start, op, tuple(outputs), arguments, attributes, line)
+
+    def output(self) -> tuple[str, Type]:
+        start, kind = self.at, self.type()
+        if not isinstance(kind, Type):
+            self.fail(str(kind), "a tensor or a plain type", start)
+        return self.name("the name of an output"), kind
+
+    def argument(self) -> tuple[str, Argument]:
+        name = self.name("the name of an argument")
+        self.take("=")
+        if self.has("("):
+            return name, self.many(self.one, ")")
+        return name, self.one()
+
+    def one(self) -> str | Value:
+        """A name or a constant."""
+        if self.kind == "name" and self.token not in ("true", "false") and self.following() not in ("(", "<"):
+            return self.step()
+        return self.value()
+
+    def attributes(self) -> tuple[tuple[str, Value], ...]:
+        return self.many(self.attribute, "]") if self.has("[") else ()
+
+    def attribute(self) -> tuple[str, Value]:
+        name = self.name("the name of an attribute")
+        self.take("=")
+        return name, self.value()
+
+    # types and constants
+
+    def type(self, depth: int = 0) -> Type | Compound:
+        start = self.at
+        if depth > MOST_DEPTH:
+            self.fail(f"types more than {MOST_DEPTH} deep", "fewer")
+        name = self.name("a type")
+        if name == "tensor":
+            self.take("<")
+            dtype = self.name("an element type")
+            self.take(",")
+            self.take("[")
+            shape = self.many(self.size, "]")
+            self.take(">")
+            return self.made(Type, start, dtype, shape)
+        if name in KINDS:
+            self.take("<")
+            return self.made(Compound, start, name, self.many(lambda: self.type(depth + 1), ">"))
+        if name not in DTYPES:
+            self.fail(repr(name[:40]), f"a type: tensor, {', '.join(KINDS)}, {', '.join(DTYPES)}", start)
+        return Type(name, plain=True)
+
+    def size(self) -> int | None:
+        if self.has("?"):
+            return None
+        start, found = self.at, self.number()
+        if not isinstance(found, int) or not 0 <= found < 2 ** 31:
+            self.fail(str(found), "a size, 0 to 2**31 - 1, or ?", start)
+        return found
+
+    def value(self) -> Value:
+        start = self.at
+        if self.kind != "name" or self.token in ("true", "false"):
+            return Value(None, self.literal(0))
+        kind = self.type()
+        self.take("(")
+        if isinstance(kind, Compound):
+            return Value(kind, self.many(lambda: self.literal(0), ")"))
+        data: Any
+        if self.kind == "name" and self.token == "BLOBFILE":
+            data = self.file()
+        elif self.token == "[" and self.kind == "mark":
+            data = self.listed(kind.shape, 0)
+        else:
+            data = self.literal(0)
+        self.take(")")
+        return self.made(Value, start, kind, data)
+
+    def file(self) -> File:
+        start = self.at
+        self.take("BLOBFILE")
+        self.take("(")
+        given = {}
+        for name, dtype in (("path", "string"), ("offset", "uint64")):
+            self.take(name)
+            self.take("=")
+            at, value = self.at, self.value()
+            if not isinstance(value.type, Type) or value.type.dtype != dtype or isinstance(value.data, File | tuple):
+                self.fail(f"{name} of {value.type}", dtype, at)
+            given[name] = value
+            self.take("," if name == "path" else ")")
+        path, offset = given["path"], given["offset"]
+        plain = isinstance(path.type, Type) and path.type.plain
+        return self.made(File, start, path.data, offset.data, plain)
+
+    def listed(self, shape: tuple[int | None, ...], depth: int) -> tuple[Any, ...]:
+        """Elements in brackets, flat or one level for each axis."""
+        start = self.at
+        flat = FLAT.match(self.text, self.at)
+        if flat:
+            self.at = flat.end()
+            self.counted_elements(flat.group(1).count(",") + 1, start)
+            words = [word.strip() for word in flat.group(1).split(",")] if flat.group(1).strip() else []
+            out = tuple(self.element(word, start) for word in words)
+            self.look()
+            return out
+        if depth > MOST_DEPTH:
+            self.fail(f"brackets more than {MOST_DEPTH} deep", "fewer")
+        self.take("[")
+        if self.token == "[" and self.kind == "mark":
+            rows = self.many(lambda: self.listed(shape[1:], depth + 1), "]")
+            if not shape or len(rows) != shape[0] or len({len(row) for row in rows}) > 1:
+                self.fail(f"{len(rows)} rows", f"rows alike, as many as the shape says ({list(shape)})", start)
+            return tuple(one for row in rows for one in row)
+        items = self.many(lambda: self.literal(depth + 1), "]")
+        self.counted_elements(len(items), start)
+        return items
+
+    def counted_elements(self, count: int, at: int) -> None:
+        self.elements += count
+        if self.elements > MOST_ELEMENTS:
+            self.fail(f"more than {MOST_ELEMENTS} elements of constants", "larger ones in a weight file", at)
+
+    def literal(self, depth: int) -> Any:
+        if depth > MOST_DEPTH:
+            self.fail(f"brackets more than {MOST_DEPTH} deep", "fewer")
+        if self.kind == "number":
+            return self.number()
+        if self.kind == "string":
+            return self.string()
+        if self.kind == "mark" and self.token in CLOSING:
+            bracket = self.step()
+            return Group(bracket, self.many(lambda: self.literal(depth + 1), CLOSING[bracket]))
+        if self.kind == "name" and self.token in ("true", "false"):
+            return self.step() == "true"
+        return self.refuse("a number, a string, true, false or an opening bracket")
+
+    def number(self) -> int | float:
+        if self.kind != "number":
+            self.refuse("a number")
+        start = self.at
+        found = self.element(self.token, start)
+        self.step()
+        return found
+
+    def element(self, word: str, at: int) -> Any:
+        """A number or bool by its letters."""
+        if word in ("true", "false"):
+            return word == "true"
+        if len(word) <= MOST_NUMBER and re.fullmatch(NUMBER, word, re.ASCII):
+            low = word.lower().lstrip("+-")
+            if low.isdigit():
+                return int(word)
+            try:
+                if low.startswith("0x"):
+                    return float.fromhex(word) if "." in low or "p" in low else int(word, 16)
+                found = float(word)
+                return math.nan if found != found else found
+            except OverflowError:
+                pass
+        return self.fail(repr(word[:40]), f"a number of up to {MOST_NUMBER} letters", at)
+
+    def string(self) -> str:
+        start, raw = self.at, self.token[1:-1]
+        if len(raw) > MOST_STRING:
+            self.fail(f"a string of {len(raw)} letters", f"up to {MOST_STRING}")
+        wrong = [letter for letter in re.findall(r"\\(.)", raw) if letter not in ESCAPES]
+        if wrong:
+            self.fail(repr("\\" + wrong[0]), "one of the escapes \\\\ \\\" \\n \\t \\r", start)
+        self.step()
+        return re.sub(r"\\(.)", lambda found: ESCAPES[found.group(1)], raw)

@@ -1,0 +1,126 @@
+"""The body of a MIL function put together, operation by operation, with the weight files it points at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.npus.ane import surfaces
+from npulab.npus.ane.training import blobs as weight_files
+from npulab.npus.ane.training.mil.values import File, Function, Operation, Program, Type, Value, build_info
+
+Shape = tuple[int, ...]
+FOLDER = "@model_path/weights/"
+BUILD_INFO = {"1.0": {"coremlc-version": "3505.4.1"},
+              "1.3": {"coremlc-component-MIL": "3510.2.1", "coremlc-version": "3505.4.1",
+                      "coremltools-component-milinternal": "", "coremltools-version": "9.0"}}
+TARGETS = {"1.0": "ios16", "1.3": "ios18"}
+
+
+class Kernel(NamedTuple):
+    """A program, its weight files by path, the shapes of its inputs and outputs by name, and the parts of each along
+    the channels (name, channels), in order."""
+
+    program: Program
+    blobs: dict[str, bytes]
+    inputs: dict[str, Shape]
+    outputs: dict[str, Shape]
+    parts: dict[str, tuple[tuple[str, int], ...]]
+
+    def __repr__(self) -> str:
+        """In a line: weight files of a training step are megabytes."""
+        shapes = [", ".join(f"{name} {list(shape)}" for name, shape in some.items())
+                  for some in (self.inputs, self.outputs)]
+        files = f"{len(self.blobs)} weight file{'s' * (len(self.blobs) != 1)} of {sum(map(len, self.blobs.values()))} B"
+        return f"Kernel({shapes[0]} -> {shapes[1]}, {self.program!r}, {files})"
+
+    def join(self, name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """An input (1, C, 1, S) out of its parts ``(channels, S)`` by name.
+
+        Raises LookupError for parts that are missing, ValueError for those that do not fit.
+        """
+        missing = [part for part, _ in self.parts[name] if part not in arrays]
+        if missing:
+            raise LookupError(f"parts of {name}: got none of {', '.join(missing)}, allowed is each of "
+                              f"{', '.join(part for part, _ in self.parts[name])}")
+        for part, channels in self.parts[name]:
+            if len(arrays[part]) != channels:
+                raise ValueError(f"parts of {name}: {part}: got {np.shape(arrays[part])}, allowed is ({channels}, S)")
+        return surfaces.join([arrays[part] for part, _ in self.parts[name]], "channels")[None, :, None]
+
+    def split(self, name: str, tensor: np.ndarray) -> dict[str, np.ndarray]:
+        """The parts ``(channels, S)`` by name of an input or output (1, C, 1, S)."""
+        sizes = [channels for _, channels in self.parts[name]]
+        arrays = surfaces.split(np.asarray(tensor)[0, :, 0], sizes, "channels")
+        return {part: array for (part, _), array in zip(self.parts[name], arrays, strict=True)}
+
+
+class Body:
+    """A function that grows; every call gives the name of what it adds."""
+
+    def __init__(self, weights: Mapping[str, Any] | None, file: str = "", version: str = "1.3") -> None:
+        if version not in TARGETS:
+            raise LookupError(f"version: got {version!r}, allowed is one of {', '.join(TARGETS)}")
+        self.weights, self.file, self.version = weights, file, version
+        self.plain = version != "1.0"
+        self.operations: list[Operation] = []
+        self.placed: list[tuple[str, str, Shape]] = []
+        self.at = weight_files.ALIGN
+
+    def scalar(self, dtype: str, data: Any) -> Value:
+        return Value(Type(dtype, plain=self.plain), data)
+
+    def const(self, output: str, dtype: str, data: Any, name: str = "") -> str:
+        """A constant: a number, bool or string, or the elements of a list."""
+        value = Value(Type(dtype, (len(data),)), tuple(data)) if isinstance(data, tuple) else self.scalar(dtype, data)
+        return self._const(output, value, name)
+
+    def weight(self, output: str, shape: Shape, file: str, weight: str = "") -> str:
+        """A constant in a weight file: one of its own, or a record of the one that all share."""
+        path = FOLDER + (self.file or file)
+        offset = self.at if self.file else weight_files.ALIGN
+        self.at += weight_files.ALIGN + -(-2 * math.prod(shape) // weight_files.ALIGN) * weight_files.ALIGN
+        self.placed.append((path, weight or output, shape))
+        return self._const(output, Value(Type("fp16", shape), File(path, offset, self.plain)), "")
+
+    def _const(self, output: str, value: Value, name: str) -> str:
+        assert isinstance(value.type, Type)
+        attributes = (("name", self.scalar("string", name or output)), ("val", value))
+        self.operations.append(Operation("const", ((output, value.type),), (), attributes))
+        return output
+
+    def add(self, op: str, output: str, shape: Shape, name: str = "", /, kind: str = "fp16",
+            **arguments: Any) -> str:
+        """An operation of one output."""
+        self.operations.append(Operation(op, ((output, Type(kind, shape)),), tuple(arguments.items()),
+                                         (("name", self.scalar("string", name or output)),)))
+        return output
+
+    def kernel(self, inputs: Sequence[tuple[str, Type]], outputs: Sequence[str],
+               parts: Mapping[str, Sequence[tuple[str, int]]] | None = None) -> Kernel:
+        """The program, with weight files where weights were given."""
+        types = dict(inputs) | {name: kind for operation in self.operations for name, kind in operation.outputs}
+        function = Function(tuple(inputs), tuple(self.operations), tuple(outputs), target=TARGETS[self.version])
+        program = Program((function,), self.version, (build_info(BUILD_INFO[self.version], self.plain),))
+        shapes = {name: tuple(size or 0 for size in types[name].shape) for name in [*dict(inputs), *outputs]}
+        return Kernel(program, self._files(), {name: shapes[name] for name, _ in inputs},
+                      {name: shapes[name] for name in outputs},
+                      {name: tuple(pairs) for name, pairs in (parts or {}).items()})
+
+    def _files(self) -> dict[str, bytes]:
+        if self.weights is None:
+            return {}
+        files: dict[str, dict[str, np.ndarray]] = {}
+        for path, name, shape in self.placed:
+            if name not in self.weights:
+                raise LookupError(f"weights: got {', '.join(self.weights) or 'none'}, allowed are "
+                                  f"{', '.join(weight for _, weight, _ in self.placed)}")
+            array = np.asarray(self.weights[name])
+            if array.size != math.prod(shape) or array.dtype.kind not in "fiu":
+                raise ValueError(f"weights: {name}: got {array.shape} {array.dtype}, allowed are numbers {list(shape)}")
+            with np.errstate(over="ignore"):
+                files.setdefault(path, {})[name] = array.reshape(shape).astype(np.float16)
+        return {path: weight_files.write(arrays).data for path, arrays in files.items()}

@@ -1,0 +1,303 @@
+"""A compiled file (hwx) written from a capture, in the layout of compiler 4.2.1.
+
+Header, load commands, symbols with their names, relocations, then from a multiple of 0x4000 on the task list and,
+64 bytes aligned behind it, the coefficients.  Source: the bytes of eight files of that compiler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from construct import Bytes, Const, Int32ul, Int64ul, Padding, Struct
+
+from npulab.captures.capture import Capture
+from npulab.npus.ane import hwx, tasks
+from npulab.npus.ane.facts import CHIPS, ENGINES
+from npulab.npus.ane.memory import up
+from npulab.registers.map import WORD_BYTES
+
+PAGE, COEFFICIENT_ALIGN = 0x4000, 64
+TEXT_AT = 0x30000000  # where compilers 4.2.1 to 7.6.4 put the task list
+CPU, EXECUTABLE, FLAGS = 0x80, 2, 0x200000
+NETWORK = "net"
+TEXT_BAR, COEFFICIENT_BAR = 0, 1
+FIRST_BASE, FIRST_CONFIG = 0x1F848, 0x1F808  # one word for each engine
+READ, WRITE, EXECUTE = 1, 2, 4
+TENSOR_FLAGS = {"input": ("__const", READ, 0x21), "output": ("__data", WRITE, 0x23)}
+# numbers of the types are their places from 1 on
+TYPES = ("void:t1=1", "int8:t2=r2;0;127", "uint8:t3=r1;0;255", "int16:t4=r1;-32768;32767", "float16:t5=r1;2;0",
+         "float:t6=r1;4;0", "raw10:t7=r1;-512;511", "lut:t8=", "uint4:t9=r1;0;15", "uint6:t10=r1;0;63")
+DEFINED = 15  # type of a symbol that has a place
+PRIVATE, NO_ENTRY = 2, 0  # descriptions: coefficients and inputs, outputs
+RELOCATION_BITS = (1 + 2 * 2) * 2 ** 24  # relative to its place, 4 bytes long; the section stands below
+# two words behind the scratch size: of one task, of several (concat)
+TAILS = {False: (0x11, 3), True: (7, 4)}
+
+MOST_TEXT = 2 ** 26
+RELOCATION_ALIGN, COMMAND_ALIGN = 8, 8
+MAKER = "npulab lower"
+MADE_BY = f"{MAKER}, in the layout of zin_ane_compiler 4.2.1"
+TABLE = 2
+KERNEL_VALID, KERNEL_BASE = "Header.Header[9].KBE0", "Header.Header[9].KBase0"
+NONLINEAR = "NE.MACCfg.NonlinearMode"
+BASES = (("Header.Header[8].RBE0", "Header.Header[8].RBase0"), ("Header.Header[8].RBE1", "Header.Header[8].RBase1"),
+         ("Header.Header[8].WBE", "Header.Header[8].WBase"), (KERNEL_VALID, KERNEL_BASE))
+AXES = {"n": "batch", "c": "channel", "h": "row", "w": "column"}
+KIND_CODES = {name: code for code, name in hwx.KINDS.items()}
+
+SEGMENT = Struct("command" / Const(hwx.SEGMENT, Int32ul), "bytes" / Int32ul, "name" / Bytes(16), "address" / Int64ul,
+                 "size" / Int64ul, "offset" / Int64ul, "file_size" / Int64ul, "most" / Int32ul, "protection" / Int32ul,
+                 "sections" / Int32ul, "flags" / Int32ul)
+PLACE = Struct("command" / Const(hwx.PLACES[0], Int32ul), "bytes" / Int32ul, "name" / Const(20, Int32ul), Padding(4),
+               "address" / Int32ul)
+PROGRAM = Struct("command" / Const(hwx.THREAD, Int32ul), "bytes" / Int32ul, "flavour" / Const(hwx.PROGRAM, Int32ul),
+                 "words" / Const(0x214, Int32ul), "bars" / Bytes(8 * hwx.BARS), "first_task" / Int64ul,
+                 "first_size" / Int32ul, "tasks" / Int32ul, Padding(4), "mask" / Const(0xFFFF, Int32ul), Padding(20),
+                 "name" / Const(0x860, Int32ul), Padding(8), "scratch" / Int64ul, "tail" / Int64ul[2])
+TENSOR = Struct("command" / Const(hwx.THREAD, Int32ul), "bytes" / Int32ul, "flavour" / Const(hwx.TENSOR, Int32ul),
+                "words" / Const(0x1E, Int32ul), "version" / Const(3, Int32ul), "kind" / Int32ul,
+                "network" / Const(0x88, Int32ul), Padding(4), "name" / Int32ul, "element" / Int32ul,
+                "shape" / Int32ul[5], Padding(20), "batch" / Int64ul, "channel" / Int64ul, "row" / Int64ul,
+                "column" / Int64ul, "depth" / Int64ul, "interleave" / Int32ul, "symbol" / Int32ul, "span" / Int32ul,
+                Padding(4))
+IDENTITY = Struct("command" / Const(hwx.IDENT, Int32ul), "bytes" / Int32ul)
+SYMBOL_TABLE = Struct("command" / Const(hwx.SYMBOLS, Int32ul), "bytes" / Const(24, Int32ul), "symbols" / Int32ul,
+                      "count" / Int32ul, "strings" / Int32ul, "size" / Int32ul)
+SYMBOL = hwx.SYMBOL
+Described = Mapping[str, Any]
+
+
+class Kernel(NamedTuple):
+    """The coefficients of an engine in one task: the byte of the task list that places them, whose they are, where."""
+
+    place: int
+    engine: int
+    offset: int
+    table: bool
+
+
+def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
+    """The compiled file of a capture: its task list, coefficients, tensors, base addresses, relocations and symbols.
+
+    ``capture.parameters["tensors"]`` names the tensors as the importer gives them, ``capture.addresses`` places them,
+    the task list (``text``) and the coefficients.  ``identity`` is the text of the file's identity command, ``label``
+    the name of the coefficients in the symbol table: a hash of something unknown in the compiler's files, here SHA-256
+    of their bytes.  ``npulab.load`` of the bytes gives the same jobs, coefficients, tensors and addresses.
+    Raises ValueError where the capture does not say where something lies, two things share addresses, or a task uses
+    a base address that nothing has.
+    """
+    _, text = _text(capture)
+    tensors = _tensors(capture)
+    base = capture.addresses.get("text", TEXT_AT)
+    behind = base + up(len(text), COEFFICIENT_ALIGN)
+    const_at = capture.addresses.get("coefficients", behind)
+    data = capture.buffers.get("coefficients", bytes(PAGE))
+    if not behind <= const_at < behind + MOST_TEXT or const_at % COEFFICIENT_ALIGN:
+        raise ValueError(f"{capture.name}: coefficients: got address {const_at:#x}, allowed is from {behind:#x} on, "
+                         f"behind {len(text)} bytes of tasks at {base:#x}")
+    _refuse_overlaps(capture.name, base, const_at + len(data) - base, tensors)
+    _refuse_missing_bars(capture, tensors)
+    kernels = [*_kernels(capture, _text(capture)[0])]
+    placed = sorted(tensors, key=lambda one: one["address"])
+    return _assemble(capture, text, base, const_at, data, tensors, kernels,
+                     [*_symbols(kernels, const_at, label or "K" + hashlib.sha256(data).hexdigest().upper(), placed)],
+                     identity or _identity(capture))
+
+
+def _assemble(capture: Capture, text: bytes, base: int, const_at: int, data: bytes, tensors: Sequence[Described],
+              kernels: Sequence[Kernel], symbols: Sequence[hwx.Symbol], identity: str) -> bytes:
+    placed = sorted(tensors, key=lambda one: one["address"])
+    names, starts = _strings([one.name for one in symbols])
+    named = len(names)
+    size = up(const_at + len(data) - base, PAGE)
+    bars = {TEXT_BAR: base, COEFFICIENT_BAR: const_at, **{one["bar"]: one["address"] for one in tensors}}
+    uses = "coefficients" in capture.buffers
+
+    def commands(symbols_at: int, strings_at: int, relocations_at: int, offset: int) -> list[bytes]:
+        sections = [_section("__text", "__TEXT", base, len(text), offset, 14, 0x128 if kernels else 0x28,
+                             relocations_at if kernels else 0, len(kernels)),
+                    _section("__const", "__TEXT", const_at, len(data), offset + const_at - base, 6, 0x26)]
+        return [_segment("__PAGEZERO", 0, PAGE, 0, 0, 0, 4, []),
+                _segment("__TEXT", base, size, offset, size, READ + EXECUTE, 0 if uses else 4, sections),
+                *map(_tensor_segment, placed),
+                *(_named(PLACE, {"address": one["address"]}, [one["name"]]) for one in placed),
+                _program(capture, base, bars),
+                *(_tensor_thread(one, capture.parameters.get("network", NETWORK)) for one in tensors),
+                _named(IDENTITY, {}, [identity]),
+                SYMBOL_TABLE.build({"symbols": symbols_at, "count": len(symbols), "strings": strings_at,
+                                    "size": named})]
+
+    symbols_at = hwx.HEAD.sizeof() + sum(map(len, commands(0, 0, 0, 0)))
+    strings_at = symbols_at + SYMBOL.itemsize * len(symbols)
+    relocations_at = up(strings_at + len(names), RELOCATION_ALIGN) if kernels else strings_at + len(names)
+    names = names.ljust(relocations_at - strings_at, b"\0")
+    offset = up(relocations_at + hwx.RELOCATION.itemsize * len(kernels), PAGE)
+    listed = commands(symbols_at, strings_at, relocations_at, offset)
+    head = hwx.HEAD.build({"magic": hwx.MAGIC, "cputype": CPU, "cpusubtype": CHIPS[capture.chip]["cpusubtype"],
+                           "filetype": EXECUTABLE, "commands": len(listed), "commands_size": sum(map(len, listed)),
+                           "flags": FLAGS, "reserved": 0})
+    table = np.array([(at, *one[1:]) for one, at in zip(symbols, starts, strict=True)], SYMBOL).tobytes()
+    moved = np.array([(one.place, RELOCATION_BITS + 2) for one in kernels], hwx.RELOCATION).tobytes()
+    front = b"".join([head, *listed, table, names, moved])
+    body = text.ljust(const_at - base, b"\0") + data
+    return front.ljust(offset, b"\0") + body.ljust(size, b"\0")
+
+
+def _text(capture: Capture) -> tuple[list[tasks.Task], bytes]:
+    """The tasks at the places that their links give them, and the task list."""
+    listed: list[tasks.Task] = []
+    offset, seen = 0, set[int]()
+    for number, job in enumerate(capture.jobs):
+        if number and (not offset or offset in seen or offset % WORD_BYTES or offset > MOST_TEXT):
+            raise ValueError(f"{capture.name}: task {number - 1}: got its next task at {offset:#x}, allowed is a place "
+                             f"of its own up to {MOST_TEXT:#x}")
+        seen.add(offset)
+        listed.append(tasks.records(job.writes, offset))
+        offset = listed[-1].next_offset
+    if not listed or offset:
+        raise ValueError(f"{capture.name}: got {len(listed)} tasks and a last link to {offset:#x}, allowed are one or "
+                         "more, the last without a link")
+    for a, b in pairwise(sorted(listed, key=lambda one: one.offset)):
+        if a.offset + WORD_BYTES * a.words > b.offset:
+            raise ValueError(f"{capture.name}: the task at byte {a.offset:#x} has {a.words} words and overlaps the one "
+                             f"at byte {b.offset:#x}")
+    return listed, tasks.write(listed)
+
+
+def _tensors(capture: Capture) -> Sequence[Described]:
+    """What is known of the tensors, with ``address``."""
+    found = [dict(one) for one in capture.parameters.get("tensors", ())]
+    if not found:
+        raise ValueError(f"{capture.name}: parameters: got no tensors, allowed are those that the importer or lower "
+                         "gives")
+    for one in found:
+        lacking = {"name", "kind", "bar", "element", *"nchwd", "strides", "interleave", "span"} - one.keys()
+        if lacking or one["kind"] not in TENSOR_FLAGS or one["name"] not in capture.addresses or one["bar"] is None:
+            raise ValueError(f"{capture.name}: tensor {one.get('name')!r}: got {sorted(one)}, allowed is an input or "
+                             "output with the keys of the importer, a BAR and an address")
+        one["address"] = capture.addresses[one["name"]]
+    return found
+
+
+def _refuse_overlaps(name: str, base: int, size: int, tensors: Sequence[Described]) -> None:
+    spans = sorted([(base, base + size, "tasks and coefficients"),
+                    *((one["address"], one["address"] + _bytes(one), one["name"]) for one in tensors)])
+    for (_, end, a), (begin, _, b) in pairwise(spans):
+        if up(end, PAGE) > begin:
+            raise ValueError(f"{name}: {b}: got address {begin:#x}, allowed is from {up(end, PAGE):#x} on, behind {a}")
+    if any(begin % PAGE for begin, *_ in spans) or spans[-1][1] > hwx.ADDRESS_END:
+        raise ValueError(f"{name}: got addresses {', '.join(f'{begin:#x}' for begin, *_ in spans)}, allowed are "
+                         f"multiples of {PAGE:#x} within 32 bits")
+
+
+def _refuse_missing_bars(capture: Capture, tensors: Sequence[Described]) -> None:
+    there = {TEXT_BAR, COEFFICIENT_BAR, *(one["bar"] for one in tensors)}
+    for task, job in enumerate(capture.jobs):
+        for valid, base in BASES:
+            registers = capture.maps[job.block]
+            bar = int(registers[base].extract(job.words))
+            if registers[valid].extract(job.words) and bar not in there:
+                raise ValueError(f"{capture.name}: task {task}: got {base} {bar}, which no tensor of the capture has, "
+                                 f"allowed are {', '.join(map(str, sorted(there)))}")
+
+
+def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[Kernel]:
+    """The enabled engines of every task that reads coefficients of the file."""
+    for number, task in enumerate(listed):
+        state = dict(task.writes)
+        registers, words = capture.maps["H13"], capture.jobs[number].words
+        if not registers[KERNEL_VALID].extract(words) \
+                or int(registers[KERNEL_BASE].extract(words)) != COEFFICIENT_BAR:
+            continue
+        table = int(registers[NONLINEAR].extract(words)) == TABLE
+        for one in task.records:
+            for i, address in enumerate(range(one.address, one.address + WORD_BYTES * len(one.values), WORD_BYTES)):
+                engine = (address - FIRST_BASE) // WORD_BYTES
+                if 0 <= engine < ENGINES and state.get(FIRST_CONFIG + WORD_BYTES * engine, 0) % 2:
+                    yield Kernel(one.offset + WORD_BYTES * (1 + i), engine, one.values[i], table)
+
+
+def _symbols(kernels: Sequence[Kernel], const_at: int, label: str, placed: Sequence[Described],
+             ) -> Iterator[hwx.Symbol]:
+    alone = len(kernels) == 1
+    for one in kernels:
+        name = label if one.table and alone else f"{label}_ne_{one.engine}"
+        yield hwx.Symbol(name, DEFINED, 2, PRIVATE, const_at + one.offset)
+    for section, tensor in enumerate(placed, 3):
+        yield hwx.Symbol(tensor["name"], DEFINED, section, PRIVATE if tensor["kind"] == "input" else NO_ENTRY,
+                         tensor["address"])
+    for name in TYPES:
+        yield hwx.Symbol(name, hwx.STABS_TYPE, 0, 0, 0)
+    number = len(TYPES) + 1
+    for tensor in placed:
+        axes = "".join(f"ar1;0;{tensor[axis]};{number + 1 + i}=s{tensor['strides'][step]}{axis}:"
+                       for i, (axis, step) in enumerate(AXES.items()))
+        yield hwx.Symbol(f"{tensor['name']}:t{number}={axes}{tensor['element']}", hwx.STABS_TENSOR, 0, number, 0)
+        number += 1 + len(AXES)
+
+
+def _strings(names: Sequence[str]) -> tuple[bytes, list[int]]:
+    """The table of names, which begins with an empty one, and where each stands in it."""
+    table, starts = b"\0", []
+    for name in names:
+        starts.append(len(table))
+        table += name.encode() + b"\0"
+    return table, starts
+
+
+def _segment(name: str, address: int, size: int, offset: int, stored: int, protection: int, flags: int,
+             sections: Sequence[bytes]) -> bytes:
+    length = SEGMENT.sizeof() + sum(map(len, sections))
+    return SEGMENT.build({"bytes": length, "name": name.encode().ljust(16, b"\0"), "address": address, "size": size,
+                          "offset": offset, "file_size": stored, "most": protection, "protection": protection,
+                          "sections": len(sections), "flags": flags}) + b"".join(sections)
+
+
+def _section(name: str, segment: str, address: int, size: int, offset: int, align: int, flags: int,
+             relocations: int = 0, count: int = 0) -> bytes:
+    return hwx.SECTION.build({"name": name.encode().ljust(16, b"\0"), "segment": segment.encode().ljust(16, b"\0"),
+                              "address": address, "size": size, "offset": offset, "align": align,
+                              "relocations": relocations, "relocation_count": count, "flags": flags})
+
+
+def _tensor_segment(tensor: Described) -> bytes:
+    section, protection, flags = TENSOR_FLAGS[tensor["kind"]]
+    return _segment("__FVMLIB", tensor["address"], up(_bytes(tensor), PAGE), 0, 0, protection, 6,
+                    [_section(section, "__FVMLIB", tensor["address"], _bytes(tensor), 0, 14, flags)])
+
+
+def _program(capture: Capture, base: int, bars: Mapping[int, int]) -> bytes:
+    first = tasks.records(capture.jobs[0].writes)
+    tail = TAILS[len(capture.jobs) > 1]
+    table = np.array([bars.get(n, 0) for n in range(hwx.BARS)], "<u8")
+    return _named(PROGRAM, {"bars": table.tobytes(), "first_task": base,
+                            "first_size": first.words - 1, "tasks": len(capture.jobs), "scratch": 0,
+                            "tail": list(tail)}, [capture.parameters.get("network", NETWORK)])
+
+
+def _tensor_thread(tensor: Described, network: str) -> bytes:
+    name, symbol = TENSOR.sizeof() + len(network.encode()) + 1, tensor["name"]
+    return _named(TENSOR, {"kind": KIND_CODES[tensor["kind"]], "name": name, "element": tensor["element"],
+                           "shape": [tensor[axis] for axis in "nchwd"], **tensor["strides"],
+                           "interleave": tensor["interleave"], "symbol": name + len(symbol.encode()) + 1,
+                           "span": tensor["span"]}, [network, symbol, symbol])
+
+
+def _named(struct: Any, values: Mapping[str, Any], names: Sequence[str]) -> bytes:
+    """A command with the names behind it, filled up to 8 bytes."""
+    tail = b"".join(name.encode() + b"\0" for name in names)
+    size = up(struct.sizeof() + len(tail), COMMAND_ALIGN)
+    return (struct.build({"bytes": size, **values}) + tail).ljust(size, b"\0")
+
+
+def _identity(capture: Capture) -> str:
+    return f"ANEC v1\n{MADE_BY}\n\t-t {capture.chip}\n\t--name={capture.name}\n"
+
+
+def _bytes(tensor: Described) -> int:
+    """Bytes of the section of a tensor."""
+    return int(tensor["n"] * tensor["strides"]["batch"])

@@ -1,0 +1,27 @@
+"""NVDLA, the open accelerator: facts in the tables beside this file."""
+
+from npulab.captures.target import Importer, Target, read_sources
+from npulab.npus.nvdla import imported, simulate
+from npulab.npus.nvdla.facts import CHIPS, HERE, TABLES
+from npulab.npus.nvdla.lifting import explain, lift, recode, rule_of
+from npulab.npus.nvdla.lowering import lower
+from npulab.npus.nvdla.points import RULE
+from npulab.npus.nvdla.replay import replay as replay_trace
+
+TARGET = Target(
+    name="nvdla",
+    title="NVDLA, NVIDIA's open deep learning accelerator",
+    chips=CHIPS,
+    tables=TABLES,
+    rule=RULE.name,
+    lift=lift,
+    lower=lower,
+    simulate=simulate.simulate,
+    recode=recode,
+    explain=explain,
+    rule_of=rule_of,
+    replay=replay_trace,
+    importers=(Importer("traces (.cfg or .txn with .dat images), a folder of them", imported.recognises,
+                        imported.read, imported.readers),),
+    sources=read_sources(HERE / "sources.csv"),
+)

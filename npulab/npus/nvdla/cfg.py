@@ -1,0 +1,187 @@
+"""Traces in ``.cfg`` files: a statement a line, ``//`` and ``#`` start comments.
+
+==================================================== ==================================================================
+``mem_init(mem, address, size, ALL_ZERO);``          memory set aside and zeroed
+``mem_load(mem, address, "file.dat");``              an image put into it
+``reg_write(NVDLA_UNIT.REGISTER_0, value);``
+``poll_reg_equal(...);`` and its like, ``reg_read``  what the device answers; only the names are checked
+``sync_notify(unit, event);``, ``sync_wait``         order among the threads of the player; the order here is the text's
+``intr_notify(unit, event);``                        an operation's interrupt raises an event
+``check_crc(event, mem, address, size, crc32);``     memory compared when the event comes
+``check_file(event, mem, address, size, "f.dat");``  the same with all bytes
+``check_nothing(event);``
+==================================================== ==================================================================
+
+``mem`` is ``pri_mem`` or ``sec_mem``, or 1 or 0 as RAM_TYPE fields have it.  Source: the traces of nvdla/hw, its
+verification guide.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from npulab.captures.capture import PROVENANCES
+from npulab.npus.nvdla.events import ADDRESSES, MEMORIES, Check, Done, Event, Load, Write, Zero
+from npulab.npus.nvdla.images import Image, image_file, read_records
+from npulab.registers.map import RegisterMap
+
+COMMENT = re.compile(r'("[^"]*")|//.*|#.*')
+STATEMENT = re.compile(r'\s*+(\w+)\s*+\(((?:[^()"]|"[^"]*")*+)\)\s*+;')
+NAME = re.compile(r"(?:NVDLA_)?(\w+)\.(\w+)_0")
+NUMBER = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
+UNIT = re.compile(r"(?:NVDLA_)?(\w+?)_([01])")
+CONDITION = r"(?:not_)?(?:equal|greater|less)"
+ASKED = re.compile(rf"poll_reg_{CONDITION}|poll_field_{CONDITION}|reg_read|reg_read_expected|reg_read_check")
+ARGUMENTS = {"mem_init": 4, "mem_load": 3, "reg_write": 2, "sync_notify": 2, "sync_wait": 2, "intr_notify": 2,
+             "check_crc": 5, "check_file": 5, "check_nothing": 1}
+PATTERN = "ALL_ZERO"
+PROVENANCE = "// provenance: "  # a line that npulab writes; other traces are of a simulation of the RTL
+WORDS = 2 ** 32
+HEAD_LINES = 8
+
+
+def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
+    """The events of a trace.
+
+    Raises ValueError naming file and line for what is no statement, a register that the map has not, a number that is
+    none or out of range, and a file that is missing or broken.
+    """
+    offsets = offsets_of(registers)
+    images: dict[str, Image] = {}
+    events: list[Event] = []
+    raised: dict[str, int] = {}
+    awaited: set[str] = set()
+    for line, full in enumerate(text.split("\n"), 1):
+        part = COMMENT.sub(lambda match: match[1] or "", full)
+        at = 0
+        try:
+            while part[at:].strip():
+                match = STATEMENT.match(part, at)
+                if match is None:
+                    raise ValueError(f"got {part[at:].strip()[:60]!r}, allowed is a statement such as "
+                                     "reg_write(NVDLA_SDP.D_OP_ENABLE_0, 0x1);")
+                at = match.end()
+                said = [one.strip() for one in match[2].split(",")]
+                found = _event(line, match[1], said, path.parent, offsets, images)
+                if found is not None:
+                    events.append(found)
+                if isinstance(found, Done):
+                    raised[found.sync] = line
+                elif isinstance(found, Check):
+                    awaited.add(found.sync)
+                elif match[1] == "sync_wait":
+                    awaited.add(said[-1])
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: {error}") from None
+    for name, line in raised.items():
+        if name not in awaited:
+            raise ValueError(f"{path}, line {line}: got event {name[:40]!r}, which nothing checks or waits for, "
+                             "allowed is a check of it: the trace is cut short")
+    for event in events:
+        if isinstance(event, Check) and event.sync not in raised:
+            raise ValueError(f"{path}, line {event.line}: got event {event.sync[:40]!r}, which no intr_notify raises, "
+                             f"allowed are {', '.join(raised) or 'none'}")
+    return events
+
+
+def provenance_of(text: str) -> str:
+    """What recorded a trace: as a comment says that npulab wrote, else a simulation of the hardware's source.
+
+    >>> provenance_of("// provenance: simulated\\n"), provenance_of("// a test")
+    ('simulated', 'RTL simulation')
+    """
+    said = next((line.removeprefix(PROVENANCE).strip() for line in text.splitlines()[:HEAD_LINES]
+                 if line.startswith(PROVENANCE)), "")
+    return said if said in PROVENANCES else "RTL simulation"
+
+
+def offsets_of(registers: RegisterMap) -> dict[str, int]:
+    """The byte address of each register by ``UNIT.REGISTER``."""
+    return {f"{unit}.{name}": offset for unit, offset, name in registers.registers}
+
+
+def _event(line: int, what: str, said: Sequence[str], folder: Path, offsets: Mapping[str, int],
+           images: dict[str, Image]) -> Event | None:
+    if ASKED.fullmatch(what):
+        names = [one for one in said if NAME.fullmatch(one)]
+        if not names:
+            raise ValueError(f"got {what}({', '.join(said)}), allowed is a register NVDLA_UNIT.REGISTER_0 in it")
+        _offset(names[0], offsets)
+        return None
+    if what not in ARGUMENTS:
+        raise ValueError(f"got statement {what!r}, allowed are {', '.join(ARGUMENTS)} and polls")
+    if len(said) != ARGUMENTS[what]:
+        raise ValueError(f"got {what} with {len(said)} arguments, allowed are {ARGUMENTS[what]}")
+    if what == "reg_write":
+        return Write(line, _offset(said[0], offsets), number(said[1], WORDS, "value"))
+    if what == "mem_init":
+        if said[3] != PATTERN:
+            raise ValueError(f"got pattern {said[3]!r}, allowed is {PATTERN}")
+        return Zero(line, _memory(said[0]), *extent(said[1], said[2]))
+    if what == "mem_load":
+        return Load(line, _memory(said[0]), number(said[1], ADDRESSES, "address"), _image(said[2], folder, images),
+                    said[2][1:-1])
+    if what == "intr_notify":
+        unit = UNIT.fullmatch(said[0])
+        if unit is None:
+            raise ValueError(f"got unit {said[0]!r}, allowed is one such as SDP_0, with the number of its group")
+        return Done(line, unit[1].upper(), int(unit[2]), said[1])
+    if what == "check_crc":
+        return Check(line, _memory(said[1]), *extent(said[2], said[3]), crc=number(said[4], WORDS, "CRC"), sync=said[0])
+    if what == "check_file":
+        return Check(line, _memory(said[1]), *extent(said[2], said[3]), golden=_image(said[4], folder, images),
+                     sync=said[0])
+    if what == "check_nothing":
+        return Check(line, MEMORIES[1], 0, 0, sync=said[0])
+    return None
+
+
+def number(text: str, below: int, what: str) -> int:
+    """A number from 0 below a limit, decimal or hexadecimal; raises ValueError.
+
+    >>> number("0x1f", 32, "value")
+    31
+    """
+    value = int(text, 16 if text[1:2] in ("x", "X") else 10) if NUMBER.fullmatch(text) and len(text) < 40 else below
+    if value >= below:
+        raise ValueError(f"got {what} {text[:40]!r}, allowed is 0 to {below - 1:#x}")
+    return value
+
+
+def extent(address: str, size: str) -> tuple[int, int]:
+    """Address and size, that end where addresses do; raises ValueError."""
+    start = number(address, ADDRESSES, "address")
+    length = number(size, ADDRESSES + 1, "size")
+    if not 0 < length <= ADDRESSES - start:
+        raise ValueError(f"got size {size} at address {address}, allowed is 1 to {ADDRESSES - start:#x}")
+    return start, length
+
+
+def _offset(name: str, offsets: Mapping[str, int]) -> int:
+    match = NAME.fullmatch(name)
+    full = f"{match[1]}.{match[2]}" if match else name
+    if full not in offsets:
+        near = difflib.get_close_matches(full, offsets, 2)
+        known = "NVDLA_" + " or NVDLA_".join(f"{one}_0" for one in near) if near else \
+            f"a unit of {', '.join(dict.fromkeys(one.split('.')[0] for one in offsets))} and a register of it"
+        raise ValueError(f"got register {name[:60]!r}, allowed is {known}")
+    return offsets[full]
+
+
+def _memory(name: str) -> str:
+    if name in MEMORIES:
+        return name
+    if name in ("0", "1"):
+        return MEMORIES[int(name)]
+    raise ValueError(f"got memory {name[:40]!r}, allowed are {', '.join(MEMORIES)}, 0 and 1")
+
+
+def _image(quoted: str, folder: Path, images: dict[str, Image]) -> Image:
+    if len(quoted) < 3 or quoted[0] != '"' or quoted[-1] != '"':
+        raise ValueError(f"got file {quoted[:60]!r}, allowed is a name in quotes")
+    if quoted not in images:
+        images[quoted] = read_records(image_file(folder, quoted[1:-1]))
+    return images[quoted]

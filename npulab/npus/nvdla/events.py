@@ -1,0 +1,64 @@
+"""What a trace does, statement by statement: both grammars are read to these."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from npulab.npus.nvdla.images import Image
+
+# by the raw value of a RAM_TYPE field; a trace that does not say which memory it means has one that is both
+MEMORIES = ("sec_mem", "pri_mem")
+ANY_MEMORY = "any_mem"
+ADDRESSES = 2 ** 48
+MOST_MEMORY = 2 ** 30  # bytes that one trace may set aside
+
+
+class Write(NamedTuple):
+    """A register write by byte address."""
+
+    line: int
+    offset: int
+    value: int
+
+
+class Zero(NamedTuple):
+    """Memory set aside and zeroed."""
+
+    line: int
+    memory: str
+    address: int
+    size: int
+
+
+class Load(NamedTuple):
+    """An image put into memory; ``file`` is its name in the trace."""
+
+    line: int
+    memory: str
+    address: int
+    image: Image
+    file: str
+
+
+class Done(NamedTuple):
+    """An operation is waited for: the one of this unit and group where the trace says so; ``sync`` names the event."""
+
+    line: int
+    unit: str = ""
+    group: int | None = None
+    sync: str = ""
+
+
+class Check(NamedTuple):
+    """Memory that is to be compared: with a CRC-32, or with the bytes of an image."""
+
+    line: int
+    memory: str
+    address: int
+    size: int
+    crc: int | None = None
+    golden: Image | None = None
+    sync: str = ""
+
+
+Event = Write | Zero | Load | Done | Check

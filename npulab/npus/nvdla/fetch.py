@@ -1,0 +1,184 @@
+"""What CDMA reads for a convolution: features, images and weights, from registers and memory.
+
+Registers are raw values by full name, ``CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH``; a name that is missing is 0, as after
+reset.  Source: nvdla/hw cmod/cdma; the traces of nvdla/hw agree for features and for pixels of four 8-bit channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from npulab.captures.target import Hang, Unanswerable
+from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
+from npulab.npus.nvdla.pixels import FORMATS, Format, converted
+from npulab.npus.nvdla.rules import RULES, Rules
+from npulab.npus.nvdla.units.cubes import MEMORIES, ByteMemory, Fields
+from npulab.npus.nvdla.units.rounding import signed
+
+PITCH_LINEAR = 0  # PIXEL_MAPPING of rows of pixels
+FULL_MAP_BYTES = 128  # that a count of bytes of the full map counts
+BLOCK = 2 ** 14  # elements converted at a time: temporaries stay small beside the tensors
+MOST_BYTES = 2 ** 25  # of features or of an image: rows may overlap, so that memory does not bound them
+DATA, DATA_UV, WEIGHT = "CDMA.D_DAIN_ADDR_LOW_0.DATAIN_ADDR_LOW_0", "CDMA.D_DAIN_ADDR_LOW_1.DATAIN_ADDR_LOW_1", \
+    "CDMA.D_WEIGHT_ADDR_LOW.WEIGHT_ADDR_LOW"
+MEANS = ("CDMA.D_MEAN_GLOBAL_0.MEAN_RY", "CDMA.D_MEAN_GLOBAL_0.MEAN_GU",
+         "CDMA.D_MEAN_GLOBAL_1.MEAN_BV", "CDMA.D_MEAN_GLOBAL_1.MEAN_AX")
+
+
+def cube_of(fields: Fields) -> Cube:
+    """Where the features lie from the input's address on; raises Hang where CDMA and CSC disagree about their size."""
+    for register, name in (("D_DATAIN_SIZE_0", "DATAIN_HEIGHT"), ("D_DATAIN_SIZE_0", "DATAIN_WIDTH"),
+                           ("D_DATAIN_SIZE_1", "DATAIN_CHANNEL")):
+        read, used = f"CDMA.{register}.{name}", f"CSC.{register.replace('SIZE', 'SIZE_EXT')}.{name}_EXT"
+        if fields[read] != fields[used]:
+            raise Hang(f"{used} is {fields[used]} and {read} {fields[read]}: the convolution waits for features "
+                       "that are not read, or for fewer")
+    height, width = _extents(fields)
+    plane, atom = fields.pitch("CDMA.D_SURF_STRIDE.SURF_STRIDE"), fields.features["memory_atom"]
+    if height == width == 1 and all(fields[f"CDMA.D_DAIN_MAP.{name}_PACKED"] for name in ("LINE", "SURF")):
+        plane = atom  # the surfaces of a single pixel are then read as one run, whatever the stride says
+    return Cube(height, width, fields.size("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"), atom,
+                fields.pitch("CDMA.D_LINE_STRIDE.LINE_STRIDE"), plane,
+                fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"))
+
+
+def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
+    """How the weights lie from their address on; those of an image have all that a row reads as channels.
+
+    Raises Hang where they are not of the features' channels or take more bytes than are read, Unanswerable for
+    rows of an image that are extended as no source states.
+    """
+    kernels, channels = (fields.size(f"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_{name}") for name in ("KERNEL", "CHANNEL_EXT"))
+    height, width = (fields.size(f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_{name}_EXT") for name in ("HEIGHT", "WIDTH"))
+    given, wanted = fields.size("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"), "CSC.D_WEIGHT_SIZE_EXT"
+    if image and width != 1:
+        raise Hang(f"{wanted}_0.WEIGHT_WIDTH_EXT is {width - 1}, where an image's kernel has 0: all that it takes of a "
+                   "row are channels")
+    if not image and channels != given:
+        raise Hang(f"{wanted}_1.WEIGHT_CHANNEL_EXT is {channels - 1}, CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL "
+                   f"{given - 1}: kernels have to have the channels of the features")
+    extended = fields["CSC.D_POST_Y_EXTENSION.Y_EXTENSION"] if image else 0
+    features = fields.features
+    group = features.get("atomic_k_int16", features["atomic_k"]) if itemsize == 2 else features["atomic_k"]
+    try:
+        out = Weights(kernels, height, width, channels, group, features["atomic_c"], itemsize, 2 ** extended)
+    except ValueError as error:
+        raise Unanswerable(f"CSC.D_POST_Y_EXTENSION.Y_EXTENSION: got {extended}; {error}") from None
+    stated = fields["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] * (FULL_MAP_BYTES if features.get("full_map") else 1)
+    if stated < out.used:
+        raise Hang(f"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES are {stated} bytes, weights {out.shape} take {out.used}: the "
+                   "convolution waits for the rest")
+    return out
+
+
+def read_features(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES) -> np.ndarray:
+    """The features ``(height, width, channels)`` of ``itemsize`` bytes, converted where the job asks for it.
+
+    Raises Unanswerable for more than 32 MiB.
+    """
+    cube = cube_of(fields)
+    _refuse_large("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL", "features", cube.filled)
+    name, start = MEMORIES[fields["CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"]], fields.address(DATA)
+    parts = [memory.read(name, start + first, size) for first, size in cube.runs()]
+    x = cube.gather(parts[0] if len(parts) == 1 else b"".join(parts))[:, :, :cube.channels]
+    return _converted(fields, x, [signed(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)], itemsize, rules)
+
+
+def read_image(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES) -> np.ndarray:
+    """The image ``(height, width, channels)`` of ``itemsize`` bytes, converted, with the padding left and right of it.
+
+    Raises Unanswerable for more than 32 MiB and for formats that are not covered, Hang where the registers state
+    another count of channels than the format has.
+    """
+    form, (height, width) = format_of(fields), _extents(fields)
+    channels, planes = fields.size("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"), form.pixel + form.pixel_uv
+    if channels != len(form.channels):
+        raise Hang(f"CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL is {channels - 1}, where {form.name} has "
+                   f"{len(form.channels) - 1}")
+    _refuse_large("CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH", "pixels", height * width * planes)
+    offsets = [signed(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)]
+    if fields["CDMA.D_MEAN_FORMAT.MEAN_FORMAT"]:
+        offsets = [signed(fields[name], 16) for name in MEANS[:channels]]
+    as_signed = fields["CDMA.D_DATAIN_FORMAT.PIXEL_SIGN_OVERRIDE"] or not fields["CDMA.D_CVT_CFG.CVT_EN"]
+    left, right = (fields[f"CDMA.D_ZERO_PADDING.PAD_{side}"] for side in ("LEFT", "RIGHT"))
+    fill = signed(fields["CDMA.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize) if rules.pad_value else 0
+    out = np.full((height, left + width + right, channels), fill, TYPES[itemsize])
+    for top, bottom in _blocks(height, width * channels):
+        x = _pixels(fields, memory, form, (top, bottom), width)
+        x = x.view(TYPES[form.element]) if as_signed else x
+        out[top:bottom, left:left + width] = _converted(fields, x, offsets, itemsize, rules)
+    return out
+
+
+def read_weights(fields: Fields, memory: ByteMemory, stored: Weights, rules: Rules = RULES) -> np.ndarray:
+    """The weights ``(kernels, height, width, channels)``, int8 or int16."""
+    name = MEMORIES[fields["CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"]]
+    data = memory.read(name, fields.address(WEIGHT), stored.used)
+    if rules.weight_order == "plain":
+        return np.frombuffer(data, np.uint8).view(TYPES[stored.itemsize]).reshape(stored.shape)
+    if rules.transposed and stored.lines == 1:
+        return replace(stored, height=stored.width, width=stored.height).unpack(data).transpose(0, 2, 1, 3)
+    return stored.unpack(data)
+
+
+def format_of(fields: Fields) -> Format:
+    """The pixel format; raises Unanswerable for one that is not covered."""
+    raw, mapping = (fields[f"CDMA.D_DATAIN_FORMAT.PIXEL_{name}"] for name in ("FORMAT", "MAPPING"))
+    if mapping != PITCH_LINEAR:
+        raise Unanswerable(f"CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING: got {mapping}, covered is 0, rows of pixels")
+    form = FORMATS.get(raw)
+    if form is None or not form.channels:
+        what = ", which no source names" if form is None else f" ({form.name}, floating point)"
+        raise Unanswerable(f"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT: got {raw}{what}, covered are those of whole numbers")
+    if fields.precision("CDMA.D_MISC_CFG.IN_PRECISION") != form.element:
+        raise Unanswerable(f"CDMA.D_MISC_CFG.IN_PRECISION: got {fields['CDMA.D_MISC_CFG.IN_PRECISION']}, allowed "
+                           f"for {form.name} is {form.element - 1}")
+    return form
+
+
+def _extents(fields: Fields) -> tuple[int, int]:
+    return (fields.size("CDMA.D_DATAIN_SIZE_0.DATAIN_HEIGHT"), fields.size("CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH"))
+
+
+def _pixels(fields: Fields, memory: ByteMemory, form: Format, rows: tuple[int, int], width: int) -> np.ndarray:
+    """Some rows of an image as they are stored."""
+    skipped, atom = fields["CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET"], fields.features["memory_atom"]
+    planes = [(DATA, "CDMA.D_LINE_STRIDE.LINE_STRIDE", form.pixel, skipped * form.pixel)]
+    if form.pixel_uv:
+        # the second plane's address is that of the atom in which its first pixel lies
+        planes += [(DATA_UV, "CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE", form.pixel_uv, skipped * form.pixel_uv % atom)]
+    name, read = MEMORIES[fields["CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"]], []
+    for address, stride, size, start in planes:
+        first, pitch = fields.address(address) + start, fields.pitch(stride)
+        data = b"".join([memory.read(name, first + row * pitch, width * size) for row in range(*rows)])
+        read.append(np.frombuffer(data, np.uint8).reshape(-1, width * size))
+    return form.unpack(*read)
+
+
+def _converted(fields: Fields, x: np.ndarray, offsets: Sequence[int], itemsize: int, rules: Rules) -> np.ndarray:
+    """Elements in the type that is multiplied."""
+    if not fields["CDMA.D_CVT_CFG.CVT_EN"]:
+        if x.itemsize != itemsize:
+            raise Unanswerable(f"CDMA.D_CVT_CFG.CVT_EN: got 0 with elements of {x.itemsize} bytes to be processed as "
+                               f"{itemsize}, allowed is 1")
+        return x
+    scale, truncate = signed(fields["CDMA.D_CVT_SCALE.CVT_SCALE"], 16), fields["CDMA.D_CVT_CFG.CVT_TRUNCATE"]
+    out = np.empty(x.shape, TYPES[itemsize])
+    for top, bottom in _blocks(len(x), x[0].size):
+        out[top:bottom] = converted(x[top:bottom], offsets, scale, truncate, 8 * itemsize, rules)
+    return out
+
+
+def _blocks(rows: int, row: int) -> Iterator[tuple[int, int]]:
+    """(first, end) of rows of so many elements that are made ready at a time."""
+    step = max(1, BLOCK // row)
+    for top in range(0, rows, step):
+        yield top, min(top + step, rows)
+
+
+def _refuse_large(name: str, what: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise Unanswerable(f"{name}: got {size} bytes of {what}, allowed to be simulated are {MOST_BYTES}")

@@ -1,0 +1,124 @@
+"""Importers: one trace, the folder of a case, and folders of them as they lie in their repository."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from npulab.captures.capture import Capture
+from npulab.npus.nvdla.cfg import provenance_of, read_cfg
+from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, USUAL_CHIP, block_of, maps
+from npulab.npus.nvdla.images import GZIPPED
+from npulab.npus.nvdla.recorded import captured
+from npulab.npus.nvdla.txn import read_txn
+
+CFG, TXN, IMAGE = ".cfg", ".txn", ".dat"
+DEPTH = 3  # folders below the one that was asked for
+PLACES = ("", "verif/tests/trace_tests", "verif/traces/traceplayer", "tests/trace_tests", "traces/traceplayer")
+# folders that say which chip the traces below them are of, besides those with the name of a chip
+FULL_FOLDERS = ("traceplayer", "nvdlav1")
+SIGNS = {CFG: (b"reg_write(", b"mem_load(", b"mem_init("), TXN: (b"write_reg ", b"load_mem ", b"read_reg ")}
+HEAD = 2 ** 16
+MOST_TEXT = 2 ** 26
+
+
+def recognises(path: Path) -> bool:
+    """A trace, a folder of a case, or one that has some (up to three folders down, or where nvdla/hw has them)."""
+    return next(_traces(path), None) is not None
+
+
+def read(path: Path) -> dict[str, Capture | ValueError]:
+    """A capture per trace, or the ValueError of one that is broken, in the order of their names.
+
+    They are named and read as ``readers`` says.
+    """
+    out: dict[str, Capture | ValueError] = {}
+    for name, case in readers(path).items():
+        try:
+            out[name] = case()
+        except ValueError as error:
+            out[name] = error
+    return out
+
+
+def readers(path: Path) -> dict[str, Callable[[], Capture]]:
+    """What reads each trace, by the name of its case, in the order of their names.
+
+    A case is called as its folder (a trace that has others beside it as its file), ``<chip>-<case>`` where several are.
+    The chip is told from the names of the folders.  A reader raises as ``read_trace``.
+    """
+    traces = [(file, _case(file), chip_of(file)) for file in _traces(path)]
+    cases = Counter(case for _, case, _ in traces)
+    chips = Counter((case, chip) for _, case, chip in traces)
+    out: dict[str, Callable[[], Capture]] = {}
+    for file, case, chip in traces:
+        name = case if cases[case] == 1 else f"{chip}-{case}" if chips[case, chip] == 1 else \
+            "-".join(file.relative_to(path).with_suffix("").parts)
+        out[name] = partial(read_trace, file, name, chip)
+    return out
+
+
+def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
+    """The capture in one trace, by default with the name of its folder and of the chip that its folders name.
+
+    Raises ValueError naming file and line for one that is broken.
+    """
+    chip = chip or chip_of(path)
+    if chip not in CHIPS:
+        near = difflib.get_close_matches(chip, CHIPS, 1)
+        raise LookupError(f"chip: got {chip!r}, allowed are {', '.join(near or CHIPS)}")
+    full = path.suffix == TXN
+    block = block_of(FULL_CHIP if full else chip)
+    registers = maps(chip)
+    try:
+        size = path.stat().st_size
+        if size > MOST_TEXT:
+            raise ValueError(f"{path}: got {size} bytes, allowed are up to {MOST_TEXT}")
+        text = path.read_bytes().decode("utf-8", "replace")
+        events = (read_txn if full else read_cfg)(path, text, registers[block])
+    except OSError as error:
+        raise ValueError(f"{path}: {error.filename}: {error.strerror}") from None
+    found = captured(path, name or _case(path), chip, block, events, registers)
+    return replace(found, provenance=provenance_of(text))
+
+
+def chip_of(path: Path) -> str:
+    """The chip that the nearest folder of a trace names, the usual one of its kind where none does."""
+    for folder in path.absolute().parents:
+        if folder.name in CHIPS:
+            return folder.name
+        if folder.name in FULL_FOLDERS:
+            return FULL_CHIP
+    return FULL_CHIP if path.suffix == TXN else USUAL_CHIP
+
+
+def _case(file: Path) -> str:
+    alone = sum(other.suffix in SIGNS for other in file.parent.iterdir()) == 1
+    return file.absolute().parent.name if alone and file.absolute().parent.name else file.stem
+
+
+def _traces(path: Path) -> Iterator[Path]:
+    """The traces below a folder by name, or the one that was asked for."""
+    if not path.is_dir():
+        found = [path]
+    else:
+        patterns = ["/".join(filter(None, (place, *["*"] * depth, f"*{kind}"))) for place in PLACES
+                    for depth in range(DEPTH) for kind in SIGNS]
+        found = sorted({file for pattern in patterns for file in path.glob(pattern)})
+    return (file for file in found if _is_trace(file))
+
+
+def _is_trace(file: Path) -> bool:
+    """Whether it begins as one, or is where one has to be: beside images, with the name of its folder."""
+    if file.suffix not in SIGNS or not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        head = stream.read(HEAD)
+    if any(sign in head for sign in SIGNS[file.suffix]):
+        return True
+    named = file.stem == file.absolute().parent.name or file.suffix == TXN
+    return named and any(other.name.removesuffix(GZIPPED).endswith(IMAGE) for other in file.parent.iterdir())

@@ -1,0 +1,131 @@
+"""Memory as a trace sets it up: only the ranges that it touches."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import Capture, Job
+from npulab.npus.nvdla.events import ANY_MEMORY
+from npulab.npus.nvdla.images import merged
+
+Checked = tuple[str, "int | bytes", "int | bytes"]
+
+
+class Outside(ValueError):
+    """Memory that nothing set aside was read or written."""
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Ranges of memory: (memory, address, bytes ``(n,) uint8``), apart and in ascending order for each memory.
+
+    ``pri_mem`` and ``sec_mem`` are two memories; ranges of ``any_mem`` belong to both.
+    """
+
+    ranges: tuple[tuple[str, int, np.ndarray], ...]
+
+    @classmethod
+    def of(cls, capture: Capture) -> Memory:
+        """The memory of a capture before its first job: every range that it sets aside or checks, zero where no image
+        was loaded yet."""
+        touched: dict[str, list[tuple[int, int]]] = {}
+        for row in (*capture.parameters.get("memory", ()), *capture.parameters.get("checks", ())):
+            touched.setdefault(row["memory"], []).append((row["address"], row["size"]))
+        out = cls(tuple((memory, start, np.zeros(size, np.uint8)) for memory, rows in sorted(touched.items())
+                        for start, size in merged(*np.array(rows, np.int64).T).tolist()))
+        out.load(capture, 0)
+        return out
+
+    def load(self, capture: Capture, task: int) -> None:
+        """What the trace does to memory before job ``task``, and behind the one before it."""
+        for row in capture.parameters.get("memory", ()):
+            if row["task"] == task:
+                self._do(row, capture.buffers)
+
+    def _do(self, row: Mapping[str, Any], buffers: Mapping[str, bytes]) -> None:
+        into = self.view(row["memory"], row["address"], row["size"])
+        if not row["buffer"]:
+            into[:] = 0
+            return
+        data = np.frombuffer(buffers[row["buffer"]], np.uint8)
+        for start, size in row.get("runs", [(0, row["size"])]):
+            into[start:start + size] = data[start:start + size]
+
+    def view(self, memory: str, address: int, size: int) -> np.ndarray:
+        """The bytes ``(size,) uint8`` themselves: what is put into them is in memory.
+
+        Raises ``Outside`` naming address and ranges where they are in no range.
+        """
+        start, data = self._range(memory, address, address + size)
+        return data[address - start:address - start + size]
+
+    def read(self, memory: str, address: int, size: int) -> np.ndarray:
+        """The bytes ``(size,) uint8``, not to be written to; raises as ``view``."""
+        out = self.view(memory, address, size)
+        out.flags.writeable = False
+        return out
+
+    def write(self, memory: str, address: int, data: Any) -> None:
+        """Put bytes (or uint8 in any shape) into memory, in order; raises as ``view``."""
+        data = np.frombuffer(data, np.uint8) if isinstance(data, bytes | bytearray | memoryview) else np.asarray(data)
+        if data.dtype.itemsize != 1:
+            raise ValueError(f"memory: got {data.dtype}, allowed are bytes, uint8 or int8")
+        self.view(memory, address, data.size)[:] = data.reshape(-1).view(np.uint8)
+
+    def gather(self, memory: str, address: int, index: np.ndarray) -> np.ndarray:
+        """The bytes ``index.shape uint8`` that lie ``index`` behind an address, in one range; raises as ``view``."""
+        if not index.size:
+            return np.zeros(index.shape, np.uint8)
+        low, high = int(index.min()), int(index.max())
+        return self.view(memory, address + low, high - low + 1)[index - low if low else index]
+
+    def scatter(self, memory: str, address: int, index: np.ndarray, values: np.ndarray) -> None:
+        """Put bytes where they lie ``index`` behind an address, all in one range; raises as ``view``."""
+        if index.size:
+            low, high = int(index.min()), int(index.max())
+            view = self.view(memory, address + low, high - low + 1)
+            view[index - low if low else index] = np.asarray(values).view(np.uint8)
+
+    def _range(self, memory: str, start: int, end: int) -> tuple[int, np.ndarray]:
+        for name, at, data in self.ranges:
+            if at <= start and end <= at + len(data) and (name == memory or ANY_MEMORY in (name, memory)):
+                return at, data
+        there = [f"{name} {at:#x} to {at + len(data):#x}" for name, at, data in self.ranges
+                 if name == memory or ANY_MEMORY in (name, memory)]
+        raise Outside(f"memory: got {memory} {start:#x} to {end:#x}, allowed are {'; '.join(there) or 'none of it'}")
+
+    @property
+    def size(self) -> int:
+        """Bytes in all ranges."""
+        return sum(len(data) for _, _, data in self.ranges)
+
+
+def checks(capture: Capture, memory: Memory, task: int | None = None) -> list[Checked]:
+    """(what, wanted, got) of every check of a capture, or of those that come when ``task`` jobs have run: CRC-32s, or
+    bytes where the trace has the golden ones."""
+    out: list[Checked] = []
+    for row in capture.parameters.get("checks", ()):
+        if task is None or row["task"] == task:
+            got = memory.read(row["memory"], row["address"], row["size"])
+            what = f"{row['memory']} {row['address']:#x}, {row['size']} bytes (line {row['line']})"
+            if row["crc"] is not None:
+                out.append((what, row["crc"], zlib.crc32(got.tobytes())))
+            else:
+                out.append((what, capture.buffers[row["buffer"]][:row["size"]], got.tobytes()))
+    return out
+
+
+def played(capture: Capture, run: Callable[[Job, Memory], None]) -> Iterator[Checked]:
+    """The checks of a capture as its jobs run one behind the other: ``run`` works a job off in memory."""
+    memory = Memory.of(capture)
+    yield from checks(capture, memory, 0)
+    for task, job in enumerate(capture.jobs):
+        if task:
+            memory.load(capture, task)
+        run(job, memory)
+        yield from checks(capture, memory, task + 1)

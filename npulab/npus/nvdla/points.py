@@ -1,0 +1,176 @@
+"""A layer's bias, scales, zero point and activation as SDP has them: registers, and operands in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from npulab.npus.nvdla.words import address, spread
+from npulab.quant.rules import RULES
+
+RULE = RULES["nvdla"]
+SUM = 2  # of an ALU
+MUL, ALU, BOTH = range(3)  # what operands in memory are for
+OPERAND = 2 ** 15  # operands are below, and not below minus this
+# An accumulator that saturates at 32 bits before the multiplier of shift s gives an output past every code while
+# 2**31 * multiplier / 2**s is at least this.
+PAST_CODES = 2 ** 9
+READERS = {"BS": "B", "BN": "N"}
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What a stage takes from memory, per channel ``(C,)``; None is not taken.  The ALU's lies first (assumed)."""
+
+    alu: np.ndarray | None = None
+    mul: np.ndarray | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of an operand: 1 where all fit, else 2."""
+        return 1 if all(np.all((one >= -128) & (one < 128)) for one in self.parts) else 2
+
+    @property
+    def parts(self) -> list[np.ndarray]:
+        """Those that are taken."""
+        return [one for one in (self.alu, self.mul) if one is not None]
+
+    @property
+    def use(self) -> int:
+        """The raw value of DATA_USE."""
+        return BOTH if len(self.parts) == 2 else ALU if self.alu is not None else MUL
+
+    def bytes(self, lanes: int) -> bytes:
+        """As they lie in memory; 0 in the lanes past the channels."""
+        both = np.stack(self.parts, -1)
+        filled = np.zeros((-(-len(both) // lanes) * lanes, both.shape[1]), "i1" if self.size == 1 else "<i2")
+        filled[:len(both)] = both
+        return filled.tobytes()
+
+
+@dataclass(frozen=True)
+class Points:
+    """SDP's fields by full name, and the operands of its stages by "BS" and "BN"."""
+
+    values: Mapping[str, int]
+    operands: Mapping[str, Operands] = field(default_factory=dict)
+
+
+def scaled(bias: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray, zero_point: int, relu: bool,
+           reach: np.ndarray) -> Points:
+    """Points of ``round((sum + bias) * multiplier / 2**right_shift) + zero_point``, bias and multiplier ``(C,)``.
+
+    One multiplier and no zero point are left to the output converter; else X2 scales and the converter adds.  Shifts
+    are one for all channels: where they differ by more than the multipliers hold, X1 multiplies first.  A bias past
+    16 bits that no shift makes shorter is added in two parts.  ``reach`` ``(C,)`` is what a sum comes to at most.
+    Raises ValueError for a bias or scales that the registers cannot say.
+    """
+    first, second, moved = _split(bias)
+    most = reach + np.maximum(np.abs(bias), np.abs(first) * 2 ** moved)
+    if np.any(most >= 2 ** 31):
+        channel = int(np.argmax(most))
+        raise ValueError(f"lower for nvdla: bias: got {bias[channel]} for sums of up to {reach[channel]} in channel "
+                         f"{channel}, allowed is what stays within 32 bits")
+    if np.any(multiplier <= 0):
+        raise ValueError("lower for nvdla: scales: got a ratio that rounds to a multiplier of 0, allowed is 2**-64 "
+                         "and more")
+    values: dict[str, int] = {}
+    operands: dict[str, Operands] = {}
+    one = len({*zip(multiplier.tolist(), right_shift.tolist(), strict=True)}) == 1
+    if one and not zero_point and not np.any(second):
+        values |= _converter(0, int(multiplier[0]), int(right_shift[0]))
+        if np.any(first) or relu:
+            operands["BS"] = Operands(alu=first if np.any(first) else None)
+            values |= _stage("BS", operands["BS"], moved, relu=relu)
+    else:
+        times, before, shift = _one_shift(multiplier, right_shift, most, bool(np.any(second)))
+        if np.any(np.abs(second * before) >= OPERAND):
+            raise ValueError("lower for nvdla: bias: got more than 16 bits where scales per channel differ, allowed is "
+                             "less")
+        if np.any(first) or np.any(before > 1):
+            operands["BS"] = Operands(first if np.any(first) else None, before if np.any(before > 1) else None)
+            values |= _stage("BS", operands["BS"], moved)
+        register = int(times[0]) if len({*times.tolist()}) == 1 else None
+        operands["BN"] = Operands(second * before if np.any(second) else None, times if register is None else None)
+        values |= _stage("BN", operands["BN"], 16, shift, relu, register)
+        values |= _converter(-zero_point, 1, 0)
+    operands = {stage: one for stage, one in operands.items() if one.parts}
+    return Points(values | {f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS": 1 for stage in ("BS", "BN", "EW")
+                            if f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS" not in values}, operands)
+
+
+def summed(offset: int, right_shift: int, zero_point: int, relu: bool) -> Points:
+    """Points of ``round((x + other + offset) / 2**right_shift) + zero_point``, the other tensor of X1 from memory."""
+    values = {**_stage("BS", Operands(alu=np.zeros(1, np.int64))), **_stage("BN", Operands(), 0, right_shift, relu, 1),
+              **_converter(-zero_point, 1, 0), "SDP.D_DP_BN_CFG.BN_ALU_BYPASS": 0, "SDP.D_DP_BN_CFG.BN_ALU_ALGO": SUM,
+              "SDP.D_DP_BN_ALU_SRC_VALUE.BN_ALU_OPERAND": offset, "SDP.D_DP_EW_CFG.EW_BYPASS": 1}
+    return Points(values)
+
+
+def reading(stage: str, operands: Operands | None, where: int, pitches: tuple[int, int] | None = None,
+            ) -> dict[str, int]:
+    """SDP_RDMA's fields for a stage's operands: per channel, or with pitches (row, plane) bytes per element."""
+    name = f"SDP_RDMA.D_{READERS[stage]}RDMA_CFG.{READERS[stage]}RDMA_"
+    if operands is None:
+        return {f"{name}DISABLE": 1}
+    out = {f"{name}DISABLE": 0, f"{name}DATA_USE": operands.use, f"{name}DATA_SIZE": operands.size - 1,
+           f"{name}DATA_MODE": int(pitches is not None), f"{name}RAM_TYPE": 1,
+           **address(f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW", where)}
+    for part, pitch in zip(("LINE_STRIDE", "SURFACE_STRIDE"), pitches or (), strict=False):
+        out[f"SDP_RDMA.D_{stage}_{part}.{stage}_{part}"] = pitch
+    return out
+
+
+def _split(bias: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """(first part, second part in units of 2**16, left shift of the first) of a bias."""
+    none = np.zeros_like(bias)
+    for moved in range(17):
+        if np.any(bias % 2 ** moved):
+            break
+        short = bias // 2 ** moved
+        if np.all((short >= -OPERAND) & (short < OPERAND)):
+            return short, none, moved
+    low = (bias + OPERAND) % 2 ** 16 - OPERAND
+    return low, (bias - low) // 2 ** 16, 0
+
+
+def _one_shift(multiplier: np.ndarray, right_shift: np.ndarray, reach: np.ndarray, halves: bool,
+               ) -> tuple[np.ndarray, np.ndarray, int]:
+    """(multiplier of X2, power of two that X1 multiplies by, shift of X2) of per-channel factors."""
+    low = multiplier & -multiplier  # the lowest bit that is set: what cancels
+    cancels = np.minimum(np.log2(low).astype(np.int64), right_shift)
+    multiplier, right_shift = multiplier >> cancels, right_shift - cancels
+    shift = int(right_shift.max())
+    powers = np.array([max(int(m).bit_length() + shift - int(s) - 15, 0)
+                       for m, s in zip(multiplier, right_shift, strict=True)])
+    before = 2 ** powers
+    times = np.array([int(m) * 2 ** (shift - int(s) - int(p)) if p < 15 else 0
+                      for m, s, p in zip(multiplier, right_shift, powers, strict=True)])
+    saturates = reach * before >= 2 ** 31 if powers.max() < 15 else np.ones(len(times), bool)
+    lost = saturates & (halves | (2 ** 31 * times < PAST_CODES * 2.0 ** shift))
+    if powers.max() >= 15 or np.any(lost):
+        raise ValueError(f"lower for nvdla: weight_q: got scales per channel whose shifts differ by "
+                         f"{shift - int(right_shift.min())}, allowed is what one shift and two multipliers of 15 bits "
+                         "make of them")
+    return times, before, shift
+
+
+def _stage(stage: str, operands: Operands, moved: int = 0, shift: int = 0, relu: bool = False,
+           register: int | None = None) -> dict[str, int]:
+    """X1 or X2: operands from memory, or a multiplier from its register."""
+    config, adds = f"SDP.D_DP_{stage}_", operands.alu is not None
+    out = spread(f"{config}CFG.{stage}_BYPASS {stage}_ALU_BYPASS {stage}_ALU_ALGO {stage}_MUL_BYPASS {stage}_MUL_PRELU "
+                 f"{stage}_RELU_BYPASS",
+                 (0, not adds, SUM * adds, operands.mul is None and register is None, 0, not relu))
+    out |= spread(f"{config}ALU_CFG.{stage}_ALU_SRC {stage}_ALU_SHIFT_VALUE", (adds, moved if adds else 0))
+    out |= spread(f"{config}MUL_CFG.{stage}_MUL_SRC {stage}_MUL_SHIFT_VALUE", (operands.mul is not None, shift))
+    if register is not None:
+        out[f"{config}MUL_SRC_VALUE.{stage}_MUL_OPERAND"] = register
+    return out
+
+
+def _converter(offset: int, scale: int, shift: int) -> dict[str, int]:
+    return {f"SDP.D_CVT_{name}.CVT_{name}": value
+            for name, value in (("OFFSET", offset), ("SCALE", scale), ("SHIFT", shift))}

@@ -1,0 +1,133 @@
+"""A capture out of a trace's events.
+
+``jobs`` are its operations; ``buffers`` its images by file stem, zero where no record says, with their addresses by the
+same names.  ``parameters`` holds what else it takes to run it:
+
+* ``memory``: what is done to memory, in order: ``task`` (how many operations run before), ``memory``, ``address``,
+  ``size``, ``line``, the ``buffer`` that is put there ("": it is zeroed), and ``runs`` (offset, size) of the bytes
+  that the image says where the others keep what was there and may not be zero;
+* ``checks``: what memory is to be: ``task`` operations run before, ``memory``, ``address``, ``size``, ``line``,
+  ``name`` of the event, and ``crc`` (CRC-32) or else the ``buffer`` that begins with the bytes;
+* ``operations``: of each job the ``units`` with their groups, how many of its writes were ``inherited``, and the
+  ``line`` of its last enable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.npus.nvdla.events import ANY_MEMORY, MOST_MEMORY, Check, Event, Load, Zero
+from npulab.npus.nvdla.images import Image, merged
+from npulab.npus.nvdla.operations import checked_after, operations
+from npulab.registers.map import RegisterMap
+
+MOST_RUNS = 2 ** 16  # of one image that are kept beside it
+
+
+def captured(path: Path, name: str, chip: str, block: str, events: Sequence[Event],
+             maps: Mapping[str, RegisterMap]) -> Capture:
+    """The capture of a trace; raises ValueError naming file and line where it is cut short or does not add up."""
+    if not any(isinstance(event, Check) for event in events):
+        raise ValueError(f"{path}, line {events[-1].line if events else 1}: ends before a check, allowed is at least "
+                         "one: it is cut short")
+    try:
+        found, before = operations(events, maps[block])
+    except ValueError as error:
+        raise ValueError(f"{path}, {error}") from None
+    buffers = _Buffers()
+    memory, addresses = _memory(path, events, before, buffers)
+    checks = _checks(path, events, checked_after(events, before, found), memory, buffers)
+    jobs = tuple(Job.from_writes(block, one.writes, maps[block]) for one in found)
+    return Capture(name, "nvdla", chip, jobs, {key: image.data for key, image in buffers.images.items()}, addresses, {
+        "memory": memory, "checks": checks,
+        "operations": [{"units": dict(one.units), "inherited": one.inherited, "line": one.line} for one in found]},
+        "RTL simulation", source=str(path), maps=maps)
+
+
+class _Buffers:
+    """Images by the name of their buffer, each once."""
+
+    def __init__(self) -> None:
+        self.images: dict[str, Image] = {}
+
+    def name(self, image: Image) -> str:
+        name, number = image.name, 1
+        while name == COMMANDS or (name in self.images and self.images[name].data != image.data):
+            number += 1
+            name = f"{image.name}-{number}"
+        self.images.setdefault(name, image)
+        return name
+
+
+def _memory(path: Path, events: Sequence[Event], before: Sequence[int], buffers: _Buffers,
+            ) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    out: list[dict[str, Any]] = []
+    addresses: dict[str, int] = {}
+    zeroed: dict[str, list[tuple[int, int]]] = {}
+    loaded: list[tuple[int, int]] = []
+    total = 0
+    for event, task in zip(events, before, strict=True):
+        if not isinstance(event, Zero | Load):
+            continue
+        where = f"{path}, line {event.line}"
+        size = event.size if isinstance(event, Zero) else len(event.image.data)
+        row: dict[str, Any] = {"task": task, "memory": event.memory, "address": event.address, "size": size,
+                               "buffer": "", "line": event.line}
+        out.append(row)
+        total += size
+        if total > MOST_MEMORY:
+            raise ValueError(f"{where}: got {total} bytes of memory in all, allowed are {MOST_MEMORY}")
+        if isinstance(event, Zero):
+            zeroed.setdefault(event.memory, []).append((event.address, size))
+            continue
+        _within(where, f"{event.file} of {size:#x} bytes", event.address, size, zeroed.get(event.memory, []))
+        row["buffer"] = buffers.name(event.image)
+        addresses.setdefault(row["buffer"], event.address)
+        kept = task > 0 or any(event.address < end and start < event.address + size for start, end in loaded)
+        if kept and not event.image.whole:
+            if len(event.image.runs) > MOST_RUNS:
+                raise ValueError(f"{where}: got {len(event.image.runs)} runs of bytes in {event.file} over what was "
+                                 f"there, allowed are {MOST_RUNS}")
+            row["runs"] = event.image.runs.tolist()
+        loaded.append((event.address, event.address + size))
+    return out, addresses
+
+
+def _checks(path: Path, events: Sequence[Event], after: Mapping[int, int], memory: Sequence[Mapping[str, Any]],
+            buffers: _Buffers) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for number, task in after.items():
+        event = events[number]
+        assert isinstance(event, Check)
+        if event.crc is None and event.golden is None:
+            continue
+        where = f"{path}, line {event.line}"
+        set_aside = [(row["address"], row["size"]) for row in memory
+                     if event.memory in (row["memory"], ANY_MEMORY) and row["line"] < event.line]
+        _within(where, f"a check of {event.size:#x} bytes", event.address, event.size, set_aside)
+        if event.size > MOST_MEMORY:
+            raise ValueError(f"{where}: got a check of {event.size} bytes, allowed are {MOST_MEMORY}")
+        row = {"task": task, "memory": event.memory, "address": event.address, "size": event.size, "crc": event.crc,
+               "buffer": "", "line": event.line, "name": event.sync}
+        if event.golden is not None:
+            held = len(event.golden.data)
+            if held < event.size:
+                raise ValueError(f"{where}: got {held} golden bytes, allowed are at least {event.size}")
+            row["buffer"] = buffers.name(event.golden)
+        out.append(row)
+    return out
+
+
+def _within(where: str, what: str, address: int, size: int, ranges: Sequence[tuple[int, int]]) -> None:
+    """Refuse what begins inside memory that was set aside and ends outside it."""
+    if not ranges:
+        return
+    for start, length in merged(*np.array(ranges, np.int64).T).tolist():
+        if start <= address < start + length < address + size:
+            raise ValueError(f"{where}: got {what} at {address:#x}, past the end of the memory there, allowed is up to "
+                             f"{start + length:#x}")

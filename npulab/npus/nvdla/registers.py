@@ -1,0 +1,110 @@
+"""What the register writes of a job say: its units, the raw values of its fields, its lookup tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from npulab.captures.capture import Job
+from npulab.npus.nvdla.facts import TABLES
+
+CONVOLUTION = ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC")
+READERS = {"SDP": "SDP_RDMA", "PDP": "PDP_RDMA", "CDP": "CDP_RDMA"}
+PAIRS = (CONVOLUTION, *READERS.items(), ("RBK",), ("BDMA",))
+UNITS = tuple(unit for pair in PAIRS for unit in pair)
+ENABLE, POINTER = "D_OP_ENABLE", "S_POINTER"
+LAUNCHES = {"CFG_LAUNCH0": 0, "CFG_LAUNCH1": 1}  # of BDMA, which has no enable
+ACCESS, DATA = "S_LUT_ACCESS_CFG", "S_LUT_ACCESS_DATA"
+TABLE_ENTRIES = {0: 65, 1: 257}  # LE, LO
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Entries of the lookup tables, by table and place, and the place where the next one goes (None while reading)."""
+
+    entries: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    next: tuple[int, int] | None = None
+    access: int | None = None
+
+    def after(self, writes: Iterable[tuple[str, int]]) -> Tables:
+        """The tables behind writes (register, value): an access says table and place, each datum goes one on."""
+        entries, place, access = dict(self.entries), self.next, self.access
+        for register, value in writes:
+            if register == ACCESS:
+                access = value
+                place = (value // 2 ** 16 & 1, value % 2 ** 10) if value // 2 ** 17 & 1 else None
+            elif register == DATA and place is not None:
+                entries[place] = value % 2 ** 16
+                place = (place[0], place[1] + 1)
+        return Tables(entries, place, access)
+
+    def writes(self, access: int, data: int) -> list[tuple[int, int]]:
+        """Register writes that make the same tables."""
+        out: list[tuple[int, int]] = []
+        before = None
+        for table, place in sorted(self.entries):
+            if before != (table, place - 1):
+                out.append((access, 2 ** 17 + table * 2 ** 16 + place))
+            out.append((data, self.entries[table, place]))
+            before = table, place
+        if self.next is not None:
+            out.append((access, 2 ** 17 + self.next[0] * 2 ** 16 + self.next[1] % 2 ** 10))
+        elif self.access is not None:
+            out.append((access, self.access))
+        return out
+
+
+@cache
+def _names(block: str) -> dict[str, int]:
+    return {f"{unit}.{name}": offset for unit, offset, name in TABLES[block].registers}
+
+
+def lut_of(job: Job, unit: str) -> tuple[np.ndarray, np.ndarray]:
+    """The lookup tables of SDP or CDP as a job leaves them: LE ``(65,)`` and LO ``(257,)`` int16, 0 where not written.
+
+    Raises LookupError for a unit without tables, ValueError for an entry behind the last one.
+    """
+    names = _names(job.block)
+    if f"{unit}.{ACCESS}" not in names:
+        raise LookupError(f"unit: got {unit!r}, allowed are SDP and CDP, which have tables")
+    registers = {names[f"{unit}.{register}"]: register for register in (ACCESS, DATA)}
+    found = Tables().after((registers[offset], value) for offset, value in job.writes if offset in registers)
+    out = {table: np.zeros(count, np.uint16) for table, count in TABLE_ENTRIES.items()}
+    for (table, place), value in found.entries.items():
+        if place >= TABLE_ENTRIES[table]:
+            raise ValueError(f"{unit}: got entry {place} of table {('LE', 'LO')[table]}, allowed is 0 to "
+                             f"{TABLE_ENTRIES[table] - 1}")
+        out[table][place] = value
+    return out[0].view(np.int16), out[1].view(np.int16)
+
+
+def units_of(job: Job) -> dict[str, int]:
+    """The units that a job enables and the group of each, as its register writes say."""
+    places = {offset: (unit, name) for unit, offset, name in TABLES[job.block].registers}
+    producer: dict[str, int] = {}
+    out: dict[str, int] = {}
+    for offset, value in job.writes:
+        unit, register = places.get(offset, ("", ""))
+        if register == POINTER:
+            producer[unit] = value & 1
+        elif register == ENABLE and value & 1 and unit in UNITS:
+            out[unit] = producer.get(unit, 0)
+        elif register in LAUNCHES and value & 1:
+            out[unit] = LAUNCHES[register]
+    return out
+
+
+def values_of(job: Job) -> dict[str, int]:
+    """Raw values of all named fields by ``UNIT.REGISTER.FIELD``; those that leave out low bits of a number of bytes
+    (addresses, strides and sizes of the full map) as that number, so that both maps say the same."""
+    words = job.words.tolist()
+    return {name: (words[word] >> lsb & mask) * scale for name, word, lsb, mask, scale in _cuts(job.block)}
+
+
+@cache
+def _cuts(block: str) -> list[tuple[str, int, int, int, int]]:
+    return [(f"{one.block}.{one.register}.{one.name}", one.pieces[0].word, one.pieces[0].lsb, 2 ** one.width - 1,
+             dict(one.meaning.steps).get("*", 1)) for one in TABLES[block] if not one.automatic]

@@ -1,0 +1,108 @@
+"""A recorded trace run again: its operations in order over its memory, and what its checks then find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from npulab.captures.capture import Capture, Job
+from npulab.captures.target import Features, Hang, Range, Unanswerable
+from npulab.npus.nvdla import convolution
+from npulab.npus.nvdla.facts import CHIPS
+from npulab.npus.nvdla.memory import Memory
+from npulab.npus.nvdla.registers import READERS, lut_of, units_of, values_of
+from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
+from npulab.npus.nvdla.units import cdp, pdp, sdp
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONVOLVES, RUN = "CACC", ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC", "SDP_RDMA", "SDP", "PDP_RDMA", "PDP", "CDP_RDMA",
+                          "CDP")
+
+
+def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
+    """What the checks of a trace find in memory when its operations have run: a ``Range`` each, in order.
+
+    The checks are those of ``parameters["checks"]``; without one nothing runs and nothing is given.
+    Raises Unanswerable, with register and value, for what the units do not cover; ValueError where an operation would
+    hang or reaches memory that the trace does not set aside, with its number counted from 0 and
+    the line that enabled it.
+    """
+    if not capture.parameters.get("checks"):
+        return ()
+    memory = Memory.of(capture)
+    ranges = list(_found(capture, memory, 0))
+    for task, job in enumerate(capture.jobs):
+        if task:
+            memory.load(capture, task)
+        try:
+            run(job, memory, CHIPS[capture.chip], rules)
+        except Unanswerable:
+            raise
+        except (Hang, ValueError) as error:
+            line = capture.parameters["operations"][task]["line"] if "operations" in capture.parameters else None
+            where = f"operation {task}" + f" (line {line})" * (line is not None)
+            raise ValueError(f"capture {capture.name}, {where}: {error}") from error
+        ranges += _found(capture, memory, task + 1)
+    return tuple(ranges)
+
+
+def run(job: Job, memory: Memory, features: Features, rules: Rules = RULES) -> None:
+    """Run one operation, the units that its job enables, in memory.
+
+    Raises Unanswerable for a unit, or what a unit is asked for, that is not covered; Hang for what would never end.
+    """
+    units = set(units_of(job))
+    if units - set(RUN):
+        raise Unanswerable(f"units: got {', '.join(sorted(units - set(RUN)))}, covered are {', '.join(RUN)}")
+    values = values_of(job)
+    flying = {"SDP": values["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"],
+              "PDP": not values["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]}
+    for unit, reader in READERS.items():
+        if unit in units and reader not in units and not flying.get(unit):
+            raise Hang(f"{unit} waits for {reader}, which nobody started")
+    features = {**features, "full_map": 0}  # the values count bytes in both maps
+    held: Any = memory  # which gives arrays of bytes for bytes
+    accumulators = lanes = None
+    if CONVOLVES in units:
+        accumulators = convolution.run(values, features, held, rules)
+    if "SDP" in units:
+        lanes = sdp.run(values, features, held, lut_of(job, "SDP"), accumulators, rules)
+    if "PDP" in units:
+        pdp.run(values, features, held, lanes, rules)
+    if "CDP" in units:
+        cdp.run(values, features, held, lut_of(job, "CDP"), rules)
+
+
+def mutated(capture: Capture, mutations: Mapping[str, Rules] = MUTATIONS) -> dict[str, bool]:
+    """By the name of a changed rule: whether the trace stays equal under it, and so does not prove the rule.
+
+    Raises as ``replay``.
+    """
+    return {name: not any(one.differing for one in replay(capture, rules)) for name, rules in mutations.items()}
+
+
+def changed_rules(captures: Iterable[Capture], mutations: Mapping[str, Rules] = MUTATIONS) -> pd.DataFrame:
+    """Which trace proves which rule: a row for each changed rule, with the count of traces that stay ``equal`` under it
+    and the names of those that ``differ``.
+
+    Raises as ``replay``.
+    """
+    import pandas as pd
+
+    found = {capture.name: mutated(capture, mutations) for capture in captures}
+    rows = [(rule, sum(table[rule] for table in found.values()), [name for name in found if not found[name][rule]])
+            for rule in mutations]
+    return pd.DataFrame(rows, columns=["rule", "equal", "differ"])
+
+
+def _found(capture: Capture, memory: Memory, task: int) -> Iterator[Range]:
+    for row in capture.parameters["checks"]:
+        if row["task"] == task:
+            got = memory.read(row["memory"], row["address"], row["size"]).tobytes()
+            name = f"{row['memory']} {row['address']:#x} (line {row['line']})"
+            if row["crc"] is not None:
+                yield Range(name, got, crc=row["crc"])
+            else:
+                yield Range(name, got, capture.buffers[row["buffer"]][:row["size"]])

@@ -1,0 +1,69 @@
+"""Traces in ``.txn`` files: a command a line, ``#`` and ``//`` start comments.
+
+======================================= ==============================================================================
+``load_mem address size file``          the first ``size`` bytes of an image put into memory
+``write_reg 0xffffWWWW value``          byte address 4 * 0xWWWW, of the full map
+``read_reg 0xffffWWWW mask expected``   polled until the masked value is as expected
+``wait``                                for an interrupt
+``dump_mem address size file``          memory that is to be as the image
+======================================= ==============================================================================
+
+No command says which memory it means: addresses of both differ.  Source: the traces of nvdla/hw, branch nvdlav1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from npulab.npus.nvdla.cfg import WORDS, extent, number
+from npulab.npus.nvdla.events import ANY_MEMORY, Check, Done, Event, Load, Write
+from npulab.npus.nvdla.images import image_file, read_lines
+from npulab.registers.map import WORD_BYTES, RegisterMap
+
+BUS = 0xFFFF0000  # where registers begin on the player's bus, a word each
+ARGUMENTS = {"load_mem": 3, "write_reg": 2, "read_reg": 3, "wait": 0, "dump_mem": 3}
+INTERRUPTS = "GLB.S_INTR_STATUS"
+
+
+def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
+    """The events of a trace.
+
+    Raises ValueError naming file and line for what is no command, an address without a register, a number that is none
+    or out of range, and a file that is missing, broken or too short.
+    """
+    names = {offset: f"{unit}.{name}" for unit, offset, name in registers.registers}
+    events: list[Event] = []
+    for line, full in enumerate(text.split("\n"), 1):
+        words = full.split("#")[0].split("//")[0].split()
+        try:
+            found = _event(line, words, path.parent, names) if words else None
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: {error}") from None
+        if found is not None:
+            events.append(found)
+    return events
+
+
+def _event(line: int, words: Sequence[str], folder: Path, names: dict[int, str]) -> Event | None:
+    what, *said = words
+    if what not in ARGUMENTS:
+        raise ValueError(f"got command {what[:60]!r}, allowed are {', '.join(ARGUMENTS)}")
+    if len(said) != ARGUMENTS[what]:
+        raise ValueError(f"got {what} with {len(said)} arguments, allowed are {ARGUMENTS[what]}")
+    if what == "wait":
+        return Done(line)
+    if what == "load_mem":
+        address, size = extent(said[0], said[1])
+        return Load(line, ANY_MEMORY, address, read_lines(image_file(folder, said[2]), size), said[2])
+    if what == "dump_mem":
+        address, size = extent(said[0], said[1])
+        golden = read_lines(image_file(folder, said[2]), size)
+        return Check(line, ANY_MEMORY, address, size, golden=golden, sync=said[2])
+    offset = WORD_BYTES * (number(said[0], WORDS, "address") - BUS)
+    if offset not in names:
+        raise ValueError(f"got address {said[0]!r}, allowed is that of a register, {BUS:#x} and more")
+    if what == "write_reg":
+        return Write(line, offset, number(said[1], WORDS, "value"))
+    asked = number(said[1], WORDS, "mask") & number(said[2], WORDS, "value")
+    return Done(line) if names[offset] == INTERRUPTS and asked else None

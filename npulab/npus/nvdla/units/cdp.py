@@ -1,0 +1,80 @@
+"""CDP: normalisation across channels, each element by the squares of its neighbours and a table.
+
+Source: the int8 traces of nvdla/hw; nvdla/hw cmod/cdp and cmod/hls/cdp_libs for elements of two bytes and the lanes
+past the channels, which no trace tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from npulab.captures.target import Unanswerable
+from npulab.npus.nvdla.rules import RULES, Rules
+from npulab.npus.nvdla.units.cubes import BLOCK, ByteMemory, Fields
+from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
+from npulab.npus.nvdla.units.rounding import saturated, shifted, signed
+
+IN_BITS = {1: (8, 9), 2: (16, 17)}  # of the input's offset and of what the input converter gives, by element bytes
+SUM_BITS = 38
+OUT_BITS = {1: (25, 25), 2: (33, 32)}  # of what the output converter takes and of its offset
+
+
+def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemory,
+        lut: tuple[np.ndarray, np.ndarray] | None, rules: Rules = RULES) -> None:
+    """Run one CDP job from raw register values by full name (``CDP.*``, ``CDP_RDMA.*``) on a chip's features.
+
+    ``lut``: the tables (65,) and (257,) int16.  The output is written to ``memory``.
+    Raises Unanswerable, with register and value, for fp16 and compression, and where no tables are given.
+    """
+    fields = Fields(values, features)
+    fields.refuse("CDP.D_DST_COMPRESSION_EN.DST_COMPRESSION_EN", "CDP_RDMA.D_SRC_COMPRESSION_EN.SRC_COMPRESSION_EN")
+    itemsize = fields.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE")
+    if fields.precision("CDP_RDMA.D_DATA_FORMAT.INPUT_DATA") != itemsize:
+        raise Unanswerable(f"CDP_RDMA.D_DATA_FORMAT.INPUT_DATA is {fields['CDP_RDMA.D_DATA_FORMAT.INPUT_DATA']}, "
+                           "covered is that of CDP.D_DATA_FORMAT.INPUT_DATA_TYPE, "
+                           f"{fields['CDP.D_DATA_FORMAT.INPUT_DATA_TYPE']}")
+    shape = _, width, channels = fields.shape("CDP_RDMA.D_DATA_CUBE_{0}.{0}")
+    source = fields.cube("CDP_RDMA", "SRC", "CDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE", shape, itemsize)
+    output = fields.cube("CDP", "DST", "CDP.D_DST_DMA_CFG.DST_RAM_TYPE", shape, itemsize)
+    tables, how = Tables.of(lut), Lookup.of(fields, "CDP", rules)
+    for surfaces, rows in source.blocks(whole_rows=True):
+        block = source.read(memory, surfaces, rows)
+        out = np.empty_like(block)
+        lines, lanes = block.shape[1], block.shape[0] * block.shape[3]
+        step = max(1, BLOCK // (lines * lanes))
+        for left in range(0, width, step):
+            part = slice(left, left + step)
+            # neighbours along the last axis, surface behind surface
+            x = block[:, :, part].transpose(1, 2, 0, 3).reshape(lines, -1, lanes).astype(np.int64)
+            y = normalised(fields, x, channels, itemsize, tables, how, rules)
+            out[:, :, part] = y.reshape(lines, -1, block.shape[0], source.lanes).transpose(2, 0, 1, 3)
+        output.write(memory, surfaces, rows, out)
+
+
+def normalised(fields: Fields, x: np.ndarray, channels: int, itemsize: int, tables: Tables, how: Lookup,
+               rules: Rules = RULES) -> np.ndarray:
+    """Output values of int64 ``(rows, width, lanes)``; lanes past the channels count as the input's offset."""
+    rounding = rules.cdp_rounding
+    offset_bits, z_bits = IN_BITS[itemsize]
+    offset, scale, shift = (fields[f"CDP.D_DATIN_{name}.DATIN_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER"))
+    z = shifted((x - signed(offset, offset_bits)) * signed(scale, 16), shift % 32, rounding)
+    if rules.saturate_cdp:
+        z = saturated(z, z_bits)
+    z[..., channels:] = 0
+    sums = z
+    if not fields["CDP.D_FUNC_BYPASS.SQSUM_BYPASS"]:
+        reach = fields["CDP.D_LRN_CFG.NORMALZ_LEN"] + 1
+        squares = np.zeros((*z.shape[:2], z.shape[2] + 2 * reach), np.int64)
+        squares[..., reach:-reach] = z * z
+        sums = sum((squares[..., n:n + z.shape[2]] for n in range(2 * reach + 1)), np.zeros_like(z))
+    y = looked_up(saturated(sums, SUM_BITS), tables, how, rules.table_rounding)
+    if not fields["CDP.D_FUNC_BYPASS.MUL_BYPASS"]:
+        y = y * z
+    taken_bits, offset_bits = OUT_BITS[itemsize]
+    half = 2 ** (taken_bits - 1)
+    y = ((y + half) & (2 * half - 1)) - half
+    offset, scale, shift = (fields[f"CDP.D_DATOUT_{name}.DATOUT_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER"))
+    y = shifted((y - signed(offset, offset_bits)) * signed(scale, 16), shift % 64, rounding)
+    return saturated(y, 8 * itemsize)

@@ -1,0 +1,235 @@
+"""SDP: single-point processing of accumulators or of a cube in memory, fast on whole blocks.
+
+Three stages, X1 (BS), X2 (BN) and Y (EW with the tables), each of which can be passed by, and an output converter.
+Source: the int8 and int16 traces of nvdla/hw; nvdla/hw cmod/hls/sdp for widths that no trace tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.target import Hang, Unanswerable
+from npulab.npus.nvdla.rules import RULES, Rules
+from npulab.npus.nvdla.units.cubes import MEMORIES, ByteMemory, Cube, Fields, dealt
+from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
+from npulab.npus.nvdla.units.rounding import saturated, shifted, shifted_left, signed
+
+MAX, MIN, SUM, EQUAL = range(4)  # what a stage's ALU does; the first two stages add where Y would compare
+MUL, ALU, BOTH = range(3)  # what operands in memory are for
+STAGE_BITS, CONVERTER_BITS = 32, 17
+MOST_DEALT = 2 ** 19
+WIDE_BITS = 44  # of a rule without saturation: as much as the products leave room for
+LETTERS = {"BS": "B", "BN": "N", "EW": "E"}  # of the stages' read units
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A stage's operands: whole numbers, or arrays int64 that broadcast over ``(surfaces, rows, width, lanes)``."""
+
+    alu: Any = 0
+    mul: Any = 0
+
+
+def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemory,
+        lut: tuple[np.ndarray, np.ndarray] | None = None, accumulators: np.ndarray | None = None,
+        rules: Rules = RULES) -> np.ndarray | None:
+    """Run one SDP job from raw register values by full name (``SDP.*``, ``SDP_RDMA.*``) on a chip's features.
+
+    ``accumulators``: ``(height, width, kernels)`` int32, or as many places in other rows, where the job takes them on
+    the fly; missing kernels, which are 0, fill the last atom.  ``lut``: the tables (65,) and (257,) int16.  The output
+    is written to ``memory``; a job that hands it to PDP gives it, ``(surfaces, height, width, lanes)`` int8 or int16,
+    and one that compares (EQL) writes nothing.
+    Raises Unanswerable, with register and value, for batches, Winograd and fp16; Hang for operands that nobody reads.
+    """
+    fields = Fields(values, features)
+    fields.refuse("SDP.D_FEATURE_MODE_CFG.WINOGRAD", "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER")
+    shape = height, width, channels = fields.shape("SDP.D_DATA_CUBE_{0}.{0}")
+    inner = features["memory_atom"] // fields.precision("SDP.D_DATA_FORMAT.PROC_PRECISION")
+    output = fields.cube("SDP", "DST", "SDP.D_DST_DMA_CFG.DST_RAM_TYPE", shape,
+                         fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))
+    stages = [Stage(fields, name, shape, inner, memory) for name in ("BS", "BN", "EW") if not bypassed(fields, name)]
+    tables = Tables.of(lut) if looks_up(fields) else None
+    how = Lookup.of(fields, "SDP", rules)
+    source = None
+    if not fields["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"]:
+        fields.refuse("SDP_RDMA.D_FEATURE_MODE_CFG.WINOGRAD", "SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER")
+        source = fields.cube("SDP_RDMA", "SRC", "SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE", shape,
+                             fields.precision("SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION"))
+    elif accumulators is None or prod(accumulators.shape[:2]) != height * width:
+        got = "none" if accumulators is None else accumulators.shape
+        raise ValueError(f"accumulators: got {got}, allowed is ({height}, {width}, kernels) as SDP.D_DATA_CUBE says")
+    else:
+        # places come one behind the other, whatever the rows are
+        accumulators = accumulators.reshape(height, width, -1)
+    if compares(fields):
+        return None
+    to_pdp = fields["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]
+    given = np.empty((output.surfaces, height, width, output.lanes), f"i{output.itemsize}") if to_pdp else None
+    # where elements change their size the channels are dealt out anew, across all surfaces of a row
+    whole = output.lanes != inner or (source is not None and source.lanes != inner)
+    if whole and width * channels > MOST_DEALT:
+        raise Unanswerable(f"SDP.D_DATA_FORMAT: elements change their size in rows of {width} x {channels}, covered "
+                           f"are up to {MOST_DEALT} elements")
+    for surfaces, rows in output.blocks(whole):
+        within = slice(0, -(-channels // inner)) if whole else surfaces
+        if source is not None:
+            x = source.read(memory, slice(0, source.surfaces) if whole else surfaces, rows).astype(np.int64)
+            x = dealt(x, within.stop, inner) if whole else x
+        else:
+            assert accumulators is not None
+            x = lanes_of(accumulators, within, rows, inner)
+        operands = {stage.name: stage.operands(within, rows, rules) for stage in stages}
+        y = processed(fields, x, operands, tables, how, rules)
+        y = dealt(y, output.surfaces, output.lanes) if whole else y
+        if not rules.padding_lanes:
+            y = output.without_padding(y, surfaces, channels)
+        if given is not None:
+            given[surfaces, rows] = y
+        else:
+            output.write(memory, surfaces, rows, y)
+    return given
+
+
+def bypassed(fields: Fields, stage: str) -> bool:
+    """Whether a stage, "BS", "BN" or "EW", passes values on as they are."""
+    return bool(fields[f"SDP.D_DP_{stage}_CFG.{stage}_BYPASS"])
+
+
+def looks_up(fields: Fields) -> bool:
+    """Whether Y looks its values up in the tables."""
+    return not bypassed(fields, "EW") and not fields["SDP.D_DP_EW_CFG.EW_LUT_BYPASS"]
+
+
+def compares(fields: Fields) -> bool:
+    """Whether Y compares for equality: the job then sets its status and writes no output."""
+    return not bypassed(fields, "EW") and not fields["SDP.D_DP_EW_CFG.EW_ALU_BYPASS"] \
+        and fields["SDP.D_DP_EW_CFG.EW_ALU_ALGO"] == EQUAL
+
+
+def lanes_of(accumulators: np.ndarray, surfaces: slice, rows: slice, lanes: int) -> np.ndarray:
+    """A block ``(surfaces, rows, width, lanes)`` int64 of ``(height, width, kernels)``; kernels that lack are 0."""
+    part = accumulators[rows, :, surfaces.start * lanes:surfaces.stop * lanes]
+    count = surfaces.stop - surfaces.start
+    block = np.zeros((*part.shape[:2], count * lanes), np.int64)
+    block[..., :part.shape[2]] = part
+    return block.reshape(*part.shape[:2], count, lanes).transpose(2, 0, 1, 3)
+
+
+class Stage:
+    """Where a stage's operands come from: registers, or memory by channel or by element."""
+
+    def __init__(self, fields: Fields, name: str, shape: tuple[int, int, int], lanes: int, memory: ByteMemory,
+                 ) -> None:
+        self.name, self.fields, self.memory = name, fields, memory
+        bits = 32 if name == "EW" else 16
+        config = f"SDP.D_DP_{name}_"
+        self.registers = {part: signed(fields[f"{config}{part}_SRC_VALUE.{name}_{part}_OPERAND"], bits)
+                          for part in ("ALU", "MUL")}
+        self.from_memory = [part for part in ("ALU", "MUL") if fields[f"{config}{part}_CFG.{name}_{part}_SRC"]
+                            and not fields[f"{config}CFG.{name}_{part}_BYPASS"]]
+        read_unit = f"SDP_RDMA.D_{LETTERS[name]}RDMA_CFG.{LETTERS[name]}RDMA_"
+        self.use = fields[f"{read_unit}DATA_USE"]
+        self.per_element = bool(fields[f"{read_unit}DATA_MODE"])
+        self.size = 1 + fields[f"{read_unit}DATA_SIZE"]
+        if not self.from_memory:
+            return
+        if fields[f"{read_unit}DISABLE"]:
+            raise Hang(f"{config}{self.from_memory[0]}_CFG takes operands from memory, {read_unit}DISABLE is 1")
+        unused = {MUL: "ALU", ALU: "MUL"}.get(self.use)
+        if self.use > BOTH or unused in self.from_memory:
+            raise Hang(f"{config}{unused or 'MUL'}_CFG takes operands from memory, {read_unit}DATA_USE is {self.use}")
+        parts = 2 if self.use == BOTH else 1
+        place = f"SDP_RDMA.D_{name}_{{0}}.{name}_{{0}}"
+        height, width, channels = shape
+        atom = lanes * parts * self.size
+        line, plane = fields.pitch(place.format("LINE_STRIDE")), fields.pitch(place.format("SURFACE_STRIDE"))
+        if not self.per_element:
+            height, width, line, plane = 1, 1, atom, atom
+        self.cube = Cube(MEMORIES[fields[f"{read_unit}RAM_TYPE"]], fields.address(place.format("BASE_ADDR_LOW")),
+                         line, plane, -(-channels // lanes), height, width, atom, self.size)
+
+    def operands(self, surfaces: slice, rows: slice, rules: Rules = RULES) -> Operands:
+        """Of a block; two operands of an element lie side by side, the ALU's first (the RTL says so, no trace)."""
+        found: dict[str, Any] = dict(self.registers)
+        if self.from_memory:
+            block = self.cube.read(self.memory, surfaces, rows if self.per_element else slice(0, 1)).astype(np.int64)
+            if self.use == BOTH:
+                read = {"ALU": block[..., 0::2], "MUL": block[..., 1::2]}
+            else:
+                read = {"MUL" if self.use == MUL else "ALU": block}
+            for part in self.from_memory:
+                found[part] = read[part] if self.name != "EW" \
+                    else converted(self.fields, part, read[part], rules.table_rounding)
+        return Operands(found["ALU"], found["MUL"])
+
+
+def converted(fields: Fields, part: str, operand: np.ndarray, rounding: str = "half-away") -> np.ndarray:
+    """Y's operand from memory, 8 or 16 bits, after its converter: 32 bits."""
+    name = f"EW_{part}_CVT_"
+    if fields[f"SDP.D_DP_EW_{part}_CFG.{name}BYPASS"]:
+        return operand
+    offset, scale = (signed(fields[f"SDP.D_DP_{name}{what}_VALUE.{name}{what}"], bits)
+                     for what, bits in (("OFFSET", 32), ("SCALE", 16)))
+    truncate = fields[f"SDP.D_DP_{name}TRUNCATE_VALUE.{name}TRUNCATE"] % 64
+    return saturated(shifted((operand - offset) * scale, truncate, rounding), 32)
+
+
+def processed(fields: Fields, x: np.ndarray, operands: Mapping[str, Operands], tables: Tables | None, how: Lookup,
+              rules: Rules = RULES) -> np.ndarray:
+    """Values of the output's element type from int64 values of 32 bits, by the stages that have operands."""
+    for stage, given in operands.items():
+        x = stage_y(fields, x, given, tables, how, rules) if stage == "EW" else stage_x(fields, stage, x, given, rules)
+    offset, scale, shift = (fields[f"SDP.D_CVT_{name}.CVT_{name}"] for name in ("OFFSET", "SCALE", "SHIFT"))
+    y = shifted((x - signed(offset, 32)) * signed(scale, 16), shift % 64, rules.rounding)
+    if rules.saturate_converter:
+        y = saturated(y, CONVERTER_BITS)
+    return saturated(y, 8 * fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))
+
+
+def stage_x(fields: Fields, stage: str, x: np.ndarray, operands: Operands, rules: Rules = RULES) -> np.ndarray:
+    """X1 ("BS") or X2 ("BN"): ALU, multiplier, shift, ReLU on values of 32 bits.
+
+    The shift is that of the multiplier and happens although the multiplier is passed by; where it works as PReLU,
+    values from 0 on skip both.  Such a sum past 32 bits is limited here, where the RTL cuts it off: no trace tells.
+    """
+    bits = STAGE_BITS if rules.saturate_stages else WIDE_BITS
+    config = f"SDP.D_DP_{stage}_"
+    on = {name: not fields[f"{config}CFG.{stage}_{name}_BYPASS"] for name in ("ALU", "MUL", "RELU")}
+    if on["ALU"]:
+        shift = fields[f"{config}ALU_CFG.{stage}_ALU_SHIFT_VALUE"] % 64
+        x = combined(fields[f"{config}CFG.{stage}_ALU_ALGO"], x, shifted_left(operands.alu, shift, bits))
+    skipping = x >= 0 if on["MUL"] and fields[f"{config}CFG.{stage}_MUL_PRELU"] else None
+    y = x * operands.mul if on["MUL"] else x
+    if on["MUL"] or rules.shift_while_bypassed:
+        y = shifted(y, fields[f"{config}MUL_CFG.{stage}_MUL_SHIFT_VALUE"] % 64, rules.rounding)
+    if skipping is not None:
+        y = np.where(skipping, x, y)
+    y = saturated(y, bits)
+    return np.maximum(y, 0) if on["RELU"] else y
+
+
+def combined(algorithm: int, x: np.ndarray, operand: Any) -> np.ndarray:
+    """What an ALU makes of values and an operand."""
+    if algorithm == MAX:
+        return np.maximum(x, operand)
+    return np.minimum(x, operand) if algorithm == MIN else x + operand
+
+
+def stage_y(fields: Fields, x: np.ndarray, operands: Operands, tables: Tables | None, how: Lookup,
+            rules: Rules = RULES) -> np.ndarray:
+    """Y (EW): multiplier with its truncation, ALU and tables on values of 32 bits; here the multiplier comes first."""
+    x = saturated(x, STAGE_BITS)
+    if not fields["SDP.D_DP_EW_CFG.EW_MUL_BYPASS"]:
+        truncate = fields["SDP.D_DP_EW_TRUNCATE_VALUE.EW_TRUNCATE"]
+        y = saturated(shifted(x * operands.mul, truncate, rules.table_rounding), STAGE_BITS)
+        x = np.where(x >= 0, x, y) if fields["SDP.D_DP_EW_CFG.EW_MUL_PRELU"] else y
+    if not fields["SDP.D_DP_EW_CFG.EW_ALU_BYPASS"]:
+        x = saturated(combined(fields["SDP.D_DP_EW_CFG.EW_ALU_ALGO"], x, operands.alu), STAGE_BITS)
+    if tables is not None:
+        x = looked_up(x, tables, how, rules.table_rounding)
+    return x

@@ -1,0 +1,174 @@
+"""From a layer to what a driver would send: jobs, their register writes, weights, biases and the command stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.captures.target import Unanswerable
+from npulab.npus.rockchip import layouts
+from npulab.npus.rockchip.commands import END_WORDS, WORDS, Command, block_end, commands, pairs, stream, written
+from npulab.npus.rockchip.facts import CHIPS, HERE, REGISTERS, USUAL_CHIP, maps
+from npulab.npus.rockchip.plans import (
+    ACCUMULATORS,
+    SIGNED,
+    TWICE,
+    as_convolution,
+    cut,
+    shares,
+    values,
+)
+from npulab.quant.layers import Conv2D, FullyConnected
+from npulab.registers.map import RegisterMap, read_table
+
+Layer = Conv2D | FullyConnected
+ADDRESSES = {"commands": 0xF0000000, "coefficients": 0xC0000000, "biases": 0xE0000000, "input": 0x10000000,
+             "output": 0x80000000}
+ALIGNMENT = 16
+# every write of a job in order, with the value where a layer does not decide it; those noted "reads" only with biases
+ORDER = [(row["register"], int(row["value"], 0), row["note"]) for row in read_table(HERE / "rocket.csv")]
+UNITS = {"sums": 0x0D, "outputs": 0x1D}  # that run: the DPU's reads only where there are biases (WT, Mesa)
+BLOCK_ALIGN = 64  # of a block of commands (Mesa)
+CHANNELS_AT_ONCE = 4  # of a block of biases, weight zero points and shares (open-rknpu)
+
+
+def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
+          addresses: Mapping[str, int] | None = None, features: Iterable[str] = ()) -> Capture:
+    """What Mesa's rocket driver would send for a layer: a job for each task, weights, biases, commands and, with ``x``,
+    the input.
+
+    ``x`` is ``(H, W, C)`` in the type of the layer, uint8 codes are moved down by 128 as the driver does.  The feature
+    ``int32-output`` (a habit of a lifted layer too) asks for a matrix multiplication that gives its sums: a 1x1 layer
+    over one column, ``x`` is ``(M, 1, K)`` or ``(M, K)``, of a ``FullyConnected`` also ``(K,)``.  Chips that round
+    twice have the arithmetic registers and bias blocks of open-rknpu; geometry and weights are those of RK3588.
+    It departs from Mesa where that packs weights of more than 16 and less than 32 channels without their fill, in
+    rows after the first task of a one-channel input, and in ReLU, which Mesa leaves to the type's range.
+    Raises ValueError for a layer that is not covered, Unanswerable for an unknown chip, LookupError for an unknown
+    feature or address.
+    """
+    if chip not in CHIPS:
+        raise Unanswerable(f"chip: got {chip!r}, allowed is one of {', '.join(CHIPS)}")
+    habits, where = {*getattr(layer, "habits", ()), *features}, {**ADDRESSES, **(addresses or {})}
+    _asked_for(habits, where)
+    facts, registers, sums = CHIPS[chip], maps(chip)[REGISTERS], ACCUMULATORS in habits
+    conv = as_convolution(layer)
+    if sums:
+        conv = _product(conv, layer, x)
+    given = None if x is None else _given(layer, conv, x)
+    jobs = tuple(_job(values(conv, task, where, facts, sums), registers, sums) for task in cut(conv))
+    zero = conv.weight_q.zero_point
+    buffers = {"coefficients": layouts.pack_weights(conv.weights, conv.depthwise, zero)}
+    if not sums:
+        buffers["biases"] = biases(conv, bool(facts.get(TWICE)))
+    if given is not None:
+        buffers["input"] = packed_input(given, conv, sums)
+    jobs, buffers[COMMANDS] = _linked(jobs, where["commands"], UNITS["sums" if sums else "outputs"], registers)
+    used = {name: at for name, at in where.items() if name in buffers or name == "output"}
+    parameters = {**layer.parameters, **({ACCUMULATORS: True} if sums else {})}
+    return Capture(name, "rockchip", chip, jobs, buffers, used, parameters, "simulated", tool="npulab lower",
+                   maps=maps(chip))
+
+
+def biases(conv: Conv2D, by_channel: bool) -> bytes:
+    """The biases as the unit adds them, little-endian int32: less what the input's zero point adds to every sum.
+
+    With ``by_channel`` in blocks of four channels: their biases, then int16 zero points of weights, negated, then
+    uint16 shares of the largest scale.
+    Raises ValueError where a bias leaves int32.
+    """
+    centred = conv.weights.astype(np.int64) - conv.weight_q.zero_point
+    taps = centred.sum((0, 1, 2)) if conv.depthwise else centred.sum((1, 2, 3))
+    whole = conv.bias - conv.input_q.zero_point * taps
+    wrong = np.flatnonzero((whole < -2 ** 31) | (whole >= 2 ** 31))
+    if len(wrong):
+        raise ValueError(f"lower for rockchip: got a bias of {whole[wrong[0]]} in channel {wrong[0]} with the input's "
+                         "zero point folded in, allowed is int32")
+    if not by_channel:
+        return whole.astype("<i4").tobytes()
+    count = layouts.up(len(whole), CHANNELS_AT_ONCE)
+    blocks = np.zeros(count, [("bias", "<i4"), ("zero", "<i2"), ("share", "<u2")])
+    blocks["bias"][:len(whole)], blocks["share"][:len(whole)] = whole, shares(conv)
+    blocks["zero"][:len(whole)] = -conv.weight_q.zero_point
+    return b"".join(block[name].tobytes() for block in blocks.reshape(-1, CHANNELS_AT_ONCE)
+                    for name in ("bias", "zero", "share"))
+
+
+def packed_input(codes: np.ndarray, conv: Conv2D, sums: bool) -> bytes:
+    """The input buffer of int8 codes ``(H, W, C)``: planes of 16 channels, one channel as rows of uint8, with ``sums``
+    row by row; fill is the zero point."""
+    zero, (height, width, channels) = conv.input_q.zero_point, codes.shape
+    if sums:
+        layout = layouts.rows((height, layouts.up(channels, layouts.ATOM)))
+        out = np.full(layout.shape, zero, np.int8)
+        out[:, :channels] = codes[:, 0]
+    elif channels == 1:
+        out = np.full((height, max(width, layouts.ATOM), 1), zero + SIGNED, np.uint8)
+        out[:, :width] = (codes.astype(np.int16) + SIGNED).astype(np.uint8)
+        layout = layouts.one_channel((height, out.shape[1], 1), "uint8", row_pitch=out.shape[1])
+    else:
+        out = np.full((height, width, layouts.up(channels, layouts.ATOM)), zero, np.int8)
+        out[..., :channels] = codes
+        layout = layouts.features((height, width, out.shape[2]))
+    return layout.pack(out)
+
+
+def _asked_for(habits: set[str], where: Mapping[str, int]) -> None:
+    """Refuse habits and addresses that there are not."""
+    for what, got, allowed in (("features", habits, {ACCUMULATORS}), ("addresses", {*where}, {*ADDRESSES})):
+        if got - allowed:
+            raise LookupError(f"{what}: got {sorted(got - allowed)[0]!r}, allowed are {', '.join(sorted(allowed))}")
+    for what, at in where.items():
+        if not isinstance(at, int) or not 0 <= at < 2 ** 32 or at % ALIGNMENT:
+            raise ValueError(f"addresses: got {what} {at!r}, allowed is a multiple of {ALIGNMENT} within 32 bits")
+
+
+def _product(conv: Conv2D, layer: Layer, x: Any) -> Conv2D:
+    """The convolution as a matrix multiplication of as many rows as ``x`` has."""
+    plain = conv.kernel == (1, 1) and conv.stride == (1, 1) and not any(map(any, conv.pads)) and not conv.depthwise \
+        and conv.input_shape[1] == 1 and conv.activation is None
+    if not plain or np.any(conv.bias) or conv.weight_q.zero_point or conv.input_q.zero_point:
+        raise ValueError(f"lower for rockchip: got the feature {ACCUMULATORS} with {layer!r}, allowed is a 1x1 layer "
+                         "over one column without bias, zero points and activation")
+    if isinstance(layer, FullyConnected) and x is not None and np.ndim(x) > 1:
+        return Conv2D(conv.weights, conv.bias, (len(x), 1, conv.input_shape[2]))
+    return conv
+
+
+def _given(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
+    """The input as int8 codes ``(H, W, C)``."""
+    x = np.asarray(x)
+    if x.dtype.name != layer.dtype or x.size != np.prod(conv.input_shape) \
+            or (x.ndim == 3 and x.shape != conv.input_shape) or (x.ndim < 3 and 1 not in conv.input_shape[:2]):
+        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {conv.input_shape} of {layer.dtype}")
+    codes = x.reshape(conv.input_shape)
+    return (codes.astype(np.int16) - SIGNED).astype(np.int8) if codes.dtype == np.uint8 else codes
+
+
+def _linked(jobs: Sequence[Job], at: int, units: int, registers: RegisterMap) -> tuple[tuple[Job, ...], bytes]:
+    """The jobs with the writes that end their blocks, and the blocks one behind the other from ``at`` on: each is
+    filled up to ``BLOCK_ALIGN`` and names the next."""
+    sizes = [layouts.up((len(job.writes) + END_WORDS) * WORDS.itemsize, BLOCK_ALIGN) for job in jobs]
+    out, data = [], b""
+    for n, job in enumerate(jobs):
+        more = n + 1 < len(jobs)
+        ahead = (at + sum(sizes[:n + 1]), len(jobs[n + 1].writes) + END_WORDS) if more else (0, 0)
+        end = block_end(units, *ahead)
+        block = stream([*(Command.to(register, value) for register, value in job.writes), *end])
+        data += block.ljust(sizes[n] if more else 0, b"\0")
+        last = commands(stream(end))
+        out.append(replace(job, start=Job.from_writes(REGISTERS, pairs(last[written(last)]), registers)))
+    return tuple(out), data
+
+
+def _job(raw: Mapping[str, int], registers: RegisterMap, sums: bool) -> Job:
+    """A job of every write in order."""
+    offsets = {f"{block}.{register}": offset for block, offset, register in registers.registers}
+    order = [(offsets[register], value) for register, value, note in ORDER if note != "reads" or not sums]
+    words = registers.state(order)
+    for name, value in raw.items():
+        registers[name].insert(words, value)
+    return Job.from_writes(REGISTERS, [(offset, int(words[registers.index[offset]])) for offset, _ in order], registers)

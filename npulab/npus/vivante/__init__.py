@@ -1,0 +1,29 @@
+"""VeriSilicon NN engine (VIPNano-QI and relatives): facts in the tables beside this file."""
+
+from npulab.captures.target import Importer, Target, read_sources
+from npulab.npus.vivante import dump, mesa, simulate
+from npulab.npus.vivante.commands import writes
+from npulab.npus.vivante.facts import CHIPS, HERE, TABLES
+from npulab.npus.vivante.lifting import explain, lift, recode, rule_of
+from npulab.npus.vivante.lowering import lower
+from npulab.npus.vivante.outlines import outline
+from npulab.npus.vivante.words import MULTIPLIERS
+
+TARGET = Target(
+    name="vivante",
+    title="VeriSilicon NN engine, VIPNano-QI and relatives",
+    chips=CHIPS,
+    tables=TABLES,
+    rule=MULTIPLIERS["nn_v7"].name,
+    lift=lift,
+    lower=lower,
+    simulate=simulate.simulate,
+    recode=recode,
+    explain=explain,
+    writes=writes,
+    outline=outline,
+    rule_of=rule_of,
+    importers=(Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),
+               Importer("folder of mesa-*.bin files (Mesa's dump_shaders)", mesa.recognises, mesa.read)),
+    sources=read_sources(HERE / "sources.csv"),
+)

@@ -1,0 +1,264 @@
+"""What fixes a coefficient buffer: its geometry, its content, the order of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from npulab.captures.target import Unanswerable
+
+COUNT_BITS = 16  # of the number of kernels per core
+ZRL_BITS = 8
+SYMBOLS = 8
+ALIGN = 64  # bytes of the header and of each stream
+# the orders as Mesa 25.0.7 writes them, etnaviv_ml_nn_v7.c
+PLANES_PER_GROUP = 6  # pointwise layers with more outputs than this order needs, see `order`
+SEVERAL_OUTPUTS = 8
+HEAD_COLUMNS = 3  # of a wide kernel these columns of two rows come before the rest of both
+WIDE_INPUT = 64
+BLOCK = 9  # weights, etnaviv_ml_nn_v8.c
+
+
+class Event(NamedTuple):
+    """A step of a core's stream: ``weight`` at (plane, row, column), ``bias``, ``offset`` or ``flush``;
+    ``completion`` stands for a weight that completes a block."""
+
+    kind: str
+    channel: int | None = 0
+    plane: int = 0
+    row: int = 0
+    column: int = 0
+
+
+class Superblock(NamedTuple):
+    """Kernels of one core that lie together: ``first`` channel, ``kernels`` of them, ``step`` between them."""
+
+    first: int
+    kernels: int
+    step: int = 1
+
+    @property
+    def channels(self) -> np.ndarray:
+        return self.first + self.step * np.arange(self.kernels)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What fixes the order of a coefficient buffer: sizes after lowering, as the NN words have them.
+
+    ``huffman`` says which format it is (V8), ``depthwise`` that a kernel reads one plane; in the plain
+    format (V7), where depthwise kernels are stored dense, it only changes the order of one wide kernel's
+    cells.  Raises ValueError for superblocks that leave the last one empty.
+    """
+
+    cores: int
+    channels: int
+    planes: int
+    kernel_h: int
+    kernel_w: int
+    superblocks: int
+    zero_point: int
+    plane_bytes: int = 0
+    input_w: int = 0
+    depthwise: bool = False
+    huffman: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("cores", "channels", "planes", "kernel_h", "kernel_w", "superblocks"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"coefficients: {name}: got {getattr(self, name)}, allowed is at least 1")
+        if self.per_core >= 2 ** COUNT_BITS:
+            raise ValueError(f"coefficients: channels: got {self.channels} on {self.cores} cores, allowed is up to "
+                             f"{2 ** COUNT_BITS - 1} per core")
+        if self.full * (self.superblocks - 1) >= self.per_core:
+            raise ValueError(f"coefficients: superblocks: got {self.superblocks}, of which {self.per_core} kernels "
+                             "per core leave the last one empty")
+
+    @property
+    def used(self) -> int:
+        return min(self.channels, self.cores)
+
+    @property
+    def per_core(self) -> int:
+        """Kernels per core; in the Huffman format the most of any core."""
+        return ceil_div(self.channels, self.used)
+
+    @property
+    def full(self) -> int:
+        """Kernels per core in each superblock but the last."""
+        return ceil_div(self.per_core, self.superblocks)
+
+    @property
+    def slots(self) -> int:
+        """Kernels in the buffer: the channels and, in the plain format, what fills up the last core's share."""
+        return self.channels if self.huffman else self.used * self.per_core
+
+    @property
+    def depth(self) -> int:
+        """Planes of one kernel as stored."""
+        return 1 if self.huffman and self.depthwise else self.planes
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the stored weights: slots, planes, rows, columns."""
+        return self.slots, self.depth, self.kernel_h, self.kernel_w
+
+    @property
+    def kernel_size(self) -> int:
+        return self.depth * self.kernel_h * self.kernel_w
+
+    @property
+    def order(self) -> str:
+        """``six``, ``inter`` or ``seq`` as the driver picks it, ``blocks`` in the Huffman format."""
+        if self.huffman:
+            return "blocks"
+        if self.kernel_h == self.kernel_w == 1 and self.channels > SEVERAL_OUTPUTS:
+            return "six"
+        return "inter" if self.planes > 1 else "seq"
+
+    @property
+    def group(self) -> int:
+        """Planes that come together in the plain format."""
+        return PLANES_PER_GROUP if self.order == "six" else 1
+
+    @property
+    def block(self) -> int:
+        """Weights of a kernel that come together in the Huffman format, with what completes them."""
+        whole = self.kernel_size if self.depthwise else BLOCK
+        return ceil_div(max(whole, BLOCK), BLOCK) * BLOCK
+
+    def cells(self) -> list[tuple[int, int]]:
+        """(row, column) of a 2-D kernel in stream order."""
+        rows, columns = range(self.kernel_h), range(self.kernel_w)
+        plain = self.order == "seq" and self.input_w <= WIDE_INPUT and not self.depthwise
+        if self.kernel_w <= HEAD_COLUMNS or plain or self.huffman:
+            return [(row, column) for row in rows for column in columns]
+        return [(row, column) for top in rows[::2]
+                for part in (columns[:HEAD_COLUMNS], columns[HEAD_COLUMNS:])
+                for row in rows[top:top + 2] for column in part]
+
+    def kernels(self, core: int) -> int:
+        """Kernels in one core's stream."""
+        return sum(block.kernels for block in self.blocks(core))
+
+    def blocks(self, core: int) -> list[Superblock]:
+        """One core's superblocks that are not empty."""
+        out, used, full = [], self.used, self.full
+        for number in range(self.superblocks):
+            base, count = used * full * number, full
+            rest = self.slots - used * full * (self.superblocks - 1)
+            first = base + core * full
+            if number == self.superblocks - 1:
+                count = rest // used + (core < rest % used)
+                first = base + core * (rest // used) + min(core, rest % used)
+            if self.huffman and self.depthwise:
+                out += self._scattered(base + used - core - 1, count)
+            else:
+                out.append(Superblock(first, count))
+        return [block for block in out if block.kernels > 0]
+
+    def _scattered(self, first: int, count: int) -> list[Superblock]:
+        """Depthwise kernels: cores take the channels in turn, the last core first; of a last group that
+        does not go round the first cores take all."""
+        whole = self.channels // self.used * self.used
+        inside = min(count, max(ceil_div(whole - first, self.used), 0))
+        out = [Superblock(first, inside, self.used)]
+        if inside < count:
+            out.append(Superblock(first + inside * self.used - (self.used - self.channels % self.used), 1))
+        return out
+
+    def events(self, core: int) -> Iterator[Event]:
+        """The steps of one core's stream, in order."""
+        return self._blocks(core) if self.huffman else self._planes(core)
+
+    def _planes(self, core: int) -> Iterator[Event]:
+        cells, blocks = self.cells(), self.blocks(core)
+        for number, block in enumerate(blocks):
+            for start in range(0, self.planes, self.group):
+                planes = range(start, min(start + self.group, self.planes))
+                for channel in block.channels.tolist():
+                    places = [(plane, *cell) for plane in planes for cell in cells]
+                    for n, place in enumerate(places):
+                        yield Event("weight", channel, *place)
+                        if start == 0 and n == 0:
+                            yield Event("bias", channel)
+                    if planes[-1] == self.planes - 1:
+                        yield Event("offset", channel)
+                if number == self.superblocks - 1 and self.order == "inter":
+                    yield Event("flush")
+        yield Event("flush")
+
+    def _blocks(self, core: int) -> Iterator[Event]:
+        for block in self.blocks(core):
+            for start in range(0, self.kernel_size, self.block):
+                for channel in block.channels.tolist():
+                    for n in range(start, start + self.block):
+                        plane, cell = divmod(n, self.kernel_h * self.kernel_w)
+                        yield Event("weight", channel, plane, *divmod(cell, self.kernel_w)) if n < self.kernel_size \
+                            else Event("completion", channel)
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """A coefficient buffer's content, by output channel.
+
+    ``weights`` are ``(slots, planes, kernel_h, kernel_w) uint8``, ``bias`` ``(slots,) int32`` as stored,
+    ``size`` the buffer's bytes (when encoding, the least).  The plain format (V7) has ``offsets``
+    ``(slots,) uint32`` and ``zrl``, the zero-run width of each used core, and slots past the last channel are
+    what fills up a core's share.  The Huffman format (V8) has ``symbols``, the bit length that each of
+    the 8 symbols stands for, one plane of weights where the layer is depthwise, and ``runs``, the
+    header's bytes for zero runs, where those are used.
+    """
+
+    weights: np.ndarray
+    bias: np.ndarray
+    offsets: np.ndarray
+    zrl: tuple[int, ...] = ()
+    size: int = 0
+    symbols: tuple[int, ...] = ()
+    runs: bytes = b""
+
+
+def refuse_size(buffer: bytes, geometry: Geometry, most: float) -> None:
+    """Raises ValueError, before anything of that size is made, for more weights than ``most`` in a byte."""
+    g = geometry
+    if g.slots * g.kernel_size > most * len(buffer):
+        raise ValueError(f"coefficients: got {g.slots} kernels of {g.depth} planes of {g.kernel_h}x{g.kernel_w}, "
+                         f"allowed is what {len(buffer)} bytes can hold")
+
+
+def refuse_content(content: Coefficients, geometry: Geometry) -> None:
+    """Raises ValueError for content of other shapes than the geometry's, or zero-run widths or symbols there are not;
+    Unanswerable for zero runs of the vendor."""
+    c, g = content, geometry
+    if c.runs:
+        raise Unanswerable("coefficients: got a header with zero runs, allowed is none: how the vendor writes them is "
+                           "not known")
+    shapes = {"weights": g.shape, "bias": (g.slots,), **({} if g.huffman else {"offsets": (g.slots,)})}
+    for name, shape in shapes.items():
+        got = getattr(c, name)
+        if got.shape != shape or (name == "weights" and got.dtype != np.uint8):
+            raise ValueError(f"coefficients: {name}: got {got.shape} {got.dtype}, allowed is {shape}"
+                             f"{' uint8' * (name == 'weights')}")
+    if not g.huffman and (len(c.zrl) != g.used or not all(0 <= zrl <= ZRL_BITS for zrl in c.zrl)):
+        raise ValueError(f"coefficients: zrl: got {c.zrl}, allowed is 0 to {ZRL_BITS} for each of {g.used} cores")
+    if g.huffman and sorted(c.symbols) != list(range(SYMBOLS)):
+        raise ValueError(f"coefficients: symbols: got {c.symbols}, allowed is each bit length from 0 to {SYMBOLS - 1}")
+
+
+def words_of(data: bytes) -> np.ndarray:
+    """The bytes as 32-bit words, and one of zeros behind them, for compiled loops."""
+    return np.frombuffer(data + bytes(-len(data) % 4 + 4), "<u4").astype(np.uint32)
+
+
+def place(bit: int) -> str:
+    """A bit's place in words."""
+    return f"byte {bit // 8} bit {bit % 8}"
+
+
+def ceil_div(a: int, b: int) -> int:
+    """``a / b`` rounded up."""
+    return -(-a // b)

@@ -1,0 +1,407 @@
+"""The V8 coefficient buffer: a header, a Huffman coded bit string per core, then all biases.
+
+A byte is a symbol, which stands for a bit length, and a payload of so many bits.  Bytes go in pairs: a
+step has the 3-bit codes of a pair, the 2-bit escapes of the pair before and the payloads of the one
+before that.  A stream is two bytes with its number of kernels, then weights less their zero point.
+
+Here everything is read and written bit by bit; ``pairs`` does the same with whole arrays.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
+
+import construct
+import numpy as np
+
+from npulab.captures.target import Item, Unanswerable
+from npulab.layout.bitstream import BitReader, pack_bits
+from npulab.npus.vivante.coefficients.geometry import (
+    ALIGN,
+    SYMBOLS,
+    Coefficients,
+    Event,
+    Geometry,
+    ceil_div,
+    place,
+    refuse_content,
+    refuse_size,
+)
+
+VERSION = 1
+CODE_BITS, ESCAPE_BITS, COUNT_BYTES, BIAS_BYTES = 3, 2, 2, 4
+LENGTH_BITS, MOST_LENGTH = 4, 7
+DELAY = 2  # steps from a byte's code to its payload
+RUN_LENGTH, RAW_LENGTH = 0, 7  # with zero runs, what these lengths mean
+TABLE_BYTES = 18
+FIRST_SIZE = 28  # byte of the header where the stream sizes begin
+# Mesa 25.0.7, etnaviv_ml_nn_v8.c: the comparisons that sort the symbols
+NETWORK = ((0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7), (0, 1), (2, 3), (4, 5), (6, 7),
+           (2, 4), (3, 5), (1, 4), (3, 6), (1, 2), (3, 4), (5, 6))
+
+
+class Symbol(NamedTuple):
+    """How a symbol is written: 3-bit code, 2-bit escape, and what its free bit adds to the last of them."""
+
+    code: int
+    escape: int | None = None
+    free: int = 0
+
+
+WRITTEN = (Symbol(0, free=4), Symbol(1, free=4), Symbol(7), Symbol(3), Symbol(6), Symbol(2, 1, free=2), Symbol(2, 2),
+           Symbol(2, 0))
+ESCAPED = 2  # the code that an escape follows
+
+
+def _readings() -> dict[tuple[int, int | None], tuple[int, int | None]]:
+    """(symbol, its free bit) of every (code, escape)."""
+    out: dict[tuple[int, int | None], tuple[int, int | None]] = {}
+    for number, (code, escape, free) in enumerate(WRITTEN):
+        for bit in (0, 1) if free else (0,):
+            key = (code + bit * free, None) if escape is None else (code, escape + bit * free)
+            out[key] = number, bit if free else None
+    return out
+
+
+READ = _readings()
+
+
+@dataclass(frozen=True)
+class Header:
+    """What precedes the streams: bit length by symbol, bits of each stream, bytes for zero runs."""
+
+    symbols: tuple[int, ...]
+    bits: tuple[int, ...]
+    runs: bytes = b""
+
+
+def layout(cores: int) -> construct.Construct:
+    """The header's 28 bytes and one 32-bit count of bits per core, filled up to 64 bytes."""
+    return construct.Aligned(ALIGN, construct.Struct(
+        "flags" / construct.Byte, "run_size" / construct.Byte, "run_table" / construct.Bytes(TABLE_BYTES),
+        "symbols" / construct.Int32ul, "average_bias" / construct.Int16ul, "reserved" / construct.Int16ul,
+        "bits" / construct.Array(cores, construct.Int32ul)))
+
+
+def header_bytes(cores: int) -> int:
+    return ceil_div(FIRST_SIZE + 4 * cores, ALIGN) * ALIGN
+
+
+def read_header(buffer: bytes, geometry: Geometry) -> Header:
+    """The header; raises ValueError with the byte for one that says something else than is covered, or
+    whose streams and biases do not fit the buffer."""
+    cores, used = geometry.cores, geometry.used
+    if len(buffer) < header_bytes(cores):
+        raise ValueError(f"coefficients: got {len(buffer)} bytes, allowed is at least the header's "
+                         f"{header_bytes(cores)}")
+    raw = layout(cores).parse(buffer)
+    for name, at, allowed in (("flags", 0, VERSION * 16), ("average_bias", 24, 0), ("reserved", 26, 0)):
+        if raw[name] != allowed:
+            raise ValueError(f"coefficients: header at byte {at}, {name.replace('_', ' ')}: got {raw[name]:#x}, "
+                             f"allowed is {allowed:#x}")
+    lengths = tuple(raw.symbols // 2 ** (LENGTH_BITS * n) % 2 ** LENGTH_BITS for n in range(SYMBOLS))
+    runs = bytes([raw.run_size]) + raw.run_table if raw.run_size else b""
+    # with zero runs one of the lengths may be replaced by 8, which none of the known streams uses
+    most = MOST_LENGTH + bool(runs)
+    if len(set(lengths)) < SYMBOLS or max(lengths) > most:
+        raise ValueError(f"coefficients: header at byte 20, symbol map: got {list(lengths)}, allowed is each bit "
+                         f"length from 0 to {most} at most once")
+    if not runs and any(raw.run_table):
+        raise ValueError(f"coefficients: header at byte 2, run-length table: got {raw.run_table.hex()}, allowed is 0 "
+                         "where the run-length size is 0")
+    bits = tuple(int(size) for size in raw.bits)
+    if any((size > 0) != (core < used) for core, size in enumerate(bits)):
+        raise ValueError(f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)}, allowed are bits "
+                         f"for the first {used} cores")
+    end = header_bytes(cores) + sum(map(stream_bytes, bits)) + BIAS_BYTES * geometry.channels
+    if end > len(buffer):
+        raise ValueError(f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)} (bits), which with "
+                         f"{geometry.channels} biases end at byte {end}, allowed is {len(buffer)} bytes")
+    return Header(lengths, bits, runs)
+
+
+def stream_bytes(bits: int) -> int:
+    """Bytes of a stream as it lies in the buffer."""
+    return ceil_div(bits, 8 * ALIGN) * ALIGN
+
+
+def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
+    """Every bit of the buffer as an ``Item``, in order; a ``weight`` lies where its payload does, be it
+    0 bits wide.
+
+    Raises ValueError with core, byte and bit where the buffer does not follow the format, Unanswerable where what
+    zero runs of the vendor say is not known.
+    """
+    refuse_more_than_fits(buffer, geometry)
+    header = read_header(buffer, geometry)
+    yield from _header_items(buffer, geometry)
+    start = 8 * header_bytes(geometry.cores)
+    for core, bits in enumerate(header.bits[:geometry.used]):
+        stop = start + 8 * stream_bytes(bits)
+        yield from _stream(BitReader(buffer, start, start + bits), geometry, header, core)
+        yield from _padding(buffer, start + bits, stop, core)
+        start = stop
+    for channel in range(geometry.channels):
+        yield Item(start, 8 * BIAS_BYTES, "bias", BitReader(buffer, start).read(8 * BIAS_BYTES), None, channel)
+        start += 8 * BIAS_BYTES
+    yield from _padding(buffer, start, 8 * len(buffer), None)
+
+
+def refuse_more_than_fits(buffer: bytes, geometry: Geometry) -> None:
+    """Raises ValueError for more weights than codes could be there for."""
+    refuse_size(buffer, geometry, 8 / CODE_BITS)
+
+
+def _header_items(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
+    fields = [("precode", 1), ("16-bit", 1), ("fp16", 1), ("reserved", 1), ("version", 4), ("run-length size", 8)]
+    fields += [("run length", 8)] * TABLE_BYTES + [("symbol length", LENGTH_BITS)] * SYMBOLS
+    fields += [("average bias", 16), ("reserved", 16)]
+    reader = BitReader(buffer)
+    for kind, width in fields:
+        yield Item(reader.position, width, kind, reader.read(width))
+    for core in range(geometry.cores):
+        yield Item(reader.position, 32, "core size", reader.read(32), core)
+    yield from _padding(buffer, reader.position, 8 * header_bytes(geometry.cores), None)
+
+
+def _padding(buffer: bytes, start: int, stop: int, core: int | None) -> Iterator[Item]:
+    """The zeros up to ``stop``, as one item."""
+    if stop > start:
+        value = BitReader(buffer, start, stop).read(stop - start)
+        if value:
+            first = start + (value & -value).bit_length() - 1
+            raise ValueError(f"coefficients: got a bit that is set at {place(first)}, in the fill from {place(start)} "
+                             f"to byte {stop // 8}, allowed is 0")
+        yield Item(start, stop - start, "fill", value, core)
+
+
+def _owners(geometry: Geometry, core: int) -> Iterator[Event]:
+    """What each byte of a core's stream is for; behind the last weight a pair is completed."""
+    yield from [Event("kernels per core")] * COUNT_BYTES
+    yield from geometry.events(core)
+    yield from repeat(Event("completion", None))
+
+
+def bytes_of(geometry: Geometry, core: int) -> int:
+    """Bytes that a core's stream writes, without zero runs."""
+    g = geometry
+    return COUNT_BYTES + g.kernels(core) * ceil_div(g.kernel_size, g.block) * g.block
+
+
+def pairs_of(geometry: Geometry, core: int) -> int:
+    """Pairs of bytes in a core's stream, the last completed, without zero runs."""
+    return ceil_div(bytes_of(geometry, core), 2)
+
+
+@dataclass
+class _Byte:
+    """A byte on its way through the steps."""
+
+    code: int
+    of: Event
+    escape: int | None = None
+
+
+def _stream(reader: BitReader, g: Geometry, header: Header, core: int) -> Iterator[Item]:
+    """One stream, step by step; two pairs of codes that mean nothing push the last payloads out."""
+    start, end = reader.position, reader.end
+    pairs = _pairs_with_runs(reader, header) if header.runs else pairs_of(g, core)
+    owners, recent = _owners(g, core), deque[list[_Byte]](maxlen=DELAY + 1)
+    values = _Values(g, core, bool(header.runs))
+    try:
+        for step in range(pairs + DELAY):
+            recent.append([])
+            for _ in range(2):
+                byte = _Byte(reader.read(CODE_BITS), next(owners) if step < pairs else Event("flush"))
+                recent[-1].append(byte)
+                yield _item(reader, CODE_BITS, "flush" if step >= pairs else "symbol", byte.code, core, byte.of)
+            if step >= pairs:
+                values.refuse_flush(reader.position - 2 * CODE_BITS, recent[-1])
+            for byte in recent[-2] if 0 < step <= pairs else []:
+                if byte.code == ESCAPED:
+                    byte.escape = reader.read(ESCAPE_BITS)
+                    yield _item(reader, ESCAPE_BITS, "escape", byte.escape, core, byte.of)
+            for byte in recent[0] if step >= DELAY else []:
+                at = reader.position
+                length, free, width = _payload(byte, header.symbols, bool(header.runs))
+                payload = reader.read(width)
+                value = values.next(payload if free is None else 2 * payload + free, length, byte.of, at)
+                kind = "run" if header.runs and length == RUN_LENGTH else byte.of.kind
+                yield _item(reader, width, kind, value, core, byte.of, int(kind == "weight"))
+    except EOFError:
+        raise ValueError(f"coefficients: the stream of core {core} from {place(start)} runs past its end at "
+                         f"{place(end)}") from None
+    if reader.position != end:
+        raise ValueError(f"coefficients: the stream of core {core} ends at {place(reader.position)}, its size says "
+                         f"{place(end)}")
+
+
+def _item(reader: BitReader, width: int, kind: str, value: int, core: int, of: Event, weights: int = 0) -> Item:
+    """The bits just read."""
+    at = reader.position - width
+    if of.kind == "weight":
+        return Item(at, width, kind, value, core, *of[1:], weights)
+    return Item(at, width, kind, value, core, of.channel if of.kind == "completion" else None)
+
+
+def _payload(byte: _Byte, symbols: tuple[int, ...], runs: bool) -> tuple[int, int | None, int]:
+    """(bit length, free bit, width of the payload) of a byte."""
+    symbol, free = READ[byte.code, byte.escape]
+    length = symbols[symbol]
+    whole = 8 if runs and length >= RAW_LENGTH else max(length, 1)
+    return length, free, whole - (free is not None)
+
+
+def _pairs_with_runs(reader: BitReader, header: Header) -> int:
+    """Pairs of bytes up to the end of a stream with zero runs, whose number only its size tells."""
+    scout, steps = BitReader(reader.data, reader.position, reader.end), 0
+    recent = deque[list[_Byte]]([[], []], maxlen=DELAY + 1)
+    try:
+        while scout.position < scout.end:
+            recent.append([_Byte(scout.read(CODE_BITS), Event("")) for _ in range(2)])
+            for byte in recent[-2]:
+                byte.escape = scout.read(ESCAPE_BITS) if byte.code == ESCAPED else None
+            for byte in recent[0]:
+                scout.read(_payload(byte, header.symbols, True)[2])
+            steps += 1
+    except EOFError:
+        steps += 1  # the reading proper says where it ends
+    return max(steps - DELAY, 0)
+
+
+class _Values:
+    """Turns payloads into bytes and refuses those that cannot be."""
+
+    def __init__(self, geometry: Geometry, core: int, runs: bool) -> None:
+        self.zero, self.core, self.runs = geometry.zero_point, core, runs
+        self.kernels = geometry.kernels(core)
+        self.left = self.kernels * geometry.kernel_size
+        self.count = list(self.kernels.to_bytes(COUNT_BYTES, "little"))
+        self.flush = {flush_of(geometry, core)} if not runs else {0, _flush_codes(1)}
+
+    def next(self, bits: int, length: int, of: Event, at: int) -> int:
+        """What bits ``sign, then magnitude without its leading 1`` say."""
+        where = f"coefficients: core {self.core} at {place(at)}"
+        if self.runs and length == RUN_LENGTH:
+            if self.left or of.kind == "kernels per core":
+                raise Unanswerable(f"{where}: a zero run with {self.left} weights to come, and for how many a run "
+                                   "stands is not known")
+            return bits
+        if self.runs and length > RAW_LENGTH:
+            raise Unanswerable(f"{where}: got bit length {length}, allowed is up to {RAW_LENGTH}")
+        value = bits if self.runs and length == RAW_LENGTH else signed(bits, length, self.runs)
+        if of.kind == "kernels per core":
+            want = self.count.pop(0)
+            if value != want:
+                raise ValueError(f"{where}: got {value} as a byte of the kernels per core, allowed is {want} "
+                                 f"({self.kernels} kernels)")
+        elif of.kind == "weight":
+            self.left -= 1
+            value = (value + self.zero) % 256
+        elif value:
+            raise ValueError(f"{where}: got {value} in what completes a block, allowed is 0")
+        return value
+
+    def refuse_flush(self, at: int, codes: list[_Byte]) -> None:
+        """Raises ValueError for other codes than a flush has."""
+        got = codes[0].code + 2 ** CODE_BITS * codes[1].code
+        if got not in self.flush:
+            raise ValueError(f"coefficients: core {self.core} at {place(at)}: got codes {got:#x} behind the last byte, "
+                             f"allowed is {' or '.join(map(hex, sorted(self.flush)))}")
+
+
+def signed(bits: int, length: int, two: bool) -> int:
+    """The byte of sign and magnitude; a negative one is the complement, with zero runs that plus 1."""
+    magnitude = bits // 2 + (2 ** (length - 1) if length else 0)
+    if bits % 2 == 0:
+        return magnitude
+    return (-magnitude if two else 255 - magnitude) % 256
+
+
+def flush_of(geometry: Geometry, core: int) -> int:
+    """The codes of the pairs that push the last payloads out: their free bits are set where the bytes were odd.
+
+    The vendor sets them with an even number and zero runs too.
+    """
+    return _flush_codes(bytes_of(geometry, core) % 2)
+
+
+def _flush_codes(free: int) -> int:
+    return (1 + 2 ** CODE_BITS) * WRITTEN[0].free * free
+
+
+def magnitude_bits(byte: int) -> int:
+    """Bits of a byte's magnitude, which is the byte or, with the sign bit, its complement."""
+    return (byte if byte < 128 else 255 - byte).bit_length()
+
+
+def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
+    """The content as ``walk`` reads it."""
+    refuse_more_than_fits(buffer, geometry)
+    header = read_header(buffer, geometry)
+    weights = np.full(geometry.shape, geometry.zero_point, np.uint8)
+    bias = np.zeros(geometry.channels, np.uint32)
+    for item in walk(buffer, geometry):
+        if item.kind == "weight":
+            weights[item.channel, item.plane, item.row, item.column] = item.value
+        elif item.kind == "bias":
+            bias[item.channel] = item.value
+    return Coefficients(weights, bias.astype(np.int32), np.zeros(0, np.uint32), size=len(buffer),
+                        symbols=header.symbols, runs=header.runs)
+
+
+def write_by_item(coefficients: Coefficients, geometry: Geometry) -> bytes:
+    """The buffer of ``coefficients``, bit by bit."""
+    refuse_content(coefficients, geometry)
+    streams = []
+    for core in range(geometry.used):
+        items = list(_items(coefficients, geometry, core))
+        streams.append((sum(width for _, width in items), pack_bits(items)))
+    return join(streams, coefficients, geometry)
+
+
+def _items(c: Coefficients, geometry: Geometry, core: int) -> Iterator[tuple[int, int]]:
+    """(value, width) of a stream's bits."""
+    given = list(geometry.kernels(core).to_bytes(COUNT_BYTES, "little"))
+    for event in geometry.events(core):
+        given.append((int(c.weights[event[1:]]) - geometry.zero_point) % 256 if event.kind == "weight" else 0)
+    given += [0] * (len(given) % 2)
+    written = [_written(byte, c.symbols) for byte in given]
+    flush = flush_of(geometry, core)
+    for step in range(0, len(written) + 2 * DELAY, 2):
+        for byte in written[step:step + 2]:
+            yield byte[0]
+        if step >= len(written):
+            yield flush, 2 * CODE_BITS
+        for part in (1, 2):
+            for byte in written[max(step - 2 * part, 0):max(step - 2 * part + 2, 0)]:
+                yield byte[part]
+
+
+def _written(byte: int, symbols: tuple[int, ...]) -> list[tuple[int, int]]:
+    """(value, width) of the code, the escape and the payload of a byte."""
+    length = magnitude_bits(byte)
+    symbol = WRITTEN[symbols.index(length)]
+    sign, magnitude = (1, 255 - byte) if byte > 127 else (0, byte)
+    payload, width = sign + 2 * (magnitude - (2 ** (length - 1) if length else 0)), max(length, 1)
+    free = 0
+    if symbol.free:
+        free, payload, width = symbol.free * (payload % 2), payload // 2, width - 1
+    if symbol.escape is None:
+        return [(symbol.code + free, CODE_BITS), (0, 0), (payload, width)]
+    return [(symbol.code, CODE_BITS), (symbol.escape + free, ESCAPE_BITS), (payload, width)]
+
+
+def join(streams: list[tuple[int, bytes]], coefficients: Coefficients, geometry: Geometry) -> bytes:
+    """Header, (bits, bytes) of each stream, biases, and zeros up to the size."""
+    c, g = coefficients, geometry
+    packed = sum(length * 2 ** (LENGTH_BITS * n) for n, length in enumerate(c.symbols))
+    head = layout(g.cores).build({"flags": VERSION * 16, "run_size": 0, "run_table": bytes(TABLE_BYTES),
+                                  "symbols": packed, "average_bias": 0, "reserved": 0,
+                                  "bits": [bits for bits, _ in streams] + [0] * (g.cores - g.used)})
+    filled = [stream.ljust(stream_bytes(bits), b"\0") for bits, stream in streams]
+    return b"".join([head, *filled, np.asarray(c.bias, "<i4").tobytes()]).ljust(c.size, b"\0")

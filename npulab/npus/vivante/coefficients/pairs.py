@@ -1,0 +1,272 @@
+"""The Huffman format (V8) with whole arrays: the same bytes and content as ``huffman``, which explains each bit.
+
+Where a step begins depends on the two before it, so that these places are found one by one; all else is done at once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from npulab.layout.bitstream import BitReader, bits_at, put_bits
+from npulab.npus.vivante.coefficients.geometry import (
+    SYMBOLS,
+    Coefficients,
+    Geometry,
+    ceil_div,
+    refuse_content,
+    words_of,
+)
+from npulab.npus.vivante.coefficients.huffman import (
+    BIAS_BYTES,
+    CODE_BITS,
+    COUNT_BYTES,
+    DELAY,
+    ESCAPE_BITS,
+    ESCAPED,
+    FIRST_SIZE,
+    NETWORK,
+    READ,
+    Header,
+    bytes_of,
+    flush_of,
+    header_bytes,
+    join,
+    magnitude_bits,
+    pairs_of,
+    read_by_item,
+    read_header,
+    refuse_more_than_fits,
+    signed,
+    stream_bytes,
+    walk,
+)
+
+CHUNK = 2 ** 16  # bytes
+ROOM = 32  # for the bits of two payloads
+ONES = (2 ** np.arange(9) - 1).astype(np.uint32)
+PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
+
+
+def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients:
+    """Weights, biases and symbols of a buffer; raises ValueError as ``walk`` does.
+
+    ``fast`` runs compiled loops (``npulab[fast]``).  Of zero runs only those behind the last weight are understood.
+    """
+    refuse_more_than_fits(buffer, geometry)
+    header = read_header(buffer, geometry)
+    if header.runs:
+        return read_by_item(buffer, geometry)
+    weights = np.empty(geometry.shape, np.uint8)
+    start = header_bytes(geometry.cores)
+    sound = not buffer[FIRST_SIZE + 4 * geometry.cores:start].strip(b"\0")
+    for core, bits in enumerate(header.bits[:geometry.used]):
+        data = buffer[start:start + stream_bytes(bits)]
+        stream = _bytes(data, bits, header, geometry, core, fast) if sound else None
+        sound = stream is not None and _take(stream, geometry, core, weights) \
+            and not BitReader(data, bits).read(8 * len(data) - bits)
+        start += len(data)
+    if not sound or buffer[start + BIAS_BYTES * geometry.channels:].strip(b"\0"):
+        for _ in walk(buffer, geometry):  # says what is wrong
+            pass
+        raise AssertionError("coefficients: array and bit by bit readings differ")
+    bias = np.frombuffer(buffer, "<i4", geometry.channels, start).astype(np.int32)
+    return Coefficients(weights, bias, np.zeros(0, np.uint32), size=len(buffer), symbols=header.symbols)
+
+
+class _Tables(NamedTuple):
+    """A symbol map, made ready.
+
+    By two codes: ``before``, the bits of a step ahead of its payloads in the step after.  By two codes and
+    4 bits that hold their escapes: ``step``, these bits times ``ROOM`` and the bits of the payloads; ``ways`` in
+    which both bytes are written and ``widths`` of their payloads; ``both``, all that in 4 bits each.
+    ``bytes`` is by way and payload.  ``code``, ``escape`` and ``payload`` are (value, width) by byte.
+    """
+
+    before: np.ndarray
+    step: np.ndarray
+    both: np.ndarray
+    ways: np.ndarray
+    widths: np.ndarray
+    bytes: np.ndarray
+    code: np.ndarray
+    escape: np.ndarray
+    payload: np.ndarray
+
+
+@lru_cache(8)
+def _tables(symbols: tuple[int, ...]) -> _Tables:
+    ways = {key: n for n, key in enumerate(READ)}
+    values = np.zeros((len(ways), 256), np.uint8)
+    written = np.zeros((3, 256, 2), np.uint32)
+    widths = []
+    for (code, escape), (symbol, free) in READ.items():
+        length = symbols[symbol]
+        width = max(length, 1) - (free is not None)
+        widths.append(width)
+        for payload in range(2 ** width):
+            value = signed(payload if free is None else 2 * payload + free, length, False)
+            values[ways[code, escape], payload] = value
+            written[:, value] = (code, CODE_BITS), (escape or 0, ESCAPE_BITS * (code == ESCAPED)), (payload, width)
+    index = np.arange(PAIR_CODES * PAIR_ESCAPES)
+    way, wide = np.zeros((2, len(index), 2), np.uint8)
+    rest, bits = index // PAIR_CODES, np.full(len(index), 2 * CODE_BITS)
+    for half, codes in enumerate((index % 2 ** CODE_BITS, index // 2 ** CODE_BITS % 2 ** CODE_BITS)):
+        escaped = codes == ESCAPED
+        for (code, escape), n in ways.items():
+            of = (codes == code) & (~escaped | (rest % 2 ** ESCAPE_BITS == escape))
+            way[of, half], wide[of, half] = n, widths[n]
+        bits = bits + ESCAPE_BITS * escaped
+        rest = np.where(escaped, rest // 2 ** ESCAPE_BITS, rest)
+    step = (ROOM * bits + wide.sum(1)).astype(np.uint16)
+    both = (np.column_stack([bits, wide, way]) * 16 ** np.arange(5)).sum(1).astype(np.uint32)
+    return _Tables(bits[:PAIR_CODES].astype(np.uint32), step, both, way, wide, values, *written)
+
+
+def _bytes(data: bytes, bits: int, header: Header, geometry: Geometry, core: int, fast: bool) -> np.ndarray | None:
+    """The bytes of a stream of so many bits, or None where it does not end there."""
+    pairs, tables = pairs_of(geometry, core), _tables(header.symbols)
+    if 2 * CODE_BITS * (pairs + DELAY) > bits:
+        return None
+    out = np.empty((pairs, 2), np.uint8)
+    if fast:
+        from npulab.npus.vivante.coefficients import loops
+
+        stop = loops.decode_pairs(words_of(data), 0, bits, pairs + DELAY, flush_of(geometry, core), tables.both,
+                                  tables.bytes.reshape(-1), out)
+        return out.reshape(-1) if stop == bits else None
+    at = _steps(data, bits, tables.step, pairs + DELAY)
+    if at is None:
+        return None
+    windows = bits_at(data, at, 24)
+    codes = windows % PAIR_CODES
+    if np.any(codes[pairs:] != flush_of(geometry, core)):
+        return None
+    index = codes[:-DELAY] | windows[1:-1] & PAIR_CODES * (PAIR_ESCAPES - 1)
+    payloads = windows[DELAY:] >> tables.before[codes[1:-1]]
+    widths, ways = tables.widths[index], tables.ways[index]
+    out[:, 0] = tables.bytes[ways[:, 0], payloads & ONES[widths[:, 0]]]
+    out[:, 1] = tables.bytes[ways[:, 1], payloads >> widths[:, 0] & ONES[widths[:, 1]]]
+    return out.reshape(-1)
+
+
+def _steps(data: bytes, bits: int, table: np.ndarray, steps: int) -> np.ndarray | None:
+    """The bit where each step begins, or None where the last does not stop at ``bits``."""
+    advance, found, at = table.data, array("q", [0]), 2 * CODE_BITS
+    codes, escapes, before, payloads = PAIR_CODES - 1, PAIR_CODES * (PAIR_ESCAPES - 1), data[0] % PAIR_CODES, 0
+    while len(found) < steps and at < bits:
+        base = at // 8
+        size = min(8 * CHUNK, bits - 8 * base)
+        windows = bits_at(data[base:base + CHUNK + 4], np.arange(size), 10).astype(np.uint16).data
+        at -= 8 * base
+        for _ in range(steps - len(found)):
+            if at >= size:
+                break
+            found.append(at + 8 * base)
+            window = windows[at]
+            step = advance[before | window & escapes]
+            at += step // ROOM + payloads
+            payloads, before = step % ROOM, window & codes
+        at += 8 * base
+    return np.frombuffer(found, np.int64) if at == bits and len(found) == steps else None
+
+
+def _take(stream: np.ndarray, geometry: Geometry, core: int, weights: np.ndarray) -> bool:
+    """Put a stream's bytes in their places; False where it has another number of kernels, or what completes
+    a block is not 0."""
+    g, at = geometry, COUNT_BYTES
+    sound = stream[:at].tobytes() == g.kernels(core).to_bytes(COUNT_BYTES, "little")
+    flat = weights.reshape(g.slots, g.kernel_size)
+    blocks = ceil_div(g.kernel_size, g.block)
+    for first, count, step in g.blocks(core):
+        size = count * blocks * g.block
+        kernels = stream[at:at + size].reshape(blocks, count, g.block).transpose(1, 0, 2).reshape(count, -1)
+        flat[first:first + step * count:step] = kernels[:, :g.kernel_size] + np.uint8(g.zero_point)
+        sound = sound and not kernels[:, g.kernel_size:].any()
+        at += size
+    return sound and not stream[at:].any()
+
+
+def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -> bytes:
+    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``.
+
+    Raises ValueError for content that does not go with the geometry, and for zero runs.
+    """
+    c, g = coefficients, geometry
+    refuse_content(c, g)
+    tables, streams = _tables(tuple(c.symbols)), []
+    for core in range(g.used):
+        streams.append((_written_fast if fast else _written)(_given(c, g, core), tables, flush_of(g, core)))
+    return join(streams, c, g)
+
+
+def _given(c: Coefficients, g: Geometry, core: int) -> np.ndarray:
+    """The bytes of a core's stream, the last pair completed."""
+    flat = c.weights.reshape(g.slots, g.kernel_size)
+    blocks = ceil_div(g.kernel_size, g.block)
+    length = bytes_of(g, core)
+    out = np.zeros(length + length % 2, np.uint8)
+    out[:COUNT_BYTES] = np.frombuffer(g.kernels(core).to_bytes(COUNT_BYTES, "little"), np.uint8)
+    at = COUNT_BYTES
+    for first, count, step in g.blocks(core):
+        kernels = np.zeros((count, blocks * g.block), np.uint8)
+        kernels[:, :g.kernel_size] = flat[first:first + step * count:step] - np.uint8(g.zero_point)
+        size = kernels.size
+        out[at:at + size] = kernels.reshape(count, blocks, g.block).transpose(1, 0, 2).reshape(-1)
+        at += size
+    return out
+
+
+def _written(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[int, bytes]:
+    """(bits, bytes) of the steps that write the bytes of a stream."""
+    codes, code_bits = _joined(stream, tables.code)
+    escapes, escape_bits = _joined(stream, tables.escape)
+    payloads, payload_bits = _joined(stream, tables.payload)
+    values = np.concatenate([codes, np.full(DELAY, flush, np.uint32)])
+    widths = np.concatenate([code_bits, np.full(DELAY, 2 * CODE_BITS, np.uint32)])
+    values[1:-1] |= np.left_shift(escapes, widths[1:-1])
+    widths[1:-1] += escape_bits
+    values[2:] |= np.left_shift(payloads, widths[2:])
+    widths[2:] += payload_bits
+    ends = np.cumsum(widths, dtype=np.int64)
+    return int(ends[-1]), put_bits(values, ends - widths, int(ends[-1]))
+
+
+def _written_fast(stream: np.ndarray, tables: _Tables, flush: int) -> tuple[int, bytes]:
+    """The same, compiled."""
+    from npulab.npus.vivante.coefficients import loops
+
+    out = np.zeros(len(stream) // 2 + DELAY + 1, np.uint32)  # a step has at most 24 bits
+    bits = loops.encode_pairs(stream.reshape(-1, 2), flush, *(table.astype(np.uint64) for table in (
+        tables.code, tables.escape, tables.payload)), out)
+    return int(bits), out.astype("<u4").tobytes()[:ceil_div(int(bits), 8)]
+
+
+def _joined(stream: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(values, widths) of pairs of bytes, by a table of (value, width) of single ones."""
+    first, second = table[stream[::2]], table[stream[1::2]]
+    return first[:, 0] | np.left_shift(second[:, 0], first[:, 1]), first[:, 1] + second[:, 1]
+
+
+def choose_symbols(weights: np.ndarray) -> tuple[int, ...]:
+    """The symbol map the driver picks for ``weights``, uint8 or int8 as the model has them: bit lengths by
+    falling count, in the order that its fixed comparisons leave them.
+
+    >>> choose_symbols(np.array([0, 3, 3, 0xFF], np.uint8))
+    (2, 1, 0, 3, 4, 5, 6, 7)
+    """
+    raw = np.ascontiguousarray(weights).view(np.uint8)
+    counts = np.bincount(raw.reshape(-1), minlength=256)
+    # 0xFF has length 0, and is counted as 1
+    lengths = [magnitude_bits(byte) if byte < 255 else 1 for byte in range(256)]
+    histogram = np.bincount(lengths, counts, SYMBOLS).tolist()
+    out = list(range(SYMBOLS))
+    for a, b in NETWORK:
+        if histogram[out[a]] < histogram[out[b]]:
+            out[a], out[b] = out[b], out[a]
+    return tuple(out)
+
+

@@ -1,0 +1,110 @@
+"""The simulated NN unit's reading of a V8 coefficient buffer: Huffman codes, one weight after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from npulab.captures.target import Hang
+from npulab.layout.bitstream import BitReader
+
+ALIGN, LENGTHS, BLOCK = 64, 28, 9
+PLAIN = 0x10  # first byte: version 1, no other mode
+
+
+def kernels(buffer: bytes, v: Mapping[str, Any], cores: int) -> Iterator[tuple[int, int, list[int]]]:
+    """(channel, stored bias, weights in the order plane, row, column) of every kernel.
+
+    Raises Hang for a stream that does not hold what the words say.
+    """
+    channels = v["out_image_z_size"]
+    used, size = min(channels, cores), v["kernel_xy_size"] * v["kernel_y_size"]
+    size *= 1 if v["depthwise"] else v["kernel_z_size"]
+    block = -(-max(size if v["depthwise"] else BLOCK, BLOCK) // BLOCK) * BLOCK
+    start = -(-(LENGTHS + 4 * cores) // ALIGN) * ALIGN
+    if len(buffer) < start or buffer[0] != PLAIN or buffer[1]:
+        raise Hang(f"the coefficient buffer of {len(buffer)} bytes begins with {buffer[:2].hex() or 'nothing'}, the "
+                   f"simulated unit knows {PLAIN:02x}00 and a whole header")
+    lengths = [int.from_bytes(buffer[at:at + 4], "little") for at in range(LENGTHS, LENGTHS + 4 * used, 4)]
+    bit_lengths = [buffer[20 + symbol // 2] >> 4 * (symbol % 2) & 15 for symbol in range(8)]
+    biases = start + sum(-(-length // (8 * ALIGN)) * ALIGN for length in lengths)
+    if max(bit_lengths) > 7 or biases + 4 * channels > len(buffer):
+        raise Hang(f"the coefficient buffer's streams of {lengths} bits and its biases go past its {len(buffer)} bytes")
+    for core, length in enumerate(lengths):
+        share = channels // used + (core < channels % used)
+        reader = BitReader(buffer, 8 * start, 8 * start + length)
+        try:
+            codes = _bytes(reader, 2 + share * -(-size // block) * block, bit_lengths)
+        except EOFError as error:
+            raise Hang(f"a stream of coefficients overruns: {error}") from None
+        if reader.position != reader.end:
+            raise Hang(f"core {core} is given {length} bits of coefficients, its stream ends after "
+                       f"{length - (reader.end - reader.position)}")
+        if codes[0] + 256 * codes[1] != share:
+            raise Hang(f"core {core} is given {codes[0] + 256 * codes[1]} kernels, it has {share}")
+        for channel, weights in _shared(iter(codes[2:]), core, share, used, size, block, v, cores):
+            if not 0 <= channel < channels:
+                raise Hang(f"core {core} works on channel {channel} of {channels}")
+            at = biases + 4 * channel
+            yield channel, int.from_bytes(buffer[at:at + 4], "little", signed=True), weights
+        start += -(-length // (8 * ALIGN)) * ALIGN
+
+
+def _shared(codes: Iterator[int], core: int, share: int, used: int, size: int, block: int, v: Mapping[str, Any],
+            cores: int) -> Iterator[tuple[int, list[int]]]:
+    """(channel, weights) of one core's kernels, superblock by superblock."""
+    channels, full = v["out_image_z_size"], v["kernels_per_core"]
+    most = -(-channels // used)  # kernels of a core
+    whole = -(-most // full) - 1  # superblocks before the last
+    for superblock in range(whole + 1):
+        rest = channels - used * full * whole
+        count = full if superblock < whole else rest // used + (core < rest % used)
+        held: list[list[int]] = [[] for _ in range(count)]
+        for _ in range(-(-size // block)):
+            for kernel in held:
+                kernel += [(next(codes) + v["coef_zero_point"]) % 256 for _ in range(block)]
+        first = used * full * superblock
+        for k, kernel in enumerate(held):
+            if v["depthwise"]:
+                channel = first + used - core - 1 + k * cores
+                if used == cores and channel >= channels - channels % cores:
+                    channel -= cores - channels % cores  # the last ones are shared by as many cores as there are
+            elif superblock < whole:
+                channel = first + core * full + k
+            else:
+                channel = first + sum(rest // used + (before < rest % used) for before in range(core)) + k
+            yield channel, kernel[:size]
+
+
+def _bytes(reader: BitReader, count: int, bit_lengths: list[int]) -> list[int]:
+    """The first ``count`` bytes of a stream, which come in pairs: a step holds two 3-bit codes, what follows the codes
+    of the step before, and the values whose codes came two steps before."""
+    out: list[int] = []
+    coded: list[list[int]] = []  # of a pair the 3-bit codes, then symbols and free bits
+    symbols: list[list[tuple[int, int | None]]] = []
+    for step in range(-(-count // 2) + 2):
+        coded.append([reader.read(3), reader.read(3)])
+        if step >= 1:
+            symbols.append([_symbol(code, reader) for code in coded[step - 1]])
+        if step >= 2:
+            out += [_value(symbol, free, reader, bit_lengths) for symbol, free in symbols[step - 2]]
+    return out[:count]
+
+
+def _symbol(code: int, reader: BitReader) -> tuple[int, int | None]:
+    """(symbol, the value's lowest bit where the code holds it)."""
+    if code % 4 < 2:
+        return code % 4, code // 4
+    if code != 2:
+        return {7: 2, 3: 3, 6: 4}[code], None
+    more = reader.read(2)
+    return (5, more // 2) if more % 2 else (6 if more else 7, None)
+
+
+def _value(symbol: int, free: int | None, reader: BitReader, bit_lengths: list[int]) -> int:
+    """The byte: its sign in the lowest bit, then its magnitude without the leading one."""
+    length = bit_lengths[symbol]
+    bits = max(length, 1)
+    payload = reader.read(bits) if free is None else free + 2 * reader.read(bits - 1)
+    magnitude = payload // 2 + (2 ** (length - 1) if length else 0)
+    return 255 - magnitude if payload % 2 else magnitude

@@ -1,0 +1,283 @@
+"""From a layer to what a driver would send: the jobs in order, their words, coefficients and commands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.captures.target import Unanswerable
+from npulab.npus.vivante import coefficients
+from npulab.npus.vivante.coefficients import Coefficients, Geometry, ceil_div
+from npulab.npus.vivante.commands import States, nn_states, start_to_end, stream_of, tp_states
+from npulab.npus.vivante.facts import CHIPS, FEATURES, HWC_TENSORS, INT8_MODEL, NN_ALONE, PAD_JOB, USUAL_CHIP, maps
+from npulab.npus.vivante.moves import Move, moved_by
+from npulab.npus.vivante.plans import WIDEST_FULL, Lowered, as_convolution, image_of, plan, split_image
+from npulab.npus.vivante.words import MOST_SHIFT, cached_bytes, folded_zero, multiplier_of, nn_values, tiling
+from npulab.quant.layers import Add, Conv2D, FullyConnected
+from npulab.quant.rules import QuantParams
+
+Layer = Conv2D | FullyConnected | Add
+# What lies where: `tensor` is the layer's input before the first TP job, `planes` and `padded` lie between two of them,
+# `output-planes` is the NN job's output where a TP job follows; blocks of TP jobs follow one another from `tp` on.
+ADDRESSES = {"nn": 0x50000000, "coefficients": 0x40000000, "input": 0x60000000, "output": 0x70000000}
+MORE_ADDRESSES = {"tp": 0x51000000, "tensor": 0x80000000, "planes": 0x90000000, "padded": 0xA0000000,
+                  "output-planes": 0xB0000000}
+MOVED = {"transpose": "planes", "pad": "padded"}  # where a tensor lies between two moves
+ALIGNMENT, BLOCK_SPACING = 64, 128
+HEAD_BYTES, KERNEL_BYTES = 3, 8  # of a plain stream, and of a kernel's bias and offset
+SIGNED = 128  # what int8 codes are moved up by: the unit knows uint8
+
+
+def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
+          addresses: Mapping[str, int] | None = None, features: Iterable[str] = ()) -> Capture:
+    """What Mesa 25 would send for a layer: jobs in order (TP jobs move tensors around the NN job), words, commands,
+    coefficients and, with ``x``, the input.
+
+    ``x`` is ``(H, W, C)`` in the type of the weights, I elements for ``FullyConnected``, a pair for ``Add``.  int8
+    tensors are moved up by 128 as the driver does.  ``features`` are habits of a driver (``facts.FEATURES``);
+    ``layer.habits`` count too.  Of a chip whose coefficients nobody knows there are the words, with the kernel cache
+    sized for weights that are not coded, and no coefficients.  It departs from Mesa in images that are not square
+    (x is always the columns), in kernels past 5x5 and stride 2 layers whose padding Mesa has wrong, in TP jobs that
+    would read past the image, and in the weight order of fully connected layers, which is that of the convolution.
+    Raises ValueError for a layer or chip that is not covered, LookupError for an unknown feature or address.
+    """
+    facts, given, layer = features_of(chip), layer, _unsigned(layer)
+    habits, where = {*getattr(layer, "habits", ()), *features}, {**ADDRESSES, **MORE_ADDRESSES, **(addresses or {})}
+    habits |= {INT8_MODEL} if given.dtype == "int8" else set()
+    _asked_for(habits, where)
+    conv, low, moves = planned(layer, facts, habits)
+    tensors = {} if x is None else _tensors(_planar(given, conv, x), conv, low, moves)
+    geometry = geometry_of_plan(conv, low, facts, habits)
+    buffer, cached = encoded(conv, low, geometry, facts, habits)
+    jobs = _jobs(conv, low, moves, nn_values(conv, low, facts, habits, cached), facts, where)
+    if NN_ALONE in habits:
+        jobs = [job for job in jobs if job[0] == "NN"]
+    starts, registers = start_to_end([states for *_, states in jobs]), maps(chip)
+    done = tuple(Job(block, registers[block].encode(values), start=Job.from_writes("STATE", states, registers["STATE"]))
+                 for (block, values, _), states in zip(jobs, starts, strict=True))
+    named = {*ADDRESSES, *(end for move in moves for end in (move.source, move.target)), *(["tp"] if moves else [])}
+    if len(done) == 1:
+        named, tensors = {*ADDRESSES}, {name: data for name, data in tensors.items() if name == "input"}
+    buffers = {COMMANDS: stream_of(starts).tobytes(), **({"coefficients": buffer} if buffer else {}), **tensors}
+    return Capture(name, "vivante", chip, done, buffers, {name: at for name, at in where.items() if name in named},
+                   layer.parameters, "simulated", tool="npulab lower", maps=registers)
+
+
+def nn_words(layer: Layer, chip: str, stream_bytes: int, largest_stream_bytes: int,
+             addresses: Mapping[str, int] | None = None, features: Iterable[str] = ()) -> np.ndarray:
+    """The ``(34,) uint32`` words of a layer's NN job, from its geometry and the bytes of its coefficient streams alone:
+    of all together and of the largest, each filled up to 64.
+
+    Raises as ``lower`` does.
+    """
+    facts, layer = features_of(chip), _unsigned(layer)
+    habits, where = {*getattr(layer, "habits", ()), *features}, {**ADDRESSES, **(addresses or {})}
+    _asked_for(habits, where)
+    conv, low, _ = planned(layer, facts, habits)
+    values = nn_values(conv, low, facts, habits, cached_bytes(low, facts, stream_bytes, largest_stream_bytes)) | {
+        "kernel_address": where["coefficients"], "in_image_address": where["input"],
+        "out_image_address": where["output"]}
+    return maps(chip)["NN"].encode(values)
+
+
+def planned(layer: Layer, facts: Mapping[str, int], habits: Set[str]) -> tuple[Conv2D, Lowered, list[Move]]:
+    """The convolution that a layer of uint8 becomes, as the unit runs it, and what is moved around it.
+
+    Raises ValueError where a driver would not have it on such a chip.
+    """
+    conv = as_convolution(layer, facts)
+    full = conv.kernel == conv.input_shape[:2] and conv.pads == ((0, 0), (0, 0))
+    _supported(conv, facts, max(WIDEST_FULL, facts["max_kernel"]) if full else facts["max_kernel"])
+    kinds: list[str] = []
+    if HWC_TENSORS in habits and not isinstance(layer, Conv2D):
+        raise ValueError(f"lower for vivante: got the feature {HWC_TENSORS} with {layer!r}, allowed is a Conv2D")
+    if HWC_TENSORS in habits and conv.input_shape[2] > 1:
+        kinds.append("transpose")
+    if PAD_JOB in habits and conv.padding not in ("same", "valid"):
+        kinds.append("pad")
+        (top, bottom), (left, right) = conv.pads
+        height, width, channels = conv.input_shape
+        padded = replace(conv, input_shape=(top + height + bottom, left + width + right, channels), padding="valid")
+    low = plan(padded if "pad" in kinds else conv, facts, habits, isinstance(layer, Add))
+    kinds += ["reshuffle"] if low.split else []
+    ends = ["tensor", *(MOVED[kind] for kind in kinds[:-1]), "input"]
+    moves = [Move(kind, *ends[n:n + 2]) for n, kind in enumerate(kinds)]
+    if HWC_TENSORS in habits and conv.output_shape[2] > 1 and NN_ALONE not in habits:
+        moves.append(Move("detranspose", "output-planes", "output"))
+    return conv, low, moves
+
+
+def features_of(chip: str) -> Mapping[str, int]:
+    """The features of a chip; Unanswerable for one that is not known."""
+    if chip not in CHIPS:
+        raise Unanswerable(f"chip: got {chip!r}, allowed is one of {', '.join(CHIPS)}")
+    return CHIPS[chip]
+
+
+def coded_chip(chip: str) -> Mapping[str, int]:
+    """The features of a chip whose coefficient streams are known; Unanswerable for any other."""
+    facts = features_of(chip)
+    if facts.get("unknown_coefficients"):
+        known = [name for name, found in CHIPS.items() if not found.get("unknown_coefficients")]
+        raise Unanswerable(f"chip: got {chip!r}, coefficient streams are known of {', '.join(known)}")
+    return facts
+
+
+def _asked_for(habits: Set[str], where: Mapping[str, int]) -> None:
+    """Refuse habits and addresses that there are not."""
+    for what, got, allowed in (("features", habits, {*FEATURES}),
+                               ("addresses", {*where}, {*ADDRESSES, *MORE_ADDRESSES})):
+        if got - allowed:
+            raise LookupError(f"{what}: got {sorted(got - allowed)[0]!r}, allowed are {', '.join(sorted(allowed))}")
+    for what, at in where.items():
+        if not isinstance(at, int) or not 0 <= at < 2 ** 32 or at % ALIGNMENT:
+            raise ValueError(f"addresses: got {what} {at!r}, allowed is a multiple of {ALIGNMENT} within 32 bits")
+
+
+def _unsigned(layer: Any) -> Layer:
+    """The layer with int8 tensors and their zero points moved up by 128, as the driver stores them."""
+    stored = getattr(getattr(layer, "weights", None), "dtype", getattr(layer, "dtype", None))
+    if not isinstance(layer, Conv2D | FullyConnected | Add) or layer.dtype != stored \
+            or layer.dtype not in ("uint8", "int8"):
+        raise ValueError(f"lower for vivante: got {layer!r} of {getattr(layer, 'dtype', 'no type')}, allowed is a "
+                         "Conv2D, FullyConnected or Add of uint8 or int8")
+    if layer.dtype == "uint8":
+        return layer
+    moved: dict[str, Any] = {part: QuantParams(q.scale, q.zero_point + SIGNED)
+                             for part in ("input_q", "other_q", "weight_q", "output_q")
+                             if (q := getattr(layer, part, None)) is not None}
+    if not isinstance(layer, Add):
+        moved["weights"] = _moved(layer.weights)
+    return replace(layer, dtype="uint8", **moved)
+
+
+def _moved(codes: np.ndarray) -> np.ndarray:
+    return (codes.astype(np.int16) + SIGNED).astype(np.uint8) if codes.dtype == np.int8 else codes
+
+
+def _planar(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
+    """The input as codes of the unit, in planes ``(C, H, W)`` of the convolution that the layer becomes."""
+    several = isinstance(layer, Add)
+    parts = [np.asarray(one) for one in (x if several and isinstance(x, tuple | list) else [x])]
+    fits = [one.shape == layer.input_shape or (isinstance(layer, FullyConnected) and (one.size,) == layer.input_shape)
+            for one in parts]
+    if len(parts) != 1 + several or not all(fits) or any(one.dtype.name != layer.dtype for one in parts):
+        kinds = " and ".join(f"shape {one.shape} {one.dtype}" for one in parts)
+        raise ValueError(f"x: got {kinds}, allowed is {'a pair, each ' if several else ''}{layer.input_shape} of the "
+                         f"{'layer' if several else 'weights'}' {layer.dtype}")
+    parts = [_moved(one) for one in parts]
+    if not isinstance(layer, FullyConnected):
+        shape = image_of(layer) if isinstance(layer, Add) else layer.input_shape
+        parts = [one.reshape(shape).transpose(2, 0, 1) for one in parts]
+    height, width, channels = conv.input_shape
+    return np.concatenate([one.reshape(-1) for one in parts]).reshape(channels, height, width)
+
+
+def _tensors(planar: np.ndarray, conv: Conv2D, low: Lowered, moves: Sequence[Move]) -> dict[str, bytes]:
+    """What lies in memory before the jobs run: the layer's input, and the image that the NN job reads."""
+    zero, out = conv.input_q.zero_point, {}
+    for move in moves:
+        if move.source == "tensor":
+            out["tensor"] = (planar.transpose(1, 2, 0) if move.kind == "transpose" else planar).tobytes()
+        if move.kind == "pad":
+            planar = np.pad(planar, [(0, 0), *conv.pads], constant_values=zero)
+        elif move.kind == "reshuffle":
+            planar = split_image(planar, low, zero)
+    return out | {"input": np.ascontiguousarray(planar).tobytes()}
+
+
+def _jobs(conv: Conv2D, low: Lowered, moves: Sequence[Move], values: Mapping[str, Any], facts: Mapping[str, int],
+          where: Mapping[str, int]) -> list[tuple[str, Mapping[str, Any], States]]:
+    """(block, values, states that start it) of every job, in order."""
+    behind = [move for move in moves if move.target == "output"]
+    values = {**values, "kernel_address": where["coefficients"], "in_image_address": where["input"],
+              "out_image_address": where[behind[0].source if behind else "output"]}
+    out: list[tuple[str, Mapping[str, Any], States]] = []
+    at = where["tp"]
+    for move in moves:
+        if move in behind:
+            out.append(("NN", values, nn_states(where["nn"])))
+        parts = moved_by(move, conv, low, facts, where)
+        states = tp_states([at + BLOCK_SPACING * n for n in range(len(parts))], move.kind == "pad")
+        out += [("TP", part, one) for part, one in zip(parts, states, strict=True)]
+        at += BLOCK_SPACING * len(parts)
+    return out if behind else [*out, ("NN", values, nn_states(where["nn"]))]
+
+
+def _supported(layer: Conv2D, facts: Mapping[str, int], widest: int) -> None:
+    wrong = None
+    for name, q in (("input_q", layer.input_q), ("weight_q", layer.weight_q), ("output_q", layer.output_q)):
+        if isinstance(q.scale, tuple):
+            wrong = f"{name}: got a scale per channel, allowed is one per tensor"
+        elif not 0 <= q.zero_point <= 255:
+            wrong = f"{name}: got zero point {q.zero_point}, allowed is 0 to 255"
+    if layer.dilation != (1, 1):
+        wrong = f"dilation: got {layer.dilation}, allowed is (1, 1)"
+    if layer.stride not in ((1, 1), (2, 2)):
+        wrong = f"stride: got {layer.stride}, allowed is (1, 1) or (2, 2)"
+    if layer.activation not in (None, "relu"):
+        wrong = f"activation: got {layer.activation!r}, allowed is None or 'relu'"
+    if max(layer.kernel) > widest:
+        wrong = f"kernel: got {layer.kernel}, allowed is up to {widest}"
+    most = 2 ** (facts["offset_bits"] - 1)
+    if max(layer.pads[0][0], layer.pads[1][0]) > most:
+        wrong = f"padding: got {layer.padding}, allowed is up to {most} above and to the left"
+    if wrong is None:
+        scales = layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale
+        shift = multiplier_of(facts, *scales)[1]
+        if not 0 <= shift < MOST_SHIFT:
+            wrong = (f"scales: got {scales[0]} * {scales[1]} / {scales[2]}, allowed is a right shift of 0 to "
+                     f"{MOST_SHIFT - 1} (got {shift})")
+    if layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
+        wrong = f"weights: got {layer.weights.shape[3]} depthwise channels, allowed is {layer.input_shape[2]}"
+    if wrong:
+        raise ValueError(f"lower for vivante: {wrong}")
+
+
+def geometry_of_plan(layer: Conv2D, low: Lowered, facts: Mapping[str, int], habits: Set[str]) -> Geometry:
+    """What fixes the order of the coefficients."""
+    return Geometry(facts["nn_cores"], low.channels, low.planes, *low.kernel, tiling(low, facts, habits)[1],
+                    layer.weight_q.zero_point, low.output[0] * low.output[1], low.columns,
+                    depthwise=low.depthwise or (low.pooled and not facts.get("native_depthwise")),
+                    huffman=bool(facts.get("huffman_coefficients")))
+
+
+def encoded(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int], habits: Set[str] = frozenset(),
+            ) -> tuple[bytes | None, int]:
+    """The coefficient buffer, or None where nobody knows how a chip codes it, and the bytes of it that go on chip."""
+    if facts.get("unknown_coefficients"):
+        largest = uncoded_bytes(geometry)
+        return None, cached_bytes(low, facts, geometry.used * largest, largest)
+    buffer = coefficients.encode(_content(layer, low, geometry, facts, habits), geometry)
+    sizes = coefficients.sizes(buffer, geometry)
+    return buffer, cached_bytes(low, facts, sum(sizes), max(sizes))
+
+
+def uncoded_bytes(geometry: Geometry) -> int:
+    """Bytes of the largest core's stream if weights were not coded, filled up to 64."""
+    share = HEAD_BYTES + (math.prod(geometry.shape[1:]) + KERNEL_BYTES) * geometry.per_core
+    return ceil_div(share, ALIGNMENT) * ALIGNMENT
+
+
+def _content(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int], habits: Set[str],
+             ) -> Coefficients:
+    """Weights, corrected biases and offsets for every slot of the buffer."""
+    g = geometry
+    weights = np.full(g.shape, g.zero_point, np.uint8)
+    weights[:g.channels] = low.weights
+    sums = (low.weights.astype(np.int64) - g.zero_point).sum((1, 2, 3))
+    bias = np.zeros(g.slots, np.int32)
+    bias[:g.channels] = (layer.bias - folded_zero(facts, layer.input_q.zero_point) * sums).astype(np.int32)
+    offsets = (np.arange(g.slots) * g.plane_bytes).astype(np.uint32)
+    if g.huffman:
+        # as the model has them, modulo 256
+        raw = low.weights - np.uint8(SIGNED) if INT8_MODEL in habits else low.weights
+        return Coefficients(weights, bias, offsets, symbols=coefficients.choose_symbols(raw))
+    content = Coefficients(weights, bias, offsets)
+    zrl = coefficients.choose_zrl(content, g, facts["zrl_bits"]) if low.runs else 0
+    return replace(content, zrl=(zrl,) * g.used)

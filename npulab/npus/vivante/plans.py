@@ -1,0 +1,192 @@
+"""A layer as the NN unit runs it: stride 1, planes x rows x columns, every operator a convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from npulab.npus.vivante.coefficients import ceil_div
+from npulab.npus.vivante.facts import KERNEL_SPLIT_6_7
+from npulab.quant.emulate.addition import weighted
+from npulab.quant.layers import Add, Conv2D, FullyConnected
+from npulab.quant.rules import QuantParams
+
+# Mesa 25.0.7, etnaviv_ml_nn.c
+WIDEST_FULL = 15  # sides of a fully connected layer's kernel
+ADDITION_WIDTHS = (128, 64, 32)  # row lengths of a re-cut image, where they divide a plane
+WIDEST_ADDITION = 63
+NARROW_DEPTHWISE = range(3, 6)  # input widths at which V7 splits the planes of a stride 2 depthwise layer
+SPLIT_DEPTHWISE = range(3, 8)  # and those at which Mesa 25.0.7 splits its kernel
+NARROW_POINTWISE = 3  # columns
+MOST_OUTPUTS = 2 ** 14 - 1  # what out_image_z_size holds
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """What the NN unit is told of a layer.
+
+    ``weights`` are ``(O, planes, kernel_h, kernel_w) uint8``, of a native depthwise layer ``(C, 1, kernel_h,
+    kernel_w)``; ``planes``, ``rows`` and ``columns`` are those of the image it reads; ``pad`` is the (top, left) border
+    that it adds itself, ``border`` the one that the planes already hold, in rows and columns of the layer's input;
+    ``output`` the (rows, columns) that leave it, ``stride`` that of the layer.  ``pooled``: only the first pixel of
+    each 2x2 leaves it; ``split``: the planes are a stride 2 image's, four of each; ``depthwise``: it is told so;
+    ``runs``: the driver tries to code runs of zero points.
+    """
+
+    weights: np.ndarray
+    planes: int
+    rows: int
+    columns: int
+    pad: tuple[int, int]
+    output: tuple[int, int]
+    stride: int = 1
+    pooled: bool = False
+    split: bool = False
+    border: tuple[int, int] = (0, 0)
+    depthwise: bool = False
+    runs: bool = True
+
+    @property
+    def channels(self) -> int:
+        return len(self.weights)
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        return self.weights.shape[2], self.weights.shape[3]
+
+    @property
+    def before_pooling(self) -> tuple[int, int]:
+        factor = 2 if self.pooled else 1
+        return self.output[0] * factor, self.output[1] * factor
+
+
+def as_convolution(layer: Conv2D | FullyConnected | Add, facts: Mapping[str, int]) -> Conv2D:
+    """The convolution that the unit runs in a layer's place; a convolution stays itself."""
+    if isinstance(layer, FullyConnected):
+        return _full(layer)
+    if isinstance(layer, Add):
+        return _addition(layer, facts)
+    return layer
+
+
+def _full(layer: FullyConnected) -> Conv2D:
+    """The kernel is the whole image, which is cut into the largest rows and columns that divide it."""
+    outputs, inputs = layer.weights.shape
+    width = _divisor(inputs, WIDEST_FULL)
+    height = _divisor(inputs // width, WIDEST_FULL)
+    shape = inputs // width // height, height, width
+    return Conv2D(layer.weights.reshape(outputs, *shape).transpose(0, 2, 3, 1), layer.bias, (*shape[1:], shape[0]),
+                  activation=layer.activation, input_q=layer.input_q, weight_q=layer.weight_q, output_q=layer.output_q)
+
+
+def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
+    """Both tensors, one behind the other, under a kernel that weighs each: 2x2 with one cell in use, over two planes
+    that are cut anew; on V8 1x1, over twice the channels."""
+    *weights, bias, scale = weighted(layer)
+    height, width, channels = image_of(layer)
+    if facts.get("nn_v8"):
+        if channels > MOST_OUTPUTS:  # before a matrix of them is made
+            raise ValueError(f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels")
+        kernel = np.zeros((channels, 1, 1, 2 * channels), np.uint8)
+        for part, weight in enumerate(weights):
+            kernel[range(channels), 0, 0, part * channels + np.arange(channels)] = weight
+        shape, padding = (height, width, 2 * channels), ((0, 0), (0, 0))
+    else:
+        kernel = np.zeros((1, 2, 2, 2), np.uint8)
+        kernel[0, 0, 0] = weights
+        columns = next((c for c in ADDITION_WIDTHS if height * width % c == 0),
+                       _divisor(height * width, WIDEST_ADDITION))
+        shape, padding = (height * width * channels // columns, columns, 2), ((0, 1), (0, 1))
+    return Conv2D(kernel, np.full(len(kernel), bias), shape, padding=padding, activation=layer.activation,
+                  input_q=layer.input_q, weight_q=QuantParams(scale, 0), output_q=layer.output_q)
+
+
+def image_of(layer: Add) -> tuple[int, int, int]:
+    """(H, W, C) of each tensor of an addition; ValueError for more axes."""
+    if len(layer.input_shape) > 3:
+        raise ValueError(f"lower for vivante: got {layer}, allowed are tensors of up to three axes")
+    height, width, channels = (1, 1, 1, *layer.input_shape)[-3:]
+    return height, width, channels
+
+
+def _divisor(of: int, most: int) -> int:
+    """The largest divisor up to ``most``."""
+    return max(n for n in range(1, most + 1) if of % n == 0)
+
+
+def plan(layer: Conv2D, facts: Mapping[str, int], habits: Set[str] = frozenset(), addition: bool = False) -> Lowered:
+    """The layer at stride 1: planes split for stride 2 or pooled, depthwise made dense where the chip has no native
+    one, 1x1 on one channel made 2x2."""
+    zero = layer.weight_q.zero_point
+    (height, width, channels), output = layer.input_shape, layer.output_shape[:2]
+    weights = layer.weights.transpose(0, 3, 1, 2)
+    native = layer.depthwise and bool(facts.get("native_depthwise"))
+    if native:
+        weights = weights.transpose(1, 0, 2, 3)
+    elif layer.depthwise:
+        if channels > MOST_OUTPUTS:  # before a matrix of them is made
+            raise ValueError(f"lower for vivante: got {layer}, allowed are up to {MOST_OUTPUTS} channels")
+        dense = np.full((channels, channels, *layer.kernel), zero, np.uint8)
+        dense[range(channels), range(channels)] = weights[0]
+        weights = dense
+    stride, before = layer.stride[0], (layer.pads[0][0], layer.pads[1][0])
+    pointwise = layer.kernel == (1, 1)
+    if pointwise and channels == 1:
+        weights = np.pad(weights, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=zero)
+    low = Lowered(weights, channels, height, width, before, output, stride, depthwise=native,
+                  runs=not addition and weights.shape[2:] != (1, 1))
+    if stride == 1:
+        return low
+    split = _is_split(layer, facts)
+    broken = KERNEL_SPLIT_6_7 in habits and layer.depthwise and not native and width in SPLIT_DEPTHWISE
+    if not split and not broken:
+        return replace(low, pooled=True)
+    cells = split_planes(weights, zero)
+    if layer.padding == "valid":
+        rows, columns = ceil_div(height, 2), ceil_div(width, 2)
+    else:
+        rows, columns = (o + k - 1 for o, k in zip(output, cells.shape[2:], strict=True))
+    return replace(low, weights=cells, planes=4 * channels, rows=rows, columns=columns, pad=(0, 0), split=split,
+                   border=before)
+
+
+def _is_split(layer: Conv2D, facts: Mapping[str, int]) -> bool:
+    """Whether the planes of a stride 2 layer are split before the unit reads them, else it pools."""
+    _, width, channels = layer.input_shape
+    pointwise = layer.kernel == (1, 1)
+    if facts.get("nn_v8"):
+        narrow = width < NARROW_POINTWISE or channels == 1
+        return not layer.depthwise and (not pointwise or (narrow and layer.padding != "same"))
+    return not pointwise and (not layer.depthwise or width in NARROW_DEPTHWISE)
+
+
+def split_planes(planes: np.ndarray, fill: int) -> np.ndarray:
+    """``(..., C, H, W)`` to ``(..., 4 C, ceil(H/2), ceil(W/2))``, odd sizes filled up behind: plane
+    ``4 c + 2 dy + dx`` holds rows dy, dy + 2, ... and columns dx, dx + 2, ... of ``c``.
+
+    Of kernels as of images: source arXiv 1712.02502, figure 3.
+    """
+    *front, channels, height, width = planes.shape
+    even = np.pad(planes, [(0, 0)] * (len(front) + 1) + [(0, height % 2), (0, width % 2)],
+                  constant_values=fill)
+    rows, columns = even.shape[-2] // 2, even.shape[-1] // 2
+    cells = even.reshape(*front, channels, rows, 2, columns, 2)
+    return np.moveaxis(cells, (-3, -1), (-4, -3)).reshape(*front, 4 * channels, rows, columns)
+
+
+def join_planes(planes: np.ndarray) -> np.ndarray:
+    """The inverse of ``split_planes`` for even sizes."""
+    *front, channels, rows, columns = planes.shape
+    cells = planes.reshape(*front, channels // 4, 2, 2, rows, columns)
+    return np.moveaxis(cells, (-4, -3), (-3, -1)).reshape(*front, channels // 4, 2 * rows, 2 * columns)
+
+
+def split_image(planar: np.ndarray, low: Lowered, fill: int) -> np.ndarray:
+    """Planes ``(C, H, W)`` as the unit reads those of a stride 2 layer: split, with their border."""
+    (top, left), height, width = low.border, 2 * low.rows, 2 * low.columns
+    canvas = np.full((len(planar), height, width), fill, np.uint8)
+    part = planar[:, :max(height - top, 0), :max(width - left, 0)]
+    canvas[:, top:top + part.shape[1], left:left + part.shape[2]] = part
+    return split_planes(canvas, fill)

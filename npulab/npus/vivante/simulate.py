@@ -1,0 +1,293 @@
+"""The simulated device: from words and bytes to output bytes, job by job, stream item by stream item.
+
+It shares the tables with the rest and no code, so that its agreement with lift and emulation means
+something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import Capture, Job
+from npulab.captures.target import Hang, Unanswerable
+from npulab.layout.bitstream import BitReader
+from npulab.npus.vivante import device_tp, device_v8
+from npulab.npus.vivante.device_memory import Memory
+from npulab.npus.vivante.facts import CHIPS, UNCOVERED
+
+STREAM_ALIGN = 64
+SIZES = ("kernel_xy_size", "kernel_y_size", "kernel_z_size", "kernels_per_core", "in_image_x_size",
+         "in_image_y_size", "out_image_x_size", "out_image_y_size", "out_image_z_size",
+         "out_image_tile_x_size", "out_image_tile_y_size", "in_image_x_stride", "in_image_y_stride",
+         "out_image_x_stride", "out_image_y_stride")
+FIRST_PIXEL = 3
+MEMORY = 2 ** 30
+
+
+def simulate(capture: Capture) -> bytes:
+    """The output buffer after the capture's NN and TP jobs ran in order.
+
+    A single NN job reads the buffers by their names; several jobs read and write memory, in which each buffer lies at
+    its address.  Raises Hang, with the reason, for what would hang the hardware: sizes of 0, an address off its
+    alignment, a core size that is no multiple of 64 or not what the stream needs, a zero-run width the chip does not
+    have, a stream that overruns, an output outside its buffer, memory that nobody wrote.
+    """
+    chip, blocks = CHIPS.get(capture.chip, {}), [job.block for job in capture.jobs]
+    if not blocks or {*blocks} - {"NN", "TP"}:
+        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(blocks) or 'none'}, the simulated "
+                           "device runs NN and TP jobs")
+    if not chip or chip.get("unknown_coefficients"):
+        raise Unanswerable(f"chip: got {capture.chip!r}, the simulated device does not know its coefficient streams")
+    if blocks == ["NN"]:
+        v = _values(capture, capture.jobs[0])
+        return _run(v, capture.buffers.get("input", b""), capture.buffers.get("coefficients", b""), chip)
+    memory = Memory({name: data for name, data in capture.buffers.items() if name != "output"}, capture.addresses)
+    written = b""
+    for job in capture.jobs:
+        v = _values(capture, job)
+        if job.block == "TP":
+            device_tp.move(v, memory)
+            continue
+        image = memory.block(v["in_image_address"], _image_bytes(v))
+        written = _run(v, image, memory.stretch(v["kernel_address"]), chip)
+        memory.write(v["out_image_address"] + np.arange(len(written)), np.frombuffer(written, np.uint8))
+    if blocks[-1] == "NN":
+        return written
+    if "output" not in capture.addresses:
+        raise Unanswerable(f"capture {capture.name}: address 'output' is missing, which says where its last job writes")
+    written = memory.stretch(capture.addresses["output"])
+    if not written:
+        raise Hang(f"no job writes the output at {capture.addresses['output']:#x}")
+    return written
+
+
+def _values(capture: Capture, job: Job) -> dict[str, Any]:
+    """A job's fields by name, as meant; Hang for an address off its alignment."""
+    for _, item, raw in job.values(capture.maps):
+        if item.align and item.value(raw) % item.align:
+            raise Hang(f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align}")
+    return capture.maps[job.block].decode(job.words)
+
+
+def _image_bytes(v: Mapping[str, Any]) -> int:
+    return int(v["kernel_z_size"] * v["in_image_y_stride"] * v["in_image_x_stride"])
+
+
+def _run(v: Mapping[str, Any], data: bytes, buffer: bytes, chip: Mapping[str, int]) -> bytes:
+    """The output of one NN job, from its values, input and coefficients."""
+    _check(v, chip)
+    image = _image(v, data)
+    output = np.full((v["out_image_z_size"], v["out_image_y_stride"], v["out_image_x_stride"]),
+                     v["out_zero_point"], np.uint8)
+    flat = output.reshape(-1)
+    sums = _huffman_sums if chip.get("huffman_coefficients") else _plain_sums
+    for channel, accumulators, offset in sums(buffer, image, v, chip):
+        if channel < v["out_image_z_size"]:  # the last cores' shares may reach past it
+            _store(flat, requantized(accumulators, v, 23 if chip.get("nn_v8") else 15), offset, v)
+    return output.tobytes()
+
+
+def _plain_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: Mapping[str, int],
+                ) -> Iterator[tuple[int, np.ndarray, int]]:
+    """(channel, accumulators, output offset) of each kernel, core by core."""
+    streams = _streams(buffer, v, chip["nn_cores"])
+    for core, (reader, size) in enumerate(streams):
+        start = reader.position
+        yield from _kernels(reader, core, len(streams), image, v, chip["zrl_bits"])
+        used = (reader.position - start + 7) // 8
+        if (used + STREAM_ALIGN - 1) // STREAM_ALIGN * STREAM_ALIGN != size:
+            raise Hang(f"a core waits for {size} bytes of coefficients, its stream ends after {used}")
+
+
+def _huffman_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: Mapping[str, int],
+                  ) -> Iterator[tuple[int, np.ndarray, int]]:
+    """The same on V8, which works on codes less 128 and places outputs by their channel."""
+    height, width = v["out_image_y_size"], v["out_image_x_size"]
+    for channel, bias, weights in device_v8.kernels(buffer, v, chip["nn_cores"]):
+        sums, at = np.full((height, width), bias, np.int64), iter(weights)
+        for plane in [channel] if v["depthwise"] else range(v["kernel_z_size"]):
+            for row in range(v["kernel_y_size"]):
+                for column in range(v["kernel_xy_size"]):
+                    sums += (next(at) - v["coef_zero_point"]) \
+                        * (image[plane, row:row + height, column:column + width] - 128)
+        yield channel, sums, channel * v["out_image_y_stride"] * v["out_image_x_stride"]
+
+
+def _check(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
+    for name in SIZES:
+        if v[name] == 0:
+            raise Hang(f"{name} is 0")
+    expected = {**dict.fromkeys(UNCOVERED, 0), "no_z_offset": int("nn_v8" in chip)}
+    if not chip.get("native_depthwise"):
+        expected["depthwise"] = 0
+    for name, only in expected.items():
+        if v[name] != only:
+            raise Hang(f"{name} is {v[name]}, the simulated unit knows {only} only")
+    if v["depthwise"] and v["kernel_z_size"] != v["out_image_z_size"]:
+        raise Hang(f"depthwise from {v['kernel_z_size']} planes to {v['out_image_z_size']}")
+    step = 2 if v["pooling"] == FIRST_PIXEL else 1
+    if v["out_image_x_size"] > step * v["out_image_x_stride"] \
+            or v["out_image_y_size"] > step * v["out_image_y_stride"]:
+        raise Hang("the output is larger than its strides leave room for")
+    room = MEMORY // 8  # accumulators and windows are 8 bytes an element
+    if v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"] > room \
+            or v["kernel_z_size"] * (v["out_image_y_size"] + 15) * (v["out_image_x_size"] + 15) > room:
+        raise Hang(f"the tensors do not fit the simulated unit's {MEMORY} bytes of memory")
+    for name, known in (("pooling", (0, FIRST_PIXEL)), ("rounding_mode", (0, 1))):
+        if v[name] not in known:
+            raise Hang(f"{name} is {v[name]}, the simulated unit knows {' and '.join(map(str, known))} only")
+
+
+def _image(v: Mapping[str, Any], data: bytes) -> np.ndarray:
+    """Planes with the border that the windows reach, ``(planes, rows, columns) int64``."""
+    planes, pitch_rows, pitch = v["kernel_z_size"], v["in_image_y_stride"], v["in_image_x_stride"]
+    rows, columns = v["in_image_y_size"], v["in_image_x_size"]
+    if rows > pitch_rows or columns > pitch or len(data) < planes * pitch_rows * pitch:
+        raise Hang(f"the input of {planes} planes of {rows}x{columns} lies outside its {len(data)} bytes")
+    inside = np.frombuffer(data, np.uint8, planes * pitch_rows * pitch).reshape(planes, pitch_rows, pitch)
+    top, left = v["in_image_y_offset"], v["in_image_x_offset"]
+    height = v["out_image_y_size"] + v["kernel_y_size"] - 1
+    width = v["out_image_x_size"] + v["kernel_xy_size"] - 1
+    out = np.full((planes, height, width), v["in_image_border_const"], np.int64)
+    for row in range(max(0, -top), min(height, rows - top)):
+        first, behind = max(0, -left), min(width, columns - left)
+        if behind > first:
+            out[:, row, first:behind] = inside[:, row + top, first + left:behind + left]
+    return out
+
+
+def _streams(buffer: bytes, v: Mapping[str, Any], cores: int) -> list[tuple[BitReader, int]]:
+    """A reader per used core and its size in bytes."""
+    start = (4 * cores + STREAM_ALIGN - 1) // STREAM_ALIGN * STREAM_ALIGN
+    if len(buffer) < start:
+        raise Hang(f"the coefficient buffer of {len(buffer)} bytes has no room for its header")
+    out = []
+    for core in range(cores):
+        size = int.from_bytes(buffer[4 * core:4 * core + 4], "little")
+        if size % STREAM_ALIGN or (size == 0) != (core >= min(v["out_image_z_size"], cores)) \
+                or start + size > len(buffer):
+            raise Hang(f"core {core} is given {size} bytes of coefficients")
+        if size:
+            out.append((BitReader(buffer, 8 * start, 8 * (start + size)), size))
+        start += size
+    return out
+
+
+def _kernels(reader: BitReader, core: int, used: int, image: np.ndarray, v: Mapping[str, Any], widest_run: int,
+             ) -> list[tuple[int, np.ndarray, int]]:
+    """(channel, accumulators, output offset) of each kernel in one core's stream."""
+    out: list[tuple[int, np.ndarray, int]] = []
+    try:
+        run_bits, kernels = reader.read(8), reader.read(16)
+        if run_bits > widest_run:
+            raise Hang(f"a stream has zero-run width {run_bits}, the chip has at most {widest_run}")
+        resident, done = v["kernels_per_core"], 0
+        while kernels > done:
+            # the superblocks before the last are full
+            share = min(resident, kernels - done)
+            first = core * share + done * used
+            block = _superblock(reader, run_bits, share, kernels - done <= resident, image, v)
+            out += [(first + k, *kernel) for k, kernel in enumerate(block)]
+            done += share
+    except EOFError as error:
+        raise Hang(f"a stream of coefficients overruns: {error}") from None
+    return out
+
+
+def _superblock(reader: BitReader, run_bits: int, share: int, last: bool, image: np.ndarray,
+                v: Mapping[str, Any]) -> list[tuple[np.ndarray, int]]:
+    """The kernels that are resident together: each weight is met once and used for the whole output."""
+    planes, kernel_h, kernel_w = v["kernel_z_size"], v["kernel_y_size"], v["kernel_xy_size"]
+    height, width = v["out_image_y_size"], v["out_image_x_size"]
+    sums = [np.zeros((height, width), np.int64) for _ in range(share)]
+    offsets = [0] * share
+    weights = _Weights(reader, run_bits, v["coef_zero_point"])
+    at_once = 6 if kernel_h == kernel_w == 1 and v["out_image_z_size"] > 8 else 1
+    for first in range(0, planes, at_once):
+        group = range(first, min(first + at_once, planes))
+        for k in range(share):
+            for plane in group:
+                for row, column in _cells(kernel_h, kernel_w, planes, v):
+                    weight = weights.next()
+                    sums[k] += (weight - v["coef_zero_point"]) \
+                        * image[plane, row:row + height, column:column + width]
+                    if plane == row == column == 0:
+                        sums[k] += weights.word(signed=True)
+            if group[-1] == planes - 1:
+                offsets[k] = weights.word(signed=False)
+        if last and planes > 1 and at_once == 1:
+            weights.stop()
+    if last:
+        weights.stop()
+    return list(zip(sums, offsets, strict=True))
+
+
+def _cells(kernel_h: int, kernel_w: int, planes: int, v: Mapping[str, Any]) -> list[tuple[int, int]]:
+    if kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL):
+        out = []
+        for top in range(0, kernel_h, 2):
+            pair = [row for row in (top, top + 1) if row < kernel_h]
+            out += [(row, column) for row in pair for column in range(3)]
+            out += [(row, column) for row in pair for column in range(3, kernel_w)]
+        return out
+    return [(row, column) for row in range(kernel_h) for column in range(kernel_w)]
+
+
+class _Weights:
+    """Hands out one weight at a time, zero runs opened."""
+
+    def __init__(self, reader: BitReader, run_bits: int, zero: int) -> None:
+        self.reader, self.run_bits, self.zero = reader, run_bits, zero
+        self.zeros = 0
+        self.literal: int | None = None
+
+    def next(self) -> int:
+        if self.zeros == 0 and self.literal is None:
+            self.zeros = self.reader.read(self.run_bits)
+            self.literal = self.reader.read(8)
+        if self.zeros:
+            self.zeros -= 1
+            return self.zero
+        weight, self.literal = self.literal, None
+        assert weight is not None
+        return weight
+
+    def word(self, signed: bool) -> int:
+        self.stop()
+        value = self.reader.read(32)
+        return value - 2 ** 32 if signed and value >= 2 ** 31 else value
+
+    def stop(self) -> None:
+        if self.zeros or self.literal is not None:
+            raise Hang("a run of zero points goes past the end of its kernel")
+
+
+def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) -> np.ndarray:
+    """Accumulators to output codes, value by value in whole numbers; the multiplier has ``bits`` behind its leading
+    one, of which V7 counts those of its fraction in the shift."""
+    multiplier, shift = 2 ** bits + v["post_multiplier"], v["post_shift"] + (bits if bits > 15 else 0)
+    low = v["out_zero_point"] if v["relu"] else 0
+    out = np.zeros(accumulators.shape, np.uint8)
+    for place, accumulator in np.ndenumerate(accumulators):
+        wrapped = (int(accumulator) + 2 ** 31) % 2 ** 32 - 2 ** 31
+        product, unit = wrapped * multiplier, 2 ** shift
+        whole, rest = product // unit, product % unit
+        if v["rounding_mode"] == 0:  # toward zero
+            whole += int(product < 0 and rest > 0)
+        elif 2 * rest > unit or (2 * rest == unit and whole % 2):  # to nearest, ties to even
+            whole += 1
+        out[place] = min(max(whole + v["out_zero_point"], low), 255)
+    return out
+
+
+def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Mapping[str, Any]) -> None:
+    """Write one output plane at its offset."""
+    step = 2 if v["pooling"] == FIRST_PIXEL else 1
+    kept, pitch = tile[::step, ::step], v["out_image_x_stride"]
+    if kept.shape[1] > pitch or offset + (kept.shape[0] - 1) * pitch + kept.shape[1] > flat.size:
+        raise Hang(f"an output plane of {kept.shape} at offset {offset} lies outside the output")
+    for row, line in enumerate(kept):
+        flat[offset + row * pitch:offset + row * pitch + len(line)] = line

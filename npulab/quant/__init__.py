@@ -1,0 +1,1 @@
+"""Quantization math: rounding rules, requantizing, layers, exact emulation, which rule fits outputs."""

@@ -1,0 +1,65 @@
+"""The output codes that rounding rules give next to each other, for accumulators one looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.quant.rules import RULES, Rule, ratio_of_scales, rule, within
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TYPE = "uint8"  # left out, the rules are those of 8-bit outputs
+Scales = float | tuple[float, float, float]
+
+
+def codes_by_rule(accumulators: Iterable[int], scales: Scales, zero_point: int = 0,
+                  rules: Iterable[str | Rule] | str | Rule | None = None) -> pd.DataFrame:
+    """Output codes before the clamp, a row per rule and a column per accumulator, ascending.
+
+    ``scales`` are those of input, weights and output, or their ratio.  ``rules`` are names or rules; left out,
+    all of 8-bit outputs.
+    Raises LookupError for an unknown rule, ValueError for a ratio or an accumulator that a rule does not take.
+
+    >>> codes_by_rule([-2, 2], 0.25, rules=["vivante-v7:half-up", "vivante-v7:half-away"])
+                          -2   2
+    vivante-v7:half-up     0   1
+    vivante-v7:half-away  -1   1
+    """
+    import pandas as pd
+
+    given = np.asarray(list(accumulators) if np.iterable(accumulators) else accumulators)
+    if not given.size:
+        raise ValueError("accumulators: got none, allowed is one or more")
+    if given.dtype.kind not in "iu" or given.max() >= 2 ** 63:
+        raise ValueError(f"accumulators: got {given.tolist()}, allowed are whole numbers of 64 bits")
+    sums = np.unique(given.astype(np.int64))
+    rules = (rules,) if isinstance(rules, str | Rule) else rules
+    asked = [by for by in RULES.values() if TYPE in by.types] if rules is None else [rule(one) for one in rules]
+    codes = [by.exact(within(sums[:, None], by)[:, 0], *by.multiplier(*three(scales)), zero_point) for by in asked]
+    return pd.DataFrame(codes, [by.name for by in asked], [int(one) for one in sums])
+
+
+def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], np.ndarray]]:
+    """(rules, their codes) of the rows of ``codes_by_rule`` that are equal, in their order."""
+    found: dict[bytes, tuple[list[str], np.ndarray]] = {}
+    for name, row in zip(codes.index, codes.to_numpy(), strict=True):
+        found.setdefault(row.tobytes(), ([], row))[0].append(name)
+    return [(tuple(names), row) for names, row in found.values()]
+
+
+def three(scales: Scales) -> tuple[Any, Any, Any]:
+    """Scales of input, weights and output; a ratio is the weights' with two of 1."""
+    if not isinstance(scales, tuple | list):
+        return 1.0, scales, 1.0
+    if len(scales) != 3:
+        raise ValueError(f"scales: got {len(scales)}, allowed is one ratio, or those of input, weights and output")
+    return scales[0], scales[1], scales[2]
+
+
+def real_values(accumulators: Any, scales: Scales) -> np.ndarray:
+    """What the accumulators stand for in output units, the ratio being formed in double: float64."""
+    return np.asarray(accumulators, np.float64) * ratio_of_scales(*three(scales), "D")

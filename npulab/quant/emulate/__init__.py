@@ -1,0 +1,235 @@
+"""Exact operators: a layer and an input give the output that a named rule demands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from npulab.quant.emulate import definition, elements, quantized, real
+from npulab.quant.emulate.addition import Addition
+from npulab.quant.emulate.engines import ENGINES, clamp_range, parts
+from npulab.quant.emulate.pooling import pool
+from npulab.quant.emulate.quantized import Quantized
+from npulab.quant.emulate.saturating import Saturation
+from npulab.quant.layers import (
+    LAYERS,
+    Activation,
+    Add,
+    Concat,
+    Conv2D,
+    Elementwise,
+    FullyConnected,
+    Layer,
+    Network,
+    Pool2D,
+    input_shapes,
+)
+from npulab.quant.rules import QUANTIZED, Rule, Scratch
+
+__all__ = ["ENGINES", "Prepared", "Saturation", "accumulate", "accumulate_reference", "clamp_range", "compiles",
+           "emulate", "emulate_reference", "outputs", "prepare"]
+
+accumulate_reference = definition.accumulate
+emulate_reference = definition.emulate
+EIGHT = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference",
+            saturation: Saturation | None = None) -> np.ndarray:
+    """Output of a layer or a network, bit for bit as the named rule has it, in the type of ``x``.
+
+    ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype`` (8-bit layers
+    take int8 and uint8); for ``FullyConnected`` ``(..., H, W, C)`` of I elements, else ``(..., I)``; for ``Add``
+    and an ``Elementwise`` of two a pair, for ``Concat`` the tuple of its tensors, with the same leading axes, as many
+    as one likes; for a network of several inputs the tuple of them.  A layer of float16 takes every number: infinite
+    ones and NaN go through as IEEE 754 has it.
+    ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES`` ("tflite-reference",
+    "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...), which selects rules by operator and type,
+    and the way in which products are added; ``npulab.ENGINES`` says on which processors each was measured.  A
+    target's own rule is ``target.rule``.  ``saturation`` says how the products of a quantized layer with weights
+    are added, in place of the engine's own way.  A fully connected layer of float32 has two variants
+    of its own, "hybrid-float32:fused" and "hybrid-float32:portable".
+    Raises ValueError where ``x`` is not so, or an accumulator leaves the rule's register; LookupError for
+    an unknown rule.
+    """
+    if isinstance(layer, LAYERS):
+        return Prepared(layer, rule, keep=False, saturation=saturation)(x)
+    return outputs(layer, x, rule, saturation)[-1]
+
+
+def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference",
+            saturation: Saturation | None = None) -> list[np.ndarray]:
+    """The output of every layer of a network; ``x`` is the input, or the tuple of them where there are several."""
+    if not isinstance(network, Network):
+        if not isinstance(network, list | tuple) or not all(isinstance(one, LAYERS) for one in network):
+            raise ValueError(f"layer: got {type(network).__name__}, allowed is a {_names(LAYERS)}, a list of these, or "
+                             "a Network (as model.network of a file that was read)")
+        network = Network(tuple(network))
+    count = len(network.input_shapes)
+    if count > 1 and (not isinstance(x, tuple | list) or len(x) != count):
+        got = f"{len(x)} tensors" if isinstance(x, tuple | list) else type(x).__name__
+        raise ValueError(f"x: got {got}, allowed with {network} is a tuple of {count} tensors")
+    given = x if count > 1 else (x,)
+    done: list[np.ndarray] = []
+    for layer, sources in zip(network.layers, network.inputs, strict=True):
+        taken = tuple(given[-1 - source] if source < 0 else done[source] for source in sources)
+        done.append(emulate(layer, taken if len(taken) > 1 else taken[0], rule, saturation))
+    return done
+
+
+def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | None = None) -> Prepared:
+    """A layer made ready to run many times: what ``emulate`` does, with its weights unpacked once.
+
+    ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default where it is installed; they are
+    compiled on first use, once for a machine.  The numbers are the same.
+    """
+    _refuse(layer)
+    if fast and not compiles():
+        raise ModuleNotFoundError("numba cannot be loaded: prepare with fast needs the extra npulab[fast]")
+    weighted = isinstance(layer, Conv2D | FullyConnected)  # the others have no loop to compile
+    return Prepared(layer, rule, keep=True, fast=weighted and (compiles() if fast is None else fast))
+
+
+def compiles() -> bool:
+    """Whether numba is there, and of a version that goes with numpy's."""
+    try:
+        from npulab.quant.emulate import jit  # noqa: F401
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+class Prepared:
+    """A layer and a rule, to be called with inputs."""
+
+    def __init__(self, layer: Layer, rule: str | Rule, keep: bool, fast: bool = False,
+                 saturation: Saturation | None = None) -> None:
+        if not isinstance(rule, str) or rule not in real.NAMED:
+            parts(rule, "conv", "int8", "tensor", 1)  # an unknown name is refused before anything is made
+        self.layer, self.rule, self.keep, self.fast, self.saturation = layer, rule, keep, fast, saturation
+        self._idle: list[Scratch] = []  # one for each thread that calls at the same time
+        self._made: dict[np.dtype, Any] = {}
+
+    def __call__(self, x: Any) -> np.ndarray:
+        """The output, in the type of the input."""
+        layer = self.layer
+        if isinstance(layer, Add | Elementwise | Activation | Concat):
+            tensors = _tensors(layer, x)
+            if isinstance(layer, Concat):
+                return elements.concat(layer, tensors)
+            if layer.dtype == "float16":
+                return real.half(layer, tensors, self.rule)
+            assert isinstance(layer, Add)
+            return self._ready(tensors[0].dtype, lambda dtype: Addition(layer, dtype, self.rule))(tensors)
+        x, shape = _input(layer, x)
+        images = _images(layer, x)
+        if x.dtype.kind == "f":
+            run = real.half if x.dtype == np.float16 else real.hybrid
+            return run(layer, images, self.rule).reshape(shape)  # type: ignore[arg-type]
+        if isinstance(layer, Pool2D):
+            return pool(layer, images, self.rule).reshape(shape)
+        out = np.empty(shape, x.dtype)
+        ready = self._ready(x.dtype, lambda dtype: Quantized(
+            layer, dtype, self.rule, self.keep, self.fast, self.saturation))
+        try:
+            scratch = self._idle.pop()
+        except IndexError:
+            scratch = Scratch()
+        ready.run(images, out.reshape(_as_images(layer, shape)), scratch)
+        self._idle.append(scratch)
+        return out
+
+    def _ready(self, dtype: np.dtype, make: Callable[[np.dtype], Any]) -> Any:
+        if dtype not in self._made:
+            self._made[dtype] = make(dtype)
+        return self._made[dtype]
+
+    def __repr__(self) -> str:
+        return f"Prepared({self.layer}, {self.rule})"
+
+
+def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None) -> np.ndarray:
+    """Accumulators ``(..., C)`` int64 of a quantized layer: ``bias + sum (x - input zero) * (w - weight zero)``.
+
+    They are the true sums: nothing wraps, and products saturate only as ``saturation`` says.
+    """
+    _refuse(layer, Conv2D, FullyConnected)
+    x, shape = _input(layer, x)
+    if x.dtype.kind == "f":
+        raise ValueError(f"accumulate: got {layer} of {x.dtype}, allowed is a layer with weights, of "
+                         f"{', '.join(QUANTIZED)}")
+    out = np.empty(shape, np.int64)
+    quantized.accumulate(layer, _images(layer, x), out.reshape(_as_images(layer, shape)), saturation)
+    return out
+
+
+def _refuse(layer: Any, *kinds: type) -> None:
+    """Raise ValueError for what is no layer."""
+    if not isinstance(layer, kinds or LAYERS):
+        raise ValueError(f"layer: got {type(layer).__name__}, allowed is a {_names(kinds or LAYERS)}")
+
+
+def _names(kinds: Sequence[type]) -> str:
+    *first, last = (kind.__name__ for kind in kinds)
+    return f"{', '.join(first)} or {last}"
+
+
+def _types(layer: Layer) -> tuple[np.dtype, ...]:
+    """Types that an input may have: layers of 8 bits take either."""
+    return EIGHT if layer.dtype in ("int8", "uint8") else (np.dtype(layer.dtype),)
+
+
+def _words(layer: Layer) -> str:
+    return " or ".join(map(str, _types(layer)))
+
+
+def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[np.ndarray, ...]:
+    """The tensors that a layer takes; raises ValueError where they do not fit it, or each other."""
+    shapes = input_shapes(layer)
+    count, same = len(shapes), len({*shapes}) == 1
+    words = {1: "one tensor", 2: "two tensors"}.get(count, f"{count} tensors")
+    allowed = (f"{words} of {shapes[0] if same else ' and '.join(map(str, shapes))}, or that with leading batch axes, "
+               f"of {_words(layer)}")
+    if count == 1 and not isinstance(x, tuple | list):
+        x = (x,)
+    if not isinstance(x, tuple | list) or len(x) != count:
+        tupled = {1: "", 2: "a pair, "}.get(count, "a tuple, ")
+        raise ValueError(f"x: got {type(x).__name__}, allowed with {layer} is {tupled}{allowed}")
+    given, axes = tuple(np.ascontiguousarray(one) for one in x), len(shapes[0])
+    fit = all(one.shape[-axes:] == shape and one.size for one, shape in zip(given, shapes, strict=True))
+    alike = {(one.shape[:-axes], one.dtype) for one in given}
+    if not fit or len(alike) > 1 or given[0].dtype not in _types(layer):
+        got = " and ".join(f"{one.shape} {one.dtype}" for one in given)
+        raise ValueError(f"x: got shape{'s' * (count > 1)} {got}, allowed is {allowed}")
+    return given
+
+
+def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray, tuple[int, ...]]:
+    """(the input, the shape of the output); raises ValueError for an input that does not fit."""
+    x = np.asarray(x)
+    if isinstance(layer, FullyConnected):
+        (size,) = layer.input_shape
+        axes = next((axes for axes in (3, 1) if x.ndim >= axes and math.prod(x.shape[-axes:]) == size), 0)
+        allowed = f"(..., {size}), or (..., H, W, C) of as many"
+    else:
+        axes = 3 if x.ndim in (3, 4) and x.shape[-3:] == layer.input_shape else 0
+        allowed = f"{layer.input_shape}, or that with a leading batch axis"
+    if not axes or x.dtype not in _types(layer) or x.size == 0:
+        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {allowed}, of {_words(layer)}")
+    if x.dtype == np.float32 and not np.all(np.isfinite(x)):
+        raise ValueError("x: got a value that is not finite, allowed are finite numbers")
+    return x, (*x.shape[:-axes], *layer.output_shape)
+
+
+def _images(layer: Conv2D | FullyConnected | Pool2D, x: np.ndarray) -> np.ndarray:
+    """The input as (N, H, W, C); rows of a fully connected layer are pixels."""
+    shape = (1, -1, 1, *layer.input_shape) if isinstance(layer, FullyConnected) else (-1, *layer.input_shape)
+    return np.ascontiguousarray(x).reshape(shape)
+
+
+def _as_images(layer: Layer, shape: tuple[int, ...]) -> tuple[int, ...]:
+    count = math.prod(shape[:len(shape) - len(layer.output_shape)])
+    return (1, count, 1, *shape[-1:]) if isinstance(layer, FullyConnected) else (count, *shape[-3:])

@@ -1,0 +1,197 @@
+"""Addition of two quantized tensors: each is brought to a common scale, then the sum to the output's."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from npulab.quant.emulate.engines import clamp_range, delegated, output_ratios
+from npulab.quant.layers import Add
+from npulab.quant.rules import (
+    FAMILIES,
+    ROUNDINGS,
+    RULES,
+    DoubleRounding,
+    QuantParams,
+    Requantizer,
+    Rule,
+    Scratch,
+    SingleRounding,
+    positive,
+    requantize,
+)
+
+GEMMLOWP = RULES["gemmlowp"]
+BLOCK = 65_536  # elements at a time
+LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # bits that codes are moved up before they are scaled
+
+
+class Body(NamedTuple):
+    """A vector body: whole groups of ``group`` elements scale their inputs by ``rule``; ``bits`` hold the sum."""
+
+    rule: Rule
+    group: int
+    bits: int
+
+
+# the rest of the elements, and every other engine, follow gemmlowp (measured: ai-edge-litert 2.3.0, x86)
+BODIES = {("tflite-builtin", "int8"): Body(SingleRounding("body"), 16, 16),
+          ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
+          ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32)}
+BODIES |= {("xnnpack", dtype): body for (_, dtype), body in BODIES.items()}  # where nothing is delegated
+RULED = ("tflite-reference", "tflite-builtin", "xnnpack", "tflite-micro", "gemmlowp")
+HEAVIEST = 255  # weight of the input with the larger scale, where a sum is a convolution
+
+
+class Weights(NamedTuple):
+    """An addition as a convolution: ``one * (a - zero) + other * (b - zero) + bias``, zero being that of the first
+    input, in units of its scale * ``scale``."""
+
+    one: int
+    other: int
+    bias: int
+    scale: float
+
+
+def weighted(layer: Add) -> Weights:
+    """The whole-numbered weights that engines without an addition give both inputs.
+
+    >>> weighted(Add((2,), None, QuantParams(0.5, 3), QuantParams(1.0, 5), QuantParams(1.0)))[:3]
+    (127, 255, -510)
+    """
+    first, second = (np.float32(single(q)) for q in (layer.input_q, layer.other_q))
+    ratio = second / first
+    scale = np.float32(float(max(ratio, np.float32(1))) / HEAVIEST)
+    between = float(np.float32(layer.input_q.zero_point - layer.other_q.zero_point) * second)
+    return Weights(away(1 / float(scale)), away(float(ratio) / float(scale)), away(between / float(scale * first)),
+                   float(scale))
+
+
+def away(value: float) -> int:
+    """To the nearest whole number, halves away from zero."""
+    return int(math.copysign(math.floor(abs(value) + 0.5), value))
+
+
+def weighs(rule: str | Rule) -> bool:
+    """Whether a rule is of an engine that adds by convolution."""
+    name = rule.name if isinstance(rule, Rule) else rule
+    return isinstance(name, str) and name in RULES and name.partition(":")[0] in FAMILIES
+
+
+class Addition:
+    """An ``Add`` of whole numbers, made ready."""
+
+    def __init__(self, layer: Add, dtype: np.dtype, rule: str | Rule) -> None:
+        eight = dtype.name in ("int8", "uint8")
+        if not (eight and weighs(rule)) and (not isinstance(rule, str) or rule not in RULED):
+            convolved = [f"{family}:{ties}" for family in FAMILIES for ties in ROUNDINGS]
+            raise LookupError(f"rule: got {rule!r}, allowed with {layer} is one of {', '.join((*RULED, *convolved))}")
+        for name in ("input", "other", "output"):
+            scale = np.asarray(getattr(layer, f"{name}_q").scale)
+            with np.errstate(over="ignore", under="ignore"):
+                positive(f"{name} scale", scale, scale.astype(np.float32))
+        self.layer, self.dtype = layer, dtype
+        self.rule = RULES[rule.name if isinstance(rule, Rule) else rule] if weighs(rule) else None
+        self.fixed = fixed_point(layer) if rule == "xnnpack" and delegated(layer, dtype) else None
+        self.low, self.high = clamp_range(layer, dtype, rule)
+        self.body = None
+        if self.rule:
+            self.weights = weighted(layer)
+            self.factors = self.rule.multiplier(layer.input_q.scale, self.weights.scale, layer.output_q.scale)
+            return
+        self.body = None if self.fixed else BODIES.get((str(rule), dtype.name))
+        self.first = int(np.iinfo(dtype).min)
+        if self.fixed is None:
+            rules = [GEMMLOWP, *([self.body.rule] if self.body else [])]
+            self.stages = {rule: self._tables(rule) for rule in rules}
+            self.factors = output_multiplier(layer, dtype)
+            self.ready = Requantizer.of(GEMMLOWP, *self.factors, layer.output_q.zero_point, self.low, self.high, 1)
+
+    def __call__(self, pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """The sums, in the type of the inputs."""
+        a, b = (one.reshape(-1) for one in pair)
+        out = np.empty(a.shape, self.dtype)
+        whole = 0 if self.body is None else a.size // self.body.group * self.body.group
+        for start in range(0, a.size, BLOCK):
+            end = min(start + BLOCK, a.size)
+            if self.rule:
+                out[start:end] = self._weighted(a[start:end], b[start:end], self.rule)
+                continue
+            if self.fixed:
+                out[start:end] = self._fixed(a[start:end], b[start:end])
+                continue
+            for first, last, body in ((start, min(end, whole), self.body), (max(start, whole), end, None)):
+                if first < last:
+                    out[first:last] = self._scaled(a[first:last], b[first:last], body)
+        return out.reshape(pair[0].shape)
+
+    def _tables(self, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
+        """What every code of either input becomes, int64, from the lowest code on."""
+        codes = np.arange(self.first, int(np.iinfo(self.dtype).max) + 1)
+        return tuple(scaled_input(codes, q, self.layer, self.dtype, rule)  # type: ignore[return-value]
+                     for q in (self.layer.input_q, self.layer.other_q))
+
+    def _scaled(self, a: np.ndarray, b: np.ndarray, body: Body | None) -> np.ndarray:
+        one, other = self.stages[body.rule if body else GEMMLOWP]
+        sums = one[a.astype(np.intp) - self.first] + other[b.astype(np.intp) - self.first]
+        if body is not None and body.bits == 16:
+            codes = GEMMLOWP.exact(sums, *self.factors, self.layer.output_q.zero_point)
+            return wrapped16(codes).clip(self.low, self.high)
+        out = np.empty((len(sums), 1), np.int64)
+        self.ready.redo(*self.ready(sums.astype(np.float64)[:, None], out, Scratch()), out)
+        return out[:, 0]
+
+    def _weighted(self, a: np.ndarray, b: np.ndarray, rule: Rule) -> np.ndarray:
+        zero, weights = self.layer.input_q.zero_point, self.weights
+        sums = (a.astype(np.int64) - zero) * weights.one + (b.astype(np.int64) - zero) * weights.other + weights.bias
+        return requantize(sums, rule, *self.factors, self.layer.output_q.zero_point, self.low, self.high)
+
+    def _fixed(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        assert self.fixed is not None
+        one, other, shift = self.fixed
+        layer = self.layer
+        sums = (a.astype(np.int32) - layer.input_q.zero_point) * one + 2 ** (shift - 1)
+        sums += (b.astype(np.int32) - layer.other_q.zero_point) * other
+        return ((sums >> shift) + layer.output_q.zero_point).clip(self.low, self.high)
+
+
+def single(q: QuantParams) -> float:
+    """The scale as a model stores it."""
+    return float(np.asarray(q.scale, np.float32))
+
+
+def common_scale(layer: Add) -> float:
+    """Twice the larger input scale: what both inputs are brought to."""
+    return 2 * max(single(layer.input_q), single(layer.other_q))
+
+
+def scaled_input(codes: np.ndarray, q: QuantParams, layer: Add, dtype: np.dtype, rule: Rule) -> np.ndarray:
+    """Codes of one input on the common scale, int64."""
+    multiplier, right_shift = rule.of_ratio(np.asarray(single(q) / common_scale(layer)))
+    moved = (codes - q.zero_point) * 2 ** LEFT[dtype.name]
+    return rule.exact(moved.astype(np.int32), multiplier, right_shift)
+
+
+def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """(multiplier, right_shift) from the common scale to the output's; ValueError where it reaches 1."""
+    left = LEFT[dtype.name]
+    ratio = common_scale(layer) / (2.0 ** left * single(layer.output_q))
+    if ratio >= 1:
+        raise ValueError(f"output_q: got scale {layer.output_q.scale}, allowed with inputs of {layer.input_q.scale} "
+                         f"and {layer.other_q.scale} is more than a {2 ** (left - 1)}th of the larger")
+    return GEMMLOWP.of_ratio(np.asarray(ratio))
+
+
+def fixed_point(layer: Add) -> tuple[int, int, int]:
+    """(multiplier of input, of the other, right shift) as XNNPACK has them."""
+    ratios = output_ratios(layer)
+    shift = 21 - int(np.frexp(max(ratios))[1])
+    one, other = (int(np.rint(ratio * 2.0 ** shift)) for ratio in ratios)
+    return one, other, shift
+
+
+def wrapped16(values: np.ndarray) -> np.ndarray:
+    """Whole numbers as a register of 16 bits holds them."""
+    return values.astype(np.int16).astype(np.int64)

@@ -1,0 +1,258 @@
+"""The slow definitions that the fast paths are tested against: whole windows in int64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from npulab.quant.emulate.addition import weighs, weighted
+from npulab.quant.emulate.engines import REAL, clamp_range, multipliers, parts_of, saturation_of
+from npulab.quant.emulate.saturating import Saturation
+from npulab.quant.floats import nearest_half
+from npulab.quant.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Pool2D
+from npulab.quant.rules import RULES, QuantParams, Rule, within
+
+
+def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None) -> np.ndarray:
+    """Accumulators ``(..., H, W, C)`` int64, ``bias + sum (x - input zero) * (w - weight zero)``, unbounded.
+
+    ``saturation`` cuts the sum of each group of products.
+    """
+    if saturation is not None:
+        return saturated(layer, x, saturation)
+    weights = layer.weights.astype(np.int64) - layer.weight_q.zero_point
+    shifted = x.astype(np.int64) - layer.input_q.zero_point
+    if isinstance(layer, FullyConnected):
+        return shifted.reshape(-1, weights.shape[1]) @ weights.T + layer.bias
+    return products(windows(layer, shifted), weights, layer.depthwise) + layer.bias
+
+
+def saturated(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation) -> np.ndarray:
+    """Accumulators of groups of products, added one group after the other."""
+    x_zero, w_zero = layer.input_q.zero_point, layer.weight_q.zero_point
+    of_x, of_w = (0, 0) if saturation.stored else (x_zero, w_zero)
+    codes, weights = x.astype(np.int64) - of_x, layer.weights.astype(np.int64) - of_w
+    low, high = -2 ** (saturation.bits - 1), 2 ** (saturation.bits - 1) - 1
+    if isinstance(layer, FullyConnected):
+        every = codes.reshape(-1, weights.shape[1])
+        pairs = [(every, row) for row in weights]
+    else:
+        axes = ["CHW".index(axis) for axis in saturation.order]
+        seen = windows(layer, codes, x_zero - of_x)
+        lead = seen.shape[:-3]
+        pairs = []
+        for channel in range(layer.output_shape[2]):
+            window, kernel = seen, weights[0, :, :, channel, None] if layer.depthwise else weights[channel]
+            if layer.depthwise:
+                source = channel * layer.input_shape[2] // layer.output_shape[2]
+                window = seen[..., source:source + 1, :, :]
+            ordered = np.moveaxis(window, [axis - 3 for axis in axes], (-3, -2, -1)).reshape(*lead, -1)
+            pairs.append((ordered, np.moveaxis(kernel, -1, 0).transpose(axes).ravel()))
+    out = []
+    for (every, row), bias in zip(pairs, layer.bias, strict=True):
+        total = np.full(every.shape[:-1], int(bias))
+        for start in range(0, row.size, saturation.group):
+            taps = slice(start, start + saturation.group)
+            total += np.clip((every[..., taps] * row[taps]).sum(-1), low, high)
+        if saturation.stored:
+            total -= x_zero * row.sum() + w_zero * every.sum(-1) - row.size * x_zero * w_zero
+        out.append(total)
+    return np.stack(out, axis=-1)
+
+
+def products(every: np.ndarray, weights: np.ndarray, depthwise: bool) -> np.ndarray:
+    """Sums ``(..., O)`` of windows ``(..., C, kernel_h, kernel_w)`` times weights OHWI, depthwise 1HWC."""
+    if not depthwise:
+        return np.einsum("...cij,oijc->...o", every, weights, optimize=True)
+    grouped = weights[0].reshape(*weights.shape[1:3], every.shape[-3], -1)
+    sums = np.einsum("...cij,ijcm->...cm", every, grouped)
+    return sums.reshape(*sums.shape[:-2], -1)
+
+
+def emulate(layer: Layer, x: Any, rule: str | Rule = "tflite-reference") -> np.ndarray:
+    """Output codes of a quantized layer, every one by the rule's ``exact``; float16 ones element by element."""
+    if isinstance(layer, Elementwise):
+        return elementwise(layer, tuple(x) if isinstance(x, tuple | list) else (x,), rule)
+    if isinstance(layer, Activation):
+        return looked_up(layer, x, rule)
+    if isinstance(layer, Concat):
+        return joined(layer, x if isinstance(x, tuple | list) else (x,))
+    if layer.dtype == "float16":
+        return halves(layer, x, rule == "fp16")
+    if isinstance(layer, Pool2D):
+        return pool(layer, x, rule)
+    if isinstance(layer, Add):
+        return weighted_add(layer, x[0], x[1], rule) if weighs(rule) else add(layer, *x)
+    sums, out = accumulate(layer, x, saturation_of(layer, x.dtype, rule)), []
+    for by, first, end in parts_of(layer, x.dtype, rule):
+        factors = multipliers(layer, by, first, end)
+        out.append(by.exact(within(sums[..., first:end], by), *factors, layer.output_q.zero_point))
+    return np.clip(np.concatenate(out, -1), *clamp_range(layer, x.dtype, rule)).astype(x.dtype)
+
+
+def pool(layer: Pool2D, x: np.ndarray, rule: str | Rule = "tflite-reference") -> np.ndarray:
+    """Pooled codes; an average counts the elements inside the image, ties away from code 0."""
+    info = np.iinfo(x.dtype)
+    border = {"average": 0, "max": info.min, "min": info.max}[layer.kind]
+    every = windows(layer, x.astype(np.int64), border)
+    if layer.kind == "average":
+        count = windows(layer, np.ones(x.shape, np.int64)).sum((-2, -1))
+        total = every.sum((-2, -1))
+        out = np.where(total > 0, (total + count // 2) // count, -((-total + count // 2) // count))
+    else:
+        out = every.max((-2, -1)) if layer.kind == "max" else every.min((-2, -1))
+    return np.clip(out, *clamp_range(layer, x.dtype, rule)).astype(x.dtype)
+
+
+def add(layer: Add, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Summed codes as TensorFlow Lite's reference kernels have them."""
+    rule, ones = RULES["gemmlowp"], []
+    left = 2 ** (15 if a.dtype == np.int16 else 20)
+    scales = [float(np.asarray(q.scale, np.float32)) for q in (layer.input_q, layer.other_q, layer.output_q)]
+    twice = 2 * max(scales[:2])
+    for codes, q, scale in ((a, layer.input_q, scales[0]), (b, layer.other_q, scales[1])):
+        moved = (codes.astype(np.int64) - q.zero_point) * left
+        ones.append(rule.exact(moved, *rule.of_ratio(np.asarray(scale / twice))))
+    ratio = np.asarray(twice / (left * scales[2]))
+    total = rule.exact(ones[0] + ones[1], *rule.of_ratio(ratio), layer.output_q.zero_point)
+    return np.clip(total, *clamp_range(layer, a.dtype)).astype(a.dtype)
+
+
+def weighted_add(layer: Add, a: np.ndarray, b: np.ndarray, rule: str | Rule) -> np.ndarray:
+    """Summed codes as engines have them that add by convolution: both inputs are the channels of a 1x1 layer."""
+    one, other, bias, scale = weighted(layer)
+    conv = Conv2D(np.array([[[[one, other]]]], np.uint8), np.array([bias]), (a.size, 1, 2), activation=layer.activation,
+                  input_q=layer.input_q, weight_q=QuantParams(scale), output_q=layer.output_q)
+    pair = np.stack([a.reshape(-1, 1), b.reshape(-1, 1)], axis=-1)
+    return emulate(conv, pair, rule).reshape(a.shape)
+
+
+def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], rule: str | Rule) -> np.ndarray:
+    """Elements one by one, as ``element`` has them."""
+    shape = np.broadcast_shapes(*(one.shape for one in tensors))
+    out, every = np.empty(shape, np.float16), [np.broadcast_to(one, shape) for one in tensors]
+    for place in np.ndindex(shape):
+        out[place] = element(layer, tuple(one[place] for one in every), place[-1], rule == "fp16")
+    return out
+
+
+def element(layer: Elementwise, given: tuple[Any, ...], channel: int, exact: bool = True) -> np.float16:
+    """One element: of exact numbers rounded once, or of float32 numbers, each operation rounded by itself."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = _formula(layer, given, channel, _whole if exact else np.float32)
+        if exact and value == 0:  # has no sign here
+            zero = _formula(layer, given, channel, float)
+            return np.float16(0 if zero else zero)
+        out = nearest_half(value) if isinstance(value, Fraction) else np.float16(value)
+    return np.float16(np.nan) if np.isnan(out) else out
+
+
+def _whole(number: float) -> Fraction | float:
+    """The number itself where it is finite."""
+    return Fraction(number) if math.isfinite(number) else number
+
+
+def _formula(layer: Elementwise, given: tuple[Any, ...], channel: int, number: Callable[[float], Any]) -> Any:
+    """``(prescale * a op b) * scale + bias``, clamped, in the arithmetic of a type of number."""
+    prescale, scale, bias = (float(np.broadcast_to(one, layer.output_shape[-1:])[channel])
+                             for one in (layer.prescale, layer.scale, layer.bias))
+    first, *rest = (number(float(one)) for one in given)
+    first = first if prescale == 1 else first * number(prescale)
+    if layer.kind in ("maximum", "minimum"):
+        value = _larger(first, rest[0]) if layer.kind == "maximum" else -_larger(-first, -rest[0])
+    else:
+        value = {"abs": lambda: abs(first), "copy": lambda: first, "multiply": lambda: first * rest[0],
+                 "add": lambda: first + rest[0], "subtract": lambda: first - rest[0]}[layer.kind]()
+    value = value if scale == 1 else value * number(scale)
+    value = value if bias == 0 else value + number(bias)
+    low, high = REAL[layer.activation]
+    return low if value <= low else high if value >= high else value
+
+
+def _larger(a: Any, b: Any) -> Any:
+    if a != a or b != b:
+        return a if a != a else b
+    return a if a > b or (a == b and math.copysign(1, b) < 0) else b
+
+
+def halves(layer: Conv2D | FullyConnected | Pool2D | Add, x: Any, exact: bool) -> np.ndarray:
+    """float16 outputs one by one, of sums of exact numbers rounded once, or of float32 numbers one after the other."""
+    if isinstance(layer, Add):
+        return elementwise(Elementwise("add", layer.input_shape, activation=layer.activation), x, "fp16")
+    low, high = REAL[layer.activation]
+    if isinstance(layer, FullyConnected):
+        rows = x.reshape(-1, *layer.input_shape)
+        sums = [_sum(row, weights, bias, (low, high), exact) for row in rows
+                for weights, bias in zip(layer.weights, layer.bias, strict=True)]
+        return np.array(sums, np.float16).reshape(len(rows), -1)
+    out: list[np.float16] = []
+    for image in x.reshape(-1, *layer.input_shape):
+        every = windows(layer, image).transpose(0, 1, 3, 4, 2)  # (H, W, kernel_h, kernel_w, C)
+        inside = windows(layer, np.ones(image.shape, bool)).transpose(0, 1, 3, 4, 2)
+        for row, column, channel in np.ndindex(layer.output_shape):
+            window, there = every[row, column], inside[row, column]
+            if isinstance(layer, Conv2D):
+                weights = layer.weights[0, ..., channel] if layer.depthwise else layer.weights[channel]
+                if layer.depthwise:
+                    window = window[..., channel * image.shape[2] // layer.output_shape[2]]
+                elif layer.groups > 1:
+                    first = channel * layer.groups // layer.output_shape[2] * weights.shape[-1]
+                    window = window[..., first:first + weights.shape[-1]]
+                out.append(_sum(window.ravel(), weights.ravel(), layer.bias[channel], (low, high), exact))
+                continue
+            one = window[..., channel][there[..., channel]]
+            if layer.kind == "average":
+                out.append(_sum(one, np.ones(one.size), 0, (low, high), exact, one.size))
+            else:
+                most = (np.max if layer.kind == "max" else np.min)(one)
+                out.append(_sum(most[None], np.ones(1), 0, (low, high), exact))
+    return np.array(out, np.float16).reshape(*x.shape[:-3], *layer.output_shape)
+
+
+def _sum(x: np.ndarray, weights: np.ndarray, bias: Any, bounds: tuple[float, float], exact: bool, count: int = 1,
+         ) -> np.float16:
+    """``(sum x * w) / count + bias``, clamped; a sum of 0 is +0."""
+    number: Any = (Fraction if np.all(np.isfinite(x)) else float) if exact else np.float32
+    total, (low, high) = number(0.0), bounds
+    with np.errstate(over="ignore", invalid="ignore"):
+        for one, weight in zip(x, weights, strict=True):
+            total = total + number(float(one)) * number(float(weight))
+        total = total / number(count) + number(float(bias))
+        total = low if total <= low else high if total >= high else total
+        out = nearest_half(total) if isinstance(total, Fraction) else np.float16(total)
+    return np.float16(np.nan) if np.isnan(out) else out
+
+
+def looked_up(layer: Activation, x: np.ndarray, rule: str | Rule) -> np.ndarray:
+    """What a table holds, element by element."""
+    if np.any(layer.prescale != 1):
+        x = elementwise(Elementwise("copy", layer.input_shape, prescale=layer.prescale), (x,), rule)
+    out = np.empty(x.shape, np.float16)
+    for place in np.ndindex(x.shape):
+        out[place] = layer.outputs[int(x[place].view(np.uint16))]
+    return out
+
+
+def joined(layer: Concat, tensors: Sequence[np.ndarray]) -> np.ndarray:
+    """Tensors side by side, element by element."""
+    lead = tensors[0].shape[:tensors[0].ndim - len(layer.output_shape)]
+    out, axis, start = np.empty((*lead, *layer.output_shape), tensors[0].dtype), len(lead) + layer.axis, 0
+    for one in tensors:
+        for place in np.ndindex(one.shape):
+            out[(*place[:axis], place[axis] + start, *place[axis + 1:])] = one[place]
+        start += one.shape[axis]
+    return out
+
+
+def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarray:
+    """Windows ``(..., out_h, out_w, C, kernel_h, kernel_w)`` of an input ``(..., H, W, C)`` bordered with a value."""
+    rows, columns = layer.pads
+    padded = np.pad(x, [(0, 0)] * (x.ndim - 3) + [rows, columns, (0, 0)], constant_values=border)
+    (kernel_h, kernel_w), (dilation_h, dilation_w) = layer.kernel, layer.dilation
+    span = (kernel_h - 1) * dilation_h + 1, (kernel_w - 1) * dilation_w + 1
+    every = np.lib.stride_tricks.sliding_window_view(padded, span, axis=(-3, -2))
+    return every[..., ::layer.stride[0], ::layer.stride[1], :, ::dilation_h, ::dilation_w]

@@ -1,0 +1,207 @@
+"""Which rule an inference engine follows, by operator and type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.quant.emulate.saturating import Saturation
+from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channel
+from npulab.quant.rules import NAMED, Rule, half_away, positive, rule
+
+
+class Row(NamedTuple):
+    """``engine`` computes ``op`` of input ``type`` by ``rule``; blank fits every one.
+
+    ``tail``: the channels past the last whole ``vector`` of them follow another rule, which forms the same
+    multiplier.
+    """
+
+    engine: str
+    op: str
+    type: str
+    scales: str
+    rule: str
+    tail: str = ""
+    vector: int = 1
+
+
+# The first row that fits holds.  The letter is the order of scales.
+TABLE = (
+    Row("tflite-reference", "fully_connected", "", "", "float64-half-away:D"),
+    Row("tflite-reference", "", "int16", "", "int16x8:D"),
+    Row("tflite-reference", "", "int8", "", "gemmlowp:D"),
+    Row("tflite-reference", "", "uint8", "", "gemmlowp:P"),
+    Row("tflite-builtin", "fully_connected", "int16", "", "float64-half-away:D"),
+    Row("tflite-builtin", "", "int16", "", "int16x8:D"),
+    Row("tflite-builtin", "fully_connected", "", "tensor", "ruy-x86:P"),
+    Row("tflite-builtin", "fully_connected", "", "channel", "ruy-x86:D"),
+    Row("tflite-builtin", "depthwise", "int8", "", "ruy-x86:D", "gemmlowp:D", 8),
+    Row("tflite-builtin", "depthwise", "uint8", "", "gemmlowp:P"),
+    Row("tflite-builtin", "", "int8", "", "ruy-x86:D"),
+    Row("tflite-builtin", "", "uint8", "", "ruy-x86:P"),
+    Row("xnnpack", "fully_connected", "int16", "", "float64-half-away:D"),  # nothing of int16 is delegated
+    Row("xnnpack", "", "int16", "", "int16x8:D"),
+    Row("xnnpack", "depthwise", "uint8", "", "gemmlowp:P"),  # not delegated
+    Row("xnnpack", "", "", "", "float32-even:S"),
+    Row("onnxruntime", "", "", "", "float32-even:S"),
+    Row("onnxruntime:avx2", "", "", "", "float32-even:S"),
+    Row("tflite-micro", "", "int16", "", "int16x8:D"),
+    Row("tflite-micro", "", "", "", "gemmlowp:D"),
+    Row("torch-fbgemm", "", "", "", "float32-even:S"),
+    Row("torch-fbgemm:avx2", "", "", "", "float32-even:S"),
+    Row("torch-onednn", "", "", "", "float32-zero-point-first:S"),
+)
+# what each engine was measured with, and on which x86 processors
+ENGINES = {
+    "tflite-reference": "ai-edge-litert 2.3.0, reference kernels; AVX2, AVX512-VNNI",
+    "tflite-builtin": "ai-edge-litert 2.3.0, builtin kernels; AVX2, AVX512-VNNI",
+    "xnnpack": "ai-edge-litert 2.3.0 with its XNNPACK delegate; AVX2, AVX512-VNNI",
+    "onnxruntime": "onnxruntime 1.31.1 and 1.32.0; AVX512-VNNI, and SSE4.1 without AVX2",
+    "onnxruntime:avx2": "onnxruntime 1.31.1 and 1.32.0; AVX2 without VNNI",
+    "tflite-micro": "tflite-micro 0.dev20261023; AVX2, AVX512-VNNI",
+    "torch-fbgemm": "torch 2.13.0 and 2.15.0; AVX512-VNNI",
+    "torch-fbgemm:avx2": "torch 2.15.0; AVX2 without VNNI",
+    "torch-onednn": "torch 2.13.0; AVX512-VNNI",
+}
+NAMES = tuple(ENGINES)
+
+
+class Accumulation(NamedTuple):
+    """``engine`` adds the products of ``op`` with saturation, if input and weights have these types.
+
+    ``copies``: for a depthwise convolution, the fewest output channels made of one input channel.
+    """
+
+    engine: str
+    op: str
+    input: str
+    weights: str
+    saturation: Saturation
+    copies: int = 1
+
+
+# Every other combination of engine, operator and types adds exactly.  onnxruntime runs a depthwise convolution of
+# one output a channel by other loops, which are exact.
+SATURATING = (
+    Accumulation("onnxruntime:avx2", "conv", "uint8", "int8", Saturation()),
+    Accumulation("onnxruntime:avx2", "fully_connected", "uint8", "int8", Saturation()),
+    Accumulation("onnxruntime:avx2", "depthwise", "uint8", "int8", Saturation(), copies=2),
+    Accumulation("torch-fbgemm:avx2", "conv", "uint8", "int8", Saturation()),
+    Accumulation("torch-fbgemm:avx2", "fully_connected", "uint8", "int8", Saturation()),
+    Accumulation("torch-fbgemm:avx2", "depthwise", "uint8", "int8", Saturation()),
+)
+EXACT = tuple(name for name in NAMES if name not in {row.engine for row in SATURATING})
+Parts = tuple[tuple[Rule, int, int], ...]
+
+
+def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> Parts:
+    """(rule, first channel, end channel) that a rule's or an engine's name means for an operator.
+
+    ``op`` is "conv", "depthwise" or "fully_connected", ``dtype`` the input's type, ``scales`` "tensor" or
+    "channel".  Raises LookupError for an unknown name, with those that are known.
+
+    >>> [(rule.name, first, end) for rule, first, end in parts("tflite-builtin", "depthwise", "int8", "channel", 20)]
+    [('ruy-x86:D', 0, 16), ('gemmlowp:D', 16, 20)]
+    """
+    if not isinstance(name, str) or name not in NAMES:
+        known = isinstance(name, Rule) or (isinstance(name, str) and {name, name.rpartition(":")[0]} & set(NAMED))
+        if not known:
+            raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join((*NAMES, *NAMED))}")
+        return ((rule(name), 0, channels),)
+    for row in TABLE:
+        if row.engine == name and row.op in ("", op) and row.type in ("", dtype) and row.scales in ("", scales):
+            body = channels // row.vector * row.vector if row.tail else channels
+            both = [rule(one) for one in (row.rule, row.tail or row.rule)]
+            # sums of int16 codes have 64 bits, of which a multiplier of 15 leaves 48
+            both = [replace(one, register=48) if dtype == "int16" else one for one in both]
+            split = ((both[0], 0, body), (both[1], body, channels))
+            return tuple(part for part in split if part[1] < part[2])
+    raise LookupError(f"rule: got {name!r}, which has no {op} of {dtype}")
+
+
+def saturation_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) -> Saturation | None:
+    """How a rule or an engine saturates the products of a layer and the type of its input; None if it adds exactly."""
+    copies = layer.output_shape[-1] // layer.input_shape[-1] if layer.op == "depthwise" else 1
+    key = name, layer.op, dtype.name, layer.weights.dtype.name
+    return next((row.saturation for row in SATURATING if row[:4] == key and copies >= row.copies), None)
+
+
+def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) -> Parts:
+    """What a rule's or an engine's name means for a layer and the type of its input.
+
+    Raises LookupError as ``parts``, ValueError for a rule that has no outputs of this type.
+    """
+    scales = "channel" if per_channel(layer.weight_q.scale) else "tensor"
+    out = parts(name, layer.op, dtype.name, scales, layer.output_shape[-1])
+    for by, _, _ in out:
+        if dtype.name not in by.types:
+            raise ValueError(f"rule: got {by.name} for {layer} of {dtype}, allowed with it is {', '.join(by.types)}")
+    return out
+
+
+def multipliers(layer: Conv2D | FullyConnected, by: Rule, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """(multiplier, right_shift) that a rule forms for some channels of a layer, each ``(end - first,)``."""
+    scale = layer.weight_q.scale
+    mine = scale[first:end] if isinstance(scale, tuple) else scale
+    multiplier, right_shift = by.multiplier(layer.input_q.scale, mine, layer.output_q.scale)
+    return np.broadcast_to(multiplier, (end - first,)), np.broadcast_to(right_shift, (end - first,))
+
+
+# lowest and highest real number by activation
+REAL: dict[str | None, tuple[float, float]] = {
+    None: (-np.inf, np.inf), "relu": (0.0, np.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+
+
+def delegated(layer: Layer, dtype: Any) -> bool:
+    """Whether TensorFlow Lite gives a quantized layer to XNNPACK; builtin kernels run the rest.
+
+    A minimum is no operator of either: our models clamp it by a maximum over single elements.
+    """
+    if np.dtype(dtype).itemsize > 1:
+        return False
+    if isinstance(layer, Add):
+        return all(2.0 ** -10 <= ratio < 2.0 ** 8 for ratio in output_ratios(layer))
+    if isinstance(layer, Pool2D):
+        return layer.kind == "min" or (layer.kind == "max" and all(np.less_equal(layer.stride, layer.kernel)))
+    return layer.op != "depthwise" or np.dtype(dtype) == np.int8
+
+
+def output_ratios(layer: Add) -> list[float]:
+    """Each input's scale over the output's, a float32."""
+    a, b, c = (np.asarray(q.scale, np.float32) for q in (layer.input_q, layer.other_q, layer.output_q))
+    return [float(a / c), float(b / c)]
+
+
+def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[int, int]:
+    """Lowest and highest output code: the type's range, narrowed by the activation."""
+    info = np.iinfo(dtype)
+    low, high = activation_codes(layer, dtype, rule)
+    return int(np.clip(low, info.min, info.max)), int(np.clip(high, info.min, info.max))
+
+
+def activation_codes(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[float, float]:
+    """Codes of the activation's bounds, whatever the type holds; infinite where there is none.
+
+    A bound is ``zero_point + round(real / scale)``, ties away from zero; XNNPACK adds the zero point in
+    float32 and rounds ties to even.
+    """
+    assert layer.output_q is not None
+    zero = layer.output_q.zero_point
+    with np.errstate(over="ignore", under="ignore"):
+        scale = np.asarray(layer.output_q.scale).astype(np.float32)
+    if layer.activation is not None:
+        positive("output scale", layer.output_q.scale, scale)
+    first = rule == "xnnpack" and delegated(layer, dtype)
+
+    def code(real: float) -> float:
+        if np.isinf(real):
+            return real
+        with np.errstate(over="ignore"):
+            steps = np.clip(np.float32(real) / scale, -2.0 ** 40, 2.0 ** 40)
+        return float(np.rint(steps + np.float32(zero)) if first else zero + half_away(steps))
+
+    low, high = REAL[layer.activation]
+    return code(low), code(high)

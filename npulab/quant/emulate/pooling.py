@@ -1,0 +1,71 @@
+"""Pooling of whole and of real numbers, tap by tap; the border counts for nothing."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from npulab.quant.emulate.engines import clamp_range
+from npulab.quant.emulate.sums import Border
+from npulab.quant.layers import Pool2D
+from npulab.quant.rules import Rule
+
+TAKE = {"max": np.maximum, "min": np.minimum, "average": np.add}
+
+
+def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
+    """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages have ties away from code 0."""
+    low, high = clamp_range(layer, images.dtype, rule)
+    # sums of codes of as many bits as a window can hold
+    wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2 ** 30 else np.int32
+    out = np.stack([taken(layer, image, wide if layer.kind == "average" else images.dtype) for image in images])
+    if layer.kind == "average":
+        count = counts(layer)
+        out = np.sign(out) * ((np.abs(out) + count // 2) // count)
+    return out.clip(low, high).astype(images.dtype)
+
+
+def real_pool(layer: Pool2D, images: np.ndarray, low: float, high: float) -> np.ndarray:
+    """The same of real numbers, float32; a sum is taken tap by tap."""
+    out = np.stack([taken(layer, image, np.float32) for image in images])
+    if layer.kind == "average":
+        out /= counts(layer).astype(np.float32)
+    return out.clip(np.float32(low), np.float32(high))
+
+
+def counts(layer: Pool2D) -> np.ndarray:
+    """How many elements of the input each window holds, ``(H, W, 1)``."""
+    axes = []
+    for size, kernel, step, (before, _), out in zip(layer.input_shape, layer.kernel, layer.stride, layer.pads,
+                                                    layer.output_shape, strict=False):
+        start = np.arange(out) * step - before
+        axes.append(np.minimum(start + kernel, size) - np.maximum(start, 0))
+    return (axes[0][:, None, None] * axes[1][None, :, None]).astype(np.int64)
+
+
+def taken(layer: Pool2D, image: np.ndarray, dtype: Any) -> np.ndarray:
+    """Sum, maximum or minimum of every window."""
+    (height, width, depth), (down, right) = layer.output_shape, layer.stride
+    border = Border(layer, _idle(layer.kind, image.dtype))
+    lines, inside, first, end = border.lines((0, height))
+    within, left, after = border.columns()
+    bordered = np.full((lines, border.across, depth), border.zero, image.dtype)
+    bordered[inside, within] = image[first:end, left:after]
+    out: np.ndarray | None = None
+    for i, j in product(*map(range, border.kernel)):
+        tap = bordered[i:i + (height - 1) * down + 1:down, j:j + (width - 1) * right + 1:right]
+        out = tap.astype(dtype) if out is None else TAKE[layer.kind](out, tap, out=out)
+    assert out is not None
+    return out
+
+
+def _idle(kind: str, dtype: np.dtype) -> Any:
+    """A border that changes nothing."""
+    if kind == "average":
+        return 0
+    if dtype.kind == "f":
+        return -np.inf if kind == "max" else np.inf
+    return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max

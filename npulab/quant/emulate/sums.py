@@ -1,0 +1,343 @@
+"""Accumulators, fast: matrix products in floating point, guarded so that every one is exact.
+
+Input codes of 8 bits times weights are whole numbers, and so is every partial sum in any order: while
+none can reach 2**24, float32 holds each exactly, with or without fused multiply-add.  The bound is taken
+from the weights at hand, the largest code times ``sum |w|`` per channel, which is far looser than the
+worst case.  Past it a matrix product is split into shares that pass, joined in float64; a depthwise sum
+is float64 as a whole, and so is a matrix product of int16 codes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
+
+import numpy as np
+
+from npulab.quant.layers import Conv2D, FullyConnected, Pool2D
+from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64, Scratch
+
+SHARE = 16_384  # weights looked at at a time
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Input codes as they enter the products: uint8 is moved to int8, which halves what a sum can reach."""
+
+    dtype: np.dtype
+    zero_point: int
+
+    @property
+    def zero(self) -> int:
+        """The zero point of the codes."""
+        return self.zero_point - (128 if self.dtype == np.uint8 else 0)
+
+    @property
+    def reach(self) -> int:
+        """The largest size of a code, the border's included."""
+        return max(2 ** 15 if self.dtype == np.int16 else 2 ** 7, abs(self.zero))
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        """The input as int8 or int16."""
+        return (x ^ np.uint8(0x80)).view(np.int8) if self.dtype == np.uint8 else x
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of some channels made ready.
+
+    ``values`` are float, ``(depth, channels)`` or per tap ``(kernel_h, kernel_w, ...)``; ``shares`` the
+    stretches of a sum that stay exact in their type, ``bias`` float64 with the input's zero point folded
+    in, ``most`` the largest size that an accumulator can have.
+    ``single``: their own type holds every accumulator, bias and all; ``bias_row`` is then the bias in that
+    type, repeated along a row.  ``products``, where there is one, gives accumulators of int8 codes in int32,
+    with the bias: ``values`` then have no rows and ``bias_row`` is 0.
+    """
+
+    values: np.ndarray
+    shares: tuple[Range, ...]
+    bias: np.ndarray
+    most: float
+    repeat: int = 1
+    products: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    single: bool = field(init=False)
+    bias_row: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "single", len(self.shares) == 1 and self.most < _exact(self.values.dtype))
+        row = np.tile(self.bias.astype(self.values.dtype), self.repeat)
+        object.__setattr__(self, "bias_row", row if self.products is None else np.zeros_like(row))
+
+
+class Dense:
+    """Convolution and fully connected layers, as matrix products over windows laid out in rows.
+
+    ``groups`` are ranges of output channels.  Where ``keep`` is false and the weights are much more than the
+    outputs, each group is made ready when its turn comes and forgotten after it.  ``fast`` multiplies the
+    codes as they are, where the processor can and the sums allow it.
+    """
+
+    def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool) -> None:
+        self.layer = layer
+        self.float = np.dtype(np.float64 if dtype == np.int16 else np.float32)
+        self.codes = Codes(dtype, layer.input_q.zero_point)
+        channels = len(layer.weights)
+        self.border = Border(layer, self.codes.zero) if isinstance(layer, Conv2D) else None
+        weights = layer.weights if self.border is None else layer.weights[:, *self.border.taps]
+        self.flat = weights.reshape(channels, -1)
+        self.depth = self.flat.shape[1]
+        self.across = layer.output_shape[1] if isinstance(layer, Conv2D) else 1
+        outputs = int(np.prod(layer.output_shape))
+        self.keep = keep or self.flat.size <= outputs
+        # a share of the weights as float takes as much as the outputs, or half as much as all of the weights
+        count = 1 if self.keep else min(channels, -(-self.flat.size // max(SHARE, outputs, self.flat.size // 8)))
+        edges = np.linspace(0, channels, count + 1).astype(int).tolist()
+        self.groups = list(pairwise(edges))
+        self._kept: dict[Range, Weights] = {}
+        self.fast = fast and self.keep and self._multiplies()
+        self.taken = np.dtype(np.int8) if self.fast else self.float
+        self.windows = Windows(layer, self.border, self.taken) if isinstance(layer, Conv2D) and self.border else None
+        # windows are many times the input, but are read faster than outputs are worked on
+        self.width = 0 if self.windows is None or self.windows.pointwise else self.depth // 2
+
+    def weights(self, group: Range) -> Weights:
+        """The weights of a range of channels."""
+        ready = self._kept.get(group) or self._ready(*group)
+        if self.keep:
+            self._kept[group] = ready
+        return ready
+
+    def _multiplies(self) -> bool:
+        """Whether products of codes of 8 bits give every accumulator."""
+        from npulab.quant.emulate import dots
+
+        ready = self.weights(self.groups[0])
+        small = -128 <= ready.values.min() <= ready.values.max() <= 127 and -128 <= self.codes.zero <= 127
+        fits = small and self.float == np.float32 and ready.most < 2 ** 31
+        if not (fits and dots.available()):
+            return False
+        products = dots.Products(ready.values.astype(np.int8), ready.bias)
+        # the weights as float are not needed any more
+        self._kept[self.groups[0]] = replace(ready, values=ready.values[:0].copy(), products=products)
+        return True
+
+    def _ready(self, first: int, end: int) -> Weights:
+        layer = self.layer
+        values = np.empty((self.depth, end - first), self.float)
+        np.subtract(self.flat[first:end].T, layer.weight_q.zero_point, out=values, casting="unsafe", dtype=self.float)
+        count = 1
+        while True:
+            edges = np.linspace(0, self.depth, count + 1).astype(int).tolist()
+            shares = tuple(pairwise(edges))
+            sizes = np.array([_sizes(values[a:b]) for a, b in shares])
+            if self.codes.reach * sizes.max() < _exact(self.float):
+                break
+            count += 1 + count // 4
+        bias = layer.bias[first:end] - self.codes.zero * values.sum(0, dtype=np.float64)
+        most = float((self.codes.reach * sizes.sum(0) + np.abs(bias)).max())
+        return Weights(values, shares, bias, most, self.across if len(self.groups) == 1 else 1)
+
+    def sums(self, ready: Weights, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
+        """Sums ``(positions, channels)`` of output rows, exact: float32 or float64 without bias, or int32 with it."""
+        columns = self._columns(image, rows, scratch)
+        shape = len(columns), ready.values.shape[1]
+        if ready.products is not None:
+            return ready.products(columns, scratch.take("product", shape, np.int32))
+        made = scratch.take("product", shape, self.float)
+        if len(ready.shares) == 1:
+            return np.matmul(columns, ready.values, out=made)
+        joined = scratch.take("joined", shape, np.float64)
+        for number, (a, b) in enumerate(ready.shares):
+            np.matmul(columns[:, a:b], ready.values[a:b], out=made)
+            if number:
+                joined += made
+            else:
+                np.copyto(joined, made)
+        return joined
+
+    def _columns(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
+        if self.windows is not None:
+            return self.windows.columns(image, rows, scratch)
+        codes = image[slice(*rows)].reshape(-1, self.depth)
+        if codes.dtype == self.taken:
+            return codes
+        out = scratch.take("columns", codes.shape, self.taken)
+        np.copyto(out, codes)
+        return out
+
+
+class Windows:
+    """The windows of a convolution's input, as rows of a matrix, for a block of output rows at a time."""
+
+    def __init__(self, layer: Conv2D, border: Border, dtype: np.dtype) -> None:
+        self.border, self.dtype, self.spread = border, dtype, layer.dilation
+        self.out_w = layer.output_shape[1]
+        self.span = border.kernel[0] * border.kernel[1] * border.depth
+        self.pointwise = border.kernel == (1, 1) and not any(map(any, layer.pads))
+
+    def columns(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
+        """Windows ``(positions, kernel_h * kernel_w * C)`` of output rows."""
+        border, (first, end) = self.border, rows
+        down, right, depth = border.down, border.right, border.depth
+        if self.pointwise and down == right == 1 and image.dtype == self.dtype:
+            return image[first:end].reshape(-1, self.span)
+        out = scratch.take("columns", (end - first, self.out_w, self.span), self.dtype)
+        if self.pointwise:
+            np.copyto(out, image[first * down:(end - 1) * down + 1:down, :(self.out_w - 1) * right + 1:right])
+            return out.reshape(-1, self.span)
+        (kernel_h, kernel_w), (spread_h, spread_w) = border.kernel, self.spread
+        lines, inside, a, b = border.lines(rows)
+        within, left, after = border.columns()
+        bordered = scratch.take("image", (lines, border.across, depth), self.dtype)
+        bordered[:inside.start] = bordered[inside.stop:] = border.zero
+        bordered[inside, :within.start] = bordered[inside, within.stop:] = border.zero
+        np.copyto(bordered[inside, within], image[a:b, left:after])
+        taps = out.reshape(end - first, self.out_w, kernel_h, kernel_w * depth)
+        per_row, per_column, per_value = bordered.strides
+        strides = per_row * down, per_column * right, per_value
+        # neighbouring taps are neighbours in memory unless they are spread
+        run, count = (depth * kernel_w, 1) if spread_w == 1 else (depth, kernel_w)
+        for i, j in product(range(kernel_h), range(count)):
+            at = i * spread_h * per_row + j * spread_w * per_column
+            tap = np.ndarray((end - first, self.out_w, run), self.dtype, bordered, at, strides)
+            np.copyto(taps[:, :, i, j * run:(j + 1) * run], tap)
+        return out.reshape(-1, self.span)
+
+
+class Depthwise:
+    """Depthwise convolution: whole rows times a tap, added up.
+
+    Weights are repeated along a row where there are rows enough, and at a stride past 1 the columns are sorted
+    by phase, so that every tap reads one run of memory.  ``fast`` takes numba's loop, which reads the codes as
+    they are.
+    """
+
+    def __init__(self, layer: Conv2D, dtype: np.dtype, fast: bool) -> None:
+        self.layer = layer
+        self.codes = Codes(dtype, layer.input_q.zero_point)
+        self.border = Border(layer, self.codes.zero)
+        self.out_w, self.channels = layer.output_shape[1:]
+        self.copies = self.channels // layer.input_shape[2]
+        self.groups = [(0, self.channels)]
+        self.width = 0
+        kernel = layer.weights[0][self.border.taps].astype(np.int16) - layer.weight_q.zero_point
+        sizes = self.codes.reach * np.abs(kernel).sum((0, 1), dtype=np.float64)
+        bias = layer.bias - self.codes.zero * kernel.sum((0, 1), dtype=np.float64)
+        self.float = np.dtype(np.float32 if sizes.max() < EXACT_FLOAT32 else np.float64)
+        self.fast = fast and self.float == np.float32 and -128 <= self.codes.zero <= 127
+        # repeating weights along the row pays where there are rows enough to share them
+        repeat = self.out_w if self.fast or layer.output_shape[0] > kernel.shape[0] * kernel.shape[1] else 1
+        values = np.tile(kernel.astype(self.float), (1, 1, repeat)) if repeat > 1 else kernel.astype(self.float)
+        # taps this many columns apart are in one phase
+        self.period = layer.stride[1] // math.gcd(layer.stride[1], layer.dilation[1])
+        self._ready = Weights(values, ((0, 1),), bias, float((sizes + np.abs(bias)).max()), self.out_w)
+
+    def weights(self, group: Range) -> Weights:
+        """The weights, of all channels."""
+        return self._ready
+
+    def sums(self, ready: Weights, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
+        """Accumulators ``(positions, channels)`` without bias, of output rows; float32 or float64, exact."""
+        down, (first, end) = self.layer.stride[0], rows
+        phases = self._phases(image, rows, scratch)
+        across = self.out_w * self.channels
+        shape = end - first, across // ready.values.shape[2], ready.values.shape[2]
+        total = scratch.take("product", shape, self.float)
+        if self.fast:
+            from npulab.quant.emulate import jit
+
+            jit.depthwise(phases, ready.values.reshape(*self.border.kernel, across), self.layer.dilation,
+                          self.border.right, self.channels, down, total.reshape(-1, across))
+            return total.reshape(-1, self.channels)
+        per_line, per_phase, per_value = phases.strides
+        (kernel_h, kernel_w), (spread_h, spread_w) = self.border.kernel, self.layer.dilation
+        apart = spread_w * self.period // self.border.right * self.channels * per_value
+        for j in range(min(self.period, kernel_w)):
+            at, phase = divmod(j * spread_w, self.border.right)
+            taps = np.ndarray((kernel_h, len(range(j, kernel_w, self.period)), *shape), self.float, phases,
+                              phase * per_phase + at * self.channels * per_value,
+                              (spread_h * per_line, apart, down * per_line, shape[2] * per_value, per_value))
+            into = scratch.take("part", shape, self.float) if j else total
+            np.einsum("ijnxk,ijk->nxk", taps, ready.values[:, j::self.period], out=into)  # one pass over rows a tap
+            if j:
+                total += into
+        return total.reshape(-1, self.channels)
+
+    def _phases(self, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
+        """Bordered input ``(lines, phase, columns * C)`` that output rows need."""
+        right = self.border.right
+        lines, inside, a, b = self.border.lines(rows)
+        within, left, after = self.border.columns()
+        across = -(-self.border.across // right)
+        shape = lines, right, across, self.border.depth, self.copies
+        out = scratch.take("image", shape, image.dtype if self.fast else self.float)
+        out[:inside.start] = out[inside.stop:] = self.border.zero
+        for phase in range(right):
+            column = (phase - within.start) % right  # the first column inside that has this phase
+            at = (within.start + column) // right
+            picked = image[a:b, left + column:after:right, :, None]
+            out[inside, phase, :at] = out[inside, phase, at + picked.shape[1]:] = self.border.zero
+            np.copyto(out[inside, phase, at:at + picked.shape[1]], picked)
+        return out.reshape(lines, right, across * self.channels)
+
+
+class Border:
+    """Which taps of a kernel ever meet the input, where the rows they need lie, and the border around them.
+
+    A tap that only ever meets the border adds nothing, and a spread kernel may have taps very far out:
+    ``taps`` are the rows and columns of the kernel that are left.
+    """
+
+    def __init__(self, layer: Conv2D | Pool2D, zero: float) -> None:
+        self.zero = zero
+        self.height, self.width, self.depth = layer.input_shape
+        meets = [_meets(*one) for one in zip(layer.kernel, layer.dilation, layer.stride, [pad[0] for pad in layer.pads],
+                                             layer.input_shape, layer.output_shape, strict=False)]
+        self.taps = tuple(slice(first, last + 1) for first, last in meets)
+        self.kernel = tuple(last + 1 - first for first, last in meets)
+        # the first tap that is left may lie inside the input: the border is then less than nothing
+        self.top, self.left = (pad[0] - first * spread
+                               for pad, (first, _), spread in zip(layer.pads, meets, layer.dilation, strict=True))
+        self.down, self.right = layer.stride
+        self.reach, across = ((count - 1) * spread + 1
+                              for count, spread in zip(self.kernel, layer.dilation, strict=True))
+        self.across = (layer.output_shape[1] - 1) * self.right + across
+
+    def lines(self, rows: Range) -> tuple[int, slice, int, int]:
+        """(lines with border, those of them inside the input, first and end of these in the input)."""
+        return _inside(rows[0] * self.down - self.top, (rows[1] - 1 - rows[0]) * self.down + self.reach, self.height)
+
+    def columns(self) -> tuple[slice, int, int]:
+        """(columns inside the input, first and end of these in the input)."""
+        return _inside(-self.left, self.across, self.width)[1:]
+
+
+def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: int) -> Range:
+    """First and last tap of an axis that meet the input for some output; the first where none does."""
+    first_of = np.arange(kernel) * spread - before
+    # the first output whose tap is not before the input
+    output = np.maximum(-(first_of // step), 0)
+    hit = np.flatnonzero((output < count) & (first_of + output * step < size))
+    return (int(hit[0]), int(hit[-1])) if hit.size else (0, 0)
+
+
+def _inside(start: int, count: int, size: int) -> tuple[int, slice, int, int]:
+    """(count, those of a run from ``start`` that lie in 0 to ``size``, first and end of these)."""
+    a = min(max(start, 0), size)
+    b = max(min(start + count, size), a)
+    first = min(max(a - start, 0), count)
+    return count, slice(first, first + b - a), a, b
+
+
+def _sizes(values: np.ndarray) -> np.ndarray:
+    """``sum |w|`` of every column, float64, a stretch of rows at a time."""
+    step = max(1, SHARE // values.shape[1])
+    parts = [np.abs(values[i:i + step]).sum(0, dtype=np.float64) for i in range(0, len(values), step)]
+    return np.sum(parts, axis=0)
+
+
+def _exact(dtype: np.dtype) -> int:
+    return EXACT_FLOAT32 if dtype == np.float32 else EXACT_FLOAT64

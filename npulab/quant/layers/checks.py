@@ -1,0 +1,220 @@
+"""What the parameters of layers may be, and how they are told."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from npulab.quant.rules import QUANTIZED, QuantParams
+
+ACTIVATIONS = (None, "relu", "relu6", "relu_n1_to_1")
+POOLS = ("average", "max", "min")
+PADDINGS = ("same", "valid")
+# input and output type by the type of the weights; the first is the usual one
+TYPES = {"int8": ("int8", "uint8", "int16", "float32"), "uint8": ("uint8", "int8"), "float16": ("float16",)}
+UNIT = QuantParams(1.0)
+MOST_OUTPUTS = 2 ** 31
+# zero points: tensors of 8 bits may be read as either type
+HOLDS = {"int16": (-2 ** 15, 2 ** 15 - 1), "int8": (-128, 255), "uint8": (-128, 255)}
+Pair = tuple[int, int]
+Shape3 = tuple[int, int, int]
+
+
+def pads(padding: Any, input_shape: tuple[int, ...], kernel: Pair, stride: Pair = (1, 1), dilation: Pair = (1, 1),
+         ) -> tuple[Pair, Pair]:
+    """((top, bottom), (left, right)) of a padding given by name or by numbers.
+
+    >>> pads("same", (8, 9, 1), (3, 3), (2, 2))
+    ((0, 1), (1, 1))
+    """
+    if padding not in PADDINGS:
+        return padding
+    out = []
+    for size, k, step, spread in zip(input_shape, kernel, stride, dilation, strict=False):
+        total = max((-(-size // step) - 1) * step + (k - 1) * spread + 1 - size, 0) if padding == "same" else 0
+        out.append((total // 2, total - total // 2))
+    return out[0], out[1]
+
+
+def padding_name(layer: Any, prefer: Any = None) -> str | None:
+    """The name that gives the layer's border, also where numbers say the same; None where no name does.
+
+    ``prefer`` is tried first, then the layer's own padding.
+    """
+    for name in (prefer, layer.padding, "valid", "same"):
+        if isinstance(name, str) and name in PADDINGS \
+                and pads(name, layer.input_shape, layer.kernel, layer.stride, layer.dilation) == layer.pads:
+            return name
+    return None
+
+
+def per_channel(scale: float | tuple[float, ...]) -> bool:
+    """Whether there is one scale per channel."""
+    return isinstance(scale, tuple)
+
+
+def checked_weights(weights: Any, axes: int) -> np.ndarray:
+    weights = np.asarray(weights)
+    if weights.ndim != axes or weights.dtype.name not in TYPES or 0 in weights.shape:
+        raise ValueError(f"weights: got shape {weights.shape} {weights.dtype}, allowed is {axes} axes of "
+                         "uint8 or int8 (or float16), none empty")
+    if weights.dtype.kind == "f" and not np.all(np.isfinite(weights)):
+        raise ValueError("weights: got a value that is not finite, allowed are finite numbers")
+    return weights
+
+
+def checked_shape(given: Any) -> Shape3:
+    shape = whole(given)
+    if len(shape) != 3 or min(shape) < 1:
+        raise ValueError(f"input_shape: got {given}, allowed is (H, W, C), each at least 1")
+    return shape[0], shape[1], shape[2]
+
+
+def checked_dtype(given: str, weights: np.ndarray) -> str:
+    allowed = TYPES[weights.dtype.name]
+    if given and given not in allowed:
+        raise ValueError(f"dtype: got {given!r}, allowed with {weights.dtype} weights is {', '.join(allowed)}")
+    return given or allowed[0]
+
+
+def checked_groups(given: Any, weights: np.ndarray, input_shape: Shape3, depthwise: bool) -> int:
+    try:
+        groups = operator.index(given)
+    except TypeError:
+        groups = 0
+    if groups == 1:
+        return groups
+    most = 1 if depthwise or weights.dtype != np.float16 else math.gcd(len(weights), input_shape[2])
+    if groups < 1 or most % groups:
+        kind = "depthwise" if depthwise else str(weights.dtype)
+        words = f"a divisor of {most}, as input and output channels have it" if most > 1 else "1"
+        raise ValueError(f"groups: got {given!r}, allowed with {kind} weights {weights.shape} is {words}")
+    return groups
+
+
+def check_type(dtype: str) -> None:
+    if dtype not in (*QUANTIZED, "float16"):
+        raise ValueError(f"dtype: got {dtype!r}, allowed is {', '.join(QUANTIZED)} or float16")
+
+
+def checked_bias(bias: Any, outputs: int, dtype: str) -> np.ndarray:
+    bias = np.asarray(bias)
+    if dtype not in QUANTIZED:
+        if bias.shape != (outputs,) or bias.dtype.kind not in "iuf" \
+                or not np.all(np.abs(bias) <= float(np.finfo(dtype).max)):
+            raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) finite {dtype}")
+        return bias.astype(dtype)
+    # float64 keeps a sum with this bias exact
+    kind, most, words = (np.int64, 2 ** 52, "2**52") if dtype == "int16" else (np.int32, 2 ** 31, "int32")
+    if bias.shape != (outputs,) or bias.dtype.kind not in "iu" or np.any((bias < -most) | (bias > most - 1)):
+        raise ValueError(f"bias: got shape {bias.shape} {bias.dtype}, allowed is ({outputs},) within {words}")
+    return bias.astype(kind)
+
+
+def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
+    """Raises ValueError where a scale or zero point does not go with the type, or the activation is unknown."""
+    for name in ("input_q", "other_q", "weight_q", "output_q"):
+        one = getattr(layer, name, UNIT)
+        if not isinstance(one, QuantParams):
+            raise ValueError(f"{name}: got {one!r}, allowed is QuantParams(scale, zero_point)")
+        if name == "weight_q":
+            if isinstance(one.scale, tuple) and len(one.scale) != outputs:
+                raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is 1 or {outputs}")
+        elif isinstance(one.scale, tuple):
+            raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is 1")
+    for name in ("input_q", "other_q", "weight_q", "output_q"):
+        holds = HOLDS.get(dtype, (0, 0))
+        if name == "weight_q" and hasattr(layer, "weights"):
+            codes = layer.weights.dtype
+            holds = (np.iinfo(codes).min, np.iinfo(codes).max) if codes.kind in "iu" else (0, 0)
+        zero = getattr(layer, name, UNIT).zero_point
+        if not holds[0] <= zero <= holds[1]:
+            raise ValueError(f"{name}: got zero point {zero}, allowed is {holds[0]} to {holds[1]}")
+    if dtype in ("int16", "float32") and layer.op not in ("average_pool", "max_pool", "min_pool"):
+        for name in ("input_q", "other_q", "weight_q", "output_q"):
+            zero = getattr(layer, name, UNIT).zero_point
+            if zero:
+                raise ValueError(f"{name}: got zero point {zero}, allowed with {dtype} activations is 0")
+    if layer.activation not in ACTIVATIONS:
+        raise ValueError(f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}")
+
+
+def check_window(layer: Any, names: Sequence[str]) -> None:
+    for name in names:
+        value = getattr(layer, name)
+        if np.shape(value) != (2,) or np.asarray(value).dtype.kind not in "iu" or min(value) < 1:
+            raise ValueError(f"{name}: got {value!r}, allowed is (h, w), each at least 1")
+        object.__setattr__(layer, name, tuple(int(n) for n in value))
+
+
+def check_size(layer: Any) -> None:
+    if min(layer.output_shape) < 1:
+        least = [(kernel - 1) * spread + 1 - sum(pad)
+                 for kernel, spread, pad in zip(layer.kernel, layer.dilation, layer.pads, strict=True)]
+        raise ValueError(f"input_shape: got {layer.input_shape}, too small for a kernel of {layer.kernel} with "
+                         f"padding {layer.padding}; allowed is at least {least[0]} x {least[1]}")
+    if math.prod(layer.output_shape) > MOST_OUTPUTS:
+        raise ValueError(f"padding: got {layer.padding}, which makes an output of {shape_text(layer.output_shape)}, "
+                         f"allowed are {MOST_OUTPUTS} elements")
+
+
+def output_size(layer: Any) -> Pair:
+    sizes = [(size + sum(pad) - (kernel - 1) * dilation - 1) // stride + 1
+             for size, pad, kernel, stride, dilation
+             in zip(layer.input_shape, layer.pads, layer.kernel, layer.stride, layer.dilation, strict=False)]
+    return sizes[0], sizes[1]
+
+
+def window_parameters(layer: Any) -> dict[str, Any]:
+    (top, bottom), (left, right) = layer.pads
+    return {"input_h": layer.input_shape[0], "input_w": layer.input_shape[1],
+            "input_channels": layer.input_shape[2], "output_h": layer.output_shape[0],
+            "output_w": layer.output_shape[1], "output_channels": layer.output_shape[2],
+            "kernel_h": layer.kernel[0], "kernel_w": layer.kernel[1], "stride_h": layer.stride[0],
+            "stride_w": layer.stride[1], "padding": layer.padding if isinstance(layer.padding, str) else "explicit",
+            "pad_top": top, "pad_bottom": bottom, "pad_left": left, "pad_right": right}
+
+
+def quantization_parameters(layer: Any) -> dict[str, Any]:
+    out = {"activation": layer.activation}
+    for name in ("input", "weight", "output"):
+        one = getattr(layer, f"{name}_q", None)
+        if one is not None:
+            out |= {f"{name}_scale": one.scale, f"{name}_zero_point": one.zero_point}
+    return out | {"dtype": layer.dtype}
+
+
+def window_text(layer: Any) -> str:
+    return (f"{'x'.join(map(str, layer.kernel))}, {shape_text(layer.input_shape)} -> "
+            f"{shape_text(layer.output_shape)}, stride {layer.stride[0]}x{layer.stride[1]}, padding {layer.padding}"
+            f"{', ' + layer.activation if layer.activation else ''}")
+
+
+def whole(numbers: Any) -> tuple[int, ...]:
+    """The numbers as plain ints; none of them where one is not whole."""
+    try:
+        return tuple(operator.index(n) for n in numbers)
+    except TypeError:
+        return ()
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def checked_padding(padding: Any) -> Any:
+    if isinstance(padding, str) and padding in PADDINGS:
+        return padding
+    try:
+        (top, bottom), (left, right) = padding
+        pads = (operator.index(top), operator.index(bottom)), (operator.index(left), operator.index(right))
+    except (TypeError, ValueError):
+        pads = (-1, -1), (-1, -1)
+    if min(map(min, pads)) < 0:
+        raise ValueError(f'padding: got {padding!r}, allowed is "same", "valid" or '
+                         "((top, bottom), (left, right)), none negative")
+    return pads

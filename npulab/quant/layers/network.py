@@ -1,0 +1,110 @@
+"""Layers in the order they run."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npulab.quant.layers.checks import shape_text
+from npulab.quant.layers.plain import Add, Pool2D
+from npulab.quant.layers.real import Activation, Concat, Elementwise
+from npulab.quant.layers.weighted import Conv2D, FullyConnected
+from npulab.quant.rules import QUANTIZED, QuantParams
+
+Layer = Conv2D | FullyConnected | Pool2D | Add | Elementwise | Activation | Concat
+LAYERS = (Conv2D, FullyConnected, Pool2D, Add, Elementwise, Activation, Concat)
+NAMES = f"{', '.join(kind.__name__ for kind in LAYERS[:-1])} and {LAYERS[-1].__name__}"
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Layers in the order they run; ``inputs[i]`` says where layer i takes its input from.
+
+    A source is the number of an earlier layer, or -1 for the network's first input, -2 for its second and so on; a
+    layer takes as many as it has input tensors.  Left out, the first layer takes the network's inputs and every other
+    what the layer before it gives.  The last layer gives the output.
+    Raises ValueError naming the layer where a source does not fit.
+    """
+
+    layers: tuple[Layer, ...]
+    inputs: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        layers = tuple(self.layers) if isinstance(self.layers, list | tuple) else ()
+        if not all(isinstance(layer, LAYERS) for layer in layers):
+            raise ValueError(f"network: got {', '.join(sorted({type(one).__name__ for one in layers}))}, allowed are "
+                             f"{NAMES}")
+        try:
+            inputs = tuple(tuple(operator.index(n) for n in one) for one in self.inputs)
+        except TypeError:
+            raise ValueError(f"network: got inputs {self.inputs!r}, allowed is a tuple of layer numbers for each "
+                             "layer") from None
+        inputs = inputs or tuple((i - 1,) if i else tuple(-1 - n for n in range(len(input_shapes(layer))))
+                                 for i, layer in enumerate(layers))
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "inputs", inputs)
+        if not layers or len(inputs) != len(layers):
+            raise ValueError(f"network: got {len(layers)} layers and {len(inputs)} inputs, allowed is one for each "
+                             "layer, at least one")
+        given = {source for sources in inputs for source in sources if source < 0}
+        lowest = -max(len(given), 1)  # every input of the network is taken by some layer
+        for i, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
+            shapes = input_shapes(layer)
+            if len(sources) != len(shapes) or not all(lowest <= source < i for source in sources):
+                raise ValueError(f"layer {i}, {layer}: got inputs {sources}, allowed is {len(shapes)} of {lowest} to "
+                                 f"{i - 1}")
+            for place, source in enumerate(sources):
+                if source >= 0:
+                    takes = layer.other_q if isinstance(layer, Add) and place else layer.input_q
+                    _check_join(i, layer, shapes[place], layers[source], takes)
+
+    @property
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each of the network's inputs, as the first layer that takes it has it."""
+        found: dict[int, tuple[int, ...]] = {}
+        for layer, sources in zip(self.layers, self.inputs, strict=True):
+            for source, shape in zip(sources, input_shapes(layer), strict=True):
+                found.setdefault(source, shape)
+        return tuple(found[-1 - n] for n in range(sum(source < 0 for source in found)))
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """That of the last layer."""
+        return self.layers[-1].output_shape
+
+    @property
+    def output_q(self) -> QuantParams | None:
+        """That of the last layer."""
+        return self.layers[-1].output_q
+
+    @property
+    def dtype(self) -> str:
+        """The type of the output."""
+        return self.layers[-1].dtype
+
+    def __repr__(self) -> str:
+        return f"Network({len(self.layers)} layers, {self.layers[0]} ... {self.layers[-1]})"
+
+
+def input_shapes(layer: Layer) -> tuple[tuple[int, ...], ...]:
+    """The shape of each tensor that a layer takes."""
+    several: Any = getattr(layer, "input_shapes", None)
+    if several is not None:
+        return several
+    return (layer.input_shape,) * (2 if isinstance(layer, Add) else 1)
+
+
+def _check_join(number: int, layer: Layer, shape: tuple[int, ...], source: Layer, takes: QuantParams) -> None:
+    """Raises ValueError where what a layer gives is not what the next takes, in shape, type or quantization."""
+    gives = source.output_q
+    if layer.dtype in QUANTIZED and gives is not None and (
+            np.float32(gives.scale) != np.float32(takes.scale) or gives.zero_point != takes.zero_point):  # type: ignore[arg-type]
+        raise ValueError(f"layer {number}, {layer}: got {gives} from {source}, allowed is {takes}")
+    fits = np.prod(source.output_shape) == shape[0] if isinstance(layer, FullyConnected) \
+        else source.output_shape == shape
+    if not fits or source.dtype != layer.dtype:
+        raise ValueError(f"layer {number}, {layer}: got {shape_text(source.output_shape)} {source.dtype} from {source}"
+                         f", allowed is {shape_text(shape)} {layer.dtype}")

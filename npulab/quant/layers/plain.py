@@ -1,0 +1,130 @@
+"""Layers without weights, of codes or real numbers: pooling and addition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from npulab.quant.layers.checks import (
+    POOLS,
+    UNIT,
+    Pair,
+    Shape3,
+    check_quantization,
+    check_size,
+    check_type,
+    check_window,
+    checked_padding,
+    checked_shape,
+    output_size,
+    pads,
+    quantization_parameters,
+    shape_text,
+    whole,
+    window_parameters,
+    window_text,
+)
+from npulab.quant.rules import QuantParams
+
+
+@dataclass(frozen=True, eq=False)
+class Pool2D:
+    """Average, maximum or minimum of windows of ``kernel`` (h, w); the border counts for nothing.
+
+    ``dtype`` is "int8", "uint8", "int16" or "float16"; output scale and zero point are the input's.
+    Raises ValueError naming the parameter where values do not go together.
+    """
+
+    kind: str
+    kernel: Pair
+    input_shape: Shape3
+    stride: Pair = (1, 1)
+    padding: Any = "valid"
+    activation: str | None = None
+    input_q: QuantParams = UNIT
+    output_q: QuantParams | None = None
+    dtype: str = "int8"
+    dilation = (1, 1)
+
+    def __post_init__(self) -> None:
+        if self.kind not in POOLS:
+            raise ValueError(f"kind: got {self.kind!r}, allowed is one of {', '.join(POOLS)}")
+        object.__setattr__(self, "input_shape", checked_shape(self.input_shape))
+        if self.output_q is None:
+            object.__setattr__(self, "output_q", self.input_q)
+        check_type(self.dtype)
+        check_quantization(self, self.dtype, self.input_shape[2])
+        if self.output_q != self.input_q:
+            raise ValueError(f"output_q: got {self.output_q}, allowed is that of the input, {self.input_q}")
+        check_window(self, ("kernel", "stride"))
+        object.__setattr__(self, "padding", checked_padding(self.padding))
+        check_size(self)
+        if any(before >= size or after >= size
+               for (before, after), size in zip(self.pads, self.kernel, strict=True)):
+            raise ValueError(f"padding: got {self.padding}, allowed is less than the kernel of {self.kernel}, so that "
+                             "every window holds an element")
+
+    @property
+    def op(self) -> str:
+        """"average_pool", "max_pool" or "min_pool"."""
+        return f"{self.kind}_pool"
+
+    @cached_property
+    def pads(self) -> tuple[Pair, Pair]:
+        """((top, bottom), (left, right)) rows and columns of border."""
+        return pads(self.padding, self.input_shape, self.kernel, self.stride)
+
+    @cached_property
+    def output_shape(self) -> Shape3:
+        """(H, W, C) of the output."""
+        height, width = output_size(self)
+        return height, width, self.input_shape[2]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a person knows of the layer, as plain numbers and names."""
+        return {"op": self.op, **window_parameters(self), **quantization_parameters(self)}
+
+    def __repr__(self) -> str:
+        return f"Pool2D({self.kind} {window_text(self)}, {self.dtype})"
+
+
+@dataclass(frozen=True, eq=False)
+class Add:
+    """The sum of two tensors of one shape: its input is the pair of them.
+
+    ``dtype`` is "int8", "uint8", "int16" (zero points 0) or "float16".
+    Raises ValueError naming the parameter where values do not go together.
+    """
+
+    input_shape: tuple[int, ...]
+    activation: str | None = None
+    input_q: QuantParams = UNIT
+    other_q: QuantParams = UNIT
+    output_q: QuantParams = UNIT
+    dtype: str = "int8"
+    op = "add"
+
+    def __post_init__(self) -> None:
+        shape = whole(self.input_shape)
+        if not shape or min(shape) < 1:
+            raise ValueError(f"input_shape: got {self.input_shape}, allowed are sizes, each at least 1")
+        object.__setattr__(self, "input_shape", shape)
+        check_type(self.dtype)
+        check_quantization(self, self.dtype, shape[-1])
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """That of each input."""
+        return self.input_shape
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a person knows of the layer, as plain numbers and names."""
+        return {"op": self.op, **{f"input_{axis}": size for axis, size in zip("hwc", self.input_shape, strict=False)},
+                "other_scale": self.other_q.scale, "other_zero_point": self.other_q.zero_point,
+                **quantization_parameters(self)}
+
+    def __repr__(self) -> str:
+        return f"Add({shape_text(self.input_shape)}, {self.dtype}{', ' + self.activation if self.activation else ''})"

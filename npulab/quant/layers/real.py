@@ -1,0 +1,276 @@
+"""Layers of float16 units between convolutions: element by element, by table, side by side."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from npulab.quant.layers.checks import (
+    ACTIVATIONS,
+    MOST_OUTPUTS,
+    UNIT,
+    check_quantization,
+    check_type,
+    quantization_parameters,
+    shape_text,
+    whole,
+)
+from npulab.quant.rules import QuantParams
+
+PAIRED = ("add", "subtract", "multiply", "maximum", "minimum")
+SINGLE = ("abs", "copy")
+HALVES = 2 ** 16  # codes of float16
+SMALLEST, LARGEST = 2.0 ** -149, float(np.finfo(np.float32).max)
+AXES = ("input_h", "input_w", "input_channels")
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise:
+    """``(prescale * a op b) * scale + bias``, element by element, of one tensor or of two.
+
+    ``kind`` is "add", "subtract", "multiply", "maximum" or "minimum" of two tensors, the input being the pair
+    of them, or "abs" or "copy" of one.  ``input_shape`` is that of the first, ``other_shape`` of the second, the
+    same where it is not said; a size of 1 stands for as many as the other tensor has.  ``prescale`` (of the first
+    tensor), ``scale`` and ``bias`` are real numbers, or one for each output channel ``(C,)``; one of 1, a bias of 0,
+    is no operation: it leaves the sign of a zero.  The activation comes last.
+    ``dtype`` is "float16".  Raises ValueError naming the parameter where values do not go together.
+
+    >>> Elementwise("subtract", (4, 4, 8), other_shape=(4, 1, 8), scale=0.5)
+    Elementwise(subtract 4x4x8 and 4x1x8 -> 4x4x8, scale 0.5, float16)
+    """
+
+    kind: str
+    input_shape: tuple[int, ...]
+    other_shape: tuple[int, ...] | None = None
+    prescale: Any = 1.0
+    scale: Any = 1.0
+    bias: Any = 0.0
+    activation: str | None = None
+    dtype: str = "float16"
+    input_q = other_q = output_q = UNIT
+
+    def __post_init__(self) -> None:
+        if self.kind not in (*PAIRED, *SINGLE):
+            raise ValueError(f"kind: got {self.kind!r}, allowed is one of {', '.join((*PAIRED, *SINGLE))}")
+        _half(self.dtype)
+        shape = _sizes("input_shape", self.input_shape)
+        other = self.other_shape
+        if other is not None and self.kind in SINGLE:
+            raise ValueError(f"other_shape: got {other}, allowed with {self.kind} is none")
+        if self.kind in PAIRED:
+            other = shape if other is None else _sizes("other_shape", other)
+            if len(other) != len(shape) or any(a != b and 1 not in (a, b) for a, b in zip(shape, other, strict=True)):
+                raise ValueError(f"other_shape: got {other}, allowed is {shape}, with 1 in the place of any size on "
+                                 "one side")
+        object.__setattr__(self, "input_shape", shape)
+        object.__setattr__(self, "other_shape", other)
+        _few(self.output_shape)
+        for name in ("prescale", "scale", "bias"):
+            object.__setattr__(self, name, _constant(name, getattr(self, name), self.output_shape[-1]))
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation: got {self.activation!r}, allowed is one of {ACTIVATIONS}")
+
+    @property
+    def op(self) -> str:
+        """The kind."""
+        return self.kind
+
+    @property
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each tensor that it takes."""
+        return (self.input_shape,) if self.other_shape is None else (self.input_shape, self.other_shape)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The larger size of each axis."""
+        return tuple(map(max, zip(*self.input_shapes, strict=True)))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a person knows of the layer, as plain numbers and names."""
+        out: dict[str, Any] = {"op": self.op, **_named(self.input_shape)}
+        if self.other_shape is not None:
+            out |= {name.replace("input", "other"): size for name, size in _named(self.other_shape).items()}
+        return out | {"prescale": _plain(self.prescale), "scale": _plain(self.scale), "bias": _plain(self.bias),
+                      "activation": self.activation, "dtype": self.dtype}
+
+    def __repr__(self) -> str:
+        shapes = " and ".join(dict.fromkeys(map(shape_text, self.input_shapes)))
+        out = f" -> {shape_text(self.output_shape)}" if " and " in shapes else ""
+        said = [f"{name} {_told(value)}" for name, value, idle in (
+            ("prescale", self.prescale, 1), ("scale", self.scale, 1), ("bias", self.bias, 0)) if np.any(value != idle)]
+        return f"Elementwise({', '.join([f'{self.kind} {shapes}{out}', *said, *_after(self)])})"
+
+
+@dataclass(frozen=True, eq=False)
+class Activation:
+    """A function of each element, as a table: ``outputs`` is the result for every float16 code, ``(65536,)`` float16.
+
+    The input is multiplied by ``prescale``, a real number or one for each channel ``(C,)``, and rounded to float16
+    first; one of 1 is no operation.  ``name`` is for people.
+    ``dtype`` is "float16".  Raises ValueError naming the parameter where values do not go together.
+
+    >>> codes = np.arange(65536, dtype=np.uint16).view(np.float16)
+    >>> Activation((4, 4, 8), np.abs(codes), "size")
+    Activation(size 4x4x8, float16)
+    """
+
+    input_shape: tuple[int, ...]
+    outputs: np.ndarray = field(repr=False)
+    name: str = ""
+    prescale: Any = 1.0
+    dtype: str = "float16"
+    op = "activation"
+    activation = None
+    input_q = output_q = UNIT
+
+    def __post_init__(self) -> None:
+        _half(self.dtype)
+        shape, outputs = _sizes("input_shape", self.input_shape), np.asarray(self.outputs)
+        if outputs.shape != (HALVES,) or outputs.dtype != np.float16:
+            raise ValueError(f"outputs: got shape {outputs.shape} {outputs.dtype}, allowed is ({HALVES},) float16, one "
+                             "for every code")
+        for name, value in (("input_shape", shape), ("outputs", outputs),
+                            ("prescale", _constant("prescale", self.prescale, shape[-1]))):
+            object.__setattr__(self, name, value)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """That of the input."""
+        return self.input_shape
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a person knows of the layer, as plain numbers and names."""
+        return {"op": self.op, "function": self.name, **_named(self.input_shape), "prescale": _plain(self.prescale),
+                "dtype": self.dtype}
+
+    def __repr__(self) -> str:
+        scaled = [f"prescale {_told(self.prescale)}"] if np.any(self.prescale != 1) else []
+        name = f"{self.name} " if self.name else ""
+        return f"Activation({', '.join([name + shape_text(self.input_shape), *scaled, self.dtype])})"
+
+
+@dataclass(frozen=True, eq=False)
+class Concat:
+    """Tensors one after the other along an axis, as they are: the input is the tuple of them.
+
+    ``axis`` counts the axes of ``input_shapes``, from the end where it is negative; all other sizes are the same.
+    ``dtype`` is "int8", "uint8", "int16" or "float16"; ``input_q`` is the quantization of inputs and output.
+    Raises ValueError naming the parameter where values do not go together.
+
+    >>> Concat([(4, 4, 8), (4, 4, 3)])
+    Concat(4x4x8 and 4x4x3 -> 4x4x11, float16)
+    """
+
+    input_shapes: tuple[tuple[int, ...], ...]
+    axis: int = -1
+    dtype: str = "float16"
+    input_q: QuantParams = UNIT
+    op = "concat"
+    activation = None
+
+    def __post_init__(self) -> None:
+        given = self.input_shapes if isinstance(self.input_shapes, list | tuple) else ()
+        shapes = tuple(_sizes("input_shapes", one) for one in given)
+        if not shapes:
+            raise ValueError(f"input_shapes: got {self.input_shapes}, allowed are the shapes of one tensor or more")
+        axes = len(shapes[0])
+        try:
+            axis = operator.index(self.axis)
+        except TypeError:
+            axis = axes
+        if not -axes <= axis < axes:
+            raise ValueError(f"axis: got {self.axis!r}, allowed is {-axes} to {axes - 1}")
+        axis %= axes
+        rest = {(*one[:axis], *one[axis + 1:]) for one in shapes}
+        if len(rest) > 1 or any(len(one) != axes for one in shapes):
+            raise ValueError(f"input_shapes: got {', '.join(map(str, shapes))}, allowed are sizes that differ in axis "
+                             f"{axis} only")
+        check_type(self.dtype)
+        check_quantization(self, self.dtype, shapes[0][-1])
+        object.__setattr__(self, "input_shapes", shapes)
+        object.__setattr__(self, "axis", axis)
+        _few(self.output_shape)
+
+    @property
+    def output_q(self) -> QuantParams:
+        """That of the inputs."""
+        return self.input_q
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of the first tensor."""
+        return self.input_shapes[0]
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The sizes of the axis added up."""
+        first = self.input_shapes[0]
+        return (*first[:self.axis], sum(one[self.axis] for one in self.input_shapes), *first[self.axis + 1:])
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a person knows of the layer, as plain numbers and names."""
+        return {"op": self.op, "inputs": len(self.input_shapes), "axis": self.axis,
+                **{name.replace("input", "output"): size for name, size in _named(self.output_shape).items()},
+                **quantization_parameters(self)}
+
+    def __repr__(self) -> str:
+        names = [*map(shape_text, self.input_shapes)]
+        shapes = f"{len(names)} times {names[0]}" if len({*names}) == 1 and len(names) > 1 else " and ".join(names)
+        axis = "" if self.axis == len(self.output_shape) - 1 else f", axis {self.axis}"
+        return f"Concat({shapes} -> {shape_text(self.output_shape)}{axis}, {self.dtype})"
+
+
+def _half(dtype: str) -> None:
+    if dtype != "float16":
+        raise ValueError(f"dtype: got {dtype!r}, allowed is float16")
+
+
+def _sizes(name: str, given: Any) -> tuple[int, ...]:
+    shape = whole(given)
+    if not shape or min(shape) < 1:
+        raise ValueError(f"{name}: got {given}, allowed are sizes, each at least 1")
+    _few(shape)
+    return shape
+
+
+def _few(shape: tuple[int, ...]) -> None:
+    if math.prod(shape) > MOST_OUTPUTS:
+        raise ValueError(f"input_shape: got a tensor of {shape_text(shape)}, allowed are {MOST_OUTPUTS} elements")
+
+
+def _constant(name: str, given: Any, channels: int) -> float | np.ndarray:
+    """A number, or float64 numbers ``(channels,)``."""
+    try:
+        values = np.asarray(given)
+        values = values.astype(np.float64) if values.dtype.kind in "iuf" else np.empty(0)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    size = np.abs(values)
+    # a NaN is neither
+    if values.shape not in ((), (channels,)) or not np.all((size == 0) | ((size >= SMALLEST) & (size <= LARGEST))):
+        raise ValueError(f"{name}: got {given!r}, allowed is a number within float32, or ({channels},) of them")
+    return float(values) if values.ndim == 0 else values
+
+
+def _named(shape: tuple[int, ...]) -> dict[str, int]:
+    names = AXES if len(shape) == len(AXES) else [f"input_{axis}" for axis in range(len(shape))]
+    return dict(zip(names, shape, strict=True))
+
+
+def _plain(value: float | np.ndarray) -> float | tuple[float, ...]:
+    return tuple(value.tolist()) if isinstance(value, np.ndarray) else value
+
+
+def _told(value: float | np.ndarray) -> str:
+    return "by channel" if isinstance(value, np.ndarray) else f"{value:g}"
+
+
+def _after(layer: Elementwise) -> list[str]:
+    return [*([layer.activation] if layer.activation else []), layer.dtype]

@@ -1,0 +1,72 @@
+"""Writer of plain C99 functions that turn the words of a block into its fields and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from npulab.registers.formats.c_names import CNames
+from npulab.registers.formats.c_writing import checked, head
+from npulab.registers.formats.tables import RegisterTable
+from npulab.registers.map import WORD_BITS, Field, RegisterMap
+
+
+def packing_text(table: RegisterTable, features: Iterable[str] | None = None) -> str:
+    """C source with, for each block, ``struct NAME_values``, ``NAME_pack`` and ``NAME_unpack``; it wants stdint.h only.
+
+    ``words`` are the registers of the block in the order of ``NAME_offsets`` (their byte offsets), so ``NAME_WORDS`` of
+    them; values are raw, pieces of a split field joined, bits without a name as members too, so that every word
+    round-trips.  What does not fit into its field is cut off.  A block that differs by feature has them for each of its
+    features, or with ``features`` once for a chip that has them.  It defines what it declares: one C file of a program
+    includes it.  Raises as ``RegisterTable.check``.
+    """
+    table = checked(table, features)
+    names = CNames()
+    lines = head(table, "PACK_")
+    for block in dict.fromkeys(block for block, _, _ in table.registers):
+        rows = [row for row in table.rows if row.get("block", "") == block]
+        variants = sorted({row["feature"] for row in rows if "feature" in row})
+        for chosen in ([[one] for one in variants] or [[]]) if features is None else [variants]:
+            part = RegisterTable(tuple(rows), table.enums).map(chosen)
+            if not len(part):
+                continue
+            tag = "_".join(filter(None, (block or "registers", *(chosen if features is None else ()))))
+            lines += _functions(names.new(tag, "_pack", "_unpack", "_values", "_offsets", "_WORDS"), part)
+    return "\n".join([*lines, "#endif", ""])
+
+
+def _functions(tag: str, fields: RegisterMap) -> Iterator[str]:
+    members = CNames()
+    spelled = [(members.new(fields.key(one)), one) for one in fields]
+    yield f"#define {tag}_WORDS {len(fields)}"
+    yield f"extern const uint32_t {tag}_offsets[{tag}_WORDS];"
+    yield f"const uint32_t {tag}_offsets[{tag}_WORDS] = {{"
+    yield from (f"    {offset:#06x}," for _, offset, _ in fields.registers)
+    yield from ("};", "", f"struct {tag}_values {{")
+    for name, one in spelled:
+        yield f"    {_type(one)} {name}; /* {one.bits} */"
+    yield from ("};", "", f"void {tag}_pack(uint32_t *words, const struct {tag}_values *values);",
+                f"void {tag}_unpack(struct {tag}_values *values, const uint32_t *words);", "")
+    yield from (f"void {tag}_pack(uint32_t *words, const struct {tag}_values *values)", "{")
+    parts: list[list[str]] = [[] for _ in range(len(fields))]
+    for name, one in spelled:
+        for piece in one.pieces:
+            cut = f"(uint32_t)(values->{name}{f' >> {piece.at}' if piece.at else ''})"
+            if piece.width < WORD_BITS:
+                cut = f"({cut} & {2 ** piece.width - 1:#x}u)"
+            parts[piece.word].append(f"{cut} << {piece.lsb}" if piece.lsb else cut)
+    for word, some in enumerate(parts):
+        yield f"    words[{word}] = " + "\n        | ".join(some) + ";"
+    yield from ("}", "", f"void {tag}_unpack(struct {tag}_values *values, const uint32_t *words)", "{")
+    for name, one in spelled:
+        some = []
+        for piece in one.pieces:
+            cut = f"words[{piece.word}] >> {piece.lsb}" if piece.lsb else f"words[{piece.word}]"
+            if piece.lsb + piece.width < WORD_BITS:
+                cut = f"({cut}) & {2 ** piece.width - 1:#x}u" if piece.lsb else f"{cut} & {2 ** piece.width - 1:#x}u"
+            some.append(f"({_type(one)})({cut}) << {piece.at}" if piece.at else f"({_type(one)})({cut})")
+        yield f"    values->{name} = " + "\n        | ".join(some) + ";"
+    yield from ("}", "")
+
+
+def _type(one: Field) -> str:
+    return "uint32_t" if one.width <= WORD_BITS else "uint64_t"

@@ -1,0 +1,206 @@
+"""Writer of C: structs of bit-fields, macros of offsets, shifts and masks; ``read_c`` gives the same table again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from npulab.registers.formats.c_comments import annotation, licence_comment, note_comment
+from npulab.registers.formats.c_names import CNames, c_name
+from npulab.registers.formats.tables import RegisterTable, Row, unnamed
+from npulab.registers.map import COLUMNS, WORD_BITS, WORD_BYTES
+
+MOST_WORDS = 2 ** 12  # of a struct; a block that is sparser becomes macros
+INT_MOST = 2 ** 31 - 1
+OWN = tuple(name for name in COLUMNS if name not in ("block", "offset", "register", "field", "lsb", "width"))
+SHIFT, MASK = "__SHIFT", "__MASK"
+
+
+def c_text(table: RegisterTable, features: Iterable[str] | None = None) -> str:
+    """A header of structs of bit-fields, one for each block, from its first register on.
+
+    A block that differs by feature has a struct for each of its features, or with ``features`` one for a chip that has
+    them (rows of others are left out).  Pieces of a split field are members ``NAME_AT``; holes are members without a
+    name, longer ones arrays named reserved; a block of more than 4096 words becomes macros.  Raises as
+    ``RegisterTable.check``.
+    """
+    table = checked(table, features)
+    names, macros = CNames(), CNames()
+    lines = head(table)
+    lines += _enums(table, names, macros)
+    for block, rows in _blocks(table).items():
+        offsets = [row["offset"] for row in rows]
+        if (max(offsets) - min(offsets)) // WORD_BYTES >= MOST_WORDS:
+            lines += [f"/* {_shown(block)}: more than {MOST_WORDS} words from its first register to its last */",
+                      *_macros(block, rows, macros, table), ""]
+            continue
+        variants = sorted({row["feature"] for row in rows if "feature" in row}) if features is None else []
+        for variant in variants or [""]:
+            lines += _struct(block, variant, [row for row in rows if not variants or row.get("feature", variant)
+                                              == variant], min(offsets), names)
+    return "\n".join([*lines, "#endif", ""])
+
+
+def macros_text(table: RegisterTable) -> str:
+    """A header of macros: ``REG_BLOCK_REGISTER`` is its byte offset, ``BLOCK_REGISTER_FIELD__SHIFT`` and ``__MASK``
+    place a field in its word, and enums have their values.  Raises as ``RegisterTable.check``."""
+    table = checked(table, None)
+    names = CNames()
+    lines = head(table)
+    for name, values in table.enums.items():
+        lines += _defines(name, values, names)
+    for block, rows in _blocks(table).items():
+        lines += [*_macros(block, rows, names, table), ""]
+    return "\n".join([*lines, "#endif", ""])
+
+
+def checked(table: RegisterTable, features: Iterable[str] | None) -> RegisterTable:
+    """The table, or its rows for a chip with these features; raises ValueError where no map can be made of it."""
+    if features is None:
+        table.check()
+    else:
+        wanted = {*features}
+        unknown = sorted(wanted - {*table.features})
+        if unknown:
+            raise ValueError(f"features: got {unknown[0]!r}, allowed are {', '.join(table.features) or 'none'}")
+        table.map(wanted)
+        table = RegisterTable.of([row for row in table.rows if row.get("feature", "") in wanted | {""}], table.enums,
+                                 table.copyright)
+    high = next((f"enum {name}: got {text} = {raw}" for name, values in table.enums.items()
+                 for raw, text in values.items() if not 0 <= raw < 2 ** 64), "")
+    if high:
+        raise ValueError(f"{high}, allowed is 0 to 2**64 - 1")
+    return table
+
+
+def _blocks(table: RegisterTable) -> dict[str, list[Row]]:
+    out: dict[str, list[Row]] = {}
+    for row in table.rows:
+        out.setdefault(row.get("block", ""), []).append(row)
+    return out
+
+
+def head(table: RegisterTable, kind: str = "") -> list[str]:
+    """The copyright, the beginning of an include guard that ``#endif`` ends, and the header that is wanted."""
+    guard = f"NPULAB_{c_name(next(iter(_blocks(table)), '') or 'registers').upper()}_{kind}H"
+    said = licence_comment(table.copyright)
+    return [*([said] if said else []), f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
+
+
+def _shown(name: str) -> str:
+    """A name as a comment may say it."""
+    return c_name(name) if name else "registers"
+
+
+def _enums(table: RegisterTable, names: CNames, macros: CNames) -> Iterator[str]:
+    for name, values in table.enums.items():
+        if max(values, default=0) > INT_MOST:
+            yield from _defines(name, values, macros)
+            continue
+        if not values:
+            continue
+        tag = names.new(name, "")
+        prefix = f"{tag}_"
+        yield f"enum {tag} {{"
+        for n, (raw, text) in enumerate(values.items()):
+            spelled = names.new(prefix + text)
+            said = {"prefix": prefix} if not n else {}
+            said |= {"enum": name} if not n and tag != name else {}
+            said |= {"name": text} if spelled.removeprefix(prefix) != text else {}
+            yield f"    {spelled} = {raw:#x}, {annotation(said)}".rstrip()
+        yield from ("};", "")
+
+
+def _defines(name: str, values: Mapping[int, str], names: CNames) -> Iterator[str]:
+    for raw, text in values.items():
+        spelled = names.new(f"{name}_{text}")
+        tail = "u" if raw < 2 ** WORD_BITS else "ull"
+        yield f"#define {spelled} {raw:#x}{tail} {annotation({'enum': name, 'name': text})}"
+    yield ""
+
+
+def _own(row: Row, spelled: str, known: Mapping[str, Any]) -> str:
+    """The comments of a row: its note, and what the declaration does not say."""
+    note = note_comment(row.get("note", ""))
+    said = {"field": row.get("field", "")} if row.get("field", "") != spelled else {}
+    said |= {name: row.get(name, "") for name in OWN if row.get(name, "") != known.get(name, "")}
+    if note:
+        del said["note"]
+    return " ".join(filter(None, (note, annotation(said))))
+
+
+def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: CNames) -> Iterator[str]:
+    tag = names.new("_".join(filter(None, (block or "registers", variant))))
+    said: dict[str, Any] = {"block": block} if tag != block else {}
+    said |= {"base": base} if base else {}
+    said |= {"feature": variant} if variant else {}
+    if said:
+        yield annotation(said)
+    yield f"struct {tag} {{"
+    counts = Counter((row.get("field"), row.get("at")) for row in rows)
+    some = any("field" in row for row in rows)
+    members = CNames()
+    by_offset: dict[int, list[Row]] = {}
+    for row in rows:
+        by_offset.setdefault(row["offset"], []).append(row)
+    next_free = base
+    for offset, inside in sorted(by_offset.items()):
+        if offset > next_free:
+            spelled = members.new(f"reserved_{next_free:#06x}")
+            count = (offset - next_free) // WORD_BYTES
+            yield f"    uint32_t {spelled}[{count}]; {annotation({'hole': True})}"
+        next_free = offset + WORD_BYTES
+        register = next((row["register"] for row in inside if "register" in row), "")
+        if register:
+            yield f"    {annotation({'word': register})}"
+        done = 0
+        for row in sorted(inside, key=lambda row: row["lsb"]):
+            if row["lsb"] > done:
+                yield f"    uint32_t : {row['lsb'] - done}; {annotation({'hole': True})}"
+            done = row["lsb"] + row["width"]
+            yield f"    {_member(row, register, members, counts, not some)}"
+        if done < WORD_BITS:
+            yield f"    uint32_t : {WORD_BITS - done}; {annotation({'hole': True})}"
+    size = next_free - base
+    claim = names.new(f"{tag}_has_{size}_bytes")
+    yield from ("};", f"typedef char {claim}[sizeof(struct {tag}) == {size} ? 1 : -1];", "")
+
+
+def _member(row: Row, register: str, members: CNames, counts: Mapping[Any, int], name_all: bool) -> str:
+    """The declaration of one run of bits, with its comments."""
+    name, whole = row.get("field", ""), row["width"] == WORD_BITS
+    known: dict[str, Any] = {}
+    spelled, kind = "", "uint32_t"
+    if name or name_all:
+        text = name or f"unnamed_{row['offset']:#06x}_{row['lsb']}"
+        if counts[row.get("field"), row.get("at")] > 1 and name:
+            text = f"{row.get('register') or unnamed(row['offset'])}_{name}"
+        spelled = members.new(f"{text}_{row['at']}" if "at" in row else text)
+        if row.get("value") == "signed":
+            kind, known["value"] = "int32_t", "signed"
+        elif row.get("value") == "f32" and whole and "at" not in row:
+            kind, known["value"] = "float", "f32"
+    said = _own(row, spelled, known)
+    own = annotation({"register": row.get("register", "")}) if row.get("register", "") != register else ""
+    width = f": {row['width']}" if not whole or not spelled else ""
+    return " ".join(filter(None, (f"{' '.join(filter(None, (kind, spelled, width)))};", said, own)))
+
+
+def _macros(block: str, rows: Sequence[Row], names: CNames, table: RegisterTable) -> Iterator[str]:
+    """Macros of a block: each register's offset, each field's shift and mask."""
+    registers: dict[tuple[int, str], list[Row]] = {}
+    for row in rows:
+        registers.setdefault((row["offset"], row.get("register", "")), []).append(row)
+    for (offset, register), inside in registers.items():
+        plain = names.new("_".join(filter(None, (block, register or unnamed(offset)))))
+        spelled = names.new(f"REG_{plain}")
+        yield f"#define {spelled} {offset:#06x} {annotation({'block': block, 'register': register})}"
+        for row in inside:
+            name = row.get("field", "") or f"w_{row['lsb']}_{row['width']}"
+            tails = [f"{row['at']}"] if "at" in row else []
+            tails += [row["feature"]] if "feature" in row else []
+            field = names.new("_".join([plain, name, *tails]), SHIFT, MASK)
+            mask = (2 ** row["width"] - 1) * 2 ** row["lsb"]
+            yield f"#define {field}{SHIFT} {row['lsb']}"
+            yield f"#define {field}{MASK} {mask:#010x}u {_own(row, field, {})}"

@@ -1,0 +1,76 @@
+"""What a register looks like to those who draw it: its bits from the lowest, on each chip that it differs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from npulab.registers.formats.naming import by_block
+from npulab.registers.formats.tables import RegisterTable, Row
+from npulab.registers.map import WORD_BITS
+
+NOTHING: Row = MappingProxyType({})
+
+
+class Box(NamedTuple):
+    """A run of bits: its name, blank where nobody named it, and what else is said of it."""
+
+    name: str
+    lsb: int
+    width: int
+    row: Row = NOTHING
+
+    @property
+    def bits(self) -> str:
+        """Where it lies, highest bit first.
+
+        >>> Box("mode", 4, 3).bits, Box("go", 31, 1).bits
+        ('6:4', '31')
+        """
+        return f"{self.lsb + self.width - 1}:{self.lsb}" if self.width > 1 else str(self.lsb)
+
+    @property
+    def meaning(self) -> str:
+        """The value column, and of a piece its place in the field's value."""
+        value = str(self.row.get("value", ""))
+        if "at" not in self.row:
+            return value
+        at = self.row["at"]
+        return f"{value} bits {at + self.width - 1}:{at} of the field".strip() if self.width > 1 \
+            else f"{value} bit {at} of the field".strip()
+
+
+class Drawn(NamedTuple):
+    """A register on chips that have ``feature`` (blank: on all), its 32 bits from the lowest."""
+
+    block: str
+    offset: int
+    register: str
+    feature: str
+    boxes: tuple[Box, ...]
+
+
+def drawn(table: RegisterTable) -> Iterator[Drawn]:
+    """Every register of a table, those with rows of features once for each feature."""
+    for block, _, registers in by_block(table):
+        for offset, register, rows in registers:
+            features = sorted({row["feature"] for row in rows if "feature" in row}) or [""]
+            for feature in features:
+                yield Drawn(block, offset, register, feature, boxes(rows, feature))
+
+
+def boxes(rows: Sequence[Row], feature: str) -> tuple[Box, ...]:
+    """The 32 bits of a register on chips that have a feature; blank for none."""
+    return tuple(_boxes([row for row in rows if row.get("feature", "") in ("", feature)]))
+
+
+def _boxes(rows: Sequence[Row]) -> Iterator[Box]:
+    at = 0
+    for row in sorted(rows, key=lambda row: row["lsb"]):
+        if row["lsb"] > at:
+            yield Box("", at, row["lsb"] - at)
+        yield Box(row.get("field", ""), row["lsb"], row["width"], row)
+        at = row["lsb"] + row["width"]
+    if at < WORD_BITS:
+        yield Box("", at, WORD_BITS - at)

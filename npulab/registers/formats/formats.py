@@ -1,0 +1,148 @@
+"""Which format a file of registers is in, and the files that a map makes in another."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from npulab.registers.formats.tables import COMMENT, ENUMS, RegisterTable
+from npulab.registers.map import REQUIRED
+from npulab.support.files import need_file, write_files
+
+
+class Format(NamedTuple):
+    """A format: its suffix, what it is, the functions that write and read it (``module:name``; blank for none)."""
+
+    suffix: str
+    what: str
+    write: str
+    read: str = ""
+
+
+# by what --to calls it; where several have a suffix, the suffix alone means the first
+FORMATS = {
+    "csv": Format(".csv", "npulab's table", "", "tables:read_csv"),
+    "xml": Format(".xml", "rnndb XML", "rnndb_writing:rnndb_text", "rnndb:read_rnndb"),
+    "rdl": Format(".rdl", "SystemRDL", "rdl_writing:rdl_text", "systemrdl:read_rdl"),
+    "svd": Format(".svd", "CMSIS-SVD", "svd_writing:svd_text", "svd:read_svd"),
+    "struct": Format(".h", "C bit-field structs", "c_writing:c_text", "c_reading:read_c"),
+    "macros": Format(".h", "C shift and mask macros", "c_writing:macros_text", "c_reading:read_c"),
+    "pack": Format(".h", "C pack and unpack functions", "c_packing:packing_text"),
+    "hexpat": Format(".hexpat", "an ImHex pattern", "imhex:imhex_text"),
+    "json": Format(".json", "WaveDrom bit-fields", "wavedrom:wavedrom_text"),
+    "md": Format(".md", "Markdown", "markdown:markdown_text"),
+    "svg": Format(".svg", "a drawing", "svg:svg_text"),
+}
+HEAD = 2 ** 16
+ROOTS = {"database": "xml", "device": "svd"}
+
+
+def read_map(path: Path | str) -> RegisterTable:
+    """The registers in a file, in by content: npulab's table, rnndb XML, SystemRDL, CMSIS-SVD, a C header.
+
+    A UserWarning names what the table has no place for.  Raises ValueError with file and line for one that is broken
+    or of no known format, FileNotFoundError for none.
+    """
+    path = Path(path)
+    need_file(path)
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    known = format_of(head)
+    if not known:
+        allowed = dict.fromkeys(one.what for one in FORMATS.values() if one.read)
+        raise ValueError(f"{path}: got a file that begins {head[:20]!r}, allowed is one of {', '.join(allowed)}")
+    table: RegisterTable = _function(FORMATS[known].read)(path)
+    return table
+
+
+def format_of(head: bytes) -> str:
+    """The format of a file that begins so, as ``--to`` calls it; blank for none.
+
+    >>> format_of(b"<?xml version='1.0'?><!-- a --><device/>"), format_of(b"addrmap a { reg {} b; };")
+    ('svd', 'rdl')
+    """
+    from npulab.registers.formats.c_reading import is_c
+    from npulab.registers.formats.systemrdl import is_rdl
+
+    if re.match(rb"(\xef\xbb\xbf)?\s*<(?!%)", head) or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        plain = re.sub(rb"<!--.*?-->|<\?.*?\?>|\0", b"", head, flags=re.DOTALL)
+        root = re.search(rb"<(?:[\w.-]+:)?(\w+)", plain)
+        return ROOTS.get(root[1].decode() if root else "", "xml")
+    if _is_table(head):
+        return "csv"
+    if is_rdl(head):
+        return "rdl"
+    return "struct" if is_c(head) else ""
+
+
+def write_map(table: RegisterTable, path: Path | str, to: str = "", features: Iterable[str] | None = None,
+              ) -> list[Path]:
+    """Write a register map into new files, all of them or none; returns them.
+
+    The format is that of the path's suffix or ``to``, one of FORMATS; with ``features`` it is the map of a chip that
+    has these, as ``of_chip`` makes it.  Enums that lie beside a table as they would be written stay.  Raises ValueError
+    for a format or a map that cannot be written, FileExistsError where a file is there already.
+
+    >>> import npulab
+    >>> npulab.write_map(npulab.read_map("registers.svd"), "registers.h", to="macros")  # doctest: +SKIP
+    """
+    path = Path(path)
+    files = map_files(table if features is None else of_chip(table, features), path, to)
+    return write_files({file: data for file, data in files.items()
+                        if file == path or not file.is_file() or file.read_bytes() != data})
+
+
+def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
+    """The map of a chip that has some features: rows without a feature and rows of these, for every chip then.
+
+    Raises ValueError for a feature that no row wants, and where rows of two of them overlap.
+    """
+    wanted = {*features}
+    unknown = sorted(wanted - {*table.features})
+    if unknown:
+        raise ValueError(f"feature: got {unknown[0]!r}, allowed is one of {', '.join(table.features) or 'none'}")
+    rows = [{name: value for name, value in row.items() if name != "feature"} for row in table.rows
+            if row.get("feature", "") in ("", *wanted)]
+    out = RegisterTable.of(rows, table.enums, table.copyright)
+    out.check()
+    return out
+
+
+def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, bytes]:
+    """The files that hold a map, by path: ``path`` itself, and beside a table its enums.
+
+    The format is that of the path's suffix or of ``to``, one of FORMATS or a suffix with or without its dot.  Raises
+    ValueError for one that cannot be written.
+    """
+    known = FORMATS.get(to) or next((one for one in FORMATS.values()
+                                     if one.suffix == (f".{to.removeprefix('.')}" if to else path.suffix)), None)
+    if known is None:
+        allowed = ", ".join(f"{one.suffix} ({one.what})" if name == one.suffix[1:] else f"{name} ({one.what}, "
+                            f"{one.suffix})" for name, one in FORMATS.items())
+        got = f"--to: got {to}" if to else f"{path}: got {path.suffix or 'no suffix'}"
+        raise ValueError(f"{got}, allowed is {allowed}")
+    if not table.rows:
+        raise ValueError(f"{path}: got a map without a field, allowed is one that has some")
+    table.check()
+    if known.write:
+        return {path: str(_function(known.write)(table)).encode()}
+    out = {path: table.csv().encode()}
+    enums = table.enums_csv().encode()
+    if enums and path.name == ENUMS:
+        raise ValueError(f"{path}: got the name of the table of enums that goes beside it, allowed is another")
+    return {**out, path.parent / ENUMS: enums} if enums else out
+
+
+def _function(name: str) -> Any:
+    """A reader or writer by ``module:name``, loaded when it is wanted."""
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(f"npulab.registers.formats.{module}"), function)
+
+
+def _is_table(head: bytes) -> bool:
+    lines = head.decode("utf-8-sig", "replace").splitlines()
+    first = next((line for line in lines if line.strip() and not line.startswith(COMMENT)), "")
+    return {*REQUIRED} <= {name.strip().strip('"') for name in first.split(",")}

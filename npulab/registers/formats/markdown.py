@@ -1,0 +1,57 @@
+"""Writer of Markdown: a section for each register, a table of its fields."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+
+from npulab.registers.formats.drawn import Drawn, drawn
+from npulab.registers.formats.tables import RegisterTable
+
+HEAD = ("| bits | field | value | evidence | note |", "| ---: | --- | --- | --- | --- |")
+ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "|": "&#124;", '"': "&quot;", "@": "&#64;"}
+
+
+def markdown_text(table: RegisterTable) -> str:
+    """The registers of a table by block, each with its fields from the highest bit, then the enums.
+
+    Texts are escaped: nothing in them is read as HTML, as a link, as an end of a cell or of a line.
+    """
+    lines = []
+    for block, some in groupby(drawn(table), lambda one: one.block):
+        lines += [f"# {_text(block) or 'Registers'}", ""]
+        for one in some:
+            chips = f", chips with {_text(one.feature)}" if one.feature else ""
+            lines += [f"## {_text(one.register)}", "", f"Offset `{one.offset:#06x}`{chips}.", "", *HEAD, *_rows(one)]
+            lines.append("")
+    filled = {name: values for name, values in table.enums.items() if values}
+    lines += ["# Enums", ""] if filled else []
+    for name, values in filled.items():
+        lines += [f"## {_text(name)}", "", "| raw | name |", "| ---: | --- |",
+                  *(f"| `{raw:#x}` | {_text(text)} |" for raw, text in values.items()), ""]
+    if table.copyright:
+        lines += ["# Copyright", "", *(f"{_text(line)}  " if line else "" for line in table.copyright.splitlines()), ""]
+    return "\n".join(lines)
+
+
+def _rows(one: Drawn) -> list[str]:
+    out = []
+    for box in reversed(one.boxes):
+        note = str(box.row.get("note", ""))
+        note = "; ".join(filter(None, ("an address" if "address" in box.row else "", note)))
+        cells = [box.bits, _text(box.name), _text(box.meaning), _text(str(box.row.get("evidence", ""))), _text(note)]
+        out.append(f"| {' | '.join(cells)} |")
+    return out
+
+
+def _text(text: str) -> str:
+    r"""A text that Markdown shows as it is.
+
+    >>> _text("a_b *c* <b>|[x](y)")
+    'a_b \\*c\\* &lt;b&gt;&#124;\\[x\\]\\(y\\)'
+    """
+    out = "".join(ENTITIES.get(letter, letter) for letter in re.sub(r"([\\`*\[\]()~!#{}])", r"\\\1", text))
+    # inside of a word an underscore is one
+    out = re.sub(r"(?<![A-Za-z0-9_])_|_(?![A-Za-z0-9_])", r"\\_", out)
+    return re.sub(r"(?i)\b(https?|ftp|mailto):|\b(www)\.", lambda match: f"{match[1]}&#58;" if match[1] else
+                  f"{match[2]}&#46;", out)

@@ -1,0 +1,79 @@
+"""Names that other formats allow: identifiers, unique in their scope, and where blocks lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+from itertools import groupby
+
+from npulab.registers.formats.tables import RegisterTable, Row, unnamed
+from npulab.registers.map import WORD_BYTES
+
+APART = 2 ** 12  # bytes; blocks begin at multiples of it
+MOST_LETTERS = 120
+
+
+class Identifiers:
+    """Identifiers of a scope: one for each text, letters, digits and underscores, none of them twice.
+
+    >>> names = Identifiers()
+    >>> names["CORE[0].SIZE"], names["CORE_0_SIZE"], names["2 <b>"], names["CORE[0].SIZE"]
+    ('CORE_0_SIZE', 'CORE_0_SIZE_2', '_2_b', 'CORE_0_SIZE')
+    """
+
+    def __init__(self, keywords: Container[str] = ()) -> None:
+        self._keywords = keywords
+        self._by_text: dict[str, str] = {}
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def __getitem__(self, text: str) -> str:
+        if text not in self._by_text:
+            self._by_text[text] = self.new(text)
+        return self._by_text[text]
+
+    def new(self, text: str) -> str:
+        """One more identifier, like this text; another one each time."""
+        # letters of ASCII; two that only differ in case are two names here and one elsewhere
+        plain = re.sub(r"[^0-9A-Za-z_]+", "_", text)[:MOST_LETTERS]
+        plain = plain if plain == text else plain.strip("_")
+        plain = f"_{plain}" if not plain or plain[0].isdigit() else plain
+        plain = f"{plain}_" if plain in self._keywords else plain
+        out, n = plain, self._next.get(plain.lower(), 1)
+        while out.lower() in self._taken:
+            n += 1
+            out = f"{plain}_{n}"
+        self._next[plain.lower()] = n
+        self._taken.add(out.lower())
+        return out
+
+
+def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, str, list[Row]]]]]:
+    """(block, where it may lie in bytes, its registers) in the order of the table, each register an offset, a name and
+    its rows; blocks follow each other and never overlap.
+
+    Nameless registers are called as ``npulab.registers.formats.tables.unnamed`` says, which is read as no name.
+    """
+    begin = 0
+    for block, some in groupby(table.rows, lambda row: row.get("block", "")):
+        rows = [*some]
+        names: dict[int, str] = {}
+        for row in rows:
+            if "register" in row:
+                names.setdefault(row["offset"], row["register"])
+        registers: dict[tuple[int, str], list[Row]] = {}
+        for row in rows:
+            name = row.get("register") or names.get(row["offset"]) or unnamed(row["offset"])
+            registers.setdefault((row["offset"], name), []).append(row)
+        end = max(row["offset"] for row in rows) + WORD_BYTES
+        yield block, begin, [(offset, name, fields) for (offset, name), fields in registers.items()]
+        begin += -(-end // APART) * APART
+
+
+def name_of(row: Row) -> str:
+    """What the field of a row is called; without a name as no name is written.
+
+    >>> name_of({"lsb": 4, "width": 2})
+    'w0_4_2'
+    """
+    return str(row.get("field") or f"w0_{row['lsb']}_{row['width']}")

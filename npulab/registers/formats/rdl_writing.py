@@ -1,0 +1,143 @@
+"""Writer of SystemRDL; what stands for what is said in ``systemrdl``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import quote
+
+from npulab.registers.formats.naming import Identifiers, by_block, name_of
+from npulab.registers.formats.rdl_compiling import CHIP
+from npulab.registers.formats.tables import RegisterTable, Row
+from npulab.registers.map import Meaning
+
+NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+KEYWORDS = frozenset(re.findall(r"\w+", """
+abstract accesstype addressingtype addrmap alias all alternate bit boolean bothedge byte compact component
+componentwidth constraint default desc encode enum external false field fullalign hw inside int internal level longint
+mem na name negedge nonsticky number onreadtype onwritetype posedge precedencetype property r rclr real ref reg
+regalign regfile rset ruser rw rw1 shortint shortreal signal signed string struct sw this true type unsigned w w1 wclr
+with within woclr woset wot wr wset wuser wzc wzs wzt
+"""))
+STRINGS = ("feature", "value", "evidence", "note")  # of fields
+PROPERTIES = (("name", "addrmap | reg | field", "string"), *((name, "field", "string") for name in STRINGS),
+              ("at", "field", "longint unsigned"), ("align", "field", "longint unsigned"),
+              ("address", "field", "boolean"), ("nameless", "field", "boolean"), ("map", "addrmap", "boolean"),
+              ("copyright", "addrmap", "string"), ("enums", "addrmap", "string[]"))
+
+
+def rdl_text(table: RegisterTable) -> str:
+    """The SystemRDL of a table: an address map for each block, one around them all.
+
+    Blocks have no address of their own, so they follow each other.  A field that only some chips have (``feature``)
+    is there where the parameter ``has_FEATURE`` of the map is true.  ``read_rdl`` gives the same table.
+    """
+    types = Identifiers(KEYWORDS)
+    top = types.new("registers")
+    chips = Identifiers(KEYWORDS)
+    features = {feature: chips.new(f"{CHIP}{feature}") for feature in table.features}
+    whole: dict[str, str] = {}
+    lines = [f"property npulab_{name} {{ component = {where}; type = {kind}; }};" for name, where, kind in PROPERTIES]
+    rest = []
+    for enum, values in table.enums.items():
+        written = _enum(types, enum, values) if NAME.fullmatch(enum) and values else None
+        if written is not None:
+            whole[enum] = written[0]
+            lines.append(written[1])
+        if written is None or not written[2]:
+            rest += _kept_enum(enum, values)
+    blocks = []
+    # a map of nothing does not compile: one feature is there where no row is without
+    first = features[table.features[0]] if all("feature" in row for row in table.rows) else ""
+    parameters = ", ".join(f"boolean {name} = {str(name == first).lower()}" for name in features.values())
+    parameters = f" #({parameters})" if features else ""
+    given = ", ".join(f".{name}({name})" for name in features.values())
+    given = f" #({given})" if features else ""
+    used, apart = set[str](), set[str]()  # enums that fields encode, and those that values name, perhaps before
+    for block, begin, registers in by_block(table):
+        name = types.new(block or "registers")
+        lines.append(f"addrmap {name}{parameters} {{")
+        lines += [f"  npulab_name = {_string(_kept(block))};"] if name != block else []
+        lines += _present([row for _, _, rows in registers for row in rows], features, "  ")
+        words = Identifiers(KEYWORDS)
+        for offset, register, rows in registers:
+            lines += _register(offset, register, words.new(register), rows, table.enums, whole, features, used,
+                               apart)
+        lines.append("};")
+        blocks.append(f"  {name}{given} {name} @ {begin:#x};")
+    rest += [line for enum in whole if enum not in used or enum in apart
+             for line in _kept_enum(enum, table.enums[enum])]
+    lines += [f"addrmap {top}{parameters} {{", "  npulab_map = true;"]
+    lines += [f"  npulab_copyright = {_string(_kept(table.copyright))};"] if table.copyright else []
+    lines += ["  npulab_enums = '{", ",\n".join(f"    {_string(one)}" for one in rest), "  };"] if rest else []
+    return "\n".join([*lines, *blocks, "};", ""])
+
+
+def _enum(types: Identifiers, enum: str, values: Mapping[int, str]) -> tuple[str, str, bool]:
+    """The name, the text of an enum, and whether it says all of it."""
+    labels = Identifiers(KEYWORDS)
+    written = {raw: labels.new(text) for raw, text in values.items()}
+    name = types.new(enum)
+    text = " ".join(f"{label} = {raw:#x};" for raw, label in written.items())
+    return name, f"enum {name} {{ {text} }};", name == enum and written == {**values}
+
+
+def _kept_enum(enum: str, values: Mapping[int, str]) -> list[str]:
+    return [f"{quote(enum)} {raw:#x} {_kept(text)}" for raw, text in values.items()] or [quote(enum)]
+
+
+def _register(offset: int, real: str, name: str, rows: Sequence[Row], enums: Mapping[str, Mapping[int, str]],
+              whole: Mapping[str, str], features: Mapping[str, str], used: set[str], apart: set[str],
+              ) -> Iterator[str]:
+    yield "  reg {"
+    if name != real:
+        yield f"    npulab_name = {_string(_kept(real))};"
+    yield from _present(rows, features, "    ")
+    names = Identifiers(KEYWORDS)
+    named = any("register" in row for row in rows)
+    for row in rows:
+        field = names.new(name_of(row))
+        said = [f"npulab_name = {_string(_kept(name_of(row)))};"] if field != name_of(row) else []
+        value = row.get("value", "")
+        enum = Meaning.parse(value).enum
+        if enum in whole and value == f"enum:{enum}" and whole[enum] == enum and "at" not in row \
+                and max(enums[enum]) < 2 ** row["width"]:
+            used.add(enum)
+            said.append(f"encode = {enum};")
+        elif value:
+            apart.add(enum)
+            said.append(f"npulab_value = {_string(_kept(value))};")
+        if note := row.get("note", ""):
+            said.append(f"desc = {_string(_shown(note))};")
+            said += [f"npulab_note = {_string(_kept(note))};"] if _shown(note) != note else []
+        if feature := row.get("feature"):
+            said += [f"npulab_feature = {_string(_kept(feature))};", f"ispresent = {features[feature]};"]
+        said += [f"npulab_{key} = {row[key]};" for key in ("at", "align") if key in row]
+        said += ["npulab_address = true;"] if "address" in row else []
+        said += [f"npulab_evidence = {_string(_kept(row['evidence']))};"] if "evidence" in row else []
+        said += ["npulab_nameless = true;"] if named and "register" not in row else []
+        last = row["lsb"] + row["width"] - 1
+        yield f"    field {{ {' '.join(said)} }} {field}[{last}:{row['lsb']}];"
+    yield f"  }} {name} @ {offset:#x};"
+
+
+def _present(rows: Sequence[Row], features: Mapping[str, str], indent: str) -> Iterator[str]:
+    """Where something is there, if not on all chips."""
+    chips = sorted({row.get("feature", "") for row in rows})
+    if chips[0]:
+        yield f"{indent}ispresent = {' || '.join(features[one] for one in chips)};"
+
+
+def _kept(text: str) -> str:
+    """A text without what a preprocessor or a string takes for something else; ``unquote`` gives it back."""
+    return re.sub(r'[%<`"\\]', lambda match: f"%{ord(match[0]):02X}", text)
+
+
+def _shown(text: str) -> str:
+    """A text as people read it, without directives of a preprocessor."""
+    return text.replace("<%", "< %").replace("`", "'")
+
+
+def _string(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

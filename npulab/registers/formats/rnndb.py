@@ -1,0 +1,328 @@
+"""Reader of rnndb (rules-ng) XML: the register databases of nouveau, etnaviv and Mesa.
+
+==================================== ==================================================================================
+``domain``                           a block; offsets count ``width`` bits (8 where it is not said)
+``reg32``, ``reg64``                 a register, with ``length`` and ``stride`` an array of them; 64 bits are two words
+``array``, ``stripe``, ``use-group`` what is inside, ``length`` times: ``NAME[2].REGISTER``, without a name
+                                     ``REGISTER[2]``; a group, and a stripe without a length, stand once; an array
+                                     with nothing inside is one of registers
+``bitfield``                         a field: ``pos``, or ``low`` and ``high`` inclusive; without one, all the register
+                                     or the bits that it says itself
+``align``                            of an address, the bytes it is a multiple of
+``type``                             uint, hex, boolean, int (signed), fixed and ufixed (``radix``), fixedp (half of the
+                                     bits), float, a named enum or bitset, a domain (the field is an address); ``shr``:
+                                     stored shifted right
+``value``                            in a field or register: its own enum, named after it
+``variants``                         the feature that has it; a list or range (``A-C``) of the ``varset`` gives a row
+                                     for each; of two varsets the inner one
+``brief``, ``doc``                   the note of the field; of a register, of its lowest field, behind its name
+``import``                           another file in the same folder or below; one that is named from the folder above
+                                     (``FOLDER/FILE``) says that all are
+==================================== ==================================================================================
+
+A domain of width 32 counts bytes where every offset of such domains is a multiple of 4, as in the files that write
+byte addresses so, and words otherwise.  What npulab's table has and rnndb has no word for stands in attributes of
+``NPULAB``.  Source: envytools' rules-ng-ng; files of etna_viv and Mesa.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from npulab.registers.formats.rnndb_names import (
+    WORDS,
+    Names,
+    declare,
+    features_of,
+    named,
+    need,
+    note_of,
+    number,
+    own_enum,
+    parsed,
+    refuse_others,
+    unnumbered,
+    values_in,
+)
+from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
+from npulab.registers.formats.taken import Taken
+from npulab.registers.formats.xml import MOST_DEPTH, Element, read_xml
+from npulab.registers.map import WORD_BITS, WORD_BYTES, Meaning
+
+NAMESPACE = "http://nouveau.freedesktop.org/"
+NPULAB = "urn:npulab:registers"  # of our own attributes: at, value, address, align, evidence, nameless
+FILES = 64
+SHOWN = 3
+PLAIN = ("", "uint", "hex", "boolean", "bitfield", "address", "waddress")
+POINTERS = ("address", "waddress")
+SIZES = {"reg32": WORD_BITS, "reg64": 2 * WORD_BITS}
+TOP = ("copyright", "import", "enum", "bitset", "group", "domain", "doc", "brief")
+INSIDE = ("reg32", "reg64", "array", "stripe", "use-group", "doc", "brief", "enum", "bitset", "group")
+REGISTER = ("bitfield", "value", "doc", "brief")
+
+
+class Place(NamedTuple):
+    """Where in a domain something stands: offset in its units, the name so far, its features (None: all), the varset
+    they are of, and the numbers of stripes without a name, for the next name."""
+
+    offset: int
+    name: str
+    variants: frozenset[str] | None
+    varset: str
+    numbers: str = ""
+
+
+class Run(NamedTuple):
+    """A run of bits of a register, as a field says it."""
+
+    name: str
+    low: int
+    high: int
+    value: str
+    note: str
+    variants: frozenset[str] | None
+    element: Element
+    pointer: bool
+
+
+def read_rnndb(path: Path) -> RegisterTable:
+    """The registers of a database and of the files it imports.
+
+    A UserWarning names what the table has no place for: a second register at an address, a second name of an enum's
+    value, a value without a number, a type that nobody declares.  Raises ValueError with file and line for what is
+    broken, FileNotFoundError for no file.
+    """
+    path = Path(path)
+    tops = [*_tops(path, _root_of(path.resolve()), {path.resolve()})]
+    names = Names()
+    for one in tops:
+        declare(one, names)
+    domains = [one for one in tops if one.tag == "domain"]
+    by_words = _by_words(domains, names)
+    rows: list[dict[str, Any]] = []
+    taken = Taken()
+    for domain in domains:
+        block = domain.get("name") if domain.get(f"{NPULAB} nameless") != "yes" else ""
+        width = number(domain, "width", 8)
+        if width not in (8, 16, 32, 64):
+            raise ValueError(f"{domain.where}: domain {domain.get('name')}: got width {width}, allowed is 8, 16, 32 or "
+                             "64")
+        unit = width // 8 if width != WORD_BITS or by_words else 1
+        start = Place(0, "", *features_of(domain, None, "", names))
+        for register, place in _registers(domain, start, names, unit):
+            more = [*_rows(block, register, place, unit, names)]
+            if len(rows) + len(more) > MOST_ROWS:
+                raise ValueError(f"{register.where}: got more than {MOST_ROWS} fields, allowed are as many; its arrays "
+                                 "are too long")
+            if other := taken.alias(row for row, _ in more):
+                names.lose(register, f"register {place.name} at {place.offset * unit:#x}, where {other} lies")
+                continue
+            for row, run in more:
+                taken.add(row, run.element.where)
+                rows.append(row)
+    if names.lost:
+        told = [f"{where}: {what}" for (where, _), what in [*names.lost.items()][:SHOWN]]
+        told += [f"{len(names.lost) - SHOWN} more"] if len(names.lost) > SHOWN else []
+        warnings.warn(f"{path}: not carried over: {'; '.join(told)}", stacklevel=3)
+    return RegisterTable.of(rows, names.enums, "\n\n".join(dict.fromkeys(
+        _copyright(one) for one in tops if one.tag == "copyright")))
+
+
+def _root_of(path: Path) -> Path:
+    """The folder that imports of a database are named from: its own, or the one above where they name its own too."""
+    own = path.parent
+    for one in read_xml(path, NAMESPACE):
+        file = Path(one.get("file")) if one.tag == "import" else Path()
+        if len(file.parts) > 1 and file.parts[0] == own.name and ".." not in file.parts \
+                and not (own / file).exists() and (own.parent / file).is_file():
+            return own.parent
+    return own
+
+
+def _tops(path: Path, folder: Path, seen: set[Path]) -> Iterator[Element]:
+    """What stands in a database, its imports in their place, each file once."""
+    root = read_xml(path, NAMESPACE)
+    if root.tag != "database":
+        raise ValueError(f"{root.where}: got the element {root.tag}, allowed is database")
+    for one in root:
+        refuse_others(one, TOP, root)
+        if one.tag != "import":
+            yield one
+            continue
+        file = folder / need(one, "file")
+        real = file.resolve()
+        if not real.is_relative_to(folder) or not real.is_file():
+            raise ValueError(f"{one.where}: import: got {one.get('file')!r}, allowed is a file that lies in "
+                             f"{folder} or below")
+        if real not in seen:
+            if len(seen) >= FILES:
+                raise ValueError(f"{one.where}: import: got more than {FILES} files, allowed are as many")
+            seen.add(real)
+            yield from _tops(real, folder, seen)
+
+
+def _by_words(domains: Sequence[Element], names: Names) -> bool:
+    """Whether the offsets of domains of width 32 count words: not all are multiples of 4."""
+    return any(place.offset % WORD_BYTES for domain in domains if number(domain, "width", 8) == WORD_BITS
+               for _, place in _registers(domain, Place(0, "", None, ""), names, 1))
+
+
+def _registers(around: Element, place: Place, names: Names, unit: int, depth: int = 0,
+               ) -> Iterator[tuple[Element, Place]]:
+    """Every register below an element, those of arrays one by one."""
+    if depth > MOST_DEPTH:
+        raise ValueError(f"{around.where}: got more than {MOST_DEPTH} groups within each other, allowed are as many")
+    for one in around:
+        refuse_others(one, INSIDE, around)
+        if one.tag in (*WORDS, "enum", "bitset", "group"):
+            continue
+        for inner in _elements(one, place, names, unit):
+            names.step(one)
+            if one.tag in SIZES or (one.tag == "array" and inner.name and all(some.tag in WORDS for some in one)):
+                yield one, inner
+            elif one.tag == "use-group":
+                yield from _registers(named(one, "name", names.groups), inner, names, unit, depth + 1)
+            else:
+                yield from _registers(one, inner, names, unit, depth + 1)
+
+
+def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[Place]:
+    """Where each element of an array, stripe or register stands; one where it is no array."""
+    variants, varset = features_of(one, place.variants, place.varset, names)
+    name = one.get("name") if one.tag != "use-group" else ""
+    own = ".".join(filter(None, (place.name, name)))
+    begins: Sequence[int] = [parsed(one, "offsets", text) for text in one.get("offsets").replace(",", " ").split()]
+    if not begins:
+        begin, length = number(one, "offset", 0), number(one, "length", 1)
+        step = number(one, "stride", SIZES.get(one.tag, 0) // 8 // unit)
+        if length > MOST_ROWS or (length > 1 and not step):
+            raise ValueError(f"{one.where}: {one.tag} {own}: got length {length}, stride {step}, allowed is up to "
+                             f"{MOST_ROWS}, with a stride above 0")
+        begins = range(begin, begin + step * length, step) if length > 1 else [begin] * length
+    many = bool(one.get("offsets")) or one.tag == "array" or len(begins) > 1
+    for n, begin in enumerate(begins):
+        if name:
+            named_so = own + place.numbers + (f"[{n}]" if many else "")
+            yield Place(place.offset + begin, named_so, variants, varset)
+        else:
+            numbers = place.numbers + (f"[{n}]" if len(begins) > 1 else "")
+            yield Place(place.offset + begin, own, variants, varset, numbers)
+
+
+def _rows(block: str, register: Element, place: Place, unit: int, names: Names,
+          ) -> Iterator[tuple[dict[str, Any], Run]]:
+    """A row for each run of bits of a register, and what it is of."""
+    offset = place.offset * unit
+    if offset % WORD_BYTES or offset >= 2 ** WORD_BITS or not place.name:
+        raise ValueError(f"{register.where}: register {place.name or 'without a name'}: got offset {offset:#x} bytes, "
+                         f"allowed is a name and a multiple of {WORD_BYTES} below 2**32")
+    size = SIZES.get(register.tag, WORD_BITS)
+    runs = sorted(_runs(register, place, block, names), key=lambda run: run.low)
+    about = note_of(register)
+    for n, run in enumerate(runs):
+        if not run.low <= run.high < size:
+            raise ValueError(f"{run.element.where}: field {run.name} of register {place.name}: got bits {run.low} to "
+                             f"{run.high}, allowed is inside 0 to {size - 1}")
+        whole = run.element is register
+        note = run.note if not about or n or whole else f"{unnumbered(place.name)}: {about} {run.note}".strip()
+        crosses = run.low < WORD_BITS <= run.high
+        field_name = run.name if not crosses else place.name if whole else f"{place.name}.{run.name}"
+        try:
+            Meaning.parse(run.value).refuse_width(run.high - run.low + 1)
+        except ValueError as error:
+            raise ValueError(f"{run.element.where}: field {run.name} of register {place.name}: {error}") from None
+        for word in range(run.low // WORD_BITS, run.high // WORD_BITS + 1):
+            low, high = max(run.low, WORD_BITS * word), min(run.high, WORD_BITS * (word + 1) - 1)
+            row = {"block": block, "offset": offset + WORD_BYTES * word, "register": place.name, "field": field_name,
+                   "lsb": low - WORD_BITS * word, "width": high - low + 1, "value": run.value, "note": note}
+            row |= {"at": low - run.low} if crosses else {}
+            row |= {"address": "yes"} if run.pointer else {}
+            row |= {"align": number(run.element, "align")} if run.pointer and run.element.get("align") else {}
+            row |= {name: number(run.element, f"{NPULAB} {name}") for name in ("at", "align")
+                    if run.element.get(f"{NPULAB} {name}")}
+            row |= {"evidence": run.element.get(f"{NPULAB} evidence")}
+            own = run.element.get(f"{NPULAB} feature")
+            for feature in [own] if own else sorted(run.variants) if run.variants is not None else [""]:
+                yield {**row, "feature": feature}, run
+
+
+def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0, prefix: str = "", depth: int = 0,
+          ) -> Iterator[Run]:
+    """The fields that an element has, those of the bitset that is its type too; the register itself where it has
+    none."""
+    if depth > MOST_DEPTH:
+        raise ValueError(f"{around.where}: got bitsets within each other, allowed are {MOST_DEPTH}")
+    bitset = names.bitsets.get(around.get("type")) if around.tag != "bitset" else None
+    fields = [one for one in around if one.tag == "bitfield"]
+    for one in around:
+        refuse_others(one, REGISTER, around)
+    if bitset is not None:
+        inside, varset = features_of(bitset, place.variants, place.varset, names)
+        yield from _runs(bitset, place._replace(variants=inside, varset=varset), block, names, low, prefix, depth + 1)
+    if not fields and bitset is None and around.tag in (*SIZES, "array"):
+        name, size = unnumbered(place.name).rpartition(".")[2], SIZES.get(around.tag, WORD_BITS)
+        first, last = _bits(around, 0, size - 1)
+        value, pointer = _value(around, last - first + 1, place.name, block, names)
+        yield Run(name, first, last, value, note_of(around), place.variants, around, pointer)
+    for one in fields:
+        names.step(one)
+        variants, varset = features_of(one, place.variants, place.varset, names)
+        name = prefix + need(one, "name")
+        first, last = _bits(one)
+        if one.get("type") in names.bitsets:
+            inner = place._replace(variants=variants, varset=varset)
+            yield from _runs(one, inner, block, names, low + first, f"{name}.", depth + 1)
+        else:
+            value, pointer = _value(one, last - first + 1, f"{place.name}_{name}", block, names)
+            yield Run(name, low + first, low + last, value, note_of(one), variants, one, pointer)
+
+
+def _bits(one: Element, low: int | None = None, high: int | None = None) -> tuple[int, int]:
+    """The lowest and highest bit that an element says it has, or these where it says nothing."""
+    if one.get("pos"):
+        return number(one, "pos"), number(one, "pos")
+    return number(one, "low", low), number(one, "high", high)
+
+
+def _value(one: Element, width: int, name: str, block: str, names: Names) -> tuple[str, bool]:
+    """The value column of a field, and whether it is an address."""
+    kind, shift = one.get("type"), number(one, "shr", 0)
+    said = one.get(f"{NPULAB} value")
+    block_of_it = kind in names.domains and kind not in (*names.enums, *names.bitsets)  # these come first by their name
+    pointer = kind in POINTERS or block_of_it or one.get(f"{NPULAB} address") == "yes"
+    if said:
+        if (enum := said.partition("enum:")[2]) and enum not in names.enums:
+            raise ValueError(f"{one.where}: got enum {enum!r}, allowed is one of {', '.join(names.enums) or 'none'}")
+        return said, pointer
+    own = values_in(one, names)
+    if own:
+        return f"enum:{own_enum(names, name, block, own)}", pointer
+    if kind in names.enums or re.sub(r"\W", "_", kind) in names.enums:
+        return "enum:" + re.sub(r"\W", "_", kind), pointer
+    if kind == "float" and width in (16, 32):
+        return f"f{width}", pointer
+    if kind not in (*PLAIN, "int", "fixed", "ufixed", "fixedp") and not pointer:
+        names.lose(one, f"the type {kind!r} of {name}, which nobody declares for {width} bits")
+    if shift >= WORD_BITS:
+        raise ValueError(f"{one.where}: got shr {shift}, allowed is up to {WORD_BITS - 1}")
+    signed = "signed " if kind in ("int", "fixed", "fixedp") else ""
+    step = f"*{2 ** shift}" if shift else ""
+    radix = width // 2 if kind == "fixedp" else number(one, "radix", 0) if kind in ("fixed", "ufixed") else 0
+    step += f">>{radix}" if radix else ""
+    return (f"{signed}raw{step}" if step else signed).strip(), pointer
+
+
+def _copyright(one: Element) -> str:
+    """The copyright as lines of text; ``rnndb_writing`` makes the elements of it again."""
+    lines = [f"Copyright {one.get('year')}"] if one.get("year") else []
+    for author in (inner for inner in one if inner.tag == "author"):
+        nicks = ", ".join(inner.get("name") for inner in author if inner.tag == "nick")
+        mail = f" <{author.get('email')}>" if author.get("email") else ""
+        lines.append(f"Author: {author.get('name')}{mail}{f' ({nicks})' if nicks else ''}: {author.text}".rstrip(": "))
+    for licence in (inner for inner in one if inner.tag == "license"):
+        lines += ["", *(line.rstrip() for line in "".join(licence.texts).strip().splitlines())]
+    return "\n".join(lines).strip()

@@ -1,0 +1,163 @@
+"""What rnndb files declare by name, and the attributes of their elements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from npulab.registers.formats.xml import Element
+
+NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}")
+MOST_STEPS = 2 ** 18  # registers, array elements and fields that are looked at
+WORDS = ("doc", "brief")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the files declare by name, and what could not be carried over."""
+
+    enums: dict[str, dict[int, str]] = field(default_factory=dict)
+    order: dict[str, list[str]] = field(default_factory=dict)
+    bitsets: dict[str, Element] = field(default_factory=dict)
+    groups: dict[str, Element] = field(default_factory=dict)
+    domains: set[str] = field(default_factory=set)
+    lost: dict[tuple[str, str], str] = field(default_factory=dict)
+    steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
+
+    def lose(self, one: Element, what: str) -> None:
+        """Keep what is to be told of an element, once."""
+        self.lost.setdefault((one.where, one.get("name")), what)
+
+    def step(self, one: Element) -> None:
+        """One step more; raises ValueError where arrays, groups or bitsets within each other take too many."""
+        if next(self.steps, None) is None:
+            raise ValueError(f"{one.where}: {one.tag} {one.get('name')}: got more than {MOST_STEPS} elements, allowed "
+                             "are as many; its arrays are too long")
+
+
+def declare(one: Element, names: Names) -> None:
+    if one.tag == "enum":
+        for inner in one:
+            refuse_others(inner, ("value", *WORDS), one)
+        _add_enum(names, one, values_in(one, names))
+        have = names.order.setdefault(one.get("name"), [])
+        have += dict.fromkeys(name for inner in one if inner.tag == "value" and (name := inner.get("name")) not in have)
+    elif one.tag == "bitset":
+        names.bitsets[need(one, "name")] = one
+    elif one.tag == "group":
+        names.groups[need(one, "name")] = one
+    elif one.tag == "domain":
+        names.domains.add(need(one, "name"))
+    if one.tag in ("group", "domain", "array", "stripe"):
+        for inner in one:
+            declare(inner, names)
+
+
+def values_in(one: Element, names: Names) -> dict[int, str]:
+    """The named values that stand in an element."""
+    out: dict[int, str] = {}
+    for value in one:
+        if value.tag != "value":
+            continue
+        name = need(value, "name")
+        if not value.get("value"):
+            names.lose(value, f"{name} has no number")
+            continue
+        raw = number(value, "value")
+        if out.get(raw) == name:
+            continue
+        if raw in out or name in out.values():
+            names.lose(value, f"{name} = {raw}, as " + (
+                f"{out[raw]} is {raw} too" if raw in out else f"{name} has another value before"))
+            continue
+        out[raw] = name
+    return out
+
+
+def _add_enum(names: Names, one: Element, values: Mapping[int, str]) -> None:
+    """Add an enum, or more values of one."""
+    name = re.sub(r"\W", "_", need(one, "name"))
+    have = names.enums.setdefault(name, {})
+    for raw, text in values.items():
+        if raw not in have and text not in have.values():
+            have[raw] = text
+        elif have.get(raw) != text:
+            names.lose(one, f"{text} = {raw} of enum {name}, which is declared otherwise before")
+
+
+def own_enum(names: Names, name: str, block: str, values: Mapping[int, str]) -> str:
+    """The name of an enum that stands in a field."""
+    plain = re.sub(r"\W", "_", unnumbered(name))
+    tries = (plain, f"{block}_{plain}", *(f"{plain}_{n}" for n in range(2, 1000)))
+    for free in tries:
+        if names.enums.setdefault(free, dict(values)) == values:
+            return free
+    raise ValueError(f"enum {plain}: got a thousand others of this name, allowed are fewer")
+
+
+def features_of(one: Element, around: frozenset[str] | None, varset: str, names: Names,
+              ) -> tuple[frozenset[str] | None, str]:
+    """The features that have an element, as far as those around it allow, and the varset.
+
+    A range goes from one name of the varset to another as they stand in the file, whatever their numbers are.  Of two
+    varsets the inner one stays: a row has one feature.
+    """
+    outer, varset = varset, one.get("varset") or varset
+    if not one.get("variants"):
+        return around, varset
+    known = names.order.get(varset, [])
+    mine = set[str]()
+    for word in one.get("variants").replace(",", " ").split():
+        first, dash, last = word.partition("-")
+        ends = {end for end in (first, last) if end}
+        if word in known or not known:
+            mine.add(word)
+        elif dash and ends and ends <= {*known}:
+            mine |= {*known[known.index(first) if first else 0:known.index(last) + 1 if last else None]}
+        else:
+            raise ValueError(f"{one.where}: variants: got {word!r}, allowed are {', '.join(known)} and ranges of them")
+    if around is not None and varset != outer:
+        names.lose(one, f"that {one.get('name') or one.tag} is for {', '.join(sorted(around))} of {outer} alone")
+        around = None
+    return frozenset(mine) if around is None else around & mine, varset
+
+
+def unnumbered(name: str) -> str:
+    return re.sub(r"\[\d+\]", "", name)
+
+
+def note_of(one: Element) -> str:
+    """Brief and docs of an element, on one line."""
+    texts = [one.get("brief"), *(inner.text for inner in one if inner.tag in WORDS)]
+    return " ".join(" ".join(filter(None, texts)).split())
+
+
+def refuse_others(one: Element, allowed: Sequence[str], around: Element) -> None:
+    if one.tag not in allowed:
+        raise ValueError(f"{one.where}: got the element {one.tag} in {around.tag} {around.get('name')}".rstrip()
+                         + f", allowed are {', '.join(allowed)}")
+
+
+def named(one: Element, attribute: str, known: Mapping[str, Element]) -> Element:
+    name = need(one, attribute)
+    if name not in known:
+        raise ValueError(f"{one.where}: {one.tag}: got {name!r}, allowed is one of {', '.join(known) or 'none'}")
+    return known[name]
+
+
+def need(one: Element, attribute: str) -> str:
+    if not one.get(attribute):
+        raise ValueError(f"{one.where}: {one.tag} {one.get('name')}".rstrip() + f": got no {attribute}, allowed is one")
+    return one.get(attribute)
+
+
+def number(one: Element, attribute: str, default: int | None = None) -> int:
+    return parsed(one, attribute, need(one, attribute)) if default is None or one.get(attribute) else default
+
+
+def parsed(one: Element, attribute: str, text: str) -> int:
+    if not NUMBER.fullmatch(text.strip()):
+        raise ValueError(f"{one.where}: {one.tag} {one.get('name')}".rstrip() + f": got {attribute} {text!r}, allowed "
+                         "is a whole number, decimal or 0x")
+    return int(text, 16 if "x" in text.lower() else 10)

@@ -1,0 +1,217 @@
+"""Writer of rnndb (rules-ng) XML; what stands for what is said in ``rnndb``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile, groupby, pairwise
+from typing import Any, NamedTuple
+from xml.sax.saxutils import escape, quoteattr
+
+from npulab.registers.formats.rnndb import NAMESPACE, NPULAB
+from npulab.registers.formats.tables import RegisterTable, Row, unnamed
+from npulab.registers.map import WORD_BITS, WORD_BYTES, Meaning
+
+INDENT = "   "
+AUTHOR = re.compile(r"Author: (?P<name>.*?)(?: <(?P<email>[^>]*)>)?(?: \((?P<nicks>[^)]*)\))?(?:: (?P<text>.*))?")
+INDEX = re.compile(r"([^\[\]]+)\[(0|[1-9]\d*)\](?:\.(.+))?")
+SEVERAL = re.compile(r"[\s,]")  # what lies between variants
+OWN = ("at", "address", "align", "evidence")
+
+
+class Register(NamedTuple):
+    """A register to be written: byte offset, name, size in bits, the rows of its fields with bits from its start."""
+
+    offset: int
+    name: str
+    size: int
+    fields: tuple[tuple[tuple[str, Any], ...], ...]
+
+
+def rnndb_text(table: RegisterTable) -> str:
+    """The XML of a table: a domain for each block, arrays where registers repeat.
+
+    Bits that nobody named are ``w0_LSB_WIDTH``, which npulab takes for no name: ``read_rnndb`` gives the same table.
+    """
+    own = f'\nxmlns:npulab="{NPULAB}"' if any(_own(_said(row)) or "block" not in row for row in table.rows) else ""
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<database xmlns="{NAMESPACE}"{own}',
+             'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"',
+             f'xsi:schemaLocation="{NAMESPACE} rules-ng.xsd">', ""]
+    lines += _copyright(table.copyright)
+    for name, values in table.enums.items():
+        lines += [f"<enum name={quoteattr(name)}>",
+                  *(f'{INDENT}<value name={quoteattr(text)} value="{raw:#x}"/>' for raw, text in values.items()),
+                  "</enum>", ""]
+    for block, rows in groupby(table.rows, lambda row: row.get("block", "")):
+        lines += [f"<domain name={quoteattr(block)}>" if block else '<domain name="registers" npulab:nameless="yes">',
+                  *_body(_registers(_named([*rows])), 1, 0), "</domain>", ""]
+    return "\n".join([*lines, "</database>", ""])
+
+
+def _named(rows: Sequence[Row]) -> list[Row]:
+    """Rows with the names of register and field."""
+    names = {row["offset"]: row["register"] for row in rows if "register" in row}
+    return [{**row, "register": row.get("register") or names.get(row["offset"]) or unnamed(row["offset"]),
+             "field": row.get("field") or f"w0_{row['lsb']}_{row['width']}"} for row in rows]
+
+
+def _registers(rows: Sequence[Row]) -> list[Register]:
+    """The registers of a block; two words of one name are one register of 64 bits."""
+    places = dict.fromkeys((row["offset"], row["register"]) for row in rows)
+    second = {b for a, b in pairwise(sorted(places, key=lambda one: (one[1], one[0])))
+              if b[1] == a[1] and b[0] == a[0] + WORD_BYTES}
+    out = []
+    for offset, name in places:
+        if (offset, name) in second:
+            continue
+        words = [(offset, name)]
+        if (offset + WORD_BYTES, name) in second and (offset + 2 * WORD_BYTES, name) not in second:
+            words.append((offset + WORD_BYTES, name))
+        elif (offset + WORD_BYTES, name) in second:  # a run of more: registers of their own
+            second -= {(offset + WORD_BYTES, name)}
+        fields = [{**_said(row), "lsb": row["lsb"] + WORD_BITS * n} for n, word in enumerate(words) for row in rows
+                  if (row["offset"], row["register"]) == word]
+        out.append(Register(offset, name, WORD_BITS * len(words), tuple(
+            tuple(sorted(one.items())) for one in _joined(fields, name))))
+    return out
+
+
+def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[str, Any]]:
+    """Fields of a register, the two pieces of one that crosses its words as one where a reader calls that as it is
+    called here: after the register, which it may be all of."""
+    crossing = {(one["field"], one.get("feature")): one for one in fields
+                if one.get("at") == 0 and one["lsb"] + one["width"] == WORD_BITS
+                and ((one["field"] == register and len(fields) == 2)
+                     or one["field"].removeprefix(f"{register}.") not in ("", one["field"]))}
+    for one in fields:
+        low = crossing.get((one["field"], one.get("feature")))
+        if low is None or (one is not low and one["lsb"] != WORD_BITS):
+            yield one
+        elif one is low:
+            upper = next((other for other in fields if other["field"] == one["field"] and other["lsb"] == WORD_BITS
+                          and other.get("at") == one["width"] and other.get("feature") == one.get("feature")), None)
+            if upper is None:
+                yield one
+                continue
+            name = "" if one["field"] == register else one["field"].removeprefix(f"{register}.")
+            yield {**{k: v for k, v in one.items() if k != "at"}, "field": name,
+                   "width": one["width"] + upper["width"]}
+        elif one.get("at") != low["width"]:
+            yield one
+
+
+def _said(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("block", "offset", "register")}
+
+
+def _body(registers: Sequence[Register], depth: int, base: int) -> Iterator[str]:
+    """The lines of registers, whose offsets count from ``base``."""
+    arrays, inside = _arrays(registers)
+    for one in registers:
+        if one in inside:
+            continue
+        if one not in arrays:
+            yield from _register(one, depth, base)
+            continue
+        name, offset, stride, length, elements = arrays[one]
+        yield (f"{INDENT * depth}<array offset=\"{offset - base:#06x}\" name={quoteattr(name)} stride=\"{stride:#x}\" "
+               f"length=\"{length}\">")
+        yield from _body(elements, depth + 1, offset)
+        yield f"{INDENT * depth}</array>"
+
+
+def _arrays(registers: Sequence[Register]) -> tuple[dict[Register, Any], set[Register]]:
+    """By the first register of each array its name, offset, stride, length and first element; the other registers."""
+    groups: dict[str, dict[int, list[tuple[Register, str]]]] = {}
+    for one in registers:
+        if match := INDEX.fullmatch(one.name):
+            groups.setdefault(match[1], {}).setdefault(int(match[2]), []).append((one, match[3] or ""))
+    arrays: dict[Register, Any] = {}
+    inside: set[Register] = set()
+    for name, elements in groups.items():
+        offset = elements[min(elements)][0][0].offset
+        stride = elements[1][0][0].offset - offset if 1 in elements else 0
+        shapes = {tuple((one.offset - offset - stride * n, tail, one.size, one.fields) for one, tail in some)
+                  for n, some in elements.items()}
+        if len(shapes) == 1 and sorted(elements) == [*range(len(elements))] and stride >= 0:
+            members = [one for some in elements.values() for one, _ in some]
+            first = [one._replace(name=tail) for one, tail in elements[0]]
+            arrays[members[0]] = name, offset, stride, len(elements), first
+            inside |= {*members[1:]}
+    return arrays, inside
+
+
+def _register(one: Register, depth: int, base: int) -> Iterator[str]:
+    head = f"{INDENT * depth}<reg{one.size} offset=\"{one.offset - base:#06x}\""
+    head += f" name={quoteattr(one.name)}" if one.name else ""
+    fields = [dict(values) for values in one.fields]
+    if [said["field"] for said in fields] == [""]:
+        whole = (fields[0]["lsb"], fields[0]["width"]) == (0, one.size)
+        yield f"{head} {_attributes(fields[0], place=not whole)}/>"
+        return
+    yield f"{head}>"
+    for said in fields:
+        yield f"{INDENT * (depth + 1)}<bitfield {_attributes(said)}/>"
+    yield f"{INDENT * depth}</reg{one.size}>"
+
+
+def _attributes(said: Mapping[str, Any], place: bool = True) -> str:
+    last = said["lsb"] + said["width"] - 1
+    kind = _type(said)
+    bits = {"pos": last} if said["width"] == 1 else {"low": said["lsb"], "high": last}
+    out = {**({"name": said["field"]} if said["field"] else {}), **(bits if place else {}), **kind,
+           **({"variants": said["feature"]} if "feature" in said and not SEVERAL.search(said["feature"]) else {}),
+           **({"brief": said["note"]} if "note" in said else {}), **_own(said)}
+    return " ".join(f"{name}={quoteattr(str(value))}" for name, value in out.items())
+
+
+def _type(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes type, shr and radix, as far as they can say the field's value."""
+    value = said.get("value", "")
+    meaning = Meaning.parse(value)
+    steps = dict(meaning.steps)
+    factor, radix = steps.get("*", 1), steps.get(">>")
+    plain = "boolean" if said["width"] == 1 else "uint"
+    if not value:
+        return {"type": plain}
+    if meaning.enum and not meaning.kind:
+        return {"type": meaning.enum}
+    if meaning.kind.startswith("f"):
+        return {"type": "float"}
+    if meaning.enum or "+" in steps or factor < 1 or factor.bit_count() != 1 or radix == 0:
+        return {"type": plain}
+    signed = meaning.kind == "signed"
+    kind = ("fixed" if signed else "ufixed") if radix else "int" if signed else "uint"
+    return {"type": kind, **({"shr": factor.bit_length() - 1} if factor > 1 else {}),
+            **({"radix": radix} if radix else {})}
+
+
+def _own(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of npulab's own, for what rnndb has no word for."""
+    out = {f"npulab:{name}": said[name] for name in OWN if name in said}
+    if SEVERAL.search(said.get("feature", "")):
+        out["npulab:feature"] = said["feature"]
+    value = said.get("value", "")
+    if value and _type(said)["type"] in ("uint", "boolean") and "shr" not in _type(said):
+        out["npulab:value"] = value
+    return out
+
+
+def _copyright(text: str) -> list[str]:
+    """The copyright's element of the text that the reader makes of it, or of any other text."""
+    if not text:
+        return []
+    lines = text.splitlines()
+    year = re.fullmatch(r"Copyright (\S.*)", lines[0])
+    rest = lines[1:] if year else lines
+    after = [*dropwhile(AUTHOR.fullmatch, rest)]
+    if after and (after[0] or len(after) == len(lines)):  # what would be read otherwise goes into the licence whole
+        year, rest = None, ["", *lines]
+    out = [f"<copyright{f' year={quoteattr(year[1])}' if year else ''}>"]
+    while rest and (match := AUTHOR.fullmatch(rest[0])):
+        mail = f" email={quoteattr(match['email'])}" if match["email"] else ""
+        nicks = "".join(f"<nick name={quoteattr(nick)}/>" for nick in (match["nicks"] or "").split(", ") if nick)
+        out.append(f"<author name={quoteattr(match['name'])}{mail}>{nicks}{escape(match['text'] or '')}</author>")
+        rest = rest[1:]
+    body = "\n".join(rest).strip("\n")
+    return [*out, *([f"<license>\n{escape(body)}\n</license>"] if body else []), "</copyright>", ""]

@@ -1,0 +1,159 @@
+"""What CMSIS-SVD files declare by name: elements with what they are derived from, arrays of them, numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from npulab.registers.formats.placing import Enums, Told
+from npulab.registers.formats.tables import MOST_ROWS
+from npulab.registers.formats.xml import Element
+
+NPULAB = "urn:npulab:registers"
+MOST_DERIVED = 16
+MOST_STEPS = 2 ** 18  # elements of arrays
+NUMBER = re.compile(r"\+?(?:(?P<hex>0[xX][0-9a-fA-F]{1,16})|#(?P<bits>[01xX]{1,64})|(?P<dec>[0-9]{1,20}))"
+                    r"(?P<scale>[kKmMgG]?)")
+SCALES = {"": 1, "k": 2 ** 10, "m": 2 ** 20, "g": 2 ** 30}
+DERIVED = ("peripheral", "cluster", "register", "field", "enumeratedValues")
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a file declares by name, and what is told of it."""
+
+    places: dict[str, Element] = field(default_factory=dict)  # by path, of what may be derived from
+    scopes: dict[int, str] = field(default_factory=dict)  # the path around it, by identity of an element
+    enums: Enums = field(default_factory=lambda: Enums({}))
+    enum_elements: dict[str, Element] = field(default_factory=dict)
+    own: dict[tuple[str, str], Element] = field(default_factory=dict)  # of vendorExtensions, by tag and path
+    told: Told = field(default_factory=Told)
+    steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
+
+
+class View(NamedTuple):
+    """An element together with those it is derived from, and its path in the file."""
+
+    chain: tuple[Element, ...]
+    path: str
+
+    @property
+    def where(self) -> str:
+        return self.chain[0].where
+
+    def text(self, tag: str) -> str:
+        return next((one.text for element in self.chain for one in element if one.tag == tag), "")
+
+    def number(self, tag: str, default: int | None = None) -> int:
+        text = self.text(tag)
+        if not text and default is not None:
+            return default
+        return parsed(self.where, f"{self.chain[0].tag} {self.path}", tag, text)
+
+    def every(self, *tags: str) -> list[Element]:
+        """The elements of these tags of the first in the chain that has any."""
+        return next((some for element in self.chain if (some := [one for one in element if one.tag in tags])), [])
+
+
+class Place(NamedTuple):
+    """An element of an array, or what is no array: its name, its offset, its index."""
+
+    name: str
+    offset: int
+
+
+def parsed(where: str, what: str, tag: str, text: str) -> int:
+    """A number as SVD writes it: decimal, 0x, # for binary, k, M or G behind it."""
+    match = NUMBER.fullmatch(text.strip())
+    if match is None or "x" in (match["bits"] or "").lower():
+        raise ValueError(f"{where}: {what}: got {f'{tag} {text!r}' if text else f'no {tag}'}, allowed is a whole "
+                         "number, decimal, 0x or # with 0 and 1")
+    number = int(match["hex"], 16) if match["hex"] else int(match["bits"], 2) if match["bits"] else int(match["dec"])
+    return number * SCALES[match["scale"].lower()]
+
+
+def declare(around: Element, path: str, device: Device) -> None:
+    """Note down what may be derived from, and our own extensions."""
+    for one in around:
+        if one.tag in ("peripherals", "registers", "fields"):
+            declare(one, path, device)
+        elif one.tag in DERIVED:
+            name = next((inner.text for inner in one if inner.tag == "name"), "")
+            own = ".".join(filter(None, (path, name)))
+            device.scopes[id(one)] = path
+            (device.enum_elements if one.tag == "enumeratedValues" else device.places).setdefault(own, one)
+            if one.tag == "enumeratedValues" and name:
+                device.enum_elements.setdefault(name, one)
+            declare(one, own, device)
+        elif one.tag == "vendorExtensions":
+            maps = [some for some in one if some.tag == f"{NPULAB} map"]
+            if maps:
+                device.own["map", ""] = one
+            for inner in (inner for some in maps for inner in some):
+                tag = inner.tag.removeprefix(f"{NPULAB} ")
+                device.own[tag, inner.get("name")] = inner
+                if tag == "enum":
+                    device.enums.own(inner.get("name")).update({
+                        parsed(value.where, "value", "raw", value.get("raw")): value.get("name") for value in inner})
+
+
+def view_of(one: Element, device: Device) -> View:
+    """An element and what it is derived from, which is named as seen from where it was written."""
+    name = next((inner.text for inner in one if inner.tag == "name"), "")
+    path = device.scopes[id(one)]
+    chain, scope = [one], path
+    while source := chain[-1].get("derivedFrom"):
+        scopes = [".".join(filter(None, [*scope.split(".")[:n], source])) for n in range(scope.count(".") + 1, -1, -1)]
+        base = next((device.places[some] for some in scopes if some in device.places), None)
+        if base is None or base.tag != one.tag or len(chain) > MOST_DERIVED or any(base is some for some in chain):
+            raise ValueError(f"{one.where}: {one.tag} {name}: got derivedFrom {source!r}, allowed is another "
+                             f"{one.tag} of the file, not derived from this one")
+        scope = device.scopes[id(base)]
+        chain.append(base)
+    name = name or next((inner.text for some in chain for inner in some if inner.tag == "name"), "")
+    return View(tuple(chain), ".".join(filter(None, (path, name))))
+
+
+def elements(view: View, offset_tag: str, device: Device) -> Iterator[Place]:
+    """Each element of an array, or what is none."""
+    what = f"{view.chain[0].tag} {view.path}"
+    name = view.text("name")
+    if not name:
+        raise ValueError(f"{view.where}: {view.chain[0].tag} in {view.path or 'the device'}: got no name, allowed "
+                         "is one")
+    begin = view.number(offset_tag) if offset_tag else 0
+    count = view.number("dim", 1) if view.text("dim") else 0
+    if next(device.steps, None) is None or count > MOST_ROWS:
+        raise ValueError(f"{view.where}: {what}: got dim {count}, allowed are {MOST_ROWS} and {MOST_STEPS} elements in "
+                         "all; its arrays are too long")
+    if not count:
+        if "%s" in name:
+            raise ValueError(f"{view.where}: {what}: got no dim, allowed is one where the name has %s")
+        yield Place(name, begin)
+        return
+    step = view.number("dimIncrement")
+    words = _index(view, count, what)
+    for n, word in enumerate(words):
+        if next(device.steps, None) is None:
+            raise ValueError(f"{view.where}: {what}: got more than {MOST_STEPS} elements, allowed are as many; its "
+                             "arrays are too long")
+        yield Place(name.replace("%s", word) if "%s" in name else f"{name}[{word}]", begin + step * n)
+
+
+def _index(view: View, count: int, what: str) -> list[str]:
+    """The words that stand for %s."""
+    text = view.text("dimIndex").replace(" ", "")
+    if "[%s]" in view.text("name") or not text:
+        return [str(n) for n in range(count)]
+    words = text.split(",")
+    if match := re.fullmatch(r"(\d{1,9})-(\d{1,9})", text):
+        first, last = int(match[1]), int(match[2])
+        words = [str(n) for n in range(first, min(last, first + count) + 1)]
+    elif match := re.fullmatch(r"([A-Z])-([A-Z])", text):
+        words = [chr(n) for n in range(ord(match[1]), ord(match[2]) + 1)]
+    if len(words) != count or len({*words}) != count:
+        raise ValueError(f"{view.where}: {what}: got dimIndex {text!r}, allowed are {count} words, each once, or a "
+                         "range of as many")
+    return words

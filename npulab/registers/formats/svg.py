@@ -1,0 +1,99 @@
+"""Writer of SVG: the bits of each register as a row of boxes, the highest bit left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from xml.sax.saxutils import escape, quoteattr
+
+from npulab.registers.formats.drawn import Box, Drawn, drawn
+from npulab.registers.formats.tables import RegisterTable
+from npulab.registers.map import WORD_BITS
+
+BIT, HEIGHT, MARGIN = 30, 46, 16  # of a box, in units of the drawing
+LETTER, LINE = 6.2, 13  # a letter's width and a line's height at 11 px, in a sans-serif face
+LINES = 3
+PARTS = re.compile(r"[_.\-\s\[]*(?:[A-Z]+(?![a-z])|[A-Z]?[^A-Z_.\-\s\[]+|[_.\-\s\[]+$)")
+STYLE = """svg { --paper: #ffffff; --ink: #1a1a1a; --line: #6b6b6b; --named: #eef3fb; --address: #fdf0dc; }
+@media (prefers-color-scheme: dark) {
+  svg { --paper: #16181c; --ink: #ececec; --line: #9a9a9a; --named: #25304a; --address: #4a3a1c; }
+}
+.paper { fill: var(--paper); }
+text { font: 11px system-ui, sans-serif; fill: var(--ink); }
+.register { font-size: 14px; font-weight: 600; }
+.bit { font-size: 10px; }
+rect.box { fill: var(--named); stroke: var(--line); }
+rect.open { fill: var(--paper); stroke-dasharray: 3 2; }
+rect.address { fill: var(--address); stroke-width: 2.5; }
+"""
+
+
+def svg_text(table: RegisterTable) -> str:
+    """The drawing of a table, a row for each register, for each feature one more.
+
+    Names that do not fit are split; those that still do not stand below the row with a number.  Each field has its
+    bits, value and note as its title; addresses have a bold frame.  It follows the reader's light or dark setting,
+    loads nothing, runs nothing.
+    """
+    body: list[str] = []
+    top = MARGIN
+    for one in drawn(table):
+        lines, height = _register(one, top)
+        body += lines
+        top += height
+    width = 2 * MARGIN + WORD_BITS * BIT
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}" '
+        'role="group" aria-label="Registers and their fields">', f"<style>{STYLE}</style>",
+        f'<rect class="paper" width="{width}" height="{top}"/>', *body, "</svg>", ""])
+
+
+def _register(one: Drawn, top: int) -> tuple[list[str], int]:
+    """The lines of a register that begins at a height, and its own height."""
+    chips = f" ({one.feature})" if one.feature else ""
+    name = ".".join(filter(None, (one.block, one.register))) + chips
+    out = [f'<g role="group" aria-label={quoteattr(name)}>',
+           f'<text class="register" x="{MARGIN}" y="{top + 14}">{escape(name)}: {one.offset:#06x}</text>']
+    boxes = top + 34
+    below: list[str] = []
+    for box in reversed(one.boxes):
+        out += _box(box, boxes, below)
+    out += [f'<text x="{MARGIN}" y="{boxes + HEIGHT + LINE * (n + 1)}">{escape(line)}</text>'
+            for n, line in enumerate(below)]
+    return [*out, "</g>"], boxes + HEIGHT + LINE * len(below) + 2 * MARGIN - top
+
+
+def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
+    left = MARGIN + BIT * (WORD_BITS - box.lsb - box.width)
+    width = BIT * box.width
+    kind = "box open" if not box.name else "box address" if "address" in box.row else "box"
+    said = [f"{box.name or 'unnamed'} [{box.bits}]", box.meaning, "an address" if "address" in box.row else "",
+            str(box.row.get("evidence", "")), str(box.row.get("note", ""))]
+    yield f"<g><title>{escape('; '.join(filter(None, said)))}</title>"
+    yield f'<rect class="{kind}" x="{left}" y="{top}" width="{width}" height="{HEIGHT}"/>'
+    ends = [(box.lsb + box.width - 1, left + BIT / 2)] + ([(box.lsb, left + width - BIT / 2)] if box.width > 1 else [])
+    for bit, middle in ends:
+        yield f'<text class="bit" x="{middle:g}" y="{top - 4}" text-anchor="middle">{bit}</text>'
+    lines = split_name(box.name, int((width - 6) / LETTER))
+    if box.name and not lines:
+        below.append(f"{len(below) + 1}: {box.name} [{box.bits}]")
+        lines = [str(len(below))]
+    first = top + HEIGHT / 2 + 4 - LINE * (len(lines) - 1) / 2
+    for n, line in enumerate(lines):
+        yield (f'<text x="{left + width / 2:g}" y="{first + LINE * n:g}" text-anchor="middle">{escape(line)}</text>')
+    yield "</g>"
+
+
+def split_name(name: str, letters: int) -> list[str]:
+    """A name on up to three lines of so many letters each, split where its words end; empty where it does not fit.
+
+    >>> split_name("kernel_z_size", 8), split_name("outImageTile", 6), split_name("indivisible", 4)
+    (['kernel_z', '_size'], ['out', 'Image', 'Tile'], [])
+    """
+    lines: list[str] = []
+    for word in PARTS.findall(name) or ([name] if name else []):
+        if lines and len(lines[-1] + word) <= letters:
+            lines[-1] += word
+        else:
+            lines.append(word)
+    return lines if len(lines) <= LINES and all(len(line) <= letters for line in lines) else []

@@ -1,0 +1,183 @@
+"""Reader of SystemRDL 2.0, in which makers of chips describe their registers; needs the package systemrdl-compiler.
+
+================ =====================================================================================================
+``addrmap``      a block, of the last one in the file; one inside another is a block of its own, ``OUTER.INNER``
+``regfile``      what is inside, named ``REGFILE.REGISTER``
+``reg``          8 bits and more; 64 are two words, registers of 8 and 16 bits share a word
+arrays           ``NAME[0]``, ``NAME[1]``, ...; parameters have their values
+``field``        its bits; ``name`` and ``desc`` are the note, with ``sw``, ``hw``, ``onread``, ``onwrite`` and
+                 ``reset`` where they say more than plain storage; ``is_signed`` and ``fracwidth``, where the file
+                 declares them
+``encode``       an enum
+================ =====================================================================================================
+
+Verilog's ifdef and define are followed, include of files in the same folder or below; Perl (``<% %>``) is refused.
+The compiler runs as a program of its own, for half a minute and in half a GiB at most.  What npulab's table has
+and SystemRDL has no word for stands in properties ``npulab_...``.  Source: SystemRDL 2.0; systemrdl-compiler.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from npulab.registers.formats import rdl_compiling
+from npulab.registers.formats.placing import Enums, Found, Register, Told, placed
+from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
+from npulab.support.files import text_of
+from npulab.support.processes import execute
+
+MOST_BYTES = 2 ** 22  # of a file and its includes together
+FILES = 64
+SECONDS, ROOM = 30, 2 ** 29
+INCLUDE = re.compile(r'`include\s+(?:"([^\r\n]+)"|<([^\r\n]+)>)')
+PLAIN = "rw"
+PACKAGE = "systemrdl-compiler"
+
+
+def read_rdl(path: Path) -> RegisterTable:
+    """The registers of the last address map of a file.
+
+    A UserWarning names what the table has no place for.  Raises ValueError with file and line for what is broken or
+    refused, FileNotFoundError for no file, ModuleNotFoundError naming ``npulab[maps]`` where the compiler is missing.
+    """
+    path = Path(path)
+    refuse(path)
+    if importlib.util.find_spec("systemrdl") is None:
+        raise ModuleNotFoundError(f"{path}: got SystemRDL, which {PACKAGE} reads: install npulab[maps]")
+    with tempfile.TemporaryDirectory(prefix="npulab-") as folder:
+        result = Path(folder) / "records.json"
+        end = execute(f"{path}", (sys.executable, "-P", rdl_compiling.__file__, str(path.absolute()), str(result),
+                                  str(SECONDS), str(ROOM), str(2 * MOST_ROWS)), timeout=SECONDS)
+        if not result.is_file():
+            raise ValueError(f"{path}: got what takes the compiler of SystemRDL more than {SECONDS} seconds or "
+                             f"{ROOM // 2 ** 20} MiB, or ends it ({end}), allowed is less")
+        records = json.loads(result.read_text(encoding="utf-8"))
+    return table_of(path, records)
+
+
+def refuse(path: Path) -> None:
+    """Raises ValueError for what the compiler is not to see: Perl, files elsewhere, too much."""
+    folder = path.resolve().parent
+    left = [MOST_BYTES, FILES]
+
+    def look(file: Path, above: tuple[Path, ...]) -> None:
+        size = file.stat().st_size
+        left[0], left[1] = left[0] - size, left[1] - 1
+        if left[0] < 0 or left[1] < 0:
+            raise ValueError(f"{file}: got {size} bytes, or more than {FILES} files, allowed are {MOST_BYTES} bytes "
+                             "with all includes" if left[0] < 0 else f"{file}: got an include too many, allowed are "
+                             f"{FILES}")
+        text = text_of(file.read_bytes(), file, "utf-8")
+        if (at := text.find("<%")) >= 0:
+            raise ValueError(f"{_at(file, text, at)}: got a directive of Perl (<%), allowed is a file without; npulab "
+                             "runs nothing that a file says")
+        for match in re.finditer("`include", text):
+            full = INCLUDE.match(text, match.start())
+            name = (full[1] or full[2]) if full else ""
+            real = (file.parent / name).resolve()
+            if not name or Path(name).is_absolute() or not real.is_relative_to(folder) or not real.is_file() \
+                    or real in above:
+                raise ValueError(f"{_at(file, text, match.start())}: include: got {name!r}, allowed is a file that "
+                                 f"lies in {folder} or below and does not include itself")
+            look(file.parent / name, (*above, real))
+
+    look(path, (path.resolve(),))
+
+
+def _at(path: Path, text: str, at: int) -> str:
+    return f"{path}, line {text.count(chr(10), 0, at) + 1}"
+
+
+def is_rdl(head: bytes) -> bool:
+    """Whether the beginning of a file is SystemRDL.
+
+    >>> is_rdl(b"/* a map */ addrmap top { reg {} r; };"), is_rdl(b"struct regs { unsigned a : 3; };")
+    (True, False)
+    """
+    plain = b" ".join(re.sub(rb'//[^\n]*|/\*.*?(\*/|$)|"[^"]*"', b" ", head, flags=re.DOTALL).split())
+    # C calls its structs so too
+    return b"<%" in plain or re.search(rb"(?<!struct )(?<!union )(?<!enum )\b(addrmap|regfile|reg|field)( \w+)? ?"
+                                       rb"(# ?\([^)]*\) ?)?[{]|\b(addrmap|regfile) \w+ ?#|\bproperty \w+ ?[{]",
+                                       plain) is not None
+
+
+def table_of(path: Path, records: Mapping[str, Any]) -> RegisterTable:
+    """The table of what the compiler made of a file; raises ValueError for its error."""
+    if "error" in records:
+        text = " ".join(str(records["error"]).split())
+        if "allowed" in records:
+            raise ValueError(f"{_where(records, path)}: got {text}, allowed {records['allowed']}")
+        raise ValueError(f"{_where(records, path)}: got what is no SystemRDL, or has a fault ({text}), allowed is a "
+                         "description that compiles")
+    told, own = Told(), records["top"]
+    enums = Enums({})
+    for said in own.get("enums", ()):
+        name, *value = said.split(" ", 2)
+        names = enums.own(unquote(name))
+        if len(value) == 2:
+            names[int(value[0], 0)] = unquote(value[1])
+    for what, line in records["told"]:
+        told.lose(_where(line, path), what)
+    table = placed(_registers(path, records, "map" in own, enums, told), enums.by_name, told,
+                   unquote(own.get("copyright", "")))
+    told.warn(path)
+    return table
+
+
+def _where(said: Mapping[str, Any], path: Path) -> str:
+    return f"{said['path'] if Path(said['path']).is_absolute() else path}, line {said['line']}" if "line" in said \
+        else str(path)
+
+
+def _registers(path: Path, records: Mapping[str, Any], own: bool, enums: Enums, told: Told) -> Iterator[Register]:
+    homes = set[str]()
+    found = records["registers"]
+    # of our own maps, blocks that only some chips have come last and belong where they lie
+    for one in sorted(found, key=lambda one: one["home"]["address"]) if own else found:
+        home = one["home"]
+        block = unquote(home["own"]["name"]) if "name" in home["own"] else one["block"]
+        about = [one["title"], one["desc"]]
+        if not own and one["block"] not in homes:
+            homes.add(one["block"])
+            address = "" if home["top"] else f" at {home['address']:#x}"
+            about.insert(0, f"{one['block']}{address}: {home['desc']}".rstrip(": ") if address or home["desc"] else "")
+        name = unquote(one["own"]["name"]) if "name" in one["own"] else one["name"]
+        fields = tuple(_field(path, one, field, enums, records["enums"], told) for field in one["fields"])
+        yield Register(block, one["offset"], one["size"], name, _where(one, path), _joined(about), fields)
+
+
+def _field(path: Path, register: Mapping[str, Any], one: Mapping[str, Any], enums: Enums, declared: list[Any],
+           told: Told) -> Found:
+    own, where = one["own"], _where(one, path)
+    name = unquote(own["name"]) if "name" in own else one["name"]
+    said = [f"{key}={one[key]}" for key in ("sw", "hw") if one[key] != PLAIN]
+    said += one["effects"] + ([f"reset={one['reset']:#x}"] if one["reset"] is not None else [])
+    note = _joined([one["title"], one["desc"]])
+    row: dict[str, Any] = {"note": f"{note} ({', '.join(said)})".strip() if said else note}
+    if one["msb0"]:
+        told.lose(where, f"that the bits of {one['name']} are in order of msb0")
+    fraction = one.get("fracwidth", 0)
+    value = "signed " if one.get("is_signed") else ""
+    row["value"] = f"{value}raw>>{fraction}" if fraction > 0 else value.strip()
+    if "enum" in one:
+        label, values = declared[one["enum"]]
+        row["value"] = enums.take(label, register["block"], f"{register['name']}_{one['name']}",
+                                  {raw: text for text, raw in values}, where)
+    row |= {key: unquote(own[key]) for key in ("value", "feature", "evidence", "note") if key in own}
+    row |= {key: int(own[key]) for key in ("at", "align") if key in own}
+    row |= {"address": "yes"} if own.get("address") else {}
+    row |= {"register": ""} if own.get("nameless") else {}
+    enums.refuse_unknown(row["value"], where)
+    return Found(name, one["low"], one["high"], where, row)
+
+
+def _joined(texts: list[str]) -> str:
+    return ": ".join(" ".join(text.split()) for text in texts if text and text.split())

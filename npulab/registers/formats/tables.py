@@ -1,0 +1,217 @@
+"""npulab's own table of a register map: rows of fields, its enums, and where they are from."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from npulab.registers.map import COLUMNS, REQUIRED, Meaning, RegisterMap
+from npulab.support.files import read_bounded, text_of
+
+NUMBERS = ("offset", "lsb", "width", "at", "align")
+ENUMS = "enums.csv"
+ENUM_COLUMNS = ("enum", "raw", "name")
+COMMENT = "#"
+NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # controls, halves of pairs
+MOST_BYTES = 2 ** 23  # of a table
+MOST_ROWS = 2 ** 14
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RegisterTable:
+    """A register map as rows with the columns of ``registers`` (only what is filled in; numbers as int), enums by
+    name and raw, and the copyright text.
+
+    Rows stand by block, in the order the blocks first appear, then by offset, feature and lowest bit, so that two
+    tables of the same map are equal.
+
+    >>> RegisterTable.of([{"register": "CFG", "field": "stride", "lsb": "4", "width": "3"}]).rows
+    ({'offset': 0, 'register': 'CFG', 'field': 'stride', 'lsb': 4, 'width': 3},)
+    """
+
+    rows: tuple[Row, ...]
+    enums: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    copyright: str = ""
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], enums: Mapping[str, Mapping[int, str]] | None = None,
+           copyright: str = "") -> RegisterTable:  # noqa: A002 - as the file has it
+        """A table of rows in any order, its texts on one line each; raises ValueError for a number or value that is
+        none and for a character that is no text, as U+0000."""
+        plain = [_plain(row) for row in rows]
+        named = {name: {raw: _text(text, f"enum {name}") for raw, text in sorted(one.items())}
+                 for name, one in sorted((enums or {}).items())}
+        said = "\n".join(line.strip() for line in copyright.replace("\t", " ").splitlines()).strip("\n")
+        _refuse_odd(said.replace("\n", " "), "copyright")
+        blocks = {name: n for n, name in enumerate(dict.fromkeys(row.get("block", "") for row in plain))}
+        plain.sort(key=lambda row: (blocks[row.get("block", "")], row["offset"], row.get("feature", ""), row["lsb"]))
+        return cls(tuple(plain), named, said)
+
+    @property
+    def features(self) -> list[str]:
+        """Every feature that a row wants, sorted."""
+        return sorted({row["feature"] for row in self.rows if "feature" in row})
+
+    @property
+    def registers(self) -> list[tuple[str, int, str]]:
+        """(block, offset, register) of each register, in the order of the rows."""
+        return [*dict.fromkeys((row.get("block", ""), row["offset"], row.get("register", "")) for row in self.rows)]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many blocks, registers, fields, enums and bits it has; pieces of one field count once."""
+        fields = {(row.get("block"), row["field"]) if "at" in row else n for n, row in enumerate(self.rows)
+                  if row.get("field")}
+        return {"blocks": len({block for block, _, _ in self.registers}), "registers": len(self.registers),
+                "fields": len(fields), "enums": len(self.enums), "bits": sum(row["width"] for row in self.rows)}
+
+    def map(self, features: Iterable[str] = ()) -> RegisterMap:
+        """The sparse register map for some features; raises as ``RegisterMap``."""
+        rows = ({"field": "", **row} for row in self.rows)
+        return RegisterMap(rows, features=features, enums=self.enums, dense=False)
+
+    def check(self) -> None:
+        """Raises ValueError or LookupError where no map can be made of the rows, for each feature by itself."""
+        for some in ([], *([one] for one in self.features)):
+            self.map(some)
+
+    def csv(self) -> str:
+        """The rows as a table that ``RegisterMap.read`` reads, the copyright as comments at its head."""
+        rows = [{**row, "offset": f"{row['offset']:#06x}"} for row in self.rows]
+        return self._comments + table_text(COLUMNS, rows)
+
+    def enums_csv(self) -> str:
+        """The enums as the table that lies beside the rows; empty where there are none."""
+        rows = [{"enum": name, "raw": hex(raw), "name": text} for name, one in self.enums.items()
+                for raw, text in one.items()]
+        return table_text(ENUM_COLUMNS, rows) if rows else ""
+
+    @property
+    def _comments(self) -> str:
+        return "".join(f"{COMMENT} {line}".rstrip() + "\n" for line in self.copyright.splitlines())
+
+
+def read_csv(path: Path) -> RegisterTable:
+    """The table in a file, with ``enums.csv`` beside it where there is one.
+
+    Raises ValueError with file and line for a row that is none.
+    """
+    copyright_, rows = _read(path)
+    missing = [name for name in REQUIRED if rows and name not in rows[0][1]]
+    if missing or not rows:
+        raise ValueError(f"{path}: got {f'no column {missing[0]!r}' if missing else 'no row'}, allowed is a table of "
+                         f"fields with {', '.join(REQUIRED)}")
+    plain = []
+    for line, row in rows:
+        unknown = [name for name in row if name not in (*COLUMNS, "word")]
+        if unknown:
+            raise ValueError(f"{path}, line {line}: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}")
+        try:
+            plain.append(_plain(row))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: {error}") from None
+    beside = path.parent / ENUMS
+    return RegisterTable.of(plain, _enums(beside) if beside.exists() and beside != path else {}, copyright_)
+
+
+def _enums(path: Path) -> dict[str, dict[int, str]]:
+    out: dict[str, dict[int, str]] = {}
+    for line, row in _read(path)[1]:
+        name, text = row.get("enum", ""), row.get("name", "")
+        try:
+            raw = int(row.get("raw") or "", 0)
+        except ValueError:
+            raw = -1
+        names = out.setdefault(name, {})
+        if raw < 0 or not name or not text or raw in names or text in names.values():
+            raise ValueError(f"{path}, line {line}: got {dict(row)}, allowed is enum, raw and name, all filled in, "
+                             "each raw and each name once")
+        names[raw] = text
+    return out
+
+
+def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
+    """The comments at the head, and (line, row) of each row."""
+    lines = [*enumerate(text_of(read_bounded(path, MOST_BYTES), path).splitlines(), 1)]
+    said = [line for _, line in lines if line.strip()]
+    head = [line for n, line in enumerate(said) if all(one.startswith(COMMENT) for one in said[:n + 1])]
+    kept = [(n, line) for n, line in lines if line.strip() and not line.startswith(COMMENT)]
+    table = csv.DictReader(line for _, line in kept)
+    out: list[tuple[int, dict[str, str]]] = []
+    try:
+        for row in table:
+            line = kept[min(table.line_num, len(kept)) - 1][0]
+            if None in row or None in row.values() or len(out) >= MOST_ROWS:
+                raise ValueError(f"{path}, line {line}: got a row of other columns than the first line, or more than "
+                                 f"{MOST_ROWS} rows, allowed is one value for each column")
+            out.append((line, row))
+    except csv.Error as error:
+        raise ValueError(f"{path}: got what is no CSV ({error}), allowed is a table") from None
+    return "\n".join(line.removeprefix(COMMENT).removeprefix(" ") for line in head), out
+
+
+def _plain(row: Row) -> Row:
+    """What is filled in, in the order of the columns, numbers as int and values as ``Meaning`` writes them."""
+    out: dict[str, Any] = {}
+    for name in COLUMNS:
+        text = "" if row.get(name) is None else _text(str(row[name]), f"field {row.get('field')!r}")
+        if name in NUMBERS:
+            try:
+                number = int(text, 0) if text else 0
+            except ValueError:
+                raise ValueError(f"field {row.get('field')!r}: got {name} {text!r:.60}, allowed is a whole "
+                                 "number") from None
+            if text or name == "offset":
+                out[name] = number
+        elif name == "value":
+            text = str(Meaning.parse(text))
+        elif name == "address":
+            text = {"True": "yes", "False": ""}.get(text, text)
+        if text and name not in out:
+            out[name] = text
+    for name in ("lsb", "width"):
+        if name not in out:
+            raise ValueError(f"field {row.get('field')!r}: got no {name}, allowed is a whole number")
+    # automatic names, as npulab.bits gives them, are none
+    if re.fullmatch(rf"w(\d+|0x[0-9a-f]+)_{out['lsb']}_{out['width']}", out.get("field", "")):
+        del out["field"]
+    if out.get("register") == unnamed(out["offset"]):
+        del out["register"]
+    return out
+
+
+def _text(text: str, of: str) -> str:
+    """A text on one line; raises ValueError for what no file of text may hold."""
+    line = " ".join(text.split())
+    _refuse_odd(line, of)
+    return line
+
+
+def _refuse_odd(text: str, of: str) -> None:
+    if odd := NO_TEXT.search(text):
+        raise ValueError(f"{of}: got the character U+{ord(odd[0]):04X}, allowed is text")
+
+
+def unnamed(offset: int) -> str:
+    """What a register without a name is called.
+
+    >>> unnamed(72)
+    'w0x0048'
+    """
+    return f"w{offset:#06x}"
+
+
+def table_text(columns: Iterable[str], rows: Iterable[Row]) -> str:
+    """A table as text: a head of these columns, a line for each row, blank where it has none."""
+    out = io.StringIO()
+    table = csv.DictWriter(out, [*columns], restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return out.getvalue()

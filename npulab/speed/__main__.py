@@ -1,7 +1,0 @@
-import json
-import sys
-
-from npulab.speed import BENCHES, ROUNDS
-
-if __name__ == "__main__":
-    print(json.dumps(BENCHES[sys.argv[1]].measure(int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS)))

@@ -1,0 +1,1 @@
+"""What every other room may use: files, processes, text; the standard library only."""

@@ -1,0 +1,246 @@
+"""The map editor drawn in a blank page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from blank_page import THEMES, BlankPage, browser
+from playwright.sync_api import Browser
+from test_map_editor import SCRIPT, made, shown, small
+
+from npulab.analysis.draft import draft
+from npulab.notebook.widgets import MapEditor, RegisterView
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Browser]:
+    with browser() as one:
+        yield one
+
+
+def answer(page: BlankPage, view: MapEditor) -> None:
+    """Give Python what the page sent last, and the page what Python makes of it."""
+    view._handle_custom_msg(page.sent[-1], [])
+    page.push(rows=view.rows, steps=view.steps, undone=view.undone, title=view.title, summary=view.summary,
+              status=view.status)
+
+
+def status(page: BlankPage) -> str:
+    return page.page.inner_text("[role=status]")
+
+
+def cell(page: BlankPage, row: int, column: str) -> str:
+    return page.page.locator(f"[aria-rowindex='{row + 2}'] .{column}").inner_text()
+
+
+def here(page: BlankPage) -> tuple[int, int]:
+    """Row and column of the cell that is told to a reader of the screen."""
+    row, column = page.page.evaluate(
+        "(id => [document.getElementById(id).dataset.row, document.getElementById(id).dataset.column])"
+        "(document.querySelector('[role=grid]').getAttribute('aria-activedescendant'))")
+    return int(row), int(column)
+
+
+def focused(page: BlankPage) -> str:
+    return page.page.evaluate("document.activeElement.className")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_page_in_each_theme(started: Browser, theme: str) -> None:
+    view = MapEditor(made(), small(provenance="simulated"))
+    view.draft.rename("mode", "m")
+    view.model.act({"do": "remove", "field": "no"})
+    with BlankPage(started, view, theme) as page:
+        for text in ("demo/a", "simulated", "refused: got field", "rename mode to m", "0x15 = 21"):
+            assert page.page.locator(f"text={text}").first.is_visible(), text
+        page.page.focus("[role=grid]")
+        page.press("s")
+        assert page.accessibility() == []
+        if theme == "dark":
+            page.press("Escape", "Enter")
+            assert page.accessibility() == []
+        page.press("Escape")
+        page.cleanup()
+        assert page.listeners == 0
+        assert page.errors == []
+
+
+def test_page_edit_a_field_and_see_the_capture_decode_anew(started: Browser) -> None:
+    one = made()
+    view, words = MapEditor(one, small()), RegisterView(small(), draft=one)
+    with BlankPage(started, view) as page, BlankPage(started, words) as other:
+        page.press("Tab", "ArrowRight", "ArrowRight", "Enter")
+        page.page.keyboard.type("signed")
+        page.press("Enter")
+        assert page.sent == [{"do": "cell", "field": "mode", "column": "value", "text": "signed"}]
+        answer(page, view)
+        assert (cell(page, 0, "value"), cell(page, 0, "capture")) == ("signed", "0x1 = 1")
+        assert status(page) == "retype mode as signed"
+        assert page.page.inner_text(".steps") == "retype mode as signed"
+        page.press("s")
+        page.page.keyboard.type("low:1 high:1")
+        page.press("Enter")
+        answer(page, view)
+        assert [cell(page, row, "field") for row in range(2)] == ["low", "high"]
+        assert [cell(page, row, "capture") for row in range(2)] == ["0x1 = 1", "0x0 = 0"]
+        other.push(registers=words.registers, places=words.places, values=words.values, summary=words.summary)
+        assert other.page.get_attribute("[data-word='0'][data-bit='1']", "aria-label") == "0, bit 1, high"
+        other.page.hover("[data-word='0'][data-bit='0']")
+        assert "low CFG[0] · 0x1 = 1" in status(other)
+        other.page.click("[data-word='0'][data-bit='1']")
+        assert other.saved[-1]["words"][0] == 0x53
+        page.press("u")
+        answer(page, view)
+        page.press("u")
+        answer(page, view)
+        assert (cell(page, 0, "value"), cell(page, 0, "capture")) == ("enum:mode", "0x1 = on")
+        assert status(page) == "undo: retype mode as signed"
+        page.press("U")
+        answer(page, view)
+        assert cell(page, 0, "capture") == "0x1 = 1"
+        page.page.click(".undo")
+        answer(page, view)
+        assert page.page.is_disabled(".undo")
+        other.push(registers=words.registers, places=words.places, values=words.values, summary=words.summary)
+        assert other.page.get_attribute("[data-word='0'][data-bit='1']", "aria-label") == \
+            "1, bit 1, mode, differs from the reference"
+        assert other.page.locator("[role=grid]").count() == 1
+        assert other.page.evaluate("document.activeElement.dataset.bit") == "1"
+        other.cleanup()
+        assert (other.listeners, page.errors + other.errors) == (0, [])
+
+
+def test_page_says_what_was_refused(started: Browser) -> None:
+    view = MapEditor(made(), small())
+    with BlankPage(started, view) as page:
+        page.press("Tab", "Enter")
+        page.page.keyboard.type("size")
+        page.press("Enter")
+        answer(page, view)
+        assert status(page).startswith("refused: register map, register CFG field size: a piece without its at")
+        assert cell(page, 0, "field") == "mode"
+        assert focused(page) == "grid"
+
+
+def test_page_keys_move(started: Browser) -> None:
+    with BlankPage(started, MapEditor(draft(40))) as page:
+        page.press("Tab")
+        seen = [here(page)]
+        for key in ("ArrowDown", "ArrowRight", "ArrowLeft", "End", "Home", "ArrowUp", "PageDown", "PageDown", "PageDown",
+                    "PageDown", "ArrowDown", "PageUp"):
+            page.press(key)
+            seen.append(here(page))
+        assert seen == [(0, 2), (1, 2), (1, 3), (1, 2), (1, 5), (1, 0), (0, 0), (12, 0), (24, 0), (36, 0), (39, 0), (39, 0),
+                        (27, 0)]
+        assert page.page.locator("[data-row='27'][data-column='0']").is_visible()
+        page.press("ArrowRight", "Enter")
+        assert (status(page), focused(page)) == ("bits is not edited here", "grid")
+        page.press("Tab")
+        assert focused(page) == ""
+
+
+def test_page_has_one_tab_stop_and_keeps_letters(started: Browser) -> None:
+    with BlankPage(started, MapEditor(made(), small())) as page:
+        page.page.evaluate("window.heard = []; document.addEventListener('keydown', e => heard.push(e.key))")
+        assert page.page.locator("[tabindex='0'], a, button:not([tabindex='-1']), input:not([tabindex='-1']):visible").count() == 1
+        page.press("Tab")
+        for key in ("m", "a", "d", "y", "Enter", "Escape", "ArrowUp", "/", "z", "Escape", "Control+s", "Escape"):
+            page.press(key)
+        assert page.page.evaluate("heard") == ["Tab", "Control", "s", "Escape"]
+        assert page.sent == []
+
+
+def test_page_escape_and_blur(started: Browser) -> None:
+    view = MapEditor(made(), small())
+    with BlankPage(started, view) as page:
+        page.press("Tab", "Enter")
+        page.page.keyboard.type("other")
+        page.press("Escape")
+        assert (page.sent, cell(page, 0, "field"), focused(page)) == ([], "mode", "grid")
+        page.press("Enter", "Enter")
+        assert page.sent == []
+        page.press("j")
+        assert page.page.input_value(".answer") == "w0_2_2 as mode"
+        page.press("Escape")
+        assert page.sent == []
+        page.page.dblclick("[data-row='2'][data-column='6']")
+        page.page.keyboard.type("high")
+        page.page.click(".detail")
+        assert page.sent == [{"do": "cell", "field": "size", "column": "note", "text": "high"}]
+        answer(page, view)
+        assert cell(page, 2, "note") == "high"
+        page.page.focus("[role=grid]")
+        page.press("x")
+        answer(page, view)
+        assert cell(page, 2, "field") == "w0_4_4"
+
+
+def test_page_keeps_what_is_typed_while_another_edits(started: Browser) -> None:
+    view = MapEditor(made(), small())
+    with BlankPage(started, view) as page:
+        page.press("Tab", "Enter")
+        page.page.keyboard.type("new")
+        view.draft.set_note("mode", "said elsewhere")
+        page.push(rows=view.rows)
+        page.page.keyboard.type("er")
+        assert page.sent == []
+        page.press("Enter")
+        assert page.sent == [{"do": "cell", "field": "mode", "column": "field", "text": "newer"}]
+        page.press("Enter")
+        page.page.keyboard.type("lost")
+        view.draft.rename("mode", "other")
+        page.push(rows=view.rows)
+        assert (len(page.sent), focused(page), cell(page, 0, "field")) == (1, "grid", "other")
+
+
+def test_page_filters(started: Browser) -> None:
+    view = MapEditor(made(), small())
+    with BlankPage(started, view) as page:
+        page.press("Tab", "/")
+        page.page.keyboard.type("ext W")
+        assert page.page.inner_text(".found") == "2 fields"
+        assert [cell(page, row, "field") for row in range(2)] == ["where", "w1_26_4"]
+        page.press("Enter", "j")
+        assert page.page.input_value(".answer") == "w1_26_4 as where"
+        page.press("Enter")
+        answer(page, view)
+        assert page.page.inner_text(".found") == "1 field"
+        assert ("where", "0x2 = 128") in shown(view) or ("where", "0x2 = 0x80") in shown(view)
+        page.press("/", "Escape")
+        assert page.page.locator(".body .row").count() == 5
+        page.press("/")
+        page.page.keyboard.type("nothing like it")
+        assert page.page.inner_text(".found") == "no fields"
+        page.press("Enter", "Enter", "s", "x", "ArrowDown")
+        assert (status(page), page.sent[1:], page.errors) == ("no field", [], [])
+
+
+def test_page_shows_hostile_names_as_text(started: Browser) -> None:
+    one = made()
+    one.rename("mode", SCRIPT)
+    one.rename_register("EXT", SCRIPT + "&amp;")
+    one.set_note("where", f"</span><script>{SCRIPT}</script>")
+    view = MapEditor(one, small(name=SCRIPT))
+    with BlankPage(started, view) as page:
+        assert cell(page, 0, "field") == SCRIPT
+        page.press("Tab", "s", "Escape", "j", "Escape", "Enter", "Escape")
+        view.model.act({"do": "remove", "field": SCRIPT * 3})
+        page.push(status=view.status)
+        assert SCRIPT in status(page)
+        assert page.page.locator("img, script").count() == 0
+        assert page.errors == []
+
+
+def test_page_of_600_rows_draws_what_is_in_sight(started: Browser) -> None:
+    view = MapEditor(draft(600, block="NN"))
+    with BlankPage(started, view) as page:
+        assert page.page.get_attribute("[role=grid]", "aria-rowcount") == "601"
+        assert page.page.locator(".body .row").count() < 60
+        page.page.evaluate("document.querySelector('[role=grid]').scrollTop = 300 * 22")
+        page.page.wait_for_selector("[data-row='305']")
+        assert here(page) == (0, 2)
+        assert page.page.locator(".body .row").count() < 60
+        page.press("Tab", "ArrowDown")
+        assert page.page.locator("[data-row='1'][data-column='2']").is_visible()
+        assert page.errors == []

@@ -1,0 +1,124 @@
+"""The journal: nothing that was written is lost, and nothing broken is taken for a journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from npulab.captures.journal import Journal, Trial
+
+ABOUT = {"good": "a", "bad": "b"}
+
+
+def trial(outcome: str = "pass", *subset: str) -> Trial:
+    return Trial(subset, "a half", outcome, 0.25, more={"cost": 3})
+
+
+def test_what_was_added_is_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    journal = Journal(path, ABOUT)
+    for outcome in ("pass", "fail", "hang"):
+        journal.add(trial(outcome, "x", "y"))
+    journal.undo(2)
+    journal.add(trial("fail", "ü"))
+    again = Journal(path, ABOUT)
+    assert again.trials == journal.trials
+    assert [one.outcome for one in again] == ["pass", "fail"]
+    assert (again[1].subset, again[1].more, again[1].seconds) == (("ü",), {"cost": 3}, 0.25)
+    assert again.text == path.read_text(encoding="utf-8")
+    assert Journal.read(path).about == ABOUT
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_line_cut_off_costs_that_line_alone(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "j.jsonl"
+    journal = Journal(path, ABOUT)
+    journal.add(trial("fail", "x"))
+    whole = path.read_bytes()
+    journal.add(trial("pass", "y"))
+    path.write_bytes(path.read_bytes()[:-cut])
+    again = Journal(path, ABOUT)
+    assert len(again) == 1
+    assert path.read_bytes() == whole
+    again.add(trial("pass", "y"))
+    assert [one.subset for one in Journal(path, ABOUT)] == [("x",), ("y",)]
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("[]", "line 2"), ("{", "line 2"), ('{"trial": 7}', "allowed is 0"), ('{"undo": 1}', "allowed is 1 to 0"),
+    ('{"trial": 0, "subset": "x", "reason": "", "outcome": "pass", "seconds": 0, "time": ""}', "subset"),
+    ('{"trial": 0, "subset": [], "reason": "", "outcome": "bad", "seconds": 0, "time": ""}', "pass, fail, hang"),
+    ('{"trial": 0, "subset": [], "reason": "", "outcome": "pass", "time": ""}', "seconds"),
+])
+def test_a_broken_line_is_refused_with_its_number(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "j.jsonl"
+    Journal(path, ABOUT)
+    path.write_text(path.read_text() + line + "\n")
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=words):
+        Journal(path, ABOUT)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["x", "hello\n", '{"a": 1}\n', "[1]\n", '{"npulab": "journal", "version": 9, "about": {}}\n'])
+def test_what_is_no_journal_is_not_written_to(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "j.jsonl"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"allowed is|line 1"):
+        Journal(path, ABOUT)
+    assert path.read_text() == text
+
+
+def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    Journal(path, ABOUT)
+    with pytest.raises(ValueError, match="something else: good 'a', not 'c'"):
+        Journal(path, {**ABOUT, "good": "c"})
+
+
+def test_undo_knows_its_bounds() -> None:
+    journal = Journal(about=ABOUT)
+    journal.add(trial())
+    before = journal.text
+    for bad in (1.5, True, "a"):
+        with pytest.raises(ValueError, match="undo: got"):
+            journal.undo(bad)
+    with pytest.raises(ValueError, match="outcome: got 'oops'"):
+        journal.add(trial("oops"))
+    assert journal.text == before
+    journal.undo()
+    for count in (0, 1, -1):
+        with pytest.raises(ValueError, match="as many as there are"):
+            journal.undo(count)
+    with pytest.raises(FileNotFoundError):
+        Journal.read("nowhere.jsonl")
+
+
+def test_a_killed_process_loses_no_verdict(tmp_path: Path) -> None:
+    path, code = tmp_path / "j.jsonl", """
+import sys
+from npulab.journal import Journal, Trial
+journal = Journal(sys.argv[1], {"good": "a", "bad": "b"})
+while True:
+    journal.add(Trial(("x",), "", "pass"))
+    print(len(journal), flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as process:
+        said = [process.stdout.readline() for _ in range(5)]
+        os.kill(process.pid, signal.SIGKILL)
+        said += process.stdout.readlines()
+    assert len(Journal(path, ABOUT)) >= int([line for line in said if line.endswith("\n")][-1])
+
+
+def test_the_head_is_one_line_of_json(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.jsonl", ABOUT)
+    journal.add(trial())
+    lines = (tmp_path / "j.jsonl").read_text().splitlines()
+    assert json.loads(lines[0]) == {"npulab": "journal", "version": 1, "about": ABOUT}
+    assert set(json.loads(lines[1])) == {"trial", "subset", "reason", "outcome", "seconds", "time", "cost"}

@@ -1,0 +1,258 @@
+"""The map editor: its model with no browser, its view with no front end."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CAPTURES
+
+import npulab
+from npulab.analysis.draft import Draft, draft
+from npulab.captures.capture import Capture, Job
+from npulab.notebook.widgets import MapEditor, MapModel, RegisterModel, RegisterView
+from npulab.registers.map import RegisterMap
+
+ROWS = [{"block": "NN", "offset": 0, "register": "CFG", "field": "mode", "lsb": 0, "width": 2, "value": "enum:mode",
+         "evidence": "K"},
+        {"block": "NN", "offset": 0, "register": "CFG", "field": "size", "lsb": 4, "width": 4, "at": 0, "note": "low"},
+        {"block": "NN", "offset": 4, "register": "EXT", "field": "size", "lsb": 30, "width": 2, "at": 4},
+        {"block": "NN", "offset": 4, "register": "EXT", "field": "where", "lsb": 0, "width": 26, "value": "raw*64",
+         "address": "yes"}]
+WORDS = (0x51, 0x40000002)
+SCRIPT = "<img src=x onerror=alert(1)>"
+
+
+def made() -> Draft:
+    return draft(RegisterMap(ROWS, enums={"mode": {0: "off", 1: "on"}}))
+
+
+def small(words: tuple[int, ...] = WORDS, **changes: Any) -> Capture:
+    return replace(Capture("a", "demo", "x", (Job("NN", words),), maps={"NN": RegisterMap(ROWS, enums={"mode": {}})}),
+                   **changes)
+
+
+def shown(model: MapModel | MapEditor) -> list[tuple[str, str]]:
+    """(field, what the capture says) of each row."""
+    return [(row[3], row[4]) for row in model.rows]
+
+
+# ---- the model ----
+
+
+def test_rows_say_what_the_map_and_the_capture_say() -> None:
+    model = MapModel(made(), small())
+    assert model.rows == [
+        ["mode", "CFG", "0[1:0]", "mode", "0x1 = on", "enum:mode", "K", "", ""],
+        ["w0_2_2", "CFG", "0[3:2]", "w0_2_2", "0x0 = 0", "", "unknown", "", "automatic"],
+        ["size", "CFG", "0[7:4] 1[31:30]", "size", "0x15 = 21", "", "unknown", "low", ""],
+        ["w0_8_24", "CFG", "0[31:8]", "w0_8_24", "0x0 = 0", "", "unknown", "", "automatic"],
+        ["where", "EXT", "1[25:0]", "where", "0x2 = 0x80", "raw*64", "unknown", "", ""],
+        ["w1_26_4", "EXT", "1[29:26]", "w1_26_4", "0x0 = 0", "", "unknown", "", "automatic"]]
+    assert model.title == "NN: 6 fields of 2 words, read in demo/a"
+    assert model.summary == "2 explained, 32 guessed, 30 open bits; 0 steps, not saved"
+    assert [row[4] for row in MapModel(made()).rows] == [""] * 6
+
+
+@pytest.mark.parametrize(("message", "status", "after"), [
+    ({"do": "cell", "field": "mode", "column": "field", "text": "m"}, "rename mode to m", ("m", "0x1 = on")),
+    ({"do": "cell", "field": "w0_2_2", "column": "field", "text": "two"}, "rename w0_2_2 to two", ("two", "0x0 = 0")),
+    ({"do": "cell", "field": "mode", "column": "field", "text": " "}, "remove mode", ("w0_0_2", "0x1 = 1")),
+    ({"do": "cell", "field": "mode", "column": "value", "text": "signed"}, "retype mode as signed", ("mode", "0x1 = 1")),
+    ({"do": "cell", "field": "size", "column": "value", "text": "signed raw*2"}, "retype size as signed raw*2",
+     ("size", "0x15 = 42")),
+    ({"do": "cell", "field": "mode", "column": "value", "text": "enum:mode 1=yes 0x2=no"},
+     "retype mode as enum:mode (1 yes, 2 no)", ("mode", "0x1 = yes")),
+    ({"do": "cell", "field": "mode", "column": "evidence", "text": "C:a"}, "set evidence of mode to C:a", ("mode", "0x1 = on")),
+    ({"do": "cell", "field": "mode", "column": "note", "text": "a, b"}, "set note of mode to 'a, b'", ("mode", "0x1 = on")),
+    ({"do": "cell", "field": "where", "column": "register", "text": "X"}, "rename register EXT to X", ("where", "0x2 = 0x80")),
+    ({"do": "split", "field": "w0_8_24", "text": "low:20, 4"}, "split w0_8_24 into low (20), no name (4)",
+     ("low", "0x0 = 0")),
+    ({"do": "split", "field": "where", "text": "2 24"}, "split where into where (2), no name (24)", ("where", "0x2 = 2")),
+    ({"do": "join", "field": "mode", "text": "w0_2_2 as both"}, "join mode and w0_2_2 as both", ("both", "0x1 = on")),
+    ({"do": "join", "field": "mode", "text": "w0_2_2"}, "join mode and w0_2_2 as mode", ("mode", "0x1 = on")),
+    ({"do": "remove", "field": "mode"}, "remove mode", ("w0_0_2", "0x1 = 1")),
+    ({"do": "cell", "field": "mode", "column": "field", "text": "mode"}, "nothing to change", ("mode", "0x1 = on")),
+])
+def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> None:
+    model = MapModel(made(), small())
+    before = model.rows
+    model.act(message)
+    assert model.status == status
+    assert after in shown(model)
+    assert model.steps == ([] if status.startswith("nothing") else [status])
+    model.act({"do": "undo"})
+    assert (model.rows, model.steps) == (before, [])
+    assert (model.status, model.undone) == ((f"undo: {status}", status) if "nothing" not in status else ("nothing to undo", ""))
+
+
+@pytest.mark.parametrize(("message", "status"), [
+    (None, "refused: got 'None', allowed is one of cell, split, join, remove, undo, redo"),
+    ({"do": "save"}, r"refused: got .*'save'.*, allowed is one of cell"),
+    ({"do": "cell", "field": 3}, "refused: cell: got a field or a text that is none"),
+    ({"do": "cell", "field": "mode", "column": "bits", "text": "1"}, "refused: cell: got column 'bits', allowed is one of register"),
+    ({"do": "cell", "field": "no", "column": "field", "text": "x"}, "refused: got field 'no', the map has "),
+    ({"do": "cell", "field": "mode", "column": "field", "text": "where"}, None),
+    ({"do": "cell", "field": "mode", "column": "field", "text": "size"}, "refused: register map, register CFG field size: a piece without its at"),
+    ({"do": "cell", "field": "mode", "column": "value", "text": "enum:mode x=y"}, "refused: retype: got names .*, allowed is names by raw"),
+    ({"do": "cell", "field": "mode", "column": "note", "text": "x" * 5000}, "refused: set_note: got note .*, allowed is text of at most 4096 letters"),
+    ({"do": "split", "field": "mode", "text": ""}, "refused: split mode: got '', allowed are parts like low:2 4, name and width"),
+    ({"do": "split", "field": "mode", "text": "1 -1"}, "refused: split mode: got '1 -1', allowed are parts"),
+    ({"do": "split", "field": "mode", "text": "1 99"}, "refused: split mode: got widths 1, 99, allowed are at least two that add up to 2"),
+    ({"do": "join", "field": "mode", "text": "mode"}, "refused: join mode and mode: got the same field"),
+    ({"do": "join", "field": "mode", "text": ""}, "refused: got field '', the map has "),
+    ({"do": "remove", "field": "w0_2_2"}, "refused: remove w0_2_2: got bits without a name"),
+    ({"do": "redo"}, "nothing to redo"),
+])
+def test_what_is_refused_is_said_and_changes_nothing(message: Any, status: str | None) -> None:
+    model = MapModel(made(), small())
+    rows = model.rows
+    model.act(message)
+    if status is None:  # two registers may call a field the same
+        assert model.status == "rename mode to where"
+        assert [row[0] for row in model.rows][:1] == ["CFG.where"]
+    else:
+        assert re.match(status, model.status)
+        assert (model.rows, model.steps) == (rows, [])
+
+
+def test_it_follows_the_draft_whoever_edits_it() -> None:
+    one = made()
+    first, second = MapModel(one, small()), MapModel(one)
+    one.rename("mode", "m")
+    first.act({"do": "remove", "field": "where"})
+    for model in (first, second):
+        assert model.steps == ["rename mode to m", "remove where"]
+        assert [row[3] for row in model.rows][:1] == ["m"]
+    second.close()
+    one.undo()
+    assert (first.undone, second.undone, len(second.steps)) == ("remove where", "", 2)
+
+
+def test_a_map_that_no_longer_fits_the_capture_says_so() -> None:
+    one = made()
+    model = MapModel(one, small())
+    one.add("more", "MORE", 0, 8, offset=8)
+    assert model.summary.endswith("; a cannot be read: words: got 2, allowed is 3 (block NN)")
+    assert {row[4] for row in model.rows} == {""}
+    one.undo()
+    assert shown(model)[0] == ("mode", "0x1 = on")
+
+
+def test_captures_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"^words: got 3, allowed is 2 \(block NN\)$"):
+        MapModel(made(), small((1, 2, 3)))
+    with pytest.raises(LookupError, match=r"^capture a: got task 1 of block NN, it has 0$"):
+        MapModel(made(), small(), task=1)
+    two = small(jobs=(Job("NN", WORDS), Job("NN", (2, 0))))
+    assert shown(MapModel(made(), two, task=1))[0] == ("mode", "0x2 = 2")
+
+
+def test_register_writes_show_what_was_written() -> None:
+    capture = npulab.load(CAPTURES / "nvdla/sim-1x1-relu")
+    one = draft(npulab.target("nvdla").tables["SMALL"])
+    model = MapModel(one, capture)
+    told = {row[0]: row[4] for row in model.rows if row[4]}
+    assert 0 < len(told) < len(model.rows)
+    for key, text in list(told.items())[::40]:
+        item = one.map[key]
+        assert int(text.split()[0], 0) == int(item.extract(capture.jobs[0].words)), key
+
+
+# ---- the view, with no front end ----
+
+
+def test_view_takes_what_a_browser_sends() -> None:
+    view = MapEditor(made(), small())
+    view._handle_custom_msg({"do": "cell", "field": "mode", "column": "field", "text": "m"}, [])
+    assert (view.steps, view.status, shown(view)[0]) == (["rename mode to m"], "rename mode to m", ("m", "0x1 = on"))
+    view._handle_custom_msg({"do": "cell", "field": "nosuch", "column": "field", "text": "m"}, [])
+    assert view.status.startswith("refused: got field 'nosuch'")
+    assert view.draft.map.m.width == 2
+    view.close()
+    view.draft.undo()
+    assert view.steps == ["rename mode to m"]
+
+
+def test_view_follows_a_save(tmp_path: Path) -> None:
+    view = MapEditor(made())
+    for place in (tmp_path / "map.csv", None):
+        view.draft.rename("mode" if place else "m", "m" if place else "mode")
+        assert view.summary.endswith(", not saved")
+        view.draft.save(place)
+        assert view.summary.endswith(", saved")
+
+
+def test_repr_and_face_are_equal_on_two_builds() -> None:
+    one, two = (MapEditor(made(), small(provenance="simulated")) for _ in range(2))
+    assert repr(one) == repr(two) == ("MapEditor(NN: 6 fields of 2 words, read in demo/a, simulated; 2 explained, "
+                                      "32 guessed, 30 open bits; 0 steps, not saved)")
+    assert repr(one.model) == repr(one).replace("MapEditor", "MapModel")
+    faces = [view._repr_mimebundle_()[0] for view in (one, two)]
+    assert faces[0]["text/html"] == faces[1]["text/html"]
+    assert "<b>simulated</b>" in faces[0]["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" in faces[0]
+
+
+def test_face_shows_fields_and_steps_and_escapes() -> None:
+    one = made()
+    view = MapEditor(one)
+    one.rename("mode", SCRIPT)
+    one.set_note("where", SCRIPT)
+    face = view._repr_mimebundle_()[0]["text/html"]
+    assert "<img" not in face
+    assert "rename mode to &lt;img" in face
+    assert "capture" not in re.search(r"<tr>.*?</tr>", face)[0]
+    assert not re.search(r"<(script|style|link)|class=|id=", face)
+
+
+def test_face_has_at_most_60_rows() -> None:
+    face = MapEditor(draft(200))._repr_mimebundle_()[0]["text/html"]
+    assert face.count("<tr>") == 60
+    assert "… 142 more" in face
+
+
+# ---- other views follow ----
+
+
+def test_a_register_view_follows_a_draft() -> None:
+    one = made()
+    view = RegisterView(small(), draft=one)
+    assert view.fields["mode"] == "on"
+    view.model.flip(0, 1)
+    one.join("mode", "w0_2_2", "both")
+    assert view.fields == {"both": 3, "size": 21, "w0_8_24": 0, "where": 128, "w1_26_4": 0}
+    assert view.changed == {"both": ("on", 3)}
+    assert [place["name"] for place in view.places] == list(view.fields)
+    assert view.values[0] == "0x3 = 3, reference 0x1 = on"
+    assert view.model.describe(0, 3).startswith("CFG bit 3 · both CFG[3:0] · 0x3 = 3")
+    assert view.capture.values["both"] == 3
+    one.rename_register("CFG", "CONF")
+    assert view.registers == ["CONF", "EXT"]
+    view.model.undo()
+    assert view.words == WORDS
+    one.undo()
+    one.undo()
+    assert (view.registers, view.fields["mode"]) == (["CFG", "EXT"], "on")
+    view.close()
+    one.rename("mode", "m")
+    assert "mode" in view.fields
+
+
+def test_a_register_view_keeps_its_fields_where_the_draft_does_not_fit() -> None:
+    one = made()
+    model = RegisterModel(small())
+    model.follow(one)
+    one.add("more", "MORE", 0, 8, offset=8)
+    assert model.summary == "the draft does not fit: words: got 2, allowed is 3 (block NN)"
+    assert model.fields["mode"] == "on"
+    one.undo()
+    assert model.summary == "no bit differs from the reference"
+    model.leave(one)
+    one.rename("mode", "m")
+    assert "mode" in model.fields
+    with pytest.raises(ValueError, match=r"^words: got 2, allowed is 5 \(block NN\)$"):
+        RegisterView(small(), draft=draft(5, block="NN"))

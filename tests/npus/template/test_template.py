@@ -1,0 +1,159 @@
+"""``npulab new``: one folder, which loads and passes its own tests, and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import npulab
+from npulab.cli.commands import main
+from npulab.npus.template import new_target
+
+PACKAGE = Path(npulab.__file__).parent
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_new_target_passes_its_tests_and_is_one_folder(here: Path) -> None:
+    """What adding a target touches, counted: files in one folder, none elsewhere."""
+    (here / "mine.txt").write_text("mine")
+    before, package = files_of(here), files_of(PACKAGE)
+    assert main(["new", "heron"]) == 0
+    after = files_of(here)
+    new = sorted(set(after) - set(before))
+    assert {Path(name).parent.as_posix() for name in new} == {"npulab_targets/heron"}
+    assert {name: after[name] for name in before} == before
+    assert files_of(PACKAGE) == package
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/heron"],
+                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+
+
+def test_a_changed_line_of_its_table_is_a_discovery(here: Path) -> None:
+    new_target("heron")
+    table = here / "npulab_targets" / "heron" / "registers.csv"
+    lines = table.read_text().splitlines()
+    lines.insert(2, "JOB,0x0000,KERNEL,kernel_w,4,4,,raw+1,,,,guess,")
+    table.write_text("\n".join(lines) + "\n")
+    registers = npulab.target("heron").registers
+    assert {name: registers.decode(np.array([0x21, *[0] * 15], np.uint32))[name] for name in ("kernel_h", "kernel_w")} \
+        == {"kernel_h": 2, "kernel_w": 3}
+    assert registers.coverage().bits == (8, 16 * 32 - 8)
+
+
+def test_a_dump_of_a_new_target_is_a_capture(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new_target("heron")
+    dump = here / "first"
+    dump.mkdir()
+    (dump / "words.bin").write_bytes(np.arange(16, dtype="<u4").tobytes())
+    (dump / "job.json").write_text(json.dumps({"npu": "heron", "provenance": "simulated"}))
+    assert main(["import", "first", "captures/heron", "--name", "sim-first"]) == 0
+    assert main(["check", "captures", "--json"]) == 0
+    capsys.readouterr()
+    assert main(["show", "captures/heron/sim-first", "--json", "--field", "kernel_h"]) == 0
+    assert json.loads(capsys.readouterr().out)["value"] == 1
+
+
+def test_a_folder_of_dumps_is_a_set_of_captures(here: Path) -> None:
+    """One of them broken, another of somebody else's NPU."""
+    new_target("heron")
+    for number, name in enumerate(("b", "a", "short", "other")):
+        (here / "dumps" / name).mkdir(parents=True)
+        (here / "dumps" / name / "words.bin").write_bytes(np.full(16, number, "<u4").tobytes()[:60 if name == "short" else 64])
+        (here / "dumps" / name / "job.json").write_text(json.dumps({"npu": "owl" if name == "other" else "heron"}))
+    with pytest.warns(UserWarning, match="short/words.bin: got 60 bytes, allowed is 64"):
+        captures = npulab.load_all(here / "dumps")
+    assert [(one.name, int(one.words[0])) for one in captures] == [("a", 1), ("b", 0)]
+    assert npulab.load(here / "dumps", "b") == npulab.load(here / "dumps" / "b")
+    assert not npulab.target("heron").importers[0].recognises(here)
+
+
+@pytest.mark.parametrize(("broken", "words"), [
+    ("[", "job.json: is not JSON"),
+    ("[]", "job.json: got list, allowed is an object"),
+    ('{"npu": "heron", "chip": "owl"}', "chip: got 'owl', allowed is one of heron"),
+    ('{"npu": "heron", "addresses": {"a": "here"}}', "job.json: invalid literal"),
+    ('{"npu": "heron", "addresses": 3}', "job.json: 'int' object is not iterable"),
+    ('{"npu": "heron", "provenance": "hearsay"}', "got provenance 'hearsay', allowed is one of board")])
+def test_a_broken_dump_is_told(here: Path, broken: str, words: str) -> None:
+    new_target("heron")
+    dump = here / "dump"
+    dump.mkdir()
+    (dump / "words.bin").write_bytes(bytes(64))
+    (dump / "job.json").write_text(broken)
+    (reader,) = npulab.target("heron").importers
+    with pytest.raises(ValueError, match=words):
+        reader.read(dump)
+
+
+def test_in_npulab_itself_it_imports_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import npulab.npus.template as template
+
+    monkeypatch.setattr(template, "HERE", tmp_path.resolve())
+    files = {path.name: path.read_text() for path in new_target("heron", tmp_path)}
+    assert "from npulab.npus.heron.facts import CHIPS" in files["__init__.py"]
+    assert not any("@" in text.replace("@pytest", "") for text in files.values())
+
+
+@pytest.mark.parametrize("name", ["", "1st", "Heron", "a b", "../up", "/abs", "a.b", "x" * 41, "<script>", "a\n"])
+def test_a_name_that_no_module_can_have_is_refused(here: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="allowed are up to 40 of a-z, 0-9 and _, a letter first"):
+        new_target(name)
+    assert files_of(here) == {}
+
+
+def test_a_target_that_is_there_stays(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="which another target has"):
+        new_target("vivante")
+    new_target("heron")
+    before = files_of(here)
+    assert main(["new", "heron"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith("npulab_targets/heron: is there already")
+    assert files_of(here) == before
+
+
+@pytest.mark.parametrize("words", [2, 20])
+def test_a_block_of_as_many_words_as_are_asked_for(here: Path, words: int) -> None:
+    assert main(["new", "heron", "--words", str(words)]) == 0
+    assert len(npulab.target("heron").registers) == words
+
+
+@pytest.mark.parametrize("words", [-1, 0, 1, 2**16 + 1])
+def test_other_numbers_of_words_are_refused(here: Path, words: int) -> None:
+    with pytest.raises(ValueError, match=f"words: got {words}, allowed are 2 to 65536"):
+        new_target("heron", words=words)
+    assert files_of(here) == {}
+
+
+def test_a_sweep_that_says_no_chip_is_read_as_the_usual_one(here: Path) -> None:
+    sweep = npulab.Sweep(np.zeros((3, 20), np.uint32), {"kernel_h": [1, 2, 3]}, target="heron", block="JOB")
+    assert sweep.registers is None
+    new_target("heron", words=20)
+    found = npulab.Sweep(sweep.words, sweep.parameters, target="heron", block="JOB").registers
+    assert found is not None
+    assert len(found) == 20
+    assert npulab.Sweep(np.zeros((3, 7), np.uint32), sweep.parameters, target="heron", block="JOB").registers is None
+
+
+def test_json_names_the_files(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "owl", "--dest", "elsewhere", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["target"] == "owl"
+    assert all((here / path).is_file() for path in said["files"])
+    assert "elsewhere/owl/registers.csv" in [Path(path).as_posix() for path in said["files"]]

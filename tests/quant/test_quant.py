@@ -1,0 +1,259 @@
+"""Rounding rules against their definitions in whole numbers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor
+
+import numpy as np
+import pytest
+
+from npulab.quant.rules import ROUNDINGS, RULES, Mantissa, QuantParams, ratio_of_scales, requantize, rule, shift_right
+
+
+def rounded(value: Fraction, rounding: str) -> int:
+    """The definition of each rounding, on an exact fraction."""
+    if rounding == "floor":
+        return floor(value)
+    if rounding == "toward-zero":
+        return floor(value) if value >= 0 else -floor(-value)
+    if rounding == "half-up":
+        return floor(value + Fraction(1, 2))
+    if rounding == "half-away":
+        return floor(value + Fraction(1, 2)) if value >= 0 else -floor(-value + Fraction(1, 2))
+    return round(value)  # Python rounds ties to even
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_shift_right_is_its_definition(rounding: str) -> None:
+    random = np.random.RandomState(7)
+    values = np.concatenate([np.arange(-70, 71), random.randint(-2 ** 60, 2 ** 60, 200)])
+    for shift in [0, 1, 2, 3, 5, 17, 47, 61, 62, 63, 90, 127, 252]:
+        want = [rounded(Fraction(int(value), 2 ** shift), rounding) for value in values]
+        assert shift_right(values, shift, rounding).tolist() == want, shift
+
+
+def test_shift_right_takes_a_shift_per_channel() -> None:
+    assert shift_right(np.array([6, 6, 6]), np.array([0, 1, 2]), "half-even").tolist() == [6, 3, 2]
+
+
+def test_unknown_rounding_names_the_known() -> None:
+    with pytest.raises(LookupError, match="got 'nearest', allowed is one of floor, toward-zero"):
+        shift_right(np.array([1]), 1, "nearest")
+    with pytest.raises(LookupError, match="got 'gut feeling', allowed is one of gemmlowp"):
+        rule("gut feeling")
+    with pytest.raises(LookupError, match="got 24 bits"):
+        Mantissa("too many", bits=24)
+
+
+@pytest.mark.parametrize("bits", [15, 23])
+def test_mantissa_cuts_the_float32_scale(bits: int) -> None:
+    random = np.random.RandomState(3)
+    for scale in random.uniform(1e-6, 2, 300):
+        multiplier, shift = (int(n) for n in Mantissa("of so many bits", bits=bits).multiplier(1.0, scale, 1.0))
+        single = Fraction(float(np.float32(scale)))
+        got = Fraction(multiplier) / Fraction(2) ** shift
+        assert 2 ** bits <= multiplier < 2 ** (bits + 1)
+        assert 0 <= single - got < single / 2 ** bits
+
+
+def test_mantissa_rounds_each_product_to_float32() -> None:
+    random = np.random.RandomState(4)
+    for a, b, c in random.uniform(0.001, 0.5, (200, 3)):
+        single = np.float32(np.float32(np.float32(a) * np.float32(b)) / np.float32(c))
+        assert Mantissa("23 bits", bits=23).multiplier(a, b, c)[0] == 2 ** 23 + (int(single.view(np.uint32)) & 0x7FFFFF)
+
+
+def test_captured_multiplier_and_shift() -> None:
+    assert [int(n) for n in Mantissa("15 bits", bits=15).multiplier(1.0, 45246 / 2 ** 23, 1.0)] == [45246, 23]
+
+
+def reference_multiplier(scale: float) -> tuple[int, int]:
+    """TFLite's QuantizeMultiplier in exact fractions: (multiplier, left shift)."""
+    value, exponent = Fraction(scale), 0
+    while value >= 1:
+        value, exponent = value / 2, exponent + 1
+    while value < Fraction(1, 2):
+        value, exponent = value * 2, exponent - 1
+    whole = floor(value * 2 ** 31 + Fraction(1, 2))
+    return (2 ** 30, exponent + 1) if whole == 2 ** 31 else (whole, exponent)
+
+
+def reference_apply(accumulator: int, multiplier: int, exponent: int) -> int:
+    """gemmlowp's saturating rounding doubling high multiply and rounding divide by a power of two."""
+    wrapped = (accumulator * 2 ** max(exponent, 0) + 2 ** 31) % 2 ** 32 - 2 ** 31
+    product = wrapped * multiplier
+    nudged = product + (2 ** 30 if product >= 0 else 1 - 2 ** 30)
+    high = abs(nudged) // 2 ** 31 * (1 if nudged >= 0 else -1)
+    shift = max(-exponent, 0)
+    low, mask = high % 2 ** shift, 2 ** shift - 1
+    return high // 2 ** shift + int(low > mask // 2 + (high < 0))
+
+
+def test_tflite_reference_is_its_definition() -> None:
+    by, random = RULES["gemmlowp"], np.random.RandomState(5)
+    scales = [*random.uniform(1e-4, 1.5, 40), 0.5, 0.25, 2.0 ** -9, 1.0, 2.0 ** -31, 1 - 2.0 ** -24]
+    for scale in scales:
+        multiplier, right = by.multiplier(1.0, np.float32(scale), 1.0)
+        want = reference_multiplier(float(np.float32(scale)))
+        assert (int(multiplier), -int(right)) == want
+        accumulators = np.concatenate([random.randint(-2 ** 31, 2 ** 31, 200), np.arange(-300, 300)])
+        got = by.exact(accumulators, multiplier, right)
+        assert got.tolist() == [reference_apply(int(a), *want) for a in accumulators], scale
+
+
+def test_three_orders_of_forming_the_ratio() -> None:
+    a, b, c = 0.0031, 0.0017, 0.093
+    f = np.float32
+    want = {"D": float(f(a)) * float(f(b)) / float(f(c)), "P": float(f(a) * f(b)) / float(f(c)),
+            "S": float(f(f(a) * f(b)) / f(c))}
+    assert len(set(want.values())) == 3
+    for order, ratio in want.items():
+        assert ratio_of_scales(a, b, c, order) == ratio
+        assert int(rule(f"gemmlowp:{order}").multiplier(a, b, c)[0]) == reference_multiplier(ratio)[0]
+
+
+def test_requantize_adds_the_zero_point_then_clamps() -> None:
+    sums = np.array([12861, -14632, 12426, 30146, 10933, 4854, 2018, 5900, 4733])
+    got = requantize(sums, "vivante-v7:half-even", 45246, 23, 119, 0, 255)
+    assert bytes(got.astype(np.uint8)).hex(" ").upper() == "BC 28 BA FF B2 91 82 97 91"
+    floored = requantize(sums, RULES["vivante-v7:floor"], 45246, 23, 119, 0, 255)
+    assert bytes(floored.astype(np.uint8)).hex(" ").upper() == "BC 28 BA FF B1 91 81 96 90"
+
+
+def test_every_rule_is_found_by_its_name() -> None:
+    assert [rule(name).name for name in RULES] == list(RULES)
+    assert rule(RULES["vivante-v7:floor"]).name == "vivante-v7:floor"
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf"), [], [[1.0]]])
+def test_scale_that_is_none(scale: object) -> None:
+    with pytest.raises(ValueError, match="allowed is a positive number or one per channel"):
+        QuantParams(scale)
+
+
+def test_scale_out_of_float32() -> None:
+    with pytest.raises(ValueError, match=r"ratio of scales: got 0\.0, allowed is a positive finite float32"):
+        RULES["vivante-v7:floor"].multiplier(1e-30, 1e-30, 1.0)
+
+
+def test_quant_params_compare_and_print() -> None:
+    assert QuantParams(np.float32(0.5), np.int64(3)) == QuantParams(0.5, 3)
+    assert repr(QuantParams([0.5, 1.0], 3)) == "QuantParams(scale=(0.5, 1.0), zero_point=3)"
+
+
+@pytest.mark.parametrize("zero_point", [1.5, float("inf"), "x"])
+def test_zero_point_that_is_not_whole(zero_point: object) -> None:
+    with pytest.raises(ValueError, match=r"^zero_point: got .*, allowed is a whole number$"):
+        QuantParams(1.0, zero_point)
+
+
+def boundary_sums(random: np.random.RandomState, ratio: np.ndarray, count: int) -> np.ndarray:
+    """Accumulators ``(count, C)`` of which most lie beside a rounding boundary, the rest anywhere."""
+    whole = random.randint(-170, 171, (count, ratio.size)) + random.choice([0.0, 0.5], (count, ratio.size))
+    sums = np.rint(whole / ratio) + random.randint(-2, 3, whole.shape)
+    sums[::5] = np.rint(random.uniform(-400, 400, sums[::5].shape) / ratio)
+    return np.clip(sums, -2 ** 31, 2 ** 31 - 1).astype(np.int64)
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if RULES[name].types != ("float32",)])
+def test_fast_is_exact(name: str) -> None:
+    by, random, ties = RULES[name], np.random.RandomState(11), 0
+    for trial in range(60):
+        ratio = 2.0 ** random.uniform(-24, -0.1, random.randint(1, 7))
+        ratio = 2.0 ** np.round(np.log2(ratio)) if trial % 3 == 0 else ratio
+        ratio = ratio.astype(np.float32).clip(2.0 ** -24, 0.99).astype(np.float64)
+        dtype = "int16" if by.types == ("int16",) else ["int8", "uint8"][trial % 2]
+        info = np.iinfo(dtype)
+        zero, reach = int(random.randint(info.min, info.max)), 1 if info.bits == 8 else 256
+        sums = boundary_sums(random, ratio, 300) * reach
+        sums = sums.clip(-2 ** 31, 2 ** 31 - 1)
+        formed = by.multiplier(1.0, ratio, 1.0)
+        want = by.exact(sums, *formed, zero).clip(info.min, info.max)
+        assert np.array_equal(by.fast(sums, *formed, zero, info.min, info.max), want), trial
+        ties += np.count_nonzero(np.abs(sums * ratio % 1 - 0.5) < 1e-9)
+    assert ties > 500, "the sums hardly ask about ties"
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 3.7, 100.0, 2.0 ** 20])
+def test_fast_is_exact_where_registers_wrap(ratio: float) -> None:
+    random = np.random.RandomState(12)
+    sums = np.concatenate([random.randint(-2 ** 31, 2 ** 31, (300, 1)), random.randint(-300, 300, (300, 1))])
+    for by in (rule("gemmlowp"), rule("ruy-x86"), rule("single-half-up"), rule("vivante-v7:half-up")):
+        formed = by.multiplier(1.0, ratio, 1.0)
+        want = by.exact(sums, *formed, 3).clip(-128, 127)
+        assert np.array_equal(by.fast(sums, *formed, 3, -128, 127), want), by.name
+
+
+def test_qnnpack_q31_is_gemmlowp_with_the_float32_ratio() -> None:
+    random = np.random.RandomState(13)
+    for _ in range(100):
+        ratio = np.exp2(random.uniform(-31, -0.01, 5))
+        sums = boundary_sums(random, ratio, 200)
+        codes = [by.exact(sums, *by.multiplier(1.0, ratio, 1.0)) for by in (rule("qnnpack-q31"), rule("gemmlowp:S"))]
+        assert np.array_equal(*codes)
+
+
+def exactly(by: str, accumulator: int, ratio: Fraction) -> int:
+    """Rules that round once, from their meaning."""
+    return rounded(accumulator * ratio, by)
+
+
+@pytest.mark.parametrize(("name", "rounding"), [
+    ("single-half-up", "half-up"), ("q31-half-away", "half-away"), ("qnnpack-precise", "half-away"),
+    *((f"vivante-v{v}:{one}", one) for v in (7, 8) for one in ROUNDINGS), ("int16x8", "half-up"), ("nvdla", "half-away")])
+def test_one_rounding_is_its_meaning(name: str, rounding: str) -> None:
+    by, random = RULES[name], np.random.RandomState(14)
+    for _ in range(40):
+        multiplier, right = by.multiplier(1.0, random.uniform(1e-5, 0.9), 1.0)
+        ratio = Fraction(int(multiplier)) / Fraction(2) ** (int(right) + by.fraction_bits)
+        sums = [int(n) for n in boundary_sums(random, np.array([float(ratio)]), 60)[:, 0]]
+        assert by.exact(np.array(sums), multiplier, right).tolist() == [exactly(rounding, a, ratio) for a in sums]
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("gemmlowp", "multiplier: got 2147483648, allowed with gemmlowp is 0 to 2147483647"),
+    ("vivante-v7:floor", "multiplier: got 2147483648, allowed with vivante-v7:floor is 32768 to 65535"),
+    ("nvdla", "multiplier: got 2147483648, allowed with nvdla is -32768 to 32767")])
+def test_multiplier_out_of_range(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        requantize(np.array([1]), name, 2 ** 31, 3, 0, -128, 127)
+
+
+@pytest.mark.parametrize(("name", "shift"), [("gemmlowp", 32), ("gemmlowp", -31), ("nvdla", 64), ("nvdla", -1),
+                                             ("int16x8", -8), ("float32-even", 1), ("vivante-v8:half-up", -5)])
+def test_right_shift_out_of_range(name: str, shift: int) -> None:
+    least = RULES[name].multipliers[0]
+    with pytest.raises(ValueError, match=f"^right_shift: got {shift}, allowed with {name} is "):
+        requantize(np.array([1]), name, max(least, 1e-30) if least < 1 and least else least, shift, 0, -128, 127)
+
+
+def test_accumulator_out_of_range_names_its_channel() -> None:
+    sums = np.zeros((4, 3), np.int64)
+    sums[2, 1] = 2 ** 31
+    words = "^accumulator: got 2147483648 in channel 1, allowed with gemmlowp is -2147483648 to 2147483647$"
+    with pytest.raises(ValueError, match=words):
+        requantize(sums, "gemmlowp", 2 ** 30, 5, 0, -128, 127)
+    assert requantize(sums, "vivante-v7:floor", 2 ** 15, 15, 0, -128, 127)[2, 1] == -128  # its register wraps
+    with pytest.raises(ValueError, match="allowed with int16x8 is -140737488355328"):
+        requantize(sums * 2 ** 17, "int16x8", 2 ** 14, 5, 0, -32768, 32767)
+
+
+@pytest.mark.parametrize(("scales", "words"), [
+    ((0.0, 1.0, 1.0), r"^input scale: got 0\.0, allowed is a positive finite float32$"),
+    ((1.0, [0.5, -1.0], 1.0), r"^weight scale: got -1\.0 in channel 1, allowed"),
+    ((1.0, 1.0, float("nan")), r"^output scale: got nan, allowed"), ((1e-40, 1e-40, 1.0), "^ratio of scales: got 0"),
+    ((1.0, 1e39, 1.0), r"^weight scale: got 1e\+39, allowed")])
+def test_scales_that_make_no_ratio(scales: tuple[object, ...], words: str) -> None:
+    for name in ("gemmlowp:P", "float32-even", "vivante-v8:floor", "nvdla:S"):
+        with pytest.raises(ValueError, match=words):
+            rule(name).multiplier(*scales)
+
+
+@pytest.mark.parametrize(("name", "ratio", "words"), [
+    ("gemmlowp", 2.0 ** 31, r"^ratio of scales: got 2.14748e\+09, allowed with gemmlowp is below 2\*\*30$"),
+    ("qnnpack-q31", 1.0, r"^ratio of scales: got 1, allowed with qnnpack-q31 is 2\*\*-32 up to 1, 1 excluded$"),
+    ("nvdla", 2.0 ** 15, r"allowed with nvdla is below 2\*\*15$"), ("int16x8", 128.0, r"allowed .* is below 2\*\*7$")])
+def test_ratio_that_a_rule_cannot_say(name: str, ratio: float, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        rule(name).multiplier(1.0, ratio, 1.0)

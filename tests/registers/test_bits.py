@@ -1,0 +1,340 @@
+"""Register maps."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import shared
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npulab.registers.map import Meaning, RegisterMap, read_table
+
+
+def row(field: str, lsb: int, width: int, **more: object) -> dict[str, object]:
+    return {"field": field, "lsb": lsb, "width": width, **more}
+
+
+SPLIT = [row("a", 26, 1, at=0), row("a", 22, 6, at=1, offset=4), row("a", 24, 8, at=7, offset=8),
+         row("b", 0, 3, value="signed"), row("c", 0, 32, offset=12, value="f32")]
+
+
+def test_split_field_is_one_value() -> None:
+    registers = RegisterMap(SPLIT)
+    words = registers.encode({"a": 12478})
+    assert registers.a.bits == "0[26] 1[27:22] 2[31:24]"
+    assert [hex(word) for word in words] == ["0x0", "0x7c00000", "0x61000000", "0x0"]
+    assert registers.decode(words)["a"] == 12478
+
+
+def test_decode_is_vectorised_over_captures() -> None:
+    registers = RegisterMap(SPLIT)
+    words = np.random.RandomState(1).randint(0, 2 ** 32, (5, 7, 4), dtype=np.uint64).astype(np.uint32)
+    values = registers.decode(words)
+    assert values["a"].shape == (5, 7)
+    one = registers.decode(words[3, 2])
+    assert {name: value[3, 2] for name, value in values.items() if name != "c"} \
+        == {name: value for name, value in one.items() if name != "c"}
+    assert np.array_equal(registers.encode(values), words)
+
+
+def slow_extract(words: list[int], pieces: list[tuple[int, int, int, int]]) -> int:
+    """The definition: bit by bit."""
+    return sum(((words[word] >> (lsb + i)) & 1) * 2 ** (at + i)
+               for word, lsb, width, at in pieces for i in range(width))
+
+
+@given(st.lists(st.integers(0, 2 ** 32 - 1), min_size=34, max_size=34), st.sampled_from(["nn_v7", "nn_v8"]))
+@settings(max_examples=60)
+def test_every_word_round_trips(words: list[int], feature: str) -> None:
+    table = Path(__file__).parents[2] / "npulab/npus/vivante/nn.csv"
+    registers = RegisterMap.read(table).select([feature])
+    array = np.array(words, np.uint32)
+    assert np.array_equal(registers.encode(registers.decode(array)), array)
+    raw = registers.decode(array, raw=True)
+    for item in registers:
+        assert raw[registers.key(item)] == slow_extract(words, list(item.pieces))
+
+
+def test_signalling_nan_survives() -> None:
+    registers = RegisterMap(SPLIT)
+    words = np.array([0, 0, 0, 0x7F800001], np.uint32)
+    assert np.array_equal(registers.encode(registers.decode(words)), words)
+
+
+@pytest.mark.parametrize(("value", "raw", "meant"), [
+    ("", 5, 5), ("raw", 5, 5), ("signed", 7, -1), ("raw*64", 3, 192), ("*64", 3, 192), ("raw+1", 0, 1),
+    ("signed raw*2+1", 7, -1), ("raw>>2", 5, 1.25), ("raw*0x10", 2, 32), ("signed >>1", 5, -1.5)])
+def test_meaning_round_trips(value: str, raw: int, meant: float) -> None:
+    registers = RegisterMap([row("f", 4, 3, value=value)])
+    words = registers.encode({"f": raw}, raw=True)
+    assert registers.decode(words)["f"] == meant
+    assert np.array_equal(registers.encode({"f": meant}), words)
+
+
+@pytest.mark.parametrize("value", ["eval(1)", "raw*2*3", "raw>>2+1", "raw>>3*7", "raw*", "*0", "raw-1", "f32 raw*2", "enum:", "raw raw",
+                                   ">>64", "signed f32", "raw*x"])
+def test_meaning_refuses_other_words(value: str) -> None:
+    with pytest.raises(ValueError, match=r"^value .*got .*"):
+        Meaning.parse(value)
+
+
+def test_enum_reads_and_writes_names() -> None:
+    registers = RegisterMap([row("mode", 0, 2, value="enum:mode")], enums={"mode": {0: "off", 1: "full"}})
+    assert registers.mode.text(1) == "full"
+    assert registers.mode.text(3) == 3
+    assert registers.encode({"mode": "full"})[0] == 1
+    with pytest.raises(LookupError, match=r"^register w0 field mode: got 'ful', allowed is one of off, full$"):
+        registers.encode({"mode": "ful"})
+
+
+def test_unknown_enum_is_refused() -> None:
+    with pytest.raises(LookupError, match="got enum 'mode', known are none"):
+        RegisterMap([row("mode", 0, 2, value="enum:mode")])
+
+
+def test_value_that_does_not_fit() -> None:
+    registers = RegisterMap([row("f", 4, 3, register="CFG"), row("s", 0, 3, value="signed"),
+                             row("m", 8, 4, value="raw*64")])
+    with pytest.raises(ValueError, match=r"^register CFG field f: got raw 8, allowed is 0 to 7 \(3 bits\)$"):
+        registers.encode({"f": 8})
+    with pytest.raises(ValueError, match=r"got raw -5, allowed is -4 to 3"):
+        registers.encode({"s": np.array([0, -5])})
+    with pytest.raises(ValueError, match=r"^register CFG field m: got 65, which is not a multiple of 64$"):
+        registers.encode({"m": 65})
+    with pytest.raises(ValueError, match=r"^register CFG field f: got 'x', which is not a number of at most 64 bits$"):
+        registers.encode({"f": "x"})
+
+
+def test_gap_in_a_split_value_takes_no_bits() -> None:
+    registers = RegisterMap([row("f", 0, 2, at=0), row("f", 4, 2, at=4)])
+    assert registers.decode(registers.encode({"f": 0x31}))["f"] == 0x31
+    with pytest.raises(ValueError, match="field f: got a value with bits set that no piece holds"):
+        registers.encode({"f": 4})
+
+
+def test_overlap_is_refused_with_both_names() -> None:
+    with pytest.raises(ValueError, match="fields a and b overlap at register w0 bit 3"):
+        RegisterMap([row("a", 0, 4), row("b", 3, 2)])
+    with pytest.raises(ValueError, match=r"field a: its pieces at 0 \(width 4\) and 3 overlap"):
+        RegisterMap([row("a", 0, 4, at=0), row("a", 8, 4, at=3)])
+
+
+def test_field_that_crosses_its_register_is_refused_with_its_name() -> None:
+    with pytest.raises(ValueError, match="field 'wide' of register 'R': got lsb 30 width 3, allowed is inside"):
+        RegisterMap([row("wide", 30, 3, register="R")])
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"lsb": "x"}, "got lsb 'x', allowed is a whole number"), ({"offset": 2}, "got offset 0x2, allowed is a multiple"),
+    ({"address": "maybe"}, "got address 'maybe', allowed is blank or yes"), ({"colour": "red"}, "got column 'colour'"),
+    ({"width": 0}, "width 0, allowed is inside"), ({"lsb": -1}, "got lsb -1")])
+def test_bad_rows_are_refused(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        RegisterMap([{**row("f", 0, 3), **change}])
+
+
+def test_features_choose_rows_and_overlaps_count_per_feature() -> None:
+    table = RegisterMap([row("a", 0, 4), row("b", 4, 4, feature="new"), row("c", 4, 2, feature="old")])
+    assert [item.name for item in table] == ["a", "w0_4_28"]
+    assert [item.name for item in table.select(["old"])] == ["a", "c", "w0_6_26"]
+    with pytest.raises(ValueError, match="fields b and c overlap"):
+        table.select(["old", "new"])
+
+
+def test_unnamed_bits_get_names_and_are_told() -> None:
+    registers = RegisterMap([row("a", 0, 18), row("", 18, 9, evidence="unknown", note="seen 1 once")])
+    assert [item.name for item in registers] == ["a", "w0_18_9", "w0_27_5"]
+    assert [str(found) for found in registers.lint()] == ["unnamed at word 0 bit 18 (9 bits)",
+                                                          "hole at word 0 bit 27 (5 bits)"]
+    assert registers.coverage().bits == (18, 14)
+    assert registers.declared == 27
+
+
+def test_every_bit_has_one_owner_for_each_chip(vivante) -> None:
+    for chip in vivante.chips:
+        for registers in vivante.maps(chip).values():
+            owners = np.zeros((len(registers), 32), int)
+            for item in registers:
+                for piece in item.pieces:
+                    owners[piece.word, piece.lsb:piece.lsb + piece.width] += 1
+            assert np.all(owners == 1)
+
+
+def test_nn_words_have_no_hole(vivante) -> None:
+    for chip in vivante.chips:
+        registers = vivante.maps(chip)["NN"]
+        assert len(registers) == 34
+        assert [found for found in registers.lint() if found.kind == "hole"] == []
+        assert registers.declared == 34 * 32
+
+
+def struct_of_update_3() -> list[tuple[str, int]]:
+    """(name, width) of the members of the struct that the blog printed."""
+    text = shared("seeds/001_8829da847375e5fe.txt").read_text(encoding="utf-8")
+    members = re.findall(r"uint32_t (\w+)(?: : (\d+))?;", text)
+    return [(name, int(width or 32)) for name, width in members]
+
+
+def test_struct_of_update_3_lints_with_its_silent_holes() -> None:
+    struct = struct_of_update_3()
+    registers = RegisterMap.from_struct(struct)
+    assert len(struct) == 95
+    assert registers.declared == sum(width for _, width in struct) == 1089
+    assert [str(found) for found in registers.lint()] == ["hole at word 20 bit 27 (5 bits)", "hole at word 23 bit 6 (26 bits)"]
+
+
+def test_names_complete_in_a_notebook(vivante) -> None:
+    registers = vivante.registers
+    assert "post_multiplier" in dir(registers)
+    assert "post_multiplier" in registers._ipython_key_completions_()
+    assert registers.post_multiplier is registers["post_multiplier"]
+
+
+def test_unknown_name_tells_what_is_near(vivante) -> None:
+    with pytest.raises(LookupError, match=r"^got field 'post_shft', the map has post_shift"):
+        vivante.registers.encode({"post_shft": 1})
+    with pytest.raises(AttributeError, match="no field or attribute 'post_shft'"):
+        _ = vivante.registers.post_shft
+
+
+def test_same_name_in_two_registers_is_told_apart() -> None:
+    registers = RegisterMap([row("en", 0, 1, register="A"), row("en", 0, 1, register="B", offset=4)])
+    assert list(registers.decode([1, 0])) == ["A.en", "w0_1_31", "B.en", "w1_1_31"]
+    with pytest.raises(ValueError, match="field en stands twice in register A"):
+        RegisterMap([row("en", 0, 1, register="A"), row("en", 1, 1, register="A")])
+
+
+@pytest.mark.parametrize("words", [[0], [[0] * 33], 7])
+def test_words_of_the_wrong_count(words: object, vivante) -> None:
+    with pytest.raises(ValueError, match=r"^words: got .* allowed is 34 \(block NN\)$"):
+        vivante.registers.decode(words)
+
+
+@pytest.mark.parametrize("words", [[-1] * 34, [2 ** 32] * 34, [0.5] * 34])
+def test_words_of_the_wrong_type(words: list[float], vivante) -> None:
+    with pytest.raises(ValueError, match="allowed is uint32"):
+        vivante.registers.decode(words)
+
+
+def test_fields_table_has_a_row_per_run(vivante) -> None:
+    table = vivante.registers.fields
+    assert list(table.columns)[:8] == ["block", "offset", "register", "field", "lsb", "width", "at", "value"]
+    assert table.groupby("offset").width.sum().tolist() == [32] * 34
+    assert table[table.field == "post_multiplier"][["offset", "lsb", "width", "at"]].to_numpy().tolist() \
+        == [[8, 26, 1, 0], [60, 22, 6, 1], [68, 24, 8, 7]]
+    again = RegisterMap(table.to_dict("records"), enums=vivante.registers.enums, features=["nn_v7"])
+    assert again.fields.equals(table)
+    assert again.coverage().bits == vivante.registers.coverage().bits
+    assert again.decode(np.arange(34)) == vivante.registers.decode(np.arange(34))
+
+
+def test_post_multiplier_has_four_pieces_on_v8(vivante) -> None:
+    item = vivante.maps("vipnano-si-imx8mp")["NN"].post_multiplier
+    assert item.width == 23
+    assert [piece[:3] for piece in item.pieces] == [(2, 26, 1), (15, 22, 6), (17, 24, 8), (22, 18, 8)]
+
+
+def test_table_reader_skips_comments(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("field,lsb,width\n# a remark\n\nf,0,3\n")
+    assert read_table(path) == [{"field": "f", "lsb": "0", "width": "3"}]
+    path.write_text("field,lsb,width\nf,30,3\n")
+    with pytest.raises(ValueError, match=r"m.csv: register map, field 'f'"):
+        RegisterMap.read(path)
+
+
+def test_every_evidence_has_a_source(vivante, captures) -> None:
+    for registers in (vivante.registers, *vivante.maps("vipnano-si-imx8mp").values()):
+        for item in registers:
+            code = item.evidence
+            assert code in vivante.sources or code in ("guess", "unknown") \
+                or (code.startswith("C:") and code[2:] in captures.names), (item.name, code)
+
+
+def test_whole_numbers_of_any_type_encode_the_same() -> None:
+    registers = RegisterMap([row("plus", 0, 8, value="raw+1"), row("signed", 8, 8, value="signed"),
+                             row("times", 16, 4, value="raw*1000")])
+    for value, want in ((np.uint8(3), 2), (np.int8(3), 2), (np.uint32(3), 2), (3.0, 2), (3, 2)):
+        assert registers.encode({"plus": value})[0] == want
+    assert registers.encode({"signed": np.int8(-1)})[0] == 0xFF00
+    assert registers.encode({"times": np.uint16(3000)})[0] == 3 * 2 ** 16
+    with pytest.raises(ValueError, match=r"field plus: got raw -1, allowed is 0 to 255"):
+        registers.encode({"plus": np.uint32(0)})
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    (float("inf"), "which is not finite"), (2 ** 70, "which is not a number of at most 64 bits"),
+    (0.5, "which is not a whole raw number"), (2 ** 63, "which is too large")])
+def test_numbers_that_no_field_holds(value: float, words: str) -> None:
+    registers = RegisterMap([row("f", 0, 8, value="raw+1")])
+    with pytest.raises(ValueError, match=rf"^register w0 field f: got .*, {words}$"):
+        registers.encode({"f": value})
+
+
+def test_f32_out_of_range() -> None:
+    with pytest.raises(ValueError, match="which is out of the range of float32"):
+        RegisterMap(SPLIT).encode({"c": 1e40})
+
+
+def test_field_of_64_bits() -> None:
+    low, high = row("f", 0, 32, at=0), row("f", 0, 32, at=32, offset=4)
+    registers = RegisterMap([low, high])
+    words = np.array([0xFFFFFFFF, 0x80000001], np.uint32)
+    assert registers.decode(words)["f"] == 0x80000001FFFFFFFF
+    assert np.array_equal(registers.encode(registers.decode(words)), words)
+    assert np.array_equal(registers.encode(registers.decode(words[None])), words[None])
+    for value in ("signed", "raw*64", "raw>>2", "raw+1"):
+        with pytest.raises(ValueError, match=r"got 64 bits, allowed is values within 63 bits \(53 with >>\)"):
+            RegisterMap([{**low, "value": value}, high])
+
+
+@pytest.mark.parametrize(("rows", "words"), [
+    ([row("f", 0, 4, at=0, value="signed"), row("f", 8, 4, at=4, value="raw*2")], r"got value 'raw\*2' on a later piece"),
+    ([row("f", 0, 4, at=0), row("f", 8, 4, at=4, address="yes")], "got address 'yes' on a later piece"),
+    ([row("f", 0, 4, at=0), row("f", 8, 4)], "a piece without its at"),
+    ([row("f", 8, 4), row("f", 0, 4, at=0, offset=4)], "a piece without its at"), ([row("f", 0, 4, at=-2)], "got at -2"),
+    ([row("f", 0, 4, offset=-4)], "got offset -0x4, allowed is a multiple of 4 from 0")])
+def test_pieces_that_do_not_go_together(rows: list[dict[str, object]], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        RegisterMap(rows)
+
+
+def test_writes_leave_a_state() -> None:
+    registers = RegisterMap([row("a", 0, 32, block="A", offset=0x10), row("b", 0, 32, block="B", offset=0x40)], dense=False)
+    assert registers.state([(0x40, 1), (0x10, 2), (0x40, 3), (0x99, 4)]).tolist() == [2, 3]
+    same = RegisterMap([row("a", 0, 32, block="A"), row("b", 0, 32, block="B")], dense=False)
+    with pytest.raises(ValueError, match="blocks 'A' and 'B' both have offset 0x0"):
+        same.state([(0, 1)])
+
+
+def test_table_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("\ufefffield,lsb,width\nf,0,3\n", encoding="utf-8")
+    assert RegisterMap.read(path).f.width == 3
+
+
+def test_dense_map_far_from_its_start_is_refused() -> None:
+    far = row("f", 0, 32, offset=0xFDE41000, block="CRU")
+    with pytest.raises(ValueError, match=r"block 'CRU': got offset 0xfde41000, allowed is up to 0x40000 .* or dense=False$"):
+        RegisterMap([far])
+    assert len(RegisterMap([far], dense=False)) == 1
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("enum,raw,name\ne,0,a\ne,1,a\n", "got raw 1 or name 'a' twice"), ("enum,raw,name\ne,0,a\ne,0,b\n", "got raw 0"),
+    ("enum,raw\ne,0\n", "allowed is enum, raw and name, all filled in"), ("enum,raw,name\ne,x,a\n", "invalid literal")])
+def test_enums_that_would_not_read_back(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "enums.csv").write_text(text)
+    (tmp_path / "m.csv").write_text("field,lsb,width,value\nf,0,2,enum:e\n")
+    with pytest.raises(ValueError, match=rf"enums.csv: .*{words}"):
+        RegisterMap.read(tmp_path / "m.csv")
+
+
+def test_table_that_is_no_utf8(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_bytes("field,lsb,width,note\nf,0,2,Größe\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"m.csv: is not UTF-8"):
+        RegisterMap.read(tmp_path / "m.csv")

@@ -1,0 +1,102 @@
+"""Run the notebooks and store their outputs, the same bytes on every run.
+
+    python tests/tools/store_notebooks.py             # every notebook, in place
+    python tests/tools/store_notebooks.py --check     # exit 1 where a run would store something else
+
+It is the only writer of stored outputs.  Text that could not be the same again (an address, a path,
+a time) is refused.  Pictures are stored, but a check does not compare their pixels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+METADATA = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"}}
+VOLATILE = {r"0x7[0-9a-f]{10,}": "a memory address", r"ipykernel_\d+": "a kernel's number",
+            r"\d(\.\d+)?\s?it/s": "a rate", r"#T_[0-9a-f]{5}": "a random style name",
+            r"/(home|root|tmp|work|Users)/\w": "a path of this machine",
+            r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d": "a time stamp"}
+
+
+def run(path: Path) -> Any:
+    """The notebook with the outputs of a fresh run, normalised."""
+    notebook = nbformat.read(path, 4)
+    client = NotebookClient(notebook, timeout=120, kernel_name="python3", record_timing=False,
+                            coalesce_streams=True, resources={"metadata": {"path": str(path.parent)}})
+    client.execute(stderr=subprocess.DEVNULL)  # the kernel's own warnings say nothing of the notebook
+    notebook.metadata = nbformat.from_dict(METADATA)
+    count = 0
+    for cell in notebook.cells:
+        cell.metadata = nbformat.from_dict({k: v for k, v in cell.metadata.items() if k == "tags"})
+        if cell.cell_type == "code":
+            count += 1
+            cell.execution_count = count
+            for output in cell.outputs:
+                normalise(output, count)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def normalise(output: Any, count: int) -> None:
+    if output.output_type == "execute_result":
+        output.execution_count = count
+    if "data" in output:
+        output.data.pop(WIDGET, None)
+        output.metadata = {}
+
+
+def volatile(notebook: Any) -> list[str]:
+    """What in the outputs could not be the same on another run or machine."""
+    found = []
+    for n, cell in enumerate(notebook.cells):
+        for output in cell.get("outputs", []):
+            for kind, text in [("stream", output.get("text", "")), *output.get("data", {}).items()]:
+                if not kind.startswith("image/"):
+                    found += [f"cell {n}, {kind}: {what}: {match.group(0)!r}" for pattern, what in VOLATILE.items()
+                              if (match := re.search(pattern, str(text)))]
+    return found
+
+
+def text_of(notebook: Any) -> str:
+    """The file's text, with a last newline."""
+    return nbformat.writes(notebook, 4).rstrip("\n") + "\n"
+
+
+def without_pixels(text: str) -> list[str]:
+    return re.sub(r'"image/png": "[^"]*"', '"image/png": ""', text).splitlines()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("notebooks", nargs="*", type=Path)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args(arguments)
+    bad = 0
+    for path in options.notebooks or sorted(NOTEBOOKS.glob("*.ipynb")):
+        notebook = run(path)
+        old, new = path.read_text(encoding="utf-8"), text_of(notebook)
+        problems = volatile(notebook)
+        if options.check:
+            problems += difflib.unified_diff(without_pixels(old), without_pixels(new), "stored", "run", lineterm="", n=1)
+        elif not problems and old != new:
+            path.write_text(new, encoding="utf-8", newline="\n")
+        print(f"{'differs' if problems else 'same' if old == new else 'stored'}  {path.name}")
+        print("".join(f"    {problem}\n" for problem in problems), end="")
+        bad += bool(problems)
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
