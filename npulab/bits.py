@@ -1,4 +1,7 @@
-"""Register maps, by the name that folders of third parties import: ``npulab.registers.map``, loaded when used."""
+"""Register maps, by the name that folders of third parties import.
+
+A module of ``npulab.registers`` is loaded when one of its names is used.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return getattr(importlib.import_module("npulab.registers.map"), name)
+    if not name.startswith("__"):
+        for module in ("map", "table", "fields", "meaning"):
+            loaded = importlib.import_module(f"npulab.registers.{module}")
+            if hasattr(loaded, name):
+                return getattr(loaded, name)
+    raise AttributeError(f"module 'npulab.bits' has no attribute {name!r}")

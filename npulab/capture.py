@@ -1,4 +1,7 @@
-"""Captures, by the name that folders of third parties import: ``npulab.captures.capture``, loaded when used."""
+"""Captures, by the name that folders of third parties import.
+
+``npulab.captures.capture`` is loaded when one of its names is used.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from npulab.captures.sweep import Sweep
 from npulab.captures.target import Claim, Range, Target, Unanswerable
 from npulab.quant.emulate import emulate
 from npulab.quant.floats import steps, unit
-from npulab.registers.map import WORD_BITS, WORD_BYTES, Field, RegisterMap
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
+from npulab.registers.map import RegisterMap
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from npulab.registers.map import WORD_BITS, Field, Piece, RegisterMap
+from npulab.registers.fields import WORD_BITS, Field, Piece
+from npulab.registers.map import RegisterMap
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from npulab.captures.capture import ROWS_SHOWN
-from npulab.registers.map import COLUMNS, MOST_WORDS, WORD_BITS, WORD_BYTES, Meaning, RegisterMap
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.map import RegisterMap
+from npulab.registers.meaning import Meaning
+from npulab.registers.table import COLUMNS, MOST_WORDS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from npulab.registers.map import Field, RegisterMap
+from npulab.registers.fields import Field
+from npulab.registers.map import RegisterMap
 
 if TYPE_CHECKING:
     import pandas as pd

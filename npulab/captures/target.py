@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from npulab.registers.map import RegisterMap, read_table
+from npulab.registers.map import RegisterMap
+from npulab.registers.table import read_table
 
 if TYPE_CHECKING:
     from npulab.captures.capture import Capture

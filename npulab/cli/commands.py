@@ -39,8 +39,9 @@ from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.notebook.sessions import Session, merge_sessions
 from npulab.npus.template import WORDS, new_target
 from npulab.quant.floats import steps
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats import FORMATS, of_chip, read_map, table_text, write_map
-from npulab.registers.map import COLUMNS, WORD_BITS, WORD_BYTES
+from npulab.registers.table import COLUMNS
 from npulab.support.files import replace_file, write_file
 
 if TYPE_CHECKING:

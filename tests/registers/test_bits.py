@@ -11,7 +11,9 @@ from conftest import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npulab.registers.map import Meaning, RegisterMap, read_table
+from npulab.registers.map import RegisterMap
+from npulab.registers.meaning import Meaning
+from npulab.registers.table import read_table
 
 
 def row(field: str, lsb: int, width: int, **more: object) -> dict[str, object]:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from npulab.registers import map as bits
-from npulab.registers.map import WORD_BITS, RegisterMap
+from npulab.registers.fields import WORD_BITS
+from npulab.registers.map import RegisterMap
 
 SHAPES = [(), (1,), (0,), (7,), (2, 0, 3), (3, 2, 5), (300,)]
 MOST = {np.float64: 2 ** 53 - 1, object: 2 ** 64 - 1}

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from npulab.analysis.check import ORDER, WRITES, Difference, Key, differences
 from npulab.captures.capture import COMMANDS, Capture, Job
-from npulab.registers.map import Field, RegisterMap
+from npulab.registers.fields import Field
+from npulab.registers.map import RegisterMap
 
 BUFFER, BYTES = "buffer", "(bytes)"  # block and field of a whole buffer
 NOT_BISECTED = ("output", COMMANDS)

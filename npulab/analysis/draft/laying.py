@@ -10,7 +10,8 @@ from typing import Any
 
 from npulab.analysis.draft.naming import elsewhere, plain_name, rows_of, said_of, word_of
 from npulab.analysis.draft.table import Run, Table
-from npulab.registers.map import FLOATS, WORD_BITS, WORD_BYTES, Field, Meaning
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
+from npulab.registers.meaning import FLOATS, Meaning
 
 WEAKER = ("unknown", "guess")
 NOT_SPLIT = {"value": "", "address": "", "align": None}

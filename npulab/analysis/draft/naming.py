@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from npulab.analysis.draft.table import AUTOMATIC, Run, Table
-from npulab.registers.map import WORD_BITS, Field
+from npulab.registers.fields import WORD_BITS, Field
 
 PLAIN = "a plain number"
 

@@ -11,9 +11,11 @@ from npulab.analysis.draft import disk
 from npulab.analysis.draft.sheet import Sheet
 from npulab.analysis.draft.state import SUFFIX, Draft
 from npulab.analysis.draft.table import Table
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.formats import read_map
 from npulab.registers.formats.tables import ENUMS, MOST_ROWS, RegisterTable
-from npulab.registers.map import MOST_WORDS, REQUIRED, WORD_BITS, WORD_BYTES, RegisterMap
+from npulab.registers.map import RegisterMap
+from npulab.registers.table import MOST_WORDS, REQUIRED
 
 
 def draft(source: str | os.PathLike[str] | RegisterMap | RegisterTable | int, *, features: Iterable[str] = (),

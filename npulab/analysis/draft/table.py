@@ -10,8 +10,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from npulab.analysis.draft.sheet import Sheet
+from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable
-from npulab.registers.map import WORD_BITS, Field, RegisterMap
+from npulab.registers.map import RegisterMap
 
 AUTOMATIC = re.compile(r"w(\d+|0x[0-9a-f]+)_\d+_\d+")  # names as npulab.bits gives them
 AUTOMATIC_REGISTER = re.compile(r"w(\d+|0x[0-9a-f]+)")

@@ -13,7 +13,8 @@ import construct
 import numpy as np
 
 from npulab.cli.bench.turns import child, least
-from npulab.registers.map import WORD_BITS, WORD_BYTES, RegisterMap
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.map import RegisterMap
 
 if TYPE_CHECKING:
     import pandas as pd

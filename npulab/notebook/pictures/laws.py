@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from npulab.analysis.correlate import flips, related
 from npulab.notebook.pictures.picture import RIGHT, STYLE, WRONG, Picture, bare
-from npulab.registers.map import WORD_BITS, Field, Piece
+from npulab.registers.fields import WORD_BITS, Field, Piece
 
 if TYPE_CHECKING:
     import pandas as pd

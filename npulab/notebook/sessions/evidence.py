@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from npulab.captures.capture import Capture
 from npulab.captures.registry import target
 from npulab.notebook.sessions.items import Anchor
-from npulab.registers.map import Field, RegisterMap
+from npulab.registers.fields import Field
+from npulab.registers.map import RegisterMap
 
 if TYPE_CHECKING:
     from npulab.notebook.sessions.state import Session

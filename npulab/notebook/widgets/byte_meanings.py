@@ -12,7 +12,8 @@ import numpy as np
 from npulab.captures.target import Item
 from npulab.layout import Found, Layout, Table
 from npulab.layout.stored import elements_at, restore
-from npulab.registers.map import WORD_BYTES, Field, Piece, RegisterMap
+from npulab.registers.fields import WORD_BYTES, Field, Piece
+from npulab.registers.map import RegisterMap
 
 MOST_KINDS = 31  # told apart, besides bytes that mean nothing
 OTHER = "other"

@@ -9,7 +9,7 @@ from typing import Any
 
 from npulab.analysis.check import ORDER, WRITES, Key, diff
 from npulab.captures.capture import Capture, CaptureSet
-from npulab.registers.map import Field
+from npulab.registers.fields import Field
 
 ABSENT = "–"
 MOST_VALUES = 5  # of a field in a set

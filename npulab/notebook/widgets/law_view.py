@@ -19,7 +19,7 @@ from npulab.analysis.correlate import best_related, bit_effects, flips, related
 from npulab.captures.capture import ROWS_SHOWN
 from npulab.notebook.widgets.look import HERE, Faced, styles, table_html
 from npulab.notebook.widgets.register_view import Place
-from npulab.registers.map import WORD_BITS, Field, Piece
+from npulab.registers.fields import WORD_BITS, Field, Piece
 
 LETTERS = {"law": "L", "constant": "C", "rivals": "R", "open": "?", "never exercised": "·", "nuisance": "N"}
 COLOURS = ("status", "flips", "relation")

@@ -15,7 +15,8 @@ import traitlets
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture
 from npulab.notebook.widgets.look import HERE, Faced, styles, table_html
-from npulab.registers.map import STATUS, Field
+from npulab.registers.fields import Field
+from npulab.registers.map import STATUS
 
 COLUMNS = ("register", "bits", "field", "capture", "value", "evidence", "note")
 EDITED = {"field": "rename", "evidence": "set_evidence", "note": "set_note"}

@@ -17,7 +17,8 @@ import traitlets
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import ROWS_SHOWN, Capture, Job
 from npulab.notebook.widgets.look import HERE, Faced, styles
-from npulab.registers.map import WORD_BITS, Field, Piece, RegisterMap
+from npulab.registers.fields import WORD_BITS, Field, Piece
+from npulab.registers.map import RegisterMap
 
 LARGEST = 2 ** WORD_BITS - 1
 CHANGES_NAMED = 4

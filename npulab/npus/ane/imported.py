@@ -12,7 +12,7 @@ from npulab.npus.ane import hwx, streams, tasks
 from npulab.npus.ane.beside import beside
 from npulab.npus.ane.facts import CHIPS, HEADER, USUAL_CHIP, maps
 from npulab.npus.ane.writing import MADE_BY, MAKER
-from npulab.registers.map import WORD_BYTES
+from npulab.registers.fields import WORD_BYTES
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
 SUFFIX, BLOB = ".hwx", ".bin"

@@ -22,7 +22,7 @@ from npulab.npus.ane.tables import entries
 from npulab.npus.ane.words import job_of, slots_of, words_in
 from npulab.npus.ane.writing import COEFFICIENT_ALIGN, PAGE, TEXT_AT, hwx_bytes
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, input_shapes
-from npulab.registers.map import WORD_BYTES
+from npulab.registers.fields import WORD_BYTES
 
 Single = Conv2D | FullyConnected | Elementwise | Activation | Concat
 FIRST_BAR = 4  # 0 tasks, 1 coefficients, 2 and 3 what lies between tasks

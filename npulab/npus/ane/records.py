@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.registers.map import WORD_BYTES
+from npulab.registers.fields import WORD_BYTES
 
 # Bits of a record's first word, (lsb, width)
 PLACE, COUNT, SELECTOR, MASK, SPARSE = (0, 15), (15, 6), (21, 10), (15, 16), (31, 1)

@@ -16,7 +16,8 @@ from functools import cached_property
 import numpy as np
 
 from npulab.npus.ane.records import Record, bytes_of, cut, first_broken, put, split, words_of
-from npulab.registers.map import WORD_BYTES, RegisterMap
+from npulab.registers.fields import WORD_BYTES
+from npulab.registers.map import RegisterMap
 
 HEADER = 0x40000  # header word i is the register at HEADER + 4 * i of the block Header
 FRAME = 16  # bytes: tasks of H14 and later lie on them, and so long is the preamble

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npulab.npus.ane.facts import CHIPS, HEADER, TABLES, USUAL_CHIP
-from npulab.registers.map import WORD_BYTES
+from npulab.registers.fields import WORD_BYTES
 
 HEADER_WORDS = CHIPS[USUAL_CHIP]["header_words"]
 COUNT_STEP = 2 ** 26  # the count stands above the address in a record's header

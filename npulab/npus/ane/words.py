@@ -14,7 +14,7 @@ from npulab.npus.ane.memory import UNIT
 from npulab.npus.ane.placement import in_l2, l2, log2_up, patch_height, patch_width, tile_height, work_unit
 from npulab.npus.ane.steps import BYPASS, Habits, Step
 from npulab.npus.ane.tasks import HEADER_WORDS
-from npulab.registers.map import WORD_BYTES
+from npulab.registers.fields import WORD_BYTES
 
 FLOAT16 = 2  # format
 RECORDS = ((0x1F800, 62), (0x00000, 16), (0x13800, 28), (0x04800, 18), (0x08800, 4), (0x0C800, 5), (0x17800, 7))

@@ -18,7 +18,7 @@ from npulab.captures.capture import Capture
 from npulab.npus.ane import hwx, tasks
 from npulab.npus.ane.facts import CHIPS, ENGINES
 from npulab.npus.ane.memory import up
-from npulab.registers.map import WORD_BYTES
+from npulab.registers.fields import WORD_BYTES
 
 PAGE, COEFFICIENT_ALIGN = 0x4000, 64
 TEXT_AT = 0x30000000  # where compilers 4.2.1 to 7.6.4 put the task list

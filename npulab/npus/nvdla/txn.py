@@ -19,7 +19,8 @@ from pathlib import Path
 from npulab.npus.nvdla.cfg import WORDS, extent, number
 from npulab.npus.nvdla.events import ANY_MEMORY, Check, Done, Event, Load, Write
 from npulab.npus.nvdla.images import image_file, read_lines
-from npulab.registers.map import WORD_BYTES, RegisterMap
+from npulab.registers.fields import WORD_BYTES
+from npulab.registers.map import RegisterMap
 
 BUS = 0xFFFF0000  # where registers begin on the player's bus, a word each
 ARGUMENTS = {"load_mem": 3, "write_reg": 2, "read_reg": 3, "wait": 0, "dump_mem": 3}

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from npulab.captures.capture import Job
-from npulab.registers.map import WORD_BYTES, Field, RegisterMap
+from npulab.registers.fields import WORD_BYTES, Field
+from npulab.registers.map import RegisterMap
 
 # units are started from the last one of a chain to the first, so that each one waits for its input
 STARTED = ("PDP", "PDP_RDMA", "SDP", "SDP_RDMA", "CACC", "CMAC_B", "CMAC_A", "CSC", "CDMA")

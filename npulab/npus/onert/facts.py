@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from npulab.captures.target import read_chips, select
-from npulab.registers.map import RegisterMap, read_table
+from npulab.registers.map import RegisterMap
+from npulab.registers.table import read_table
 
 HERE = Path(__file__).parent
 CHIPS = read_chips(HERE / "chips.csv")  # a chip is a path: the kernels that ruy has for it

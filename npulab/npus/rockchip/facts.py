@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from npulab.captures.target import read_chips, select
-from npulab.registers.map import RegisterMap, read_table
+from npulab.registers.map import RegisterMap
+from npulab.registers.table import read_table
 
 HERE = Path(__file__).parent
 CHIPS = read_chips(HERE / "chips.csv")

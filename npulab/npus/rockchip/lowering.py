@@ -23,7 +23,8 @@ from npulab.npus.rockchip.plans import (
     values,
 )
 from npulab.quant.layers import Conv2D, FullyConnected
-from npulab.registers.map import RegisterMap, read_table
+from npulab.registers.map import RegisterMap
+from npulab.registers.table import read_table
 
 Layer = Conv2D | FullyConnected
 ADDRESSES = {"commands": 0xF0000000, "coefficients": 0xC0000000, "biases": 0xE0000000, "input": 0x10000000,

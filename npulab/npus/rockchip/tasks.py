@@ -12,7 +12,7 @@ import numpy as np
 
 from npulab.captures.capture import Job
 from npulab.npus.rockchip.facts import TABLES, TASK
-from npulab.registers.map import WORD_BYTES
+from npulab.registers.fields import WORD_BYTES
 
 NAMES = ("flags", "op_index", "enable_mask", "interrupt_mask", "interrupt_clear", "interrupt_status", "commands",
          "command_offset")

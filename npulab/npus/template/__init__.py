@@ -8,7 +8,8 @@ from keyword import iskeyword
 from pathlib import Path
 
 from npulab.captures.registry import HERE, LOCAL, targets
-from npulab.registers.map import MOST_WORDS, WORD_BYTES
+from npulab.registers.fields import WORD_BYTES
+from npulab.registers.table import MOST_WORDS
 from npulab.support.files import write_folders
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from npulab.captures.target import read_chips, select
-from npulab.registers.map import RegisterMap, read_table
+from npulab.registers.map import RegisterMap
+from npulab.registers.table import read_table
 
 # Habits of drivers, which change what is sent and not what comes out, where nothing else is said.
 # A stride 2 tile keeps an odd height (drivers of 2023; C:update4-vendor and -mesa); Mesa 25 makes it even.

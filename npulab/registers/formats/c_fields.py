@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from npulab.registers.map import WORD_BITS
+from npulab.registers.fields import WORD_BITS
 
 ALL = 2 ** WORD_BITS - 1
 

@@ -19,11 +19,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.c_fields import ALL, Found, rows_of, runs_of
 from npulab.registers.formats.c_marked import annotated, notes_of
 from npulab.registers.formats.c_numbers import Macro, NumberError
 from npulab.registers.formats.c_source import Source
-from npulab.registers.map import WORD_BITS, WORD_BYTES
 
 SHOWN = 6
 TAIL = re.compile(r"(.+?)(_{1,2})(MASK|Msk|FIELD|SHIFT|SHFT|LSB|Pos|POS|OFFSET|WIDTH|BITS|MSB)")

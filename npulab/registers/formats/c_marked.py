@@ -6,10 +6,11 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
+from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats.c_comments import note_in, said_in
 from npulab.registers.formats.c_fields import runs_of
 from npulab.registers.formats.c_source import Source
-from npulab.registers.map import COLUMNS, WORD_BYTES
+from npulab.registers.table import COLUMNS
 
 
 def notes_of(source: Source) -> dict[int, tuple[str, dict[str, Any]]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.formats.c_names import CNames
 from npulab.registers.formats.c_writing import checked, head
 from npulab.registers.formats.tables import RegisterTable
-from npulab.registers.map import WORD_BITS, Field, RegisterMap
+from npulab.registers.map import RegisterMap
 
 
 def packing_text(table: RegisterTable, features: Iterable[str] | None = None) -> str:

@@ -22,7 +22,7 @@ from npulab.registers.formats.c_source import Source, read_source
 from npulab.registers.formats.c_structs import Laid, Layout, holes, rows_of
 from npulab.registers.formats.c_types import BASIC
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
-from npulab.registers.map import COLUMNS
+from npulab.registers.table import COLUMNS
 
 BEGINS = re.compile(rb"\b(?:struct|union|enum)\b[\w\s()]{0,200}\{|^[ \t]*#[ \t]*define[ \t]+\w", re.MULTILINE)
 SHOWN = 8

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.c_attributes import mark_of
 from npulab.registers.formats.c_declarations import Declarations
 from npulab.registers.formats.c_numbers import NumberError
 from npulab.registers.formats.c_types import BASIC, Kind
 from npulab.registers.formats.tables import MOST_ROWS
-from npulab.registers.map import WORD_BITS, WORD_BYTES
 
 MOST_BITS = 2 ** 24  # of a struct
 MOST_DEPTH, MOST_DIMENSIONS, MOST_NAME = 64, 8, 512

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.c_comments import annotation, licence_comment, note_comment
 from npulab.registers.formats.c_names import CNames, c_name
 from npulab.registers.formats.tables import RegisterTable, Row, unnamed
-from npulab.registers.map import COLUMNS, WORD_BITS, WORD_BYTES
+from npulab.registers.table import COLUMNS
 
 MOST_WORDS = 2 ** 12  # of a struct; a block that is sparser becomes macros
 INT_MOST = 2 ** 31 - 1

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from npulab.registers.fields import WORD_BITS
 from npulab.registers.formats.naming import by_block
 from npulab.registers.formats.tables import RegisterTable, Row
-from npulab.registers.map import WORD_BITS
 
 NOTHING: Row = MappingProxyType({})
 

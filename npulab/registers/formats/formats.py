@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npulab.registers.formats.tables import COMMENT, ENUMS, RegisterTable
-from npulab.registers.map import REQUIRED
+from npulab.registers.table import REQUIRED
 from npulab.support.files import need_file, write_files
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats.drawn import Drawn, boxes
 from npulab.registers.formats.naming import Identifiers, by_block
 from npulab.registers.formats.tables import RegisterTable
-from npulab.registers.map import WORD_BYTES, Meaning
+from npulab.registers.meaning import Meaning
 
 KEYWORDS = frozenset(re.findall(r"\w+", """
 addressof as be bitfield bool break catch char char16 const continue double else enum false float fn for from if import

@@ -6,8 +6,8 @@ import re
 from collections.abc import Container, Iterator
 from itertools import groupby
 
+from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats.tables import RegisterTable, Row, unnamed
-from npulab.registers.map import WORD_BYTES
 
 APART = 2 ** 12  # bytes; blocks begin at multiples of it
 MOST_LETTERS = 120

@@ -10,10 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.rnndb_names import unnumbered
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable, Row
 from npulab.registers.formats.taken import Taken
-from npulab.registers.map import WORD_BITS, WORD_BYTES, Meaning
+from npulab.registers.meaning import Meaning
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 MOST_FIELD_BITS = 64

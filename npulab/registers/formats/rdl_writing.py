@@ -9,7 +9,7 @@ from urllib.parse import quote
 from npulab.registers.formats.naming import Identifiers, by_block, name_of
 from npulab.registers.formats.rdl_compiling import CHIP
 from npulab.registers.formats.tables import RegisterTable, Row
-from npulab.registers.map import Meaning
+from npulab.registers.meaning import Meaning
 
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 KEYWORDS = frozenset(re.findall(r"\w+", """

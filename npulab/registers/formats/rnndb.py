@@ -33,6 +33,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.rnndb_names import (
     WORDS,
     Names,
@@ -51,7 +52,7 @@ from npulab.registers.formats.rnndb_names import (
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.registers.formats.taken import Taken
 from npulab.registers.formats.xml import MOST_DEPTH, Element, read_xml
-from npulab.registers.map import WORD_BITS, WORD_BYTES, Meaning
+from npulab.registers.meaning import Meaning
 
 NAMESPACE = "http://nouveau.freedesktop.org/"
 NPULAB = "urn:npulab:registers"  # of our own attributes: at, value, address, align, evidence, nameless

@@ -8,9 +8,10 @@ from itertools import dropwhile, groupby, pairwise
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.rnndb import NAMESPACE, NPULAB
 from npulab.registers.formats.tables import RegisterTable, Row, unnamed
-from npulab.registers.map import WORD_BITS, WORD_BYTES, Meaning
+from npulab.registers.meaning import Meaning
 
 INDENT = "   "
 AUTHOR = re.compile(r"Author: (?P<name>.*?)(?: <(?P<email>[^>]*)>)?(?: \((?P<nicks>[^)]*)\))?(?:: (?P<text>.*))?")

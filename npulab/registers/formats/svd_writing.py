@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
+from npulab.registers.fields import WORD_BITS
 from npulab.registers.formats.naming import APART, Identifiers, by_block, name_of
 from npulab.registers.formats.svd_names import NPULAB
 from npulab.registers.formats.tables import RegisterTable, Row
-from npulab.registers.map import WORD_BITS, Meaning
+from npulab.registers.meaning import Meaning
 
 HEAD = ('<?xml version="1.0" encoding="utf-8"?>', '<device schemaVersion="1.3" '
         'xmlns:xs="http://www.w3.org/2001/XMLSchema-instance" xs:noNamespaceSchemaLocation="CMSIS-SVD.xsd">')

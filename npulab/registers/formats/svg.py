@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from xml.sax.saxutils import escape, quoteattr
 
+from npulab.registers.fields import WORD_BITS
 from npulab.registers.formats.drawn import Box, Drawn, drawn
 from npulab.registers.formats.tables import RegisterTable
-from npulab.registers.map import WORD_BITS
 
 BIT, HEIGHT, MARGIN = 30, 46, 16  # of a box, in units of the drawing
 LETTER, LINE = 6.2, 13  # a letter's width and a line's height at 11 px, in a sans-serif face

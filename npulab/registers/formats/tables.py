@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from npulab.registers.map import COLUMNS, REQUIRED, Meaning, RegisterMap
+from npulab.registers.map import RegisterMap
+from npulab.registers.meaning import Meaning
+from npulab.registers.table import COLUMNS, REQUIRED
 from npulab.support.files import read_bounded, text_of
 
 NUMBERS = ("offset", "lsb", "width", "at", "align")

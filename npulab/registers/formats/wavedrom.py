@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from npulab.registers.fields import WORD_BITS
 from npulab.registers.formats.drawn import Drawn, drawn
 from npulab.registers.formats.tables import RegisterTable
-from npulab.registers.map import WORD_BITS
 
 ATTRIBUTES = ("evidence", "feature")
 ADDRESS = 3  # the colour of fields that point into memory, of those that WaveDrom has

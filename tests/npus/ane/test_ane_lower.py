@@ -22,7 +22,7 @@ from npulab.npus.ane.steps import HABITS
 from npulab.npus.ane.tables import entries, functions
 from npulab.npus.ane.writing import hwx_bytes
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, Pool2D, input_shapes
-from npulab.registers.map import WORD_BYTES
+from npulab.registers.fields import WORD_BYTES
 
 HALF = np.float16
 REGISTERS = TABLES["H13"]

@@ -22,7 +22,7 @@ from npulab.npus.ane import tables
 from npulab.npus.ane.facts import HERE
 from npulab.npus.ane.tables import Table, decode, entries, evaluate, evaluate_reference, functions, outputs, values
 from npulab.npus.ane.tables.functions import NEURONS, closest, errors, fit, identify, last_place, true
-from npulab.registers.map import read_table
+from npulab.registers.table import read_table
 
 CODES = np.arange(2 ** 16, dtype=np.uint16)
 EVERY = CODES.view(np.float16)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npulab.npus.ane.training.accounting import achieved, convolution_chain, published, utilization
 from npulab.npus.ane.training.step import Step
-from npulab.registers.map import read_table
+from npulab.registers.table import read_table
 
 if TYPE_CHECKING:
     import pandas as pd

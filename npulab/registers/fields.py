@@ -1,0 +1,140 @@
+"""Fields: runs of bits of 32-bit words, split ones too, read from and written to many captures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.registers.meaning import Meaning
+
+WORD_BITS = 32
+WORD_BYTES = 4
+AS_STORED = Meaning()
+
+
+class Piece(NamedTuple):
+    """One run of bits of a field: word index in the map, lowest bit, width, place in the value."""
+
+    word: int
+    lsb: int
+    width: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Field:
+    """A named value of a register map: its pieces, meaning, and what is known of it."""
+
+    block: str
+    register: str
+    name: str
+    pieces: tuple[Piece, ...]
+    meaning: Meaning = AS_STORED
+    names: tuple[tuple[int, str], ...] = ()
+    address: bool = False
+    align: int = 0
+    evidence: str = "unknown"
+    note: str = ""
+    automatic: bool = False
+    declared: bool = True
+
+    @classmethod
+    def whole_word(cls, block: str, register: str) -> Field:
+        """The automatic field of a register that no map has."""
+        return cls(block, register, f"{register}_0_{WORD_BITS}", (Piece(0, 0, WORD_BITS, 0),),
+                   automatic=True, declared=False)
+
+    @cached_property
+    def width(self) -> int:
+        return max(piece.at + piece.width for piece in self.pieces)
+
+    @property
+    def stored_type(self) -> Any:
+        return np.uint32 if self.width <= WORD_BITS else np.uint64
+
+    @property
+    def bits(self) -> str:
+        """Where it lies, as ``5[25:0]``; pieces from the low end of the value, joined by a blank."""
+        return " ".join(f"{p.word}[{p.lsb + p.width - 1}:{p.lsb}]" if p.width > 1
+                        else f"{p.word}[{p.lsb}]" for p in self.pieces)
+
+    def extract(self, words: np.ndarray) -> np.ndarray:
+        """Raw values ``(...)`` of words ``(..., W) uint32``; uint64 where wider than a word."""
+        wide = self.stored_type
+        out = np.zeros(words.shape[:-1], wide)
+        for piece in self.pieces:
+            run = words[..., piece.word] >> np.uint32(piece.lsb) & mask(piece.width)
+            out |= run.astype(wide) << wide(piece.at)
+        return out
+
+    def insert(self, words: np.ndarray, raw: Any) -> None:
+        """Put raw values ``(...)`` into words ``(..., W) uint32`` in place.
+
+        Raises ValueError where a raw value does not fit, naming register, field, got and allowed.
+        """
+        bits = self.stored(raw).astype(np.uint64)
+        for piece in self.pieces:
+            run = (bits >> np.uint64(piece.at)).astype(np.uint32) & mask(piece.width)
+            words[..., piece.word] &= ~(mask(piece.width) << np.uint32(piece.lsb))
+            words[..., piece.word] |= run << np.uint32(piece.lsb)
+
+    def stored(self, raw: Any) -> np.ndarray:
+        """Raw values that the field holds, as unsigned integers (uint64 only where wider than a word).
+
+        Raises ValueError where a raw value does not fit, naming register, field, got and allowed.
+        """
+        raw = np.asarray(raw)
+        if raw.dtype.kind != "u" or 8 * raw.itemsize > self.width:
+            raw = self._fitting(raw, 0)
+        wide = np.dtype(self.stored_type)
+        bits = raw if raw.dtype.kind == "u" and raw.itemsize <= wide.itemsize else raw.astype(wide)
+        gaps = 2 ** self.width - 1 - sum(2 ** piece.at * int(mask(piece.width)) for piece in self.pieces)
+        if gaps and np.any(bits.astype(np.uint64) & np.uint64(gaps)):
+            raise ValueError(f"register {self.register} field {self.name}: got a value with bits set "
+                             f"that no piece holds (pieces {self.bits})")
+        return bits
+
+    def value(self, raw: Any) -> Any:
+        return self.meaning.value(raw, self.width)
+
+    def text(self, raw: int) -> Any:
+        """The value as people read it: an enum's name, a plain int or a float."""
+        if self.meaning.enum:
+            return dict(self.names).get(int(raw), int(raw))
+        return np.asarray(self.value(np.asarray(raw))).item()
+
+    def raw(self, value: Any) -> Any:
+        """Raw of a value or, for an enum, of its name; errors name register and field."""
+        if self.meaning.enum and isinstance(value, str):
+            codes = {name: code for code, name in self.names}
+            if value not in codes:
+                raise LookupError(f"register {self.register} field {self.name}: got {value!r}, allowed "
+                                  f"is one of {', '.join(codes)}")
+            return codes[value]
+        try:
+            raw = self.meaning.raw(value)
+        except ValueError as error:
+            raise ValueError(f"register {self.register} field {self.name}: got {value!r}, "
+                             f"which {error}") from None
+        if self.meaning.kind == "signed":
+            half = 2 ** (self.width - 1)
+            return np.where(self._fitting(raw, -half) < 0, raw + 2 * half, raw)
+        return raw
+
+    def _fitting(self, raw: np.ndarray, low: int) -> np.ndarray:
+        high = low + 2 ** self.width
+        if raw.size and raw.dtype.kind in "iu" and raw.max() < high and (raw.dtype.kind == "u" or raw.min() >= low):
+            return raw
+        wrong = (raw < low) | (raw >= high)
+        if np.any(wrong):
+            raise ValueError(f"register {self.register} field {self.name}: got raw {int(raw[wrong].flat[0])}, "
+                             f"allowed is {low} to {high - 1} ({self.width} bits)")
+        return raw
+
+
+def mask(width: int) -> np.uint32:
+    """The lowest ``width`` bits of a word set."""
+    return np.uint32((1 << width) - 1)

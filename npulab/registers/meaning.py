@@ -1,0 +1,124 @@
+"""What a field's raw number means: signed, a float, scaled, an enum."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+FLOATS: dict[str, tuple[Any, Any]] = {"f16": (np.float16, np.uint16), "f32": (np.float32, np.uint32)}  # value, stored
+FLOAT_BITS = 53  # whole numbers that float64 holds exactly
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """How a raw field becomes a value: ``signed`` or a float (``f16``, ``f32``), then ``*n`` and ``+n`` in
+    the written order and ``>>n`` at the end, or an enum.
+
+    ``>>n`` is a fixed-point number: the value is ``... / 2**n`` exactly, so nothing is lost.
+
+    >>> Meaning.parse("signed raw*2+1").value(np.uint32(15), 4)
+    np.int64(-1)
+    """
+
+    kind: str = ""
+    steps: tuple[tuple[str, int], ...] = ()
+    enum: str = ""
+
+    GRAMMAR = "blank, or signed, f16 or f32, then raw, *n, +n, >>n (last) at most once each, or enum:NAME"
+
+    @classmethod
+    def parse(cls, text: str) -> Meaning:
+        words = re.findall(r"signed\b|f16\b|f32\b|raw\b|enum:\w+|>>|\*|\+|-?0x[0-9a-fA-F]+|-?\d+|\S", text)
+        kind = words.pop(0) if words and words[0] in ("signed", *FLOATS) else ""
+        if len(words) == 1 and words[0].startswith("enum:"):
+            return cls(kind, (), words[0].removeprefix("enum:"))
+        if words and words[0] == "raw":
+            words.pop(0)
+        steps: list[tuple[str, int]] = []
+        while words:
+            operation = words.pop(0)
+            if operation not in ("*", "+", ">>") or {operation, ">>"} & set(dict(steps)) or not words:
+                raise ValueError(f"value {text!r}: got {operation!r}, allowed is {cls.GRAMMAR}")
+            steps.append((operation, cls._number(words.pop(0), operation, text)))
+        if kind in FLOATS and steps:
+            raise ValueError(f"value {text!r}: got arithmetic on {kind}, allowed is {cls.GRAMMAR}")
+        return cls(kind, tuple(steps))
+
+    @classmethod
+    def _number(cls, word: str, operation: str, text: str) -> int:
+        try:
+            number = int(word, 0)
+        except ValueError:
+            raise ValueError(f"value {text!r}: got {word!r} after {operation!r}, "
+                             f"allowed is {cls.GRAMMAR}") from None
+        if (operation == "*" and number == 0) or (operation == ">>" and not 0 <= number < 64):
+            raise ValueError(f"value {text!r}: got {operation}{number}, which has no inverse")
+        return number
+
+    def __str__(self) -> str:
+        tail = f"enum:{self.enum}" if self.enum else "".join(f"{o}{n}" for o, n in self.steps)
+        if tail and not self.enum:
+            tail = f"raw{tail}"
+        return " ".join(filter(None, (self.kind, tail)))
+
+    def refuse_width(self, width: int) -> None:
+        """Raises ValueError where values of so many bits cannot be held exactly."""
+        reach = width
+        for operation, number in self.steps:
+            bits = number.bit_length()
+            reach = max(reach, bits) + 1 if operation == "+" else reach + bits if operation == "*" else \
+                reach if reach <= FLOAT_BITS else 64
+        bits = 8 * np.dtype(FLOATS[self.kind][0]).itemsize if self.kind in FLOATS else width
+        if width != bits or ((self.steps or self.kind == "signed") and reach > 63):
+            allowed = f"values within 63 bits ({FLOAT_BITS} with >>)"
+            if self.kind in FLOATS:
+                allowed = f"{bits} for {self.kind}"
+            raise ValueError(f"value {str(self)!r}: got {width} bits, allowed is {allowed}")
+
+    def value(self, raw: Any, width: int) -> Any:
+        """Raw (unsigned) to value, elementwise; enums stay their raw code."""
+        if self.kind in FLOATS:
+            real, stored = FLOATS[self.kind]
+            return np.asarray(raw, stored).view(real)[()]
+        if not self.kind and not self.steps:
+            return raw
+        out: Any = np.asarray(raw).astype(np.int64)
+        if self.kind == "signed":
+            out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
+        for operation, number in self.steps:
+            out = out * number if operation == "*" else out + number if operation == "+" else out / 2.0 ** number
+        return out[()]
+
+    def raw(self, value: Any) -> Any:
+        """Value to raw, elementwise and possibly negative or too wide; ``Field.raw`` checks the fit.
+
+        Raises ValueError where no raw value gives this value.
+        """
+        out: Any = np.asarray(value)
+        if out.dtype.kind not in "iufb":
+            raise ValueError("is not a number of at most 64 bits")
+        if self.kind in FLOATS:
+            real, stored = FLOATS[self.kind]
+            if np.any(np.isfinite(out) & (np.abs(out) > np.finfo(real).max)):
+                raise ValueError(f"is out of the range of {np.dtype(real)}")
+            return out.astype(real).view(stored).astype(np.int64)
+        if not np.all(np.isfinite(out)):
+            raise ValueError("is not finite")
+        if out.dtype.kind != "f":
+            if out.dtype.kind in "iu" and not self.kind and not self.steps:
+                return out
+            if out.dtype == np.uint64 and np.any(out > np.uint64(2 ** 63 - 1)):
+                raise ValueError("is too large")
+            out = out.astype(np.int64)
+        for operation, number in reversed(self.steps):
+            if operation == "*" and np.any(out % number):
+                raise ValueError(f"is not a multiple of {number}")
+            out = out // number if operation == "*" else out - number if operation == "+" else out * 2.0 ** number
+        if out.dtype.kind == "f":
+            if np.any(out != np.floor(out)) or np.any(np.abs(out) >= 2.0 ** 63):
+                raise ValueError("is not a whole raw number")
+            out = out.astype(np.int64)
+        return out

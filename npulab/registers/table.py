@@ -1,0 +1,197 @@
+"""The rows of a register map: read, checked, and made into fields.
+
+A word is 32 little-endian bits, bit 0 lowest.  A map is a table, one row per run of bits::
+
+    block, offset, register, field, lsb, width, at, value, feature, address, align, evidence, note
+
+Rows of one block that share a field name and fill in ``at`` are pieces of one split field; ``at`` is
+the place of the piece inside the value.  A row without a field name, and every bit without a row,
+gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``w0x3930_7_1`` in a sparse map: by
+offset), so that all words round-trip.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece
+from npulab.registers.meaning import Meaning
+
+MOST_WORDS = 2 ** 16  # of a dense block
+COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
+           "address", "align", "evidence", "note")
+REQUIRED = ("field", "lsb", "width")
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV table; blank lines and lines that begin with # are left out."""
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        return list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
+
+
+def read_enums(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, str]]:
+    """Names by raw of each enum in a table (enum, raw, name)."""
+    out: dict[str, dict[int, str]] = {}
+    for row in rows:
+        if not row.get("enum") or not row.get("raw") or not row.get("name"):
+            raise ValueError(f"got row {dict(row)}, allowed is enum, raw and name, all filled in")
+        names, raw = out.setdefault(row["enum"], {}), int(row["raw"], 0)
+        if raw in names or row["name"] in names.values():
+            raise ValueError(f"enum {row['enum']}: got raw {raw} or name {row['name']!r} twice")
+        names[raw] = row["name"]
+    return out
+
+
+def normal_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with every column, its numbers as int; raises ValueError naming the field and the column."""
+    unknown = [name for name in row if name not in (*COLUMNS, "word")]  # word follows from the offset
+    missing = [name for name in REQUIRED if name not in row]
+    if unknown or missing:
+        raise ValueError(f"register map: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}"
+                         if unknown else f"register map: column {missing[0]!r} is missing")
+    out: dict[str, Any] = {name: "" if row.get(name) is None else str(row[name]).strip() for name in COLUMNS}
+    out["address"] = {"True": "yes", "False": ""}.get(out["address"], out["address"])
+    for name in ("offset", "lsb", "width", "at", "align"):
+        try:
+            out[name] = int(out[name], 0) if out[name] else None
+        except ValueError:
+            raise ValueError(f"register map, field {out['field']!r}: got {name} {out[name]!r}, "
+                             "allowed is a whole number") from None
+    out["offset"] = out["offset"] or 0
+    if out["offset"] % WORD_BYTES or out["offset"] < 0:
+        raise ValueError(f"register map, field {out['field']!r}: got offset {out['offset']:#x}, "
+                         f"allowed is a multiple of {WORD_BYTES} from 0")
+    if (out["at"] or 0) < 0:
+        raise ValueError(f"register map, field {out['field']!r}: got at {out['at']}, allowed is at least 0")
+    if out["lsb"] is None or not out["width"] or out["lsb"] < 0 or out["width"] < 0 \
+            or out["lsb"] + out["width"] > WORD_BITS:
+        raise ValueError(f"register map, field {out['field']!r} of register {out['register']!r}: got lsb "
+                         f"{out['lsb']} width {out['width']}, allowed is inside bits 0 to 31")
+    if re.fullmatch(rf"w(\d+|0x[0-9a-f]+)_{out['lsb']}_{out['width']}", out["field"]):
+        out["field"] = ""  # an automatic name, as `fields` gives it
+    return out
+
+
+def registers_of(rows: Sequence[Mapping[str, Any]], dense: bool,
+               ) -> tuple[list[tuple[str, int, str]], list[str], dict[tuple[str, int], int]]:
+    """The (block, offset, register) of each word, its label in automatic names, and the word's
+    index by (block, offset)."""
+    names: dict[tuple[str, int], str] = {}
+    for row in rows:
+        place = row["block"], row["offset"]
+        if row["register"] and names.get(place, row["register"]) != row["register"]:
+            raise ValueError(f"register map, block {place[0]!r} offset {place[1]:#x}: got register names "
+                             f"{names[place]!r} and {row['register']!r}")
+        names[place] = row["register"] or names.get(place, "")
+    places = []
+    for block in dict.fromkeys(block for block, _ in names):
+        offsets = sorted(offset for b, offset in names if b == block)
+        if dense and offsets[-1] > WORD_BYTES * MOST_WORDS:
+            raise ValueError(f"register map, block {block!r}: got offset {offsets[-1]:#x}, allowed is up to "
+                             f"{WORD_BYTES * MOST_WORDS:#x} from the block's start, or dense=False")
+        if dense:
+            offsets = list(range(0, offsets[-1] + 1, WORD_BYTES))
+        places += [(block, offset) for offset in offsets]
+    labels = [f"w{i}" if dense else f"w{offset:#06x}" for i, (_, offset) in enumerate(places)]
+    registers = [(*place, names.get(place) or label) for place, label in zip(places, labels, strict=True)]
+    return registers, labels, {place: i for i, place in enumerate(places)}
+
+
+def fields_of(rows: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, int, str]],
+           labels: Sequence[str], index: Mapping[tuple[str, int], int], enums: Mapping[str, Mapping[int, str]],
+           ) -> tuple[Field, ...]:
+    """The fields of rows, and one with an automatic name for each run of bits without a row.
+
+    Raises ValueError if fields overlap, naming both, the register and the bit.
+    """
+    owner: list[list[str]] = [[""] * WORD_BITS for _ in registers]
+    grouped: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    splits = {(row["block"], row["field"]) for row in rows if row["field"] and row["at"] is not None}
+    for n, row in enumerate(rows):
+        word = index[row["block"], row["offset"]]
+        name = row["field"] or automatic_name(labels[word], row["lsb"], row["width"])
+        for bit in range(row["lsb"], row["lsb"] + row["width"]):
+            if owner[word][bit]:
+                raise ValueError(f"register map: fields {owner[word][bit]} and {name} overlap at register "
+                                 f"{registers[word][2]} bit {bit}")
+            owner[word][bit] = name
+        split = (row["block"], row["field"]) in splits
+        if split and row["at"] is None:
+            raise ValueError(f"register map, register {registers[word][2]} field {name}: a piece without its at, other "
+                             "pieces of the field have one")
+        grouped.setdefault((row["block"], row["field"]) if split else (n,), []).append(row)
+    fields = [_field(group, registers, labels, index, enums) for group in grouped.values()]
+    for word, bits in enumerate(owner):
+        for lsb, width in _runs(bits):
+            fields.append(Field(registers[word][0], registers[word][2], automatic_name(labels[word], lsb, width),
+                                (Piece(word, lsb, width, 0),), automatic=True, declared=False))
+    return tuple(sorted(fields, key=lambda item: min(item.pieces)[:2]))
+
+
+def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, int, str]],
+           labels: Sequence[str], index: Mapping[tuple[str, int], int],
+           enums: Mapping[str, Mapping[int, str]]) -> Field:
+    pieces = tuple(sorted((Piece(index[row["block"], row["offset"]], row["lsb"], row["width"],
+                                 row["at"] or 0) for row in group), key=lambda piece: piece.at))
+    first = min(group, key=lambda row: row["at"] or 0)
+    word = pieces[0].word
+    name = first["field"] or automatic_name(labels[word], first["lsb"], first["width"])
+    where = f"register map, register {registers[word][2]} field {name}"
+    for a, b in pairwise(pieces):
+        if a.at + a.width > b.at:
+            raise ValueError(f"{where}: its pieces at {a.at} (width {a.width}) and {b.at} overlap")
+    width = max(piece.at + piece.width for piece in pieces)
+    try:
+        meaning = Meaning.parse(first["value"])
+        meaning.refuse_width(width)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if meaning.enum and meaning.enum not in enums:
+        raise LookupError(f"{where}: got enum {meaning.enum!r}, known are {', '.join(enums) or 'none'}")
+    for name_of in ("value", "address", "align"):
+        other = [row[name_of] for row in group if row[name_of] not in ("", None, first[name_of])]
+        if other:
+            raise ValueError(f"{where}: got {name_of} {other[0]!r} on a later piece, allowed is what its first piece "
+                             f"says ({first[name_of] or 'nothing'})")
+    if width > 64:
+        raise ValueError(f"{where}: got {width} bits, allowed is at most 64")
+    if first["address"] not in ("", "yes"):
+        raise ValueError(f"{where}: got address {first['address']!r}, allowed is blank or yes")
+    names = tuple(enums.get(meaning.enum, {}).items())
+    return Field(first["block"], registers[word][2], name, pieces, meaning, names, first["address"] == "yes",
+                 first["align"] or 0, first["evidence"] or "unknown", first["note"], automatic=not first["field"])
+
+
+def _runs(bits: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """(lsb, width) of each run of bits nobody owns."""
+    start = None
+    for bit, name in enumerate([*bits, "end"]):
+        if not name and start is None:
+            start = bit
+        elif name and start is not None:
+            yield start, bit - start
+            start = None
+
+
+def spellings_of(fields: Sequence[Field]) -> dict[str, Field]:
+    """Every unambiguous spelling of each field: name, register.name, block.register.name."""
+    spellings: dict[str, list[Field]] = {}
+    for item in fields:
+        for name in (item.name, f"{item.register}.{item.name}",
+                     f"{item.block}.{item.register}.{item.name}"):
+            spellings.setdefault(name, []).append(item)
+    out = {name: items[0] for name, items in spellings.items() if len(items) == 1}
+    lost = [item for item in fields if f"{item.block}.{item.register}.{item.name}" not in out]
+    if lost:
+        raise ValueError(f"register map: field {lost[0].name} stands twice in register {lost[0].register} "
+                         f"of block {lost[0].block!r}; pieces of one field fill in the column at")
+    return out
+
+
+def automatic_name(label: str, lsb: int, width: int) -> str:
+    return f"{label}_{lsb}_{width}"
