@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.quant.rules import RULES, Rule, ratio_of_scales, rule, within
+from npulab.quant.requantize import within
+from npulab.quant.rules import RULES, Rule, ratio_of_scales, rule
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,6 +18,7 @@ import numpy as np
 from npulab.quant.emulate import clamp_range
 from npulab.quant.emulate.engines import EXACT, NAMES, REAL, Parts, parts
 from npulab.quant.layers import ACTIVATIONS, Conv2D, FullyConnected
+from npulab.quant.requantize import within
 from npulab.quant.rules import (
     QUANTIZED,
     RULES,
@@ -30,7 +31,6 @@ from npulab.quant.rules import (
     QuantParams,
     Rule,
     rule,
-    within,
 )
 
 if TYPE_CHECKING:

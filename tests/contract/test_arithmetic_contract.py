@@ -26,6 +26,7 @@ from npulab import Add, Conv2D, FullyConnected, Network, Pool2D, QuantParams, ac
 from npulab.cli import commands as cli
 from npulab.models import write_sweep
 from npulab.quant import rules as quant
+from npulab.quant.requantize import requantize
 
 ROUNDINGS = ("half-up", "half-away", "half-even", "floor", "toward-zero")
 VIVANTE = [f"vivante-{core}:{rounding}" for core in ("v7", "v8") for rounding in ROUNDINGS]
@@ -475,9 +476,9 @@ BAD: dict[str, Callable[[], Any]] = {
     "pool kind": lambda: Pool2D("median", (2, 2), (4, 4, 3)),
     "pool border": lambda: Pool2D("max", (2, 2), (4, 4, 3), padding=((2, 0), (0, 0))),
     "sum of int16": lambda: Add((4,), dtype="int16", output_q=QuantParams(1.0, 1)),
-    "multiplier": lambda: quant.requantize(np.array([1]), "gemmlowp", 2 ** 31, 0, 0, -128, 127),
-    "multiplier below 0": lambda: quant.requantize(np.array([1]), "vivante-v7:floor", -1, 5, 0, -128, 127),
-    "right shift": lambda: quant.requantize(np.array([1]), "gemmlowp", 2 ** 30, 100, 0, -128, 127),
+    "multiplier": lambda: requantize(np.array([1]), "gemmlowp", 2 ** 31, 0, 0, -128, 127),
+    "multiplier below 0": lambda: requantize(np.array([1]), "vivante-v7:floor", -1, 5, 0, -128, 127),
+    "right shift": lambda: requantize(np.array([1]), "gemmlowp", 2 ** 30, 100, 0, -128, 127),
     "model of no layer": lambda: npulab.single_op_model(None),
     "model of a list": lambda: npulab.single_op_model([PLAIN]),
     **{f"batch {batch!r}": lambda batch=batch: npulab.single_op_model(PLAIN, batch)

@@ -8,7 +8,8 @@ from math import floor
 import numpy as np
 import pytest
 
-from npulab.quant.rules import ROUNDINGS, RULES, Mantissa, QuantParams, ratio_of_scales, requantize, rule, shift_right
+from npulab.quant.requantize import requantize
+from npulab.quant.rules import ROUNDINGS, RULES, Mantissa, QuantParams, ratio_of_scales, rule, shift_right
 
 
 def rounded(value: Fraction, rounding: str) -> int:

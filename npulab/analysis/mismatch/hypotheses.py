@@ -18,7 +18,8 @@ from npulab.quant.emulate import ENGINES, Saturation, accumulate, clamp_range
 from npulab.quant.emulate.engines import activation_codes, multipliers, parts_of, saturation_of
 from npulab.quant.emulate.saturating import excess, of_outputs
 from npulab.quant.layers import ACTIVATIONS, Conv2D, FullyConnected, Pair, pads
-from npulab.quant.rules import ORDERS, QUANTIZED, RULES, Rule, within
+from npulab.quant.requantize import within
+from npulab.quant.rules import ORDERS, QUANTIZED, RULES, Rule
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,8 @@ from npulab.quant.layers import (
     Pool2D,
     input_shapes,
 )
-from npulab.quant.rules import QUANTIZED, Rule, Scratch
+from npulab.quant.requantize import Scratch
+from npulab.quant.rules import QUANTIZED, Rule
 
 __all__ = ["ENGINES", "Prepared", "Saturation", "accumulate", "accumulate_reference", "clamp_range", "compiles",
            "emulate", "emulate_reference", "outputs", "prepare"]

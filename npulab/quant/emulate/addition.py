@@ -9,19 +9,8 @@ import numpy as np
 
 from npulab.quant.emulate.engines import clamp_range, delegated, output_ratios
 from npulab.quant.layers import Add
-from npulab.quant.rules import (
-    FAMILIES,
-    ROUNDINGS,
-    RULES,
-    DoubleRounding,
-    QuantParams,
-    Requantizer,
-    Rule,
-    Scratch,
-    SingleRounding,
-    positive,
-    requantize,
-)
+from npulab.quant.requantize import Requantizer, Scratch, requantize
+from npulab.quant.rules import FAMILIES, ROUNDINGS, RULES, DoubleRounding, QuantParams, Rule, SingleRounding, positive
 
 GEMMLOWP = RULES["gemmlowp"]
 BLOCK = 65_536  # elements at a time

@@ -14,7 +14,8 @@ from npulab.quant.emulate.engines import REAL, clamp_range, multipliers, parts_o
 from npulab.quant.emulate.saturating import Saturation
 from npulab.quant.floats import nearest_half
 from npulab.quant.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Pool2D
-from npulab.quant.rules import RULES, QuantParams, Rule, within
+from npulab.quant.requantize import within
+from npulab.quant.rules import RULES, QuantParams, Rule
 
 
 def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None) -> np.ndarray:

@@ -11,17 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from npulab.quant.rules import (
-    HALVES,
-    MAGIC,
-    ROUNDINGS,
-    DoubleRounding,
-    Float,
-    Mantissa,
-    Requantizer,
-    Short,
-    SingleRounding,
-)
+from npulab.quant.requantize import MAGIC, Requantizer
+from npulab.quant.rules import HALVES, ROUNDINGS, DoubleRounding, Float, Mantissa, Short, SingleRounding
 
 MODES = {name: number for number, name in enumerate(ROUNDINGS)}
 FURTHER = {"nearest": (0.0, 0.0), "floor": (0.5, 0.0), "toward-zero": (0.0, 0.5)}

@@ -12,7 +12,8 @@ from npulab.quant.emulate.engines import clamp_range, multipliers, parts_of, sat
 from npulab.quant.emulate.saturating import Saturation, excess
 from npulab.quant.emulate.sums import Dense, Depthwise, Weights
 from npulab.quant.layers import Conv2D, FullyConnected
-from npulab.quant.rules import NOTHING, Requantizer, Rule, Scratch, within
+from npulab.quant.requantize import NOTHING, Requantizer, Scratch, within
+from npulab.quant.rules import Rule
 
 BLOCK = 160_000  # elements worked on at a time: fits the second-level cache, and calls are few
 Group = tuple[int, int]

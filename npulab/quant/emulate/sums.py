@@ -17,7 +17,8 @@ from itertools import pairwise, product
 import numpy as np
 
 from npulab.quant.layers import Conv2D, FullyConnected, Pool2D
-from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64, Scratch
+from npulab.quant.requantize import Scratch
+from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
 SHARE = 16_384  # weights looked at at a time
 Range = tuple[int, int]

@@ -1,0 +1,217 @@
+"""Accumulators to outputs by a rule, fast: most in float32, the few near a boundary by the rule itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from npulab.quant.rules import Float, Rule, rule
+
+MAGIC = np.float32(1.5 * 2 ** 23)  # float32 + MAGIC is that float32 rounded half to even, in the low bits
+MAGIC_BYTES = np.float32(1.5 * 2 ** 15)  # the same, with 8 bits of fraction kept
+BUNCH = 16_384  # elements redone at a time
+NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
+
+
+def requantize(accumulators: np.ndarray, by: str | Rule, multiplier: Any, right_shift: Any, zero_point: int,
+               low: int, high: int) -> np.ndarray:
+    """Outputs ``(..., C)`` int64 of accumulators: scale by the rule, add the zero point, clamp.
+
+    Raises ValueError for a multiplier, right shift or accumulator that the rule does not take.
+
+    >>> requantize(np.array([12861, -14632]), "vivante-v7:half-even", 45246, 23, 119, 0, 255)
+    array([188,  40])
+    """
+    by = rule(by)
+    by.refuse(multiplier, right_shift)
+    accumulators = within(accumulators, by)
+    return by.fast(accumulators, multiplier, right_shift, zero_point, low, high)
+
+
+def within(accumulators: np.ndarray, by: Rule, channel: int = 0) -> np.ndarray:
+    """Accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped where it wraps.
+
+    ``channel`` is the number of the first.  Raises ValueError naming the channel where one does not fit a
+    register that does not wrap.
+    """
+    accumulators = np.asarray(accumulators, np.int64)
+    low, high = by.accumulators
+    wrong = (accumulators < low) | (accumulators > high)
+    if not np.any(wrong):
+        return accumulators
+    if by.wraps:
+        return (accumulators - low) % (high - low + 1) + low
+    at = np.argwhere(wrong)[0]
+    channel += int(at[-1]) if len(at) else 0
+    raise ValueError(f"accumulator: got {accumulators[tuple(at)]} in channel {channel}, allowed with {by.name} "
+                     f"is {low} to {high}")
+
+
+@dataclass(eq=False)
+class Requantizer:
+    """A rule made ready for rows of accumulators of one layer.
+
+    ``parts`` are (rule, first channel, end channel): a kernel may follow one rule in its vector body and
+    another in its tail.  Multiplier and right shift are per channel ``(C,)``; ``factor`` is their
+    float32 value, repeated for every position of a row.
+
+    A product of float32 numbers is within 2**-22 of its size, so inside the clamp range an estimate that is
+    further from a rounding boundary than that, and than the rule strays, has the rule's own answer.  The
+    rest is redone by the rule.
+    """
+
+    parts: tuple[tuple[Rule, int, int], ...]
+    multiplier: np.ndarray
+    right_shift: np.ndarray
+    zero_point: int
+    low: int
+    high: int
+    repeat: int = 1
+    factor: np.ndarray = field(init=False)
+    limit: Any = field(init=False)
+    bytewise: bool = field(init=False)
+
+    @classmethod
+    def of(cls, by: Rule, multiplier: Any, right_shift: Any, zero_point: int, low: int, high: int, channels: int,
+           ) -> Requantizer:
+        """One rule for every channel."""
+        spread = [np.ascontiguousarray(np.broadcast_to(value, (channels,))) for value in (multiplier, right_shift)]
+        return cls(((by, 0, channels),), spread[0], spread[1], zero_point, low, high)
+
+    def __post_init__(self) -> None:
+        by = self.parts[0][0]
+        # what float32 cannot say is too small to reach a boundary
+        real = by.real(self.multiplier, self.right_shift)
+        with np.errstate(under="ignore"):
+            self.factor = np.tile(real.astype(np.float32), self.repeat)
+        stray = np.max([np.broadcast_to(one.stray(self.right_shift), real.shape) for one, _, _ in self.parts], axis=0)
+        reach = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point)) + 1
+        limit = 0.5 - stray - reach * 2.0 ** -22
+        self.bytewise = by.toward == "nearest" and bool(0.5 - limit.min() < 2.0 ** -9)
+        # one limit for all is quicker where that asks the rule about few more
+        even = np.ptp(limit) < 2.0 ** -5
+        self.limit = np.float32(limit.min()) if even else np.tile(limit.astype(np.float32), self.repeat)
+
+    @property
+    def plain(self) -> bool:
+        """Whether float32 arithmetic is the rule itself: nothing to redo."""
+        by = self.parts[0][0]
+        reach = max(abs(self.low), abs(self.high), abs(self.zero_point))
+        return len(self.parts) == 1 and type(by) is Float and by.ties == "half-even" and reach < 2 ** 21
+
+    def __call__(self, accumulators: np.ndarray, out: np.ndarray, scratch: Scratch) -> tuple[np.ndarray, np.ndarray]:
+        """Write the outputs of accumulators ``(n, repeat * C)``, float32 or float64 whole numbers, to ``out``.
+
+        Gives what is left to ``redo``: flat places in ``out`` and the accumulators there.
+        """
+        scaled = scratch.take("scaled", accumulators.shape, np.float32)
+        if accumulators.dtype == np.float32:
+            np.multiply(accumulators, self.factor, out=scaled)
+        else:
+            np.copyto(scaled, accumulators, casting="same_kind")
+            scaled *= self.factor
+        if self.plain:
+            self._plain(scaled, out)
+            return NOTHING
+        near = self._bytes if self.bytewise and out.itemsize == 1 else self._near
+        at = np.flatnonzero(near(scaled, out, scratch))
+        return at, accumulators.ravel()[at]
+
+    def _plain(self, scaled: np.ndarray, out: np.ndarray) -> None:
+        by, zero = self.parts[0][0], np.float32(self.zero_point)
+        first = isinstance(by, Float) and by.zero_point_first
+        if first:
+            scaled += zero
+        shift = np.float32(0) if first else zero
+        np.clip(scaled, np.float32(self.low) - shift, np.float32(self.high) - shift, out=scaled)
+        scaled += MAGIC
+        whole = scaled.view(np.int32)
+        if out.itemsize == 1:  # the low byte is the whole number, and adding wraps back into range
+            np.copyto(out, whole, casting="unsafe")
+            if not first:
+                out += np.array(self.zero_point & 0xFF, np.uint8).astype(out.dtype)
+        else:
+            np.subtract(whole, MAGIC.view(np.int32) - np.int32(shift), out=out, casting="unsafe")
+
+    def _bytes(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
+        """Write the estimates of 8 bits; where they are near a boundary.
+
+        A value plus MAGIC_BYTES has its whole part in one byte and eight bits of fraction in the next, rounded
+        to nearest: a fraction of 0 is what lies within 2**-9 of a boundary.
+        """
+        zero = np.float32(self.zero_point)
+        both = scratch.take("both", scaled.shape, np.int16 if out.dtype.kind == "i" else np.uint16)
+        part = scratch.take("part of it", scaled.shape, np.uint8)
+        np.clip(scaled, np.float32(self.low) - zero, np.float32(self.high) - zero, out=scaled)
+        scaled += MAGIC_BYTES + zero + np.float32(0.5)
+        np.copyto(both, scaled.view(np.int32), casting="unsafe")
+        np.copyto(part, both, casting="unsafe")
+        both >>= 8
+        np.copyto(out, both, casting="unsafe")
+        return np.equal(part, 0, out=scratch.take("near", scaled.shape, np.bool_))
+
+    def _near(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
+        """Write the estimates; where they are near a boundary."""
+        toward, zero = self.parts[0][0].toward, np.float32(self.zero_point)
+        whole = scratch.take("whole", scaled.shape, np.float32)
+        near = scratch.take("near", scaled.shape, np.bool_)
+        # floor and truncation are rounding to nearest half a unit further down, or in
+        if toward == "floor":
+            scaled -= np.float32(0.5)
+        elif toward == "toward-zero":
+            scaled -= np.copysign(np.float32(0.5), scaled, out=whole)
+        np.clip(scaled, np.float32(self.low) - zero, np.float32(self.high) - zero, out=scaled)
+        np.rint(scaled, out=whole)
+        scaled -= whole
+        np.abs(scaled, out=scaled)
+        np.greater_equal(scaled, self.limit, out=near)
+        whole += zero
+        np.copyto(out, whole, casting="unsafe")
+        return near
+
+    def redo(self, at: np.ndarray, accumulators: np.ndarray, out: np.ndarray) -> None:
+        """Ask the rule about places ``at`` (flat, in ``out``), whose accumulators are given."""
+        channels = len(self.multiplier)
+        columns = out.shape[-1]
+        for start in range(0, at.size, BUNCH):
+            some, asked = at[start:start + BUNCH], accumulators[start:start + BUNCH].astype(np.int64)
+            channel = some % channels
+            if len(self.parts) == 1:
+                answer = self._ask(self.parts[0][0], asked, channel)
+            else:
+                answer = np.empty(asked.shape, np.int64)
+                for by, first, end in self.parts:
+                    mine = (channel >= first) & (channel < end)
+                    answer[mine] = self._ask(by, asked[mine], channel[mine])
+            if out.flags.c_contiguous:
+                out.reshape(-1)[some] = answer
+            else:
+                out[np.divmod(some, columns)] = answer
+
+    def _ask(self, by: Rule, accumulators: np.ndarray, channel: np.ndarray) -> np.ndarray:
+        codes = by.exact(accumulators, self.multiplier[channel], self.right_shift[channel], self.zero_point)
+        return np.minimum(np.maximum(codes, self.low), self.high)
+
+
+class Scratch:
+    """Arrays that are taken again and again while a layer runs."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, np.ndarray] = {}
+        self._views: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array of this name, with whatever it held last."""
+        view = self._views.get((name, shape))
+        if view is not None and view.dtype == dtype:
+            return view
+        size = math.prod(shape)
+        held = self._held.get(name)
+        if held is None or held.size < size or held.dtype != dtype:
+            held = self._held[name] = np.empty(size, dtype)
+            self._views = {key: one for key, one in self._views.items() if key[0] != name}
+        view = self._views[name, shape] = held[:size].reshape(shape)
+        return view
