@@ -91,12 +91,12 @@ class Job:
         if self.block not in maps:
             raise LookupError(f"block: got {self.block!r}, maps are known for {', '.join(maps) or 'none'}")
         registers = maps[self.block]
-        raw = registers.decode(self.words, raw=True)
+        raw = registers.decode(self.words, raw=True).values()  # in the order of the fields
         state = dict(self.writes)
         written = {registers.index[offset] for offset in state if offset in registers.index}
-        for item in registers:
+        for item, number in zip(registers, raw, strict=True):
             if not self.writes or any(piece.word in written for piece in item.pieces):
-                yield item.block, item, raw[registers.key(item)]
+                yield item.block, item, number
         for offset, value in state.items():
             if offset not in registers.index:
                 yield self.block, Field.whole_word(self.block, f"{offset:#06x}"), value
