@@ -83,7 +83,7 @@ class Job:
         writes = f", {len(self.writes)} writes" if self.writes else ""
         return f"Job({self.block}, {len(self.words)} words{writes}{f', {self.start}' if self.start else ''})"
 
-    def values(self, maps: Mapping[str, RegisterMap]) -> Iterator[tuple[str, Field, int]]:
+    def values(self, maps: Mapping[str, RegisterMap]) -> list[tuple[str, Field, int]]:
         """(block, field, raw) of every field, those of the writes that start the job last.
 
         Raises LookupError where no map is known for the block.
@@ -94,14 +94,11 @@ class Job:
         raw = registers.decode(self.words, raw=True).values()  # in the order of the fields
         state = dict(self.writes)
         written = {registers.index[offset] for offset in state if offset in registers.index}
-        for item, number in zip(registers, raw, strict=True):
-            if not self.writes or any(piece.word in written for piece in item.pieces):
-                yield item.block, item, number
-        for offset, value in state.items():
-            if offset not in registers.index:
-                yield self.block, Field.whole_word(self.block, f"{offset:#06x}"), value
-        if self.start:
-            yield from self.start.values(maps)
+        out = [(item.block, item, number) for item, number in zip(registers, raw, strict=True)
+               if not self.writes or any(piece.word in written for piece in item.pieces)]
+        out += [(self.block, Field.whole_word(self.block, f"{offset:#06x}"), value)
+                for offset, value in state.items() if offset not in registers.index]
+        return out + (self.start.values(maps) if self.start else [])
 
 
 @dataclass(frozen=True)

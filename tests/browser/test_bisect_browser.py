@@ -20,8 +20,8 @@ import time
 from dataclasses import replace
 import numpy as np
 import npulab
-from npulab.bits import RegisterMap
-from npulab.capture import Capture, Job
+from npulab.registers.map import RegisterMap
+from npulab.captures.capture import Capture, Job
 
 rows = [{"block": "NN", "offset": 4 * (n // 4), "register": f"R{n // 4}", "field": f"f{n}", "lsb": 8 * (n % 4),
          "width": 8} for n in range(44)]

@@ -383,7 +383,7 @@ def test_recorder_refuses_to_guess_or_to_lie(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 import npulab
-from npulab.devices import Recorder, Simulated
+from npulab.captures.devices import Recorder, Simulated
 recorder, capture = Recorder(Simulated(), sys.argv[2]), npulab.load(sys.argv[1])
 for shift in (3, 4):
     recorder(capture.with_fields(post_shift=shift))

@@ -103,7 +103,7 @@ def test_undo_knows_its_bounds() -> None:
 def test_a_killed_process_loses_no_verdict(tmp_path: Path) -> None:
     path, code = tmp_path / "j.jsonl", """
 import sys
-from npulab.journal import Journal, Trial
+from npulab.captures.journal import Journal, Trial
 journal = Journal(sys.argv[1], {"good": "a", "bad": "b"})
 while True:
     journal.add(Trial(("x",), "", "pass"))

@@ -748,7 +748,7 @@ def test_the_same_seed_asks_the_same(tmp_path: Path) -> None:
 def test_another_process_asks_the_same() -> None:
     code = """
 from npulab import Bisection, Capture, Job
-from npulab.bits import RegisterMap
+from npulab.registers.map import RegisterMap
 registers = RegisterMap([dict(block="NN", field=f"f{n}", lsb=n, width=1) for n in range(30)])
 good, bad = (Capture(name, "demo", "x", (Job("NN", [word]),), maps={"NN": registers}) for name, word in (("g", 0), ("b", 2 ** 30 - 1)))
 session = Bisection(good, bad, flake_rate=0.02, units=[["f3", "f9"], ["f12", "f20", "f1"]])
