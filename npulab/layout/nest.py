@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from npulab.layout.stored import MOST_ELEMENTS, Stored
 
@@ -129,6 +131,59 @@ class Layout(Stored):
         for at in range(self.itemsize):
             taken[places + (at - low)] = True
         return int(np.count_nonzero(taken)) == places.size * self.itemsize
+
+    def _write(self, out: np.ndarray, stored: np.ndarray) -> None:
+        if not self._strided:
+            super()._write(out, stored)
+            return
+        for copy in (0, *self.copies):
+            for there, elements in self._views(out, stored, copy):
+                there[...] = elements
+
+    def _read(self, data: np.ndarray) -> list[np.ndarray]:
+        if not self._strided:
+            return super()._read(data)
+        read, data = [], np.ascontiguousarray(data)
+        for copy in (0, *self.copies):
+            read.append(np.empty(self.extents, f"u{self.itemsize}"))
+            for there, elements in self._views(data, read[-1], copy):
+                elements[...] = there
+        return read
+
+    @property
+    def _strided(self) -> bool:
+        """Whether strides alone say where elements lie; else short blocks pull what follows them closer."""
+        return all(loop.stride is not None for loop in self.loops)
+
+    def _views(self, buffer: np.ndarray, tensor: np.ndarray, copy: int,
+               ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Views of a buffer and of the tensor's elements in it that hold the same, an axis for each loop."""
+        pieces = [self._pieces(axis, n, 0) for axis, n in enumerate(self.extents)]
+        type_ = np.dtype(f"{'>' if self.big_endian else '<'}u{self.itemsize}")
+        for parts in product(*pieces):
+            counts, first = {at: count for _, _, each in parts for at, count in each.items()}, self.offset + copy
+            shape = tuple(counts[at] for at in range(len(self.loops)))
+            strides = [tensor.strides[loop.axis] * loop.tile for loop in self.loops]
+            start = tensor[tuple(slice(index, None) for index, _, _ in parts)]
+            yield (np.ndarray(shape, type_, buffer, first + sum(place for _, place, _ in parts),
+                              [loop.stride or 0 for loop in self.loops]), as_strided(start, shape, strides))
+
+    def _pieces(self, axis: int, n: int, depth: int) -> list[tuple[int, int, dict[int, int]]]:
+        """Stretches of ``n`` indices of an axis that the loops from ``depth`` on step through evenly.
+
+        Each has its first index, the bytes to it, and by number of a loop how many blocks there are: the whole blocks
+        are apart from a short last one.
+        """
+        depth = next((at for at in range(depth, len(self.loops)) if self.loops[at].axis == axis), len(self.loops))
+        if depth == len(self.loops):
+            return [(0, 0, {})]
+        tile, stride = self.loops[depth].tile, self.loops[depth].stride or 0
+        whole, rest = divmod(n, tile)
+        even = self._pieces(axis, tile, depth + 1) if whole else []
+        short = self._pieces(axis, rest, depth + 1) if rest else []
+        return [*((index, place, {depth: whole, **counts}) for index, place, counts in even),
+                *((whole * tile + index, whole * stride + place, {depth: 1, **counts})
+                  for index, place, counts in short)]
 
     @property
     def extents(self) -> tuple[int, ...]:

@@ -67,12 +67,8 @@ class Stored(ABC):
         Raises ValueError for another shape or dtype.
         """
         stored = self.stored(tensor)[self.inside]
-        places = self.index_map()[self.inside]
         out = self.blank(self.size)
-        pieces = bytes_of(stored, self.big_endian)
-        for copy in (0, *self.copies):
-            for at in range(self.itemsize):
-                out[places + (copy + at)] = pieces[..., at]
+        self._write(out, stored)
         for part in self.parts:
             out[part.offset:part.offset + part.size] = part.data(stored, self.fill) if isinstance(part, Sums) else \
                 np.tile(np.frombuffer(part.data, np.uint8), part.repeat)
@@ -86,16 +82,28 @@ class Stored(ABC):
         data = bytes_in(buffer, "buffer")
         if len(data) != self.size:
             raise ValueError(f"buffer: got {len(data)} bytes, allowed is {self.size}")
-        places = self.index_map()[self.inside]
-        taken = elements_at(data, places, self.itemsize, self.big_endian)
-        for copy in self.copies:
-            wrong = elements_at(data, places + copy, self.itemsize, self.big_endian) != taken
+        taken, *copied = self._read(data)
+        for copy, again in zip(self.copies, copied, strict=True):
+            wrong = again != taken
             if wrong.any():
-                at = int(places[wrong][0])
+                at = int(self.index_map()[self.inside][wrong][0])
                 raise ValueError(f"buffer: got two values of one element, at bytes {at} and {at + copy} (its copy)")
         out = np.zeros(self.shape, taken.dtype)
         out[self.inside] = restore(taken, self.xor, self.add)
         return out.view(self.dtype)
+
+    def _write(self, out: np.ndarray, stored: np.ndarray) -> None:
+        """Put elements, unsigned as stored, and their copies into a buffer ``(size,) uint8``, place by place."""
+        places, pieces = self.index_map()[self.inside], bytes_of(stored, self.big_endian)
+        for copy in (0, *self.copies):
+            for at in range(self.itemsize):
+                out[places + (copy + at)] = pieces[..., at]
+
+    def _read(self, data: np.ndarray) -> list[np.ndarray]:
+        """The elements of a buffer ``(size,) uint8``, unsigned as stored, and each copy of them, place by place."""
+        places = self.index_map()[self.inside]
+        return [elements_at(data, places + copy, self.itemsize, self.big_endian)
+                for copy in (0, *self.copies)]
 
     def blank(self, size: int) -> np.ndarray:
         """Fill values in step with the elements, ``(size,) uint8``."""

@@ -27,6 +27,7 @@ from npulab.layout import (
     planar,
 )
 from npulab.layout.places import Change, Pairs, Signature, Sought
+from npulab.layout.stored import Stored
 
 Places = Iterator[tuple[tuple[int, ...], int]]
 
@@ -313,6 +314,56 @@ def random_layout(seed: int) -> Layout:
     if rng.random() < 0.2:
         layout = replace(layout, copies=(up(layout.size - layout.offset, size),), size=0)
     return replace(layout, size=layout.size + int(rng.choice([0, 0, 1, 100])))
+
+
+def strided_layout(seed: int) -> Layout:
+    """Strides at each loop of any tiles, which need not divide one another; negative ones, windows and copies too."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.integers(1, 12, int(rng.integers(1, 5))))
+    window = tuple((start, int(rng.integers(start + 1, n + 1))) for start, n in
+                   ((int(rng.integers(0, n)) if rng.random() < 0.3 else 0, n) for n in shape))
+    tiles = [sorted({1, *rng.integers(1, 8, int(rng.integers(0, 3))).tolist()}) for _ in shape]
+    order = rng.permutation([axis for axis in range(len(shape)) for _ in tiles[axis]]).tolist()
+    dtype = str(rng.choice(["uint8", "int16", "float32"]))
+    step, nest, left = np.dtype(dtype).itemsize, [], [1] * len(shape)
+    for axis in reversed(order):
+        tile = tiles[axis].pop(0)
+        nest.insert(0, Loop(axis, tile, step * int(rng.choice([1, 1, -1]))))
+        left[axis] = tiles[axis][0] if tiles[axis] else shape[axis]
+        step = step * (-(-left[axis] // tile)) + int(rng.choice([0, 0, 1, 5]))
+    size = 2 * step + 64
+    copies = (size,) if rng.random() < 0.3 else ()
+    return Layout(shape, tuple(nest), dtype=dtype, offset=size, size=3 * size + size * len(copies), window=window,
+                  fill=int(rng.integers(0, 256)), add=int(rng.choice([0, 128])), xor=int(rng.choice([0, 5])),
+                  copies=copies, big_endian=bool(rng.integers(2)))
+
+
+@pytest.mark.parametrize("make", [random_layout, strided_layout])
+def test_strides_say_what_the_places_say(make: Callable[[int], Layout]) -> None:
+    """Views by strides against each element at its place, fill, copies and what is cut off included."""
+    strided = 0
+    for seed in range(150):
+        layout = make(seed)
+        tensor = random(layout.shape, layout.dtype, seed)
+        stored, plain = layout.stored(tensor)[layout.inside], layout.blank(layout.size)
+        Stored._write(layout, plain, stored)
+        assert layout.pack(tensor) == plain.tobytes(), layout
+        buffer = random((layout.size,), "uint8", seed)
+        for got, wanted in zip(layout._read(buffer), Stored._read(layout, buffer), strict=True):
+            assert same(got, wanted), layout
+        assert np.array_equal(layout.unpack(plain)[layout.inside].view(stored.dtype), tensor[layout.inside].view(stored.dtype))
+        strided += layout._strided
+    assert strided >= 40
+
+
+def test_copies_that_differ_are_named_by_their_first_place() -> None:
+    layout = nc1hwc2((2, 3, 5), 2, copies=(64,), size=128)
+    buffer = bytearray(layout.pack(random((2, 3, 5), "uint8")))
+    buffer[layout.index_map()[1, 0, 2] + 64] ^= 1
+    buffer[layout.index_map()[0, 2, 4] + 64] ^= 1
+    at = layout.index_map()[0, 2, 4]
+    with pytest.raises(ValueError, match=rf"two values of one element, at bytes {at} and {at + 64} \(its copy\)"):
+        layout.unpack(buffer)
 
 
 @pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 3000), marks=pytest.mark.long)])

@@ -11,13 +11,14 @@ import random
 from typing import Any
 
 import numpy as np
+import nvdla_units_plain as plain
 import pytest
 from conftest import shared
 from test_nvdla_units import BASE, Bytes, as_lists, entries
 
 from npulab.npus.nvdla import imported
 from npulab.npus.nvdla.replay import replay
-from npulab.npus.nvdla.units import cdp, pdp, plain, sdp
+from npulab.npus.nvdla.units import cdp, pdp, sdp
 
 HEIGHT, WIDTH, CHANNELS, ATOM = 64, 64, 256, 32
 LANES = HEIGHT * WIDTH * CHANNELS

@@ -32,11 +32,3 @@ def handed_over(sums: np.ndarray, truncate: int, itemsize: int = 1, rules: Rules
         return shifted(whole, truncate, rules.rounding)
     short = shifted(saturated(whole, SUM_BITS[itemsize]), truncate, rules.rounding)
     return saturated(short, HANDED_BITS).astype(np.int32)
-
-
-def handed_over_plain(total: int, truncate: int, itemsize: int = 1) -> int:
-    """``handed_over`` of one sum."""
-    half = 2 ** (SUM_BITS[itemsize] - 1)
-    kept = min(max(total, -half), half - 1)
-    size = (2 * abs(kept) + 2 ** truncate) // 2 ** (truncate + 1)
-    return min(max(size if kept >= 0 else -size, -2 ** 31), 2 ** 31 - 1)

@@ -15,9 +15,10 @@ import numpy as np
 
 from npulab.captures.target import Features, Hang, Unanswerable
 from npulab.npus.nvdla.fetch import read_features, read_image, read_weights, weights_of
+from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.products import Window, convolve
 from npulab.npus.nvdla.rules import RULES, Rules
-from npulab.npus.nvdla.units.cubes import ByteMemory, Fields
+from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import signed
 
 PIXEL = 1  # DATAIN_FORMAT of an image

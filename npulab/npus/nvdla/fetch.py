@@ -12,10 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from npulab.captures.target import Hang, Unanswerable
+from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
+from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.pixels import FORMATS, Format, converted
 from npulab.npus.nvdla.rules import RULES, Rules
-from npulab.npus.nvdla.units.cubes import MEMORIES, ByteMemory, Fields
+from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import signed
 
 PITCH_LINEAR = 0  # PIXEL_MAPPING of rows of pixels
@@ -29,7 +31,7 @@ MEANS = ("CDMA.D_MEAN_GLOBAL_0.MEAN_RY", "CDMA.D_MEAN_GLOBAL_0.MEAN_GU",
 
 
 def cube_of(fields: Fields) -> Cube:
-    """Where the features lie from the input's address on; raises Hang where CDMA and CSC disagree about their size."""
+    """Where the features lie; raises Hang where CDMA and CSC disagree about their size."""
     for register, name in (("D_DATAIN_SIZE_0", "DATAIN_HEIGHT"), ("D_DATAIN_SIZE_0", "DATAIN_WIDTH"),
                            ("D_DATAIN_SIZE_1", "DATAIN_CHANNEL")):
         read, used = f"CDMA.{register}.{name}", f"CSC.{register.replace('SIZE', 'SIZE_EXT')}.{name}_EXT"
@@ -42,7 +44,8 @@ def cube_of(fields: Fields) -> Cube:
         plane = atom  # the surfaces of a single pixel are then read as one run, whatever the stride says
     return Cube(height, width, fields.size("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"), atom,
                 fields.pitch("CDMA.D_LINE_STRIDE.LINE_STRIDE"), plane,
-                fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"))
+                fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"),
+                MEMORIES[fields["CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"]], fields.address(DATA))
 
 
 def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
@@ -81,9 +84,7 @@ def read_features(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: 
     """
     cube = cube_of(fields)
     _refuse_large("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL", "features", cube.filled)
-    name, start = MEMORIES[fields["CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"]], fields.address(DATA)
-    parts = [memory.read(name, start + first, size) for first, size in cube.runs()]
-    x = cube.gather(parts[0] if len(parts) == 1 else b"".join(parts))[:, :, :cube.channels]
+    x = cube.tensor(cube.read(memory))[:, :, :cube.channels]
     return _converted(fields, x, [signed(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)], itemsize, rules)
 
 

@@ -15,9 +15,13 @@ from typing import Any
 import numpy as np
 
 from npulab.layout import Layout, Loop, nc1hwc2
+from npulab.npus.nvdla.events import MEMORIES
+from npulab.npus.nvdla.memory import ByteMemory
 
 WEIGHT_ALIGN = 128  # bytes that all weights together are rounded up to
 TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype("<i2")}  # of an element, by its bytes
+# lanes computed at a time: temporaries, some 160 bytes a lane, stay small beside the cubes
+BLOCK, MOST_BLOCK, BLOCKS = 2 ** 12, 2 ** 14, 32
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Cube:
     The element (y, x, c) of the tensor ``(height, width, lanes)`` lies ``c // e * plane_pitch + y * row_pitch +
     x * atom + c % e * itemsize`` bytes from the start, where ``e = atom // itemsize``.  The lanes are the channels
     and what completes the last atom, which the hardware reads, computes and writes like any other.  A pitch that is
-    not stepped over, as there is one row or one surface, may be any number.
+    not stepped over, as there is one row or one surface, may be any number.  ``memory`` and ``base`` are where the cube
+    starts, for what is read from memory or written to it.
     Raises ValueError for sizes below 1, an itemsize other than 1 and 2, and an atom that is no multiple of it.
 
     >>> Cube(1, 2, 3, atom=2, row_pitch=4, plane_pitch=8).places()
@@ -42,6 +47,8 @@ class Cube:
     row_pitch: int
     plane_pitch: int
     itemsize: int = 1
+    memory: str = MEMORIES[1]
+    base: int = 0
 
     def __post_init__(self) -> None:
         sizes = self.height, self.width, self.channels, self.atom
@@ -59,19 +66,19 @@ class Cube:
         return cls(height, width, channels, atom, width * atom, height * width * atom, itemsize)
 
     @property
-    def elements(self) -> int:
+    def lanes(self) -> int:
         """Elements of an atom."""
         return self.atom // self.itemsize
 
     @property
     def surfaces(self) -> int:
         """Atoms that the channels take."""
-        return -(-self.channels // self.elements)
+        return -(-self.channels // self.lanes)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Of the tensor with its padding lanes."""
-        return self.height, self.width, self.surfaces * self.elements
+        return self.height, self.width, self.surfaces * self.lanes
 
     @property
     def size(self) -> int:
@@ -83,15 +90,49 @@ class Cube:
         """Bytes of all atoms, gaps apart."""
         return self.surfaces * self.height * self.width * self.atom
 
-    def runs(self) -> Iterator[tuple[int, int]]:
-        """(first byte, bytes) of stretches without gaps, in the order surface, row."""
-        row = self.width * self.atom
-        rows = self.height if self.row_pitch == row or self.height == 1 else 1
-        surface = rows * row
-        surfaces = self.surfaces if rows == self.height and self.plane_pitch == surface else 1
-        for first in range(0, self.surfaces, surfaces):
+    def runs(self, surfaces: slice | None = None, rows: slice | None = None) -> Iterator[tuple[int, int]]:
+        """(address, bytes) of stretches without gaps, in the order surface, row: of the cube, or of a block of it."""
+        surfaces, rows = surfaces or slice(0, self.surfaces), rows or slice(0, self.height)
+        row, count, planes = self.width * self.atom, rows.stop - rows.start, surfaces.stop - surfaces.start
+        lines = count if self.row_pitch == row or count == 1 else 1
+        joined = planes if lines == count and self.plane_pitch == count * row else 1
+        for surface in range(surfaces.start, surfaces.stop, joined):
+            for line in range(rows.start, rows.stop, lines):
+                yield self.base + surface * self.plane_pitch + line * self.row_pitch, joined * lines * row
+
+    def blocks(self, whole_rows: bool = False) -> Iterator[tuple[slice, slice]]:
+        """(surfaces, rows) of blocks that cover the cube, of ``BLOCK`` lanes or more where a row allows it.
+
+        With ``whole_rows`` each block has every surface of its rows.
+        """
+        row = self.width * self.lanes
+        block = max(BLOCK, min(MOST_BLOCK, row * self.height * self.surfaces // BLOCKS))
+        if whole_rows:
+            surfaces, rows = self.surfaces, max(1, block // (row * self.surfaces))
+        else:
+            rows = min(self.height, max(1, block // row))
+            surfaces = max(1, block // (row * rows)) if rows == self.height else 1
+        for surface in range(0, self.surfaces, surfaces):
             for line in range(0, self.height, rows):
-                yield first * self.plane_pitch + line * self.row_pitch, surfaces * surface
+                yield (slice(surface, min(surface + surfaces, self.surfaces)),
+                       slice(line, min(line + rows, self.height)))
+
+    def read(self, memory: ByteMemory, surfaces: slice | None = None, rows: slice | None = None) -> np.ndarray:
+        """The cube, or a block of it, ``(surfaces, rows, width, lanes)``, int8 or int16.
+
+        What ``memory`` raises comes through.
+        """
+        surfaces, rows = surfaces or slice(0, self.surfaces), rows or slice(0, self.height)
+        parts = [memory.read(self.memory, address, size) for address, size in self.runs(surfaces, rows)]
+        return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), TYPES[self.itemsize]).reshape(
+            surfaces.stop - surfaces.start, rows.stop - rows.start, self.width, self.lanes)
+
+    def write(self, memory: ByteMemory, surfaces: slice, rows: slice, block: np.ndarray) -> None:
+        """Write a block of values that the element type holds; gaps between rows and surfaces stay as they are."""
+        data, at = np.ascontiguousarray(block, TYPES[self.itemsize]).reshape(-1).view(np.uint8), 0
+        for address, size in self.runs(surfaces, rows):
+            memory.write(self.memory, address, data[at:at + size].tobytes())
+            at += size
 
     def gather(self, data: bytes | bytearray | memoryview) -> np.ndarray:
         """The tensor ``(height, width, lanes)``, int8 or int16, of the stretches of ``runs`` one behind the other.
@@ -100,20 +141,18 @@ class Cube:
         """
         if len(data) != self.filled:
             raise ValueError(f"feature cube {self.shape}: got {len(data)} bytes, allowed is {self.filled}")
-        return self._joined(np.frombuffer(data, TYPES[self.itemsize]).reshape(
-            self.surfaces, self.height, self.width, self.elements))
+        return self.tensor(np.frombuffer(data, TYPES[self.itemsize]).reshape(
+            self.surfaces, self.height, self.width, self.lanes))
 
     def unpack(self, data: bytes | bytearray | memoryview) -> np.ndarray:
         """The tensor ``(height, width, lanes)``, int8 or int16, of memory from the cube's start on.
 
         Raises ValueError where the bytes end before the cube does.
         """
-        self._check_size(len(data))
-        stored = np.ndarray((self.surfaces, self.height, self.width, self.elements), TYPES[self.itemsize], data, 0,
-                            (self.plane_pitch, self.row_pitch, self.atom, self.itemsize))
-        return self._joined(stored)
+        return self.tensor(self._stored(data))
 
-    def _joined(self, stored: np.ndarray) -> np.ndarray:
+    def tensor(self, stored: np.ndarray) -> np.ndarray:
+        """The tensor ``(height, width, lanes)`` of ``(surfaces, height, width, lanes)``, as it is stored."""
         return np.ascontiguousarray(stored.transpose(1, 2, 0, 3)).reshape(self.shape)
 
     def pack(self, tensor: np.ndarray, memory: bytearray | np.ndarray) -> None:
@@ -131,37 +170,29 @@ class Cube:
         if (self.height > 1 and self.row_pitch < row) or (self.surfaces > 1 and self.plane_pitch < surface):
             raise ValueError(f"row_pitch, plane_pitch: got {self.row_pitch}, {self.plane_pitch}, allowed to write are "
                              f"{row} or more and {surface} or more")
-        self._check_size(len(memory))
+        stored = self._stored(memory)
         whole = np.pad(tensor, ((0, 0), (0, 0), (0, lanes - tensor.shape[2])))
-        stored = np.ndarray((self.surfaces, self.height, self.width, self.elements), type_, memory, 0,
-                            (self.plane_pitch, self.row_pitch, self.atom, self.itemsize))
-        stored[:] = whole.reshape(self.height, self.width, self.surfaces, self.elements).transpose(2, 0, 1, 3)
+        stored[:] = whole.reshape(self.height, self.width, self.surfaces, self.lanes).transpose(2, 0, 1, 3)
 
-    def _check_size(self, size: int) -> None:
-        if size < self.size:
-            raise ValueError(f"feature cube {self.shape}: got {size} bytes of memory, allowed is {self.size} or more")
+    def _stored(self, data: bytes | bytearray | memoryview | np.ndarray) -> np.ndarray:
+        if len(data) < self.size:
+            raise ValueError(f"feature cube {self.shape}: got {len(data)} bytes of memory, allowed is {self.size} or "
+                             "more")
+        return np.ndarray((self.surfaces, self.height, self.width, self.lanes), TYPES[self.itemsize], data, 0,
+                          (self.plane_pitch, self.row_pitch, self.atom, self.itemsize))
 
     def places(self) -> np.ndarray:
         """Byte of the first byte of each element from the cube's start, ``(height, width, lanes) int64``."""
         y, x, lane = np.ogrid[:self.height, :self.width, :self.shape[2]]
-        surface, inside = np.divmod(lane, self.elements)
+        surface, inside = np.divmod(lane, self.lanes)
         return surface * self.plane_pitch + y * self.row_pitch + x * self.atom + inside * self.itemsize
 
     def layout(self) -> Layout:
         """The same as a layout of all lanes; raises ValueError where rows or surfaces overlap."""
         rows = self.row_pitch if self.height > 1 else 0
         planes = self.plane_pitch if self.surfaces > 1 else 0
-        return nc1hwc2(self.shape, self.elements, dtype=TYPES[self.itemsize].name, row_pitch=rows,
+        return nc1hwc2(self.shape, self.lanes, dtype=TYPES[self.itemsize].name, row_pitch=rows,
                        plane_pitch=planes, size=self.size)
-
-
-def cube_places_plain(cube: Cube) -> np.ndarray:
-    """``Cube.places``, element by element."""
-    out = np.empty(cube.shape, np.int64)
-    for y, x, lane in np.ndindex(cube.shape):
-        surface, inside = divmod(lane, cube.elements)
-        out[y, x, lane] = surface * cube.plane_pitch + y * cube.row_pitch + x * cube.atom + inside * cube.itemsize
-    return out
 
 
 @dataclass(frozen=True)
@@ -263,21 +294,6 @@ class Weights:
         """The same as a layout."""
         loops = (Loop(0, self.group), Loop(3, self.block), Loop(1, self.lines), Loop(2), Loop(0), Loop(1), Loop(3))
         return Layout(self.shape, loops, dtype=TYPES[self.itemsize].name, size=self.size)
-
-
-def weight_places_plain(weights: Weights) -> np.ndarray:
-    """``Weights.places``, loop by loop."""
-    out, at = np.empty(weights.shape, np.int64), 0
-    for group in range(0, weights.kernels, weights.group):
-        for block in range(0, weights.channels, weights.block):
-            for rows in range(0, weights.height, weights.lines):
-                for column in range(weights.width):
-                    for kernel in range(group, min(group + weights.group, weights.kernels)):
-                        for row in range(rows, min(rows + weights.lines, weights.height)):
-                            for channel in range(block, min(block + weights.block, weights.channels)):
-                                out[kernel, row, column, channel] = at
-                                at += weights.itemsize
-    return out
 
 
 def _split(count: int, tile: int) -> Iterator[tuple[int, int, int]]:

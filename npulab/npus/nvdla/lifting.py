@@ -9,7 +9,7 @@ import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import Item, Lifted, Unanswerable
-from npulab.npus.nvdla.events import ANY_MEMORY
+from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import CHIPS
 from npulab.npus.nvdla.layouts import Cube, Weights
 from npulab.npus.nvdla.lowering import averages
@@ -21,7 +21,6 @@ from npulab.npus.nvdla.units.rounding import signed
 from npulab.quant.layers import Add, Conv2D, Pool2D, padding_name
 from npulab.quant.rules import QuantParams
 
-MEMORIES = ("sec_mem", "pri_mem")  # by the raw value of a RAM_TYPE field
 POOLS = ("average", "max", "min")
 MOST = 2 ** 22
 # an addition of tensors of one scale rounds as TensorFlow Lite's does, once
@@ -38,7 +37,7 @@ def lift(capture: Capture) -> Lifted:
     Raises Unanswerable naming what the layer cannot say: other units, tables, PReLU, two roundings, fp16 and int16.
     """
     v, units = _job(capture)
-    chip, memory = CHIPS[capture.chip], _memory(capture)
+    chip, memory = CHIPS[capture.chip], Memory.of(capture)
     if units & {"CDP", "RBK", "BDMA"}:
         raise Unanswerable(f"capture {capture.name}: got {', '.join(sorted(units))}, allowed are a convolution into "
                            "SDP, SDP and PDP, each alone")
@@ -94,13 +93,6 @@ def _job(capture: Capture) -> tuple[Values, set[str]]:
     return values_of(job), {*units_of(job)}
 
 
-def _memory(capture: Capture) -> Memory:
-    if "memory" in capture.parameters:
-        return Memory.of(capture)
-    return Memory(tuple((ANY_MEMORY, capture.addresses[name], np.frombuffer(data, np.uint8))
-                        for name, data in capture.buffers.items() if name in capture.addresses and name != "output"))
-
-
 def _weights(v: Values, chip: Mapping[str, int]) -> Weights:
     height, width = (v[f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_{name}_EXT"] + 1 for name in ("HEIGHT", "WIDTH"))
     channels, kernels = (v[f"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_{name}"] + 1 for name in ("CHANNEL_EXT", "KERNEL"))
@@ -138,18 +130,9 @@ def _cube(v: Values, unit: str, side: str, shape: tuple[int, int, int], atom: in
 
 
 def _read(memory: Memory, name: str, cube: Cube, where: int) -> np.ndarray | None:
-    if not recorded(memory, name, where, cube.size):
+    if not memory.holds(name, where, cube.size):
         return None
     return cube.unpack(memory.read(name, where, cube.size).tobytes())[..., :cube.channels]
-
-
-def recorded(memory: Memory, name: str, where: int, size: int) -> bool:
-    """Whether all of a stretch of memory is known."""
-    try:
-        memory.read(name, where, size)
-    except Outside:
-        return False
-    return True
 
 
 def _output(capture: Capture, cube: Cube) -> np.ndarray | None:
@@ -180,7 +163,7 @@ def _operands(v: Values, memory: Memory, shape: tuple[int, int, int], atom: int)
         rows = shape[:2] if per else (1, 1)
         cube = Cube(*rows, -(-shape[2] // atom) * atom * parts, each, *pitches, itemsize=size)
         where = MEMORIES[v[f"{reader}RAM_TYPE"]], _address(v, place.format("BASE_ADDR_LOW"))
-        if per and not recorded(memory, *where, cube.size):
+        if per and not memory.holds(*where, cube.size):
             if np.prod(shape) > MOST:
                 raise Unanswerable(f"SDP.D_DATA_CUBE is {shape}, a tensor that nobody recorded is lifted up to {MOST} "
                                    "elements")

@@ -1,15 +1,16 @@
-"""Memory as a trace sets it up: only the ranges that it touches."""
+"""Memory as a capture sets it up: only the ranges that it touches, and those that are set aside for results."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from npulab.captures.capture import Capture, Job
+from npulab.captures.target import Unanswerable
 from npulab.npus.nvdla.events import ANY_MEMORY
 from npulab.npus.nvdla.images import merged
 
@@ -18,6 +19,14 @@ Checked = tuple[str, "int | bytes", "int | bytes"]
 
 class Outside(ValueError):
     """Memory that nothing set aside was read or written."""
+
+
+class ByteMemory(Protocol):
+    """Memory by name and byte address; both raise where nothing was reserved."""
+
+    def read(self, memory: str, address: int, size: int, /) -> bytes: ...
+
+    def write(self, memory: str, address: int, data: bytes, /) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +39,25 @@ class Memory:
     ranges: tuple[tuple[str, int, np.ndarray], ...]
 
     @classmethod
-    def of(cls, capture: Capture) -> Memory:
+    def of(cls, capture: Capture, most: int | None = None) -> Memory:
         """The memory of a capture before its first job: every range that it sets aside or checks, zero where no image
-        was loaded yet."""
+        was loaded yet; of a capture that says of neither, its buffers but the output.
+
+        Raises Unanswerable for more than ``most`` bytes set aside.
+        """
+        if not {"memory", "checks"} & {*capture.parameters}:
+            return cls(tuple((ANY_MEMORY, capture.addresses[name], np.frombuffer(data, np.uint8).copy())
+                             for name, data in capture.buffers.items()
+                             if name in capture.addresses and name != "output"))
         touched: dict[str, list[tuple[int, int]]] = {}
         for row in (*capture.parameters.get("memory", ()), *capture.parameters.get("checks", ())):
             touched.setdefault(row["memory"], []).append((row["address"], row["size"]))
-        out = cls(tuple((memory, start, np.zeros(size, np.uint8)) for memory, rows in sorted(touched.items())
-                        for start, size in merged(*np.array(rows, np.int64).T).tolist()))
+        ranges = [(memory, start, size) for memory, rows in sorted(touched.items())
+                  for start, size in merged(*np.array(rows, np.int64).T).tolist()]
+        if most is not None and sum(size for _, _, size in ranges) > most:
+            _, start, size = max(ranges, key=lambda row: row[2])
+            raise Unanswerable(f"memory at {start:#x}: got {size} bytes, covered are {most} in all")
+        out = cls(tuple((memory, start, np.zeros(size, np.uint8)) for memory, start, size in ranges))
         out.load(capture, 0)
         return out
 
@@ -61,8 +81,22 @@ class Memory:
 
         Raises ``Outside`` naming address and ranges where they are in no range.
         """
-        start, data = self._range(memory, address, address + size)
+        end = address + size
+        if (place := self._range(memory, address, end)) is None:
+            there = [f"{name} {at:#x} to {at + len(data):#x}" for name, at, data in self.ranges
+                     if name == memory or ANY_MEMORY in (name, memory)]
+            raise Outside(f"memory: got {memory} {address:#x} to {end:#x}, allowed are "
+                          f"{'; '.join(there) or 'none of it'}")
+        start, data = place
         return data[address - start:address - start + size]
+
+    def holds(self, memory: str, address: int, size: int) -> bool:
+        """Whether bytes lie in one range."""
+        return self._range(memory, address, address + size) is not None
+
+    def with_range(self, address: int, size: int) -> Memory:
+        """The same memory, shared, and zeroed bytes of both memories."""
+        return Memory((*self.ranges, (ANY_MEMORY, address, np.zeros(size, np.uint8))))
 
     def read(self, memory: str, address: int, size: int) -> np.ndarray:
         """The bytes ``(size,) uint8``, not to be written to; raises as ``view``."""
@@ -91,13 +125,9 @@ class Memory:
             view = self.view(memory, address + low, high - low + 1)
             view[index - low if low else index] = np.asarray(values).view(np.uint8)
 
-    def _range(self, memory: str, start: int, end: int) -> tuple[int, np.ndarray]:
-        for name, at, data in self.ranges:
-            if at <= start and end <= at + len(data) and (name == memory or ANY_MEMORY in (name, memory)):
-                return at, data
-        there = [f"{name} {at:#x} to {at + len(data):#x}" for name, at, data in self.ranges
-                 if name == memory or ANY_MEMORY in (name, memory)]
-        raise Outside(f"memory: got {memory} {start:#x} to {end:#x}, allowed are {'; '.join(there) or 'none of it'}")
+    def _range(self, memory: str, start: int, end: int) -> tuple[int, np.ndarray] | None:
+        return next(((at, data) for name, at, data in self.ranges if at <= start and end <= at + len(data)
+                     and (name == memory or ANY_MEMORY in (name, memory))), None)
 
     @property
     def size(self) -> int:

@@ -79,21 +79,6 @@ class Format:
         planes = [elements[:, :, :inside], elements[:, :, inside:]] if self.pixel_uv else [elements]
         return [np.ascontiguousarray(one).reshape(len(one), -1).view(np.uint8) for one in planes]
 
-    def unpack_plain(self, rows: np.ndarray, rows_uv: np.ndarray | None = None) -> np.ndarray:
-        """``unpack``, pixel by pixel and channel by channel."""
-        height, width = len(rows), rows.shape[1] // self.pixel
-        out = np.empty((height, width, len(self.channels)), f"u{self.element}")
-        for y, x, channel in np.ndindex(out.shape):
-            first, bits = self.channels[channel]
-            pixel = rows[y, x * self.pixel:(x + 1) * self.pixel].tobytes()
-            if rows_uv is not None:
-                pixel += rows_uv[y, x * self.pixel_uv:(x + 1) * self.pixel_uv].tobytes()
-            if bits:
-                out[y, x, channel] = int.from_bytes(pixel, "little") // 2 ** first % 2 ** bits * 2 ** (WORD - bits)
-            else:
-                out[y, x, channel] = int.from_bytes(pixel[first * self.element:(first + 1) * self.element], "little")
-        return out
-
 
 def _channel(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)(?:\+(\d+))?", text)
@@ -123,12 +108,3 @@ def converted(values: np.ndarray, offsets: Sequence[int] | int, scale: int, trun
     moved = (values.astype(np.int64) - np.asarray(offsets, np.int64)) * scale
     short = saturated(shifted(moved, truncate, rules.rounding), CONVERTED_BITS)
     return saturated(short, bits).astype(np.int8 if bits == 8 else np.int16)
-
-
-def converted_plain(value: int, offset: int, scale: int, truncate: int, bits: int) -> int:
-    """``converted`` of one value."""
-    moved = (value - offset) * scale
-    size = (2 * abs(moved) + 2 ** truncate) // 2 ** (truncate + 1)
-    for width in (CONVERTED_BITS, bits):
-        size = min(size, 2 ** (width - 1) - (0 if moved < 0 else 1))
-    return -size if moved < 0 else size

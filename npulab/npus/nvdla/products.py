@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from npulab.npus.nvdla.accumulate import handed_over, handed_over_plain
+from npulab.npus.nvdla.accumulate import handed_over
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
@@ -195,19 +194,3 @@ def _check(x: np.ndarray, weights: np.ndarray, window: Window, lanes: int) -> No
         raise ValueError(f"pad_value: got {window.pad_value}, allowed is {least} to {most}")
     if lanes and lanes < len(weights):
         raise ValueError(f"lanes: got {lanes}, allowed is {len(weights)} or more")
-
-
-def convolve_plain(x: np.ndarray, weights: np.ndarray, window: Window, truncate: int = 0, lanes: int = 0) -> np.ndarray:
-    """``convolve``, output by output and tap by tap in whole numbers."""
-    (height, width), (kernels, rows, columns, channels) = window.output, weights.shape
-    out = np.zeros((height, width, max(lanes, kernels)), np.int32)
-    for y, x_, k in np.ndindex(height, width, kernels):
-        total = 0
-        for row, column, channel in product(range(rows), range(columns), range(channels)):
-            at = y * window.stride[0] - window.before[0] + row * window.dilation[0]
-            over = x_ * window.stride[1] - window.before[1] + column * window.dilation[1]
-            inside = 0 <= at < x.shape[0] and 0 <= over < x.shape[1]
-            total += int(weights[k, row, column, channel]) * \
-                (int(x[at, over, channel]) if inside else window.pad_value)
-        out[y, x_, k] = handed_over_plain(total, truncate, x.itemsize)
-    return out

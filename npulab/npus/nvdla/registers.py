@@ -10,6 +10,7 @@ import numpy as np
 
 from npulab.captures.capture import Job
 from npulab.npus.nvdla.facts import TABLES
+from npulab.registers.map import RegisterMap
 
 CONVOLUTION = ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC")
 READERS = {"SDP": "SDP_RDMA", "PDP": "PDP_RDMA", "CDP": "CDP_RDMA"}
@@ -67,18 +68,30 @@ def lut_of(job: Job, unit: str) -> tuple[np.ndarray, np.ndarray]:
 
     Raises LookupError for a unit without tables, ValueError for an entry behind the last one.
     """
-    names = _names(job.block)
-    if f"{unit}.{ACCESS}" not in names:
+    if f"{unit}.{ACCESS}" not in _names(job.block):
         raise LookupError(f"unit: got {unit!r}, allowed are SDP and CDP, which have tables")
-    registers = {names[f"{unit}.{register}"]: register for register in (ACCESS, DATA)}
-    found = Tables().after((registers[offset], value) for offset, value in job.writes if offset in registers)
-    out = {table: np.zeros(count, np.uint16) for table, count in TABLE_ENTRIES.items()}
-    for (table, place), value in found.entries.items():
+    for table, place in _written([job], unit):
         if place >= TABLE_ENTRIES[table]:
             raise ValueError(f"{unit}: got entry {place} of table {('LE', 'LO')[table]}, allowed is 0 to "
                              f"{TABLE_ENTRIES[table] - 1}")
-        out[table][place] = value
+    return tables_behind([job], unit)
+
+
+def tables_behind(jobs: Iterable[Job], unit: str) -> tuple[np.ndarray, np.ndarray]:
+    """As ``lut_of``, of jobs one behind the other; what is written behind the last entry is lost."""
+    out = {table: np.zeros(count, np.uint16) for table, count in TABLE_ENTRIES.items()}
+    for (table, place), value in _written(jobs, unit).items():
+        if place < TABLE_ENTRIES[table]:
+            out[table][place] = value
     return out[0].view(np.int16), out[1].view(np.int16)
+
+
+def _written(jobs: Iterable[Job], unit: str) -> Mapping[tuple[int, int], int]:
+    tables = Tables()
+    for job in jobs:
+        registers = {_names(job.block)[f"{unit}.{name}"]: name for name in (ACCESS, DATA)}
+        tables = tables.after((registers[offset], value) for offset, value in job.writes if offset in registers)
+    return tables.entries
 
 
 def units_of(job: Job) -> dict[str, int]:
@@ -97,14 +110,18 @@ def units_of(job: Job) -> dict[str, int]:
     return out
 
 
-def values_of(job: Job) -> dict[str, int]:
+def values_of(job: Job, registers: RegisterMap | None = None) -> dict[str, int]:
     """Raw values of all named fields by ``UNIT.REGISTER.FIELD``; those that leave out low bits of a number of bytes
-    (addresses, strides and sizes of the full map) as that number, so that both maps say the same."""
+    (addresses, strides and sizes of the full map) as that number, so that both maps say the same.
+
+    ``registers`` are those of the job's block unless a capture has its own.
+    """
     words = job.words.tolist()
-    return {name: (words[word] >> lsb & mask) * scale for name, word, lsb, mask, scale in _cuts(job.block)}
+    return {name: (words[word] >> lsb & mask) * scale for name, word, lsb, mask, scale in
+            _cuts(TABLES[job.block] if registers is None else registers)}
 
 
 @cache
-def _cuts(block: str) -> list[tuple[str, int, int, int, int]]:
-    return [(f"{one.block}.{one.register}.{one.name}", one.pieces[0].word, one.pieces[0].lsb, 2 ** one.width - 1,
-             dict(one.meaning.steps).get("*", 1)) for one in TABLES[block] if not one.automatic]
+def _cuts(registers: RegisterMap) -> list[tuple[str, int, int, int, int]]:
+    return [(f"{item.block}.{item.register}.{item.name}", item.pieces[0].word, item.pieces[0].lsb,
+             2 ** item.width - 1, dict(item.meaning.steps).get("*", 1)) for item in registers if not item.automatic]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Features, Hang, Range, Unanswerable
@@ -62,17 +64,26 @@ def run(job: Job, memory: Memory, features: Features, rules: Rules = RULES) -> N
     for unit, reader in READERS.items():
         if unit in units and reader not in units and not flying.get(unit):
             raise Hang(f"{unit} waits for {reader}, which nobody started")
-    features = {**features, "full_map": 0}  # the values count bytes in both maps
+    tables = {unit: lut_of(job, unit) for unit in units & {"SDP", "CDP"}}
+    work(units, values, tables, memory, {**features, "full_map": 0}, rules)  # the values count bytes in both maps
+
+
+def work(units: Collection[str], values: Mapping[str, int], tables: Mapping[str, tuple[np.ndarray, np.ndarray]],
+         memory: Memory, features: Features, rules: Rules = RULES) -> None:
+    """Let units work that were started together, in memory: raw values by full name, lookup tables by unit.
+
+    Raises what the units raise.
+    """
     held: Any = memory  # which gives arrays of bytes for bytes
     accumulators = lanes = None
     if CONVOLVES in units:
         accumulators = convolution.run(values, features, held, rules)
     if "SDP" in units:
-        lanes = sdp.run(values, features, held, lut_of(job, "SDP"), accumulators, rules)
+        lanes = sdp.run(values, features, held, tables["SDP"], accumulators, rules)
     if "PDP" in units:
         pdp.run(values, features, held, lanes, rules)
     if "CDP" in units:
-        cdp.run(values, features, held, lut_of(job, "CDP"), rules)
+        cdp.run(values, features, held, tables["CDP"], rules)
 
 
 def mutated(capture: Capture, mutations: Mapping[str, Rules] = MUTATIONS) -> dict[str, bool]:

@@ -1,23 +1,29 @@
-"""The simulated device: from words and bytes to output bytes, job by job, in plain loops.
+"""The simulated device: what a job waits for in vain or what is not covered, then its units on words and bytes.
 
-It shares the register tables with the rest and no arithmetic, so that its agreement with lift, emulation and the fast
-units means something.
+It shares the register tables with the rest and nothing with lift, lower and emulation, so that its agreement with them
+means something.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Unanswerable
-from npulab.npus.nvdla import device_convolution, device_points, device_pooling
-from npulab.npus.nvdla.device_cube import Cube, Values, values_of
-from npulab.npus.nvdla.device_memory import Memory
-from npulab.npus.nvdla.device_tables import loaded
+from npulab.npus.nvdla import waiting
 from npulab.npus.nvdla.facts import CHIPS, maps
+from npulab.npus.nvdla.layouts import Cube
+from npulab.npus.nvdla.memory import Memory, Outside
+from npulab.npus.nvdla.registers import tables_behind, values_of
+from npulab.npus.nvdla.replay import RUN, work
+from npulab.npus.nvdla.waiting import Values
 
-CONVOLUTION = ("CDMA", "CSC", "CMAC_A", "CACC")
-RUN = (*CONVOLUTION, "CMAC_B", "SDP", "SDP_RDMA", "PDP", "PDP_RDMA", "CDP", "CDP_RDMA")
+MOST_SET_ASIDE = 2 ** 30
+MOST_RESULT = 2 ** 26  # bytes of a result that a capture set no memory aside for
+NORMALISES = {"CDP", "CDP_RDMA"}
+Tables = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
 def simulate(capture: Capture) -> bytes:
@@ -27,12 +33,14 @@ def simulate(capture: Capture) -> bytes:
     hardware: units that wait for one another, sizes that disagree, an address off its alignment, memory that nobody
     wrote; Unanswerable for what is not covered (fp16, Winograd, compressed weights, batches, RUBIK and BDMA).
     """
-    memory, (place, channels) = executed(capture)
-    return memory.stretch(place.memory, place.base, place.span(channels))
+    memory, place = executed(capture)
+    if not memory.holds(place.memory, place.base, place.size):
+        raise Hang(f"no job writes {place.memory} {place.base:#x} to {place.base + place.size:#x}")
+    return memory.read(place.memory, place.base, place.size).tobytes()
 
 
-def executed(capture: Capture) -> tuple[Memory, tuple[Cube, int]]:
-    """Memory after the capture's jobs ran in order, and where the last one writes, with its channels.
+def executed(capture: Capture) -> tuple[Memory, Cube]:
+    """Memory after the capture's jobs ran in order, and where the last one writes.
 
     Raises as ``simulate``.
     """
@@ -40,68 +48,76 @@ def executed(capture: Capture) -> tuple[Memory, tuple[Cube, int]]:
         raise Unanswerable(f"chip: got {capture.chip!r}, allowed is one of {', '.join(CHIPS)}")
     if not capture.jobs:
         raise Unanswerable(f"capture {capture.name}: got no jobs, the simulated device runs one or more")
-    registers, memory = capture.maps or maps(capture.chip), Memory(capture)
-    last = None
+    registers, memory = capture.maps or maps(capture.chip), Memory.of(capture, MOST_SET_ASIDE)
     for task, job in enumerate(capture.jobs):
         if task:
-            memory.before(task)
+            memory.load(capture, task)
         if job.block not in registers:
             raise Unanswerable(f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}")
-        before = capture.jobs[:task + 1]
-        tables = {unit: loaded(before, registers[job.block], unit) for unit in ("SDP", "CDP")}
-        last = _run(values_of(job, registers[job.block]), CHIPS[capture.chip], memory, tables)
-    assert last is not None
-    return memory, last
+        tables = {unit: tables_behind(capture.jobs[:task + 1], unit) for unit in ("SDP", "CDP")}
+        v = values_of(job, registers[job.block])
+        memory, place = _run(v, CHIPS[capture.chip], memory, tables, "memory" not in capture.parameters)
+    return memory, place
 
 
-def _run(v: Values, chip: Mapping[str, int], memory: Memory, tables: Mapping[str, device_points.Tables],
-         ) -> tuple[Cube, int]:
-    """One job; where it writes, and how many channels."""
+def _run(v: Values, chip: Mapping[str, int], memory: Memory, tables: Tables, anywhere: bool) -> tuple[Memory, Cube]:
+    """One job; memory behind it and where it writes, ``anywhere`` if the capture sets no memory aside."""
     on = {name.partition(".")[0] for name, value in v.items() if name.endswith(".D_OP_ENABLE.OP_EN") and value}
     if on - {*RUN}:
         raise Unanswerable(f"the job starts {', '.join(sorted(on - {*RUN}))}, the simulated device runs "
                            f"{', '.join(RUN)}")
-    flies = "SDP" in on and bool(v["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"])
-    to_pdp = "SDP" in on and bool(v["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"])
-    if on & {*CONVOLUTION}:
-        _needs(on, "a convolution", *CONVOLUTION, "SDP")
-        if not flies:
-            raise Hang("CACC waits for SDP, whose SDP.D_FEATURE_MODE_CFG.FLYING_MODE is 0")
-    elif flies:
-        raise Hang("SDP waits for CACC, which nobody started")
-    if "CDP" in on or "CDP_RDMA" in on:
-        _needs(on, "CDP", "CDP", "CDP_RDMA")
-        place = device_pooling.normalised_to(v, chip)
-        _reserve(memory, place)
-        device_pooling.normalise(v, chip, memory, tables["CDP"])
-        if not on - {"CDP", "CDP_RDMA"}:
-            return place
-    planes = None
+    # the values count bytes in both maps; elements of two bytes are computed alike on every chip
+    features = {**chip, "full_map": 0, "int16": 1}
+    flies = waiting.for_units(v, on)
+    if on & NORMALISES:
+        waiting.needs(on, "CDP", "CDP", "CDP_RDMA")
+        place = waiting.normalised_to(v, chip)
+        memory = _reserved(memory, place, anywhere)
+        waiting.for_normalisation(v, chip, memory, place)
+        _work(on & NORMALISES, v, tables, memory, features)
+        if not on - NORMALISES:
+            return memory, place
     if "SDP" in on:
-        _needs(on, "SDP from memory", *(() if flies else ("SDP_RDMA",)))
-        if to_pdp:
-            _needs(on, "SDP into PDP", "PDP")
-        place = device_points.destination(v, chip)
-        sums = device_convolution.accumulators(v, chip, memory) if flies else None
-        if not to_pdp:
-            _reserve(memory, place)
-        planes = device_points.run(v, chip, memory, tables["SDP"], sums)
+        to_memory = not v["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]
+        waiting.needs(on, "SDP from memory", *(() if flies else ("SDP_RDMA",)))
+        waiting.needs(on, "SDP into PDP", *(() if to_memory else ("PDP",)))
+        place = waiting.points_to(v, chip)
+        sums = waiting.for_convolution(v, chip, memory) if flies else None
+        if to_memory:
+            memory = _reserved(memory, place, anywhere)
+        waiting.for_points(v, chip, memory, place, sums)
+        if to_memory:
+            waiting.writes(memory, place, "SDP (DST)")
     if "PDP" in on:
-        _needs(on, "PDP", "PDP", *(("PDP_RDMA",) if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"] else ("SDP",)))
-        place = device_pooling.pooled_to(v, chip)
-        _reserve(memory, place)
-        device_pooling.pool(v, chip, memory, planes)
+        reader = "PDP_RDMA" if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"] else "SDP"
+        waiting.needs(on, "PDP", "PDP", reader)
+        handed = None if "SDP" not in on or to_memory else place
+        place = waiting.pooled_to(v, chip)
+        memory = _reserved(memory, place, anywhere)
+        waiting.for_pooling(v, chip, memory, place, handed)
     if not on & {"SDP", "PDP", "CDP"}:
         raise Hang(f"nothing is written: the job starts {', '.join(sorted(on)) or 'no unit'}")
-    return place
+    _work(on - NORMALISES, v, tables, memory, features)
+    return memory, place
 
 
-def _needs(on: set[str], what: str, *units: str) -> None:
-    missing = [unit for unit in units if unit not in on]
-    if missing:
-        raise Hang(f"{what} waits for {', '.join(missing)}, which nobody started")
+def _work(units: set[str], v: Values, tables: Tables, memory: Memory, features: Mapping[str, int]) -> None:
+    try:
+        work(units, v, tables, memory, features)
+    except Outside as error:  # the rest of an atom whose channels lie in memory
+        raise Hang(str(error)) from error
 
 
-def _reserve(memory: Memory, place: tuple[Cube, int]) -> None:
-    at, channels = place
-    memory.reserve(at.memory, at.base, at.span(channels))
+def _reserved(memory: Memory, place: Cube, anywhere: bool) -> Memory:
+    """Memory with a place for a result, where the capture does not say what it sets aside.
+
+    Raises Unanswerable for more than 64 MiB, Hang for a result that begins or ends inside a buffer.
+    """
+    if not anywhere or memory.holds(place.memory, place.base, place.size):
+        return memory
+    if place.size > MOST_RESULT:
+        raise Unanswerable(f"the result at {place.base:#x} spans {place.size} bytes, covered are {MOST_RESULT}")
+    for _, start, data in memory.ranges:
+        if start < place.base + place.size and place.base < start + len(data):
+            raise Hang(f"the result at {place.base:#x}, {place.size} bytes, overlaps a buffer at {start:#x}")
+    return memory.with_range(place.base, place.size)

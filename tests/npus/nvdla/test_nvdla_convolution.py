@@ -13,17 +13,25 @@ import pytest
 from conftest import shared
 from hypothesis import given
 from hypothesis import strategies as st
+from nvdla_convolution_plain import (
+    converted_plain,
+    convolve_plain,
+    cube_places_plain,
+    handed_over_plain,
+    unpack_plain,
+    weight_places_plain,
+)
 
 import npulab
 from npulab.captures.target import Hang, Unanswerable
 from npulab.npus.nvdla import fetch, products
-from npulab.npus.nvdla.accumulate import handed_over, handed_over_plain
+from npulab.npus.nvdla.accumulate import handed_over
 from npulab.npus.nvdla.convolution import run, window_of
 from npulab.npus.nvdla.facts import CHIPS
-from npulab.npus.nvdla.layouts import TYPES, Cube, Weights, cube_places_plain, weight_places_plain
+from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.memory import Memory, checks
-from npulab.npus.nvdla.pixels import FORMATS, Format, converted, converted_plain
-from npulab.npus.nvdla.products import Window, convolve, convolve_plain
+from npulab.npus.nvdla.pixels import FORMATS, Format, converted
+from npulab.npus.nvdla.products import Window, convolve
 from npulab.npus.nvdla.registers import lut_of, values_of
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units import sdp
@@ -237,7 +245,7 @@ def test_formats_are_what_their_names_say(form: Format) -> None:
     rows = random.integers(0, 256, (3, 5 * form.pixel)).astype(np.uint8)
     both = [rows] + ([random.integers(0, 256, (3, 5 * form.pixel_uv)).astype(np.uint8)] if form.pixel_uv else [])
     out = form.unpack(*both)
-    np.testing.assert_array_equal(out, form.unpack_plain(*both))
+    np.testing.assert_array_equal(out, unpack_plain(form, *both))
     pixels = [b"".join(one[2, 4 * size:5 * size].tobytes() for one, size in
                        zip(both, (form.pixel, form.pixel_uv), strict=False))]
     word = int.from_bytes(pixels[0], "little")
@@ -432,7 +440,7 @@ def image_job(random: np.random.Generator, form: Format, lines: int = 1, itemsiz
         CSC__D_DILATION_EXT__X_DILATION_EXT=5, CSC__D_DILATION_EXT__Y_DILATION_EXT=3)
     x = np.full((height, sum(around) + width, channels), fill)
     for y, column, channel in np.ndindex(height, width, channels):
-        value = int(form.unpack_plain(*(one[y:y + 1] for one in cut))[0, column, channel])
+        value = int(unpack_plain(form, *(one[y:y + 1] for one in cut))[0, column, channel])
         if signed or not converts:
             value -= 256 ** form.element * (value >= 256 ** form.element // 2)
         if converts:

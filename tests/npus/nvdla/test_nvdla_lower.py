@@ -20,7 +20,6 @@ from npulab.captures.devices import Simulated
 from npulab.captures.target import Hang, Unanswerable
 from npulab.npus.nvdla import imported
 from npulab.npus.nvdla.facts import CHIPS
-from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.lowering import averages, lower
 from npulab.npus.nvdla.registers import values_of
 from npulab.npus.nvdla.simulate import executed, simulate
@@ -229,9 +228,8 @@ def test_recorded_traces_are_lifted_to_layers_that_predict_them(name: str, op: s
     (capture,) = traces(shared(f"data/nvdla/{name}")).values()
     layer, x, _ = NVDLA.lift(capture)
     assert layer.op == op
-    _, (place, channels) = executed(capture)
-    cube = Cube(place.height, place.width, channels, place.lanes, place.row_pitch, place.plane_pitch)
-    assert np.array_equal(npulab.emulate(layer, x, "nvdla"), cube.unpack(simulate(capture))[..., :channels])
+    _, place = executed(capture)
+    assert np.array_equal(npulab.emulate(layer, x, "nvdla"), place.unpack(simulate(capture))[..., :place.channels])
 
 
 @pytest.mark.parametrize(("name", "words"), [

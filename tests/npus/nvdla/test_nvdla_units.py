@@ -7,13 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import nvdla_units_plain as plain
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npulab.captures.target import Hang, Unanswerable
+from npulab.npus.nvdla import layouts
+from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
-from npulab.npus.nvdla.units import cdp, cubes, lut, pdp, plain, rounding, sdp
+from npulab.npus.nvdla.units import cdp, lut, pdp, rounding, sdp
+from npulab.npus.nvdla.units.fields import Fields
 
 SEEDS = st.integers(0, 2 ** 32 - 1)
 FEW = settings(max_examples=60)
@@ -27,7 +31,7 @@ class Bytes:
 
     def __init__(self, seed: int, room: int = ROOM) -> None:
         draw = np.random.default_rng(seed)
-        self.held = {name: bytearray(draw.integers(0, 256, room, np.uint8).tobytes()) for name in cubes.MEMORIES}
+        self.held = {name: bytearray(draw.integers(0, 256, room, np.uint8).tobytes()) for name in MEMORIES}
         self.written: list[tuple[str, int, int]] = []
 
     def _at(self, memory: str, address: int, size: int) -> int:
@@ -436,7 +440,7 @@ def test_tables_against_plain_ones(unit: str, seed: int) -> None:
     v, tables, rules = lut_registers(draw, unit, values), entries(draw), draw.choice(CHANGED)
     if draw.random() < 0.5:
         v[f"{unit}.S_LUT_INFO.LUT_LE_INDEX_SELECT"] = draw.randrange(12)
-    how = lut.Lookup.of(cubes.Fields(v, {}), unit, rules)
+    how = lut.Lookup.of(Fields(v, {}), unit, rules)
     got = lut.looked_up(np.array(values), lut.Tables.of(tables), how, rules.table_rounding)
     assert got.tolist() == [plain.table_element(v, unit, value, as_lists(tables), rules) for value in values]
 
@@ -448,7 +452,7 @@ def test_first_entry_of_an_exponent_table_stands_for_a_distance() -> None:
                                  ("CDP", 255, 95)):
         v = {f"{unit}.S_LUT_INFO.LUT_LE_INDEX_OFFSET": offset,
              f"{unit}.S_LUT_LE_SLOPE_SCALE.LUT_LE_SLOPE_UFLOW_SCALE": 1}
-        how = lut.Lookup.of(cubes.Fields(v, {}), unit, RULES)
+        how = lut.Lookup.of(Fields(v, {}), unit, RULES)
         assert lut.looked_up(np.array([-5]), tables, how).tolist() == [wanted], (unit, offset)
 
 
@@ -488,8 +492,8 @@ def test_blocks_change_nothing(unit: Any, monkeypatch: pytest.MonkeyPatch) -> No
     tables = entries(draw)
     found = []
     for lanes in (2 ** 12, 1, 100):
-        monkeypatch.setattr(cubes, "BLOCK", lanes)
-        monkeypatch.setattr(cubes, "BLOCKS", 2 ** 30)
+        monkeypatch.setattr(layouts, "BLOCK", lanes)
+        monkeypatch.setattr(layouts, "BLOCKS", 2 ** 30)
         monkeypatch.setattr(cdp, "BLOCK", lanes)
         memory = Bytes(3)
         run(v, {"memory_atom": 8}, memory, *([tables] if unit is cdp else []))

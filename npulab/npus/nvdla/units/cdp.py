@@ -11,8 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from npulab.captures.target import Unanswerable
+from npulab.npus.nvdla.layouts import BLOCK
+from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
-from npulab.npus.nvdla.units.cubes import BLOCK, ByteMemory, Fields
+from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
 from npulab.npus.nvdla.units.rounding import saturated, shifted, signed
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from npulab.captures.target import Unanswerable
 from npulab.npus.nvdla.rules import Rules
-from npulab.npus.nvdla.units.cubes import Fields
+from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import POWERS, saturated, shifted, shifted_either_way, signed
 
 LE_ENTRIES, LO_ENTRIES = 65, 257

@@ -12,8 +12,9 @@ from math import prod
 import numpy as np
 
 from npulab.captures.target import Unanswerable
+from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
-from npulab.npus.nvdla.units.cubes import ByteMemory, Fields
+from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import saturated, shifted, signed
 
 AVERAGE, MAX, MIN = range(3)

@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Hang, Unanswerable
+from npulab.npus.nvdla.events import MEMORIES
+from npulab.npus.nvdla.layouts import Cube
+from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
-from npulab.npus.nvdla.units.cubes import MEMORIES, ByteMemory, Cube, Fields, dealt
+from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
 from npulab.npus.nvdla.units.rounding import saturated, shifted, shifted_left, signed
 
@@ -87,7 +90,8 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
         y = processed(fields, x, operands, tables, how, rules)
         y = dealt(y, output.surfaces, output.lanes) if whole else y
         if not rules.padding_lanes:
-            y = output.without_padding(y, surfaces, channels)
+            channel = np.arange(surfaces.start * output.lanes, surfaces.stop * output.lanes)
+            y = np.where(channel.reshape(-1, 1, 1, output.lanes) < channels, y, 0)
         if given is not None:
             given[surfaces, rows] = y
         else:
@@ -120,6 +124,23 @@ def lanes_of(accumulators: np.ndarray, surfaces: slice, rows: slice, lanes: int)
     return block.reshape(*part.shape[:2], count, lanes).transpose(2, 0, 1, 3)
 
 
+def dealt(block: np.ndarray, surfaces: int, lanes: int) -> np.ndarray:
+    """A block of every surface ``(surfaces, rows, width, lanes)`` with its channels in atoms of other lanes.
+
+    Channels that lack are 0.
+
+    >>> dealt(np.arange(4).reshape(2, 1, 1, 2), 1, 4).shape
+    (1, 1, 1, 4)
+    """
+    if block.shape[::3] == (surfaces, lanes):
+        return block
+    rows, width = block.shape[1:3]
+    flat = block.transpose(1, 2, 0, 3).reshape(rows, width, -1)[..., :surfaces * lanes]
+    out = np.zeros((rows, width, surfaces * lanes), block.dtype)
+    out[..., :flat.shape[2]] = flat
+    return out.reshape(rows, width, surfaces, lanes).transpose(2, 0, 1, 3)
+
+
 class Stage:
     """Where a stage's operands come from: registers, or memory by channel or by element."""
 
@@ -150,8 +171,8 @@ class Stage:
         line, plane = fields.pitch(place.format("LINE_STRIDE")), fields.pitch(place.format("SURFACE_STRIDE"))
         if not self.per_element:
             height, width, line, plane = 1, 1, atom, atom
-        self.cube = Cube(MEMORIES[fields[f"{read_unit}RAM_TYPE"]], fields.address(place.format("BASE_ADDR_LOW")),
-                         line, plane, -(-channels // lanes), height, width, atom, self.size)
+        self.cube = Cube(height, width, -(-channels // lanes) * lanes * parts, atom, line, plane, self.size,
+                         MEMORIES[fields[f"{read_unit}RAM_TYPE"]], fields.address(place.format("BASE_ADDR_LOW")))
 
     def operands(self, surfaces: slice, rows: slice, rules: Rules = RULES) -> Operands:
         """Of a block; two operands of an element lie side by side, the ALU's first (the RTL says so, no trace)."""
