@@ -15,8 +15,8 @@ from npulab.captures.capture import Capture
 from npulab.captures.journal import Journal
 from npulab.captures.sweep import Sweep
 from npulab.models.listing import counted
-from npulab.notebook.sessions.disk import PNG, inside, png, sum_of
 from npulab.notebook.sessions.evidence import DEFINED, HELD, SIMULATED, Evidence, origin
+from npulab.notebook.sessions.file import PNG, inside, png, sum_of
 from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Bisected, Item
 from npulab.notebook.sessions.pages import Again, Grid, Piece, Shown, Text, Title, Told
 from npulab.registers.map import RegisterMap
