@@ -29,20 +29,24 @@ version keeps beside all this stays where it is.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import PurePosixPath
+from collections.abc import Callable, Mapping
+from errno import EINVAL
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from npulab.support.files import text_of
+from npulab.captures.folders import DESCRIPTION
+from npulab.support.files import read_bounded, text_of
 
 VERSION = 1
-HEAD = ("npulab", "version", "title", "view", "map")
-SECTIONS = ("bookmarks", "captures", "conflicts", "figures", "journals", "laws", "notes", "views")
+SCHEMA = json.loads(Path(__file__).with_name("session.schema.json").read_text(encoding="utf-8"))
+SECTIONS = tuple(name for name, part in SCHEMA["properties"].items() if "additionalProperties" in part)
+HEAD = ("npulab", "version", *(name for name in SCHEMA["properties"] if name not in SECTIONS))
 BY_ID = ("bookmarks", "figures", "laws", "notes")
-BY_PATH = ("captures", "journals")
 MARKS = "conflict"  # in an item: ids of what it is at odds with
 RULER = tuple("0123456789abcdef~")
 MOST_BYTES = 2 ** 22
@@ -50,14 +54,18 @@ MOST_PARTS = 2 ** 17  # values of the JSON, so that a small file never takes muc
 DEEPEST = 24
 WIDTH = 110
 MOST_LINES = 500  # of a text that is kept a line each
-ID = re.compile(r"[0-9a-f]{8,64}")
-SHA256 = re.compile(r"[0-9a-f]{64}")
 STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 GIT = re.compile(rb"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
+PNG = b"\x89PNG\r\n\x1a\n"
 
 Document = dict[str, Any]
-Check = Callable[[Any, str, str], None]
+
+
+class Real(float):
+    """A number that is written with a point, which is no whole number even if nothing follows the point."""
+
+    def is_integer(self) -> bool:
+        return False
 
 
 def empty() -> Document:
@@ -82,7 +90,8 @@ def read_session(data: bytes, where: str) -> Document:
         raise ValueError(f"{where}: got {parts} values, allowed are {MOST_PARTS}")
     text = text_of(data, where)
     try:
-        document = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+        document = json.loads(text, object_pairs_hook=_object,
+                              parse_float=Real, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where}, line {error.lineno}: is not JSON that can be read: {error.msg}") from None
     except (ValueError, RecursionError) as error:
@@ -92,40 +101,97 @@ def read_session(data: bytes, where: str) -> Document:
 
 def checked(document: Any, where: str) -> Document:
     """A document with every section, without the ruler; raises as ``read_session``."""
-    d = _need(document, dict, where, "the file")
+    d: Document = document if isinstance(document, dict) else {}
+    if d is not document:
+        raise ValueError(f"{where}, the file: got {document!r:.80}, allowed is an object")
     if d.get("npulab") != "session":
         raise ValueError(f'{where}: got no "npulab": "session", allowed is a session of npulab')
     if type(d.get("version")) is not int or d["version"] < 1:
-        raise ValueError(f"{where}, version: got {d.get('version')!r:.40}, allowed is a whole number from 1 on")
-    _plain(d, where, "the file", 0)
+        raise ValueError(f"{where}, version: got {d.get('version')!r:.40}, allowed is a whole number "
+                         "from 1 on")
+    for name, value in d.items():
+        _plain(name, where, name, 0)
+        _plain(value, where, name, 1)
     out = {**empty(), **d}
-    for name in ("title", "view"):
-        _text(out.get(name, ""), where, name)
-    if "map" in out:
-        _item(out["map"], "map", where, "map")
     for name in SECTIONS:
-        section = _need(out[name], dict, where, name)
-        out[name] = {key: item for key, item in section.items() if not (key in RULER and item == "")}
-        for key, item in out[name].items():
-            place = f"{name} {key!r:.80}"
-            if name in BY_ID and not ID.fullmatch(key):
-                raise ValueError(f"{where}, {place}: got that as an id, allowed are 8 to 64 digits of 0-9a-f")
-            if name in BY_PATH:
-                _path(key, where, place)
-            if name == "conflicts":
-                _need(item, list, where, place)
-            else:
-                _item(item, name, where, place)
+        if isinstance(out[name], dict):
+            out[name] = {key: item for key, item in out[name].items() if key not in RULER or item != ""}
+    from fastjsonschema import JsonSchemaValueException
+
+    try:
+        _schema()(out)
+    except JsonSchemaValueException:  # the part at fault by itself says its place
+        for name in SCHEMA["properties"]:
+            if name in SECTIONS and isinstance(out[name], dict):
+                for key, item in out[name].items():
+                    _check({name: {key: item}}, where, f"{name} {key!r:.80}", f"data.{name}.{key}")
+            elif name in out:
+                _check({name: out[name]}, where, name, f"data.{name}")
+        raise
     return out
+
+
+def _check(part: Document, where: str, place: str, named: str) -> None:
+    """Hold a part of a document against the schema; ``named`` is the schema's name of ``place``."""
+    from fastjsonschema import JsonSchemaValueException
+
+    try:
+        _schema()(part)
+    except JsonSchemaValueException as error:
+        inner = str(error.name).removeprefix(named).replace(".", ", ") if error.rule != "propertyNames" else ""
+        allowed, got = error.definition, f"{error.value!r:.80}"
+        if error.rule == "propertyNames":
+            allowed, key = error.rule_definition, next(iter(error.value))
+            got = f"{key!r:.80}" if "format" in allowed else "that as an id"
+        elif error.rule == "required":
+            missing = next(name for name in error.rule_definition if name not in error.value)
+            allowed, got = {"description": "is one"}, f"no {missing}"
+        elif error.rule == "dependencies":
+            got = str(sorted(error.value))
+        raise ValueError(f"{where}, {place}{inner}: got {got}, allowed {allowed['description']}") from None
+
+
+@cache
+def _schema() -> Callable[[Document], Any]:
+    """The check of a document, compiled when one is read for the first time."""
+    import fastjsonschema
+
+    return fastjsonschema.compile(SCHEMA, formats={"path inside": _is_inside}, use_default=False)
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path is one below a folder, spelled in one way."""
+    parts = PurePosixPath(path)
+    return bool(path) and "\\" not in path and path.isprintable() and parts.as_posix() == path \
+        and not parts.is_absolute() and not re.match(r"[A-Za-z]:", path) \
+        and not {".", ".."} & {*parts.parts, path}
+
+
+def _plain(value: Any, where: str, place: str, depth: int) -> None:
+    """Refuse what is nested too deep, and texts that no file can hold."""
+    if depth > DEEPEST:
+        raise ValueError(f"{where}, {place}: got values {depth} deep, allowed are {DEEPEST}")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{where}, {place}: got a half of a surrogate pair at {error.start}, "
+                             "allowed is Unicode text") from None
+    elif isinstance(value, dict | list):
+        for part in value:
+            _plain(part, where, place, depth + 1)
+        for part in value.values() if isinstance(value, dict) else ():
+            _plain(part, where, place, depth + 1)
 
 
 def unknown(document: Mapping[str, Any]) -> list[str]:
     """The names in a document that this version of npulab does not know."""
-    out = [name for name in document if name not in (*HEAD, *SECTIONS)]
-    items = [("map", document.get("map", {})), *((name, item) for name in ITEMS if name in SECTIONS and name != "views"
-                                                for item in document[name].values())]
-    out += [f"{kind}: {name}" for kind, item in items for name in item if name not in ITEMS[kind]]
-    return sorted({*out})
+    out = {name for name in document if name not in (*HEAD, *SECTIONS)}
+    for kind in {*SECTIONS, "map"} - {"conflicts", "views"}:
+        items = [document.get("map", {})] if kind == "map" else document[kind].values()
+        known = SCHEMA["definitions"][kind]["properties"]
+        out |= {f"{kind}: {name}" for item in items for name in item if name not in known}
+    return sorted(out)
 
 
 def session_text(document: Mapping[str, Any]) -> str:
@@ -202,115 +268,55 @@ def _no_number(name: str) -> Any:
     raise ValueError(f"got {name}, allowed are finite numbers")
 
 
-# What the items are made of
+# What lies beside it
 
 
-def _need(value: Any, kind: type, where: str, place: str) -> Any:
-    if not isinstance(value, kind):
-        raise ValueError(f"{where}, {place}: got {value!r:.80}, allowed is {KINDS[kind]}")
-    return value
+def on_disk(path: Path) -> tuple[Document, bytes]:
+    """The session in a file, and the file's bytes.
+
+    Raises ValueError with file and place for what is none, or has a path that leads out of the file's folder.
+    """
+    data = read_bounded(path, MOST_BYTES)
+    document = read_session(data, str(path))
+    named = [*document["captures"], *document["journals"], *(one["path"] for one in document["figures"].values()),
+             *([document["map"]["path"]] if "map" in document else [])]
+    for name in named:
+        try:
+            inside(path.parent, name)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    return document, data
 
 
-def _text(value: Any, where: str, place: str) -> None:
-    _need(value, str, where, place)
+def inside(folder: Path, path: str) -> Path:
+    """Where a path of a session lies; raises ValueError where links lead out of the session's folder."""
+    found = folder / path
+    if not found.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{path!r:.80}: leads out of the session's folder over a link, allowed is a path inside it")
+    return found
 
 
-def _lines(value: Any, where: str, place: str) -> None:
-    if not isinstance(value, str) and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
-        raise ValueError(f"{where}, {place}: got {value!r:.80}, allowed is a text or a list of its lines")
+def sum_of(path: Path) -> str:
+    """The sha256 of a file, or of the description in a case folder; raises OSError where there is none."""
+    path = path / DESCRIPTION if path.is_dir() else path
+    if path.exists() and not path.is_file():
+        raise OSError(EINVAL, "is no file", str(path))
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _count(value: Any, where: str, place: str) -> None:
-    if type(value) is not int or not 0 <= value <= 2 ** 63:
-        raise ValueError(f"{where}, {place}: got {value!r:.40}, allowed is a whole number from 0 on")
-
-
-def _yes(value: Any, where: str, place: str) -> None:
-    if type(value) is not bool:
-        raise ValueError(f"{where}, {place}: got {value!r:.40}, allowed is true or false")
-
-
-def _sum(value: Any, where: str, place: str) -> None:
-    if not isinstance(value, str) or not SHA256.fullmatch(value):
-        raise ValueError(f"{where}, {place}: got {value!r:.80}, allowed are the 64 digits of a sha256")
-
-
-def _path(value: Any, where: str, place: str) -> None:
-    fits = isinstance(value, str) and value and "\\" not in value and value.isprintable() \
-        and PurePosixPath(value).as_posix() == value and not PurePosixPath(value).is_absolute() \
-        and not re.match(r"[A-Za-z]:", value) and not {".", ".."} & {*PurePosixPath(value).parts, value}
-    if not fits:
-        raise ValueError(f"{where}, {place}: got {value!r:.80}, allowed is a path inside the session's folder, its "
-                         "parts joined by /")
-
-
-def _names(value: Any, where: str, place: str) -> None:
-    for one in _need(value, list, where, place):
-        _text(one, where, place)
-
-
-def _list(value: Any, where: str, place: str) -> None:
-    _need(value, list, where, place)
-
-
-def _anchor(value: Any, where: str, place: str) -> None:
-    _item(value, "anchor", where, place)
-    if ("offset" in value) != ("size" in value) or ("offset" in value and "buffer" not in value):
-        raise ValueError(f"{where}, {place}: got {sorted(value)}, allowed are buffer, offset and size together")
-    if value.get("size") == 0:
-        raise ValueError(f"{where}, {place}, size: got 0, allowed is a whole number from 1 on")
-    if ("buffer" in value or "task" in value) and "capture" not in value:
-        raise ValueError(f"{where}, {place}: got {sorted(value)}, allowed is a buffer or a task with its capture")
-
-
-ITEMS: dict[str, dict[str, Check]] = {
-    "anchor": {"block": _text, "register": _text, "field": _text, "capture": _path, "task": _count, "buffer": _text,
-               "offset": _count, "size": _count},
-    "bookmarks": {"label": _text, "anchor": _anchor, "author": _text, "date": _text, MARKS: _names},
-    "captures": {"sha256": _sum},
-    "figures": {"path": _path, "sha256": _sum, "caption": _text, "code": _lines, MARKS: _names},
-    "journals": {"result": _text, "good": _path, "bad": _path, "device": _text, "simulated": _yes},
-    "laws": {"field": _text, "law": _text, "support": _count, "rivals": _count, "by": _text, "date": _text,
-             "sweep": _path, "simulated": _yes, MARKS: _names},
-    "map": {"path": _path, "sha256": _sum, "steps": _list, "features": _names},
-    "notes": {"text": _lines, "anchor": _anchor, "author": _text, "date": _text, MARKS: _names},
-    "views": {"kind": _text, "capture": _path, "task": _count},
-}
-NEEDED = {"figures": ("path", "sha256", "caption"), "laws": ("field", "law"), "map": ("path", "sha256"),
-          "notes": ("text",), "captures": ("sha256",), "views": ("kind",)}
-
-
-def _item(value: Any, kind: str, where: str, place: str) -> None:
-    item = _need(value, dict, where, place)
-    for name in NEEDED.get(kind, ()):
-        if name not in item:
-            raise ValueError(f"{where}, {place}: got no {name}, allowed is one")
-    for name, check in ITEMS[kind].items():
-        if name in item:
-            check(item[name], where, f"{place}, {name}")
-
-
-def _plain(value: Any, where: str, place: str, depth: int) -> None:
-    """Refuse what is nested too deep, and texts that no file can hold."""
-    if depth > DEEPEST:
-        raise ValueError(f"{where}, {place}: got values {depth} deep, allowed are {DEEPEST}")
-    if isinstance(value, str):
-        _encodable(value, where, place)
-    for name, one in _inner(value):
-        _encodable(name, where, place)
-        _plain(one, where, name if not depth else place, depth + 1)
-
-
-def _inner(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from value.items()
-    elif isinstance(value, list):
-        yield from (("", one) for one in value)
-
-
-def _encodable(text: str, where: str, place: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{where}, {place}: got a half of a surrogate pair at {error.start}, allowed is Unicode text"
-                         ) from None
+def png(picture: Any) -> bytes:
+    """The PNG of a picture; raises ValueError for what draws none."""
+    data: Any = b""
+    if isinstance(picture, bytes):
+        data = picture
+    elif hasattr(picture, "_repr_png_"):
+        data = picture._repr_png_()
+    elif hasattr(picture, "savefig"):
+        out = io.BytesIO()
+        picture.savefig(out, format="png", metadata={"Software": None})
+        data = out.getvalue()
+    if not isinstance(data, bytes) or not data.startswith(PNG):
+        raise ValueError(f"figure: got {type(picture).__name__}, allowed is a picture of npulab, a matplotlib figure "
+                         "or the bytes of a PNG")
+    return data

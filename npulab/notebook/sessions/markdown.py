@@ -1,4 +1,4 @@
-"""The Markdown of notes: a small part of it, read to values and written as HTML or Markdown that say only that.
+"""The Markdown of notes: what mistune reads of it, as HTML or Markdown that say only that.
 
 Paragraphs, lists, headings, tables, fences, ``code``, **bold**, and links to http, https and ``#``, of which the place
 is shown.  Everything else, HTML above all, is text; nothing takes longer than its length.
@@ -8,37 +8,31 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+import textwrap
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-FENCE = re.compile(r" {0,3}(?P<sign>`{3,}|~{3,})[^`]*$")
-HEADING = re.compile(r"#{1,6} +(?P<text>.*)$")
-ITEM = re.compile(r" {0,8}(?P<sign>[-*+]|[0-9]{1,9}[.)]) +(?P<text>.*)$")
+if TYPE_CHECKING:
+    from mistune import BlockParser, BlockState, InlineParser, InlineState, Markdown
+
+BLOCKS = ["fenced_code", "atx_heading", "list", "table", "blank_line"]
+HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # with a text, so that none is empty
+TABLE = r"^[^\n]*\|[^\n]*\n[^\n]*\|[^\n]*$"  # a line and the rule below it
 RULE = re.compile(r" *\|?(?: *:?-{1,99}:? *\|)* *:?-{0,99}:? *$")
-LINK = r"\[(?P<text>[^\[\]\n]{1,400})\]\((?P<href>(?:https?://|#)[^\s()<>\"'`\\]{1,1000})\)"
-INLINE = re.compile(rf"`(?P<code>[^`\n]+)`|\*\*(?P<bold>[^*\n]+)\*\*|{LINK}")
-STARTS = (*"`~#-*+0123456789",)  # of lines that may begin a block
-MOST_COLUMNS = 64
+BOLD = r"\*\*(?P<bold>[^*\n]+)\*\*"
+LINK = r"\[(?P<link_text>[^\[\]\n]{1,400})\]\((?P<link_href>(?:https?://|#)[^\s()<>\"'`\\]{1,1000})\)"
+MOST_COLUMNS, MOST_RULE = 64, 2 ** 12
 # what no page needs: controls, and signs that turn the direction of what follows
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
                     "\ufeff\ufffe\uffff]")
+HTML = {"paragraph": "<p>{}</p>", "heading": "<h4>{}</h4>", "block_code": "<pre><code>{}</code></pre>",
+        "ul": "<ul>{}</ul>", "ol": "<ol>{}</ol>", "list_item": "<li>{}</li>",
+        "table": "<table>{}</table>", "row": "<tr>{}</tr>", "head": '<th scope="col">{}</th>', "cell": "<td>{}</td>",
+        "codespan": "<code>{}</code>", "strong": "<strong>{}</strong>",
+        "link": '<a href="{href}" rel="noopener noreferrer nofollow">{}</a> ({href})'}
 
-
-class Part(NamedTuple):
-    """A run of text: text, code, bold, or link with its place."""
-
-    kind: str
-    text: str
-    href: str = ""
-
-
-class Block(NamedTuple):
-    """paragraph, heading (a line), list or numbered (a line each), table (a row each), or code (one text)."""
-
-    kind: str
-    lines: tuple[tuple[Part, ...], ...] = ()
-    rows: tuple[tuple[tuple[Part, ...], ...], ...] = ()
-    text: str = ""
+Block = dict[str, Any]
 
 
 def plain(text: str) -> str:
@@ -50,110 +44,64 @@ def plain(text: str) -> str:
     return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
 
 
-def read_markdown(told: str) -> list[Block]:
-    """The blocks of a text.
+def read_markdown(text: str) -> list[Block]:
+    """The blocks of a text, as mistune has them.
 
-    >>> [block.kind for block in read_markdown("a **b**\\n\\n- c")]
+    >>> [block["type"] for block in read_markdown("a **b**\\n\\n- c")]
     ['paragraph', 'list']
     """
-    lines = plain(told).split("\n")
+    tokens: Any = _reader()(plain(text))
     out: list[Block] = []
-    place = 0
-    while place < len(lines):
-        line = lines[place]
-        if not line:
-            place += 1
-        elif found := FENCE.match(line):
-            place = _fence(lines, place, found["sign"], out)
-        elif (found := HEADING.match(line)) and (text := found["text"].strip(" #\t")):
-            out.append(Block("heading", (inline(text),)))
-            place += 1
-        elif found := ITEM.match(line):
-            place = _list(lines, place, out)
-        elif _is_table(lines, place):
-            place = _table(lines, place, out)
-        elif line.strip():
-            start = place
-            while place < len(lines) and lines[place].strip() and (place == start or not _begins(lines, place)):
-                place += 1
-            out.append(Block("paragraph", tuple(inline(one.strip()) for one in lines[start:place])))
-        else:
-            place += 1
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        if token["type"] == "list" and before and before["type"] == "list" and _ordered(token) == _ordered(before):
+            out[-1]["children"] += token["children"]  # numbered in another way
+        elif token["type"] != "blank_line":
+            out.append(token)
     return out
 
 
-def inline(text: str) -> tuple[Part, ...]:
-    """The runs of a line."""
-    out: list[Part] = []
-    place = 0
-    for found in INLINE.finditer(text):
-        if found.start() > place:
-            out.append(Part("text", text[place:found.start()]))
-        kind = str(found.lastgroup)
-        out.append(Part("link", found["text"].strip() or found["href"], found["href"]) if kind == "href"
-                   else Part(kind, found[kind]))
-        place = found.end()
-    return (*out, Part("text", text[place:])) if place < len(text) else tuple(out)
+@cache
+def _reader() -> Markdown:
+    """What reads blocks: no rule of it knows HTML."""
+    from mistune import create_markdown
+
+    out = create_markdown(renderer=None)
+    out.block.specification["atx_heading"] = HEADING
+    out.block.register("table", TABLE, _table)
+    out.inline.register("strong", BOLD, _strong)
+    out.inline.register("place", LINK, _link)
+    out.block.rules = out.block.list_rules = BLOCKS
+    out.inline.rules = ["codespan", "strong", "place", "softbreak"]
+    return out
 
 
-def _begins(lines: Sequence[str], place: int) -> bool:
-    line = lines[place]
-    if "|" not in line and not line.lstrip(" ").startswith(STARTS):
-        return False
-    return bool(FENCE.match(line) or HEADING.match(line) or ITEM.match(line)) or _is_table(lines, place)
+def _strong(inline: InlineParser, found: re.Match[str], state: InlineState) -> int:
+    state.append_token({"type": "strong", "children": [{"type": "text", "raw": found["bold"]}]})
+    return found.end()
 
 
-def _fence(lines: Sequence[str], place: int, sign: str, out: list[Block]) -> int:
-    """A fence ends with a line of as many signs or more, or with the text."""
-    start = place = place + 1
-    while place < len(lines):
-        line = lines[place].strip()
-        if len(line) >= len(sign) and line == sign[0] * len(line):
-            break
-        place += 1
-    out.append(Block("code", text="\n".join(lines[start:place])))
-    return place + 1
+def _link(inline: InlineParser, found: re.Match[str], state: InlineState) -> int:
+    text = found["link_text"].strip() or found["link_href"]
+    state.append_token({"type": "link", "children": [{"type": "text", "raw": text}], "href": found["link_href"]})
+    return found.end()
 
 
-def _list(lines: Sequence[str], place: int, out: list[Block]) -> int:
-    items: list[list[str]] = []
-    numbered = None
-    while place < len(lines) and lines[place].strip():
-        found = ITEM.match(lines[place])
-        if found:
-            kind = found["sign"][0].isdigit()
-            if numbered is None:
-                numbered = kind
-            elif kind != numbered:
-                break
-            items.append([found["text"]])
-        elif lines[place].startswith("  ") and not _begins(lines, place):
-            items[-1].append(lines[place].strip())
-        else:
-            break
-        place += 1
-    out.append(Block("numbered" if numbered else "list", tuple(inline(" ".join(one)) for one in items)))
-    return place
-
-
-def _is_table(lines: Sequence[str], place: int) -> bool:
-    if place + 1 >= len(lines) or "|" not in lines[place]:
-        return False
-    rule = lines[place + 1]
-    return "|" in rule and "-" in rule and len(rule) < 2 ** 12 and RULE.match(rule) is not None \
-        and len(_cells(rule)) == len(_cells(lines[place])) <= MOST_COLUMNS
-
-
-def _table(lines: Sequence[str], place: int, out: list[Block]) -> int:
-    head = _cells(lines[place])
-    rows = [head]
-    place += 2
-    while place < len(lines) and "|" in lines[place]:
-        cells = _cells(lines[place])
-        kept = [*cells[:len(head) - 1], "|".join(cells[len(head) - 1:])] if len(cells) > len(head) else cells
-        rows.append([*kept, *[""] * (len(head) - len(kept))])
-        place += 1
-    out.append(Block("table", rows=tuple(tuple(inline(cell) for cell in row) for row in rows)))
+def _table(block: BlockParser, found: re.Match[str], state: BlockState) -> int | None:
+    """A head, a rule, and rows that are as long as the head: what is too much of one is in its last cell."""
+    line, rule = found[0].split("\n")
+    head = _cells(line)
+    if "-" not in rule or len(rule) >= MOST_RULE or not RULE.match(rule) \
+            or not len(_cells(rule)) == len(head) <= MOST_COLUMNS:
+        return None
+    rows, place = [head], found.end() + 1
+    while "|" in (line := state.src[place:state.src.find("\n", place) + 1]):
+        cells = _cells(line)
+        last = ["|".join(cells[len(head) - 1:])] * (len(cells) >= len(head))
+        rows.append([*cells[:len(head) - 1], *last, *[""] * (len(head) - len(cells))])
+        place += len(line)
+    state.append_token({"type": "table", "children": [
+        {"type": "row", "children": [{"type": "cell" if number or not cell else "head", "text": cell} for cell in row]}
+        for number, row in enumerate(rows)]})
     return place
 
 
@@ -161,80 +109,80 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
 
 
-# Written as HTML
+def _ordered(block: Block) -> bool:
+    return bool(block["attrs"]["ordered"])
 
 
-def to_html(blocks: Sequence[Block], heading: str = "h4") -> str:
-    """HTML of blocks, every text of it escaped; headings of any level are ``heading``."""
-    return "\n".join(_block_html(block, heading) for block in blocks)
+def _inner(block: Block) -> list[Block]:
+    """What a block is made of; the lines of a list's item are one."""
+    parts = [part for part in block.get("children", ()) if part["type"] != "blank_line"]
+    return [{"type": "text", "raw": " "} if part["type"] == "softbreak" and block["type"] == "block_text" else part
+            for part in parts]
 
 
-def _block_html(block: Block, heading: str) -> str:
-    if block.kind == "code":
-        return f"<pre><code>{html.escape(block.text)}</code></pre>"
-    if block.kind == "heading":
-        return f"<{heading}>{line_html(block.lines[0])}</{heading}>"
-    if block.kind == "table":
-        head, *rows = block.rows
-        lines = ["".join(f'<th scope="col">{line_html(cell)}</th>' if cell else "<td></td>" for cell in head),
-                 *("".join(f"<td>{line_html(cell)}</td>" for cell in row) for row in rows)]
-        return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
-    if block.kind in ("list", "numbered"):
-        tag = "ol" if block.kind == "numbered" else "ul"
-        return f"<{tag}>" + "".join(f"<li>{line_html(line)}</li>" for line in block.lines) + f"</{tag}>"
-    return "<p>" + "\n".join(line_html(line) for line in block.lines) + "</p>"
+def to_html(blocks: Iterable[Block]) -> str:
+    """HTML of blocks, every text of it escaped; headings of any level are h4."""
+    return "\n".join(map(_html, blocks))
 
 
-def line_html(parts: Sequence[Part]) -> str:
-    return "".join(_part_html(part) for part in parts)
-
-
-def _part_html(part: Part) -> str:
-    text = html.escape(part.text)
-    if part.kind == "code":
-        return f"<code>{text}</code>"
-    if part.kind == "bold":
-        return f"<strong>{text}</strong>"
-    if part.kind == "link":
-        href = html.escape(part.href)
-        return f'<a href="{href}" rel="noopener noreferrer nofollow">{text}</a> ({href})'
-    return text
+def _html(block: Block) -> str:
+    kind = block["type"]
+    if kind == "softbreak":
+        return "\n"
+    if kind == "list":
+        kind = "ol" if _ordered(block) else "ul"
+    inner = html.escape(block["raw"].removesuffix("\n" * (kind == "block_code"))) if "raw" in block \
+        else "".join(map(_html, _inner(block)))
+    return HTML.get(kind, "{}").format(inner, href=html.escape(block.get("href", "")))
 
 
 # Written as Markdown
 
 
-def to_markdown(blocks: Sequence[Block]) -> str:
+def to_markdown(blocks: Iterable[Block]) -> str:
     """Markdown of blocks that reads as the same blocks, every other sign of it escaped."""
-    return "\n\n".join(_block_markdown(block) for block in blocks)
+    return "\n\n".join(map(_markdown, blocks))
 
 
-def _block_markdown(block: Block) -> str:
-    if block.kind == "code":
-        return fenced(block.text)
-    if block.kind == "heading":
-        return f"#### {line_markdown(block.lines[0])}"
-    if block.kind == "table":
-        rows = [[line_markdown(cell, True) for cell in row] for row in block.rows]
-        return table_markdown(rows)
-    if block.kind in ("list", "numbered"):
-        return "\n".join(f"{'1.' if block.kind == 'numbered' else '-'} {line_markdown(line)}" for line in block.lines)
-    return "\n".join(line_markdown(line) for line in block.lines)
+def _markdown(block: Block) -> str:
+    kind, inner = block["type"], _inner(block)
+    if kind == "text":
+        return escaped(block["raw"])
+    if kind == "softbreak":
+        return "\n"
+    if kind == "codespan":
+        return _code(block["raw"])
+    if kind == "block_code":
+        return fenced(block["raw"].removesuffix("\n"))
+    if kind == "list":
+        sign = "1." if _ordered(block) else "-"
+        texts = [textwrap.indent(_markdown(part), " " * (len(sign) + 1)) for part in inner]
+        return "\n".join(f"{sign} {text.lstrip(' ')}" for text in texts)
+    if kind == "list_item":
+        blank = any(part["type"] == "paragraph" for part in inner)
+        return ("\n" * (1 + blank)).join(map(_markdown, inner))
+    if kind == "table":
+        return table_markdown([[_markdown(cell).replace("|", "\\|") for cell in row["children"]] for row in inner])
+    text = "".join(map(_markdown, inner))
+    if kind == "strong":
+        return f"**{text.strip() or '&nbsp;'}**"
+    if kind == "link":
+        return f"[{text}](<{block['href']}>) ({escaped(block['href'])})"
+    if kind in ("head", "cell"):
+        return text
+    text = "\n".join(map(_safe_start, text.split("\n")))
+    return f"#### {text}" if kind == "heading" else text
 
 
-def line_markdown(parts: Sequence[Part], cell: bool = False) -> str:
-    text = "".join(_part_markdown(part) for part in parts)
-    return text.replace("|", "\\|") if cell else _safe_start(text)
+def _fence(text: str, least: int) -> str:
+    """Signs around code, more of them than any run in the text."""
+    return "`" * max(least, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
 
 
-def _part_markdown(part: Part) -> str:
-    if part.kind == "code":
-        return f"` {part.text} `" if part.text.startswith(" ") else f"`{part.text}`"
-    if part.kind == "bold":
-        return f"**{escaped(part.text).strip() or '&nbsp;'}**"
-    if part.kind == "link":
-        return f"[{escaped(part.text)}](<{part.href}>) ({escaped(part.href)})"
-    return escaped(part.text)
+def _code(text: str) -> str:
+    sign = _fence(text, 1)
+    blank = " " * (text.startswith((" ", "`")) or text.endswith("`"))
+    return f"{sign}{blank}{text}{blank}{sign}"
 
 
 def escaped(text: str) -> str:
@@ -257,7 +205,7 @@ def table_markdown(rows: Sequence[Sequence[str]]) -> str:
 
 def fenced(text: str, kind: str = "") -> str:
     """A fence longer than any in the text."""
-    sign = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    sign = _fence(text, 3)
     return f"{sign}{kind}\n{text}\n{sign}"
 
 

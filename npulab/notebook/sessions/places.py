@@ -13,9 +13,8 @@ from npulab.captures.folders import DESCRIPTION
 from npulab.captures.store import case_folders, load
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
 from npulab.notebook.sessions.contents import Contents
-from npulab.notebook.sessions.disk import inside, sum_of
 from npulab.notebook.sessions.evidence import read_with
-from npulab.notebook.sessions.file import unknown
+from npulab.notebook.sessions.file import inside, sum_of, unknown
 from npulab.registers.formats import read_map
 from npulab.registers.map import RegisterMap
 

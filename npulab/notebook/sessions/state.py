@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from npulab.analysis.laws.texts import parse_steps
-from npulab.notebook.sessions.disk import on_disk, png
 from npulab.notebook.sessions.file import (
     BY_ID,
     MARKS,
@@ -20,6 +19,8 @@ from npulab.notebook.sessions.file import (
     checked,
     empty,
     id_of,
+    on_disk,
+    png,
     read_session,
     session_text,
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from npulab.analysis.check import check
 from npulab.captures.capture import Capture
-from npulab.notebook.sessions.disk import inside
+from npulab.notebook.sessions.file import inside
 
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
