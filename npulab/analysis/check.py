@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from npulab.analysis.mismatch.summary import in_hex, window
 from npulab.captures.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.captures.registry import target
 from npulab.captures.sweep import Sweep
@@ -18,6 +19,7 @@ from npulab.quant.emulate import emulate
 from npulab.quant.floats import steps, unit
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
+from npulab.support.text import Row, indented
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +65,7 @@ class Comparison:
     x: Any = None
     unit: str = "code"
     claims: tuple[Claim, ...] = ()
+    provenance: str = ""
 
     @property
     def claims_wrong(self) -> int:
@@ -78,6 +81,33 @@ class Comparison:
     def largest(self) -> str:
         """The largest difference, with its unit where it is not in codes."""
         return str(self.max) if self.unit == "code" else f"{self.max} {self.unit}"
+
+    @property
+    def shown(self) -> str:
+        """What is predicted where nothing ran, the first bytes in hexadecimal."""
+        if self.predicted is None or self.verdict != "not executed":
+            return ""
+        return in_hex(self.predicted)
+
+    def records(self) -> list[Row]:
+        return [{"case": self.case, "target": self.target, "words": _same(self.words),
+                 "coefficients": _same(self.coefficients), "compared": self.compared,
+                 "mismatches": self.mismatches, "verdict": self.verdict, "simulated": self.simulated,
+                 "reason": self.reason, "predicted": self.shown, "unit": self.unit,
+                 "claims": len(self.claims), "claims_wrong": self.claims_wrong,
+                 "provenance": self.provenance}]
+
+    def __str__(self) -> str:
+        lines = [self.reason] * bool(self.reason)
+        if self.layer is not None:
+            lines.append(f"{self.layer}, rule {self.rule}")
+        if self.first is not None and self.predicted is not None and self.captured is not None:
+            lines += [f"first difference at (row, column, channel) {self.first}: predicted "
+                      f"{self.predicted[self.first]}, captured {self.captured[self.first]}; "
+                      f"{self.mismatches} of {self.compared} differ, largest {self.largest}",
+                      *window(self.predicted, self.captured)]
+        head = f"{self.case}{' (simulated)' * self.simulated}: {self.verdict}"
+        return "\n".join([head, *indented(lines)])
 
     def __repr__(self) -> str:
         counts = f", {self.mismatches} of {self.compared} differ" if self.compared else \
@@ -97,7 +127,8 @@ def check(capture: Capture) -> Comparison:
     of = target(capture.target)
     words = all(_same_words(job, capture) for job in capture.jobs)
     coefficients, reasons = _same_coefficients(of, capture)
-    said = Comparison(capture.name, capture.target, capture.simulated, words, coefficients, "differs")
+    said = Comparison(capture.name, capture.target, capture.simulated, words, coefficients, "differs",
+                      provenance=capture.origin)
     try:
         ranges = of.replay(capture)
         said = _replayed(said, ranges) if ranges else _compared(said, of, capture)
@@ -113,6 +144,10 @@ def check(capture: Capture) -> Comparison:
         said = replace(said, verdict="differs")
         reasons.append(str(error))
     return replace(said, reason="; ".join(dict.fromkeys([*reasons, *filter(None, [said.reason])])))
+
+
+def _same(equal: bool | None) -> str:
+    return "none" if equal is None else "equal" if equal else "differs"
 
 
 def _replayed(said: Comparison, ranges: Sequence[Range]) -> Comparison:

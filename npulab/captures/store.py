@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from npulab.captures.folders import DESCRIPTION, FORMAT, TEXTS, capture_files, p
 from npulab.captures.registry import target, targets
 from npulab.captures.target import Target
 from npulab.models import is_model
+from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.map import RegisterMap
 from npulab.support.files import write_folders
 
@@ -87,6 +88,40 @@ def load_cases(path: str | os.PathLike[str]) -> dict[str, Capture | ValueError]:
         except ValueError as error:
             out[name] = error
     return out
+
+
+class Case(NamedTuple):
+    """A capture that is not read yet; it can be handed to another process."""
+
+    reader: Callable[[], Capture]
+    of_dump: bool  # and not a folder of its own
+
+    def read(self, chip: str | None = None) -> Capture:
+        return on_chip(self.reader(), chip)
+
+    def torn(self, error: Exception) -> bool:
+        """Whether an error says of this case that it is broken, and not of what was asked for."""
+        return self.of_dump and not isinstance(error, LookupError)
+
+
+def unread(path: str | os.PathLike[str], empty: bool = False) -> list[Case]:
+    """Every capture under a folder or in a foreign dump, still to be read.
+
+    Raises as ``case_readers``; ValueError for a folder without one unless ``empty`` is allowed.
+    """
+    path = Path(path)
+    folders = case_folders(path) if path.is_dir() else []
+    out = [Case(partial(read_folder, folder), False) for folder in folders] \
+        or [Case(read, True) for read in case_readers(path).values()]
+    if not out and not empty:
+        raise ValueError(f"{path}: holds no capture" + (
+            ", npulab.check_sweep checks a sweep of models" if (path / SWEEP).is_file() else ""))
+    return out
+
+
+def on_chip(capture: Capture, chip: str | None) -> Capture:
+    """A capture read as one of another chip; None leaves it as it is."""
+    return capture if chip is None else replace(capture, chip=chip, maps=target(capture.target).maps(chip))
 
 
 def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture]]:

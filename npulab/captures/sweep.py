@@ -102,6 +102,12 @@ class Sweep:
                 for name, column in ((name, self.parameters[name].to_numpy()) for name in self.parameters)]
         return pd.DataFrame(rows, columns=["parameter", "least", "most", "values"], dtype=object)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many captures, words and parameters it has."""
+        return {"captures": len(self), "words": self.words.shape[1],
+                "parameters": self.parameters.shape[1]}
+
     def __len__(self) -> int:
         """Captures, N."""
         return len(self.words)

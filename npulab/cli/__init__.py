@@ -14,6 +14,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"npulab {version('npulab')}")
         return 0
-    from npulab.cli.commands import main
+    from npulab.cli.shell import main
 
     return main(arguments)

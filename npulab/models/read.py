@@ -17,10 +17,11 @@ import numpy as np
 from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
 from npulab.models.file import form_of, unpack
 from npulab.models.graph import Graph, Operator
-from npulab.models.listing import counted, numbered
+from npulab.models.listing import LISTINGS, counted, numbered
 from npulab.models.write import ONE_ELEMENT, lowest
 from npulab.quant.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads, per_channel
 from npulab.quant.rules import QUANTIZED, QuantParams
+from npulab.support.text import Row, known, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,6 +121,22 @@ class Model(Graph):
     @cached_property
     def _found(self) -> tuple[list[_Found], dict[int, str]]:
         return _find(self)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A model as it is shown: its listing in one form, then scales and zero points."""
+
+    model: Model
+    form: str = LISTINGS[0]
+
+    def records(self) -> list[Row]:
+        """The rows of the listing, with the layer's parameters where an operator is one."""
+        layers = {(0, row["index"]): known(row) for row in rows_of(self.model.parameters)}
+        return [row | layers.get((row["graph"], row["index"]), {}) for row in self.model.rows]
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, (self.model.listing(self.form), self.model.quantization())))
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import pytest
 from conftest import CAPTURES
 
 import npulab
+from npulab import cli
 from npulab.analysis.mismatch import model_run as runs
 from npulab.captures.target import Claim, Lifted, Target, Unanswerable
-from npulab.cli import commands as cli
 from npulab.npus.vivante import lifting
 from npulab.npus.vivante.coefficients import geometry
 from npulab.quant.layers import Concat, Elementwise, Network

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import npulab
+from npulab import cli
 from npulab.analysis.mismatch.hypotheses import COLUMNS, told
-from npulab.cli import commands as cli
 from npulab.quant.emulate import ENGINES, emulate_reference
 from npulab.quant.layers import Add, FullyConnected
 from npulab.quant.rules import RULES

@@ -18,8 +18,8 @@ from record_sweeps import AGAIN, MADE, SMALL, sweep
 from refusals import refused
 
 import npulab
+from npulab import cli
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep, save_sweep, sweep_files, sweep_of
-from npulab.cli import commands as cli
 from npulab.registers.map import RegisterMap
 
 WORDS = np.array([[1, 0, 7], [3, 0, 7], [3, 0xFFFFFFFF, 7]], np.uint32)

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from conftest import CAPTURES as ALL_CAPTURES
 
-from npulab.cli import commands as cli
+from npulab import cli
 
 CAPTURES = ALL_CAPTURES / "vivante"
 MESA, VENDOR = (str(CAPTURES / f"update4-{side}") for side in ("mesa", "vendor"))

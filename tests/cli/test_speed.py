@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import npulab
+from npulab.cli import main
 from npulab.cli.bench import decoding
-from npulab.cli.commands import main
 
 ROWS = ["npulab", "numpy, a line a field", "bitstruct, C, tuple", "bitstruct, C, dict", "bitstruct, Python", "ctypes",
         "cantools", "construct", "construct, compiled", "copy of as many bytes"]

@@ -25,7 +25,7 @@ from conftest import ROOT, shared
 
 import npulab
 from npulab.analysis.laws import stated
-from npulab.cli.commands import main
+from npulab.cli import main
 from npulab.npus.ane import surfaces, tables
 from npulab.npus.ane.source import agreement, espresso, plist, seed
 from npulab.npus.ane.tables.entries import Table, decode

@@ -22,8 +22,7 @@ from pace import limit
 from refusals import refused
 
 import npulab
-from npulab import Add, Conv2D, FullyConnected, Network, Pool2D, QuantParams, accumulate, emulate
-from npulab.cli import commands as cli
+from npulab import Add, Conv2D, FullyConnected, Network, Pool2D, QuantParams, accumulate, cli, emulate
 from npulab.models import write_sweep
 from npulab.quant import rules as quant
 from npulab.quant.requantize import requantize

@@ -22,10 +22,9 @@ from conftest import CAPTURES
 from refusals import refused
 
 import npulab
-from npulab import Bisection, Capture, Job, bisect_fields, mix
+from npulab import Bisection, Capture, Job, bisect_fields, cli, mix
 from npulab.captures.devices import Command
 from npulab.captures.journal import Journal
-from npulab.cli import commands as cli
 from npulab.registers.map import RegisterMap
 
 TRIALS = int(os.environ.get("NPULAB_TRIALS", "20"))  # of a cell of the long tables

@@ -26,7 +26,7 @@ import pytest
 from conftest import shared
 
 import npulab
-import npulab.cli.commands
+import npulab.cli
 from npulab.captures.devices import Simulated
 from npulab.registers.map import RegisterMap
 

@@ -31,7 +31,7 @@ from conftest import CAPTURES, ROOT, shared
 from pace import limit
 
 import npulab
-from npulab.cli.commands import main
+from npulab.cli import main
 from npulab.registers.formats import FORMATS, RegisterTable
 
 Places = dict[tuple[str, str, str], tuple[int, ...]]

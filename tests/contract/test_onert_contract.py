@@ -22,9 +22,8 @@ from conftest import CAPTURES, shared
 from onert_by_hand import ARM, PATHS, File
 
 import npulab
-from npulab import FullyConnected, QuantParams
+from npulab import FullyConnected, QuantParams, cli
 from npulab.captures.target import Hang, Unanswerable
-from npulab.cli import commands as cli
 from npulab.npus.onert import cache, cache_log, layouts
 
 SEED = "seeds/003_78f469e58df80a91.txt"

@@ -14,7 +14,7 @@ from conftest import shared
 from nvdla_by_hand import ATOMS, PIXELS, Trace, random_stage
 
 import npulab
-from npulab.cli import commands as cli
+from npulab import cli
 
 BYPASSED = {"bypass": True, "alu_bypass": False, "algo": 2, "mul_bypass": False, "prelu": 0, "relu_bypass": False,
             "alu_shift": 3, "mul_shift": 5, "alu": 0x1234, "mul": -77, "alu_memory": None, "mul_memory": None}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import shared
 
-from npulab.cli.commands import main
+from npulab.cli import main
 from npulab.models import Graph, Model, Operator, Tensor, is_model, read_model, single_op_model, write_model
 from npulab.models.facts import CIRCLE_NAMES, FORMS, LISTED, NAMES, OPERATORS, TABLES, TYPES
 from npulab.models.file import _pack_table, pack, unpack

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import npulab
-from npulab.cli.commands import main
+from npulab.cli import main
 from npulab.notebook.sessions.markdown import Block, plain, read_markdown, to_html, to_markdown
 
 VENDOR, MESA, SIM, SWEEP = "captures/vivante/update4-vendor", "captures/vivante/update4-mesa", "captures/vivante/sim-1x1", \

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import npulab
 import npulab.notebook.widgets
-from npulab.cli.commands import main
+from npulab.cli import main
 from npulab.notebook.sessions.file import MOST_BYTES, read_session, session_text
 from npulab.support.files import replace_file
 

@@ -19,6 +19,8 @@ from npulab.analysis.check import Difference, Key
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import OUTCOMES, Journal, Trial
+from npulab.models.listing import counted
+from npulab.support.text import Row, in_columns, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +29,7 @@ __all__ = ["CERTAINTY", "MAX_HANGS", "Bisected", "Bisection", "Oracle", "Suspect
 
 Oracle = Callable[[Capture], str]
 MAX_HANGS = 50  # so many reboots, and a person should look: fields that belong together may be declared as units
+SAID = ("culprits", "groups", "certainty", "queries", "hangs", "flake_rate", "done", "sentence")
 VERBS = {"hang": "hang", "fail": "break"}
 
 
@@ -41,6 +44,11 @@ class Trying:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(name_of(part.key) for part in self.changed)
+
+    def __str__(self) -> str:
+        """What a person has to set by hand."""
+        return "\n".join([self.reason, f"The good job with {counted(len(self.changed), 'part')} of the bad one:",
+                          *(f"  {name_of(part.key)} = {part.b} (good {part.a})" for part in self.changed)])
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,12 @@ print(oracle(good), "with nothing changed")
 for group in groups:
     print(oracle(npulab.mix(good, bad, group)), group)
 """
+
+    def records(self) -> list[Row]:
+        return [{name: getattr(self, name) for name in SAID}]
+
+    def __str__(self) -> str:
+        return "\n".join([self.sentence, *in_columns(rows_of(self.diff), [*self.diff])])
 
     def __repr__(self) -> str:
         return f"Bisected({self.sentence})"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npulab.analysis.laws.expressions import Array, Columns
+from npulab.captures.sweep import Sweep, is_sweep, load_sweep
+from npulab.registers.fields import WORD_BITS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,3 +157,41 @@ def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Arra
             raise ValueError(f"laws: got {values.dtype} of shape {values.shape} from {text!r}, {allowed}")
         out[str(text)] = values.astype(np.int64)
     return out
+
+
+def named_bits(texts: Sequence[str], width: int) -> Array | None:
+    """``(W,) uint32`` of the bits that texts name, each a word or bits of it; None where there is no text.
+
+    >>> [hex(mask) for mask in named_bits(["w0", "w1_6_3"], 2)]
+    ['0xffffffff', '0x1c0']
+    """
+    mask = np.zeros(width, np.uint32)
+    for text in texts:
+        spelt = re.fullmatch(r"w(\d+)(?:_(\d+)_(\d+))?", text)
+        word, lsb, bits = (int(part or default) for part, default in zip(
+            spelt.groups() if spelt else (width, 0, 0), (0, 0, WORD_BITS), strict=True))
+        if word >= width or not bits or lsb + bits > WORD_BITS:
+            raise ValueError(f"--nuisance: got {text!r}, allowed is a word, w0 to w{width - 1}, or bits of it, as "
+                             f"w0_6_13 (word, lowest, how many)")
+        mask[word] |= np.uint32((2 ** bits - 1) * 2 ** lsb)
+    return mask if texts else None
+
+
+def candidate_layers(path: str, sweep: Sweep) -> pd.DataFrame:
+    """Layers to choose from, of a table or a sweep, with the parameters of ``sweep`` in its order.
+
+    Raises ValueError for a file that is neither, or without one of these columns or any row.
+    """
+    import pandas as pd
+
+    try:
+        layers = load_sweep(path).parameters if is_sweep(path) else pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise ValueError(f"--candidates: got {path}, which is no table ({error}), allowed is .csv with a "
+                         "column for each parameter") from None
+    missing = [name for name in sweep.parameters if name not in layers]
+    if missing or not len(layers):
+        got = f"no column {missing[0]!r}" if missing else "no row"
+        raise ValueError(f"--candidates: got {got} in {path}, allowed is a column for each parameter of "
+                         f"{sweep.name}, a row for each layer")
+    return layers[[*sweep.parameters]]

@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.analysis.check import Comparison, check
+from npulab.analysis.checks import explained, nearby
 from npulab.captures.capture import Capture
 from npulab.captures.registry import target
 from npulab.captures.target import Hang
 from npulab.models import Model, read_model
+from npulab.models.listing import counted
 from npulab.quant.layers import Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QUANTIZED
+from npulab.support.text import Row, in_columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
 VERDICTS = ("equal", "differs", "not executed", "nothing to compare", "not covered", "not run", "no operator")
+COLUMNS = ("inference", "operator", "name", "jobs", "provenance", "words", "coefficients", "compared",
+           "mismatches", "verdict", "reason")
 NOT_RUN = "no job of the run is like it; the driver left it to the CPU, or its files are missing"
 NO_OPERATOR = "no operator of the model is like it"
 TOLERANCE = 2.0 ** -12  # of a scale: a fixed point keeps 15 bits of it or more
@@ -53,6 +58,13 @@ class OperatorCheck:
     inference: int = 0
     provenance: str = ""
 
+    def records(self) -> list[Row]:
+        row: Row = {"inference": self.inference, "operator": self.operator, "name": self.name,
+                    "jobs": list(self.cases), "layer": None if self.layer is None else str(self.layer),
+                    "case": None, "target": None, "words": "none", "coefficients": "none"}
+        row |= self.comparison.records()[0] if self.comparison else {"compared": 0, "mismatches": 0}
+        return [{**row, "verdict": self.verdict, "reason": self.reason, "provenance": self.provenance}]
+
     def __repr__(self) -> str:
         said = f", {self.reason}" if self.reason else ""
         counts = f", {self.comparison.mismatches} of {self.comparison.compared} differ" \
@@ -70,9 +82,13 @@ class OperatorCheck:
 
 @dataclass(frozen=True, eq=False)
 class RunCheck:
-    """How a model ran: ``operators`` in the model's order, each inference behind the one before."""
+    """How a model ran: ``operators`` in the model's order, each inference behind the one before.
+
+    Where ``explain`` asks for it, ``print`` says of each operator that differs what would make it equal.
+    """
 
     operators: tuple[OperatorCheck, ...]
+    explain: bool = False
 
     @property
     def ok(self) -> bool:
@@ -89,6 +105,21 @@ class RunCheck:
         """How many operators there are of each verdict."""
         counts = Counter(one.verdict for one in self.operators)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
+
+    def records(self) -> list[Row]:
+        return [row for one in self.operators for row in one.records()]
+
+    def __str__(self) -> str:
+        rows = [row if row["compared"] else {**row, "compared": None, "mismatches": None} for row in self.records()]
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
+        lines = [*in_columns(rows, COLUMNS[not any(one.inference for one in self.operators):]),
+                 f"{counted(len(self.operators), 'operator')} ({verdicts})"
+                 + (f"; first wrong: {self.first.text}: {self.first.reason}" if self.first else "")]
+        for one in self.operators if self.explain else ():
+            if one.verdict == "differs" and (found := one.comparison):
+                there = found.mismatches and found.layer is not None
+                lines += explained(found, nearby(found, iter) if there else None)
+        return "\n".join(lines)
 
     @property
     def table(self) -> pd.DataFrame:

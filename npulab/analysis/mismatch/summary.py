@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npulab.models.listing import counted
 from npulab.quant.floats import steps, unit
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from npulab.analysis.check import Comparison
 
+BYTES_SHOWN = 32
 SHOWN = 3  # differences in a sentence; of more, their range and mean
 
 
@@ -110,3 +112,30 @@ def touches_padding(layer: Any, size: tuple[int, ...]) -> np.ndarray:
         last = first + (layer.kernel[axis] - 1) * spread[axis]
         outside.append((first < 0) | (last >= layer.input_shape[axis]))
     return outside[0][:, None] | outside[1][None, :]
+
+
+def in_hex(tensor: np.ndarray) -> str:
+    """The first bytes of a tensor, real numbers little-endian, as two digits each.
+
+    >>> in_hex(np.array([-1, 16]))
+    'FF 10'
+    """
+    data = tensor.astype(tensor.dtype.newbyteorder("<") if tensor.dtype.kind == "f" else "u1").tobytes()
+    return data[:BYTES_SHOWN].hex(" ").upper() + " ..." * (len(data) > BYTES_SHOWN)
+
+
+def window(predicted: np.ndarray, captured: np.ndarray) -> list[str]:
+    """Both outputs around their first difference, in hexadecimal, and a line that marks what differs."""
+    wrong = steps(predicted, captured).ravel() != 0
+    if predicted.dtype.kind == "f":  # as they are stored
+        predicted, captured = (side.copy().view(f"u{side.dtype.itemsize}") for side in (predicted, captured))
+    start = max(min(int(wrong.argmax()) - BYTES_SHOWN // 4, wrong.size - BYTES_SHOWN), 0)
+    part = slice(start, start + BYTES_SHOWN)
+    size = predicted.dtype.itemsize
+    lines = [" ".join(f"{int(code) & 256 ** size - 1:0{2 * size}X}" for code in side.ravel()[part])
+             for side in (predicted, captured)]
+    marks = " ".join(("^" if differs else " ") * 2 * size for differs in wrong[part]).rstrip()
+    more = int(wrong[part.stop:].sum())
+    return [f"outputs {start} to {min(part.stop, wrong.size) - 1} of {wrong.size}, by row, column, channel"
+            + f"; {counted(more, 'difference')} behind them" * bool(more),
+            f"predicted {lines[0]}", f"captured  {lines[1]}", f"          {marks}"]

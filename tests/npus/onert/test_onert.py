@@ -17,9 +17,9 @@ from oracles import litert
 from record_simulated_onert import record
 
 import npulab
+from npulab import cli
 from npulab.captures.devices import Simulated
 from npulab.captures.target import Hang, Target, Unanswerable
-from npulab.cli import commands as cli
 from npulab.layout import find_layout, markers
 from npulab.npus.onert import layouts
 from npulab.npus.onert.facts import CHIPS, HERE, SIDES

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab.cli.commands import main
+from npulab.cli import main
 from npulab.npus.template import new_target
 
 PACKAGE = Path(npulab.__file__).parent

@@ -1,0 +1,89 @@
+"""The check of many captures: a line each, how many differ, and why where that is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npulab.analysis.check import Comparison
+from npulab.analysis.mismatch.hypotheses import neighbours, told
+from npulab.models.listing import counted
+from npulab.support.text import Row, in_columns, indented, rows_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("case", "target", "provenance", "words", "coefficients", "compared", "mismatches", "verdict",
+           "predicted or reason")
+
+
+@dataclass(frozen=True, eq=False)
+class Checks:
+    """Captures that were checked, and how many could not be read.
+
+    ``explanations``, where they are asked for, are by the number of a result what ``nearby`` gives.
+    """
+
+    results: Sequence[Comparison]
+    unreadable: int = 0
+    explanations: Mapping[int, pd.DataFrame | str] | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Nothing differs."""
+        return all(result.ok for result in self.results)
+
+    def records(self) -> list[Row]:
+        rows = [row for result in self.results for row in result.records()]
+        if self.explanations is not None:
+            tables = (self.explanations.get(number, "") for number in range(len(rows)))
+            rows = [{**row, "explanations": [] if isinstance(table, str) else rows_of(table)}
+                    for row, table in zip(rows, tables, strict=True)]
+        return rows
+
+    def __str__(self) -> str:
+        rows = [{**row, **_outcome(result)} for result in self.results for row in result.records()]
+        lines = [*in_columns(rows, COLUMNS), self._sentence()]
+        if self.explanations is not None:
+            for number, result in enumerate(self.results):
+                lines += explained(result, self.explanations.get(number))
+        return "\n".join(lines)
+
+    def _sentence(self) -> str:
+        counts = Counter("not compared" if _uncompared(result) else result.verdict for result in self.results)
+        bad = sum(not result.ok and not _uncompared(result) for result in self.results)
+        parts = [counted(len(self.results), "capture"), f"{bad} differ{'s' * (bad == 1)}",
+                 *(f"{count} {words}" for count, words in ((counts["not compared"], "cannot be compared"),
+                                                           (self.unreadable, "unreadable")) if count)]
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+        return ", ".join(parts) + (f" ({verdicts})" if self.results else "")
+
+
+def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.DataFrame | str:
+    """The neighbouring explanations of what differs, or in a sentence why there are none."""
+    try:
+        return neighbours(result, progress=progress)
+    except ValueError as error:
+        return f"no other explanation is tried: {' '.join(str(error).split())}"
+
+
+def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
+    """A comparison in lines, a blank one first, with what ``nearby`` gave."""
+    lines = [] if near is None else [near] if isinstance(near, str) else told(near)
+    return ["", str(result), *indented(lines)]
+
+
+def _uncompared(result: Comparison) -> bool:
+    """Whether a capture counts as different because there was no way to compare its output."""
+    return result.verdict == "differs" and not result.compared and not result.claims_wrong
+
+
+def _outcome(result: Comparison) -> Row:
+    """The columns of a line that are not those of the record."""
+    if not result.compared:
+        return {"compared": None, "mismatches": None,
+                "predicted or reason": "not compared: " * _uncompared(result) + result.reason}
+    unseen = result.verdict == "differs" and result.captured is None
+    return {"predicted or reason": result.reason if result.claims_wrong or unseen else result.shown}

@@ -1,0 +1,88 @@
+"""What a search found in one sweep: its laws, what is open and what to capture next, in lines and as records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npulab.analysis.laws.found import Laws
+from npulab.captures.sweep import Sweep
+from npulab.models.listing import counted
+from npulab.support.text import Row, brief, in_columns, rows_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STATUSES = ("law", "rivals", "open", "nuisance", "never exercised", "constant")
+RELATED_SHOWN = 3
+NEXT = "\nto capture next"
+DRAWN = (" (each parameter drawn on its own within what was captured: where they depend on one another, give "
+         "--candidates)")
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """The laws of a sweep, their ``open`` bits and a ``plan`` of the layers to capture next; ``drawn`` says that nobody
+    gave candidates."""
+
+    sweep: Sweep
+    laws: Laws
+    open: pd.DataFrame
+    plan: pd.DataFrame | None = None
+    drawn: bool = True
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """How many bits there are of each status."""
+        counts = Counter(self.laws.status.ravel().tolist())
+        return {name: counts[name] for name in STATUSES}
+
+    def records(self) -> list[Row]:
+        rows: list[Row] = [{"kind": "sweep", "sweep": self.sweep.name, "captures": len(self.sweep),
+                            "simulated": self.sweep.simulated, "bits": self.statuses}]
+        rows += [{"kind": "field", "field": field.name, "word": field.word, "lsb": field.lsb, "width": field.width,
+                  "steps": [{"when": when, "law": law, "support": support}
+                            for (when, law), support in zip(field.steps, field.support, strict=True)],
+                  "rivals": list(field.rivals), "extrapolated": field.extrapolated} for field in self.laws.fields]
+        rows += [{"kind": "open", **row} for row in rows_of(self.open)]
+        plan = [] if self.plan is None else rows_of(self.plan)
+        return rows + [{"kind": "plan", "parameters": row} for row in plan]
+
+    def __str__(self) -> str:
+        fields = [{"word": field.word, "bits": _span(field.lsb, field.width),
+                   "when": "else" if i and when == "always" else when, "law": law, "support": support,
+                   "rivals": len(field.rivals) if i == 0 else ""}
+                  for field in self.laws.fields
+                  for i, ((when, law), support) in enumerate(zip(field.steps, field.support, strict=True))]
+        counts = self.statuses
+        varying = {name: counts[name] for name in ("law", "rivals", "open")}
+        lines = [repr(self.sweep), *in_columns(fields, ["word", "bits", "support", "rivals", "when", "law"]), "",
+                 f"{counted(sum(varying.values()), 'varying bit')}{' (simulated)' * self.sweep.simulated}: "
+                 + ", ".join(f"{count} {name}" for name, count in varying.items())
+                 + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised"]
+        if unproved := rows_of(self.open):
+            lines += ["\nnot proved for every layer:",
+                      *in_columns(_runs(unproved), ["word", "bits", "reason", "detail", "related"])]
+        if self.plan is not None:
+            lines += [f"{NEXT}{DRAWN * self.drawn}:", *in_columns(brief(rows_of(self.plan)), [*self.plan])]
+        return "\n".join(lines)
+
+
+def _runs(bits: Sequence[Row]) -> list[Row]:
+    """Open bits side by side for one reason as one row."""
+    runs: list[list[Row]] = []
+    for bit in bits:
+        last = runs[-1][-1] if runs else {}
+        if last.get("bit") == bit["bit"] - 1 and all(last[name] == bit[name] for name in ("word", "reason", "detail")):
+            runs[-1].append(bit)
+        else:
+            runs.append([bit])
+    related = [dict.fromkeys(text.split(" ")[0] for bit in run for text in bit["related"].split(", ")) for run in runs]
+    return [{**run[0], "bits": _span(run[0]["bit"], len(run)), "related": ", ".join([*names][:RELATED_SHOWN])}
+            for run, names in zip(runs, related, strict=True)]
+
+
+def _span(lsb: int, width: int) -> str:
+    return f"{lsb + width - 1}:{lsb}" if width > 1 else str(lsb)

@@ -1,0 +1,109 @@
+"""Two sides and what differs between them, as far as it is wanted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from npulab.analysis.check import diff, diff_buffers
+from npulab.captures.capture import Capture, CaptureSet
+from npulab.captures.listing import Wanted
+from npulab.captures.store import load_all
+from npulab.captures.sweep import Sweep, is_sweep, load_sweep
+from npulab.models.listing import counted
+from npulab.support.text import Row, in_columns, rows_of
+
+SOME = ("differs", "constant", "pairs")  # columns that only sets have
+
+
+def load_sides(a: str | os.PathLike[str], b: str | os.PathLike[str] | None = None) -> tuple[Any, Any]:
+    """What two paths hold: two captures, two sets of them or two sweeps; without ``b`` the two cases of a dump.
+
+    Raises as ``load_all`` and ``load_sweep``; ValueError for a side without a capture, and where ``a`` alone has
+    not two.
+    """
+    paths = [a] if b is None else [a, b]
+    if any(map(is_sweep, paths)):
+        if b is None:
+            raise ValueError(f"{a}: got one sweep, allowed are two, A and B")
+        return load_sweep(a), load_sweep(b)
+    sides: list[Any] = [load_all(path) for path in paths]
+    if b is None:
+        if len(sides[0]) != 2:
+            raise ValueError(f"{a}: holds {counted(len(sides[0]), 'capture')}, allowed without B is two")
+        return sides[0][0], sides[0][1]
+    for path, side in zip(paths, sides, strict=True):
+        if not len(side):
+            raise ValueError(f"{path}: holds no capture")
+    if all(len(side) == 1 for side in sides):
+        sides = [side[0] for side in sides]
+    return sides[0], sides[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Differing:
+    """The rows of ``diff`` and ``diff_buffers`` that are wanted."""
+
+    a: Capture | CaptureSet | Sweep
+    b: Capture | CaptureSet | Sweep
+    fields: Sequence[Row]
+    buffers: Sequence[Row] = ()
+    filtered: bool = False
+
+    def records(self) -> list[Row]:
+        buffers = () if self.filtered else self.buffers
+        return [*self.fields, *({"task": None, "block": "buffer", "register": row["buffer"],
+                                 "field": f"(bytes from {row['first']})", "a": row["a"], "b": row["b"],
+                                 "address": False} for row in buffers)]
+
+    def __str__(self) -> str:
+        fields = [row for row in self.fields if not row["address"]]
+        addresses = [{**row, "a": _hex(row["a"]), "b": _hex(row["b"])} for row in self.fields if row["address"]]
+        names = ["task", "block", "register", "field",
+                 *(name for name in (self.fields[0] if self.fields else ()) if name in SOME), "a", "b"]
+        lines = [f"a {self.a!r}", f"b {self.b!r}", "",
+                 f"{counted(len(fields), 'field')} differ{'s' * (len(fields) == 1)}"
+                 + ", addresses apart" * bool(addresses), *in_columns(fields, names)]
+        if addresses:
+            lines += ["", f"{len(addresses)} addresses differ", *in_columns(addresses, names)]
+        for row in self.buffers:
+            lines += ["", f"buffer {row['buffer']} differs in {row['bytes']} bytes, from byte {row['first']} on "
+                          f"(a {_length(row['a'])}, b {_length(row['b'])})"]
+        return "\n".join(lines)
+
+
+def differing(a: Any, b: Any, wanted: Wanted = Wanted()) -> Differing:  # noqa: B008 - a frozen value
+    """What ``diff`` and ``diff_buffers`` find between two sides, as far as it is wanted.
+
+    Raises as ``diff``; LookupError where no field of either side has a name that is wanted.
+    """
+    if isinstance(a, Sweep):
+        every = rows_of(diff(a, b, never=True))
+        known = {(row["register"], row["field"]) for row in every}
+        automatic = known - {(item.register, item.name) for side in (a, b) if side.registers is not None
+                             for item in side.registers if not item.automatic}
+        wanted.refuse(known)
+        rows = [row for row in every if row["differs"] != "never"]
+    else:
+        items = {(item.register, item.name): item for side in (a, b)
+                 for capture in (side if isinstance(side, CaptureSet) else [side])
+                 for job in capture.jobs for _, item, _ in job.values(capture.maps)}
+        automatic = {names for names, item in items.items() if item.automatic}
+        wanted.refuse(items)
+        rows = rows_of(diff(a, b))
+    rows = [row for row in rows if wanted.holds(row["register"], row["field"],
+                                                (row["register"], row["field"]) in automatic, row["address"])]
+    pair = isinstance(a, Capture) and isinstance(b, Capture)
+    return Differing(a, b, rows, rows_of(diff_buffers(a, b)) if pair else (), bool(wanted))
+
+
+def _hex(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_hex(each) for each in value]
+    return f"{value:#010x}" if isinstance(value, int) else value
+
+
+def _length(size: int | None) -> str:
+    return "has none" if size is None else f"{size} bytes"

@@ -1,0 +1,115 @@
+"""What is there, for people and as records: captures and sweeps in a list, one of them with what it holds."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from npulab.captures.capture import Capture
+from npulab.captures.registry import target
+from npulab.captures.sweep import TEXTS, Sweep
+from npulab.support.text import Row, brief, in_columns, rows_of
+
+COLUMNS = ("case", "target", "chip", "provenance", "date", "jobs", "buffers")
+COUNTS = ("captures", "words", "parameters")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which fields are wanted: those that ``field`` matches (a glob for a field or register.field), those that nobody
+    has named, those that point into memory; each as far as it is asked for."""
+
+    field: str | None = None
+    unknown: bool = False
+    addresses: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.field or self.unknown or self.addresses)
+
+    def named(self, register: str, field: str) -> bool:
+        """Whether a field has a name that is wanted."""
+        return not self.field or any(fnmatch.fnmatchcase(name, self.field)
+                                     for name in (field, f"{register}.{field}"))
+
+    def holds(self, register: str, field: str, automatic: bool, address: bool) -> bool:
+        """Whether a field is wanted."""
+        return self.named(register, field) and (automatic or not self.unknown) \
+            and (address or not self.addresses)
+
+    def refuse(self, known: Iterable[tuple[str, str]]) -> None:
+        """Raises LookupError where none of the (register, field) has a name that is wanted."""
+        if self.field and not any(self.named(*names) for names in known):
+            raise LookupError(f"--field: got {self.field!r}, which no field matches")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Captures and sweeps, a line each."""
+
+    captures: Sequence[Capture]
+    sweeps: Sequence[Sweep] = ()
+
+    def records(self) -> list[Row]:
+        rows: list[Row] = [
+            {"case": c.name, "target": c.target, "chip": c.chip, "provenance": c.origin, "date": c.date,
+             "jobs": len(c.jobs), "buffers": ", ".join(c.buffers)} for c in self.captures]
+        return rows + [{"case": s.name, "target": s.target, "chip": s.chip, "provenance": s.provenance,
+                        "date": s.date, **s.counts} for s in self.sweeps]
+
+    def __str__(self) -> str:
+        rows = [{"buffers": ", ".join(f"{row[name]} {name}" for name in COUNTS if name in row), **row}
+                for row in self.records()]
+        return "\n".join(in_columns(rows, COLUMNS))
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """A capture with its fields that are wanted: task, block, register, field, bits, raw, value, evidence, note."""
+
+    capture: Capture
+    wanted: Wanted = Wanted()
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        return [{"task": task, "block": block, "register": item.register, "field": item.name,
+                 "bits": item.bits, "raw": int(raw), "value": item.text(raw), "evidence": item.evidence,
+                 "note": item.note}
+                for task, job in enumerate(self.capture.jobs) for block, item, raw in job.values(self.capture.maps)
+                if self.wanted.holds(item.register, item.name, item.automatic, item.address)]
+
+    def records(self) -> list[Row]:
+        return self.rows
+
+    def __str__(self) -> str:
+        of, rows = self.capture, self.rows
+        lines = [repr(of), *(f"{name} {text}" for name, text in (
+            ("source", of.source), ("tool", of.tool), ("date", of.date)) if text)]
+        for name, value in of.parameters.items():
+            if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+                lines += [f"{name}:", *in_columns(value, [*value[0]])]
+        lines += in_columns([{**row, "raw": f"{row['raw']:#x}"} for row in rows], [*rows[0]] if rows else [])
+        sources = target(of.target).sources if rows else {}
+        used = dict.fromkeys(row["evidence"] for row in rows if row["evidence"] in sources)
+        return "\n".join([*lines, *(f"evidence {code}: {sources[code]}" for code in used)])
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What a sweep holds: the ranges of its parameters and the bits that vary."""
+
+    sweep: Sweep
+
+    def records(self) -> list[Row]:
+        sweep = self.sweep
+        texts = {name: getattr(sweep, name) for name in TEXTS}
+        return [{"sweep": sweep.name, **texts, **sweep.counts, "varying_bits": sweep.bits}, *rows_of(sweep.ranges)]
+
+    def __str__(self) -> str:
+        sweep = self.sweep
+        texts = [f"{name} {getattr(sweep, name)}" for name in TEXTS if getattr(sweep, name)]
+        words = [{"word": word, "varying bits": mask.bit_count(), "mask": f"{mask:#010x}"}
+                 for word, mask in enumerate(sweep.varying.tolist()) if mask]
+        return "\n".join([repr(sweep), *texts, "", *in_columns(brief(rows_of(sweep.ranges)), [*sweep.ranges]), "",
+                          *in_columns(words, ["word", "varying bits", "mask"])])

@@ -1,0 +1,82 @@
+"""``npulab check``: captures held against our understanding of them, one by one or as the run of a model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from npulab.analysis.check import Comparison, check
+from npulab.analysis.checks import Checks, nearby
+from npulab.analysis.mismatch.model_run import check_run
+from npulab.captures import store
+from npulab.cli.output import REFUSED, each, sentence, show
+
+
+def _options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("paths", nargs="+", metavar="PATH")
+    command.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
+    command.add_argument("--chip", help="read every capture as one of this chip")
+    command.add_argument("--explain", action="store_true", help="say where and why, and what would make it equal")
+    command.add_argument("--model", metavar="FILE",
+                         help="the .tflite whose run the captures are: checked by operator")
+
+
+def _check(options: argparse.Namespace) -> int:
+    if options.jobs < 1:
+        raise ValueError(f"--jobs: got {options.jobs}, allowed is at least 1")
+    found, broken = each(store.unread, options.paths)
+    cases = [case for part in found for case in part]
+    with ExitStack() as stack:
+        run = stack.enter_context(ProcessPoolExecutor(options.jobs)).map if options.jobs > 1 else map
+        return (_check_cases if options.model is None else _check_run)(options, cases, broken, run)
+
+
+def _check_cases(options: argparse.Namespace, cases: list[store.Case], broken: int, run: Any) -> int:
+    from tqdm import tqdm
+
+    torn = 0
+    results: list[Comparison] = []
+    bar = tqdm(run(partial(_checked, chip=options.chip), cases), total=len(cases), unit="capture", disable=None,
+               leave=False)
+    for case, result in zip(cases, bar, strict=True):
+        if isinstance(result, Comparison):
+            results.append(result)
+        else:
+            bar.write(f"npulab: {sentence(result)}", file=sys.stderr)
+            broken, torn = broken + (not case.torn(result)), torn + case.torn(result)
+    checks = Checks(results, broken + torn)
+    if options.explain:
+        late = partial(tqdm, delay=1, disable=None, leave=False)
+        ask = partial(nearby, progress=partial(late, unit="change") if options.jobs == 1 else iter)
+        differ = {i: result for i, result in enumerate(results)
+                  if result.verdict == "differs" and result.captured is not None}
+        near = late(run(ask, differ.values()), total=len(differ), unit="explanation")
+        checks = replace(checks, explanations=dict(zip(differ, near, strict=True)))
+    show(options, checks)
+    return 2 if broken else int(torn > 0 or not checks.ok)
+
+
+def _checked(case: store.Case, chip: str | None) -> Comparison | Exception:
+    """A capture read and checked; of one that cannot be read, what is wrong."""
+    try:
+        capture = case.read(chip)
+    except REFUSED as error:
+        return error
+    return check(capture)
+
+
+def _check_run(options: argparse.Namespace, cases: list[store.Case], broken: int, run: Any) -> int:
+    captures, torn = each(partial(store.Case.read, chip=options.chip), cases)
+    if broken or torn:
+        return 2
+    found = replace(check_run(captures, options.model, run), explain=options.explain)
+    show(options, found)
+    return int(not found.ok)
+
+
+COMMANDS = {"check": (_options, _check)}

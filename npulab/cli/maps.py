@@ -1,0 +1,53 @@
+"""``npulab map`` and ``new``: register maps between formats, a folder for a new NPU."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from npulab.captures.registry import LOCAL
+from npulab.cli.output import Done, show
+from npulab.models.listing import counted
+from npulab.npus.template import WORDS, new_target
+from npulab.registers.formats import FORMATS, of_chip, read_map, write_map
+
+
+def _map_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("path", metavar="IN", help="a table, rnndb XML, SystemRDL, CMSIS-SVD, a C header")
+    suffixes = dict.fromkeys(known.suffix for known in FORMATS.values())
+    command.add_argument("dest", metavar="OUT",
+                         help=f"a new file {', '.join(suffixes)}; beside a table go its enums")
+    command.add_argument("--to", metavar="FORMAT", default="",
+                         help=f"where the suffix of OUT does not say it: {', '.join(FORMATS)}")
+    command.add_argument("--feature", action="append", metavar="F",
+                         help="the map of a chip that has this, instead of every chip's; repeatable")
+
+
+def _map(options: argparse.Namespace) -> None:
+    try:
+        table = read_map(options.path)
+        if options.feature is not None:
+            table = of_chip(table, options.feature)
+        written = write_map(table, options.dest, options.to)
+    except ModuleNotFoundError as error:  # of an extra
+        raise ValueError(str(error)) from None
+    counts = ", ".join(counted(count, name[:-1]) for name, count in table.counts.items())
+    show(options, Done({"in": options.path, "out": [str(path) for path in written], **table.counts},
+                       f"{Path(options.dest)}: {counts}"))
+
+
+def _new_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME", help="a-z, 0-9 and _")
+    command.add_argument("--dest", metavar="FOLDER", help=f"the folder of targets it goes to ({LOCAL} here)")
+    command.add_argument("--words", type=int, default=WORDS, metavar="N", help=f"of its parameter block ({WORDS})")
+
+
+def _new(options: argparse.Namespace) -> None:
+    written = new_target(options.name, Path(options.dest) if options.dest else None, options.words)
+    folder, (test,) = written[0].parent, [path for path in written if path.name.startswith("test_")]
+    show(options, Done({"target": options.name, "files": [str(path) for path in written]}, (
+        f"{folder}: {', '.join(path.name for path in written)}\n"
+        f"next: pytest {test}, then a row of {folder / 'registers.csv'} for each thing you find out")))
+
+
+COMMANDS = {"map": (_map_options, _map), "new": (_new_options, _new)}

@@ -1,0 +1,75 @@
+"""What a command prints: a result on stdout, a refusal in one sentence on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+REFUSED = (ValueError, LookupError, OSError)
+
+
+class Result(Protocol):
+    """An answer: its records for ``--json``, its text for people."""
+
+    def records(self) -> list[dict[str, Any]]: ...
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command did, where that is one record."""
+
+    record: dict[str, Any]
+    text: str
+
+    def records(self) -> list[dict[str, Any]]:
+        return [self.record]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def show(options: argparse.Namespace, result: Result) -> None:
+    """Print a result: with ``--json`` its records, one object a line, else its text."""
+    if options.json:
+        for row in result.records():
+            print(json.dumps(_finite(row), ensure_ascii=False))
+    elif text := str(result):
+        print(text)
+
+
+def tell(what: object) -> None:
+    """Say something on stderr."""
+    print(f"npulab: {sentence(what)}", file=sys.stderr)
+
+
+def sentence(what: object) -> str:
+    """An error, a warning or a text on one line."""
+    if isinstance(what, OSError) and what.strerror:
+        return f"{what.filename}: {what.strerror}"
+    return " ".join(str(what.args[0] if isinstance(what, KeyError) else what).split())
+
+
+def each(call: Callable[[Any], Any], things: Iterable[Any]) -> tuple[list[Any], int]:
+    """What ``call`` gives for each thing, and how many it refuses, each told."""
+    got, refused = [], 0
+    for thing in things:
+        try:
+            got.append(call(thing))
+        except REFUSED as error:
+            tell(error)
+            refused += 1
+    return got, refused
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinities; they go as text."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

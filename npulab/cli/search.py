@@ -1,0 +1,158 @@
+"""``npulab bisect`` and ``laws``: which fields break it, what fields mean."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from tqdm import tqdm
+
+from npulab.analysis.bisect import CERTAINTY, MAX_HANGS, Bisection, bisect_fields
+from npulab.captures import store
+from npulab.captures.capture import PROVENANCES, Capture
+from npulab.captures.devices import Command, Manual, Recorder, Simulated, device
+from npulab.captures.sweep import SUFFIX, load_sweep
+from npulab.cli.output import show, tell
+from npulab.registers.formats.tables import table_text
+from npulab.registers.table import COLUMNS
+from npulab.support.files import write_file
+
+MAP_SUFFIX = ".csv"
+
+
+def _bisect_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("good", metavar="GOOD", help="a capture that passes")
+    add("bad", metavar="BAD", help="one that fails or hangs")
+    add("--device", required=True, metavar="DEVICE",
+        help="simulated, command:PROGRAM ARGUMENTS (the trial's folder goes last), manual, manual:FOLDER")
+    add("--resume", metavar="JOURNAL", help="keep trials in this file; those in it are not run again")
+    add("--flake", default="0", metavar="RATE", help="how often an outcome is wrong, or auto")
+    add("--certainty", type=float, default=CERTAINTY, metavar="P", help=f"when to stop ({CERTAINTY})")
+    add("--symptom", choices=("fail", "hang"), help="what BAD does, where that is known")
+    add("--unit", action="append", metavar="FIELD,FIELD", help="fields that change together; repeatable")
+    add("--addresses", action="store_true", help="also bisect fields that point into memory")
+    add("--seed", type=int, default=0, metavar="N", help="of the choice of trials (0)")
+    add("--max-hangs", type=int, default=MAX_HANGS, metavar="N", help=f"stop there ({MAX_HANGS})")
+    add("--record", metavar="FOLDER", help="keep every trial as a capture there")
+    add("--provenance", choices=PROVENANCES, help="what the device is, for the record (board)")
+    add("--script", metavar="FILE", help="write the Python that shows it again")
+    add("--by-status", action="store_true", help="a program's exit status alone decides, no output file")
+    add("--timeout", type=float, metavar="SECONDS", help="after which a program's run hangs (60)")
+    add("--reset", metavar="PROGRAM", help="run after a hang")
+    add("--cooldown", type=float, metavar="SECONDS", help="to wait after a hang (0)")
+    add("--retries", type=int, metavar="N", help="of a program that could not be run (0)")
+
+
+def _bisect(options: argparse.Namespace) -> int:
+    good, bad = store.load(options.good), store.load(options.bad)
+    oracle: Callable[[Capture], str] = _device(options, good)
+    if options.record:
+        about = {} if isinstance(oracle, Simulated) else {"provenance": options.provenance or "board"}
+        oracle = Recorder(oracle, options.record, **about)
+    if options.script and (Path(options.script).is_dir() or not Path(options.script).parent.is_dir()):
+        raise ValueError(f"--script: got {options.script}, allowed is a file in a folder that is there")
+    if options.max_hangs < 1:
+        raise ValueError(f"--max-hangs: got {options.max_hangs}, allowed is at least 1")
+    with tqdm(unit="trial", disable=None, leave=False) as bar:
+        def progress(session: Bisection) -> None:
+            bar.total, bar.n = session.queries + session.left, session.queries
+            bar.set_description(f"{session.journal[-1].outcome}, likely {session.suspects[0].text:.60}")
+
+        try:
+            found = bisect_fields(good, bad, oracle, _flake(options.flake), certainty=options.certainty,
+                                  units=[unit.split(",") for unit in options.unit] if options.unit else None,
+                                  addresses=options.addresses, symptom=options.symptom, seed=options.seed,
+                                  journal=options.resume, max_hangs=options.max_hangs, progress=progress,
+                                  asking=(lambda trial: print(f"\n{trial}"))
+                                  if options.device.startswith("manual") else None)
+        except (KeyboardInterrupt, EOFError):
+            bar.close()
+            tell("stopped" + (f", {options.resume} has every trial so far" if options.resume else ""))
+            return 1
+    show(options, found)
+    if options.script:
+        Path(options.script).write_text(found.script(options.good, options.bad), encoding="utf-8")
+    return 0 if found.culprits else 1
+
+
+def _flake(text: str) -> float | None:
+    try:
+        return None if text == "auto" else float(text)
+    except ValueError:
+        raise ValueError(f"--flake: got {text!r}, allowed is a rate from 0 up to 0.5, or auto") from None
+
+
+def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command | Manual:
+    """What ``--device`` names; a run passes where it gives the good capture's output."""
+    settings = {name: getattr(options, name) for name in ("timeout", "reset", "cooldown", "retries")
+                if getattr(options, name) is not None}
+    if options.by_status:
+        settings["output"] = None
+    oracle = device(options.device, good.buffers.get("output"), **settings)
+    if settings and not isinstance(oracle, Command):
+        name = "by-status" if options.by_status else next(iter(settings))
+        raise ValueError(f"--{name}: got {options.device!r}, allowed is a device command:PROGRAM")
+    if isinstance(oracle, Simulated):
+        # what the good job gives there: a board may have recorded something else
+        run = oracle.run(good)
+        if run.output is None:
+            raise ValueError(f"{options.good}: hangs on the simulated device ({run.reason}), allowed is one that runs")
+        return Simulated(run.output)
+    return oracle
+
+
+def _laws_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("sweep", metavar="SWEEP", help=f"a file {SUFFIX} or a folder of captures")
+    command.add_argument("--plan", type=int, metavar="N", help="the N layers whose capture would settle most")
+    command.add_argument("--candidates", metavar="FILE",
+                         help=f"plan among these layers: a table {MAP_SUFFIX} of parameters, or a sweep")
+    command.add_argument("--nuisance", action="append", metavar="BITS", default=[],
+                         help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) that say nothing, as "
+                              "addresses; repeatable; left out, they are found from layers that were captured twice")
+    command.add_argument("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
+
+
+def _laws(options: argparse.Namespace) -> None:
+    from npulab.analysis.laws import find_laws
+    from npulab.analysis.laws.inputs import candidate_layers, named_bits
+    from npulab.analysis.laws.summary import Summary
+
+    if options.plan is not None and options.plan < 1:
+        raise ValueError(f"--plan: got {options.plan}, allowed is at least 1")
+    if options.candidates and options.plan is None:
+        raise ValueError(f"--candidates: got {options.candidates} without --plan, allowed is with it")
+    sweep = load_sweep(options.sweep)
+    nuisance = named_bits(options.nuisance, sweep.words.shape[1])
+    layers = candidate_layers(options.candidates, sweep) if options.candidates else None
+    _refuse_map(options.map)
+    with tqdm(unit="step", disable=None, leave=False) as bar, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+
+        def progress(text: str) -> None:
+            bar.set_description_str(f"{text:.100}", refresh=False)
+            bar.update()
+
+        found = find_laws(sweep, nuisance=nuisance, progress=progress)
+        bar.set_description_str("what is open")
+        unproved, plan = found.open, None
+        if options.plan is not None:
+            plan = found.next_captures(options.plan, candidates=layers)
+    for text in dict.fromkeys(str(each.message) for each in caught if isinstance(each.message, UserWarning)):
+        tell(text)
+    if options.map:
+        write_file(Path(options.map), table_text(COLUMNS, found.register_rows(sweep.block)).encode())
+    show(options, Summary(sweep, found, unproved, plan, drawn=layers is None))
+
+
+def _refuse_map(path: str | None) -> None:
+    """Before the search, what would fail after it."""
+    if path is not None and Path(path).suffix != MAP_SUFFIX:
+        raise ValueError(f"--map: got {path}, allowed is a file {MAP_SUFFIX}")
+    if path is not None and Path(path).exists():
+        raise FileExistsError(f"{path}: is there already")
+
+
+COMMANDS = {"bisect": (_bisect_options, _bisect), "laws": (_laws_options, _laws)}

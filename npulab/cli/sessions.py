@@ -1,0 +1,44 @@
+"""``npulab report`` and ``session``: what an investigation found as a page, two people's made one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from npulab.notebook.sessions import Session, merge_sessions
+from npulab.support.files import replace_file
+
+
+def _report_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("session", metavar="SESSION")
+    command.add_argument("dest", metavar="OUT", help="a file .html or .md")
+
+
+def _report(options: argparse.Namespace) -> None:
+    if not Path(options.session).is_file():
+        raise FileNotFoundError(f"{options.session}: there is no such session")
+    path = Session(options.session, autosave=False).report(options.dest)
+    print(json.dumps({"report": str(path)}) if options.json else path)
+
+
+def _session_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("what", choices=("merge",))
+    command.add_argument("base", metavar="BASE", help="what both began with; an empty file where that is nothing")
+    command.add_argument("ours", metavar="OURS", help="which is written to")
+    command.add_argument("theirs", metavar="THEIRS")
+
+
+def _session(options: argparse.Namespace) -> int:
+    """Both sessions in the file OURS; 1 where something is to be looked at, which git calls a conflict."""
+    merged = merge_sessions(options.base, options.ours, options.theirs)
+    replace_file(Path(options.ours), merged.text.encode())
+    if options.json:
+        print(json.dumps({"session": options.ours, "notes": len(merged.notes), "conflicts": merged.conflicts}))
+    else:
+        print("".join(f"npulab: {text}\n" for text in merged.conflicts), file=sys.stderr, end="")
+    return 1 if merged.conflicts else 0
+
+
+COMMANDS = {"report": (_report_options, _report), "session": (_session_options, _session)}

@@ -1,0 +1,77 @@
+"""The ``npulab`` command.  Bad input exits 2 with one sentence; ``--json`` prints an object a line.
+
+A command's options stand beside the function that runs it, in the module of its family, which is loaded when the
+command is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+from npulab.cli.output import REFUSED, tell
+
+# by name: the module that has its options and runs it, and what it does
+COMMANDS = {
+    "lab": ("lab", "open JupyterLab on the notebooks; other options go to JupyterLab"),
+    "list": ("show", "what captures there are; sweeps where there are no captures beside them, or --sweeps"),
+    "show": ("show", "one capture, decoded; or a sweep or a .tflite or .circle model, listed"),
+    "diff": ("show", "two captures, two folders of them or two sweeps by field, addresses apart"),
+    "check": ("check", "words and coefficients round-trip, output emulated against captured"),
+    "import": ("imports", "a foreign dump into capture folders below DEST; captures into a sweep, DEST.npz"),
+    "bisect": ("search", "the fields of a bad capture that break a good one, found with few runs of a device"),
+    "laws": ("search", "how a sweep's fields follow from its layers, what is open, what to capture next"),
+    "map": ("maps", "a register map from one format to another, in by content, out by suffix"),
+    "new": ("maps", "a folder for a new NPU, which loads and passes its tests, with one worked field"),
+    "bench": ("bench.command", "measured times and ratios, side by side; takes half a minute"),
+    "report": ("sessions", "what a session found, as one page that opens anywhere, or as Markdown"),
+    "session": ("sessions", "two people's sessions made one, which also is a merge driver for git"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = _parser(given)
+    options, rest = parser.parse_known_args(given)
+    if rest and options.command != "lab":
+        parser.error(f"got {rest[0]!r}, which {options.command} does not take")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _tell_warning
+            status = int((options.run(options, rest) if rest else options.run(options)) or 0)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # who reads our output has seen enough; nothing more may be written at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except REFUSED as error:
+        tell(error)
+        return 2
+
+
+def _tell_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    tell(str(message))
+
+
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of every command, with the options of those that are asked for."""
+    parser = argparse.ArgumentParser("npulab", description="Find out how an undocumented NPU works.")
+    parser.add_argument("--version", action="version", version=f"npulab {version('npulab')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (module, text) in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--json", action="store_true", help="one JSON object a line")
+        if name in given:
+            declare, run = import_module(f"npulab.cli.{module}").COMMANDS[name]
+            declare(command)
+            command.set_defaults(run=run)
+    return parser

@@ -1,0 +1,54 @@
+"""Rows as text and as JSON takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def in_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Rows side by side under a line of their names; no line where there is no row.
+
+    >>> in_columns([{"case": "a", "jobs": 1}, {"case": "bcdef", "jobs": None}], ["case", "jobs"])
+    ['case   jobs', 'a      1', 'bcdef  -']
+    """
+    cells = [list(names), *([cell(row.get(name)) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+            for line in cells if rows]
+
+
+def cell(value: Any) -> str:
+    """A value in a table.
+
+    >>> cell({"h": 1, "w": [2, None]})
+    'h 1, w 2 -'
+    """
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {cell(inner)}" for name, inner in value.items())
+    return "-" if value is None else " ".join(map(cell, value)) if isinstance(value, list) else str(value)
+
+
+def rows_of(frame: Any) -> list[Row]:
+    """The rows of a DataFrame."""
+    return frame.to_dict("records")
+
+
+def known(row: Row) -> Row:
+    """A row of a DataFrame without what it does not have."""
+    return {name: value for name, value in row.items()
+            if not (isinstance(value, float) and math.isnan(value))}
+
+
+def brief(rows: Sequence[Row]) -> list[Row]:
+    """Rows with six digits of each real number."""
+    return [{name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
+            for row in rows]
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    """Lines two places further in."""
+    return [f"  {line}" for line in lines]
