@@ -170,3 +170,9 @@ def test_top_level_holds_what_it_should() -> None:
             if not path.name.startswith(".") and path.suffix != ".egg-info"}
     assert have - {"build", "dist", "npulab-notebooks"} == {
         "pyproject.toml", "notebooks", "npulab", "captures", "tests", "README.md", "LICENSE"}
+
+
+def test_the_table_of_rooms_is_what_the_code_says() -> None:
+    import write_rooms  # which imports this module
+
+    assert write_rooms.stored() == write_rooms.rooms_table(), "renew it: python tests/tools/write_rooms.py"

@@ -1,6 +1,6 @@
 """How fast, measured side by side: every ratio is of times from one run, one thread, on this machine.
 
-    python -m npulab.speed emulate 12   # 12 turns in this process, JSON; npulab bench runs it in one of its own
+    python -m npulab.cli.bench emulate 12   # 12 turns in this process, JSON; npulab bench runs it in one of its own
 """
 
 from __future__ import annotations
