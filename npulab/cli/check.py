@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,10 +30,10 @@ def _check(options: argparse.Namespace) -> int:
     if options.jobs < 1:
         raise ValueError(f"--jobs: got {options.jobs}, allowed is at least 1")
     found, broken = each(store.unread, options.paths)
-    cases = [case for part in found for case in part]
-    with ExitStack() as stack:
-        run = stack.enter_context(ProcessPoolExecutor(options.jobs)).map if options.jobs > 1 else map
-        return (_check_cases if options.model is None else _check_run)(options, cases, broken, run)
+    cases = [case for part in found for case in part.values()]
+    how = _check_cases if options.model is None else _check_run
+    with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else nullcontext() as pool:
+        return how(options, cases, broken, pool.map if pool else map)
 
 
 def _check_cases(options: argparse.Namespace, cases: list[store.Case], broken: int, run: Any) -> int:

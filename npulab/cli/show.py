@@ -27,7 +27,7 @@ def _list(options: argparse.Namespace) -> int:
     homes = [folder for folder in ("captures", f"{COPY}/captures") if Path(folder).is_dir()]
     paths = options.paths or [*homes, "captures"][:1]
     found, broken = each(partial(store.unread, empty=True), [path for path in paths if not is_sweep(path)])
-    captures, torn = each(store.Case.read, [case for cases in found for case in cases])
+    captures, torn = each(store.Case.read, [case for cases in found for case in cases.values()])
     files = [file for path in paths for file in ([path] if is_sweep(path) else sweep_files(path))
              if options.sweeps or not captures or is_sweep(path)]
     sweeps, unread = each(load_sweep, files)
