@@ -52,11 +52,12 @@ class Checks:
         return "\n".join(lines)
 
     def _sentence(self) -> str:
-        counts = Counter("not compared" if _uncompared(result) else result.verdict for result in self.results)
+        counts = Counter("not compared" if _uncompared(result) else result.verdict
+                         for result in self.results)
         bad = sum(not result.ok and not _uncompared(result) for result in self.results)
         parts = [counted(len(self.results), "capture"), f"{bad} differ{'s' * (bad == 1)}",
-                 *(f"{count} {words}" for count, words in ((counts["not compared"], "cannot be compared"),
-                                                           (self.unreadable, "unreadable")) if count)]
+                 *[f"{counts['not compared']} cannot be compared"] * bool(counts["not compared"]),
+                 *[f"{self.unreadable} unreadable"] * bool(self.unreadable)]
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
         return ", ".join(parts) + (f" ({verdicts})" if self.results else "")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from npulab.analysis.check import diff, diff_buffers
 from npulab.captures.capture import Capture, CaptureSet
-from npulab.captures.listing import Wanted
+from npulab.captures.listing import ALL, Wanted
 from npulab.captures.store import load_all
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
 from npulab.models.listing import counted
@@ -18,11 +18,14 @@ from npulab.support.text import Row, in_columns, rows_of
 SOME = ("differs", "constant", "pairs")  # columns that only sets have
 
 
-def load_sides(a: str | os.PathLike[str], b: str | os.PathLike[str] | None = None) -> tuple[Any, Any]:
-    """What two paths hold: two captures, two sets of them or two sweeps; without ``b`` the two cases of a dump.
+Place = str | os.PathLike[str]
 
-    Raises as ``load_all`` and ``load_sweep``; ValueError for a side without a capture, and where ``a`` alone has
-    not two.
+
+def load_sides(a: Place, b: Place | None = None) -> tuple[Any, Any]:
+    """What two paths hold: captures, sets of them or sweeps; without ``b`` the two cases of a dump.
+
+    Raises as ``load_all`` and ``load_sweep``; ValueError for a side without a capture, and if ``a``
+    alone does not have two.
     """
     paths = [a] if b is None else [a, b]
     if any(map(is_sweep, paths)):
@@ -60,7 +63,8 @@ class Differing:
 
     def __str__(self) -> str:
         fields = [row for row in self.fields if not row["address"]]
-        addresses = [{**row, "a": _hex(row["a"]), "b": _hex(row["b"])} for row in self.fields if row["address"]]
+        addresses = [{**row, "a": _hex(row["a"]), "b": _hex(row["b"])}
+                     for row in self.fields if row["address"]]
         names = ["task", "block", "register", "field",
                  *(name for name in (self.fields[0] if self.fields else ()) if name in SOME), "a", "b"]
         lines = [f"a {self.a!r}", f"b {self.b!r}", "",
@@ -69,12 +73,12 @@ class Differing:
         if addresses:
             lines += ["", f"{len(addresses)} addresses differ", *in_columns(addresses, names)]
         for row in self.buffers:
-            lines += ["", f"buffer {row['buffer']} differs in {row['bytes']} bytes, from byte {row['first']} on "
-                          f"(a {_length(row['a'])}, b {_length(row['b'])})"]
+            lines += ["", f"buffer {row['buffer']} differs in {row['bytes']} bytes, "
+                          f"from byte {row['first']} on (a {_length(row['a'])}, b {_length(row['b'])})"]
         return "\n".join(lines)
 
 
-def differing(a: Any, b: Any, wanted: Wanted = Wanted()) -> Differing:  # noqa: B008 - a frozen value
+def differing(a: Any, b: Any, wanted: Wanted = ALL) -> Differing:
     """What ``diff`` and ``diff_buffers`` find between two sides, as far as it is wanted.
 
     Raises as ``diff``; LookupError where no field of either side has a name that is wanted.
@@ -82,8 +86,8 @@ def differing(a: Any, b: Any, wanted: Wanted = Wanted()) -> Differing:  # noqa: 
     if isinstance(a, Sweep):
         every = rows_of(diff(a, b, never=True))
         known = {(row["register"], row["field"]) for row in every}
-        automatic = known - {(item.register, item.name) for side in (a, b) if side.registers is not None
-                             for item in side.registers if not item.automatic}
+        automatic = known - {(item.register, item.name) for side in (a, b)
+                             for item in side.registers or () if not item.automatic}
         wanted.refuse(known)
         rows = [row for row in every if row["differs"] != "never"]
     else:
@@ -93,8 +97,8 @@ def differing(a: Any, b: Any, wanted: Wanted = Wanted()) -> Differing:  # noqa: 
         automatic = {names for names, item in items.items() if item.automatic}
         wanted.refuse(items)
         rows = rows_of(diff(a, b))
-    rows = [row for row in rows if wanted.holds(row["register"], row["field"],
-                                                (row["register"], row["field"]) in automatic, row["address"])]
+    rows = [row for row in rows if wanted.holds(
+        *(names := (row["register"], row["field"])), names in automatic, row["address"])]
     pair = isinstance(a, Capture) and isinstance(b, Capture)
     return Differing(a, b, rows, rows_of(diff_buffers(a, b)) if pair else (), bool(wanted))
 

@@ -1,4 +1,4 @@
-"""What is there, for people and as records: captures and sweeps in a list, one of them with what it holds."""
+"""What is there, as text and as records: a list of captures and sweeps, one with its contents."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ COUNTS = ("captures", "words", "parameters")
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which fields are wanted: those that ``field`` matches (a glob for a field or register.field), those that nobody
-    has named, those that point into memory; each as far as it is asked for."""
+    """Which fields are wanted; without an argument all are.
+
+    ``field`` is a glob for a field or register.field, ``unknown`` asks for bits without a name, ``addresses``
+    for fields that point into memory.
+    """
 
     field: str | None = None
     unknown: bool = False
@@ -44,6 +47,9 @@ class Wanted:
             raise LookupError(f"--field: got {self.field!r}, which no field matches")
 
 
+ALL = Wanted()
+
+
 @dataclass(frozen=True)
 class Listing:
     """Captures and sweeps, a line each."""
@@ -53,30 +59,34 @@ class Listing:
 
     def records(self) -> list[Row]:
         rows: list[Row] = [
-            {"case": c.name, "target": c.target, "chip": c.chip, "provenance": c.origin, "date": c.date,
-             "jobs": len(c.jobs), "buffers": ", ".join(c.buffers)} for c in self.captures]
-        return rows + [{"case": s.name, "target": s.target, "chip": s.chip, "provenance": s.provenance,
-                        "date": s.date, **s.counts} for s in self.sweeps]
+            {"case": c.name, "target": c.target, "chip": c.chip, "provenance": c.origin,
+             "date": c.date, "jobs": len(c.jobs), "buffers": ", ".join(c.buffers)} for c in self.captures]
+        return rows + [{"case": s.name, "target": s.target, "chip": s.chip,
+                        "provenance": s.provenance, "date": s.date, **s.counts} for s in self.sweeps]
 
     def __str__(self) -> str:
-        rows = [{"buffers": ", ".join(f"{row[name]} {name}" for name in COUNTS if name in row), **row}
-                for row in self.records()]
+        rows = [{"buffers": ", ".join(f"{row[name]} {name}" for name in COUNTS if name in row),
+                 **row} for row in self.records()]
         return "\n".join(in_columns(rows, COLUMNS))
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """A capture with its fields that are wanted: task, block, register, field, bits, raw, value, evidence, note."""
+    """A capture with the fields that are wanted.
+
+    ``rows`` have task, block, register, field, bits, raw, value, evidence and note.
+    """
 
     capture: Capture
-    wanted: Wanted = Wanted()
+    wanted: Wanted = ALL
 
     @cached_property
     def rows(self) -> list[Row]:
         return [{"task": task, "block": block, "register": item.register, "field": item.name,
-                 "bits": item.bits, "raw": int(raw), "value": item.text(raw), "evidence": item.evidence,
-                 "note": item.note}
-                for task, job in enumerate(self.capture.jobs) for block, item, raw in job.values(self.capture.maps)
+                 "bits": item.bits, "raw": int(raw), "value": item.text(raw),
+                 "evidence": item.evidence, "note": item.note}
+                for task, job in enumerate(self.capture.jobs)
+                for block, item, raw in job.values(self.capture.maps)
                 if self.wanted.holds(item.register, item.name, item.automatic, item.address)]
 
     def records(self) -> list[Row]:
@@ -89,7 +99,8 @@ class Decoded:
         for name, value in of.parameters.items():
             if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
                 lines += [f"{name}:", *in_columns(value, [*value[0]])]
-        lines += in_columns([{**row, "raw": f"{row['raw']:#x}"} for row in rows], [*rows[0]] if rows else [])
+        lines += in_columns([{**row, "raw": f"{row['raw']:#x}"} for row in rows],
+                            [*rows[0]] if rows else [])
         sources = target(of.target).sources if rows else {}
         used = dict.fromkeys(row["evidence"] for row in rows if row["evidence"] in sources)
         return "\n".join([*lines, *(f"evidence {code}: {sources[code]}" for code in used)])
@@ -104,12 +115,14 @@ class Contents:
     def records(self) -> list[Row]:
         sweep = self.sweep
         texts = {name: getattr(sweep, name) for name in TEXTS}
-        return [{"sweep": sweep.name, **texts, **sweep.counts, "varying_bits": sweep.bits}, *rows_of(sweep.ranges)]
+        return [{"sweep": sweep.name, **texts, **sweep.counts, "varying_bits": sweep.bits},
+                *rows_of(sweep.ranges)]
 
     def __str__(self) -> str:
         sweep = self.sweep
         texts = [f"{name} {getattr(sweep, name)}" for name in TEXTS if getattr(sweep, name)]
         words = [{"word": word, "varying bits": mask.bit_count(), "mask": f"{mask:#010x}"}
                  for word, mask in enumerate(sweep.varying.tolist()) if mask]
-        return "\n".join([repr(sweep), *texts, "", *in_columns(brief(rows_of(sweep.ranges)), [*sweep.ranges]), "",
+        return "\n".join([repr(sweep), *texts, "",
+                          *in_columns(brief(rows_of(sweep.ranges)), [*sweep.ranges]), "",
                           *in_columns(words, ["word", "varying bits", "mask"])])

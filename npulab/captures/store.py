@@ -75,17 +75,13 @@ def load_cases(path: str | os.PathLike[str]) -> dict[str, Capture | ValueError]:
 
     Raises as ``load_all`` for everything else that is broken.
     """
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file or folder")
-    folders = case_folders(path) if path.is_dir() else []
-    if folders:
-        return {found.relative_to(path).as_posix(): read_folder(found) for found in folders}
     out: dict[str, Capture | ValueError] = {}
-    for name, read in case_readers(path).items():
+    for name, case in unread(path, empty=True).items():
         try:
-            out[name] = read()
+            out[name] = case.read()
         except ValueError as error:
+            if not case.of_dump:
+                raise
             out[name] = error
     return out
 
@@ -104,15 +100,15 @@ class Case(NamedTuple):
         return self.of_dump and not isinstance(error, LookupError)
 
 
-def unread(path: str | os.PathLike[str], empty: bool = False) -> list[Case]:
-    """Every capture under a folder or in a foreign dump, still to be read.
+def unread(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]:
+    """Every capture under a folder or in a foreign dump by its place in it, still to be read.
 
     Raises as ``case_readers``; ValueError for a folder without one unless ``empty`` is allowed.
     """
     path = Path(path)
     folders = case_folders(path) if path.is_dir() else []
-    out = [Case(partial(read_folder, folder), False) for folder in folders] \
-        or [Case(read, True) for read in case_readers(path).values()]
+    out = {folder.relative_to(path).as_posix(): Case(partial(read_folder, folder), False)
+           for folder in folders} or {name: Case(read, True) for name, read in case_readers(path).items()}
     if not out and not empty:
         raise ValueError(f"{path}: holds no capture" + (
             ", npulab.check_sweep checks a sweep of models" if (path / SWEEP).is_file() else ""))

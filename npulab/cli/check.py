@@ -1,11 +1,11 @@
-"""``npulab check``: captures held against our understanding of them, one by one or as the run of a model."""
+"""``npulab check``: captures held against what we understand, one by one or as a model's run."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,35 +14,36 @@ from npulab.analysis.check import Comparison, check
 from npulab.analysis.checks import Checks, nearby
 from npulab.analysis.mismatch.model_run import check_run
 from npulab.captures import store
-from npulab.cli.output import REFUSED, each, sentence, show
+from npulab.cli.output import REFUSED, Add, each, sentence, show
 
 
-def _options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("paths", nargs="+", metavar="PATH")
-    command.add_argument("--jobs", type=int, default=1, metavar="N", help="processes")
-    command.add_argument("--chip", help="read every capture as one of this chip")
-    command.add_argument("--explain", action="store_true", help="say where and why, and what would make it equal")
-    command.add_argument("--model", metavar="FILE",
-                         help="the .tflite whose run the captures are: checked by operator")
+def _options(add: Add) -> None:
+    add("paths", nargs="+", metavar="PATH")
+    add("--jobs", type=int, default=1, metavar="N", help="processes")
+    add("--chip", help="read every capture as one of this chip")
+    add("--explain", action="store_true", help="say where and why, and what would make it equal")
+    add("--model", metavar="FILE",
+        help="the .tflite whose run the captures are: checked by operator")
 
 
 def _check(options: argparse.Namespace) -> int:
     if options.jobs < 1:
         raise ValueError(f"--jobs: got {options.jobs}, allowed is at least 1")
     found, broken = each(store.unread, options.paths)
-    cases = [case for part in found for case in part]
-    with ExitStack() as stack:
-        run = stack.enter_context(ProcessPoolExecutor(options.jobs)).map if options.jobs > 1 else map
-        return (_check_cases if options.model is None else _check_run)(options, cases, broken, run)
+    cases = [case for part in found for case in part.values()]
+    how = _check_cases if options.model is None else _check_run
+    with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else nullcontext() as pool:
+        return how(options, cases, broken, pool.map if pool else map)
 
 
-def _check_cases(options: argparse.Namespace, cases: list[store.Case], broken: int, run: Any) -> int:
+def _check_cases(options: argparse.Namespace, cases: list[store.Case], broken: int,
+                 run: Any) -> int:
     from tqdm import tqdm
 
     torn = 0
     results: list[Comparison] = []
-    bar = tqdm(run(partial(_checked, chip=options.chip), cases), total=len(cases), unit="capture", disable=None,
-               leave=False)
+    bar = tqdm(run(partial(_checked, chip=options.chip), cases), total=len(cases), unit="capture",
+               disable=None, leave=False)
     for case, result in zip(cases, bar, strict=True):
         if isinstance(result, Comparison):
             results.append(result)

@@ -9,17 +9,17 @@ from pathlib import Path
 from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
 from npulab.captures.sweep import SUFFIX, save_sweep, sweep_of
-from npulab.cli.output import Done, show, tell
+from npulab.cli.output import Add, Done, show, tell
 
 
-def _options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("path", metavar="PATH")
-    command.add_argument("dest", metavar="DEST", help=f"a folder, or a file {SUFFIX} for one sweep of all captures")
-    command.add_argument("--name", help="of the case; NAME-<side> where the dump holds several")
-    command.add_argument("--source", help="where the dump is from, for the record")
-    command.add_argument("--chip", help="the chip it was taken on")
-    command.add_argument("--provenance", choices=PROVENANCES,
-                         help="what recorded it, where it is not as the dump says")
+def _options(add: Add) -> None:
+    add("path", metavar="PATH")
+    add("dest", metavar="DEST", help=f"a folder, or a file {SUFFIX} for one sweep of all captures")
+    add("--name", help="of the case; NAME-<side> where the dump holds several")
+    add("--source", help="where the dump is from, for the record")
+    add("--chip", help="the chip it was taken on")
+    add("--provenance", choices=PROVENANCES,
+        help="what recorded it, where it is not as the dump says")
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -41,7 +41,8 @@ def _into_folders(options: argparse.Namespace, captures: list[Capture]) -> None:
     name = options.name or Path(options.path).stem
     if Path(name).name != name or name in (".", ".."):
         raise ValueError(f"--name: got {name!r}, allowed is a plain folder name")
-    named = {f"{name}-{capture.name}" if len(captures) > 1 else name: capture for capture in captures}
+    named = {name: captures[0]} if len(captures) == 1 else {
+        f"{name}-{capture.name}": capture for capture in captures}
     written = store.save_all({
         Path(options.dest) / case: replace(store.on_chip(capture, options.chip), name=case,
                                            source=options.source or capture.source)

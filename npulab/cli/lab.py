@@ -47,4 +47,4 @@ def _home() -> Path:
     return copy
 
 
-COMMANDS = {"lab": (lambda command: None, lab)}
+COMMANDS = {"lab": (lambda add: None, lab)}

@@ -6,21 +6,21 @@ import argparse
 from pathlib import Path
 
 from npulab.captures.registry import LOCAL
-from npulab.cli.output import Done, show
+from npulab.cli.output import Add, Done, show
 from npulab.models.listing import counted
 from npulab.npus.template import WORDS, new_target
 from npulab.registers.formats import FORMATS, of_chip, read_map, write_map
 
 
-def _map_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("path", metavar="IN", help="a table, rnndb XML, SystemRDL, CMSIS-SVD, a C header")
+def _map_options(add: Add) -> None:
+    add("path", metavar="IN", help="a table, rnndb XML, SystemRDL, CMSIS-SVD, a C header")
     suffixes = dict.fromkeys(known.suffix for known in FORMATS.values())
-    command.add_argument("dest", metavar="OUT",
-                         help=f"a new file {', '.join(suffixes)}; beside a table go its enums")
-    command.add_argument("--to", metavar="FORMAT", default="",
-                         help=f"where the suffix of OUT does not say it: {', '.join(FORMATS)}")
-    command.add_argument("--feature", action="append", metavar="F",
-                         help="the map of a chip that has this, instead of every chip's; repeatable")
+    add("dest", metavar="OUT",
+        help=f"a new file {', '.join(suffixes)}; beside a table go its enums")
+    add("--to", metavar="FORMAT", default="",
+        help=f"where the suffix of OUT does not say it: {', '.join(FORMATS)}")
+    add("--feature", action="append", metavar="F",
+        help="the map of a chip that has this, instead of every chip's; repeatable")
 
 
 def _map(options: argparse.Namespace) -> None:
@@ -36,10 +36,10 @@ def _map(options: argparse.Namespace) -> None:
                        f"{Path(options.dest)}: {counts}"))
 
 
-def _new_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME", help="a-z, 0-9 and _")
-    command.add_argument("--dest", metavar="FOLDER", help=f"the folder of targets it goes to ({LOCAL} here)")
-    command.add_argument("--words", type=int, default=WORDS, metavar="N", help=f"of its parameter block ({WORDS})")
+def _new_options(add: Add) -> None:
+    add("name", metavar="NAME", help="a-z, 0-9 and _")
+    add("--dest", metavar="FOLDER", help=f"the folder of targets it goes to ({LOCAL} here)")
+    add("--words", type=int, default=WORDS, metavar="N", help=f"of its parameter block ({WORDS})")
 
 
 def _new(options: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+Add = Callable[..., Any]  # as argparse adds an argument
 REFUSED = (ValueError, LookupError, OSError)
 
 

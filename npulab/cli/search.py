@@ -14,7 +14,7 @@ from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
 from npulab.captures.devices import Command, Manual, Recorder, Simulated, device
 from npulab.captures.sweep import SUFFIX, load_sweep
-from npulab.cli.output import show, tell
+from npulab.cli.output import Add, show, tell
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
 from npulab.support.files import write_file
@@ -22,8 +22,7 @@ from npulab.support.files import write_file
 MAP_SUFFIX = ".csv"
 
 
-def _bisect_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
+def _bisect_options(add: Add) -> None:
     add("good", metavar="GOOD", help="a capture that passes")
     add("bad", metavar="BAD", help="one that fails or hangs")
     add("--device", required=True, metavar="DEVICE",
@@ -104,15 +103,15 @@ def _device(options: argparse.Namespace, good: Capture) -> Simulated | Command |
     return oracle
 
 
-def _laws_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("sweep", metavar="SWEEP", help=f"a file {SUFFIX} or a folder of captures")
-    command.add_argument("--plan", type=int, metavar="N", help="the N layers whose capture would settle most")
-    command.add_argument("--candidates", metavar="FILE",
-                         help=f"plan among these layers: a table {MAP_SUFFIX} of parameters, or a sweep")
-    command.add_argument("--nuisance", action="append", metavar="BITS", default=[],
-                         help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) that say nothing, as "
-                              "addresses; repeatable; left out, they are found from layers that were captured twice")
-    command.add_argument("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
+def _laws_options(add: Add) -> None:
+    add("sweep", metavar="SWEEP", help=f"a file {SUFFIX} or a folder of captures")
+    add("--plan", type=int, metavar="N", help="the N layers whose capture would settle most")
+    add("--candidates", metavar="FILE",
+        help=f"plan among these layers: a table {MAP_SUFFIX} of parameters, or a sweep")
+    add("--nuisance", action="append", metavar="BITS", default=[],
+        help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) that say nothing, as "
+             "addresses; repeatable; left out, they are found from layers that were captured twice")
+    add("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
 
 
 def _laws(options: argparse.Namespace) -> None:
@@ -140,7 +139,8 @@ def _laws(options: argparse.Namespace) -> None:
         unproved, plan = found.open, None
         if options.plan is not None:
             plan = found.next_captures(options.plan, candidates=layers)
-    for text in dict.fromkeys(str(each.message) for each in caught if isinstance(each.message, UserWarning)):
+    messages = [warning.message for warning in caught]
+    for text in dict.fromkeys(str(one) for one in messages if isinstance(one, UserWarning)):
         tell(text)
     if options.map:
         write_file(Path(options.map), table_text(COLUMNS, found.register_rows(sweep.block)).encode())

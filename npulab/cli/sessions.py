@@ -1,4 +1,4 @@
-"""``npulab report`` and ``session``: what an investigation found as a page, two people's made one."""
+"""``npulab report`` and ``session``: a session as a page, two people's made one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import sys
 from pathlib import Path
 
+from npulab.cli.output import Add
 from npulab.notebook.sessions import Session, merge_sessions
 from npulab.support.files import replace_file
 
 
-def _report_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("session", metavar="SESSION")
-    command.add_argument("dest", metavar="OUT", help="a file .html or .md")
+def _report_options(add: Add) -> None:
+    add("session", metavar="SESSION")
+    add("dest", metavar="OUT", help="a file .html or .md")
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -23,11 +24,11 @@ def _report(options: argparse.Namespace) -> None:
     print(json.dumps({"report": str(path)}) if options.json else path)
 
 
-def _session_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("what", choices=("merge",))
-    command.add_argument("base", metavar="BASE", help="what both began with; an empty file where that is nothing")
-    command.add_argument("ours", metavar="OURS", help="which is written to")
-    command.add_argument("theirs", metavar="THEIRS")
+def _session_options(add: Add) -> None:
+    add("what", choices=("merge",))
+    add("base", metavar="BASE", help="what both began with; an empty file where that is nothing")
+    add("ours", metavar="OURS", help="which is written to")
+    add("theirs", metavar="THEIRS")
 
 
 def _session(options: argparse.Namespace) -> int:

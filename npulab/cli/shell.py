@@ -1,7 +1,7 @@
 """The ``npulab`` command.  Bad input exits 2 with one sentence; ``--json`` prints an object a line.
 
-A command's options stand beside the function that runs it, in the module of its family, which is loaded when the
-command is asked for.
+A command's options stand beside the function that runs it, in the module of its family; that is
+loaded when the command is asked for.
 """
 
 from __future__ import annotations
@@ -72,6 +72,6 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="one JSON object a line")
         if name in given:
             declare, run = import_module(f"npulab.cli.{module}").COMMANDS[name]
-            declare(command)
+            declare(command.add_argument)
             command.set_defaults(run=run)
     return parser

@@ -11,23 +11,24 @@ from npulab.captures import store
 from npulab.captures.listing import Contents, Decoded, Listing, Wanted
 from npulab.captures.sweep import is_sweep, load_sweep, sweep_files
 from npulab.cli.lab import COPY
-from npulab.cli.output import each, show
+from npulab.cli.output import Add, each, show
 from npulab.models import is_model, read_model
 from npulab.models.listing import LISTINGS
 from npulab.models.read import Listed
 
 
-def _list_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--sweeps", action="store_true", help="the sweeps beside captures, too")
-    command.add_argument("paths", nargs="*", metavar="PATH")
+def _list_options(add: Add) -> None:
+    add("--sweeps", action="store_true", help="the sweeps beside captures, too")
+    add("paths", nargs="*", metavar="PATH")
 
 
 def _list(options: argparse.Namespace) -> int:
     # the captures of this folder, or else those that npulab lab copied out here
     homes = [folder for folder in ("captures", f"{COPY}/captures") if Path(folder).is_dir()]
     paths = options.paths or [*homes, "captures"][:1]
-    found, broken = each(partial(store.unread, empty=True), [path for path in paths if not is_sweep(path)])
-    captures, torn = each(store.Case.read, [case for cases in found for case in cases])
+    found, broken = each(partial(store.unread, empty=True),
+                         [path for path in paths if not is_sweep(path)])
+    captures, torn = each(store.Case.read, [case for cases in found for case in cases.values()])
     files = [file for path in paths for file in ([path] if is_sweep(path) else sweep_files(path))
              if options.sweeps or not captures or is_sweep(path)]
     sweeps, unread = each(load_sweep, files)
@@ -35,12 +36,12 @@ def _list(options: argparse.Namespace) -> int:
     return 2 if broken or torn or unread else 0
 
 
-def _show_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("path", metavar="PATH")
-    command.add_argument("--case", help="which case of a dump that holds several")
-    command.add_argument("--form", choices=LISTINGS,
-                         help="of a model's listing: that of tflitefile_tool earlier, or later")
-    _filters(command)
+def _show_options(add: Add) -> None:
+    add("path", metavar="PATH")
+    add("--case", help="which case of a dump that holds several")
+    add("--form", choices=LISTINGS,
+        help="of a model's listing: that of tflitefile_tool earlier, or later")
+    _filters(add)
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -66,20 +67,20 @@ def _refuse(options: argparse.Namespace, what: str) -> None:
             raise ValueError(f"--{name}: got {options.path}, {what}, allowed is a capture")
 
 
-def _diff_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("a", metavar="A")
-    command.add_argument("b", metavar="B", nargs="?", help="left out, A is a dump of two cases")
-    _filters(command)
+def _diff_options(add: Add) -> None:
+    add("a", metavar="A")
+    add("b", metavar="B", nargs="?", help="left out, A is a dump of two cases")
+    _filters(add)
 
 
 def _diff(options: argparse.Namespace) -> None:
     show(options, differing(*load_sides(options.a, options.b), _wanted(options)))
 
 
-def _filters(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--field", metavar="GLOB", help="only fields (or register.field) that match")
-    command.add_argument("--unknown", action="store_true", help="only bits nobody has named")
-    command.add_argument("--addresses", action="store_true", help="only fields that point into memory")
+def _filters(add: Add) -> None:
+    add("--field", metavar="GLOB", help="only fields (or register.field) that match")
+    add("--unknown", action="store_true", help="only bits nobody has named")
+    add("--addresses", action="store_true", help="only fields that point into memory")
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:

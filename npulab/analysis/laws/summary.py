@@ -1,4 +1,4 @@
-"""What a search found in one sweep: its laws, what is open and what to capture next, in lines and as records."""
+"""What a search found in a sweep, as text and as records: laws, open bits, what to capture next."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ DRAWN = (" (each parameter drawn on its own within what was captured: where they
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """The laws of a sweep, their ``open`` bits and a ``plan`` of the layers to capture next; ``drawn`` says that nobody
-    gave candidates."""
+    """The laws of a sweep, its ``open`` bits and a ``plan`` of the layers to capture next.
+
+    ``drawn`` says that the layers of the plan are not from a table of candidates.
+    """
 
     sweep: Sweep
     laws: Laws
@@ -58,7 +60,8 @@ class Summary:
                   for i, ((when, law), support) in enumerate(zip(field.steps, field.support, strict=True))]
         counts = self.statuses
         varying = {name: counts[name] for name in ("law", "rivals", "open")}
-        lines = [repr(self.sweep), *in_columns(fields, ["word", "bits", "support", "rivals", "when", "law"]), "",
+        lines = [repr(self.sweep),
+                 *in_columns(fields, ["word", "bits", "support", "rivals", "when", "law"]), "",
                  f"{counted(sum(varying.values()), 'varying bit')}{' (simulated)' * self.sweep.simulated}: "
                  + ", ".join(f"{count} {name}" for name, count in varying.items())
                  + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised"]
@@ -66,7 +69,8 @@ class Summary:
             lines += ["\nnot proved for every layer:",
                       *in_columns(_runs(unproved), ["word", "bits", "reason", "detail", "related"])]
         if self.plan is not None:
-            lines += [f"{NEXT}{DRAWN * self.drawn}:", *in_columns(brief(rows_of(self.plan)), [*self.plan])]
+            lines += [f"{NEXT}{DRAWN * self.drawn}:",
+                      *in_columns(brief(rows_of(self.plan)), [*self.plan])]
         return "\n".join(lines)
 
 

@@ -126,12 +126,9 @@ class RunCheck:
         """One row per operator: inference, operator, name, jobs, compared, mismatches, verdict, reason."""
         import pandas as pd
 
-        rows = [(one.inference, one.operator, one.name, " ".join(one.cases),
-                 one.comparison.compared if one.comparison else 0, one.comparison.mismatches if one.comparison else 0,
-                 one.verdict, one.reason) for one in self.operators]
-        frame = pd.DataFrame(rows, columns=["inference", "operator", "name", "jobs", "compared", "mismatches",
-                                            "verdict", "reason"])
-        return frame.astype({"operator": "Int64"})
+        rows = [{**row, "jobs": " ".join(row["jobs"])} for row in self.records()]
+        names = [name for name in COLUMNS if name not in ("provenance", "words", "coefficients")]
+        return pd.DataFrame(rows, columns=names).astype({"operator": "Int64"})
 
     def __repr__(self) -> str:
         said = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npulab.cli import bench
-from npulab.cli.output import show
+from npulab.cli.output import Add, show
 from npulab.support.text import Row, in_columns, known, rows_of
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ def _short(number: float) -> str:
     return f"{number:.3g}" if number < 1000 else f"{float(f'{number:.3g}'):,.0f}"
 
 
-def _options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("what", nargs="?", default="emulate", metavar="WHAT",
-                         help="emulate (beside TensorFlow Lite), decode (beside bitstruct and others)")
-    command.add_argument("--rounds", type=int, default=None, metavar="N", help="turns of which the least time counts")
+def _options(add: Add) -> None:
+    add("what", nargs="?", default="emulate", metavar="WHAT",
+        help="emulate (beside TensorFlow Lite), decode (beside bitstruct and others)")
+    add("--rounds", type=int, default=None, metavar="N", help="turns of which the least time counts")
 
 
 def _bench(options: argparse.Namespace) -> None:
