@@ -1,9 +1,8 @@
 """Investigations kept in a file: captures, notes, laws and views, merged between people, told as a report.
 
-``session`` is what people hold, made of ``contents`` (what is in it, as ``items``) and ``places`` (the files it speaks
-of); ``file`` reads and writes its text, ``disk`` its file, ``merging`` makes two one, ``views`` keeps what was looked
-at.  ``report`` tells it: ``story`` says what, from the ``evidence``; ``markdown`` reads the notes, ``pages`` writes
-HTML and Markdown.
+``state`` is the session that people hold: ``contents`` (what it holds, as ``items``) and what changes them.  ``file``
+reads, checks (by ``session.schema.json``) and writes its file, ``merging`` merges two sessions, ``views`` keeps what
+was looked at.  ``report`` fills its two templates from the ``evidence``; ``markdown`` reads the notes.
 
 Git merges two people's sessions with ``*.session.json merge=npulab`` in ``.gitattributes`` and, once in each clone,
 ``git config merge.npulab.driver "npulab session merge %O %A %B"``; without these it merges most notes by itself.

@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from npulab.captures.capture import Capture
 from npulab.captures.registry import target
+from npulab.notebook.sessions.contents import Contents, read_with
 from npulab.notebook.sessions.items import Anchor
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
-
-if TYPE_CHECKING:
-    from npulab.notebook.sessions.state import Session
 
 SIMULATED = "simulated"
 DEFINED = ("block", "register", "field", "bits", "value", "evidence", "note")
@@ -38,7 +36,7 @@ class Evidence:
     wrong: str = ""
 
     @classmethod
-    def of(cls, session: Session) -> Evidence:
+    def of(cls, session: Contents) -> Evidence:
         found, broken = {}, {}
         for one in session.captures:
             try:
@@ -120,19 +118,6 @@ class Evidence:
                     glob = f"{_glob(item.register)}.{_glob(item.name) if anchor.field else '*'}"
                     shell[f"npulab show {shlex.quote(path)} --field {shlex.quote(glob)}"] = None
         return [*shell][:MOST_AGAIN], [*python][:MOST_AGAIN]
-
-
-def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
-    """A capture read with a map of one block, where the capture has that block, or only one, in as many words."""
-    blocks = {item.block for item in registers} if registers else set()
-    if registers is None or len(blocks) != 1:
-        return capture
-    block = blocks.pop()
-    if block not in capture.maps and len(capture.maps) == 1:
-        block = next(iter(capture.maps))
-    if block not in capture.maps or len(capture.maps[block]) != len(registers):
-        return capture
-    return replace(capture, maps={**capture.maps, block: registers})
 
 
 def origin(one: Any) -> str:

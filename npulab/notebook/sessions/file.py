@@ -44,7 +44,8 @@ from npulab.support.files import read_bounded, text_of
 
 VERSION = 1
 SCHEMA = json.loads(Path(__file__).with_name("session.schema.json").read_text(encoding="utf-8"))
-SECTIONS = tuple(name for name, part in SCHEMA["properties"].items() if "additionalProperties" in part)
+SECTIONS = tuple(name for name, part in SCHEMA["properties"].items()
+                 if "additionalProperties" in part)
 HEAD = ("npulab", "version", *(name for name in SCHEMA["properties"] if name not in SECTIONS))
 BY_ID = ("bookmarks", "figures", "laws", "notes")
 MARKS = "conflict"  # in an item: ids of what it is at odds with
@@ -62,7 +63,7 @@ Document = dict[str, Any]
 
 
 class Real(float):
-    """A number that is written with a point, which is no whole number even if nothing follows the point."""
+    """A number that is written with a point: no whole number even if nothing follows the point."""
 
     def is_integer(self) -> bool:
         return False
@@ -107,15 +108,16 @@ def checked(document: Any, where: str) -> Document:
     if d.get("npulab") != "session":
         raise ValueError(f'{where}: got no "npulab": "session", allowed is a session of npulab')
     if type(d.get("version")) is not int or d["version"] < 1:
-        raise ValueError(f"{where}, version: got {d.get('version')!r:.40}, allowed is a whole number "
-                         "from 1 on")
+        raise ValueError(f"{where}, version: got {d.get('version')!r:.40}, "
+                         "allowed is a whole number from 1 on")
     for name, value in d.items():
         _plain(name, where, name, 0)
         _plain(value, where, name, 1)
     out = {**empty(), **d}
     for name in SECTIONS:
         if isinstance(out[name], dict):
-            out[name] = {key: item for key, item in out[name].items() if key not in RULER or item != ""}
+            out[name] = {key: item for key, item in out[name].items()
+                         if key not in RULER or item != ""}
     from fastjsonschema import JsonSchemaValueException
 
     try:
@@ -138,17 +140,18 @@ def _check(part: Document, where: str, place: str, named: str) -> None:
     try:
         _schema()(part)
     except JsonSchemaValueException as error:
-        inner = str(error.name).removeprefix(named).replace(".", ", ") if error.rule != "propertyNames" else ""
+        inner = str(error.name).removeprefix(named).replace(".", ", ")
         allowed, got = error.definition, f"{error.value!r:.80}"
         if error.rule == "propertyNames":
             allowed, key = error.rule_definition, next(iter(error.value))
-            got = f"{key!r:.80}" if "format" in allowed else "that as an id"
+            got, inner = f"{key!r:.80}" if "format" in allowed else "that as an id", ""
         elif error.rule == "required":
             missing = next(name for name in error.rule_definition if name not in error.value)
             allowed, got = {"description": "is one"}, f"no {missing}"
         elif error.rule == "dependencies":
             got = str(sorted(error.value))
-        raise ValueError(f"{where}, {place}{inner}: got {got}, allowed {allowed['description']}") from None
+        raise ValueError(f"{where}, {place}{inner}: got {got}, "
+                         f"allowed {allowed['description']}") from None
 
 
 @cache

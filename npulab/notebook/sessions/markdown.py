@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     from mistune import BlockParser, BlockState, InlineParser, InlineState, Markdown
 
 BLOCKS = ["fenced_code", "atx_heading", "list", "table", "blank_line"]
-HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # with a text, so that none is empty
-TABLE = r"^[^\n]*\|[^\n]*\n[^\n]*\|[^\n]*$"  # a line and the rule below it
+HEADING = r"^ {0,3}(?P<atx_1>#{1,6})(?P<atx_2>[ \t]+[^\s#].*?)$"  # with a text
+TABLE = r"^[^\n|]*\|[^\n]*\n[^\n|]*\|[^\n]*$"  # a line and the rule below it
 RULE = re.compile(r" *\|?(?: *:?-{1,99}:? *\|)* *:?-{0,99}:? *$")
 BOLD = r"\*\*(?P<bold>[^*\n]+)\*\*"
-LINK = r"\[(?P<link_text>[^\[\]\n]{1,400})\]\((?P<link_href>(?:https?://|#)[^\s()<>\"'`\\]{1,1000})\)"
+LINK = (r"\[(?P<link_text>[^\[\]\n]{1,400})\]"
+        r"\((?P<link_href>(?:https?://|#)[^\s()<>\"'`\\]{1,1000})\)")
 MOST_COLUMNS, MOST_RULE = 64, 2 ** 12
 # what no page needs: controls, and signs that turn the direction of what follows
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
                     "\ufeff\ufffe\uffff]")
-HTML = {"paragraph": "<p>{}</p>", "heading": "<h4>{}</h4>", "block_code": "<pre><code>{}</code></pre>",
-        "ul": "<ul>{}</ul>", "ol": "<ol>{}</ol>", "list_item": "<li>{}</li>",
-        "table": "<table>{}</table>", "row": "<tr>{}</tr>", "head": '<th scope="col">{}</th>', "cell": "<td>{}</td>",
+HTML = {"paragraph": "<p>{}</p>", "heading": "<h4>{}</h4>",
+        "block_code": "<pre><code>{}</code></pre>", "ul": "<ul>{}</ul>", "ol": "<ol>{}</ol>",
+        "list_item": "<li>{}</li>", "table": "<table>{}</table>", "row": "<tr>{}</tr>",
+        "head": '<th scope="col">{}</th>', "cell": "<td>{}</td>",
         "codespan": "<code>{}</code>", "strong": "<strong>{}</strong>",
         "link": '<a href="{href}" rel="noopener noreferrer nofollow">{}</a> ({href})'}
 
@@ -53,7 +55,8 @@ def read_markdown(text: str) -> list[Block]:
     tokens: Any = _reader()(plain(text))
     out: list[Block] = []
     for before, token in zip([None, *tokens], tokens, strict=False):
-        if token["type"] == "list" and before and before["type"] == "list" and _ordered(token) == _ordered(before):
+        lists = before and before["type"] == token["type"] == "list"
+        if lists and _ordered(token) == _ordered(before):
             out[-1]["children"] += token["children"]  # numbered in another way
         elif token["type"] != "blank_line":
             out.append(token)
@@ -82,12 +85,13 @@ def _strong(inline: InlineParser, found: re.Match[str], state: InlineState) -> i
 
 def _link(inline: InlineParser, found: re.Match[str], state: InlineState) -> int:
     text = found["link_text"].strip() or found["link_href"]
-    state.append_token({"type": "link", "children": [{"type": "text", "raw": text}], "href": found["link_href"]})
+    state.append_token({"type": "link", "href": found["link_href"],
+                        "children": [{"type": "text", "raw": text}]})
     return found.end()
 
 
 def _table(block: BlockParser, found: re.Match[str], state: BlockState) -> int | None:
-    """A head, a rule, and rows that are as long as the head: what is too much of one is in its last cell."""
+    """A head, a rule, and rows that are as long as the head: the last cell has what is too much."""
     line, rule = found[0].split("\n")
     head = _cells(line)
     if "-" not in rule or len(rule) >= MOST_RULE or not RULE.match(rule) \
@@ -100,7 +104,8 @@ def _table(block: BlockParser, found: re.Match[str], state: BlockState) -> int |
         rows.append([*cells[:len(head) - 1], *last, *[""] * (len(head) - len(cells))])
         place += len(line)
     state.append_token({"type": "table", "children": [
-        {"type": "row", "children": [{"type": "cell" if number or not cell else "head", "text": cell} for cell in row]}
+        {"type": "row", "children": [{"type": "cell" if number or not cell else "head", "text": cell}
+                                     for cell in row]}
         for number, row in enumerate(rows)]})
     return place
 
@@ -116,7 +121,8 @@ def _ordered(block: Block) -> bool:
 def _inner(block: Block) -> list[Block]:
     """What a block is made of; the lines of a list's item are one."""
     parts = [part for part in block.get("children", ()) if part["type"] != "blank_line"]
-    return [{"type": "text", "raw": " "} if part["type"] == "softbreak" and block["type"] == "block_text" else part
+    joined = block["type"] == "block_text"
+    return [{"type": "text", "raw": " "} if joined and part["type"] == "softbreak" else part
             for part in parts]
 
 
@@ -131,8 +137,10 @@ def _html(block: Block) -> str:
         return "\n"
     if kind == "list":
         kind = "ol" if _ordered(block) else "ul"
-    inner = html.escape(block["raw"].removesuffix("\n" * (kind == "block_code"))) if "raw" in block \
-        else "".join(map(_html, _inner(block)))
+    if "raw" in block:
+        inner = html.escape(block["raw"].removesuffix("\n" * (kind == "block_code")))
+    else:
+        inner = "".join(map(_html, _inner(block)))
     return HTML.get(kind, "{}").format(inner, href=html.escape(block.get("href", "")))
 
 
@@ -162,7 +170,8 @@ def _markdown(block: Block) -> str:
         blank = any(part["type"] == "paragraph" for part in inner)
         return ("\n" * (1 + blank)).join(map(_markdown, inner))
     if kind == "table":
-        return table_markdown([[_markdown(cell).replace("|", "\\|") for cell in row["children"]] for row in inner])
+        return table_markdown([[_markdown(cell).replace("|", "\\|") for cell in row["children"]]
+                               for row in inner])
     text = "".join(map(_markdown, inner))
     if kind == "strong":
         return f"**{text.strip() or '&nbsp;'}**"

@@ -1,6 +1,7 @@
-"""A session's report in a file: what was looked at, what was noted of it, and how to see each claim again.
+"""A session's report in a file: what was looked at, what was noted, how to see each claim again.
 
-HTML is one page that needs nothing else: no script, no network, light and dark.  Markdown has its figures beside it.
+HTML is one page that needs nothing else: no script, no network, light and dark.  Markdown has its
+figures beside it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.journal import Journal
 from npulab.captures.sweep import Sweep
 from npulab.models.listing import counted
+from npulab.notebook.sessions.contents import Contents
 from npulab.notebook.sessions.evidence import DEFINED, HELD, SIMULATED, Evidence, origin
 from npulab.notebook.sessions.file import PNG, inside, png, sum_of
 from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Bisected, Item
@@ -42,10 +44,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from jinja2 import Environment
 
-    from npulab.notebook.sessions.state import Session
-
 SUFFIXES = (".html", ".md")
-MARKS = (b'<meta name="generator" content="npulab report">', b"<!-- npulab report -->")  # of a report's first bytes
+# in a report's first bytes
+MARKS = (b'<meta name="generator" content="npulab report">', b"<!-- npulab report -->")
 FIRST = 2 ** 10
 KINDS = ("session", "capture", "register", "field", "bytes")
 PLACE = re.compile(r"w([0-9]+)_([0-9]+)_([0-9]+)")  # word, lowest bit, width
@@ -120,7 +121,7 @@ class Picture:
 Piece = Title | Text | NoteText | Table | Commands | Picture
 
 
-def write_report(session: Session, path: Path, pictures: Iterable[Any] = ()) -> Path:
+def write_report(session: Contents, path: Path, pictures: Iterable[Any] = ()) -> Path:
     """Write what a session tells, in the place of a report that is there; the same session gives the same bytes.
 
     ``.html`` is one file with no script and nothing from elsewhere; ``.md`` has its figures in a folder beside it.
@@ -132,7 +133,8 @@ def write_report(session: Session, path: Path, pictures: Iterable[Any] = ()) -> 
         raise FileExistsError(f"{path}: is there already and is no report of npulab")
     story = story_of(session, pictures)
     folder = path.with_name(f"{path.stem}-figures")
-    page = _pages(path.suffix).get_template(f"report{path.suffix}.jinja").render(story=story, folder=folder.name)
+    template = _pages(path.suffix).get_template(f"report{path.suffix}.jinja")
+    page = template.render(story=story, folder=folder.name)
     for piece in story if path.suffix == ".md" else ():
         if isinstance(piece, Picture) and not (folder / piece.name).exists():
             replace_file(folder / piece.name, piece.png)
@@ -170,7 +172,7 @@ def _pages(suffix: str) -> Environment:
     return out
 
 
-def story_of(session: Session, pictures: Iterable[Any] = ()) -> list[Piece]:
+def story_of(session: Contents, pictures: Iterable[Any] = ()) -> list[Piece]:
     """The pieces of a session's report; what cannot be read is said in its place."""
     known = Evidence.of(session)
     pieces = [*_head(session), *_captures(session, known), *_map(session, known), *_notes(session, known),
@@ -179,7 +181,7 @@ def story_of(session: Session, pictures: Iterable[Any] = ()) -> list[Piece]:
     return [one for one in pieces if one != Commands()]
 
 
-def _head(session: Session) -> Iterator[Piece]:
+def _head(session: Contents) -> Iterator[Piece]:
     yield Title(session.title or (session.path.stem if session.path else "A session"), 1)
     yield Text(f"This session holds {', '.join(session.counts) or 'nothing yet'}. Commands are run in the folder of "
                f"the session, {session.path.name if session.path else 'which is in memory'}.")
@@ -187,7 +189,7 @@ def _head(session: Session) -> Iterator[Piece]:
         yield Text(text, look=True)
 
 
-def _captures(session: Session, known: Evidence) -> Iterator[Piece]:
+def _captures(session: Contents, known: Evidence) -> Iterator[Piece]:
     if not session.captures:
         return
     rows = []
@@ -209,7 +211,7 @@ def _captures(session: Session, known: Evidence) -> Iterator[Piece]:
                          *(f"npulab.load_sweep({path!r})" for path in sweeps)])
 
 
-def _map(session: Session, known: Evidence) -> Iterator[Piece]:
+def _map(session: Contents, known: Evidence) -> Iterator[Piece]:
     version, registers = session.map, known.registers
     if version is None:
         return
@@ -235,7 +237,7 @@ def _status(registers: RegisterMap, known: Evidence) -> Iterator[Piece]:
     yield _frame(frame, f"the map's bits over {counted(len(used), 'capture')}{said}" if used else "the map's bits")
 
 
-def _notes(session: Session, known: Evidence) -> Iterator[Piece]:
+def _notes(session: Contents, known: Evidence) -> Iterator[Piece]:
     groups: dict[Anchor, list[Any]] = {}
     for note in session.notes:
         groups.setdefault(note.anchor, []).append(note)
@@ -249,7 +251,7 @@ def _notes(session: Session, known: Evidence) -> Iterator[Piece]:
         yield _again(*known.again(anchor))
 
 
-def _bookmarks(session: Session, known: Evidence) -> Iterator[Piece]:
+def _bookmarks(session: Contents, known: Evidence) -> Iterator[Piece]:
     if session.bookmarks:
         yield Title("Bookmarks", place="bookmarks")
     for one in sorted(session.bookmarks, key=lambda one: (_order(one.anchor), one.id)):
@@ -287,7 +289,7 @@ def _bytes(anchor: Anchor, known: Evidence) -> Iterator[Piece]:
                    f"{anchor.buffer} of {anchor.capture} ({origin(capture)}{more})")
 
 
-def _laws(session: Session, known: Evidence) -> Iterator[Piece]:
+def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
     if not session.laws:
         return
     rows, python, shell = [], [], []
@@ -304,8 +306,8 @@ def _laws(session: Session, known: Evidence) -> Iterator[Piece]:
             python.append(f"check_stated([Stated.parse({law.field!r}, {law.law!r}, {law.field!r})], "
                           f"npulab.load_sweep({law.sweep!r})).status[0]")
     yield Title("Laws that were accepted", place="laws")
-    yield Table(("field", "in the map", "law", "support when accepted", "checked for this report", "captures", "by"),
-               tuple(rows))
+    yield Table(("field", "in the map", "law", "support when accepted", "checked for this report",
+                 "captures", "by"), tuple(rows))
     for row in rows:
         if "contradicted" in row[4]:
             yield Text(f"the law of {row[0]}, {row[2]}, is {row[4]} captures of {row[5]}", look=True)
@@ -335,7 +337,7 @@ def _held(law: AcceptedLaw, sweep: Any) -> str:
         return f"cannot be checked: {error}"
 
 
-def _bisections(session: Session, known: Evidence) -> Iterator[Piece]:
+def _bisections(session: Contents, known: Evidence) -> Iterator[Piece]:
     if session.journals:
         yield Title("Bisections", place="bisections")
     for one in session.journals:
@@ -383,7 +385,7 @@ def _result(both: Sequence[Any], journal: Journal) -> str:
         return f"nothing that can be told again ({error})"
 
 
-def _figures(session: Session, pictures: Iterable[Any]) -> Iterator[Piece]:
+def _figures(session: Contents, pictures: Iterable[Any]) -> Iterator[Piece]:
     shown: list[Piece] = []
     for figure in session.figures:
         path = inside(session.folder, figure.path)
@@ -391,10 +393,12 @@ def _figures(session: Session, pictures: Iterable[Any]) -> Iterator[Piece]:
         if not data.startswith(PNG) or sum_of(path) != figure.sha256:
             shown.append(Text(f"{figure.path}, {figure.caption}: is missing or has changed", look=True))
             continue
-        shown += [Picture(data, figure.caption), _again([], figure.code.split("\n") if figure.code else [])]
+        shown += [Picture(data, figure.caption),
+                  _again([], figure.code.split("\n") if figure.code else [])]
     for one in pictures:
         picture, caption = one if isinstance(one, tuple) else (one, "")
-        shown.append(Picture(png(picture), caption or str(getattr(picture, "text", "")) or "a picture"))
+        caption = caption or str(getattr(picture, "text", "")) or "a picture"
+        shown.append(Picture(png(picture), caption))
     yield from [Title("Figures", place="figures"), *shown] if shown else []
 
 
@@ -429,4 +433,5 @@ def _frame(frame: pd.DataFrame, caption: str) -> Table:
     rows = tuple(tuple(f"{one:g}" if isinstance(one, float) else str(one) for one in row)
                  for row in frame.itertuples(index=False, name=None))
     told = frame.attrs.get("summary", "")
-    return Table(tuple(str(name) or "-" for name in frame.columns), rows, f"{caption}; {told}" if told else caption)
+    return Table(tuple(str(name) or "-" for name in frame.columns), rows,
+                 f"{caption}; {told}" if told else caption)

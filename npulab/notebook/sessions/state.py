@@ -8,9 +8,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from npulab.analysis.laws.texts import parse_steps
+from npulab.captures.capture import Capture
+from npulab.captures.folders import DESCRIPTION
+from npulab.captures.store import case_folders
+from npulab.captures.sweep import Sweep
+from npulab.notebook.sessions.contents import Contents, load_any
 from npulab.notebook.sessions.file import (
     BY_ID,
     MARKS,
@@ -19,20 +24,24 @@ from npulab.notebook.sessions.file import (
     checked,
     empty,
     id_of,
+    inside,
     on_disk,
     png,
     read_session,
     session_text,
+    sum_of,
 )
 from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Bisected, Bookmark, Figure, Note
 from npulab.notebook.sessions.merging import merged
-from npulab.notebook.sessions.places import Places
 from npulab.support.files import replace_file, write_file
+
+if TYPE_CHECKING:
+    from npulab.analysis.draft import Draft
 
 FIGURES = "figures"
 
 
-class Session(Places):
+class Session(Contents):
     """A session in the file ``path``, or in memory; ``autosave`` writes the file at each change, before it returns.
 
     ``title`` can be set; ``captures``, ``notes``, ``bookmarks``, ``laws``, ``journals``, ``figures``, ``views`` and
@@ -48,9 +57,9 @@ class Session(Places):
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, author: str = "", autosave: bool = True) -> None:
-        self.path = None if path is None else Path(path)
+        super().__init__(None if path is None else Path(path))
         self.author, self.autosave = author, autosave
-        self._document = empty()
+        self._draft: Draft | None = None  # the one that the session follows
         self._read, self._bytes = self._document, None
         if self.path is not None and self.path.exists():
             self._read, self._bytes = on_disk(self.path)
@@ -67,6 +76,41 @@ class Session(Places):
         return out
 
     # What is looked at
+
+    @property
+    def title(self) -> str:
+        return super().title
+
+    @title.setter
+    def title(self, text: str) -> None:
+        self._change(lambda d: d.update(title=text))
+
+    @property
+    def draft(self) -> Draft:
+        """The draft of the session's map, with the steps that are not saved; the session keeps what is made on it.
+
+        Raises LookupError where the session has no map, and where the steps do not fit the file as it is now.
+        """
+        if self._draft is None or not self._stands(self._draft):
+            self._follow(super().draft)
+        return cast("Draft", self._draft)
+
+    def attach(self, path: str | os.PathLike[str]) -> Any:
+        """Take a case folder, a dump, a sweep or a folder of captures into the session, as it is now.
+
+        Gives the ``Capture``, ``Sweep`` or tuple of captures.  A relative path is one from the session's folder, or
+        where there is none from here.  Raises ValueError for a path outside the session's folder, and as ``load``.
+        """
+        where = self._inside(path)
+        folders = [where] if not where.is_dir() or (where / DESCRIPTION).exists() else case_folders(where)
+        if not folders:
+            raise ValueError(f"{where}: got a folder without {DESCRIPTION}, allowed is a capture; npulab import makes "
+                             "captures of dumps")
+        found = {self._relative(one): (load_any(one), sum_of(one)) for one in folders}
+        self._change(lambda d: d["captures"].update(
+            {name: {**d["captures"].get(name, {}), "sha256": known} for name, (_, known) in found.items()}))
+        loaded = tuple(one for one, _ in found.values())
+        return loaded[0] if folders == [where] else loaded
 
     def use_map(self, path: Any, steps: Iterable[Any] = (), features: Iterable[str] = ()) -> None:
         """Say which register map the session is of: a path, with the edits of a draft that are not saved yet, as JSON
@@ -204,7 +248,7 @@ class Session(Places):
         """
         from npulab.notebook.sessions.views import state_of
 
-        state = dict(view) if isinstance(view, Mapping) else state_of(view, self, made)
+        state = dict(view) if isinstance(view, Mapping) else state_of(view, self, made, self.use_map)
         paths = [str(one) for one in state.values() if isinstance(one, str) and one in self.paths]
         name = name or " ".join([str(state.get("kind", "view")), *paths])
         self._change(lambda d: (d["views"].update({name: state}), d.update(view=name)))
@@ -283,6 +327,77 @@ class Session(Places):
         if key not in known:
             self._change(lambda d: d[item.kind].update({key: kept}))
         return type(item).of(key, self._document[item.kind][key])
+
+    def _stands(self, draft: Draft) -> bool:
+        """Whether a draft is what the session says of its map."""
+        try:
+            return {**self._document.get("map", {}), **self._kept(draft)} == self._document.get("map")
+        except (ValueError, OSError):  # its file is another's by now
+            return False
+
+    def _kept(self, draft: Draft) -> dict[str, Any]:
+        """What the document says of a draft; raises ValueError where its file is not that of one of its steps."""
+        return self._version(draft.path, draft.unsaved, draft.map.features)
+
+    def _version(self, path: Any, steps: Iterable[Any], features: Iterable[str]) -> dict[str, Any]:
+        """What the document says of a map."""
+        where = self._inside(path)
+        return {"path": self._relative(where), "sha256": sum_of(where), "steps": list(steps),
+                "features": sorted(features)}
+
+    def _keep(self, draft: Draft) -> None:
+        """Put a draft as it is now into the document."""
+        value = self._kept(draft)
+        self._change(lambda d: d.update(map={**d.get("map", {}), **value}))
+
+    def _follow(self, draft: Draft | None) -> None:
+        """Keep what is made on a draft from now on, and nothing more of another."""
+        if self._draft is not None:
+            self._draft.unobserve(self._keep)
+        self._draft = draft
+        if draft is not None:
+            draft.observe(self._keep)
+
+    def _named(self, capture: Any) -> str:
+        """The path of a capture or sweep of the session; one that is given as a path and not attached yet is."""
+        if not capture:
+            return ""
+        if isinstance(capture, Capture | Sweep):
+            return self.path_as(capture)
+        if str(capture) in self.paths:
+            return str(capture)
+        path = self._relative(self._inside(capture))
+        if path not in self.paths:
+            self.attach(capture)
+        if path not in self.paths:
+            raise ValueError(f"{capture}: got a folder of captures, allowed is one of them")
+        return path
+
+    def _or_none(self, capture: Capture) -> str:
+        try:
+            return self._named(capture)
+        except LookupError:
+            return ""
+
+    def _inside(self, path: str | os.PathLike[str]) -> Path:
+        """A file or folder in the session's folder, named from there or from here."""
+        if not isinstance(path, str | os.PathLike):
+            raise ValueError(f"path: got {type(path).__name__}, allowed is the path of a file or folder")
+        beside = self.folder / path
+        where = beside if beside.exists() or Path(path).is_absolute() else Path(path)
+        if not where.exists():
+            raise FileNotFoundError(f"{beside}: there is no such file or folder")
+        inside(self.folder, self._relative(where))
+        return where
+
+    def _relative(self, where: Path) -> str:
+        folder = Path(os.path.abspath(self.folder))  # noqa: PTH100 - without following links
+        full = Path(os.path.abspath(where))  # noqa: PTH100
+        if not full.is_relative_to(folder):
+            folder, full = folder.resolve(), full.resolve()
+        if not full.is_relative_to(folder) or full == folder:
+            raise ValueError(f"{where}: lies outside the session's folder {folder}, allowed is a path inside it")
+        return full.relative_to(folder).as_posix()
 
 
 def session(path: str | os.PathLike[str], *, author: str = "", autosave: bool = True) -> Session:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from npulab.analysis.check import check
 from npulab.captures.capture import Capture
-from npulab.notebook.sessions.file import inside
 
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
-    from npulab.notebook.sessions.places import Places
-    from npulab.notebook.sessions.state import Session
+    from npulab.notebook.sessions.contents import Contents
 
 # traits that say where a person stands; the others follow from the capture
 STATE = ("words", "reference", "element", "big_endian", "query", "unknown", "addresses", "colour", "selected", "place",
@@ -22,24 +20,25 @@ STATE = ("words", "reference", "element", "big_endian", "query", "unknown", "add
 DRAFT, COMPARISON, DATA = "draft", "comparison", "data"  # what views are made with beside captures
 
 
-def state_of(view: Any, session: Session, made: Mapping[str, Any]) -> dict[str, Any]:
+def state_of(view: Any, session: Contents, made: Mapping[str, Any],
+             use_map: Callable[[Draft], None]) -> dict[str, Any]:
     """Kind, captures and state of a view, of which only what is not as in a new one.
 
-    ``made`` is what it was made with, where it does not say.  The draft of a map that it shows becomes the session's.
+    ``made`` is what it was made with, where it does not say.  ``use_map`` takes the draft of a map that it shows.
     Raises LookupError for a capture that is not attached.
     """
     out: dict[str, Any] = {"kind": type(view).__name__}
     for name in _parameters(_kind(out["kind"])):
         value = made.get(name, _has(view, name))
         if isinstance(value, Capture):
-            out[name] = session._named(value, by_name=True)
+            out[name] = session.path_as(value, by_name=True)
         elif name in made:
-            out[name] = session._named(value) if isinstance(value, str) and value in session.paths else value
+            out[name] = value
         elif name == DRAFT and value is not None:
-            session.use_map(value)
+            use_map(value)
             out[name] = True
         elif name == COMPARISON and value is not None:
-            out[name] = session._path_of(value.target, value.case)
+            out[name] = session.path_of(value.target, value.case)
         elif name == DATA:
             out[name] = _holder(view, session)
         elif value is not None and not view.has_trait(name) and _is_plain(value):
@@ -52,10 +51,10 @@ def state_of(view: Any, session: Session, made: Mapping[str, Any]) -> dict[str, 
     return out
 
 
-def restored(state: Mapping[str, Any], session: Session) -> Any:
+def restored(state: Mapping[str, Any], session: Contents) -> Any:
     """The view of a state; raises ValueError for one that no view of npulab has, and as ``load``."""
     kind = _kind(state.get("kind"))
-    given = {}
+    given: dict[str, Any] = {}
     for name in _parameters(kind):
         value = state.get(name)
         if value is None:
@@ -78,22 +77,6 @@ def restored(state: Mapping[str, Any], session: Session) -> Any:
     return view
 
 
-def draft_of(session: Places) -> Draft:
-    """The draft of a session's map: its file, and the steps done again that were not saved."""
-    from npulab.analysis.draft import draft
-
-    if session.map is None:
-        raise LookupError("map: the session has none; use_map says which it is of")
-    path = inside(session.folder, session.map.path)
-    found = draft(path, features=session.map.features)
-    try:
-        found.replay(list(session.map.steps))
-    except (ValueError, LookupError) as error:
-        raise type(error)(f"{session.map.path}: the steps that the session keeps are not of the file as it is now "
-                          f"({error}); use_map takes the file, or a draft of it, as it is") from None
-    return found
-
-
 def _kind(name: Any) -> Any:
     """The class of a view by its name; it is looked up where all of them are."""
     widgets = importlib.import_module("npulab.notebook.widgets")
@@ -103,10 +86,10 @@ def _kind(name: Any) -> Any:
     return getattr(widgets, name)
 
 
-def _holder(view: Any, session: Session) -> str:
+def _holder(view: Any, session: Contents) -> str:
     """The capture that has the bytes a view shows, in a buffer of the name."""
     model = view.model
-    for path, one in session._all():
+    for path, one in session.loaded():
         if isinstance(one, Capture) and bytes(one.buffers.get(model.buffer, b"")) == bytes(model.data):
             return path
     raise LookupError(f"view: no capture of the session has these bytes as buffer {model.buffer!r:.80}; attach takes "
