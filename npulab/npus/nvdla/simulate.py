@@ -102,6 +102,11 @@ def _run(v: Values, chip: Mapping[str, int], memory: Memory, tables: Tables, any
 
 
 def _work(units: set[str], v: Values, tables: Tables, memory: Memory, features: Mapping[str, int]) -> None:
+    # a half of the multipliers that is off decides nothing, and CSC alone counts batches
+    off = {"CMAC_B"} - units
+    v = {**v, "CDMA.D_BATCH_NUMBER.BATCHES": 0, "CACC.D_BATCH_NUMBER.BATCHES": 0,
+         **{f"{unit}.D_MISC_CFG.{name}": v[f"CSC.D_MISC_CFG.{name}"]
+            for unit in off for name in ("CONV_MODE", "PROC_PRECISION")}}
     try:
         work(units, v, tables, memory, features)
     except Outside as error:  # the rest of an atom whose channels lie in memory
