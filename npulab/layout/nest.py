@@ -152,29 +152,32 @@ class Layout(Stored):
 
     @property
     def _strided(self) -> bool:
-        """Whether strides alone say where elements lie; else short blocks pull what follows them closer."""
+        """Whether strides alone say where elements lie; else short blocks move what follows."""
         return all(loop.stride is not None for loop in self.loops)
 
     def _views(self, buffer: np.ndarray, tensor: np.ndarray, copy: int,
                ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Views of a buffer and of the tensor's elements in it that hold the same, an axis for each loop."""
+        """Views of a buffer and of the tensor that hold the same elements, an axis for each loop."""
         pieces = [self._pieces(axis, n, 0) for axis, n in enumerate(self.extents)]
         type_ = np.dtype(f"{'>' if self.big_endian else '<'}u{self.itemsize}")
         for parts in product(*pieces):
-            counts, first = {at: count for _, _, each in parts for at, count in each.items()}, self.offset + copy
+            counts, first = {at: count for _, _, each in parts
+                             for at, count in each.items()}, self.offset + copy
             shape = tuple(counts[at] for at in range(len(self.loops)))
             strides = [tensor.strides[loop.axis] * loop.tile for loop in self.loops]
             start = tensor[tuple(slice(index, None) for index, _, _ in parts)]
             yield (np.ndarray(shape, type_, buffer, first + sum(place for _, place, _ in parts),
-                              [loop.stride or 0 for loop in self.loops]), as_strided(start, shape, strides))
+                              [loop.stride or 0 for loop in self.loops]),
+                              as_strided(start, shape, strides))
 
     def _pieces(self, axis: int, n: int, depth: int) -> list[tuple[int, int, dict[int, int]]]:
-        """Stretches of ``n`` indices of an axis that the loops from ``depth`` on step through evenly.
+        """Stretches of ``n`` indices of an axis that the loops from ``depth`` on divide evenly.
 
-        Each has its first index, the bytes to it, and by number of a loop how many blocks there are: the whole blocks
-        are apart from a short last one.
+        Each has its first index, the bytes to it, and by number of a loop how many blocks there
+        are: the whole blocks are apart from a short last one.
         """
-        depth = next((at for at in range(depth, len(self.loops)) if self.loops[at].axis == axis), len(self.loops))
+        depth = next((at for at in range(depth, len(self.loops)) if self.loops[at].axis == axis),
+                     len(self.loops))
         if depth == len(self.loops):
             return [(0, 0, {})]
         tile, stride = self.loops[depth].tile, self.loops[depth].stride or 0

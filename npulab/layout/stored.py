@@ -93,14 +93,14 @@ class Stored(ABC):
         return out.view(self.dtype)
 
     def _write(self, out: np.ndarray, stored: np.ndarray) -> None:
-        """Put elements, unsigned as stored, and their copies into a buffer ``(size,) uint8``, place by place."""
+        """Put elements, unsigned as stored, and their copies into a buffer, place by place."""
         places, pieces = self.index_map()[self.inside], bytes_of(stored, self.big_endian)
         for copy in (0, *self.copies):
             for at in range(self.itemsize):
                 out[places + (copy + at)] = pieces[..., at]
 
     def _read(self, data: np.ndarray) -> list[np.ndarray]:
-        """The elements of a buffer ``(size,) uint8``, unsigned as stored, and each copy of them, place by place."""
+        """Elements of a buffer, unsigned as stored, and each copy of them, place by place."""
         places = self.index_map()[self.inside]
         return [elements_at(data, places + copy, self.itemsize, self.big_endian)
                 for copy in (0, *self.copies)]

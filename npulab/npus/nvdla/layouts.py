@@ -90,7 +90,8 @@ class Cube:
         """Bytes of all atoms, gaps apart."""
         return self.surfaces * self.height * self.width * self.atom
 
-    def runs(self, surfaces: slice | None = None, rows: slice | None = None) -> Iterator[tuple[int, int]]:
+    def runs(self, surfaces: slice | None = None,
+             rows: slice | None = None) -> Iterator[tuple[int, int]]:
         """(address, bytes) of stretches without gaps, in the order surface, row: of the cube, or of a block of it."""
         surfaces, rows = surfaces or slice(0, self.surfaces), rows or slice(0, self.height)
         row, count, planes = self.width * self.atom, rows.stop - rows.start, surfaces.stop - surfaces.start
@@ -117,14 +118,17 @@ class Cube:
                 yield (slice(surface, min(surface + surfaces, self.surfaces)),
                        slice(line, min(line + rows, self.height)))
 
-    def read(self, memory: ByteMemory, surfaces: slice | None = None, rows: slice | None = None) -> np.ndarray:
+    def read(self, memory: ByteMemory, surfaces: slice | None = None,
+             rows: slice | None = None) -> np.ndarray:
         """The cube, or a block of it, ``(surfaces, rows, width, lanes)``, int8 or int16.
 
         What ``memory`` raises comes through.
         """
         surfaces, rows = surfaces or slice(0, self.surfaces), rows or slice(0, self.height)
-        parts = [memory.read(self.memory, address, size) for address, size in self.runs(surfaces, rows)]
-        return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), TYPES[self.itemsize]).reshape(
+        parts = [memory.read(self.memory, address, size)
+                 for address, size in self.runs(surfaces, rows)]
+        return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts),
+                             TYPES[self.itemsize]).reshape(
             surfaces.stop - surfaces.start, rows.stop - rows.start, self.width, self.lanes)
 
     def write(self, memory: ByteMemory, surfaces: slice, rows: slice, block: np.ndarray) -> None:
@@ -172,13 +176,15 @@ class Cube:
                              f"{row} or more and {surface} or more")
         stored = self._stored(memory)
         whole = np.pad(tensor, ((0, 0), (0, 0), (0, lanes - tensor.shape[2])))
-        stored[:] = whole.reshape(self.height, self.width, self.surfaces, self.lanes).transpose(2, 0, 1, 3)
+        whole = whole.reshape(self.height, self.width, self.surfaces, self.lanes)
+        stored[:] = whole.transpose(2, 0, 1, 3)
 
     def _stored(self, data: bytes | bytearray | memoryview | np.ndarray) -> np.ndarray:
         if len(data) < self.size:
             raise ValueError(f"feature cube {self.shape}: got {len(data)} bytes of memory, allowed is {self.size} or "
                              "more")
-        return np.ndarray((self.surfaces, self.height, self.width, self.lanes), TYPES[self.itemsize], data, 0,
+        return np.ndarray((self.surfaces, self.height, self.width, self.lanes),
+                          TYPES[self.itemsize], data, 0,
                           (self.plane_pitch, self.row_pitch, self.atom, self.itemsize))
 
     def places(self) -> np.ndarray:

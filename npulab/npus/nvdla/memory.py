@@ -46,7 +46,8 @@ class Memory:
         Raises Unanswerable for more than ``most`` bytes set aside.
         """
         if not {"memory", "checks"} & {*capture.parameters}:
-            return cls(tuple((ANY_MEMORY, capture.addresses[name], np.frombuffer(data, np.uint8).copy())
+            return cls(tuple((ANY_MEMORY, capture.addresses[name],
+                              np.frombuffer(data, np.uint8).copy())
                              for name, data in capture.buffers.items()
                              if name in capture.addresses and name != "output"))
         touched: dict[str, list[tuple[int, int]]] = {}
@@ -57,7 +58,8 @@ class Memory:
         if most is not None and sum(size for _, _, size in ranges) > most:
             _, start, size = max(ranges, key=lambda row: row[2])
             raise Unanswerable(f"memory at {start:#x}: got {size} bytes, covered are {most} in all")
-        out = cls(tuple((memory, start, np.zeros(size, np.uint8)) for memory, start, size in ranges))
+        out = cls(tuple((memory, start, np.zeros(size, np.uint8))
+                        for memory, start, size in ranges))
         out.load(capture, 0)
         return out
 
@@ -126,7 +128,8 @@ class Memory:
             view[index - low if low else index] = np.asarray(values).view(np.uint8)
 
     def _range(self, memory: str, start: int, end: int) -> tuple[int, np.ndarray] | None:
-        return next(((at, data) for name, at, data in self.ranges if at <= start and end <= at + len(data)
+        return next(((at, data) for name, at, data in self.ranges if at <= start
+                     and end <= at + len(data)
                      and (name == memory or ANY_MEMORY in (name, memory))), None)
 
     @property

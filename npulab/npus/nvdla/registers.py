@@ -90,7 +90,8 @@ def _written(jobs: Iterable[Job], unit: str) -> Mapping[tuple[int, int], int]:
     tables = Tables()
     for job in jobs:
         registers = {_names(job.block)[f"{unit}.{name}"]: name for name in (ACCESS, DATA)}
-        tables = tables.after((registers[offset], value) for offset, value in job.writes if offset in registers)
+        tables = tables.after((registers[offset], value)
+                              for offset, value in job.writes if offset in registers)
     return tables.entries
 
 
@@ -124,4 +125,5 @@ def values_of(job: Job, registers: RegisterMap | None = None) -> dict[str, int]:
 @cache
 def _cuts(registers: RegisterMap) -> list[tuple[str, int, int, int, int]]:
     return [(f"{item.block}.{item.register}.{item.name}", item.pieces[0].word, item.pieces[0].lsb,
-             2 ** item.width - 1, dict(item.meaning.steps).get("*", 1)) for item in registers if not item.automatic]
+             2 ** item.width - 1, dict(item.meaning.steps).get("*", 1))
+             for item in registers if not item.automatic]

@@ -65,12 +65,14 @@ def run(job: Job, memory: Memory, features: Features, rules: Rules = RULES) -> N
         if unit in units and reader not in units and not flying.get(unit):
             raise Hang(f"{unit} waits for {reader}, which nobody started")
     tables = {unit: lut_of(job, unit) for unit in units & {"SDP", "CDP"}}
-    work(units, values, tables, memory, {**features, "full_map": 0}, rules)  # the values count bytes in both maps
+    # the values count bytes in both maps
+    work(units, values, tables, memory, {**features, "full_map": 0}, rules)
 
 
-def work(units: Collection[str], values: Mapping[str, int], tables: Mapping[str, tuple[np.ndarray, np.ndarray]],
+def work(units: Collection[str], values: Mapping[str, int],
+         tables: Mapping[str, tuple[np.ndarray, np.ndarray]],
          memory: Memory, features: Features, rules: Rules = RULES) -> None:
-    """Let units work that were started together, in memory: raw values by full name, lookup tables by unit.
+    """Let units that were started together work in memory: raw values by full name, tables by unit.
 
     Raises what the units raise.
     """

@@ -1,7 +1,7 @@
-"""The simulated device: what a job waits for in vain or what is not covered, then its units on words and bytes.
+"""The simulated device: what a job waits for in vain, then its units on words and bytes.
 
-It shares the register tables with the rest and nothing with lift, lower and emulation, so that its agreement with them
-means something.
+It shares registers and memory with lift and lower, and no arithmetic with the emulation, so that
+its agreement with them means something.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Unanswerable
 from npulab.npus.nvdla import waiting
+from npulab.npus.nvdla.events import MOST_MEMORY
 from npulab.npus.nvdla.facts import CHIPS, maps
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory, Outside
@@ -20,7 +21,6 @@ from npulab.npus.nvdla.registers import tables_behind, values_of
 from npulab.npus.nvdla.replay import RUN, work
 from npulab.npus.nvdla.waiting import Values
 
-MOST_SET_ASIDE = 2 ** 30
 MOST_RESULT = 2 ** 26  # bytes of a result that a capture set no memory aside for
 NORMALISES = {"CDP", "CDP_RDMA"}
 Tables = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -48,7 +48,7 @@ def executed(capture: Capture) -> tuple[Memory, Cube]:
         raise Unanswerable(f"chip: got {capture.chip!r}, allowed is one of {', '.join(CHIPS)}")
     if not capture.jobs:
         raise Unanswerable(f"capture {capture.name}: got no jobs, the simulated device runs one or more")
-    registers, memory = capture.maps or maps(capture.chip), Memory.of(capture, MOST_SET_ASIDE)
+    registers, memory = capture.maps or maps(capture.chip), Memory.of(capture, MOST_MEMORY)
     for task, job in enumerate(capture.jobs):
         if task:
             memory.load(capture, task)
@@ -56,12 +56,14 @@ def executed(capture: Capture) -> tuple[Memory, Cube]:
             raise Unanswerable(f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}")
         tables = {unit: tables_behind(capture.jobs[:task + 1], unit) for unit in ("SDP", "CDP")}
         v = values_of(job, registers[job.block])
-        memory, place = _run(v, CHIPS[capture.chip], memory, tables, "memory" not in capture.parameters)
+        memory, place = _run(v, CHIPS[capture.chip], memory, tables,
+                             "memory" not in capture.parameters)
     return memory, place
 
 
-def _run(v: Values, chip: Mapping[str, int], memory: Memory, tables: Tables, anywhere: bool) -> tuple[Memory, Cube]:
-    """One job; memory behind it and where it writes, ``anywhere`` if the capture sets no memory aside."""
+def _run(v: Values, chip: Mapping[str, int], memory: Memory, tables: Tables,
+         anywhere: bool) -> tuple[Memory, Cube]:
+    """Memory behind one job and where it writes; ``anywhere`` if no memory is set aside."""
     on = {name.partition(".")[0] for name, value in v.items() if name.endswith(".D_OP_ENABLE.OP_EN") and value}
     if on - {*RUN}:
         raise Unanswerable(f"the job starts {', '.join(sorted(on - {*RUN}))}, the simulated device runs "
@@ -101,7 +103,13 @@ def _run(v: Values, chip: Mapping[str, int], memory: Memory, tables: Tables, any
     return memory, place
 
 
-def _work(units: set[str], v: Values, tables: Tables, memory: Memory, features: Mapping[str, int]) -> None:
+def _work(units: set[str], v: Values, tables: Tables, memory: Memory,
+          features: Mapping[str, int]) -> None:
+    # a half of the multipliers that is off decides nothing, and CSC alone counts batches
+    off = {"CMAC_B"} - units
+    v = {**v, "CDMA.D_BATCH_NUMBER.BATCHES": 0, "CACC.D_BATCH_NUMBER.BATCHES": 0,
+         **{f"{unit}.D_MISC_CFG.{name}": v[f"CSC.D_MISC_CFG.{name}"]
+            for unit in off for name in ("CONV_MODE", "PROC_PRECISION")}}
     try:
         work(units, v, tables, memory, features)
     except Outside as error:  # the rest of an atom whose channels lie in memory
