@@ -13,7 +13,7 @@ from npulab.captures.target import Hang, Unanswerable
 from npulab.registers.map import Field, RegisterMap
 
 Raw = Mapping[str, int]
-Cut = tuple[str, Field, tuple[tuple[int, int, int, int], ...]]
+Cut = tuple[str, Field, bool, list[tuple[int, int, int, int]]]
 DEVICE = "{name} is {got}, the simulated unit knows {allowed} only"
 
 
@@ -26,36 +26,42 @@ class Values(dict[str, int]):
 
 def values_of(job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False,
               unwritten: bool = False) -> Values:
-    """Values of a job's fields and of those of its start, by full name, as meant; ``raw`` as stored.
+    """Values of a job's fields, and of its start's, by full name, as meant; ``raw`` as stored.
 
     Enums stay their code.  Of a job of register writes only fields of registers that it writes,
     with ``unwritten`` all of them.  Raises LookupError if there is no map for a block.
     """
     if job.block not in maps:
-        raise LookupError(f"block: got {job.block!r}, maps are known for {', '.join(maps) or 'none'}")
+        blocks = ", ".join(maps) or "none"
+        raise LookupError(f"block: got {job.block!r}, maps are known for {blocks}")
     registers, words = maps[job.block], job.words.tolist()
-    everything = unwritten or not job.writes
-    written = set() if everything else {registers.index.get(offset, -1) for offset, _ in job.writes}
-    out = Values()
-    for name, item, pieces in _cuts(registers):
-        if everything or not written.isdisjoint(piece[0] for piece in pieces):
-            word, lsb, mask, _ = pieces[0]
-            value = words[word] >> lsb & mask
-            if len(pieces) > 1:
-                value = sum((words[word] >> lsb & mask) * unit for word, lsb, mask, unit in pieces)
-            plain = raw or not (item.meaning.kind or item.meaning.steps)
-            out[name] = value if plain else item.value(np.array(value, item.stored_type)).item()
+    cuts, used, out = _cuts(registers), [*range(len(words))], Values()
+    if job.writes and not unwritten:
+        used = sorted({registers.index[at] for at, _ in job.writes if at in registers.index})
+    for name, item, meant, pieces in (cut for number in used for cut in cuts[number]):
+        value = 0
+        for word, lsb, mask, unit in pieces:
+            value += (words[word] >> lsb & mask) * unit
+        if meant and not raw:
+            value = item.value(np.array(value, item.stored_type)).item()
+        out[name] = value
     if job.start:
         out.update(values_of(job.start, maps, raw=raw, unwritten=unwritten))
     return out
 
 
 @cache
-def _cuts(registers: RegisterMap) -> list[Cut]:
-    """(full name, field, its pieces: word, lsb, mask, weight of its lowest bit) of each field."""
-    return [(f"{item.block}.{item.register}.{item.name}", item,
-             tuple((word, lsb, 2 ** width - 1, 2 ** at) for word, lsb, width, at in item.pieces))
-            for item in registers]
+def _cuts(registers: RegisterMap) -> list[list[Cut]]:
+    """Of the fields in each word: full name, field, whether a value means more than its bits, and
+    of each piece word, lsb, mask and the weight of its lowest bit."""
+    out: list[list[Cut]] = [[] for _ in registers.registers]
+    for item in registers:
+        meant = bool(item.meaning.kind or item.meaning.steps)
+        cut = (f"{item.block}.{item.register}.{item.name}", item, meant,
+               [(word, lsb, 2 ** width - 1, 2 ** at) for word, lsb, width, at in item.pieces])
+        for word in {piece.word for piece in item.pieces}:
+            out[word].append(cut)
+    return out
 
 
 def expect(values: Mapping[str, Any], allowed: Mapping[str, Collection[Any]], text: str,

@@ -246,7 +246,8 @@ def _roles(gems: Sequence[Gem], stream: Gem, records: Gem, blocks: Sequence[Bloc
     others = [one for one in gems if one not in (stream, records)]
     if len(others) != 1 + len(BEHIND) or order[:3] != [others[0].number, stream.number, records.number]:
         (first,) = _jobs(blocks[:1])
-        told = by_use(values_of(first, TABLES), {one.number: one.data for one in others}) if len(blocks) == 1 else {}
+        data = {one.number: one.data for one in others}
+        told = by_use(values_of(first, TABLES), data) if len(blocks) == 1 else {}
         names |= {number: name for name, (number, _) in told.items()}
         return names, {name: at for name, (_, at) in told.items()}
     given = [dict(pairs(one.words)) for one in blocks]

@@ -15,7 +15,7 @@ RANGE = 2 ** 12  # addresses of a unit
 
 
 def _registers() -> RegisterMap:
-    """The registers that the XML has; rows of what is known beyond it replace those of their bits."""
+    """The registers that the XML has; rows of what is known beyond it replace those they meet."""
     seen = read_table(HERE / "seen.csv")
     known = {bit for row in seen for bit in _bits(row)}
     rows = [{**row, "evidence": XML} for row in read_table(HERE / "registers.csv")

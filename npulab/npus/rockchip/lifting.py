@@ -33,7 +33,7 @@ from npulab.npus.rockchip.plans import (
     converter,
     shares,
 )
-from npulab.npus.rockchip.words import by_channel, covered
+from npulab.npus.rockchip.words import EXPECTED, by_channel, covered
 from npulab.quant.emulate import accumulate
 from npulab.quant.layers import PADDINGS, Conv2D
 from npulab.quant.rules import QuantParams, TwoSteps, rule
@@ -64,7 +64,8 @@ def lift(capture: Capture) -> Lifted:
 
 def rule_of(capture: Capture) -> str:
     """The rounding rule of a capture's first convolution; Unanswerable without one."""
-    v = next((v for v in (values_of(job, capture.maps) for job in capture.jobs) if CONVOLUTION in v), None)
+    jobs = (values_of(job, capture.maps) for job in capture.jobs)
+    v = next((v for v in jobs if CONVOLUTION in v), None)
     if v is None:
         raise Unanswerable(f"capture {capture.name}: got no task with a convolution")
     return "fp16" if v["CNA.CONV_CON1.IN_PRECISION"] == FP16 else RULES[by_channel(v)]
@@ -175,9 +176,10 @@ def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, 
         return np.frombuffer(bytes_at(capture, "biases", address, 4 * outputs), "<i4").astype(np.int64), zero, whole
     expect(v, {"DPU.BS_CFG.BS_MUL_SHIFT": (SHARE_SHIFT,)},
            "lift for rockchip: got a shift of {got} in BS_CFG, allowed is {allowed}")
-    expect(v, {"DPU.BS_CFG.RESERVED_1": (0,)}, "lift for rockchip: got {name} {got}, allowed is {allowed}")
+    expect(v, {"DPU.BS_CFG.RESERVED_1": (0,)}, EXPECTED)
     kind = np.dtype([("bias", "<i4", 4), ("zero", "<i2", 4), ("share", "<u2", 4)])
-    blocks = np.frombuffer(bytes_at(capture, "biases", address, ceil_div(outputs, 4) * kind.itemsize), kind)
+    size = ceil_div(outputs, 4) * kind.itemsize
+    blocks = np.frombuffer(bytes_at(capture, "biases", address, size), kind)
     zeros = {int(one) for one in blocks["zero"].ravel()[:outputs]}
     if len(zeros) > 1:
         raise ValueError(f"lift for rockchip: got weight zero points {sorted(-one for one in zeros)}, allowed is one")
@@ -226,7 +228,8 @@ def _output(capture: Capture, v: Raw, layer: Conv2D, sums: bool) -> np.ndarray:
     if not sums:
         layout = layouts.features(layer.output_shape, dtype, row_pitch=pitch, plane_pitch=plane)
         return tensor_at(capture, "output", base, layout)
-    rows = layouts.rows((layer.output_shape[0], up(layer.output_shape[2], 4)), dtype, row_pitch=pitch)
+    shape = layer.output_shape[0], up(layer.output_shape[2], 4)
+    rows = layouts.rows(shape, dtype, row_pitch=pitch)
     if width != 1 or plane != layouts.ATOM:
         raise ValueError(f"lift for rockchip: got sums of {width} columns in planes {plane} bytes apart, allowed are 1 "
                          f"and {layouts.ATOM}")

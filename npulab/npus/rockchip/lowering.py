@@ -31,7 +31,8 @@ ADDRESSES = {"commands": 0xF0000000, "coefficients": 0xC0000000, "biases": 0xE00
              "output": 0x80000000}
 ALIGNMENT = 16
 # every write of a job in order, with the value where a layer does not decide it; those noted "reads" only with biases
-ORDER = [(row["register"], int(row["value"], 0), row["note"]) for row in read_table(FACTS.here / "rocket.csv")]
+ORDER = [(row["register"], int(row["value"], 0), row["note"])
+         for row in read_table(FACTS.here / "rocket.csv")]
 UNITS = {"sums": 0x0D, "outputs": 0x1D}  # that run: the DPU's reads only where there are biases (WT, Mesa)
 BLOCK_ALIGN = 64  # of a block of commands (Mesa)
 CHANNELS_AT_ONCE = 4  # of a block of biases, weight zero points and shares (open-rknpu)

@@ -110,7 +110,7 @@ def cut(conv: Conv2D) -> list[Task]:
 
 
 def values(conv: Conv2D, task: Task, where: Mapping[str, int], facts: Mapping[str, int], sums: bool) -> dict[str, int]:
-    """Values by full name of what is not as in every job; ``where`` are the addresses of the buffers.
+    """Values by full name of what is not as in every job; ``where`` are the buffers' addresses.
 
     ``sums`` asks for a matrix multiplication: rows in, rows of int32 out.
     Raises ValueError for a border or scales that the registers cannot say.
@@ -200,7 +200,8 @@ def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
            "DPU.BS_CFG.BS_RELU_BYPASS": int(conv.activation is None),
            "DPU.BS_OW_OP.OW_OP": -conv.weight_q.zero_point}
     if by_channel:
-        out |= {"DPU.BS_CFG.BS_MUL_BYPASS": 0, "DPU.BS_CFG.BS_MUL_SHIFT": SHARE_SHIFT, "DPU.BS_MUL_CFG.BS_MUL_SRC": 1,
+        out |= {"DPU.BS_CFG.BS_MUL_BYPASS": 0, "DPU.BS_CFG.BS_MUL_SHIFT": SHARE_SHIFT,
+                "DPU.BS_MUL_CFG.BS_MUL_SRC": 1,
                 "DPU.BS_OW_CFG.OW_SRC": 1, "DPU.BS_OW_OP.OW_OP": 0,
                 "DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE": BIAS_OFFSETS_SHARES}
     return out

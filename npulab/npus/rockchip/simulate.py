@@ -44,7 +44,8 @@ def simulate(capture: Capture) -> bytes:
     Unanswerable for units and modes that the simulated device does not have.
     """
     base = address_of(capture, "output", "where its tasks write")
-    buffers = {name: data for name, data in capture.buffers.items() if name not in (COMMANDS, "output")}
+    buffers = {name: data for name, data in capture.buffers.items()
+               if name not in (COMMANDS, "output")}
     memory = Memory(buffers, capture.addresses)
     for v in ran([values_of(job, capture.maps) for job in capture.jobs]):
         run(v, memory)
@@ -184,7 +185,8 @@ def single(codes: np.ndarray, v: Raw) -> np.ndarray:
 def operands(v: Raw, memory: Memory, outputs: int) -> tuple[list[int], list[int], list[int]]:
     """(weight offsets, biases, shares) of each output channel."""
     kernels = max(outputs, v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"])
-    offsets, biases, shares = [v["DPU.BS_OW_OP.OW_OP"]] * kernels, [0] * outputs, [2 ** 14] * outputs
+    offsets, biases = [v["DPU.BS_OW_OP.OW_OP"]] * kernels, [0] * outputs
+    shares = [2 ** 14] * outputs
     base = v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
     if v["DPU.BS_CFG.BS_BYPASS"] or not v["DPU.BS_CFG.BS_ALU_SRC"]:
         return offsets, biases, shares

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from npulab.npus.kit.fields import Raw, agree, expect
 
+EXPECTED = "lift for rockchip: got {name} {got}, allowed is {allowed}"
 # fields that change the arithmetic or the place of data in a way nothing here covers, and what they must be
 COVERED = {"CNA.CONV_CON1.DECONV": (0,), "CNA.DCOMP_CTRL.DECOMP_CONTROL": (0,),
            "CORE.CLIP_TRUNCATE.CLIP_TRUNCATE": (0,), "DPU.BN_CFG.BN_BYPASS": (1,),
@@ -21,7 +22,7 @@ ALIKE = (("DPU.DATA_CUBE_WIDTH.WIDTH", "CORE.DATAOUT_SIZE_0.DATAOUT_WIDTH"),
 
 def covered(v: Raw) -> None:
     """Raise ValueError where fields ask for what nothing here covers, or contradict one another."""
-    expect(v, COVERED, "lift for rockchip: got {name} {got}, allowed is {allowed}")
+    expect(v, COVERED, EXPECTED)
     agree(v, ALIKE, "lift for rockchip: got {a} {got} and {b} {other}, allowed is the same")
 
 
