@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ane_table_loops import evaluate_reference
 from conftest import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from npulab.captures.target import Unanswerable
 from npulab.npus.ane import tables
 from npulab.npus.ane.facts import HERE
-from npulab.npus.ane.tables import Table, decode, entries, evaluate, evaluate_reference, functions, outputs, values
+from npulab.npus.ane.tables import Table, decode, entries, evaluate, functions, outputs, values
 from npulab.npus.ane.tables.functions import NEURONS, closest, errors, fit, identify, last_place, true
 from npulab.registers.map import read_table
 
