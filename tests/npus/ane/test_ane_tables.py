@@ -257,7 +257,7 @@ def test_many_random_tables_as_in_whole_fractions() -> None:
 
 def test_rounding_is_that_of_numpy_from_whole_fractions() -> None:
     """Values that float64 holds exactly, so that both must round alike."""
-    from npulab.npus.ane.tables.loops import _rounded
+    from ane_table_loops import _rounded
 
     rng = np.random.default_rng(9)
     numbers = np.concatenate([np.ldexp(rng.integers(-2 ** 14, 2 ** 14, 4000) / 2.0 ** 13, rng.integers(-27, 18, 4000)),
