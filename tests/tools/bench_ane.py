@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import ane_by_weight as plain
 import numpy as np
 import pytest
 
 from npulab.npus.ane import coefficients
-from npulab.npus.ane.coefficients import Kernel, plain
+from npulab.npus.ane.coefficients import Kernel
 
 FORMS = {"dense, 1x1": Kernel(1024, 1024), "dense, 3x3": Kernel(512, 256, 3, 3, bias=True),
          "grouped": Kernel(512, 512, 3, 3, groups=4, bias=True), "depthwise": Kernel(16384, 16384, 3, 3, 16384),

@@ -2,26 +2,15 @@
 
 from pathlib import Path
 
-from npulab.captures.target import read_chips, select
-from npulab.registers.map import RegisterMap
-from npulab.registers.table import read_table
+from npulab.captures.target import read_chips
+from npulab.npus.kit.facts import Facts
 
-HERE = Path(__file__).parent
-CHIPS = read_chips(HERE / "chips.csv")
-USUAL_CHIP = next(iter(CHIPS))
 # one map for each generation, named as the chip
-TABLES = {chip.upper(): RegisterMap.read(HERE / f"{chip}.csv", dense=False) for chip in CHIPS}
+GENERATIONS = {chip.upper(): f"{chip}.csv"
+               for chip in read_chips(Path(__file__).with_name("chips.csv"))}
+FACTS = Facts.beside(__file__, GENERATIONS, sparse=GENERATIONS)
+HERE, CHIPS, USUAL_CHIP, TABLES = FACTS
+enum, maps = FACTS.enum, FACTS.maps
 # A task's header words are in no register file: in the maps they stand behind its last address.
 HEADER = 0x40000
 ENGINES = CHIPS[USUAL_CHIP]["engines"]
-ENUMS = read_table(HERE / "enums.csv")
-
-
-def enum(name: str) -> dict[str, int]:
-    """The codes of an enum by the names of ``enums.csv``."""
-    return {row["name"]: int(row["raw"]) for row in ENUMS if row["enum"] == name}
-
-
-def maps(chip: str) -> dict[str, RegisterMap]:
-    """The register maps of a chip, by block."""
-    return select(TABLES, CHIPS[chip])

@@ -7,8 +7,7 @@ into parts of one are a concatenation.  A field that changes the arithmetic in a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,9 @@ from npulab.npus.ane.memory import UNIT, Surface, unpack
 from npulab.npus.ane.steps import HABITS
 from npulab.npus.ane.tables import entries
 from npulab.npus.ane.wiring import Place, Wiring, network, resolve, shape_of, whole, write
-from npulab.quant.layers import Activation, Conv2D, Elementwise, Layer, pads
-from npulab.registers.map import RegisterMap
+from npulab.npus.kit.fields import expect, values_of
+from npulab.npus.kit.layers import behind, padding_names
+from npulab.quant.layers import Activation, Conv2D, Elementwise, Layer
 
 BLOCK = "H13"  # fields of other generations have the same names, but nobody held their meaning against a file
 COEFFICIENT_BAR = 1
@@ -125,13 +125,7 @@ def raw(capture: Capture, task: int) -> dict[str, int]:
     job = capture.jobs[task]
     if job.block != BLOCK or BLOCK not in capture.maps:
         raise Unanswerable(f"task {task}: got block {job.block}, covered is {BLOCK}")
-    registers = capture.maps[job.block]
-    return dict(zip(_full_names(registers), registers.decode(job.words, raw=True).values(), strict=True))
-
-
-@lru_cache(8)
-def _full_names(registers: RegisterMap) -> list[str]:
-    return [f"{item.block}.{item.register}.{item.name}" for item in registers]
+    return values_of(job, capture.maps, raw=True, unwritten=True)
 
 
 def work_of(capture: Capture, task: int) -> Work:
@@ -179,10 +173,8 @@ def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
 
 
 def _covered(task: int, values: Mapping[str, int], allowed: Mapping[str, tuple[int, ...]]) -> None:
-    for name, known in allowed.items():
-        if values.get(name, known[0]) not in known:
-            raise Unanswerable(f"task {task}: {name}: got {values[name]:#x}, covered is "
-                               f"{' or '.join(f'{one:#x}' for one in known)}")
+    expect(values, allowed, f"task {task}: {{name}}: got {{got}}, covered is {{allowed}}",
+           Unanswerable, "#x")
 
 
 def _planar(task: int, v: Mapping[str, int], source: Surface) -> Layer:
@@ -230,23 +222,21 @@ def _convolution(capture: Capture, task: int, v: Mapping[str, int], source: Surf
         weights, bias = coefficients.decode(kernel, data, at)
     except ValueError as error:
         raise ValueError(f"{capture.name}: task {task}: {error}") from None
-    sizes = [(size, out, step, taps, before) for size, out, step, taps, before in zip(
-        source[:2], result[:2], kernel.stride, (kernel.kernel_h, kernel.kernel_w),
-        (v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]), strict=True)]
-    border = tuple((before, max((out - 1) * step + taps - size - before, 0)) for size, out, step, taps, before in sizes)
-    if any(max(pair) >= taps for pair, (*_, taps, _) in zip(border, sizes, strict=True)):
+    before = v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]
+    taps = kernel.kernel_h, kernel.kernel_w
+    after = map(behind, source[:2], result[:2], taps, kernel.stride, before)
+    border = tuple((first, max(last, 0)) for first, last in zip(before, after, strict=True))
+    if any(max(pair) >= size for pair, size in zip(border, taps, strict=True)):
         raise Unanswerable(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, which takes a "
                            f"border of {border}; covered is less than the kernel of {kernel.kernel_h} x "
                            f"{kernel.kernel_w}")
-    name = next((one for one in ("same", "valid") if pads(one, source, (kernel.kernel_h, kernel.kernel_w),
-                                                          kernel.stride) == border), border)
     layer = Conv2D(weights, np.zeros(kernel.outputs, np.float16) if bias is None else bias, shape_of(source),
-                   kernel.stride, name, depthwise=kernel.depthwise, groups=kernel.parts,
+                   kernel.stride, border, depthwise=kernel.depthwise, groups=kernel.parts,
                    activation="relu" if v["NE.MACCfg.NonlinearMode"] == RELU else None)
     if layer.output_shape != shape_of(result):
         raise Unanswerable(f"task {task}: Common.OutDim: got {shape_of(result)}, a convolution with these sizes and "
                            f"padding gives {layer.output_shape}")
-    return layer
+    return replace(layer, padding=next(iter(padding_names(layer)), border))
 
 
 def _behind(capture: Capture, task: int, v: Mapping[str, int], result: Surface) -> Layer | None:

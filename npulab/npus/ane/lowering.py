@@ -15,12 +15,15 @@ from npulab.captures.capture import Capture
 from npulab.captures.target import Unanswerable
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.activations import refused, relu_outputs, same_outputs, table_of
-from npulab.npus.ane.facts import CHIPS, ENGINES, USUAL_CHIP, maps
-from npulab.npus.ane.memory import HALF, Surface, pack, up
+from npulab.npus.ane.facts import ENGINES, FACTS, USUAL_CHIP
+from npulab.npus.ane.memory import HALF, Surface, pack
 from npulab.npus.ane.steps import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL, Habits, Step
 from npulab.npus.ane.tables import entries
 from npulab.npus.ane.words import job_of, slots_of, words_in
 from npulab.npus.ane.writing import COEFFICIENT_ALIGN, PAGE, TEXT_AT, hwx_bytes
+from npulab.npus.kit.layers import as_1x1
+from npulab.npus.kit.lowering import lowered
+from npulab.npus.kit.numbers import up
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, input_shapes
 from npulab.registers.fields import WORD_BYTES
 
@@ -54,7 +57,7 @@ def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: 
     Raises ValueError naming what no file shows: quantized types, dilation, broadcasting, constants that are no
     fp16, more than one task takes, unknown chips and compilers.
     """
-    if chip not in CHIPS or chip != USUAL_CHIP:
+    if chip != USUAL_CHIP:
         raise Unanswerable(f"chip: got {chip!r}, allowed is {USUAL_CHIP}")
     if compiler not in HABITS:
         raise ValueError(f"compiler: got {compiler!r}, allowed is one of {', '.join(HABITS)}")
@@ -80,9 +83,9 @@ def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: 
     buffers: dict[str, bytes] = {} if plan.constants is None else {"coefficients": plan.constants}
     if x is not None:
         buffers |= {f"input{i or ''}": pack(one) for i, one in enumerate(_inputs(layer, x))}
-    capture = Capture(name, "ane", chip, jobs, buffers, where,
-                      {**layer.parameters, **({"function": after.name} if after else {}), "compiler": compiler,
-                       "tensors": tensors}, "simulated", tool="npulab lower", maps=maps(chip))
+    function = {"function": after.name} if after else {}
+    capture = lowered(FACTS, name, chip, jobs, buffers, where,
+                      {**layer.parameters, **function, "compiler": compiler, "tensors": tensors})
     return replace(capture, buffers={**buffers, "hwx": hwx_bytes(capture)})
 
 
@@ -119,8 +122,7 @@ def as_convolution(layer: FullyConnected) -> Conv2D:
     """The 1x1 convolution that a fully connected layer is; ValueError for quantized ones."""
     if layer.dtype != "float16":
         raise refused(f"got {layer!r}, allowed is float16")
-    outputs, inputs = layer.weights.shape
-    return Conv2D(layer.weights.reshape(outputs, 1, 1, inputs), layer.bias, (1, 1, inputs), activation=layer.activation)
+    return as_1x1(layer)
 
 
 def _convolution(layer: Conv2D, source: Surface, bars: Sequence[int], habits: Habits,

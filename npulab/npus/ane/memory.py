@@ -6,14 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from npulab.npus.kit.numbers import up
+
 UNIT = 64  # bytes; what strides in memory are counted in
 HALF = 2
 MOST_BYTES = 2 ** 26
-
-
-def up(size: int, align: int) -> int:
-    """The size rounded up to a multiple."""
-    return -(-size // align) * align
 
 
 class Surface(NamedTuple):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from npulab.npus.ane.coefficients.kernel import ceil_div
 from npulab.npus.ane.facts import ENGINES
 from npulab.npus.ane.memory import HALF, UNIT, Surface
 from npulab.npus.ane.steps import BYPASS, CONVOLUTION, Habits, Step
+from npulab.npus.kit.numbers import ceil_div
 
 CELL = 16  # bytes of a stride in L2
 L2_CELLS = 2 ** 21 // CELL  # 2 MiB

@@ -1,8 +1,8 @@
 """The simulated device: from words and bytes to output bytes, task by task.
 
-It shares the tables with the rest and no code, so that its agreement with lift and emulation means something.  Sums are
-taken in float64 and rounded to float16 once, as the result leaves the unit; what order and width the hardware sums in
-is not known.
+It shares the tables and the kit with the rest and no other code, so that its agreement with lift
+and emulation means something.  Sums are taken in float64 and rounded to float16 once, as the result
+leaves the unit; what order and width the hardware sums in is not known.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from npulab.captures.capture import Capture, Job
+from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Unanswerable
 from npulab.npus.ane import device_kernel, tables
 from npulab.npus.ane.facts import ENGINES
+from npulab.npus.kit.fields import values_of
+from npulab.npus.kit.numbers import up
 
 HALF = np.dtype("<f2")
 ALIGN = 64  # bytes: the unit of strides, bases and sizes
@@ -57,7 +59,7 @@ class Memory:
         end = int(places.max(initial=0)) + HALF.itemsize
         old = self.written.get(bar, np.zeros(0, np.uint8))
         if len(old) < end:
-            old = np.concatenate([old, np.zeros(-(-end // ALIGN) * ALIGN - len(old), np.uint8)])
+            old = np.concatenate([old, np.zeros(up(end, ALIGN) - len(old), np.uint8)])
         old.view(HALF)[places // 2] = values
         self.written[bar] = old
 
@@ -72,7 +74,8 @@ def simulate(capture: Capture) -> bytes:
     if not capture.jobs or any(job.block != "H13" for job in capture.jobs):
         raise Unanswerable(f"capture {capture.name}: got blocks {', '.join({job.block for job in capture.jobs})}, the "
                            "simulated device runs H13")
-    tasks = [_values(capture, job) for job in capture.jobs]
+    tasks: list[Values] = [values_of(job, capture.maps, raw=True, unwritten=True)
+                           for job in capture.jobs]
     names = _inputs(capture, tasks)
     memory = Memory(_given(capture, tasks, names), names)
     last = None
@@ -84,12 +87,6 @@ def simulate(capture: Capture) -> bytes:
     if last not in memory.written:
         raise Hang("no task writes to memory")
     return memory.written[last].tobytes()
-
-
-def _values(capture: Capture, job: Job) -> Values:
-    """Raw values by ``Block.Register.Field``, of registers that the task does not write 0."""
-    registers = capture.maps[job.block]
-    return {f"{item.block}.{item.register}.{item.name}": int(item.extract(job.words)) for item in registers}
 
 
 def _inputs(capture: Capture, tasks: list[Values]) -> dict[int, str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.layout import Layout, planar
-from npulab.npus.ane.memory import up
+from npulab.npus.kit.numbers import up
 
 ROW_ALIGN = 64  # bytes
 EXACT_COLUMNS = ROW_ALIGN // 2  # rows of fp16 without gaps are multiples of so many columns

@@ -8,12 +8,12 @@ research/oracles/h13.  A rule that fits all of them and was never tried beyond i
 from __future__ import annotations
 
 from npulab.captures.capture import Job
-from npulab.npus.ane.coefficients.kernel import ceil_div
 from npulab.npus.ane.facts import ENGINES, HEADER, maps
 from npulab.npus.ane.memory import UNIT
 from npulab.npus.ane.placement import in_l2, l2, log2_up, patch_height, patch_width, tile_height, work_unit
 from npulab.npus.ane.steps import BYPASS, Habits, Step
 from npulab.npus.ane.tasks import HEADER_WORDS
+from npulab.npus.kit.numbers import up
 from npulab.registers.fields import WORD_BYTES
 
 FLOAT16 = 2  # format
@@ -45,7 +45,7 @@ def slots_of(steps: tuple[Step, ...], habits: Habits) -> tuple[int, ...]:
     """The bytes at which the tasks of a list begin, and where the last one's slot ends."""
     out = [0]
     for step in steps:
-        out.append(out[-1] + ceil_div(WORD_BYTES * words_in(step, habits), SLOT) * SLOT)
+        out.append(out[-1] + up(WORD_BYTES * words_in(step, habits), SLOT))
     return tuple(out)
 
 

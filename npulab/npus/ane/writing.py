@@ -17,7 +17,7 @@ from construct import Bytes, Const, Int32ul, Int64ul, Padding, Struct
 from npulab.captures.capture import Capture
 from npulab.npus.ane import hwx, tasks
 from npulab.npus.ane.facts import CHIPS, ENGINES
-from npulab.npus.ane.memory import up
+from npulab.npus.kit.numbers import up
 from npulab.registers.fields import WORD_BYTES
 
 PAGE, COEFFICIENT_ALIGN = 0x4000, 64

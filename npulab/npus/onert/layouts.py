@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from npulab.layout import Layout, Loop, packed_blocks
+from npulab.npus.kit.numbers import up
 from npulab.npus.onert.facts import ALIASING_BYTES, APART, CHIPS, SIDES, SIGN
 
 
@@ -53,11 +54,6 @@ def apart(rows: int, itemsize: int = 1) -> int:
     (1008, 1088, 320)
     """
     return rows if rows * itemsize % ALIASING_BYTES else rows + APART
-
-
-def up(size: int, block: int) -> int:
-    """The size rounded up to whole blocks."""
-    return -(-size // block) * block
 
 
 def _facts(chip: str, side: str) -> Mapping[str, int]:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Unanswerable
+from npulab.npus.kit.lowering import features_asked, lowered
+from npulab.npus.kit.numbers import up
 from npulab.npus.onert import layouts
-from npulab.npus.onert.facts import AVOIDS, BLOCK, CACHED, CHIPS, FEATURES, FUSED, MOST_BYTES, SIGN, USUAL_CHIP, maps
+from npulab.npus.onert.facts import AVOIDS, BLOCK, CACHED, CHIPS, FACTS, FEATURES, FUSED, MOST_BYTES, SIGN, USUAL_CHIP
 from npulab.npus.onert.memory import LHS, RHS
 from npulab.npus.onert.rules import multipliers, quantized_rows, rule_name
 from npulab.npus.onert.words import ACTIVATIONS, HYBRID, INT32, QUANTIZED, SCALARS, Values
@@ -37,11 +38,9 @@ def lower(layer: FullyConnected, chip: str = USUAL_CHIP, x: Any = None, name: st
     Raises ValueError for a layer or input that is not covered, Unanswerable for an unknown chip, LookupError for an
     unknown feature.
     """
-    if chip not in CHIPS:
-        raise Unanswerable(f"chip: got {chip!r}, allowed is one of {', '.join(CHIPS)}")
+    FACTS.features(chip)
     habits = {*features}
-    if habits - {*FEATURES}:
-        raise LookupError(f"features: got {sorted(habits - {*FEATURES})[0]!r}, allowed are {', '.join(FEATURES)}")
+    features_asked(habits, FEATURES)
     hybrid = _covered(layer, habits)
     given = None if x is None else _given(layer, x, hybrid)
     rows = None if given is None else given.reshape(-1, layer.input_shape[0])
@@ -49,11 +48,10 @@ def lower(layer: FullyConnected, chip: str = USUAL_CHIP, x: Any = None, name: st
     buffers = _constants(layer, chip, v, hybrid)
     if rows is not None:
         buffers |= _rows(layer, chip, rows, v, hybrid)
-    words = maps(chip)[BLOCK].encode(v)
+    words = FACTS.maps(chip)[BLOCK].encode(v)
     shape = {} if given is None else {"input_shape": list(given.shape)}
     parameters = {**layer.parameters, "batches": v["batches"], **shape}
-    return Capture(name, "onert", chip, (Job(BLOCK, words),), buffers, {}, parameters, "simulated", tool="npulab lower",
-                   maps=maps(chip))
+    return lowered(FACTS, name, chip, [Job(BLOCK, words)], buffers, {}, parameters)
 
 
 def _covered(layer: Any, habits: set[str]) -> bool:
@@ -110,8 +108,8 @@ def _values(layer: FullyConnected, chip: str, rows: np.ndarray | None, habits: s
         "input_scale": layer.input_q.scale, "output_scale": layer.output_q.scale}
     for side, count, q, dtype in (("lhs", units, layer.weight_q, layer.weights.dtype.name),
                                   ("rhs", batches, layer.input_q, "int8" if hybrid else kind)):
-        high = layouts.up(depth, facts[f"{side}_kernel_rows"])
-        v |= {f"{side}_rows": high, f"{side}_columns": layouts.up(count, facts[f"{side}_kernel_columns"]),
+        high = up(depth, facts[f"{side}_kernel_rows"])
+        v |= {f"{side}_rows": high, f"{side}_columns": up(count, facts[f"{side}_kernel_columns"]),
               f"{side}_stride": layouts.apart(high) if AVOIDS in habits else high,
               f"{side}_kernel_rows": facts[f"{side}_kernel_rows"],
               f"{side}_kernel_columns": facts[f"{side}_kernel_columns"],

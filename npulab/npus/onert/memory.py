@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Unanswerable
 from npulab.layout import Layout
 from npulab.layout.parts import SUM_BYTES
+from npulab.npus.kit import memory
 from npulab.npus.onert import layouts
 from npulab.npus.onert.facts import SIGN
 from npulab.npus.onert.words import NAMES, Values
@@ -19,10 +19,7 @@ PACKED = {"lhs": LHS, "rhs": RHS}
 
 def buffer_of(capture: Capture, name: str, size: int) -> bytes:
     """A buffer by name; Unanswerable without it, ValueError where its words say another size."""
-    if name not in capture.buffers:
-        raise Unanswerable(f"capture {capture.name}: buffer {name!r} is missing, there are "
-                           f"{', '.join(capture.buffers) or 'none'}")
-    data = capture.buffers[name]
+    data = memory.buffer_of(capture, name)
     if len(data) != size:
         raise ValueError(f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed by its words are "
                          f"{size}")

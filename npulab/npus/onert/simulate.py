@@ -1,6 +1,7 @@
 """The simulated device: the kernels of a path, from the words of a call and bytes to the output's bytes.
 
-It shares the tables with the rest and no code, so that its agreement with lift and emulation means something.
+It shares the tables and the kit with the rest and no other code, so that its agreement with lift
+and emulation means something.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Unanswerable
+from npulab.npus.kit.fields import nonzero
+from npulab.npus.kit.numbers import wrapped
 from npulab.npus.onert.facts import BLOCK, CHIPS, MOST_BYTES
 
 HYBRID, QUANTIZED = 0, 1
@@ -19,6 +22,8 @@ TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int8)}
 BOUNDS = {0: (-np.inf, np.inf), 1: (0.0, np.inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}
 MOST_PRODUCTS = 2 ** 30
 VECTOR = 8  # values that the quantizing loop takes at a time; what is left over is rounded in another way (L)
+NONZERO = ("batches", "units", "input_size", "lhs_kernel_rows", "lhs_kernel_columns",
+           "rhs_kernel_rows", "rhs_kernel_columns", "lhs_rows", "rhs_rows", "dst_stride")
 F = np.float32
 Values = Mapping[str, Any]
 
@@ -54,7 +59,8 @@ def _hybrid(capture: Capture, v: Values) -> bytes:
         rows, row_scales, nothing = _measured(capture, v)
     low, high = (F(bound) for bound in BOUNDS[v["activation"]])
     for unit, sums in enumerate(_products(capture, v, rows, 0)):
-        bias, total = biases[unit], np.maximum(np.minimum(_wrapped(sums), v["clamp_max"]), v["clamp_min"]).astype(F)
+        bias = biases[unit]
+        total = np.maximum(np.minimum(wrapped(sums), v["clamp_max"]), v["clamp_min"]).astype(F)
         with np.errstate(over="ignore", invalid="ignore"):
             scale = row_scales * scales[unit % len(scales)]
             values = _fused(total, scale, bias) if v["fused_multiply_add"] else total * scale + bias
@@ -77,7 +83,7 @@ def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
         multiplier, exponent = int(fixed[unit % count]), int(exponents[unit % count])
         if not -31 <= exponent <= 30:
             raise Hang(f"exponent {exponent} of unit {unit} is outside of what a shift does, -31 to 30")
-        total = _wrapped(sums + int(biases[unit]))
+        total = wrapped(sums + int(biases[unit]))
         values = (_once if one_rounding else _twice)(total, multiplier, exponent) + v["dst_zero_point"]
         values = np.maximum(np.minimum(values, v["clamp_max"]), v["clamp_min"])
         _written(out, unit, v)[:] = np.maximum(np.minimum(values, most), least)
@@ -92,7 +98,7 @@ def _once(total: np.ndarray, multiplier: int, exponent: int) -> np.ndarray:
 
 def _twice(total: np.ndarray, multiplier: int, exponent: int) -> np.ndarray:
     """The high half of the doubled product, then what is left of the shift; ties up in both."""
-    high = (_wrapped(total * 2 ** max(exponent, 0)) * multiplier + 2 ** 30) // 2 ** 31
+    high = (wrapped(total * 2 ** max(exponent, 0)) * multiplier + 2 ** 30) // 2 ** 31
     unit = 2 ** max(-exponent, 0)
     return (high + unit // 2) // unit
 
@@ -217,17 +223,9 @@ def _numbers(capture: Capture, name: str, dtype: str, count: int, start: int = 0
     return np.frombuffer(data, dtype, count, start)
 
 
-def _wrapped(numbers: np.ndarray) -> np.ndarray:
-    """As a register of 32 bits holds them."""
-    return (numbers + 2 ** 31) % 2 ** 32 - 2 ** 31
-
-
 def _refuse(v: Values) -> None:
     """Hang for sizes and modes that no kernel takes."""
-    for name in ("batches", "units", "input_size", "lhs_kernel_rows", "lhs_kernel_columns", "rhs_kernel_rows",
-                 "rhs_kernel_columns", "lhs_rows", "rhs_rows", "dst_stride"):
-        if v[name] == 0:
-            raise Hang(f"{name} is 0")
+    nonzero(v, NONZERO)
     if v["operation"] not in (HYBRID, QUANTIZED) or v["activation"] not in BOUNDS:
         raise Hang(f"operation {v['operation']} and activation {v['activation']} are not known")
     for side, count in (("lhs", v["units"]), ("rhs", v["batches"])):

@@ -8,8 +8,10 @@ import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import Unanswerable
-from npulab.npus.onert.facts import AVOIDS, BLOCK, CACHED, CHIPS, FEATURES, FUSED, MOST_BYTES, SIDES, enum
-from npulab.npus.onert.layouts import apart, up
+from npulab.npus.kit.fields import expect
+from npulab.npus.kit.numbers import up
+from npulab.npus.onert.facts import AVOIDS, BLOCK, CACHED, FACTS, FEATURES, FUSED, MOST_BYTES, SIDES, enum
+from npulab.npus.onert.layouts import apart
 
 HYBRID, QUANTIZED = enum("operation")["hybrid"], enum("operation")["quantized"]
 ACTIVATIONS = {None if name == "none" else name: raw for name, raw in enum("activation").items()}
@@ -30,11 +32,9 @@ def values_of(capture: Capture) -> Values:
     if [job.block for job in capture.jobs] != [BLOCK]:
         blocks = ", ".join(job.block for job in capture.jobs) or "none"
         raise Unanswerable(f"capture {capture.name}: got jobs {blocks}, a layer is lifted from one of {BLOCK}")
-    if capture.chip not in CHIPS:
-        raise Unanswerable(f"chip: got {capture.chip!r}, allowed is one of {', '.join(CHIPS)}")
+    facts = FACTS.features(capture.chip)
     v = capture.maps[BLOCK].decode(capture.words)
     _sizes(v)
-    facts = CHIPS[capture.chip]
     _same(v, "path", facts["path"], capture.chip)
     for side in SIDES:
         _side(v, side, facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"], capture.chip)
@@ -113,5 +113,4 @@ def _types(v: Values) -> None:
 
 
 def _same(v: Values, name: str, value: int, what: str) -> None:
-    if v[name] != value:
-        raise ValueError(f"field {name}: got {v[name]}, allowed with {what} is {value}")
+    expect(v, {name: (value,)}, f"field {{name}}: got {{got}}, allowed with {what} is {{allowed}}")

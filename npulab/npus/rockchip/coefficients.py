@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Item, Unanswerable
+from npulab.captures.target import Item
+from npulab.npus.kit.fields import Raw, values_of
+from npulab.npus.kit.memory import MOST_BYTES, address_of, buffer_of, bytes_at, tensor_at
 from npulab.npus.rockchip import layouts
 from npulab.npus.rockchip.plans import DEPTHWISE, FP16, INT8
-from npulab.npus.rockchip.words import Raw, raw_of
 
-MOST_BYTES = 2 ** 26
 CONVOLUTION = "CNA.CONV_CON1.CONV_MODE"
 
 
@@ -51,26 +51,6 @@ def explain(capture: Capture) -> list[Item]:
     return items + ([Item(8 * done, 8 * (len(data) - done), "other")] if done < len(data) else [])
 
 
-def buffer_of(capture: Capture, name: str) -> bytes:
-    """A buffer by name; Unanswerable without it."""
-    if name not in capture.buffers:
-        raise Unanswerable(f"capture {capture.name}: buffer {name!r} is missing, there are "
-                           f"{', '.join(capture.buffers) or 'none'}")
-    return capture.buffers[name]
-
-
-def bytes_at(capture: Capture, name: str, address: int, size: int) -> bytes:
-    """So many bytes of a buffer from an address on; ValueError where they are not all in it."""
-    data = buffer_of(capture, name)
-    if name not in capture.addresses:
-        raise Unanswerable(f"capture {capture.name}: address {name!r} is missing, which says where the buffer lies")
-    start = address - capture.addresses[name]
-    if start < 0 or start + size > len(data) or size > MOST_BYTES:
-        raise ValueError(f"capture {capture.name}: buffer {name!r} has {len(data)} bytes from "
-                         f"{capture.addresses[name]:#x} on, its words say {size} bytes at {address:#x}")
-    return data[start:start + size]
-
-
 def weights_of(capture: Capture, v: Raw) -> np.ndarray:
     """The weights OHWI (depthwise 1HWC) of a convolution, without fill."""
     shape, depthwise, dtype = weights_shape(v)
@@ -79,8 +59,8 @@ def weights_of(capture: Capture, v: Raw) -> np.ndarray:
     if stored != layout.size or not fits:
         raise ValueError(f"block CNA field WEIGHT_BYTES: got {stored} for {outputs} outputs of {channels} channels, "
                          f"allowed with weights of {shape} is {layout.size}, and no more than these")
-    buffer = bytes_at(capture, "coefficients", v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"], layout.size)
-    return layout.unpack(buffer)[:1 if depthwise else outputs, ..., :channels]
+    weights = tensor_at(capture, "coefficients", v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"], layout)
+    return weights[:1 if depthwise else outputs, ..., :channels]
 
 
 def channels_of(v: Raw) -> tuple[int, int]:
@@ -90,11 +70,10 @@ def channels_of(v: Raw) -> tuple[int, int]:
 
 def weight_runs(capture: Capture) -> list[tuple[Raw, int, int]]:
     """(values, start in the coefficient buffer, bytes) of each convolution's weights."""
-    if "coefficients" not in capture.addresses:
-        raise Unanswerable(f"capture {capture.name}: address 'coefficients' is missing, which says where weights lie")
+    base = address_of(capture, "coefficients", "where weights lie")
     out: list[tuple[Raw, int, int]] = []
     for job in capture.jobs:
-        v = raw_of(job, capture.maps)
+        v = values_of(job, capture.maps)
         if CONVOLUTION not in v or v["CNA.CONV_CON1.IN_PRECISION"] not in (INT8, FP16):
             continue
         size, address = v["CNA.WEIGHT_SIZE0.WEIGHT_BYTES"], v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"]
@@ -103,7 +82,7 @@ def weight_runs(capture: Capture) -> list[tuple[Raw, int, int]]:
         need = math.prod(shape) * np.dtype(dtype).itemsize
         if size != need:
             raise ValueError(f"block CNA field WEIGHT_BYTES: got {size}, allowed with its kernel is {need}")
-        out.append((v, address - capture.addresses["coefficients"], size))
+        out.append((v, address - base, size))
     return out
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.npus.kit.fields import values_of
 from npulab.npus.rockchip.commands import (
     END_WORDS,
     NEXT_ADDRESS,
@@ -35,7 +36,6 @@ from npulab.npus.rockchip.gems import LOOK, Gem, is_gems, read_gems
 from npulab.npus.rockchip.roles import by_use
 from npulab.npus.rockchip.tasks import BYTES as RECORD_BYTES
 from npulab.npus.rockchip.tasks import Task, is_tasks, tasks
-from npulab.npus.rockchip.words import raw_of
 
 TASKS = "tasks"  # the buffer of task records
 # The other buffers of the vendor's runtime, in the order it makes them: one before the commands and the task records,
@@ -246,7 +246,8 @@ def _roles(gems: Sequence[Gem], stream: Gem, records: Gem, blocks: Sequence[Bloc
     others = [one for one in gems if one not in (stream, records)]
     if len(others) != 1 + len(BEHIND) or order[:3] != [others[0].number, stream.number, records.number]:
         (first,) = _jobs(blocks[:1])
-        told = by_use(raw_of(first, TABLES), {one.number: one.data for one in others}) if len(blocks) == 1 else {}
+        data = {one.number: one.data for one in others}
+        told = by_use(values_of(first, TABLES), data) if len(blocks) == 1 else {}
         names |= {number: name for name, (number, _) in told.items()}
         return names, {name: at for name, (_, at) in told.items()}
     given = [dict(pairs(one.words)) for one in blocks]

@@ -9,10 +9,12 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.captures.target import Lifted, Unanswerable
 from npulab.layout import hwc
+from npulab.npus.kit.fields import Raw
+from npulab.npus.kit.memory import tensor_at
 from npulab.npus.rockchip import layouts
-from npulab.npus.rockchip.coefficients import CONVOLUTION, bytes_at, weights_of
+from npulab.npus.rockchip.coefficients import CONVOLUTION, weights_of
 from npulab.npus.rockchip.plans import FP16, SUM
-from npulab.npus.rockchip.words import Raw, covered
+from npulab.npus.rockchip.words import covered
 from npulab.quant.layers import Conv2D, Elementwise, Network
 
 ELEMENTS = "DPU.FEATURE_MODE_CFG.FLYING_MODE"
@@ -38,7 +40,7 @@ def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     x = None
     if "input" in capture.buffers:
         layout = hwc((height, width, 1), dtype="float16", row_pitch=2 * v["CNA.DMA_CON1.LINE_STRIDE"])
-        x = layout.unpack(bytes_at(capture, "input", v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"], layout.size))
+        x = tensor_at(capture, "input", v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"], layout)
     following = _following(jobs, v)
     if following is None:
         return Lifted(layer, x, _half_output(capture, v, layer.output_shape))
@@ -83,4 +85,4 @@ def _half_output(capture: Capture, v: Raw, shape: tuple[int, int, int]) -> np.nd
     pitch = layouts.ATOM * (shape[1] + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
     layout = layouts.features(shape, "float16", row_pitch=pitch,
                               plane_pitch=layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"])
-    return layout.unpack(bytes_at(capture, "output", v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"], layout.size))
+    return tensor_at(capture, "output", v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"], layout)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from npulab.layout import Layout, hwc, kernel_groups, nc1hwc2
+from npulab.npus.kit.numbers import up
 
 ATOM = 16  # bytes of a pixel in a plane (Mesa's FEATURE_ATOMIC_SIZE, MTX; C:dump-x2)
 GROUP_BYTES = 32  # kernels together: of int8 32, of fp16 16 (Mesa's WEIGHT_ATOMIC_SIZE, MTX)
@@ -22,11 +23,6 @@ def per_atom(dtype: str) -> int:
     [16, 8, 4]
     """
     return ATOM // np.dtype(dtype).itemsize
-
-
-def up(size: int, align: int) -> int:
-    """The size rounded up to a multiple."""
-    return -(-size // align) * align
 
 
 def features(shape: tuple[int, int, int], dtype: str = "int8", *, row_pitch: int = 0, plane_pitch: int = 0) -> Layout:

@@ -11,8 +11,12 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.captures.target import Lifted, Range, Unanswerable
 from npulab.layout import hwc
+from npulab.npus.kit.fields import Raw, expect, values_of
+from npulab.npus.kit.layers import behind, of_type, padding_names
+from npulab.npus.kit.memory import bytes_at, tensor_at
+from npulab.npus.kit.numbers import as_codes, ceil_div, up, wrapped
 from npulab.npus.rockchip import layouts
-from npulab.npus.rockchip.coefficients import CONVOLUTION, bytes_at, channels_of, weights_of, weights_shape
+from npulab.npus.rockchip.coefficients import CONVOLUTION, channels_of, weights_of, weights_shape
 from npulab.npus.rockchip.halves import halves
 from npulab.npus.rockchip.plans import (
     ACCUMULATORS,
@@ -24,15 +28,14 @@ from npulab.npus.rockchip.plans import (
     INT32,
     RULES,
     SHARE_SHIFT,
-    SIGNED,
     SUM,
     TWICE,
     converter,
     shares,
 )
-from npulab.npus.rockchip.words import Raw, by_channel, covered, raw_of
+from npulab.npus.rockchip.words import EXPECTED, by_channel, covered
 from npulab.quant.emulate import accumulate
-from npulab.quant.layers import PADDINGS, Conv2D, pads
+from npulab.quant.layers import PADDINGS, Conv2D
 from npulab.quant.rules import QuantParams, TwoSteps, rule
 
 
@@ -44,7 +47,7 @@ def lift(capture: Capture) -> Lifted:
     captures as a convolution and the elements that follow it, as far as task records or the output show that they ran.
     Raises ValueError where words or bytes make no layer, Unanswerable without registers, weights or addresses.
     """
-    jobs = [raw_of(job, capture.maps) for job in capture.jobs]
+    jobs = [values_of(job, capture.maps) for job in capture.jobs]
     first = next((v for v in jobs if CONVOLUTION in v), None)
     if first is None:
         raise Unanswerable(f"capture {capture.name}: got no task with a convolution, a layer is lifted from one so far")
@@ -61,7 +64,8 @@ def lift(capture: Capture) -> Lifted:
 
 def rule_of(capture: Capture) -> str:
     """The rounding rule of a capture's first convolution; Unanswerable without one."""
-    v = next((v for v in (raw_of(job, capture.maps) for job in capture.jobs) if CONVOLUTION in v), None)
+    jobs = (values_of(job, capture.maps) for job in capture.jobs)
+    v = next((v for v in jobs if CONVOLUTION in v), None)
     if v is None:
         raise Unanswerable(f"capture {capture.name}: got no task with a convolution")
     return "fp16" if v["CNA.CONV_CON1.IN_PRECISION"] == FP16 else RULES[by_channel(v)]
@@ -105,19 +109,17 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     width = v["CNA.FC_DATA_SIZE0.DMA_WIDTH"]
     weights, kernels = weights_of(capture, v), channels if depthwise else outputs
     spread = v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1, v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1
-    border = []
-    for size, out, kernel, step, apart, before in zip(
-            (height, width), (rows, out_w), shape[1:3], stride, spread,
-            (v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]), strict=True):
-        border.append((before, max((out - 1) * step + (kernel - 1) * apart + 1 - size - before, 0)))
-    zero = (v["CNA.PAD_CON1.PAD_VALUE"] + 128) % 256 - 128
+    before = v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]
+    after = map(behind, (height, width), (rows, out_w), shape[1:3], stride, before, spread)
+    top, left = ((first, max(last, 0)) for first, last in zip(before, after, strict=True))
+    zero = wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
     bias, weight_zero, parts = _operands(capture, v, kernels)
     centred = weights.astype(np.int64) - weight_zero
     bias = bias + zero * (centred.sum((0, 1, 2)) if depthwise else centred.sum((1, 2, 3)))
-    out_zero = (v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"] + 2 ** 31) % 2 ** 32 - 2 ** 31
+    out_zero = v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]
     relu = not v["DPU.BS_CFG.BS_BYPASS"] and not v["DPU.BS_CFG.BS_RELU_BYPASS"]
     scales = _scales(v, parts) if not sums else 1.0
-    layer = Conv2D(weights, bias, (height, width, channels), stride, (border[0], border[1]), spread, depthwise,
+    layer = Conv2D(weights, bias, (height, width, channels), stride, (top, left), spread, depthwise,
                    activation="relu" if relu else None, input_q=QuantParams(1.0, zero),
                    weight_q=QuantParams(scales, weight_zero), output_q=QuantParams(1.0, out_zero),
                    habits=frozenset({ACCUMULATORS} if sums else ()))
@@ -162,7 +164,7 @@ def _rows(jobs: Sequence[Raw], pitch: int, out_pitch: int) -> tuple[int, int]:
 def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, np.ndarray]:
     """(biases as added, zero point of weights, shares) of the output channels."""
     whole = np.full(outputs, 2 ** TwoSteps.share_bits)
-    zero = -((v["DPU.BS_OW_OP.OW_OP"] + 2 ** 15) % 2 ** 16 - 2 ** 15)
+    zero = -v["DPU.BS_OW_OP.OW_OP"]
     if v["DPU.BS_CFG.BS_BYPASS"]:
         return np.zeros(outputs, np.int64), zero, whole
     use, address = v.get("DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE"), v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
@@ -172,11 +174,12 @@ def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, 
                          f"allowed are {want} and {SUM} with operands from memory")
     if not by_channel(v):
         return np.frombuffer(bytes_at(capture, "biases", address, 4 * outputs), "<i4").astype(np.int64), zero, whole
-    if v["DPU.BS_CFG.RESERVED_1"] != SHARE_SHIFT:
-        raise ValueError(f"lift for rockchip: got a shift of {v['DPU.BS_CFG.RESERVED_1']} in BS_CFG, allowed is "
-                         f"{SHARE_SHIFT}")
+    expect(v, {"DPU.BS_CFG.BS_MUL_SHIFT": (SHARE_SHIFT,)},
+           "lift for rockchip: got a shift of {got} in BS_CFG, allowed is {allowed}")
+    expect(v, {"DPU.BS_CFG.RESERVED_1": (0,)}, EXPECTED)
     kind = np.dtype([("bias", "<i4", 4), ("zero", "<i2", 4), ("share", "<u2", 4)])
-    blocks = np.frombuffer(bytes_at(capture, "biases", address, -(-outputs // 4) * kind.itemsize), kind)
+    size = ceil_div(outputs, 4) * kind.itemsize
+    blocks = np.frombuffer(bytes_at(capture, "biases", address, size), kind)
     zeros = {int(one) for one in blocks["zero"].ravel()[:outputs]}
     if len(zeros) > 1:
         raise ValueError(f"lift for rockchip: got weight zero points {sorted(-one for one in zeros)}, allowed is one")
@@ -207,16 +210,14 @@ def _input(capture: Capture, v: Raw, layer: Conv2D, single: bool, pitch: int) ->
     (height, width, channels), base = layer.input_shape, v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"]
     if single:
         layout = hwc((height, width, 1), row_pitch=pitch)
-        codes = layout.unpack(bytes_at(capture, "input", base, layout.size))
-        return (codes.astype(np.int16) - SIGNED).astype(np.int8)
+        return as_codes(tensor_at(capture, "input", base, layout), "int8")
     if ACCUMULATORS in layer.habits:
         rows = layouts.rows((height, channels), row_pitch=pitch)
-        return rows.unpack(bytes_at(capture, "input", base, rows.size))[:, None]
-    surface = v["CNA.DMA_CON2.SURF_STRIDE"] - (2 ** 28 if v["CNA.DMA_CON2.SURF_STRIDE"] >= 2 ** 27 else 0)
-    plane = layouts.ATOM * (surface + v["CNA.DMA_CON1.LINE_STRIDE"])
-    layout = layouts.features(layer.input_shape, row_pitch=layouts.ATOM // 4 * v["CNA.DMA_CON1.LINE_STRIDE"],
-                              plane_pitch=plane)
-    return layout.unpack(bytes_at(capture, "input", base, layout.size))
+        return tensor_at(capture, "input", base, rows)[:, None]
+    line = v["CNA.DMA_CON1.LINE_STRIDE"]
+    layout = layouts.features(layer.input_shape, row_pitch=layouts.ATOM // 4 * line,
+                              plane_pitch=layouts.ATOM * (v["CNA.DMA_CON2.SURF_STRIDE"] + line))
+    return tensor_at(capture, "input", base, layout)
 
 
 def _output(capture: Capture, v: Raw, layer: Conv2D, sums: bool) -> np.ndarray:
@@ -226,21 +227,20 @@ def _output(capture: Capture, v: Raw, layer: Conv2D, sums: bool) -> np.ndarray:
     base, plane = v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"], layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
     if not sums:
         layout = layouts.features(layer.output_shape, dtype, row_pitch=pitch, plane_pitch=plane)
-        return layout.unpack(bytes_at(capture, "output", base, layout.size))
-    rows = layouts.rows((layer.output_shape[0], layouts.up(layer.output_shape[2], 4)), dtype, row_pitch=pitch)
+        return tensor_at(capture, "output", base, layout)
+    shape = layer.output_shape[0], up(layer.output_shape[2], 4)
+    rows = layouts.rows(shape, dtype, row_pitch=pitch)
     if width != 1 or plane != layouts.ATOM:
         raise ValueError(f"lift for rockchip: got sums of {width} columns in planes {plane} bytes apart, allowed are 1 "
                          f"and {layouts.ATOM}")
-    return rows.unpack(bytes_at(capture, "output", base, rows.size))[:, None, :layer.output_shape[2]]
+    return tensor_at(capture, "output", base, rows)[:, None, :layer.output_shape[2]]
 
 
 def _known(known: Mapping[str, Any], layer: Conv2D, v: Raw, x: np.ndarray | None, output: np.ndarray | None, sums: bool,
            ) -> Lifted:
     """The layer with scales, padding name and type as known, where they give the same words."""
-    padding = next((name for name in (known.get("padding"), *PADDINGS) if name in PADDINGS
-                    and pads(name, layer.input_shape, layer.kernel, layer.stride, layer.dilation) == layer.pads),
-                   layer.padding)
-    layer = replace(layer, padding=padding)
+    names = padding_names(layer, (known.get("padding"), *PADDINGS))
+    layer = replace(layer, padding=names[0] if names else layer.padding)
     scales: list[Any] = [known.get(f"{name}_scale") for name in ("input", "weight", "output")]
     scales[1] = tuple(scales[1]) if isinstance(scales[1], list) else scales[1]
     if not sums and None not in scales:
@@ -256,14 +256,5 @@ def _known(known: Mapping[str, Any], layer: Conv2D, v: Raw, x: np.ndarray | None
             pass  # what is known is not what ran
     if known.get("dtype") != "uint8":
         return Lifted(layer, x, output)
-    input_q, weight_q, output_q = (QuantParams(q.scale, q.zero_point + SIGNED)
-                                   for q in (layer.input_q, layer.weight_q, layer.output_q))
-    layer = replace(layer, weights=_up(layer.weights), dtype="uint8", input_q=input_q, weight_q=weight_q,
-                    output_q=output_q)
-    return Lifted(layer, None if x is None else _up(x), output if output is None or sums else _up(output))
-
-
-def _up(codes: np.ndarray) -> np.ndarray:
-    return (codes.astype(np.int16) + SIGNED).astype(np.uint8)
-
-
+    return Lifted(of_type(layer, "uint8"), None if x is None else as_codes(x, "uint8"),
+                  output if output is None or sums else as_codes(output, "uint8"))

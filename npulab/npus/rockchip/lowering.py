@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
-from npulab.captures.target import Unanswerable
+from npulab.npus.kit.fields import Raw
+from npulab.npus.kit.lowering import features_asked, lowered, placed
+from npulab.npus.kit.numbers import SIGNED, as_codes, up
 from npulab.npus.rockchip import layouts
 from npulab.npus.rockchip.commands import END_WORDS, WORDS, Command, block_end, commands, pairs, stream, written
-from npulab.npus.rockchip.facts import CHIPS, HERE, REGISTERS, USUAL_CHIP, maps
+from npulab.npus.rockchip.facts import FACTS, REGISTERS, USUAL_CHIP
 from npulab.npus.rockchip.plans import (
     ACCUMULATORS,
-    SIGNED,
     TWICE,
     as_convolution,
     cut,
@@ -31,7 +32,8 @@ ADDRESSES = {"commands": 0xF0000000, "coefficients": 0xC0000000, "biases": 0xE00
              "output": 0x80000000}
 ALIGNMENT = 16
 # every write of a job in order, with the value where a layer does not decide it; those noted "reads" only with biases
-ORDER = [(row["register"], int(row["value"], 0), row["note"]) for row in read_table(HERE / "rocket.csv")]
+ORDER = [(row["register"], int(row["value"], 0), row["note"])
+         for row in read_table(FACTS.here / "rocket.csv")]
 UNITS = {"sums": 0x0D, "outputs": 0x1D}  # that run: the DPU's reads only where there are biases (WT, Mesa)
 BLOCK_ALIGN = 64  # of a block of commands (Mesa)
 CHANNELS_AT_ONCE = 4  # of a block of biases, weight zero points and shares (open-rknpu)
@@ -51,11 +53,10 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     Raises ValueError for a layer that is not covered, Unanswerable for an unknown chip, LookupError for an unknown
     feature or address.
     """
-    if chip not in CHIPS:
-        raise Unanswerable(f"chip: got {chip!r}, allowed is one of {', '.join(CHIPS)}")
-    habits, where = {*getattr(layer, "habits", ()), *features}, {**ADDRESSES, **(addresses or {})}
-    _asked_for(habits, where)
-    facts, registers, sums = CHIPS[chip], maps(chip)[REGISTERS], ACCUMULATORS in habits
+    facts, habits = FACTS.features(chip), {*getattr(layer, "habits", ()), *features}
+    features_asked(habits, [ACCUMULATORS])
+    where = placed(ADDRESSES, addresses, ALIGNMENT)
+    registers, sums = FACTS.maps(chip)[REGISTERS], ACCUMULATORS in habits
     conv = as_convolution(layer)
     if sums:
         conv = _product(conv, layer, x)
@@ -70,8 +71,7 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     jobs, buffers[COMMANDS] = _linked(jobs, where["commands"], UNITS["sums" if sums else "outputs"], registers)
     used = {name: at for name, at in where.items() if name in buffers or name == "output"}
     parameters = {**layer.parameters, **({ACCUMULATORS: True} if sums else {})}
-    return Capture(name, "rockchip", chip, jobs, buffers, used, parameters, "simulated", tool="npulab lower",
-                   maps=maps(chip))
+    return lowered(FACTS, name, chip, jobs, buffers, used, parameters)
 
 
 def biases(conv: Conv2D, by_channel: bool) -> bytes:
@@ -90,7 +90,7 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
                          "zero point folded in, allowed is int32")
     if not by_channel:
         return whole.astype("<i4").tobytes()
-    count = layouts.up(len(whole), CHANNELS_AT_ONCE)
+    count = up(len(whole), CHANNELS_AT_ONCE)
     blocks = np.zeros(count, [("bias", "<i4"), ("zero", "<i2"), ("share", "<u2")])
     blocks["bias"][:len(whole)], blocks["share"][:len(whole)] = whole, shares(conv)
     blocks["zero"][:len(whole)] = -conv.weight_q.zero_point
@@ -103,28 +103,18 @@ def packed_input(codes: np.ndarray, conv: Conv2D, sums: bool) -> bytes:
     row by row; fill is the zero point."""
     zero, (height, width, channels) = conv.input_q.zero_point, codes.shape
     if sums:
-        layout = layouts.rows((height, layouts.up(channels, layouts.ATOM)))
+        layout = layouts.rows((height, up(channels, layouts.ATOM)))
         out = np.full(layout.shape, zero, np.int8)
         out[:, :channels] = codes[:, 0]
     elif channels == 1:
         out = np.full((height, max(width, layouts.ATOM), 1), zero + SIGNED, np.uint8)
-        out[:, :width] = (codes.astype(np.int16) + SIGNED).astype(np.uint8)
+        out[:, :width] = as_codes(codes, "uint8")
         layout = layouts.one_channel((height, out.shape[1], 1), "uint8", row_pitch=out.shape[1])
     else:
-        out = np.full((height, width, layouts.up(channels, layouts.ATOM)), zero, np.int8)
+        out = np.full((height, width, up(channels, layouts.ATOM)), zero, np.int8)
         out[..., :channels] = codes
         layout = layouts.features((height, width, out.shape[2]))
     return layout.pack(out)
-
-
-def _asked_for(habits: set[str], where: Mapping[str, int]) -> None:
-    """Refuse habits and addresses that there are not."""
-    for what, got, allowed in (("features", habits, {ACCUMULATORS}), ("addresses", {*where}, {*ADDRESSES})):
-        if got - allowed:
-            raise LookupError(f"{what}: got {sorted(got - allowed)[0]!r}, allowed are {', '.join(sorted(allowed))}")
-    for what, at in where.items():
-        if not isinstance(at, int) or not 0 <= at < 2 ** 32 or at % ALIGNMENT:
-            raise ValueError(f"addresses: got {what} {at!r}, allowed is a multiple of {ALIGNMENT} within 32 bits")
 
 
 def _product(conv: Conv2D, layer: Layer, x: Any) -> Conv2D:
@@ -145,14 +135,13 @@ def _given(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
     if x.dtype.name != layer.dtype or x.size != np.prod(conv.input_shape) \
             or (x.ndim == 3 and x.shape != conv.input_shape) or (x.ndim < 3 and 1 not in conv.input_shape[:2]):
         raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {conv.input_shape} of {layer.dtype}")
-    codes = x.reshape(conv.input_shape)
-    return (codes.astype(np.int16) - SIGNED).astype(np.int8) if codes.dtype == np.uint8 else codes
+    return as_codes(x.reshape(conv.input_shape), "int8")
 
 
 def _linked(jobs: Sequence[Job], at: int, units: int, registers: RegisterMap) -> tuple[tuple[Job, ...], bytes]:
     """The jobs with the writes that end their blocks, and the blocks one behind the other from ``at`` on: each is
     filled up to ``BLOCK_ALIGN`` and names the next."""
-    sizes = [layouts.up((len(job.writes) + END_WORDS) * WORDS.itemsize, BLOCK_ALIGN) for job in jobs]
+    sizes = [up((len(job.writes) + END_WORDS) * WORDS.itemsize, BLOCK_ALIGN) for job in jobs]
     out, data = [], b""
     for n, job in enumerate(jobs):
         more = n + 1 < len(jobs)
@@ -165,11 +154,11 @@ def _linked(jobs: Sequence[Job], at: int, units: int, registers: RegisterMap) ->
     return tuple(out), data
 
 
-def _job(raw: Mapping[str, int], registers: RegisterMap, sums: bool) -> Job:
+def _job(values: Raw, registers: RegisterMap, sums: bool) -> Job:
     """A job of every write in order."""
     offsets = {f"{block}.{register}": offset for block, offset, register in registers.registers}
     order = [(offsets[register], value) for register, value, note in ORDER if note != "reads" or not sums]
     words = registers.state(order)
-    for name, value in raw.items():
-        registers[name].insert(words, value)
+    for name, value in values.items():
+        registers[name].insert(words, registers[name].raw(value))
     return Job.from_writes(REGISTERS, [(offset, int(words[registers.index[offset]])) for offset, _ in order], registers)

@@ -1,4 +1,4 @@
-"""What the registers say for a convolution: its cut into tasks, and raw values by full name.
+"""What the registers say for a convolution: its cut into tasks, and values by full name.
 
 Source: Mesa's rocket driver (rkt_task.c, rkt_regcmd.c) for RK3588, and a captured matrix multiplication (WT).
 """
@@ -11,21 +11,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.npus.rockchip.layouts import ATOM, KERNELS, per_atom, up
+from npulab.npus.kit.layers import as_1x1, of_type
+from npulab.npus.kit.numbers import SIGNED, up
+from npulab.npus.rockchip.layouts import ATOM, KERNELS, per_atom
 from npulab.quant.layers import Conv2D, FullyConnected
-from npulab.quant.rules import NAMED, QuantParams, TwoSteps, rule
+from npulab.quant.rules import NAMED, TwoSteps, rule
 
 BANKS, BANK_ENTRIES, ENTRY_BYTES = 12, 256, 128  # of the convolution buffer
 SPLIT_BANKS = 7  # for the input where weights leave it fewer
 GRAINS = 50  # Mesa: "seems to pass the most tests"
-SIGNED = 128  # what uint8 codes are moved down by: the unit knows int8
 # of one channel: uint8 codes are moved down on the way in
-TRUNCATE, CVT_SCALE, CVT_OFFSET = 14, 2 ** 14, 2 ** 16 - SIGNED
+TRUNCATE, CVT_SCALE, CVT_OFFSET = 14, 2 ** 14, -SIGNED
 CHANNELS, DEPTHWISE_CHANNELS = 32, 64  # output channels are filled up to
 INT8, FP16, INT32 = 0, 2, 4  # codes of a precision (WT; C:dump-x2)
 DEPTHWISE = 3  # code of a convolution mode
 SUM = 2  # code of an addition
-SHARE_SHIFT = TwoSteps.share_bits  # in BS_CFG bits 12:9 of a chip with shares, 14 in open-rknpu's 0x121d80
+SHARE_SHIFT = TwoSteps.share_bits  # of a chip with shares, 14 in open-rknpu's 0x121d80
 BIAS, BIAS_OFFSETS_SHARES = 1, 7  # what is read of memory: biases, or with them weight zero points and shares
 ACCUMULATORS = "int32-output"  # habit: a matrix multiplication whose sums are written as they are
 TWICE = "twice_half_even"  # the feature of chips that have a share of each channel
@@ -55,11 +56,8 @@ def as_convolution(layer: Any) -> Conv2D:
         raise ValueError(f"lower for rockchip: got {layer!r} of {getattr(layer, 'dtype', 'no type')}, allowed is a "
                          "Conv2D or FullyConnected of int8 or uint8")
     if isinstance(layer, FullyConnected):
-        layer = Conv2D(layer.weights[:, None, None], layer.bias, (1, 1, layer.weights.shape[1]),
-                       activation=layer.activation, input_q=layer.input_q, weight_q=layer.weight_q,
-                       output_q=layer.output_q, dtype=layer.dtype)
+        layer = as_1x1(layer)
     down = SIGNED if layer.dtype == "uint8" else 0
-    weight_down = SIGNED if layer.weights.dtype == np.uint8 else 0
     for name in ("input_q", "output_q"):
         zero = getattr(layer, name).zero_point - down
         if not -128 <= zero <= 127:
@@ -67,17 +65,12 @@ def as_convolution(layer: Any) -> Conv2D:
                              f"{layer.dtype} is {down - 128} to {down + 127}")
     if layer.activation not in (None, "relu"):
         raise ValueError(f"lower for rockchip: got activation {layer.activation!r}, allowed is None or 'relu'")
-    weights = layer.weights
     if layer.depthwise and layer.input_shape[2] == 1:
-        weights = weights.transpose(3, 1, 2, 0)
-    elif layer.depthwise and weights.shape[3] != layer.input_shape[2]:
-        raise ValueError(f"lower for rockchip: got {weights.shape[3]} depthwise outputs of {layer.input_shape[2]} "
-                         "channels, allowed are as many")
-    return replace(layer, weights=(weights.astype(np.int16) - weight_down).astype(np.int8), dtype="int8",
-                   depthwise=layer.depthwise and layer.input_shape[2] > 1,
-                   input_q=QuantParams(layer.input_q.scale, layer.input_q.zero_point - down),
-                   weight_q=QuantParams(layer.weight_q.scale, layer.weight_q.zero_point - weight_down),
-                   output_q=QuantParams(layer.output_q.scale, layer.output_q.zero_point - down))
+        layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=False)
+    elif layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
+        raise ValueError(f"lower for rockchip: got {layer.weights.shape[3]} depthwise outputs of "
+                         f"{layer.input_shape[2]} channels, allowed are as many")
+    return of_type(layer, "int8")
 
 
 def cut(conv: Conv2D) -> list[Task]:
@@ -117,7 +110,7 @@ def cut(conv: Conv2D) -> list[Task]:
 
 
 def values(conv: Conv2D, task: Task, where: Mapping[str, int], facts: Mapping[str, int], sums: bool) -> dict[str, int]:
-    """Raw values by full name of what is not as in every job; ``where`` are the addresses of the buffers.
+    """Values by full name of what is not as in every job; ``where`` are the buffers' addresses.
 
     ``sums`` asks for a matrix multiplication: rows in, rows of int32 out.
     Raises ValueError for a border or scales that the registers cannot say.
@@ -159,7 +152,7 @@ def values(conv: Conv2D, task: Task, where: Mapping[str, int], facts: Mapping[st
         "CNA.WEIGHT_SIZE2.WEIGHT_KERNELS": kernels, "CNA.CBUF_CON1.DATA_ENTRIES": entries,
         "CNA.PAD_CON0.PAD_LEFT": conv.pads[1][0], "CNA.PAD_CON0.PAD_TOP": task.above,
         "CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR": where["input"] + task.top * pitch,
-        "CNA.DMA_CON1.LINE_STRIDE": line, "CNA.DMA_CON2.SURF_STRIDE": surface % 2 ** 28,
+        "CNA.DMA_CON1.LINE_STRIDE": line, "CNA.DMA_CON2.SURF_STRIDE": surface,
         "CNA.FC_DATA_SIZE0.DMA_WIDTH": width, "CNA.FC_DATA_SIZE0.DMA_HEIGHT": task.rows,
         "CNA.FC_DATA_SIZE1.DMA_CHANNEL": filled, "CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0": where["coefficients"],
         "CNA.PAD_CON1.PAD_VALUE": padding_word(zero, conv), "CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT": row,
@@ -193,7 +186,7 @@ def values(conv: Conv2D, task: Task, where: Mapping[str, int], facts: Mapping[st
 
 
 def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
-    """Raw values of what makes outputs of sums; ValueError for scales that the chip cannot say."""
+    """Values of what makes outputs of sums; ValueError for scales that the chip cannot say."""
     by_channel = bool(facts.get(TWICE))
     if isinstance(conv.weight_q.scale, tuple) and not by_channel:
         raise ValueError(f"lower for rockchip: got weight_q with {len(conv.weight_q.scale)} scales, allowed on this "
@@ -203,11 +196,12 @@ def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
     of_all = TwoSteps.split(multiplier)[1] if by_channel else multiplier
     out = {"DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": int(np.max(of_all)),
            "DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT": int(np.max(shift)),
-           "DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET": conv.output_q.zero_point % 2 ** 32,
+           "DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET": conv.output_q.zero_point,
            "DPU.BS_CFG.BS_RELU_BYPASS": int(conv.activation is None),
-           "DPU.BS_OW_OP.OW_OP": -conv.weight_q.zero_point % 2 ** 16}
+           "DPU.BS_OW_OP.OW_OP": -conv.weight_q.zero_point}
     if by_channel:
-        out |= {"DPU.BS_CFG.BS_MUL_BYPASS": 0, "DPU.BS_CFG.RESERVED_1": SHARE_SHIFT, "DPU.BS_MUL_CFG.BS_MUL_SRC": 1,
+        out |= {"DPU.BS_CFG.BS_MUL_BYPASS": 0, "DPU.BS_CFG.BS_MUL_SHIFT": SHARE_SHIFT,
+                "DPU.BS_MUL_CFG.BS_MUL_SRC": 1,
                 "DPU.BS_OW_CFG.OW_SRC": 1, "DPU.BS_OW_OP.OW_OP": 0,
                 "DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE": BIAS_OFFSETS_SHARES}
     return out

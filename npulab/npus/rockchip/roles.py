@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from itertools import combinations
 
 from npulab.captures.target import Unanswerable
-from npulab.npus.rockchip.layouts import ATOM, up
+from npulab.npus.kit.fields import Raw
+from npulab.npus.kit.numbers import up
+from npulab.npus.rockchip.layouts import ATOM
 from npulab.npus.rockchip.plans import INT8, INT32
-from npulab.npus.rockchip.words import Raw
 
 PAGE = 2 ** 12  # buffers begin at one
 SLACK = 16  # bytes at the end of a tensor that may be 0

@@ -1,12 +1,12 @@
 """The simulated device: from register words and bytes to memory, task by task.
 
-It shares the tables and the reading of fields with the rest, and nothing else, so that its agreement with lift and
-emulation means something.
+It shares the tables, the reading of fields and memory with the rest, and nothing else, so that its
+agreement with lift and emulation means something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -14,7 +14,9 @@ import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture
 from npulab.captures.target import Hang, Unanswerable
-from npulab.npus.rockchip.words import raw_of
+from npulab.npus.kit.fields import Raw, known, nonzero, values_of
+from npulab.npus.kit.memory import Memory, address_of
+from npulab.npus.kit.numbers import ceil_div, wrapped
 
 ATOM = 16
 MOST_BYTES = 2 ** 26
@@ -24,34 +26,14 @@ PRECISIONS: dict[int, np.dtype[Any]] = {0: np.dtype(np.int8), 2: np.dtype(np.flo
 DEPTHWISE = 3
 ENDED, NEXT = "TASK.interrupt_status.interrupt_status", "PC.BASE_ADDRESS.PC_SOURCE_ADDR"
 CORES = "PC.REGISTER_AMOUNTS.RESERVED_0"  # less one (PH)
-Raw = Mapping[str, int]
-
-
-class Memory:
-    """Buffers at their addresses; what is written to an address where none lies makes the output."""
-
-    def __init__(self, capture: Capture) -> None:
-        self.parts = [(at, bytearray(capture.buffers[name])) for name, at in capture.addresses.items()
-                      if name in capture.buffers and name not in (COMMANDS, "output")]
-
-    def read(self, at: int, size: int, what: str) -> bytes:
-        """So many bytes; Hang where they are not all there."""
-        for start, data in self.parts:
-            if start <= at and at + size <= start + len(data):
-                return bytes(data[at - start:at - start + size])
-        raise Hang(f"{what}: reads {size} bytes at {at:#x}, which no buffer holds")
-
-    def write(self, at: int, data: bytes) -> None:
-        """Put bytes where they belong; memory that nobody has named begins with them, or goes on behind."""
-        for start, part in self.parts:
-            if start <= at <= start + len(part):
-                part[at - start:at - start + len(data)] = data
-                return
-        self.parts.append((at, bytearray(data)))
-
-    def held(self, at: int) -> bytes:
-        """All that lies from an address on."""
-        return next((bytes(data[at - start:]) for start, data in self.parts if start <= at < start + len(data)), b"")
+NONZERO = ("CNA.DATA_SIZE0.DATAIN_WIDTH", "CNA.DATA_SIZE0.DATAIN_HEIGHT",
+           "CNA.DATA_SIZE1.DATAIN_CHANNEL", "CNA.WEIGHT_SIZE2.WEIGHT_WIDTH",
+           "CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT", "CNA.WEIGHT_SIZE2.WEIGHT_KERNELS",
+           "CNA.CONV_CON3.CONV_X_STRIDE", "CNA.CONV_CON3.CONV_Y_STRIDE",
+           "CNA.FC_DATA_SIZE0.DMA_WIDTH")
+KNOWN = {"CNA.CONV_CON1.CONV_MODE": (0, DEPTHWISE), "CNA.CONV_CON1.DECONV": (0,),
+         "CNA.CONV_CON1.IN_PRECISION": (0, 2), "DPU.BN_CFG.BN_BYPASS": (1,),
+         "DPU.EW_CFG.EW_BYPASS": (1,)}
 
 
 def simulate(capture: Capture) -> bytes:
@@ -61,12 +43,14 @@ def simulate(capture: Capture) -> bytes:
     Raises Hang, with the reason, for sizes of 0, memory that no buffer holds and windows that no output fits;
     Unanswerable for units and modes that the simulated device does not have.
     """
-    if "output" not in capture.addresses:
-        raise Unanswerable(f"capture {capture.name}: address 'output' is missing, which says where its tasks write")
-    memory = Memory(capture)
-    for v in ran([raw_of(job, capture.maps) for job in capture.jobs]):
+    base = address_of(capture, "output", "where its tasks write")
+    buffers = {name: data for name, data in capture.buffers.items()
+               if name not in (COMMANDS, "output")}
+    memory = Memory(buffers, capture.addresses)
+    for v in ran([values_of(job, capture.maps) for job in capture.jobs]):
         run(v, memory)
-    return memory.held(capture.addresses["output"])
+    others = [at - base for name, at in capture.addresses.items() if name in buffers and at > base]
+    return memory.stretch(base, min(others, default=MOST_BYTES))
 
 
 def ran(jobs: Sequence[Raw]) -> list[Raw]:
@@ -104,7 +88,8 @@ def run(v: Raw, memory: Memory) -> None:
 
 def convolution(v: Raw, memory: Memory) -> None:
     """Every weight is met once, in the order of the buffer, and used for the whole output."""
-    _refuse(v)
+    nonzero(v, NONZERO)
+    known(v, KNOWN)
     kind = _precision(v, "CNA.CONV_CON1.IN_PRECISION")
     out_h, out_w = v["CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT"] + 1, v["CORE.DATAOUT_SIZE_0.DATAOUT_WIDTH"] + 1
     outputs = v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1
@@ -160,7 +145,6 @@ def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) 
     rows, filled = v["CNA.DATA_SIZE0.DATAIN_HEIGHT"], v["CNA.DATA_SIZE1.DATAIN_CHANNEL"]
     width, base = v["CNA.FC_DATA_SIZE0.DMA_WIDTH"], v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"]
     line, surface = v["CNA.DMA_CON1.LINE_STRIDE"], v["CNA.DMA_CON2.SURF_STRIDE"]
-    surface -= 2 ** 28 if surface >= 2 ** 27 else 0
     top, left = v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]
     reach = [(v[f"CNA.WEIGHT_SIZE2.WEIGHT_{size}"] - 1) * (v[f"CNA.CONV_CON3.ATROUS_{axis}_DILATION"] + 1) + 1
              for size, axis in (("HEIGHT", "Y"), ("WIDTH", "X"))]
@@ -169,7 +153,7 @@ def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) 
     if filled * height * across * 8 > MOST_BYTES:
         raise Hang(f"the input of {filled}x{height}x{across} does not fit the simulated unit's {MOST_BYTES} bytes")
     real = kind.kind == "f"
-    border = 0 if real else (v["CNA.PAD_CON1.PAD_VALUE"] + 128) % 256 - 128
+    border = 0 if real else wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
     out = np.full((filled, height, across), border, np.float32 if real else np.int64)
     if v["CNA.CONV_CON1.ARGB_IN"]:
         out[1:, top:top + rows, left:left + width] = 0
@@ -193,17 +177,16 @@ def single(codes: np.ndarray, v: Raw) -> np.ndarray:
     """A row of one channel as the converter lets it through."""
     if v["CNA.CVT_CON0.CVT_BYPASS"]:
         return codes
-    offset = (v["CNA.CVT_CON1.CVT_OFFSET0"] + 2 ** 15) % 2 ** 16 - 2 ** 15
-    scaled = (codes.astype(np.int64) + offset) * v["CNA.CVT_CON1.CVT_SCALE0"]
+    scaled = (codes.astype(np.int64) + v["CNA.CVT_CON1.CVT_OFFSET0"]) * v["CNA.CVT_CON1.CVT_SCALE0"]
     unit = 2 ** v["CNA.CVT_CON0.CVT_TRUNCATE_0"]
     return np.sign(scaled) * ((np.abs(scaled) + unit // 2) // unit)
 
 
 def operands(v: Raw, memory: Memory, outputs: int) -> tuple[list[int], list[int], list[int]]:
     """(weight offsets, biases, shares) of each output channel."""
-    common = (v["DPU.BS_OW_OP.OW_OP"] + 2 ** 15) % 2 ** 16 - 2 ** 15
     kernels = max(outputs, v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"])
-    offsets, biases, shares = [common] * kernels, [0] * outputs, [2 ** 14] * outputs
+    offsets, biases = [v["DPU.BS_OW_OP.OW_OP"]] * kernels, [0] * outputs
+    shares = [2 ** 14] * outputs
     base = v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
     if v["DPU.BS_CFG.BS_BYPASS"] or not v["DPU.BS_CFG.BS_ALU_SRC"]:
         return offsets, biases, shares
@@ -224,14 +207,14 @@ def finished(sums: np.ndarray, v: Raw, bias: int, share: int) -> np.ndarray:
     if kind.kind == "f":
         return arithmetic(sums, v).astype(kind)
     used = not v["DPU.BS_CFG.BS_BYPASS"]
-    offset = (v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"] + 2 ** 31) % 2 ** 32 - 2 ** 31
+    offset = v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]
     truncate = 2 ** v["CORE.CLIP_TRUNCATE.CLIP_TRUNCATE"]
     sums = np.sign(sums) * ((np.abs(sums) + truncate // 2) // truncate)
-    sums = (sums + 2 ** 31) % 2 ** 32 - 2 ** 31 + bias
+    sums = wrapped(sums) + bias
     if used and not v["DPU.BS_CFG.BS_RELU_BYPASS"]:
         sums = np.maximum(sums, 0)
     if used and not v["DPU.BS_CFG.BS_MUL_BYPASS"]:
-        sums = _even(sums * share, v["DPU.BS_CFG.RESERVED_1"] % 16)
+        sums = _even(sums * share, v["DPU.BS_CFG.BS_MUL_SHIFT"])
     sums = _even(sums * v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]) + offset
     return np.minimum(np.maximum(sums, np.iinfo(kind).min), np.iinfo(kind).max).astype(kind)
 
@@ -282,11 +265,12 @@ def store(v: Raw, memory: Memory, planes: np.ndarray) -> None:
     lanes, base = ATOM // planes.itemsize, v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"]
     pitch = ATOM * (width + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
     step = ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
-    last = (-(-channels // lanes) - 1) * step + (height - 1) * pitch + ATOM * width
+    last = (ceil_div(channels, lanes) - 1) * step + (height - 1) * pitch + ATOM * width
     if last > MOST_BYTES:
         raise Hang(f"the output of {last} bytes does not fit the simulated unit's {MOST_BYTES} bytes")
-    out = np.frombuffer(memory.held(base), np.uint8)
-    out = np.concatenate([out, np.zeros(max(last - len(out), 0), np.uint8)])[:last]
+    out = np.zeros(last, np.uint8)
+    there = memory.stretch(base, last)
+    out[:len(there)] = np.frombuffer(there, np.uint8)
     for start in range(0, channels, lanes):
         part = planes[start:start + lanes]
         pixels = np.zeros((height, width, lanes), planes.dtype)
@@ -301,17 +285,3 @@ def _precision(v: Raw, name: str) -> np.dtype[Any]:
     if v[name] not in PRECISIONS:
         raise Unanswerable(f"{name} is {v[name]}, the simulated device knows {', '.join(map(str, PRECISIONS))} only")
     return PRECISIONS[v[name]]
-
-
-def _refuse(v: Raw) -> None:
-    """Hang for sizes that are 0 and modes that the simulated unit does not know."""
-    for name in ("CNA.DATA_SIZE0.DATAIN_WIDTH", "CNA.DATA_SIZE0.DATAIN_HEIGHT", "CNA.DATA_SIZE1.DATAIN_CHANNEL",
-                 "CNA.WEIGHT_SIZE2.WEIGHT_WIDTH", "CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT", "CNA.WEIGHT_SIZE2.WEIGHT_KERNELS",
-                 "CNA.CONV_CON3.CONV_X_STRIDE", "CNA.CONV_CON3.CONV_Y_STRIDE", "CNA.FC_DATA_SIZE0.DMA_WIDTH"):
-        if v[name] == 0:
-            raise Hang(f"{name} is 0")
-    for name, known in (("CNA.CONV_CON1.CONV_MODE", (0, DEPTHWISE)), ("CNA.CONV_CON1.DECONV", (0,)),
-                        ("CNA.CONV_CON1.IN_PRECISION", (0, 2)), ("DPU.BN_CFG.BN_BYPASS", (1,)),
-                        ("DPU.EW_CFG.EW_BYPASS", (1,))):
-        if v[name] not in known:
-            raise Hang(f"{name} is {v[name]}, the simulated unit knows {' and '.join(map(str, known))} only")

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Hang
-from npulab.npus.vivante.device_memory import Memory
+from npulab.npus.kit.fields import DEVICE, known
+from npulab.npus.kit.memory import Memory
 
 LOOPS = 6  # with counts; another, without an end, is around them
 MOST_ELEMENTS, AT_ONCE = 2 ** 24, 2 ** 18
 ADDRESSES = 2 ** 32
 # what the jobs here have and what else is not known to the simulated unit
-CONSTANT = {"in_image_global_mem": 1, "out_image_global_mem": 1, "alu_i2f_enable": 1, "alu_f2i_enable": 1, "last": 1}
+CONSTANT = dict.fromkeys(("in_image_global_mem", "out_image_global_mem", "alu_i2f_enable",
+                          "alu_f2i_enable", "last"), (1,))
 ZERO = ("in_tile_sequence", "in_tile_global_mem", "alu_square_enable", "alu_horz_processing", "alu_horz_proc_count",
         "alu_horz_proc_stride", "alu_vert_processing", "alu_vert_proc_count", "alu_vert_proc_stride", "alu_nms_enable",
         "alu_pwl_enable", "alu_mult_enable", "alu_load_pwl_lut", "in_tile_list_address", "out_tile_skip_at_border",
@@ -27,9 +29,7 @@ ZERO = ("in_tile_sequence", "in_tile_global_mem", "alu_square_enable", "alu_horz
 
 def move(t: Mapping[str, Any], memory: Memory) -> None:
     """Run a job of these values; raises Hang for what would hang the hardware or nobody knows."""
-    for name, allowed in (*CONSTANT.items(), *((name, 0) for name in ZERO)):
-        if t[name] != allowed:
-            raise Hang(f"TP job: {name} is {t[name]}, the simulated unit knows {allowed} only")
+    known(t, {**CONSTANT, **dict.fromkeys(ZERO, (0,))}, f"TP job: {DEVICE}")
     if t["in_zp"] != t["out_zp"]:
         raise Hang(f"TP job: its zero points are {t['in_zp']} and {t['out_zp']}, the simulated unit knows equal ones")
     (top, rows, tile_h), (left, columns, tile_w) = (_window(t, axis) for axis in "yx")
@@ -44,9 +44,9 @@ def move(t: Mapping[str, Any], memory: Memory) -> None:
         x = left + which % (columns // tile_w) * tile_w + place % tile_w
         inside = (y >= 0) & (y < t["in_image_y_size"]) & (x >= 0) & (x < t["in_image_x_size"])
         values = np.full(len(numbers), t["in_zp"], np.uint8)
-        values[inside] = memory.read((t["in_image_base_address"] + z[inside] * t["in_image_slice"]
+        values[inside] = memory.gather((t["in_image_base_address"] + z[inside] * t["in_image_slice"]
                                       + y[inside] * t["in_image_stride"] + x[inside]) % ADDRESSES)
-        memory.write(_written(t, numbers), values)
+        memory.scatter(_written(t, numbers), values)
 
 
 def _window(t: Mapping[str, Any], axis: str) -> tuple[int, int, int]:

@@ -1,8 +1,6 @@
 """The tables beside this file, read once."""
 
-from pathlib import Path
-
-from npulab.captures.target import read_chips, select
+from npulab.npus.kit.facts import Facts
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
 
@@ -26,12 +24,10 @@ FEATURES = (INT8_MODEL, ODD_STRIDE2_TILE, NN_ALONE, HWC_TENSORS, PAD_JOB, MESA_O
 
 RING_OFF = 0x3FFFFFF  # of circular buffers that are not used (C:update4-vendor, Mesa 25)
 
-HERE = Path(__file__).parent
-CHIPS = read_chips(HERE / "chips.csv")
-USUAL_CHIP = next(iter(CHIPS))
-TABLES = {"NN": RegisterMap.read(HERE / "nn.csv"),
-          "STATE": RegisterMap.read(HERE / "states.csv", dense=False),
-          "TP": RegisterMap.read(HERE / "tp.csv")}
+FACTS = Facts.beside(__file__, {"NN": "nn.csv", "STATE": "states.csv", "TP": "tp.csv"},
+                     sparse=("STATE",))
+HERE, CHIPS, USUAL_CHIP, TABLES = FACTS
+maps = FACTS.maps
 PATTERNS = [tuple(int(row[name], 0) for name in ("channels", "msb", "low", "high"))
             for row in read_table(HERE / "patterns.csv")]
 PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that update 4 prints
@@ -39,8 +35,3 @@ PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that u
 UNCOVERED = ("layer_type", "prelu", "kernel_data_type", "in_image_data_type", "out_image_data_type",
              "brick_mode", "brick_distance", "in_image_border_mode", "out_image_circular_buf_size",
              "in_image_circular_buf_size", "per_channel_post_mul", "kernel_direct_stream_from_VIP_sram")
-
-
-def maps(chip: str) -> dict[str, RegisterMap]:
-    """The register maps of a chip, by block."""
-    return select(TABLES, CHIPS[chip])

@@ -11,10 +11,14 @@ import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import Item, Lifted, Unanswerable
+from npulab.npus.kit.fields import expect
+from npulab.npus.kit.layers import behind, padding_names
+from npulab.npus.kit.memory import buffer_of
+from npulab.npus.kit.numbers import ceil_div
 from npulab.npus.vivante import coefficients
-from npulab.npus.vivante.coefficients import Coefficients, Geometry, ceil_div
-from npulab.npus.vivante.facts import HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, UNCOVERED
-from npulab.npus.vivante.lowering import coded_chip, features_of, planned
+from npulab.npus.vivante.coefficients import Coefficients, Geometry
+from npulab.npus.vivante.facts import FACTS, HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, UNCOVERED
+from npulab.npus.vivante.lowering import coded_chip, planned
 from npulab.npus.vivante.moves import Moved, Sides, moved_by, moved_input, moves_of
 from npulab.npus.vivante.plans import join_planes, plan
 from npulab.npus.vivante.words import (
@@ -26,7 +30,7 @@ from npulab.npus.vivante.words import (
     ratio_of,
     tiling,
 )
-from npulab.quant.layers import PADDINGS, Conv2D, pads
+from npulab.quant.layers import Conv2D
 from npulab.quant.rules import QuantParams
 
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the vendor's API
@@ -50,7 +54,7 @@ def lift(capture: Capture) -> Lifted:
     _liftable(v, facts)
     _packed(v, moved)
     geometry = geometry_of(v, facts)
-    content = coefficients.decode(_buffer(capture, "coefficients"), geometry)
+    content = coefficients.decode(buffer_of(capture, "coefficients"), geometry)
     if not v["no_z_offset"]:
         _offsets(content, geometry)
     weights = content.weights[:geometry.channels]
@@ -78,20 +82,21 @@ def rule_of(capture: Capture) -> str:
     if mode not in ROUNDING:
         raise ValueError(f"lift for vivante: block NN field rounding_mode: got {mode}, allowed is one of "
                          f"{list(ROUNDING)}")
-    family = MULTIPLIERS[generation(features_of(capture.chip))].name.partition(":")[0]
+    family = MULTIPLIERS[generation(FACTS.features(capture.chip))].name.partition(":")[0]
     return f"{family}:{ROUNDING[mode]}"
 
 
 def recode(capture: Capture) -> bytes:
     """The coefficient buffer decoded and encoded again; Unanswerable without one or without an NN job."""
     geometry = geometry_of(_nn_values(capture), coded_chip(capture.chip))
-    return coefficients.encode(coefficients.decode(_buffer(capture, "coefficients"), geometry), geometry)
+    content = coefficients.decode(buffer_of(capture, "coefficients"), geometry)
+    return coefficients.encode(content, geometry)
 
 
 def explain(capture: Capture) -> list[Item]:
     """Every bit of the coefficient buffer, as items in order; Unanswerable without one or without an NN job."""
     geometry = geometry_of(_nn_values(capture), coded_chip(capture.chip))
-    return list(coefficients.walk(_buffer(capture, "coefficients"), geometry))
+    return list(coefficients.walk(buffer_of(capture, "coefficients"), geometry))
 
 
 def geometry_of(values: Mapping[str, Any], facts: Facts) -> Geometry:
@@ -143,13 +148,6 @@ def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Facts) -> None:
         raise ValueError(f"lift for vivante: task {tasks[0]} is a TP job that {layer} does not need")
 
 
-def _buffer(capture: Capture, name: str) -> bytes:
-    if name not in capture.buffers:
-        raise Unanswerable(f"capture {capture.name}: buffer {name!r} is missing, there are "
-                           f"{', '.join(capture.buffers) or 'none'}")
-    return capture.buffers[name]
-
-
 def _known(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Of the recorded parameters those that are of the kind they should be."""
     whole = {f"{name}_{axis}" for name in ("input", "kernel", "stride") for axis in "hw"}
@@ -166,10 +164,7 @@ def _liftable(v: Mapping[str, Any], facts: Facts) -> None:
     """Refuse words that say something else than a layer that is covered."""
     allowed = {**dict.fromkeys(UNCOVERED, (0,)), "no_z_offset": (int(bool(facts.get("nn_v8"))),),
                "depthwise": (0, 1) if facts.get("native_depthwise") else (0,), "pooling": (0, FIRST_PIXEL)}
-    for name, values in allowed.items():
-        if v[name] not in values:
-            raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is "
-                             f"{' or '.join(map(str, values))}")
+    expect(v, allowed, "lift for vivante: block NN field {name}: got {got}, allowed is {allowed}")
     for name in ("out_image_tile_x_size", "out_image_tile_y_size"):
         if v[name] == 0:
             raise ValueError(f"lift for vivante: block NN field {name}: got 0, allowed is at least 1")
@@ -308,9 +303,8 @@ def _places(out: tuple[int, int], sizes: tuple[int, int], kernel: tuple[int, ...
         shape, border = _border((2 * sizes[0], 2 * sizes[1]), (0, 0), out, kernel, 2)
     else:
         shape = moved.split_size
-        behind = [max(2 * (o - 1) + k - size - top, 0)
-                  for size, top, o, k in zip(shape, moved.split, out, kernel, strict=True)]
-        border = (moved.split[0], behind[0]), (moved.split[1], behind[1])
+        below, right = map(behind, shape, out, kernel, (2, 2), moved.split)
+        border = (moved.split[0], max(below, 0)), (moved.split[1], max(right, 0))
     yield shape, border, {}
 
 
@@ -347,9 +341,9 @@ def _border(sizes: tuple[int, ...], before: tuple[int, ...], out: tuple[int, ...
     window can reach is cut off, what windows reach behind the image is border."""
     shape, border = [], []
     for size, top, o, k in zip(sizes, before, out, kernel, strict=True):
-        behind = stride * (o - 1) + k - size - top
-        border.append((top, max(behind, 0)))
-        shape.append(size + min(behind + stride - 1, 0))
+        reach = behind(size, o, k, stride, top)
+        border.append((top, max(reach, 0)))
+        shape.append(size + min(reach + stride - 1, 0))
     if min(shape) < 1:
         raise ValueError(f"lift for vivante: got an output of {tuple(out)} from an input of {tuple(sizes)}, which "
                          "no window reaches")
@@ -358,8 +352,7 @@ def _border(sizes: tuple[int, ...], before: tuple[int, ...], out: tuple[int, ...
 
 def _named(layer: Conv2D, known: Mapping[str, Any], fits: Callable[[Conv2D], bool]) -> Conv2D:
     """The same layer with its padding by name, where a name gives the same border; the first that fits."""
-    names = [name for name in dict.fromkeys((known.get("padding"), "valid", "same"))
-             if name in PADDINGS and pads(name, layer.input_shape, layer.kernel, layer.stride) == layer.pads]
+    names = padding_names(layer, (known.get("padding"), "valid", "same"))
     options = [*(replace(layer, padding=name) for name in names), layer]
     return next((one for one in options if fits(one)), options[0])
 

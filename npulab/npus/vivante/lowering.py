@@ -11,15 +11,27 @@ import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.captures.target import Unanswerable
+from npulab.npus.kit.layers import of_type
+from npulab.npus.kit.lowering import features_asked, lowered, placed
+from npulab.npus.kit.numbers import SIGNED, as_codes, up
 from npulab.npus.vivante import coefficients
-from npulab.npus.vivante.coefficients import Coefficients, Geometry, ceil_div
+from npulab.npus.vivante.coefficients import Coefficients, Geometry
 from npulab.npus.vivante.commands import States, nn_states, start_to_end, stream_of, tp_states
-from npulab.npus.vivante.facts import CHIPS, FEATURES, HWC_TENSORS, INT8_MODEL, NN_ALONE, PAD_JOB, USUAL_CHIP, maps
+from npulab.npus.vivante.facts import (
+    CHIPS,
+    FACTS,
+    FEATURES,
+    HWC_TENSORS,
+    INT8_MODEL,
+    NN_ALONE,
+    PAD_JOB,
+    USUAL_CHIP,
+    maps,
+)
 from npulab.npus.vivante.moves import Move, moved_by
 from npulab.npus.vivante.plans import WIDEST_FULL, Lowered, as_convolution, image_of, plan, split_image
 from npulab.npus.vivante.words import MOST_SHIFT, cached_bytes, folded_zero, multiplier_of, nn_values, tiling
 from npulab.quant.layers import Add, Conv2D, FullyConnected
-from npulab.quant.rules import QuantParams
 
 Layer = Conv2D | FullyConnected | Add
 # What lies where: `tensor` is the layer's input before the first TP job, `planes` and `padded` lie between two of them,
@@ -30,7 +42,6 @@ MORE_ADDRESSES = {"tp": 0x51000000, "tensor": 0x80000000, "planes": 0x90000000, 
 MOVED = {"transpose": "planes", "pad": "padded"}  # where a tensor lies between two moves
 ALIGNMENT, BLOCK_SPACING = 64, 128
 HEAD_BYTES, KERNEL_BYTES = 3, 8  # of a plain stream, and of a kernel's bias and offset
-SIGNED = 128  # what int8 codes are moved up by: the unit knows uint8
 
 
 def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
@@ -46,10 +57,10 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     would read past the image, and in the weight order of fully connected layers, which is that of the convolution.
     Raises ValueError for a layer or chip that is not covered, LookupError for an unknown feature or address.
     """
-    facts, given, layer = features_of(chip), layer, _unsigned(layer)
-    habits, where = {*getattr(layer, "habits", ()), *features}, {**ADDRESSES, **MORE_ADDRESSES, **(addresses or {})}
+    facts, given, layer = FACTS.features(chip), layer, _unsigned(layer)
+    habits = {*getattr(layer, "habits", ()), *features}
     habits |= {INT8_MODEL} if given.dtype == "int8" else set()
-    _asked_for(habits, where)
+    where = _asked_for(habits, addresses)
     conv, low, moves = planned(layer, facts, habits)
     tensors = {} if x is None else _tensors(_planar(given, conv, x), conv, low, moves)
     geometry = geometry_of_plan(conv, low, facts, habits)
@@ -64,8 +75,8 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     if len(done) == 1:
         named, tensors = {*ADDRESSES}, {name: data for name, data in tensors.items() if name == "input"}
     buffers = {COMMANDS: stream_of(starts).tobytes(), **({"coefficients": buffer} if buffer else {}), **tensors}
-    return Capture(name, "vivante", chip, done, buffers, {name: at for name, at in where.items() if name in named},
-                   layer.parameters, "simulated", tool="npulab lower", maps=registers)
+    return lowered(FACTS, name, chip, done, buffers,
+                   {name: at for name, at in where.items() if name in named}, layer.parameters)
 
 
 def nn_words(layer: Layer, chip: str, stream_bytes: int, largest_stream_bytes: int,
@@ -75,9 +86,9 @@ def nn_words(layer: Layer, chip: str, stream_bytes: int, largest_stream_bytes: i
 
     Raises as ``lower`` does.
     """
-    facts, layer = features_of(chip), _unsigned(layer)
-    habits, where = {*getattr(layer, "habits", ()), *features}, {**ADDRESSES, **(addresses or {})}
-    _asked_for(habits, where)
+    facts, layer = FACTS.features(chip), _unsigned(layer)
+    habits = {*getattr(layer, "habits", ()), *features}
+    where = _asked_for(habits, addresses)
     conv, low, _ = planned(layer, facts, habits)
     values = nn_values(conv, low, facts, habits, cached_bytes(low, facts, stream_bytes, largest_stream_bytes)) | {
         "kernel_address": where["coefficients"], "in_image_address": where["input"],
@@ -112,31 +123,19 @@ def planned(layer: Layer, facts: Mapping[str, int], habits: Set[str]) -> tuple[C
     return conv, low, moves
 
 
-def features_of(chip: str) -> Mapping[str, int]:
-    """The features of a chip; Unanswerable for one that is not known."""
-    if chip not in CHIPS:
-        raise Unanswerable(f"chip: got {chip!r}, allowed is one of {', '.join(CHIPS)}")
-    return CHIPS[chip]
-
-
 def coded_chip(chip: str) -> Mapping[str, int]:
     """The features of a chip whose coefficient streams are known; Unanswerable for any other."""
-    facts = features_of(chip)
+    facts = FACTS.features(chip)
     if facts.get("unknown_coefficients"):
         known = [name for name, found in CHIPS.items() if not found.get("unknown_coefficients")]
         raise Unanswerable(f"chip: got {chip!r}, coefficient streams are known of {', '.join(known)}")
     return facts
 
 
-def _asked_for(habits: Set[str], where: Mapping[str, int]) -> None:
-    """Refuse habits and addresses that there are not."""
-    for what, got, allowed in (("features", habits, {*FEATURES}),
-                               ("addresses", {*where}, {*ADDRESSES, *MORE_ADDRESSES})):
-        if got - allowed:
-            raise LookupError(f"{what}: got {sorted(got - allowed)[0]!r}, allowed are {', '.join(sorted(allowed))}")
-    for what, at in where.items():
-        if not isinstance(at, int) or not 0 <= at < 2 ** 32 or at % ALIGNMENT:
-            raise ValueError(f"addresses: got {what} {at!r}, allowed is a multiple of {ALIGNMENT} within 32 bits")
+def _asked_for(habits: Set[str], addresses: Mapping[str, int] | None) -> dict[str, int]:
+    """The addresses by name; refuses habits and addresses that there are not."""
+    features_asked(habits, sorted(FEATURES))
+    return placed({**ADDRESSES, **MORE_ADDRESSES}, addresses, ALIGNMENT)
 
 
 def _unsigned(layer: Any) -> Layer:
@@ -146,18 +145,7 @@ def _unsigned(layer: Any) -> Layer:
             or layer.dtype not in ("uint8", "int8"):
         raise ValueError(f"lower for vivante: got {layer!r} of {getattr(layer, 'dtype', 'no type')}, allowed is a "
                          "Conv2D, FullyConnected or Add of uint8 or int8")
-    if layer.dtype == "uint8":
-        return layer
-    moved: dict[str, Any] = {part: QuantParams(q.scale, q.zero_point + SIGNED)
-                             for part in ("input_q", "other_q", "weight_q", "output_q")
-                             if (q := getattr(layer, part, None)) is not None}
-    if not isinstance(layer, Add):
-        moved["weights"] = _moved(layer.weights)
-    return replace(layer, dtype="uint8", **moved)
-
-
-def _moved(codes: np.ndarray) -> np.ndarray:
-    return (codes.astype(np.int16) + SIGNED).astype(np.uint8) if codes.dtype == np.int8 else codes
+    return of_type(layer, "uint8")
 
 
 def _planar(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
@@ -170,7 +158,7 @@ def _planar(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
         kinds = " and ".join(f"shape {one.shape} {one.dtype}" for one in parts)
         raise ValueError(f"x: got {kinds}, allowed is {'a pair, each ' if several else ''}{layer.input_shape} of the "
                          f"{'layer' if several else 'weights'}' {layer.dtype}")
-    parts = [_moved(one) for one in parts]
+    parts = [as_codes(one, "uint8") for one in parts]
     if not isinstance(layer, FullyConnected):
         shape = image_of(layer) if isinstance(layer, Add) else layer.input_shape
         parts = [one.reshape(shape).transpose(2, 0, 1) for one in parts]
@@ -261,7 +249,7 @@ def encoded(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str,
 def uncoded_bytes(geometry: Geometry) -> int:
     """Bytes of the largest core's stream if weights were not coded, filled up to 64."""
     share = HEAD_BYTES + (math.prod(geometry.shape[1:]) + KERNEL_BYTES) * geometry.per_core
-    return ceil_div(share, ALIGNMENT) * ALIGNMENT
+    return up(share, ALIGNMENT)
 
 
 def _content(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int], habits: Set[str],

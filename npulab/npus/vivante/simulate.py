@@ -1,7 +1,7 @@
 """The simulated device: from words and bytes to output bytes, job by job, stream item by stream item.
 
-It shares the tables with the rest and no code, so that its agreement with lift and emulation means
-something.
+It shares the tables and the kit with the rest and no other code, so that its agreement with lift
+and emulation means something.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy as np
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Hang, Unanswerable
 from npulab.layout.bitstream import BitReader
+from npulab.npus.kit.fields import known, nonzero
+from npulab.npus.kit.memory import Memory, address_of
+from npulab.npus.kit.numbers import wrapped
 from npulab.npus.vivante import device_tp, device_v8
-from npulab.npus.vivante.device_memory import Memory
 from npulab.npus.vivante.facts import CHIPS, UNCOVERED
 
 STREAM_ALIGN = 64
@@ -51,16 +53,15 @@ def simulate(capture: Capture) -> bytes:
         if job.block == "TP":
             device_tp.move(v, memory)
             continue
-        image = memory.block(v["in_image_address"], _image_bytes(v))
+        image = memory.read(v["in_image_address"], _image_bytes(v))
         written = _run(v, image, memory.stretch(v["kernel_address"]), chip)
-        memory.write(v["out_image_address"] + np.arange(len(written)), np.frombuffer(written, np.uint8))
+        memory.write(v["out_image_address"], written)
     if blocks[-1] == "NN":
         return written
-    if "output" not in capture.addresses:
-        raise Unanswerable(f"capture {capture.name}: address 'output' is missing, which says where its last job writes")
-    written = memory.stretch(capture.addresses["output"])
+    base = address_of(capture, "output", "where its last job writes")
+    written = memory.stretch(base)
     if not written:
-        raise Hang(f"no job writes the output at {capture.addresses['output']:#x}")
+        raise Hang(f"no job writes the output at {base:#x}")
     return written
 
 
@@ -117,15 +118,10 @@ def _huffman_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: 
 
 
 def _check(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
-    for name in SIZES:
-        if v[name] == 0:
-            raise Hang(f"{name} is 0")
-    expected = {**dict.fromkeys(UNCOVERED, 0), "no_z_offset": int("nn_v8" in chip)}
+    nonzero(v, SIZES)
+    known(v, {**dict.fromkeys(UNCOVERED, (0,)), "no_z_offset": (int("nn_v8" in chip),)})
     if not chip.get("native_depthwise"):
-        expected["depthwise"] = 0
-    for name, only in expected.items():
-        if v[name] != only:
-            raise Hang(f"{name} is {v[name]}, the simulated unit knows {only} only")
+        known(v, {"depthwise": (0,)})
     if v["depthwise"] and v["kernel_z_size"] != v["out_image_z_size"]:
         raise Hang(f"depthwise from {v['kernel_z_size']} planes to {v['out_image_z_size']}")
     step = 2 if v["pooling"] == FIRST_PIXEL else 1
@@ -136,9 +132,7 @@ def _check(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
     if v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"] > room \
             or v["kernel_z_size"] * (v["out_image_y_size"] + 15) * (v["out_image_x_size"] + 15) > room:
         raise Hang(f"the tensors do not fit the simulated unit's {MEMORY} bytes of memory")
-    for name, known in (("pooling", (0, FIRST_PIXEL)), ("rounding_mode", (0, 1))):
-        if v[name] not in known:
-            raise Hang(f"{name} is {v[name]}, the simulated unit knows {' and '.join(map(str, known))} only")
+    known(v, {"pooling": (0, FIRST_PIXEL), "rounding_mode": (0, 1)})
 
 
 def _image(v: Mapping[str, Any], data: bytes) -> np.ndarray:
@@ -258,7 +252,7 @@ class _Weights:
     def word(self, signed: bool) -> int:
         self.stop()
         value = self.reader.read(32)
-        return value - 2 ** 32 if signed and value >= 2 ** 31 else value
+        return wrapped(value) if signed else value
 
     def stop(self) -> None:
         if self.zeros or self.literal is not None:
@@ -272,8 +266,7 @@ def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) 
     low = v["out_zero_point"] if v["relu"] else 0
     out = np.zeros(accumulators.shape, np.uint8)
     for place, accumulator in np.ndenumerate(accumulators):
-        wrapped = (int(accumulator) + 2 ** 31) % 2 ** 32 - 2 ** 31
-        product, unit = wrapped * multiplier, 2 ** shift
+        product, unit = wrapped(int(accumulator)) * multiplier, 2 ** shift
         whole, rest = product // unit, product % unit
         if v["rounding_mode"] == 0:  # toward zero
             whole += int(product < 0 and rest > 0)

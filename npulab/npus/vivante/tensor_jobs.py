@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from npulab.npus.vivante.coefficients import ceil_div
+from npulab.npus.kit.numbers import ceil_div
 from npulab.npus.vivante.facts import RING_OFF
 
 Values = dict[str, Any]

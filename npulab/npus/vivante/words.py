@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.npus.vivante.coefficients import ceil_div
+from npulab.npus.kit.numbers import ceil_div, up
 from npulab.npus.vivante.facts import MESA_OFFSETS, ODD_STRIDE2_TILE, PATTERNS, RING_OFF
 from npulab.npus.vivante.plans import Lowered
 from npulab.quant.layers import Conv2D
@@ -128,7 +128,7 @@ def nn_values(layer: Conv2D, low: Lowered, facts: Mapping[str, int], habits: Set
 def cached_bytes(low: Lowered, facts: Mapping[str, int], streams: int, largest: int) -> int:
     """Bytes of coefficients that go on chip, from those of all streams and of the largest."""
     if facts.get("nn_v8"):
-        head = _align(STREAM_LENGTHS + WORD_BYTES * facts["nn_cores"], 64)
+        head = up(STREAM_LENGTHS + WORD_BYTES * facts["nn_cores"], 64)
         return head + streams + WORD_BYTES * low.channels
     return min(low.channels, facts["nn_cores"]) * largest
 
@@ -150,10 +150,10 @@ def _caches(low: Lowered, facts: Mapping[str, int], tile: tuple[int, int], block
     sram, image = facts["sram"], 0
     if blocks > 1:
         area = (tile[0] + low.kernel[0] - 1) * (tile[1] + low.kernel[1] - 1)
-        image = _align(_align(area, 16) * low.planes, 128)
+        image = up(up(area, 16) * low.planes, 128)
     out: dict[str, Any] = {"kernel_cache_start_address": SRAM_START}
     if SRAM_START + cached + image < sram:
-        end = max(min(_align(SRAM_START + cached, 128), sram), SMALLEST_CACHE_END)
+        end = max(min(up(SRAM_START + cached, 128), sram), SMALLEST_CACHE_END)
         out |= {"kernel_caching_mode": "full", "kernel_cache_end_address": end}
     else:
         if SRAM_START + cached >= sram or image > sram:
@@ -169,7 +169,3 @@ def _caches(low: Lowered, facts: Mapping[str, int], tile: tuple[int, int], block
     if facts.get("nn_v8"):  # the driver does not cache on these yet
         out |= {"kernel_caching_mode": "none", "image_caching_mode": "none"}
     return out
-
-
-def _align(size: int, to: int) -> int:
-    return ceil_div(size, to) * to

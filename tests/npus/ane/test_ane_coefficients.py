@@ -10,6 +10,7 @@ import tracemalloc
 from dataclasses import replace
 from typing import Any
 
+import ane_by_weight as plain
 import numpy as np
 import pytest
 from conftest import shared
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npulab.npus.ane import coefficients
-from npulab.npus.ane.coefficients import Kernel, kernel, plain
+from npulab.npus.ane.coefficients import Kernel, kernel
 from npulab.npus.ane.coefficients.tensors import index_map
 from npulab.quant.layers import Conv2D
 

@@ -15,7 +15,8 @@ from record_rockchip_sweep import LAYERS, NAME, row
 import npulab
 from npulab.captures.devices import Simulated
 from npulab.captures.target import Hang, Target, Unanswerable
-from npulab.npus.rockchip import commands, layouts, lowering, plans, tasks, words
+from npulab.npus.kit.fields import values_of
+from npulab.npus.rockchip import commands, layouts, lowering, plans, tasks
 from npulab.quant.layers import Conv2D, FullyConnected
 
 Q = npulab.QuantParams
@@ -139,7 +140,7 @@ def test_random_layers_are_of_every_kind(rockchip: Target) -> None:
             layer, _ = random_layer(n, chip)
             capture = rockchip.lower(layer, chip=chip)
             counts["tasks"] += len(capture.jobs) > 1
-            counts["single"] += words.raw_of(capture.jobs[0], capture.maps)["CNA.CONV_CON1.ARGB_IN"] == 8
+            counts["single"] += values_of(capture.jobs[0], capture.maps)["CNA.CONV_CON1.ARGB_IN"] == 8
             counts["dilated"] += isinstance(layer, Conv2D) and layer.dilation != (1, 1)
             counts["scales"] += isinstance(layer.weight_q.scale, tuple)
     assert counts["tasks"] >= 4
@@ -228,7 +229,7 @@ def test_words_of_a_convolution_are_those_of_the_driver(rockchip: Target) -> Non
     layer = Conv2D(np.zeros((63, 3, 3, 24), np.uint8), np.zeros(63, int), (30, 20, 24), (2, 2), "same",
                    input_q=Q(0.02, 0), weight_q=Q(0.01, 131), output_q=Q(0.1, 5), dtype="uint8")
     capture = rockchip.lower(layer)
-    v = words.raw_of(capture.jobs[0], capture.maps)
+    v = values_of(capture.jobs[0], capture.maps, raw=True)
     bits = int(np.float32(np.float32(0.02) * np.float32(0.01) / np.float32(0.1)).view(np.uint32))
     want = {"CNA.CONV_CON2.FEATURE_GRAINS": 53, "CNA.DATA_SIZE0.DATAIN_WIDTH": 20, "CNA.DATA_SIZE1.DATAIN_CHANNEL": 32,
             "CNA.DATA_SIZE1.DATAIN_CHANNEL_REAL": 23, "CNA.DATA_SIZE3.DATAOUT_ATOMICS": 150,

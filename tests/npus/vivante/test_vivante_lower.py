@@ -18,9 +18,9 @@ from lowered_layers import A311D, IMX8MP, S905D3, STM32MP25, random_layer
 import npulab
 from npulab.captures.devices import Simulated
 from npulab.captures.target import Hang, Target, Unanswerable
+from npulab.npus.kit import memory as memory_of
 from npulab.npus.vivante import (
     commands,
-    device_memory,
     device_tp,
     device_v8,
     facts,
@@ -436,7 +436,7 @@ def test_tp_table_is_that_of_the_facts(vivante: Target) -> None:
 
 def moved(jobs: list[dict[str, Any]], data: np.ndarray, size: int) -> np.ndarray:
     """What TP jobs make of a tensor at address 0x1000, at 0x100000."""
-    memory, registers = device_memory.Memory({"a": data.tobytes()}, {"a": 0x1000}), facts.TABLES["TP"]
+    memory, registers = memory_of.Memory({"a": data.tobytes()}, {"a": 0x1000}), facts.TABLES["TP"]
     for job in jobs:
         device_tp.move(registers.decode(registers.encode(job)), memory)
     out = memory.stretch(0x100000)
@@ -557,7 +557,7 @@ def test_device_follows_the_words_of_tp_jobs(vivante: Target) -> None:
 
 
 def test_device_shares_no_code_with_lowering() -> None:
-    for module in (simulate, device_memory, device_tp, device_v8):
+    for module in (simulate, memory_of, device_tp, device_v8):
         source = Path(str(module.__file__)).read_text(encoding="utf-8")
         lines = [line for line in source.splitlines() if "import" in line]
         assert not any(word in line for line in lines for word in ("lifting", "lowering", "moves", "plans", "words", "tensor_jobs",

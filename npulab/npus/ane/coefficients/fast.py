@@ -12,10 +12,10 @@ from npulab.npus.ane.coefficients.kernel import (
     Kernel,
     Places,
     Planes,
-    ceil_div,
     places,
     planes,
 )
+from npulab.npus.kit.numbers import ceil_div
 
 STEP = np.array([1 + HALF * n.bit_count() for n in range(2 ** MASK_BITS)])  # bytes of a mask and its weights
 MAGNITUDE = 0x7FFF  # of float16; weights of either zero are left out

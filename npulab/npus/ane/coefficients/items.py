@@ -13,11 +13,11 @@ from npulab.npus.ane.coefficients.kernel import (
     MASK_BITS,
     Kernel,
     Places,
-    ceil_div,
     places,
     planes,
 )
 from npulab.npus.ane.coefficients.tensors import gathered, index_map, refuse_places, tensors_of
+from npulab.npus.kit.numbers import ceil_div
 
 KINDS = ("bias", "weight", "fill", "count", "mask", "table")
 NONE = -1

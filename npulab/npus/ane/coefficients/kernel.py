@@ -12,10 +12,11 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
+from npulab.npus.kit.numbers import ceil_div
 from npulab.quant.layers import Conv2D
 
 ENGINES = 16
@@ -35,7 +36,6 @@ MOST_TAPS = 2 ** 5 - 1  # Kh, Kw
 MOST_STRIDE = 2 ** 2 - 1
 MOST_BYTES = 2 ** 32  # an address has 26 bits of 64 bytes
 Pair = tuple[int, int]
-Number = TypeVar("Number", int, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -269,11 +269,6 @@ def matvec(outputs: int, inputs: int, rows: int = 1, bias: bool = False) -> Kern
     few = Kernel(outputs, inputs, bias=bias)
     most = few.usual_lanes if rows <= MANY_ROWS else min(few.usual_lanes, MOST_STEPS // max(inputs, 1))
     return Kernel(outputs, inputs, bias=bias, small=rows <= SMALL_SIDE, lanes=2 ** (max(most, 1).bit_length() - 1))
-
-
-def ceil_div(value: Number, by: int) -> Number:
-    """The quotient, rounded up."""
-    return -(-value // by)
 
 
 def _chunks(channels: int, most: int) -> list[tuple[int, int, int]]:

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.ane.tables.entries import KNOTS, NO_STEP, REDUCED, Table, decode, halves, refuse_unknown
-from npulab.npus.ane.tables.loops import evaluate_reference
 
-__all__ = ["Table", "decode", "evaluate", "evaluate_reference", "outputs", "values"]
+__all__ = ["Table", "decode", "evaluate", "outputs", "values"]
 
 CODES = 2 ** 16  # of inputs
 

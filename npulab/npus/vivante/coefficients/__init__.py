@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from npulab.captures.target import Item
 from npulab.npus.vivante.coefficients import huffman, pairs, plain, runs
-from npulab.npus.vivante.coefficients.geometry import Coefficients, Event, Geometry, ceil_div
+from npulab.npus.vivante.coefficients.geometry import Coefficients, Event, Geometry
 from npulab.npus.vivante.coefficients.pairs import choose_symbols
 from npulab.npus.vivante.coefficients.runs import choose_zrl
 from npulab.quant.emulate import compiles
 
 MANY = 2 ** 20  # weights for which it pays to load numba
-__all__ = ["Coefficients", "Event", "Geometry", "ceil_div", "choose_symbols", "choose_zrl", "decode", "encode", "sizes",
-           "walk"]
+__all__ = ["Coefficients", "Event", "Geometry", "choose_symbols", "choose_zrl", "decode", "encode",
+           "sizes", "walk"]
 
 
 def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.captures.target import Unanswerable
+from npulab.npus.kit.numbers import ceil_div, up
 
 COUNT_BITS = 16  # of the number of kernels per core
 ZRL_BITS = 8
@@ -128,7 +129,7 @@ class Geometry:
     def block(self) -> int:
         """Weights of a kernel that come together in the Huffman format, with what completes them."""
         whole = self.kernel_size if self.depthwise else BLOCK
-        return ceil_div(max(whole, BLOCK), BLOCK) * BLOCK
+        return up(max(whole, BLOCK), BLOCK)
 
     def cells(self) -> list[tuple[int, int]]:
         """(row, column) of a 2-D kernel in stream order."""
@@ -257,8 +258,3 @@ def words_of(data: bytes) -> np.ndarray:
 def place(bit: int) -> str:
     """A bit's place in words."""
     return f"byte {bit // 8} bit {bit % 8}"
-
-
-def ceil_div(a: int, b: int) -> int:
-    """``a / b`` rounded up."""
-    return -(-a // b)

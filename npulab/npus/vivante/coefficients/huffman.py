@@ -20,13 +20,13 @@ import numpy as np
 
 from npulab.captures.target import Item, Unanswerable
 from npulab.layout.bitstream import BitReader, pack_bits
+from npulab.npus.kit.numbers import ceil_div, up
 from npulab.npus.vivante.coefficients.geometry import (
     ALIGN,
     SYMBOLS,
     Coefficients,
     Event,
     Geometry,
-    ceil_div,
     place,
     refuse_content,
     refuse_size,
@@ -88,7 +88,7 @@ def layout(cores: int) -> construct.Construct:
 
 
 def header_bytes(cores: int) -> int:
-    return ceil_div(FIRST_SIZE + 4 * cores, ALIGN) * ALIGN
+    return up(FIRST_SIZE + 4 * cores, ALIGN)
 
 
 def read_header(buffer: bytes, geometry: Geometry) -> Header:
@@ -189,7 +189,7 @@ def _owners(geometry: Geometry, core: int) -> Iterator[Event]:
 def bytes_of(geometry: Geometry, core: int) -> int:
     """Bytes that a core's stream writes, without zero runs."""
     g = geometry
-    return COUNT_BYTES + g.kernels(core) * ceil_div(g.kernel_size, g.block) * g.block
+    return COUNT_BYTES + g.kernels(core) * up(g.kernel_size, g.block)
 
 
 def pairs_of(geometry: Geometry, core: int) -> int:

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
+from npulab.npus.kit.numbers import ceil_div
 from npulab.npus.vivante.coefficients.geometry import (
     SYMBOLS,
     Coefficients,
     Geometry,
-    ceil_div,
     refuse_content,
     words_of,
 )

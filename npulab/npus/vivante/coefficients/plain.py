@@ -14,13 +14,13 @@ import numpy as np
 
 from npulab.captures.target import Item
 from npulab.layout.bitstream import BitReader, pack_bits
+from npulab.npus.kit.numbers import up
 from npulab.npus.vivante.coefficients.geometry import (
     ALIGN,
     COUNT_BITS,
     ZRL_BITS,
     Coefficients,
     Geometry,
-    ceil_div,
     place,
     refuse_content,
     refuse_size,
@@ -36,7 +36,7 @@ def header(cores: int) -> construct.Construct:
 
 
 def header_bytes(cores: int) -> int:
-    return ceil_div(4 * cores, ALIGN) * ALIGN
+    return up(4 * cores, ALIGN)
 
 
 def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
@@ -161,7 +161,7 @@ def write_by_item(coefficients: Coefficients, geometry: Geometry) -> bytes:
 
 def join(streams: list[bytes], geometry: Geometry, size: int = 0) -> bytes:
     """Header and streams, each filled up to 64 bytes, and zeros up to ``size``."""
-    filled = [stream.ljust(ceil_div(len(stream), ALIGN) * ALIGN, b"\0") for stream in streams]
+    filled = [stream.ljust(up(len(stream), ALIGN), b"\0") for stream in streams]
     counts = [len(stream) for stream in filled] + [0] * (geometry.cores - len(filled))
     return (header(geometry.cores).build(counts) + b"".join(filled)).ljust(size, b"\0")
 

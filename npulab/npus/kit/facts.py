@@ -1,0 +1,47 @@
+"""The tables beside an NPU's modules: chips, register maps, enums, sources."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from npulab.captures.target import Unanswerable, read_chips, select
+from npulab.registers.map import RegisterMap
+from npulab.registers.table import read_table
+
+
+class Facts(NamedTuple):
+    """What the tables of a folder say: features by chip, register maps by block."""
+
+    here: Path
+    chips: dict[str, dict[str, int]]
+    usual_chip: str
+    tables: dict[str, RegisterMap]
+
+    @classmethod
+    def beside(cls, module: str, tables: Mapping[str, str | RegisterMap],
+               sparse: Collection[str] = ()) -> Facts:
+        """The tables beside a module: ``chips.csv``, and register maps by block, from files by name
+        or made already; those of the blocks in ``sparse`` have no words between registers."""
+        here = Path(module).parent
+        chips = read_chips(here / "chips.csv")
+        maps = {block: table if isinstance(table, RegisterMap)
+                else RegisterMap.read(here / table, dense=block not in sparse)
+                for block, table in tables.items()}
+        return cls(here, chips, next(iter(chips)), maps)
+
+    def features(self, chip: str) -> dict[str, int]:
+        """The features of a chip; Unanswerable for one that is not known."""
+        if chip not in self.chips:
+            raise Unanswerable(f"chip: got {chip!r}, allowed is one of {', '.join(self.chips)}")
+        return self.chips[chip]
+
+    def maps(self, chip: str) -> dict[str, RegisterMap]:
+        """The register maps of a chip, by block."""
+        return select(self.tables, self.chips[chip])
+
+    def enum(self, name: str) -> dict[str, int]:
+        """The codes of an enum by the names of ``enums.csv``."""
+        return {row["name"]: int(row["raw"], 0) for row in read_table(self.here / "enums.csv")
+                if row["enum"] == name}

@@ -1,0 +1,101 @@
+"""A job's values by full name, ``BLOCK.REGISTER.FIELD``, and what they are expected to be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import Job
+from npulab.captures.target import Hang, Unanswerable
+from npulab.registers.fields import Field
+from npulab.registers.map import RegisterMap
+
+Raw = Mapping[str, int]
+Cut = tuple[str, Field, bool, list[tuple[int, int, int, int]]]
+DEVICE = "{name} is {got}, the simulated unit knows {allowed} only"
+
+
+class Values(dict[str, int]):
+    """Values by full name; one of a register that is not written is refused in a sentence."""
+
+    def __missing__(self, name: str) -> int:
+        raise Unanswerable(f"field {name}: the task does not write its register")
+
+
+def values_of(job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False,
+              unwritten: bool = False) -> Values:
+    """Values of a job's fields, and of its start's, by full name, as meant; ``raw`` as stored.
+
+    Enums stay their code.  Of a job of register writes only fields of registers that it writes,
+    with ``unwritten`` all of them.  Raises LookupError if there is no map for a block.
+    """
+    if job.block not in maps:
+        blocks = ", ".join(maps) or "none"
+        raise LookupError(f"block: got {job.block!r}, maps are known for {blocks}")
+    registers, words = maps[job.block], job.words.tolist()
+    cuts, used, out = _cuts(registers), [*range(len(words))], Values()
+    if job.writes and not unwritten:
+        used = sorted({registers.index[at] for at, _ in job.writes if at in registers.index})
+    for name, item, meant, pieces in (cut for number in used for cut in cuts[number]):
+        value = 0
+        for word, lsb, mask, unit in pieces:
+            value += (words[word] >> lsb & mask) * unit
+        if meant and not raw:
+            value = item.value(np.array(value, item.stored_type)).item()
+        out[name] = value
+    if job.start:
+        out.update(values_of(job.start, maps, raw=raw, unwritten=unwritten))
+    return out
+
+
+@cache
+def _cuts(registers: RegisterMap) -> list[list[Cut]]:
+    """Of the fields in each word: full name, field, whether a value means more than its bits, and
+    of each piece word, lsb, mask and the weight of its lowest bit."""
+    out: list[list[Cut]] = [[] for _ in registers.registers]
+    for item in registers:
+        meant = bool(item.meaning.kind or item.meaning.steps)
+        cut = (f"{item.block}.{item.register}.{item.name}", item, meant,
+               [(word, lsb, 2 ** width - 1, 2 ** at) for word, lsb, width, at in item.pieces])
+        for word in {piece.word for piece in item.pieces}:
+            out[word].append(cut)
+    return out
+
+
+def expect(values: Mapping[str, Any], allowed: Mapping[str, Collection[Any]], text: str,
+           error: type[Exception] = ValueError, style: str = "", joint: str = " or ") -> None:
+    """Raise ``error`` for the first field that has none of its allowed values.
+
+    ``text`` says so with ``{name}``, ``{got}`` and ``{allowed}``; ``style`` formats the numbers.
+    """
+    for name, known in allowed.items():
+        if values[name] not in known:
+            numbers = joint.join(format(number, style) for number in known)
+            got = format(values[name], style)
+            raise error(text.format(name=name, got=got, allowed=numbers))
+
+
+def agree(values: Mapping[str, Any], pairs: Iterable[tuple[str, str]], text: str) -> None:
+    """Raise ValueError for the first two fields that should say the same and do not.
+
+    ``text`` says so with ``{a}``, ``{got}``, ``{b}`` and ``{other}``.
+    """
+    for a, b in pairs:
+        if values[a] != values[b]:
+            raise ValueError(text.format(a=a, got=values[a], b=b, other=values[b]))
+
+
+def known(values: Mapping[str, Any], allowed: Mapping[str, Collection[Any]],
+          text: str = DEVICE) -> None:
+    """Raise Hang for the first field that has a value which a simulated unit does not know."""
+    expect(values, allowed, text, Hang, joint=" and ")
+
+
+def nonzero(values: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise Hang for the first of these fields that is 0."""
+    for name in names:
+        if values[name] == 0:
+            raise Hang(f"{name} is 0")

@@ -1,0 +1,45 @@
+"""What every ``lower`` does besides its NPU's own: check what is asked for, give a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from npulab.captures.capture import Capture, Job
+from npulab.npus.kit.facts import Facts
+
+ADDRESS_BITS = 32
+
+
+def features_asked(features: Collection[str], known: Collection[str]) -> None:
+    """Refuse features that there are not: LookupError naming those known, in their order."""
+    _all_known("features", features, known)
+
+
+def placed(defaults: Mapping[str, int], addresses: Mapping[str, int] | None, align: int,
+           ) -> dict[str, int]:
+    """The addresses of buffers by name: those asked for, in the place of the defaults.
+
+    Raises LookupError for a name that has no default, ValueError for an address that is not a
+    multiple of ``align`` within 32 bits.
+    """
+    where = {**defaults, **(addresses or {})}
+    _all_known("addresses", where, sorted(defaults))
+    for name, at in where.items():
+        if not isinstance(at, int) or not 0 <= at < 2 ** ADDRESS_BITS or at % align:
+            raise ValueError(f"addresses: got {name} {at!r}, allowed is a multiple of {align} "
+                             f"within {ADDRESS_BITS} bits")
+    return where
+
+
+def _all_known(what: str, names: Collection[str], known: Collection[str]) -> None:
+    unknown = sorted({*names} - {*known})
+    if unknown:
+        raise LookupError(f"{what}: got {unknown[0]!r}, allowed are {', '.join(known)}")
+
+
+def lowered(facts: Facts, name: str, chip: str, jobs: Sequence[Job], buffers: Mapping[str, bytes],
+            where: Mapping[str, int], parameters: Mapping[str, Any]) -> Capture:
+    """The capture that ``lower`` gives: jobs, buffers and addresses for a chip, simulated."""
+    return Capture(name, facts.here.name, chip, tuple(jobs), buffers, where, parameters,
+                   "simulated", tool="npulab lower", maps=facts.maps(chip))

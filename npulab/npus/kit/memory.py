@@ -1,0 +1,124 @@
+"""Memory by address, of which it is known what was written; the buffers of a capture in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from npulab.captures.capture import Capture
+from npulab.captures.target import Hang, Unanswerable
+from npulab.layout import Layout
+
+PAGE, MOST_PAGES = 4096, 2 ** 14
+MOST_BYTES = PAGE * MOST_PAGES
+
+
+class Memory:
+    """Pages of bytes, made where something is written.
+
+    Raises Hang for a byte that is read and was never written, and if more than 64 MiB are.
+    """
+
+    def __init__(self, buffers: Mapping[str, bytes], addresses: Mapping[str, int]) -> None:
+        self.pages: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for name, data in buffers.items():
+            if name in addresses:
+                self.write(addresses[name], data)
+
+    def write(self, start: int, data: bytes) -> None:
+        """Set the bytes from an address on."""
+        values, at = np.frombuffer(data, np.uint8), 0
+        while at < len(values):
+            page, first = divmod(start + at, PAGE)
+            part = values[at:at + PAGE - first]
+            stored, known = self._page(page)
+            stored[first:first + len(part)], known[first:first + len(part)] = part, True
+            at += len(part)
+
+    def scatter(self, addresses: np.ndarray, values: np.ndarray) -> None:
+        """Set bytes one by one, in order."""
+        for page, where in self._by_page(addresses):
+            data, known = self._page(page)
+            data[addresses[where] % PAGE], known[addresses[where] % PAGE] = values[where], True
+
+    def gather(self, addresses: np.ndarray) -> np.ndarray:
+        """Bytes one by one, ``uint8`` like ``addresses``."""
+        out = np.empty(addresses.shape, np.uint8)
+        for page, where in self._by_page(addresses):
+            data, known = self.pages.get(page, (None, None))
+            if data is None or known is None or not np.all(known[addresses[where] % PAGE]):
+                raise Hang(f"a job reads memory near {page * PAGE:#x} that holds nothing")
+            out[where] = data[addresses[where] % PAGE]
+        return out
+
+    def read(self, start: int, size: int, what: str = "") -> bytes:
+        """So many bytes from an address on; ``what`` they are, for the sentence that refuses."""
+        data = self.stretch(start, size)
+        if len(data) < size and what:
+            raise Hang(f"{what}: reads {size} bytes at {start:#x}, which no buffer holds")
+        if len(data) < size:
+            raise Hang(f"a job reads memory at {start + len(data):#x} that holds nothing")
+        return data
+
+    def stretch(self, start: int, most: int = MOST_BYTES) -> bytes:
+        """The bytes from an address on, up to the first that was never written, at most so many."""
+        out, at, end = [], start, start + most
+        while at < end and at // PAGE in self.pages:
+            data, known = self.pages[at // PAGE]
+            first, last = at % PAGE, min(PAGE, at % PAGE + end - at)
+            gaps = np.flatnonzero(~known[first:last])
+            last = first + int(gaps[0]) if len(gaps) else last
+            out.append(data[first:last].tobytes())
+            at += last - first
+            if len(gaps):
+                break
+        return b"".join(out)
+
+    def _page(self, page: int) -> tuple[np.ndarray, np.ndarray]:
+        """(bytes, which of them were written) of a page; Hang for one too many."""
+        if page not in self.pages:
+            if len(self.pages) == MOST_PAGES:
+                raise Hang("the jobs write more than the simulated device's "
+                           f"{MOST_BYTES} bytes of memory")
+            self.pages[page] = np.zeros(PAGE, np.uint8), np.zeros(PAGE, bool)
+        return self.pages[page]
+
+    def _by_page(self, addresses: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """(page, which of the addresses lie in it)."""
+        pages = addresses // PAGE
+        order = np.argsort(pages, kind="stable")
+        numbers, first = np.unique(pages[order], return_index=True)
+        if not len(numbers):
+            return []
+        return list(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
+
+
+def buffer_of(capture: Capture, name: str) -> bytes:
+    """A buffer by name; Unanswerable without it."""
+    if name not in capture.buffers:
+        raise Unanswerable(f"capture {capture.name}: buffer {name!r} is missing, there are "
+                           f"{', '.join(capture.buffers) or 'none'}")
+    return capture.buffers[name]
+
+
+def address_of(capture: Capture, name: str, why: str) -> int:
+    """The address of a buffer by name; Unanswerable without it, saying what it is needed for."""
+    if name not in capture.addresses:
+        raise Unanswerable(f"capture {capture.name}: address {name!r} is missing, which says {why}")
+    return capture.addresses[name]
+
+
+def bytes_at(capture: Capture, name: str, address: int, size: int) -> bytes:
+    """So many bytes of a buffer from an address on; ValueError if they are not all in it."""
+    data, base = buffer_of(capture, name), address_of(capture, name, "where the buffer lies")
+    start = address - base
+    if start < 0 or start + size > len(data) or size > MOST_BYTES:
+        raise ValueError(f"capture {capture.name}: buffer {name!r} has {len(data)} bytes from "
+                         f"{base:#x} on, its words say {size} bytes at {address:#x}")
+    return data[start:start + size]
+
+
+def tensor_at(capture: Capture, name: str, address: int, layout: Layout) -> np.ndarray:
+    """The tensor that lies at an address of a buffer as its layout says; raises as ``bytes_at``."""
+    return layout.unpack(bytes_at(capture, name, address, layout.size))

@@ -1,0 +1,49 @@
+"""Whole numbers as hardware has them: rounded up, of so many bits, codes moved by 128."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+Number = TypeVar("Number", int, np.ndarray)
+SIGNED = 128  # between the codes of int8 and of uint8
+
+
+def ceil_div(value: Number, by: int) -> Number:
+    """The quotient rounded up.
+
+    >>> ceil_div(7, 2)
+    4
+    """
+    return -(-value // by)
+
+
+def up(size: int, align: int) -> int:
+    """The size rounded up to a multiple.
+
+    >>> up(33, 16), up(32, 16)
+    (48, 32)
+    """
+    return -(-size // align) * align
+
+
+def wrapped(value: Number, bits: int = 32) -> Number:
+    """Whole numbers as a signed register of so many bits holds them.
+
+    >>> wrapped(200, 8), wrapped(2 ** 31)
+    (-56, -2147483648)
+    """
+    half = 2 ** (bits - 1)
+    return (value + half) % (2 * half) - half
+
+
+def as_codes(codes: np.ndarray, dtype: str) -> np.ndarray:
+    """8-bit codes as those of ``dtype``, int8 or uint8: moved by 128 if they are of the other.
+
+    >>> as_codes(np.array([0, 255], np.uint8), "int8")
+    array([-128,  127], dtype=int8)
+    """
+    if codes.dtype == dtype:
+        return codes
+    return (codes.view(np.uint8) ^ np.uint8(SIGNED)).view(dtype)
