@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ane_table_loops import evaluate_reference
 
-from npulab.npus.ane.tables import evaluate, evaluate_reference, outputs
+from npulab.npus.ane.tables import evaluate, outputs
 from npulab.npus.ane.tables.functions import fit
 
 EVERY = np.arange(2 ** 16, dtype=np.uint16).view(np.float16)
