@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public names by the module that defines them; each module is loaded when one of its names is asked for.
+# Public names by the module that defines them; each module is loaded when one of its names is asked
+# for.
 _PUBLIC = {
     "npulab.registers.formats": "read_map write_map",
     "npulab.layout": "Layout find_layout markers",

@@ -1,4 +1,5 @@
-"""What differs: captures by field, outputs by element, a capture against our understanding of it."""
+"""What differs: captures by field, outputs by element, a capture against our understanding of
+it."""
 
 from __future__ import annotations
 
@@ -36,15 +37,17 @@ WRITES, ORDER = "(writes)", "(order)"  # stand for a field where only the way di
 class Comparison:
     """How a capture agrees with our understanding of it.
 
-    ``words`` and ``coefficients`` say whether decoding and encoding gives the same bytes (None where
-    there are none).  ``verdict`` is about the output: ``equal``, ``differs``, ``not executed`` or
-    ``nothing to compare``; of ``compared`` elements ``mismatches`` differ, ``first`` (row, column,
-    channel) is the first of them, ``max`` the largest difference in units of ``unit``: "code", or "ulp" where
-    outputs are real numbers (how many representable ones apart; +0 and -0 are equal, and so are two NaN).
-    ``predicted`` and ``captured`` are ``(H, W, C)``, of a fully connected layer ``(batches, 1, C)``, or None;
-    ``reason`` says in words what is wrong; ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated
-    with, ``x`` the input.  ``neighbours`` says which other explanation would make it equal.  ``claims`` is what
-    sources beside the capture say of its fields; where no output was compared, the verdict is whether they agree.
+    ``words`` and ``coefficients`` say whether decoding and encoding gives the same bytes (None
+    where there are none).  ``verdict`` is about the output: ``equal``, ``differs``, ``not
+    executed`` or ``nothing to compare``; of ``compared`` elements ``mismatches`` differ, ``first``
+    (row, column, channel) is the first of them, ``max`` the largest difference in units of
+    ``unit``: "code", or "ulp" where outputs are real numbers (how many representable ones apart; +0
+    and -0 are equal, and so are two NaN). ``predicted`` and ``captured`` are ``(H, W, C)``, of a
+    fully connected layer ``(batches, 1, C)``, or None; ``reason`` says in words what is wrong;
+    ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated with, ``x`` the input.
+    ``neighbours`` says which other explanation would make it equal.  ``claims`` is what sources
+    beside the capture say of its fields; where no output was compared, the verdict is whether they
+    agree.
     """
 
     case: str
@@ -119,7 +122,8 @@ class Comparison:
 
 
 def check(capture: Capture) -> Comparison:
-    """Words and coefficients decoded and encoded again, the output emulated by the target's own rule.
+    """Words and coefficients decoded and encoded again, the output emulated by the target's own
+    rule.
 
     What the target cannot read counts as a difference, with the reason; ``compared`` is 0 then.
     """
@@ -151,7 +155,8 @@ def _same(equal: bool | None) -> str:
 
 
 def _replayed(said: Comparison, ranges: Sequence[Range]) -> Comparison:
-    """The comparison of memory after a run; the difference of a byte is not told where only a CRC was kept."""
+    """The comparison of memory after a run; the difference of a byte is not told where only a CRC
+    was kept."""
     wrong = [one for one in ranges if one.differing]
     said = replace(said, verdict="differs" if wrong else "equal", compared=sum(len(one.predicted) for one in ranges))
     if not wrong:
@@ -233,15 +238,17 @@ def _compared(said: Comparison, of: Target, capture: Capture) -> Comparison:
 
 
 def _image(output: np.ndarray) -> np.ndarray:
-    """An output of any number of axes as ``(H, W, C)``; batches of a fully connected layer are rows."""
+    """An output of any number of axes as ``(H, W, C)``; batches of a fully connected layer are
+    rows."""
     *rows, channels = output.shape
     *rows, wide = [*rows, 1, 1][:max(len(rows), 2)]
     return output.reshape(math.prod(rows), wide, channels)
 
 
 def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
-    """Every run of bits of the coefficient buffer, in order: byte, bit (of that byte, 0 the lowest), bits, kind, core,
-    channel, plane, row, column, value, weights (how many the item stands for).
+    """Every run of bits of the coefficient buffer, in order: byte, bit (of that byte, 0 the
+    lowest), bits, kind, core, channel, plane, row, column, value, weights (how many the item stands
+    for).
 
     With ``byte`` only what that byte has a bit of, or what begins there without one.
     Raises ValueError where a byte cannot be explained, and for one that is not in the buffer.
@@ -266,18 +273,19 @@ def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
     """Fields that differ between two captures: task, block, register, field, a, b, address.
 
     A field that one side does not have is None there; ``address`` says that it points into memory.
-    Register writes that leave the same state in another way (a register written twice, another order)
-    differ too, in the fields ``(writes)`` of a register and ``(order)`` of a block.
+    Register writes that leave the same state in another way (a register written twice, another
+    order) differ too, in the fields ``(writes)`` of a register and ``(order)`` of a block.
 
     Buffers are compared by ``diff_buffers``.
 
-    For two CaptureSets or two Sweeps the columns are task, block, register, field, differs (``always``: no
-    value is common to both; ``sometimes``), constant (within a and within b, but different between them),
-    a, b (the values seen, at most five) and address; the order of register writes is not looked at.  Two
-    Sweeps of the same parameters, row by row, also have ``pairs``: in how many rows the field differs.  Where
-    the words of a sweep have no map, its fields are runs of bits.  Fields that differ ``never`` are left out
-    unless ``never`` asks for them.
-    Raises ValueError for captures of different targets, sweeps of different blocks, and ``never`` of two captures.
+    For two CaptureSets or two Sweeps the columns are task, block, register, field, differs
+    (``always``: no value is common to both; ``sometimes``), constant (within a and within b, but
+    different between them), a, b (the values seen, at most five) and address; the order of register
+    writes is not looked at.  Two Sweeps of the same parameters, row by row, also have ``pairs``: in
+    how many rows the field differs.  Where the words of a sweep have no map, its fields are runs of
+    bits.  Fields that differ ``never`` are left out unless ``never`` asks for them. Raises
+    ValueError for captures of different targets, sweeps of different blocks, and ``never`` of two
+    captures.
     """
     _refuse(a, "diff", Capture, CaptureSet, Sweep)
     _refuse(b, "diff", Capture, CaptureSet, Sweep)
@@ -298,7 +306,8 @@ def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
 
 
 def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
-    """Buffers that differ: buffer, first (byte), bytes (that differ), a, b (lengths; None where there is none).
+    """Buffers that differ: buffer, first (byte), bytes (that differ), a, b (lengths; None where
+    there is none).
 
     The command stream is left out: its register writes are fields, which ``diff`` compares.
     """
@@ -361,8 +370,8 @@ def _named(*sides: Mapping[Key, Seen]) -> set[tuple[int, str, str]]:
 
 
 def _idle(key: Key, seen: Iterable[Seen], named: set[tuple[int, str, str]]) -> bool:
-    """Whether a field differs only in that its register was not written: such a register is told by its
-    named fields and by the bits that are set in it."""
+    """Whether a field differs only in that its register was not written: such a register is told by
+    its named fields and by the bits that are set in it."""
     seen = list(seen)
     return {found.raw for found in seen} == {None, 0} and any(found.automatic for found in seen) and key[:3] in named
 

@@ -1,10 +1,12 @@
-"""Which parameter moves which bit: correlation of fields with layer parameters, and what flips over a sweep.
+"""Which parameter moves which bit: correlation of fields with layer parameters, and what flips over
+a sweep.
 
-These say where to look; a high figure is no law.  Mutual information is in bits, of binned columns: a column with no
-more values than bins has a bin for each, others have bins of equal counts with equal values kept together.  There are
-as many bins as leave ``PER_CELL`` captures for each pair of bins, 2 to ``MOST_BINS``.  What chance alone would give
-is taken off after Miller and Madow ((occupied cells - 1) / 2N nats added to each entropy), and the result held
-between 0 and the smaller of the two entropies.  A column that never changes has 0 everywhere.
+These say where to look; a high figure is no law.  Mutual information is in bits, of binned columns:
+a column with no more values than bins has a bin for each, others have bins of equal counts with
+equal values kept together.  There are as many bins as leave ``PER_CELL`` captures for each pair of
+bins, 2 to ``MOST_BINS``.  What chance alone would give is taken off after Miller and Madow
+((occupied cells - 1) / 2N nats added to each entropy), and the result held between 0 and the
+smaller of the two entropies.  A column that never changes has 0 everywhere.
 """
 
 from __future__ import annotations
@@ -31,14 +33,15 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
               ) -> pd.DataFrame:
     """How each field goes with each parameter: a row per pair, most mutual information first.
 
-    ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters; ``parameters`` a DataFrame or a mapping of
-    columns, N rows.  Fields are those of ``registers``; else those of ``laws`` and, of the bits that have none, the
-    longest runs that vary; else such runs alone.  Columns: ``field``, ``word`` and ``lsb`` of its lowest piece,
-    ``width``, ``parameter``; ``pearson`` and ``spearman`` (-1 to 1, equal values share their mean rank, 0 for a
-    parameter of texts) of the value as meant; ``mutual_information`` in bits; ``law``: the field is the parameter in
-    every capture, as a number or as the pattern of a float32, or its law in ``laws`` names the parameter.  Its
-    ``attrs["simulated"]`` says whether the sweep or the laws are.
-    Raises ValueError for less than two captures, numbers that are not finite and arrays that do not fit.
+    ``words`` are ``(N, W) uint32``, or a sweep, which has its parameters; ``parameters`` a
+    DataFrame or a mapping of columns, N rows.  Fields are those of ``registers``; else those of
+    ``laws`` and, of the bits that have none, the longest runs that vary; else such runs alone.
+    Columns: ``field``, ``word`` and ``lsb`` of its lowest piece, ``width``, ``parameter``;
+    ``pearson`` and ``spearman`` (-1 to 1, equal values share their mean rank, 0 for a parameter of
+    texts) of the value as meant; ``mutual_information`` in bits; ``law``: the field is the
+    parameter in every capture, as a number or as the pattern of a float32, or its law in ``laws``
+    names the parameter.  Its ``attrs["simulated"]`` says whether the sweep or the laws are. Raises
+    ValueError for less than two captures, numbers that are not finite and arrays that do not fit.
 
     >>> words = np.arange(64, dtype=np.uint32)[:, None]
     >>> correlate(words, {"height": np.arange(64)})[["field", "parameter", "law"]].values.tolist()
@@ -76,10 +79,12 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
 
 
 def flips(words: Any, parameters: Any = None, sort: str | None = None) -> np.ndarray:
-    """Share of neighbouring captures in which each bit flips: ``(W, 32)`` float, 0 to 1, bit 0 first.
+    """Share of neighbouring captures in which each bit flips: ``(W, 32)`` float, 0 to 1, bit 0
+    first.
 
-    Captures are neighbours as they come, or sorted by the parameter ``sort`` (equal ones stay in order): a bit that
-    follows it flips rarely then.  Raises ValueError as ``correlate``; LookupError for an unknown parameter.
+    Captures are neighbours as they come, or sorted by the parameter ``sort`` (equal ones stay in
+    order): a bit that follows it flips rarely then.  Raises ValueError as ``correlate``;
+    LookupError for an unknown parameter.
 
     >>> flips(np.array([[0], [1], [2]], np.uint32))[0, :3].tolist()
     [1.0, 0.5, 0.0]
@@ -96,7 +101,8 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> np.nda
 
 
 def bit_effects(words: Any, parameters: Any = None) -> np.ndarray:
-    """Mutual information of every bit with every parameter: ``(W, 32, P)`` float, 0 to 1 bits, bit 0 first.
+    """Mutual information of every bit with every parameter: ``(W, 32, P)`` float, 0 to 1 bits, bit
+    0 first.
 
     Arguments and errors as of ``correlate``.
 
@@ -115,11 +121,13 @@ def bit_effects(words: Any, parameters: Any = None) -> np.ndarray:
 
 
 def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
-    """The parameters that tell most about a bit: at most ``n`` pairs (name, bits of mutual information).
+    """The parameters that tell most about a bit: at most ``n`` pairs (name, bits of mutual
+    information).
 
-    ``bit`` is ``(N,)`` of 0 and 1; of ``(N, K)`` there is a list of pairs for each of the K, which is quicker than to
-    ask for one at a time.  Parameters that tell nothing are left out, so that a bit that never changes has none.
-    Raises ValueError as ``correlate``, and for a bit that is neither 0 nor 1.
+    ``bit`` is ``(N,)`` of 0 and 1; of ``(N, K)`` there is a list of pairs for each of the K, which
+    is quicker than to ask for one at a time.  Parameters that tell nothing are left out, so that a
+    bit that never changes has none. Raises ValueError as ``correlate``, and for a bit that is
+    neither 0 nor 1.
 
     >>> best_related([0, 1] * 8, {"height": [3, 3] * 8, "relu": [0, 1] * 8})
     [('relu', 1.0)]
@@ -133,7 +141,8 @@ def best_related(bit: Any, parameters: Any, n: int = 3) -> Any:
 
 
 def related(values: Any, parameters: Any, n: int = 3) -> list[tuple[str, float]]:
-    """The parameters that tell most about values ``(N,)`` of a field: at most ``n`` pairs (name, mutual information).
+    """The parameters that tell most about values ``(N,)`` of a field: at most ``n`` pairs (name,
+    mutual information).
 
     Parameters that tell nothing are left out.  Errors as of ``correlate``.
 
@@ -238,7 +247,8 @@ def _meant(item: Field, raw: np.ndarray) -> np.ndarray:
 
 
 def _same(raw: Iterable[np.ndarray], meant: Iterable[np.ndarray], columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """``(F, P)`` bool: the field varies and is the parameter, as stored, as meant or as the pattern of a float32."""
+    """``(F, P)`` bool: the field varies and is the parameter, as stored, as meant or as the pattern
+    of a float32."""
     out = []
     for stored, value in zip(raw, meant, strict=True):
         faces = [stored, value, *([stored.view(np.float32)] if stored.dtype == np.uint32 else [])]
@@ -314,7 +324,8 @@ def _pearson(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """``(F, P)`` bits of mutual information of bins ``(N, F)`` and ``(N, P)``, corrected as the module says."""
+    """``(F, P)`` bits of mutual information of bins ``(N, F)`` and ``(N, P)``, corrected as the
+    module says."""
     rows, count = theirs.shape
     out = np.zeros((ours.shape[1], count))
     if not ours.size:
@@ -334,7 +345,8 @@ def _information(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def _entropy(counts: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bits of entropy ``(K,)`` of counts ``(K, levels)`` out of ``rows``, and how many are not 0."""
+    """Bits of entropy ``(K,)`` of counts ``(K, levels)`` out of ``rows``, and how many are not
+    0."""
     table = np.arange(rows + 1) / rows
     table[1:] *= -np.log2(table[1:])
     table[0] = 0

@@ -1,8 +1,8 @@
 """Where something decodes words for us: which bits each value that it prints comes from.
 
-Every bit of the words gets a code of its own, one digit a call, so that each bit of a printed value spells the bit
-it copies.  All codes have the same number of ones, so none lies inside another: a value bit that is the AND or the
-OR of several bits spells no code, however it is gated.
+Every bit of the words gets a code of its own, one digit a call, so that each bit of a printed value
+spells the bit it copies.  All codes have the same number of ones, so none lies inside another: a
+value bit that is the AND or the OR of several bits spells no code, however it is gated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ SHOWN = 80  # characters of an error or a text
 
 
 class Source(NamedTuple):
-    """One bit of a printed value: its place in the raw value, the bit of the words it copies, whether inverted."""
+    """One bit of a printed value: its place in the raw value, the bit of the words it copies,
+    whether inverted."""
 
     at: int
     bit: int
@@ -44,11 +45,11 @@ class Source(NamedTuple):
 class Reading:
     """How a printed field follows from the words.
 
-    The sources make up a raw number, two's complement where ``signed``; the value is ``raw * factor + offset``,
-    divided by ``2 ** right_shift``; the float32 of that pattern where ``f32``; one of two ``names`` of a text.
-    ``luck`` is the chance at most that an XOR of bits had read like this, nan for a constant; an AND or OR never
-    does where every call was answered.  A value that mostly is a copy, or a constant, reads as one until a call
-    shows that it is not.
+    The sources make up a raw number, two's complement where ``signed``; the value is ``raw * factor
+    + offset``, divided by ``2 ** right_shift``; the float32 of that pattern where ``f32``; one of
+    two ``names`` of a text. ``luck`` is the chance at most that an XOR of bits had read like this,
+    nan for a constant; an AND or OR never does where every call was answered.  A value that mostly
+    is a copy, or a constant, reads as one until a call shows that it is not.
     """
 
     field: str
@@ -77,7 +78,8 @@ class Reading:
 
     @property
     def meaning(self) -> Meaning:
-        """The value of the bits as a register map says it; bits of ``partly inverted`` fields count as printed."""
+        """The value of the bits as a register map says it; bits of ``partly inverted`` fields count
+        as printed."""
         if self.f32 or self.names:
             return Meaning("f32" if self.f32 else "", enum=self._enum if self.names else "")
         factor, offset = self.factor, self.offset
@@ -110,8 +112,8 @@ class Reading:
 
     @property
     def bits(self) -> str:
-        """Where it lies, as ``w2[26] w15[27:22]``, pieces from the low end of the value; ``~`` is inverted in a
-        field that is partly inverted."""
+        """Where it lies, as ``w2[26] w15[27:22]``, pieces from the low end of the value; ``~`` is
+        inverted in a field that is partly inverted."""
         sign = "~" if self.kind == "partly inverted" else ""
         return " ".join(f"{sign * run[0].inverted}{_place(run[0].bit, len(run))}" for run in self.runs)
 
@@ -139,9 +141,10 @@ class Reading:
 class ProbedLayout:
     """Which bits each printed field comes from.
 
-    ``readings`` predict what was printed in every call, ``unread`` are (field, reason) of the others.  ``raised``
-    are (call, error) of calls without an answer; ``calls`` counts all.  ``keep`` ``(W,) uint32`` are the bits that
-    stayed as in ``base`` throughout, of which nothing is known.
+    ``readings`` predict what was printed in every call, ``unread`` are (field, reason) of the
+    others.  ``raised`` are (call, error) of calls without an answer; ``calls`` counts all.
+    ``keep`` ``(W,) uint32`` are the bits that stayed as in ``base`` throughout, of which nothing is
+    known.
     """
 
     readings: tuple[Reading, ...]
@@ -157,7 +160,8 @@ class ProbedLayout:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per field that was found, in the order printed: field, bits, kind, value, luck."""
+        """One row per field that was found, in the order printed: field, bits, kind, value,
+        luck."""
         import pandas as pd
 
         return pd.DataFrame([(one.field, one.bits, one.kind, one.value, one.luck) for one in self.readings],
@@ -176,8 +180,8 @@ class ProbedLayout:
         return {one.field: one.predict(bits) for one in self.readings}
 
     def more(self, decode: Decode, calls: int = 8, *, seed: int = 1) -> ProbedLayout:
-        """The same after further calls with random bits: readings that fail one become unverified, and the luck of
-        the others is halved by every call for each of their bits."""
+        """The same after further calls with random bits: readings that fail one become unverified,
+        and the luck of the others is halved by every call for each of their bits."""
         if calls < 1:
             raise ValueError(f"calls: got {calls}, allowed is at least 1")
         free = np.flatnonzero(_bits(self.keep) == 0)
@@ -202,10 +206,11 @@ class ProbedLayout:
                        calls=self.calls + calls, raised=(*self.raised, *raised))
 
     def register_map(self, block: str = "printed", *, evidence: str = "guess") -> RegisterMap:
-        """A map of the W words that decodes as the printer does; ``left_out`` are the fields it cannot hold.
+        """A map of the W words that decodes as the printer does; ``left_out`` are the fields it
+        cannot hold.
 
-        Of fields that share bits it has the narrow ones, unless their luck is above 0.01.  A text is an enum, decoded
-        as 0 or 1.
+        Of fields that share bits it has the narrow ones, unless their luck is above 0.01.  A text
+        is an enum, decoded as 0 or 1.
         """
         rows, enums, _ = self._mapped
         return RegisterMap([{**row, "block": block, "evidence": evidence if row["field"] else "unknown"}
@@ -224,7 +229,8 @@ class ProbedLayout:
         owner: dict[int, str] = {}
         fits: dict[str, list[dict[str, Any]]] = {}
         lost: dict[str, str] = {}
-        # of fields that share bits the narrow ones stay, so that most names do; but not those that luck may have read
+        # of fields that share bits the narrow ones stay, so that most names do; but not those that
+        # luck may have read
         for one in sorted(self.readings, key=lambda one: (one.luck > DOUBTED, len(one.sources))):
             bits = [source.bit for source in one.sources]
             taken = next((owner[bit] for bit in bits if bit in owner), "")
@@ -258,16 +264,18 @@ class ProbedLayout:
 
 def probe_layout(decode: Decode, words: int, *, checks: int = 4, seed: int = 0, base: Any = None,
                  keep: Any = None) -> ProbedLayout:
-    """Find the bits behind every value that a decoder prints, in ``ceil(log2(n + 1)) + 2 + checks`` calls.
+    """Find the bits behind every value that a decoder prints, in ``ceil(log2(n + 1)) + 2 + checks``
+    calls.
 
-    ``decode`` gets ``(W,) uint32`` words and gives values by name: whole numbers, bools, floats or texts.  It is
-    called once with all n bits 0, once with all 1, and then with a digit of every bit's code; ``checks`` (3 to 32)
-    are the digits beyond those that tell n bits apart.  Found are copies of bits in any order, inverted, signed,
-    ``raw * a + b``, float32 patterns, fixed point and texts of two kinds; every other field is listed with what is
-    seen of it.  Bits of the mask ``keep`` stay as in ``base`` (both ``(W,) uint32``, 0 when left out) and the n
-    bits are the others: so gates are held open, and checks of the decoder satisfied.  A decoder that raises loses
-    that call; one that may hang needs a time limit of its own.
-    Raises ValueError for numbers out of range, and where too few calls were answered.
+    ``decode`` gets ``(W,) uint32`` words and gives values by name: whole numbers, bools, floats or
+    texts.  It is called once with all n bits 0, once with all 1, and then with a digit of every
+    bit's code; ``checks`` (3 to 32) are the digits beyond those that tell n bits apart.  Found are
+    copies of bits in any order, inverted, signed, ``raw * a + b``, float32 patterns, fixed point
+    and texts of two kinds; every other field is listed with what is seen of it.  Bits of the mask
+    ``keep`` stay as in ``base`` (both ``(W,) uint32``, 0 when left out) and the n bits are the
+    others: so gates are held open, and checks of the decoder satisfied.  A decoder that raises
+    loses that call; one that may hang needs a time limit of its own. Raises ValueError for numbers
+    out of range, and where too few calls were answered.
 
     >>> def decode(words):
     ...     return {"size": int(words[0] >> 4 & 15) + 1, "on": bool(words[1] & 8)}
@@ -287,7 +295,8 @@ def probe_layout(decode: Decode, words: int, *, checks: int = 4, seed: int = 0, 
 
 
 def probe_one_hot(decode: Decode, words: int, *, base: Any = None, keep: Any = None) -> ProbedLayout:
-    """The same by setting one bit a call: n + 1 calls, and values behind a gate read as constants."""
+    """The same by setting one bit a call: n + 1 calls, and values behind a gate read as
+    constants."""
     held = _held(words, base, keep)
     count = len(held.free)
     patterns = np.concatenate([np.zeros((1, count), np.uint8), np.eye(count, dtype=np.uint8)])
@@ -330,7 +339,8 @@ def _place(bit: int, width: int = 1) -> str:
 
 
 def _codes(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Different codes with half of their digits 1 ``(length, count)``, a column each, drawn evenly."""
+    """Different codes with half of their digits 1 ``(length, count)``, a column each, drawn
+    evenly."""
     codes = np.zeros((0, length), np.uint8)
     while len(codes) < count:
         drawn = (rng.random((count, length)).argsort(1) < length // 2).astype(np.uint8)
@@ -416,8 +426,8 @@ def _probed(decode: Decode, patterns: np.ndarray, names: Sequence[str], held: _H
 
 @dataclass(frozen=True)
 class _Codes:
-    """The bits' codes ``(calls, n)`` over the answered calls and where each bit lies; ``zero`` where the first call
-    is that with all bits 0."""
+    """The bits' codes ``(calls, n)`` over the answered calls and where each bit lies; ``zero``
+    where the first call is that with all bits 0."""
 
     patterns: np.ndarray
     places: np.ndarray
@@ -425,8 +435,8 @@ class _Codes:
     books: dict[bytes, dict[bytes, int | None]] = field(default_factory=dict)
 
     def spelled(self, columns: np.ndarray, used: np.ndarray) -> list[int | None]:
-        """The bit whose code each column ``(calls, m)`` is, None for none or several; ``used`` are the calls
-        ``(calls,) bool`` to look at."""
+        """The bit whose code each column ``(calls, m)`` is, None for none or several; ``used`` are
+        the calls ``(calls,) bool`` to look at."""
         key = used.tobytes()
         if key not in self.books:
             book: dict[bytes, int | None] = {}
@@ -442,7 +452,8 @@ class _Codes:
         return out
 
     def luck(self, bits: int, calls: int) -> float:
-        """An odd XOR agrees by itself in the two calls with all bits alike, and in the parity of its ones."""
+        """An odd XOR agrees by itself in the two calls with all bits alike, and in the parity of
+        its ones."""
         return min(1.0, math.ldexp(len(self.places), 3 - calls)) ** bits
 
     def gate(self, values: Sequence[Any]) -> str:
@@ -486,7 +497,8 @@ def _read(name: str, values: Sequence[Any], book: _Codes) -> Reading | str:
         if isinstance(read, str):
             said = said or read
             continue
-        # the fewest bits say it best; then one kind of bit, and no fixed bits or signs that only an offset makes
+        # the fewest bits say it best; then one kind of bit, and no fixed bits or signs that only an
+        # offset makes
         odd = bool(read.offset) and (read.signed or not view.offset)
         cost = len(read.sources), len({source.inverted for source in read.sources}), int(odd)
         if best is None or cost < best[0]:
@@ -525,8 +537,8 @@ def _read_text(name: str, values: Sequence[Any], book: _Codes) -> Reading | str:
 
 
 def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[tuple[Reading, Sequence[int], np.ndarray]]:
-    """Whole numbers that may be copies of bits, a call each, and the calls in which they are known; with each the
-    reading that they would need but for its sources."""
+    """Whole numbers that may be copies of bits, a call each, and the calls in which they are known;
+    with each the reading that they would need but for its sources."""
     used = np.ones(len(values), bool)
     if all(isinstance(value, int) for value in values):
         yield from ((view, ints, used) for view, ints in _steps(Reading(name, ()), values, zero))
@@ -550,7 +562,8 @@ def _views(name: str, values: Sequence[Any], zero: bool) -> Iterator[tuple[Readi
 
 
 def _steps(view: Reading, ints: Sequence[int], zero: bool) -> Iterator[tuple[Reading, Sequence[int]]]:
-    """The numbers as they are, and as steps up and down from the first, which is that of all bits 0 if ``zero``."""
+    """The numbers as they are, and as steps up and down from the first, which is that of all bits 0
+    if ``zero``."""
     yield view, ints
     steps = [value - ints[0] for value in ints]
     factor = math.gcd(*steps) if zero else 0

@@ -1,1 +1,2 @@
-"""What was recorded: captures and sweeps, the targets they are of, the folders they lie in, devices."""
+"""What was recorded: captures and sweeps, the targets they are of, the folders they lie in,
+devices."""

@@ -56,7 +56,8 @@ class Job:
         return cls(block, registers.state(writes), writes)
 
     def with_words(self, words: Any, registers: RegisterMap) -> Job:
-        """The same job with other words; where it is register writes, those change that set them."""
+        """The same job with other words; where it is register writes, those change that set
+        them."""
         changed = replace(self, words=words)
         if changed.words.shape != self.words.shape:
             raise ValueError(f"words: got shape {changed.words.shape}, allowed is {self.words.shape} "
@@ -67,8 +68,8 @@ class Job:
                                  if changed.words[word] != self.words[word]}, registers)
 
     def with_writes(self, values: Mapping[int, int], registers: RegisterMap) -> Job:
-        """The same register writes leaving other values by offset: the last write to an offset changes, a
-        register that was not written is written at the end."""
+        """The same register writes leaving other values by offset: the last write to an offset
+        changes, a register that was not written is written at the end."""
         last = {offset: n for n, (offset, _) in enumerate(self.writes)}
         writes = [(offset, values.get(offset, value) if last[offset] == n else value)
                   for n, (offset, value) in enumerate(self.writes)]
@@ -105,8 +106,8 @@ class Job:
 class Capture:
     """One recorded run: jobs, buffers, addresses and where it all comes from.
 
-    ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints by
-    the same names, ``parameters`` what is known of the layer.  ``provenance`` is one of
+    ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints
+    by the same names, ``parameters`` what is known of the layer.  ``provenance`` is one of
     ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read with.
     """
 
@@ -145,8 +146,8 @@ class Capture:
 
     @property
     def main(self) -> int:
-        """The task whose words stand for the capture: the first of the block that the maps name first, where jobs of
-        another block (that move tensors) come before it; else task 0."""
+        """The task whose words stand for the capture: the first of the block that the maps name
+        first, where jobs of another block (that move tensors) come before it; else task 0."""
         first = next(iter(self.maps), None)
         return next((task for task, job in enumerate(self.jobs) if job.block == first), 0)
 
@@ -162,7 +163,8 @@ class Capture:
 
     @property
     def fields(self) -> pd.DataFrame:
-        """One row per field of every job: task, block, register, field, raw, value, bits, evidence."""
+        """One row per field of every job: task, block, register, field, raw, value, bits,
+        evidence."""
         import pandas as pd
 
         rows = [(task, block, item.register, item.name, raw, item.text(raw), item.bits, item.evidence)
@@ -173,8 +175,8 @@ class Capture:
     def with_job(self, job: Job, task: int = 0) -> Capture:
         """The same capture with another job in the place of one; it counts as changed.
 
-        A recorded command stream is left out where its register writes are others now.  Raises LookupError for a
-        task that is not there.
+        A recorded command stream is left out where its register writes are others now.  Raises
+        LookupError for a task that is not there.
         """
         if not 0 <= task < len(self.jobs):
             raise LookupError(f"capture {self.name}: got task {task}, it has 0 to {len(self.jobs) - 1}")
@@ -184,13 +186,15 @@ class Capture:
         return self._changed(jobs=jobs, buffers={name: data for name, data in self.buffers.items() if name != COMMANDS})
 
     def with_words(self, words: Any, task: int | None = None) -> Capture:
-        """The same capture with other words in one job, by default the main one; it counts as changed."""
+        """The same capture with other words in one job, by default the main one; it counts as
+        changed."""
         task = self.main if task is None else task
         job = self.jobs[task]
         return self.with_job(job.with_words(words, self.maps[job.block]), task)
 
     def with_fields(self, task: int | None = None, **values: Any) -> Capture:
-        """The same capture with other values in some fields of one job, by default the main one; it counts as changed.
+        """The same capture with other values in some fields of one job, by default the main one; it
+        counts as changed.
 
         Raises LookupError for an unknown field, ValueError for a value that does not fit.
         """
@@ -239,7 +243,8 @@ class CaptureSet:
 
     @property
     def words(self) -> np.ndarray:
-        """``(N, W) uint32`` of the main jobs; raises ValueError where they differ in block or length."""
+        """``(N, W) uint32`` of the main jobs; raises ValueError where they differ in block or
+        length."""
         kinds = {(c.target, c.jobs[c.main].block, len(c.words)) for c in self.captures}
         if len(kinds) != 1:
             raise ValueError(f"words: got first jobs of {len(kinds)} kinds {sorted(kinds)}, allowed is one")

@@ -36,7 +36,8 @@ KEYS = {outcome[0]: outcome for outcome in OUTCOMES}
 
 @dataclass(frozen=True)
 class Run:
-    """One run: ``outcome`` is "done", "failed" or "hang", ``output`` the bytes written, ``reason`` why not."""
+    """One run: ``outcome`` is "done", "failed" or "hang", ``output`` the bytes written, ``reason``
+    why not."""
 
     outcome: str
     output: bytes | None = None
@@ -97,24 +98,25 @@ class Simulated:
 class Command:
     """A program that runs a capture, for example over ssh on a board; an oracle.
 
-    ``program`` is a sequence of arguments, or a text that is split into such; no shell is involved unless ``shell``
-    asks for one.  The capture lies in a temporary folder named ``capture``, whose path is put where ``{capture}``
-    stands in the arguments, else at their end.  Status 0 is a run that is done.  One that has not ended after
-    ``timeout`` seconds, or ends with ``hang_status``, hangs.  The statuses in ``retry_on`` (a signal is negative) say
-    that nothing was run; by default those of a shell and of ssh, and signals that people send.  All others fail.
-    Where a job makes the board reboot, ssh ends with 255 too: ``hang_status=255`` calls that a hang.
+    ``program`` is a sequence of arguments, or a text that is split into such; no shell is involved
+    unless ``shell`` asks for one.  The capture lies in a temporary folder named ``capture``, whose
+    path is put where ``{capture}`` stands in the arguments, else at their end.  Status 0 is a run
+    that is done.  One that has not ended after ``timeout`` seconds, or ends with ``hang_status``,
+    hangs.  The statuses in ``retry_on`` (a signal is negative) say that nothing was run; by default
+    those of a shell and of ssh, and signals that people send.  All others fail. Where a job makes
+    the board reboot, ssh ends with 255 too: ``hang_status=255`` calls that a hang.
 
-    A run that is done passes where the program left the ``expected`` bytes (where they are left out, the capture's
-    own ``output``) in the file ``output`` of the folder, which holds no output before.  With nothing to expect, or
-    ``output=None``, the status alone decides.
+    A run that is done passes where the program left the ``expected`` bytes (where they are left
+    out, the capture's own ``output``) in the file ``output`` of the folder, which holds no output
+    before.  With nothing to expect, or ``output=None``, the status alone decides.
 
-    After a hang the program ``reset`` runs, then ``cooldown`` seconds pass; a reset that went wrong is tried again
-    before the next run.  What was not run is tried ``retries`` times more, ``cooldown`` seconds apart.  Setting
-    ``stop`` ends every wait, and the running program with its process group.  ``provenance`` says what the program
-    is where a ``Recorder`` keeps its runs.
+    After a hang the program ``reset`` runs, then ``cooldown`` seconds pass; a reset that went wrong
+    is tried again before the next run.  What was not run is tried ``retries`` times more,
+    ``cooldown`` seconds apart.  Setting ``stop`` ends every wait, and the running program with its
+    process group.  ``provenance`` says what the program is where a ``Recorder`` keeps its runs.
 
-    Raises ValueError for what is not allowed; running raises NotRun (an OSError) where nothing was run or reset, and
-    Stopped.
+    Raises ValueError for what is not allowed; running raises NotRun (an OSError) where nothing was
+    run or reset, and Stopped.
 
     >>> Command("ssh board 'run it' {capture}", timeout=30)
     Command(('ssh', 'board', 'run it', '{capture}'), timeout=30)
@@ -162,7 +164,8 @@ class Command:
         return f"Command({', '.join([repr(self.program), *given])})"
 
     def run(self, capture: Capture) -> Run:
-        """Run a capture; that it failed or hung is an outcome, with the last lines of what the program said."""
+        """Run a capture; that it failed or hung is an outcome, with the last lines of what the
+        program said."""
         files = capture_files(capture if self.output is None else _without_output(capture), target)
         if self.output in files:
             raise ValueError(f"output: got {self.output!r}, which the capture holds itself, allowed is another name")
@@ -249,8 +252,8 @@ def _ask(text: str) -> str:
 class Manual:
     """A person who answers in the terminal; ``ask`` and ``say`` are as ``input`` and ``print``.
 
-    With a ``folder`` each trial's capture is written there, without its output, for the person to run.  An end of
-    the input and Ctrl-C are raised as they come.
+    With a ``folder`` each trial's capture is written there, without its output, for the person to
+    run.  An end of the input and Ctrl-C are raised as they come.
     """
 
     ask: Callable[[str], str] = _ask
@@ -271,12 +274,13 @@ class Manual:
 
 @dataclass(frozen=True)
 class Recorder:
-    """An oracle that keeps every trial of another as a capture: ``trial-0000`` below ``folder`` and so on.
+    """An oracle that keeps every trial of another as a capture: ``trial-0000`` below ``folder`` and
+    so on.
 
-    Numbers go on after those that are there.  The buffer ``output`` is what the trial's run gave, and is missing
-    where that is not known; the parameters gain ``outcome``, ``trial_of`` (the capture's name) and ``reason``.
-    ``provenance`` says what the device is, where the device does not say it; raises ValueError where neither does, or
-    where they differ.
+    Numbers go on after those that are there.  The buffer ``output`` is what the trial's run gave,
+    and is missing where that is not known; the parameters gain ``outcome``, ``trial_of`` (the
+    capture's name) and ``reason``. ``provenance`` says what the device is, where the device does
+    not say it; raises ValueError where neither does, or where they differ.
     """
 
     device: Callable[[Capture], str]
@@ -321,9 +325,11 @@ class Recorder:
 
 
 def device(text: str, expected: bytes | None = None, **options: Any) -> Simulated | Command | Manual:
-    """The device that a text names: ``simulated``, ``command:PROGRAM ARGUMENTS``, ``manual`` or ``manual:FOLDER``.
+    """The device that a text names: ``simulated``, ``command:PROGRAM ARGUMENTS``, ``manual`` or
+    ``manual:FOLDER``.
 
-    ``options`` are those of ``Command`` and mean nothing to the others.  Raises ValueError for another text.
+    ``options`` are those of ``Command`` and mean nothing to the others.  Raises ValueError for
+    another text.
 
     >>> device("command:ssh board run", timeout=5).program
     ('ssh', 'board', 'run')
@@ -339,8 +345,8 @@ def device(text: str, expected: bytes | None = None, **options: Any) -> Simulate
 
 
 def as_code(oracle: Any, good: Capture) -> str:
-    """What stands for an oracle in a script that has the capture ``good``; where it cannot be written down, a person
-    who is asked.
+    """What stands for an oracle in a script that has the capture ``good``; where it cannot be
+    written down, a person who is asked.
 
     >>> as_code(Simulated(), Capture("a", "demo", "x", ()))
     'npulab.Simulated()'

@@ -33,8 +33,8 @@ TEXTS = ("provenance", "source", "tool", "date")
 def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str, bytes]:
     """The files of a capture's folder by name, the description last.
 
-    ``target`` gives the target of a name; it is asked only where the capture holds a command stream.  Raises
-    ValueError where the capture cannot be written.
+    ``target`` gives the target of a name; it is asked only where the capture holds a command
+    stream.  Raises ValueError where the capture cannot be written.
     """
     files: dict[str, bytes] = {}
     for name, data in capture.buffers.items():

@@ -1,8 +1,8 @@
 """A journal of trials: one JSON line each, written before the next trial begins.
 
-The first line says what the trials are of, so that a journal is never taken up for another job.  A line is
-``{"trial": 0, "subset": [...], "reason": ..., "outcome": ..., "seconds": ..., "time": ...}``, or
-``{"undo": 2}`` where the last two verdicts were taken back: nothing is ever rewritten.
+The first line says what the trials are of, so that a journal is never taken up for another job.  A
+line is ``{"trial": 0, "subset": [...], "reason": ..., "outcome": ..., "seconds": ..., "time":
+...}``, or ``{"undo": 2}`` where the last two verdicts were taken back: nothing is ever rewritten.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ OUTCOMES = ("pass", "fail", "hang")
 class Trial:
     """One trial: what was changed, why it was tried, its outcome, how long it took.
 
-    ``time`` is when the outcome was known, in UTC; ``more`` is whatever else the asker keeps, as JSON has it.
+    ``time`` is when the outcome was known, in UTC; ``more`` is whatever else the asker keeps, as
+    JSON has it.
 
     >>> Trial(("0/NN/CFG/relu",), "half of the probability", "fail")
     Trial(fail: 0/NN/CFG/relu; half of the probability)
@@ -44,8 +45,9 @@ class Trial:
 class Journal:
     """Trials in order, in memory or in a file that is taken up again where it ended.
 
-    ``about`` says what the trials are of, as JSON has it.  A line that a crash cut off is dropped; every other
-    broken line is refused.  Raises ValueError for a file that is no journal, or one of something else.
+    ``about`` says what the trials are of, as JSON has it.  A line that a crash cut off is dropped;
+    every other broken line is refused.  Raises ValueError for a file that is no journal, or one of
+    something else.
 
     >>> journal = Journal(about={"good": "a", "bad": "b"})
     >>> journal.add(Trial(("relu",), "a first half", "fail"))

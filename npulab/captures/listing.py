@@ -20,8 +20,8 @@ COUNTS = ("captures", "words", "parameters")
 class Wanted:
     """Which fields are wanted; without an argument all are.
 
-    ``field`` is a glob for a field or register.field, ``unknown`` asks for bits without a name, ``addresses``
-    for fields that point into memory.
+    ``field`` is a glob for a field or register.field, ``unknown`` asks for bits without a name,
+    ``addresses`` for fields that point into memory.
     """
 
     field: str | None = None

@@ -1,8 +1,8 @@
 """The NPUs that npulab knows, one folder each, found by name.
 
-A folder beside this file is a target, and so is one in ``npulab_targets/`` of the working folder, and
-an entry point of the group ``npulab.targets``.  Each has a ``TARGET``.  One of the working folder is
-loaded again when a file of its has changed, as a map that is being made does.
+A folder beside this file is a target, and so is one in ``npulab_targets/`` of the working folder,
+and an entry point of the group ``npulab.targets``.  Each has a ``TARGET``.  One of the working
+folder is loaded again when a file of its has changed, as a map that is being made does.
 """
 
 from __future__ import annotations

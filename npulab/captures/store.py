@@ -29,8 +29,9 @@ KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     """The capture in a case folder, or a case of a foreign dump that a target recognises.
 
-    Raises FileNotFoundError, ValueError (file and reason) for a folder, dump or case that is broken, and
-    LookupError with the names where a dump holds several cases and ``case`` names none of them.
+    Raises FileNotFoundError, ValueError (file and reason) for a folder, dump or case that is
+    broken, and LookupError with the names where a dump holds several cases and ``case`` names none
+    of them.
     """
     cases = load_cases(path)
     if case in cases and isinstance(error := cases[str(case)], ValueError):
@@ -49,8 +50,8 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
 def load_all(path: str | os.PathLike[str]) -> CaptureSet:
     """Every capture under a folder, or in a foreign dump, by name.
 
-    A UserWarning tells of each case of a dump that is broken, where others are not.  Raises as ``load``; ValueError
-    too for a file that no target recognises.
+    A UserWarning tells of each case of a dump that is broken, where others are not.  Raises as
+    ``load``; ValueError too for a file that no target recognises.
     """
     cases = load_cases(path)
     found = _whole(cases)
@@ -70,8 +71,8 @@ def _whole(cases: Mapping[str, Capture | ValueError]) -> CaptureSet:
 
 
 def load_cases(path: str | os.PathLike[str]) -> dict[str, Capture | ValueError]:
-    """Every capture under a folder, or in a foreign dump, by its place in it; in the place of a case of a dump that is
-    broken the ValueError that says so.
+    """Every capture under a folder, or in a foreign dump, by its place in it; in the place of a
+    case of a dump that is broken the ValueError that says so.
 
     Raises as ``load_all`` for everything else that is broken.
     """
@@ -121,8 +122,9 @@ def on_chip(capture: Capture, chip: str | None) -> Capture:
 
 
 def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture]]:
-    """What reads each case of a foreign dump, by name: called, it gives the capture or raises ValueError, for this case
-    alone; it can be handed to another process.  A folder that no target recognises has none.
+    """What reads each case of a foreign dump, by name: called, it gives the capture or raises
+    ValueError, for this case alone; it can be handed to another process.  A folder that no target
+    recognises has none.
 
     Raises as ``load_all`` for what keeps every case from being read.
     """
@@ -159,7 +161,8 @@ def _given(found: Capture | ValueError) -> Capture:
 
 
 def case_folders(path: Path) -> list[Path]:
-    """The case folders under a folder, itself included, sorted; hidden ones, as a killed save leaves, are none."""
+    """The case folders under a folder, itself included, sorted; hidden ones, as a killed save
+    leaves, are none."""
     return sorted(found.parent for found in path.rglob(DESCRIPTION)
                   if not any(part.startswith(".") for part in found.relative_to(path).parts))
 

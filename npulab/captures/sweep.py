@@ -38,13 +38,15 @@ STAMP = (1980, 1, 1, 0, 0, 0)  # the same sweep gives the same bytes
 class Sweep:
     """Many captures of one target with the parameters of their layers.
 
-    ``words`` are ``(N, W) uint32``, those of each capture's first job; ``parameters`` a DataFrame of N rows, columns
-    of whole numbers int64 and others float64 (a mapping of columns will do).  ``target``, ``chip`` and ``block`` say
-    what the words belong to, as far as that is known, and ``registers`` is the map of that block, or None.
-    ``provenance`` is one of ``capture.PROVENANCES`` or empty.  ``sweep[:100]``, or an index or mask of rows, is a
-    sweep of those captures.
+    ``words`` are ``(N, W) uint32``, those of each capture's first job; ``parameters`` a DataFrame
+    of N rows, columns of whole numbers int64 and others float64 (a mapping of columns will do).
+    ``target``, ``chip`` and ``block`` say what the words belong to, as far as that is known, and
+    ``registers`` is the map of that block, or None. ``provenance`` is one of
+    ``capture.PROVENANCES`` or empty.  ``sweep[:100]``, or an index or mask of rows, is a sweep of
+    those captures.
 
-    Raises ValueError (what, got, allowed) where words and parameters do not go together or are not finite numbers.
+    Raises ValueError (what, got, allowed) where words and parameters do not go together or are not
+    finite numbers.
 
     >>> Sweep([[1, 0], [3, 0]], {"input_w": [8, 16]}, name="two")
     Sweep(two: 2 captures of 2 words, 1 bit varies, 1 parameter)
@@ -144,9 +146,10 @@ class Sweep:
 def load_sweep(path: str | os.PathLike[str]) -> Sweep:
     """The sweep in an npz file, or of the captures in a folder or foreign dump (``sweep_of``).
 
-    The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and may have the texts
-    target, chip, block, provenance, source, tool and date.  Nothing in it is run.
-    Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or folder that is no sweep.
+    The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
+    may have the texts target, chip, block, provenance, source, tool and date.  Nothing in it is
+    run. Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or folder that
+    is no sweep.
     """
     path = Path(path)
     if not path.is_dir() and path.exists() and (path.suffix == SUFFIX or zipfile.is_zipfile(path)):
@@ -163,8 +166,8 @@ def load_sweep(path: str | os.PathLike[str]) -> Sweep:
 def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
     """Write a sweep as an npz file, whole or not at all; the same sweep gives the same bytes.
 
-    Raises FileExistsError where the file exists; ValueError for a name without ``.npz``, a sweep without captures,
-    or a whole number past 2**53, which the file cannot hold.
+    Raises FileExistsError where the file exists; ValueError for a name without ``.npz``, a sweep
+    without captures, or a whole number past 2**53, which the file cannot hold.
     """
     path = Path(path)
     if not isinstance(sweep, Sweep):
@@ -191,7 +194,8 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
 
 
 def is_sweep(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a sweep's npz, whole or broken: one of that suffix, unless it holds no words."""
+    """Whether a file is a sweep's npz, whole or broken: one of that suffix, unless it holds no
+    words."""
     path = Path(path)
     if path.suffix != SUFFIX or not path.is_file():
         return False
@@ -209,16 +213,18 @@ def sweep_files(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
-    """A sweep of captures: the words of their first jobs and ``capture.parameters`` as columns of numbers.
+    """A sweep of captures: the words of their first jobs and ``capture.parameters`` as columns of
+    numbers.
 
-    Values by name inside a parameter become columns ``name_inner``; a list becomes ``name_0``, ..., or ``stride_h``
-    and ``stride_w`` where its axes are known.  Lists of more than 16 numbers, or of another length in some captures
-    (scales per channel), are tensors and left out; so are lists of records, as descriptions of tensors.  A text becomes
-    a column of 0 and 1 for each of its values but one (``activation_relu``, 0 where there is none; ``padding_same``, 0
-    where it is "valid"); one that is the same in all captures is left out.
+    Values by name inside a parameter become columns ``name_inner``; a list becomes ``name_0``, ...,
+    or ``stride_h`` and ``stride_w`` where its axes are known.  Lists of more than 16 numbers, or of
+    another length in some captures (scales per channel), are tensors and left out; so are lists of
+    records, as descriptions of tensors.  A text becomes a column of 0 and 1 for each of its values
+    but one (``activation_relu``, 0 where there is none; ``padding_same``, 0 where it is "valid");
+    one that is the same in all captures is left out.
 
-    Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length or provenance,
-    and for a parameter that some captures lack, naming one.
+    Raises ValueError (what, got, allowed) for captures of more than one target, chip, block, length
+    or provenance, and for a parameter that some captures lack, naming one.
     """
     found = tuple(captures) if isinstance(captures, Iterable) else (captures,)
     for one in found:
@@ -287,7 +293,8 @@ def _numbers(name: str, values: list[Any]) -> np.ndarray:
 def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | None:
     """The map of a block; None where target, chip or block are not known here.
 
-    A sweep that does not say its chip is taken for one of the usual chip, if it has as many words as that.
+    A sweep that does not say its chip is taken for one of the usual chip, if it has as many words
+    as that.
     """
     if name not in targets():
         return None
@@ -412,7 +419,8 @@ def _kind(value: Any) -> str:
 
 
 def _list(value: list[Any]) -> np.ndarray:
-    """A list as an array of its shape; what is ragged inside keeps its rows as lists, with a shape no other has."""
+    """A list as an array of its shape; what is ragged inside keeps its rows as lists, with a shape
+    no other has."""
     try:
         np.shape(value)
     except ValueError:

@@ -1,4 +1,5 @@
-"""What an NPU's folder states: its maps, chips, importers, and the ways from capture to layer and back."""
+"""What an NPU's folder states: its maps, chips, importers, and the ways from capture to layer and
+back."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Features = Mapping[str, int]
 
 
 class Unanswerable(ValueError):
-    """A step has nothing to work on: the target does not cover it yet, or the capture does not hold it."""
+    """A step has nothing to work on: the target does not cover it yet, or the capture does not hold
+    it."""
 
 
 class Hang(Exception):
@@ -29,7 +31,8 @@ class Hang(Exception):
 
 
 class Lifted(NamedTuple):
-    """A layer or a network, its input and its captured output ``(H, W, C)``; a tensor nobody recorded is None.
+    """A layer or a network, its input and its captured output ``(H, W, C)``; a tensor nobody
+    recorded is None.
 
     Where it takes several tensors, ``x`` is the tuple of them, as ``emulate`` has it.
     """
@@ -40,10 +43,11 @@ class Lifted(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a source beside a capture says of one of its fields: ``what`` in the source's words, of ``source``.
+    """What a source beside a capture says of one of its fields: ``what`` in the source's words, of
+    ``source``.
 
-    ``field`` is its name in the capture, of the job ``task`` counted from 0; ``expected`` is what the source makes of
-    it and ``got`` what the capture has, None where it has no such field.
+    ``field`` is its name in the capture, of the job ``task`` counted from 0; ``expected`` is what
+    the source makes of it and ``got`` what the capture has, None where it has no such field.
     """
 
     task: int
@@ -64,8 +68,9 @@ class Claim(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A stretch of memory that a recorded run had checked: ``predicted`` are the bytes that the target's arithmetic
-    leaves there, ``captured`` those of the run or, where only their CRC-32 was kept, ``crc``.
+    """A stretch of memory that a recorded run had checked: ``predicted`` are the bytes that the
+    target's arithmetic leaves there, ``captured`` those of the run or, where only their CRC-32 was
+    kept, ``crc``.
     """
 
     name: str
@@ -108,7 +113,8 @@ class Range(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A run of bits of a buffer and what it says: ``bit`` from the buffer's start, ``bits`` of them."""
+    """A run of bits of a buffer and what it says: ``bit`` from the buffer's start, ``bits`` of
+    them."""
 
     bit: int
     bits: int
@@ -126,9 +132,10 @@ class Item(NamedTuple):
 class Importer:
     """A foreign dump format: ``recognises(path)`` looks, ``read(path)`` gives a capture per case.
 
-    ``read`` raises ValueError with file and line for a dump that is broken; where the dump holds cases that do not
-    need one another, it gives the ValueError in the place of the one that is broken, and the others go on.  Of such a
-    dump ``readers`` gives, where it is stated, what reads a case by its name, to be called when and where it is needed.
+    ``read`` raises ValueError with file and line for a dump that is broken; where the dump holds
+    cases that do not need one another, it gives the ValueError in the place of the one that is
+    broken, and the others go on.  Of such a dump ``readers`` gives, where it is stated, what reads
+    a case by its name, to be called when and where it is needed.
     """
 
     name: str
@@ -160,14 +167,15 @@ class Target:
     """One NPU family, as far as it is understood: steps left out raise ``Unanswerable``.
 
     ``chips`` maps a chip to its features (name to number), the first chip being the usual one;
-    ``tables`` are the register maps by block, the first one that of the parameter block; ``rule`` is
-    the rounding rule that outputs usually follow, ``rule_of`` gives that of a capture.  ``lift`` gives
-    a ``Lifted``, ``lower`` a capture, ``simulate`` the output bytes from words and bytes alone,
-    ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an ``Item`` for every run of
-    bits of it, ``writes`` the register writes in the words of a command stream, ``outline`` what the words of a
-    capture alone say of its layer, or would say of a given one: values by the same names, without what they do
-    not tell; ``claims`` a ``Claim`` for every field that a source beside the capture speaks of;
-    ``replay`` a ``Range`` for every stretch of memory that a recorded run of several units had checked.
+    ``tables`` are the register maps by block, the first one that of the parameter block; ``rule``
+    is the rounding rule that outputs usually follow, ``rule_of`` gives that of a capture.  ``lift``
+    gives a ``Lifted``, ``lower`` a capture, ``simulate`` the output bytes from words and bytes
+    alone, ``recode`` the coefficient buffer decoded and encoded again, ``explain`` an ``Item`` for
+    every run of bits of it, ``writes`` the register writes in the words of a command stream,
+    ``outline`` what the words of a capture alone say of its layer, or would say of a given one:
+    values by the same names, without what they do not tell; ``claims`` a ``Claim`` for every field
+    that a source beside the capture speaks of; ``replay`` a ``Range`` for every stretch of memory
+    that a recorded run of several units had checked.
     """
 
     name: str

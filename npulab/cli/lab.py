@@ -32,7 +32,8 @@ def lab(options: argparse.Namespace, rest: Sequence[str] = ()) -> int:
 
 
 def _home() -> Path:
-    """The folder with notebooks and captures: the checkout, or what the wheel holds, copied out once."""
+    """The folder with notebooks and captures: the checkout, or what the wheel holds, copied out
+    once."""
     for folder in (PACKAGE.parent, *(folder / COPY for folder in (Path.cwd(), *Path.cwd().parents))):
         if (folder / "notebooks" / START).exists():
             return folder

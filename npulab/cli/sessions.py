@@ -32,7 +32,8 @@ def _session_options(add: Add) -> None:
 
 
 def _session(options: argparse.Namespace) -> int:
-    """Both sessions in the file OURS; 1 where something is to be looked at, which git calls a conflict."""
+    """Both sessions in the file OURS; 1 where something is to be looked at, which git calls a
+    conflict."""
     merged = merge_sessions(options.base, options.ours, options.theirs)
     replace_file(Path(options.ours), merged.text.encode())
     if options.json:

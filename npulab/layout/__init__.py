@@ -1,4 +1,5 @@
-"""Layouts: where each element of a tensor lies in a buffer, as a value; found from tensors and their buffers."""
+"""Layouts: where each element of a tensor lies in a buffer, as a value; found from tensors and
+their buffers."""
 
 from npulab.layout.conventions import CONVENTIONS, Convention, convert_axes, dense_weights
 from npulab.layout.find import find_layout

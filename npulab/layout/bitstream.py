@@ -46,7 +46,8 @@ def put_bits(values: np.ndarray, positions: np.ndarray, bits: int) -> bytes:
 
 
 def bits_at(data: bytes, positions: np.ndarray, width: int) -> np.ndarray:
-    """The ``width`` bits from each of ``positions`` on, as uint32 (up to 25 bits) or uint64 (up to 57).
+    """The ``width`` bits from each of ``positions`` on, as uint32 (up to 25 bits) or uint64 (up to
+    57).
 
     Positions count bits, in any order; behind the end of ``data`` all bits are 0.
 

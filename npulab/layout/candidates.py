@@ -16,11 +16,13 @@ PERMUTED = 4  # axes, up to which all their orders are tried
 
 
 def candidates(shape: tuple[int, ...], size: int, **stored: Any) -> Iterator[tuple[Layout, list[int]]]:
-    """Layouts of a whole tensor in at most ``size`` bytes, each from byte 0, and the bytes it may begin at: axes in any
-    order, rows and planes with gaps, one axis in tiles, two axes in tiles, with tiles completed or short.
+    """Layouts of a whole tensor in at most ``size`` bytes, each from byte 0, and the bytes it may
+    begin at: axes in any order, rows and planes with gaps, one axis in tiles, two axes in tiles,
+    with tiles completed or short.
 
-    They may begin at the start of the buffer, end at its end (with the last element or the last completed tile), or
-    follow a header of a round size.  ``stored`` are further fields of ``Layout``.
+    They may begin at the start of the buffer, end at its end (with the last element or the last
+    completed tile), or follow a header of a round size.  ``stored`` are further fields of
+    ``Layout``.
     """
     seen = set()
     for loops, end in _nests(shape, size, stored):
@@ -77,7 +79,8 @@ def _packed(nest: list[tuple[int, int]]) -> tuple[Loop, ...]:
 
 def _padded(shape: tuple[int, ...], nest: list[tuple[int, int]], itemsize: int, aligns: dict[int, int] | None = None,
             ) -> tuple[tuple[Loop, ...], int]:
-    """Every tile completed; the stride of loop number n rounded up to ``aligns[n]``.  And where the last tile ends."""
+    """Every tile completed; the stride of loop number n rounded up to ``aligns[n]``.  And where the
+    last tile ends."""
     out, step = [], itemsize
     for at in reversed(range(len(nest))):
         axis, tile = nest[at]
@@ -91,7 +94,8 @@ def _padded(shape: tuple[int, ...], nest: list[tuple[int, int]], itemsize: int, 
 
 def _pitched(shape: tuple[int, ...], order: tuple[int, ...], itemsize: int, size: int,
              ) -> Iterator[tuple[tuple[Loop, ...], int]]:
-    """Gaps after each element, row or plane, after two of these, and what makes the outermost fill the buffer."""
+    """Gaps after each element, row or plane, after two of these, and what makes the outermost fill
+    the buffer."""
     nest = [(axis, 1) for axis in order]
     for at in range(len(order)):
         for align in ALIGNS:

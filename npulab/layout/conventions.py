@@ -1,13 +1,13 @@
 """The orders of axes in which frameworks state convolutions, and tensors moved from one to another.
 
-An order is a text with a letter for each axis: ``OHWI``.  Letters in brackets are one axis, the first the slowest:
-``1HW(CM)`` has at its last place C * M channels, of which number ``c * M + m`` is output ``m`` of input channel
-``c``; ``1`` is an axis of one index.
+An order is a text with a letter for each axis: ``OHWI``.  Letters in brackets are one axis, the
+first the slowest: ``1HW(CM)`` has at its last place C * M channels, of which number ``c * M + m``
+is output ``m`` of input channel ``c``; ``1`` is an axis of one index.
 
-Whatever the order, a convolution is the sum over the window and over the input channels, and a depthwise one the sum
-over the window alone.  With padding "SAME" there are ``ceil(n / stride)`` outputs; what the windows need beyond the n
-inputs, ``max((outputs - 1) * stride + (kernel - 1) * dilation + 1 - n, 0)``, lies half before, rounded down, and the
-rest behind.  "VALID" adds nothing.
+Whatever the order, a convolution is the sum over the window and over the input channels, and a
+depthwise one the sum over the window alone.  With padding "SAME" there are ``ceil(n / stride)``
+outputs; what the windows need beyond the n inputs, ``max((outputs - 1) * stride + (kernel - 1) *
+dilation + 1 - n, 0)``, lies half before, rounded down, and the rest behind.  "VALID" adds nothing.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ SPELLED = {"1HWC": "1HW(CM)", "C1HW": "(CM)1HW"}
 
 @dataclass(frozen=True)
 class Convention:
-    """Orders of axes that a framework uses: weights of a convolution, of a depthwise one, and activations."""
+    """Orders of axes that a framework uses: weights of a convolution, of a depthwise one, and
+    activations."""
 
     weights: str
     depthwise: str
     activations: str
 
 
-# tf.nn.conv2d, tf.nn.depthwise_conv2d; ANEURALNETWORKS_CONV_2D, ANEURALNETWORKS_DEPTHWISE_CONV_2D (NeuralNetworks.h);
-# tensorflow/lite/kernels/conv.cc, depthwise_conv.cc; torch.nn.functional.conv2d, depthwise where groups is C
+# tf.nn.conv2d, tf.nn.depthwise_conv2d; ANEURALNETWORKS_CONV_2D, ANEURALNETWORKS_DEPTHWISE_CONV_2D
+# (NeuralNetworks.h); tensorflow/lite/kernels/conv.cc, depthwise_conv.cc;
+# torch.nn.functional.conv2d, depthwise where groups is C
 CONVENTIONS = {"tensorflow": Convention("HWIO", "HWCM", "NHWC"), "nnapi": Convention("OHWI", "1HW(CM)", "NHWC"),
                "tflite": Convention("OHWI", "1HW(CM)", "NHWC"), "pytorch": Convention("OIHW", "(CM)1HW", "NCHW")}
 
@@ -41,9 +43,9 @@ CONVENTIONS = {"tensorflow": Convention("HWIO", "HWCM", "NHWC"), "nnapi": Conven
 def convert_axes(tensor: np.ndarray, source: str, to: str, **sizes: int) -> np.ndarray:
     """A tensor whose axes are in the order ``source``, with them in the order ``to``, in C order.
 
-    ``sizes`` are of letters that share an axis which does not stay together, all but one of them; a text ``1HWC`` is
-    read as ``1HW(CM)``, ``C1HW`` as ``(CM)1HW``.  Values and type stay.
-    Raises ValueError for orders that do not go together or do not fit the tensor.
+    ``sizes`` are of letters that share an axis which does not stay together, all but one of them; a
+    text ``1HWC`` is read as ``1HW(CM)``, ``C1HW`` as ``(CM)1HW``.  Values and type stay. Raises
+    ValueError for orders that do not go together or do not fit the tensor.
 
     >>> weights = np.arange(8, dtype=np.int8).reshape(1, 1, 2, 4)
     >>> convert_axes(weights, "HWIO", "OHWI").shape
@@ -75,13 +77,14 @@ def convert_axes(tensor: np.ndarray, source: str, to: str, **sizes: int) -> np.n
 
 
 def dense_weights(weights: np.ndarray, source: str, groups: int, fill: float = 0, to: str = "OHWI") -> np.ndarray:
-    """Weights of a convolution in groups, or a depthwise one, as those of one that takes every input channel.
+    """Weights of a convolution in groups, or a depthwise one, as those of one that takes every
+    input channel.
 
-    Each group of output channels, in order, is made of its own input channels; the weights of the others are
-    ``fill``, the zero point.  ``source`` is an order with O and I (I are the channels of a group), or with C and M,
-    where ``groups`` are the input channels C.  Memory is that of the input times ``groups``.
-    Raises ValueError for groups that do not divide the output channels, a fill that the type does not hold, and as
-    ``convert_axes`` does.
+    Each group of output channels, in order, is made of its own input channels; the weights of the
+    others are ``fill``, the zero point.  ``source`` is an order with O and I (I are the channels of
+    a group), or with C and M, where ``groups`` are the input channels C.  Memory is that of the
+    input times ``groups``. Raises ValueError for groups that do not divide the output channels, a
+    fill that the type does not hold, and as ``convert_axes`` does.
 
     >>> dense_weights(np.array([7, 8, 9, 10]).reshape(4, 1, 1, 1), "OIHW", 2)[..., 0, 0, :]
     array([[ 7,  0],

@@ -52,14 +52,16 @@ class _Trial:
 
 
 def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Sequence[Buffer]) -> Found:
-    """The layout that maps a tensor to its buffer, or each of several tensors of one shape to its own.
+    """The layout that maps a tensor to its buffer, or each of several tensors of one shape to its
+    own.
 
-    Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size.  ``markers`` makes tensors whose values
-    tell every element; with others the values of neighbours help, and what stays open is said: elements ``shared``
-    and ``missing``, ``rivals``, ``unexplained`` bytes.  Found are order, tiles (completed or short), strides, offset,
-    fill, a window, copies, elements that are big-endian or changed by an xor or a sum, the sums of an axis, constant
-    bytes.  Where no nest of loops gives the places, the layout is a ``Table`` of them.
-    Raises ValueError for pairs that do not go together, and where no element has a place.
+    Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size.  ``markers`` makes
+    tensors whose values tell every element; with others the values of neighbours help, and what
+    stays open is said: elements ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes.
+    Found are order, tiles (completed or short), strides, offset, fill, a window, copies, elements
+    that are big-endian or changed by an xor or a sum, the sums of an axis, constant bytes.  Where
+    no nest of loops gives the places, the layout is a ``Table`` of them. Raises ValueError for
+    pairs that do not go together, and where no element has a place.
 
     >>> from npulab.layout import markers, nc1hwc2
     >>> tensors = markers((2, 3, 5))
@@ -161,7 +163,8 @@ def _trial(pairs: Pairs, seen: Seen, change: Change, alone: bool) -> _Trial | No
     nests = list(layouts(np.where(sure, seen.place, -1), copies=seen.copies, **stored))
     loose = ~seen.shared & (seen.count > 0)
     if np.count_nonzero(loose) > 2 * np.count_nonzero(sure):
-        # what stands in several places, as in sums of one element each, may have a rule in the first of them
+        # what stands in several places, as in sums of one element each, may have a rule in the
+        # first of them
         nests += layouts(np.where(loose, seen.place, -1), **stored)
     tried = [(_share(layout, pairs, SAMPLES[1]), layout) for layout in nests]
     for _, layout in sorted(tried, key=lambda one: -one[0])[:NESTS]:
@@ -199,7 +202,8 @@ def _proven(trial: _Trial, pairs: Pairs) -> bool:
 
 
 def _unexplained(trial: _Trial, pairs: Pairs) -> int | None:
-    """Bytes that nothing explains; None where not all elements agree, which is worse than any number of them."""
+    """Bytes that nothing explains; None where not all elements agree, which is worse than any
+    number of them."""
     if trial.count < trial.agree.size:
         return None
     return _left(trial.layout, pairs)
@@ -210,8 +214,8 @@ def _left(layout: Layout | Table, pairs: Pairs) -> int:
 
 
 def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
-    """Of the candidates that all elements agree with the one that explains most bytes, the plainest of equals; None
-    where none explains more than the best layout so far."""
+    """Of the candidates that all elements agree with the one that explains most bytes, the plainest
+    of equals; None where none explains more than the best layout so far."""
     least = None if best is None or not _fits(best, pairs) else _unexplained(best, pairs)
     out: Layout | None = None
     seen = Change() if best is None else Change(best.layout.xor, best.layout.add, best.layout.big_endian)
@@ -247,7 +251,8 @@ def _bits(pairs: Pairs) -> int:
 
 
 def _share(layout: Layout, pairs: Pairs, count: int) -> float:
-    """Which part of some elements of the window agrees, of those that are not past the end of the buffer."""
+    """Which part of some elements of the window agrees, of those that are not past the end of the
+    buffer."""
     index = tuple(start + (stop - start) * part // PARTS for (start, stop), part in
                   zip(layout.window, _random_parts(len(layout.window), count), strict=True))
     at = layout.at(*index)
@@ -294,7 +299,8 @@ def _agreeing_offsets(layout: Layout, pairs: Pairs, offsets: list[int]) -> list[
 
 
 def _table(pairs: Pairs, places: Seen | None) -> Table:
-    """Places of the elements that have values of their own; those of neighbours alone would be too easily wrong."""
+    """Places of the elements that have values of their own; those of neighbours alone would be too
+    easily wrong."""
     have = np.where(known(places), places.place, -1) if places is not None else np.full(pairs.shape, -1)
     found, chance = int(np.count_nonzero(have >= 0)), _chance(pairs)
     if found <= 2 * chance + (FEW if have.size > 2 * FEW else 0):

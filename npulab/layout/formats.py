@@ -1,7 +1,8 @@
 """Memory formats: the order of a tensor's axes stays, its strides say how it lies in memory.
 
-A format is named as PyTorch names it.  Shapes and strides are in logical order, ``(N, C, H, W)`` or ``(N, C, D, H,
-W)``; strides count elements.  Source: c10/core/MemoryFormat.h, c10/core/Contiguity.h.
+A format is named as PyTorch names it.  Shapes and strides are in logical order, ``(N, C, H, W)`` or
+``(N, C, D, H, W)``; strides count elements.  Source: c10/core/MemoryFormat.h,
+c10/core/Contiguity.h.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ def format_strides(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
 
 
 def is_format(shape: tuple[int, ...], strides: tuple[int, ...], name: str) -> bool:
-    """Whether strides are those of a format without gaps, as ``tensor.is_contiguous(memory_format=...)`` says it.
+    """Whether strides are those of a format without gaps, as
+    ``tensor.is_contiguous(memory_format=...)`` says it.
 
-    Strides of axes with one index do not matter, so that several formats may fit; one with another number of axes
-    never does.
-    Raises ValueError for an unknown format, and strides that do not go with the shape.
+    Strides of axes with one index do not matter, so that several formats may fit; one with another
+    number of axes never does. Raises ValueError for an unknown format, and strides that do not go
+    with the shape.
     """
     sizes, steps = _pair(shape, strides)
     if name in ORDERS and len(sizes) != len(ORDERS[name]):
@@ -59,10 +61,10 @@ def is_format(shape: tuple[int, ...], strides: tuple[int, ...], name: str) -> bo
 def memory_format(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
     """The format that PyTorch takes strides for, as ``tensor.suggest_memory_format()`` has it.
 
-    Channels last where strides grow in that order, with gaps too; everything else is "contiguous", whatever its
-    strides: ``is_format`` says whether they are.  Where sizes of 1 leave it open the strides of these decide, and
-    where they say nothing (N, 1, 1, 1 with one stride) it is "contiguous".
-    Raises ValueError for strides that do not go with the shape.
+    Channels last where strides grow in that order, with gaps too; everything else is "contiguous",
+    whatever its strides: ``is_format`` says whether they are.  Where sizes of 1 leave it open the
+    strides of these decide, and where they say nothing (N, 1, 1, 1 with one stride) it is
+    "contiguous". Raises ValueError for strides that do not go with the shape.
 
     >>> memory_format((2, 1, 4, 4), (16, 16, 4, 1)), memory_format((2, 1, 4, 4), (16, 1, 4, 1))
     ('contiguous', 'channels_last')
@@ -77,7 +79,8 @@ def memory_format(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
 def format_layout(shape: tuple[int, ...], name: str, *, dtype: str = "uint8", **stored: Any) -> Layout:
     """Where each element of a tensor of ``shape``, in logical order, lies in memory, as bytes.
 
-    ``stored`` are further fields of ``Layout``.  Raises ValueError as ``format_strides`` and ``Layout`` do.
+    ``stored`` are further fields of ``Layout``.  Raises ValueError as ``format_strides`` and
+    ``Layout`` do.
 
     >>> format_layout((1, 3, 1, 2), "channels_last").index_map()[0, :, 0]
     array([[0, 3],
@@ -88,10 +91,12 @@ def format_layout(shape: tuple[int, ...], name: str, *, dtype: str = "uint8", **
 
 
 def strides_layout(shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: str = "uint8", **stored: Any) -> Layout:
-    """Where each element of a tensor lies, as bytes, by the strides of its axes, which count elements.
+    """Where each element of a tensor lies, as bytes, by the strides of its axes, which count
+    elements.
 
-    Axes are ordered by their strides, those of one index last among equals.  Raises ValueError for strides that do
-    not go with the shape, and as ``Layout`` does: for two elements at one place, an empty axis.
+    Axes are ordered by their strides, those of one index last among equals.  Raises ValueError for
+    strides that do not go with the shape, and as ``Layout`` does: for two elements at one place, an
+    empty axis.
     """
     sizes, steps = _pair(shape, strides)
     itemsize = np.dtype(dtype).itemsize

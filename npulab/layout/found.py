@@ -35,14 +35,15 @@ class Run(NamedTuple):
 class Found:
     """The layout that maps tensors to their buffers, and how sure that is.
 
-    Of ``elements``, ``own`` have values that occur nowhere else, at the place that the layout says; ``shared`` agree
-    with the layout, but their values occur elsewhere as well; the others are ``missing``, indices ``(m, axes)``:
-    ``past_end`` of them would lie past the end of the buffer, ``outside`` are left out by the layout, at the place of
-    the rest is another value.  ``elsewhere`` elements have values of their own at another place than the layout says;
-    ``chance`` is how many would be found in as many random bytes.  Of the bytes beside the elements ``filled`` hold the
-    fill; those that the layout does not speak for are ``unexplained``.  ``rivals`` are the
-    layouts, of ``tried``, that agree with every value too and explain as many bytes, the plainest first;
-    ``more_rivals`` where there are more.
+    Of ``elements``, ``own`` have values that occur nowhere else, at the place that the layout says;
+    ``shared`` agree with the layout, but their values occur elsewhere as well; the others are
+    ``missing``, indices ``(m, axes)``: ``past_end`` of them would lie past the end of the buffer,
+    ``outside`` are left out by the layout, at the place of the rest is another value.
+    ``elsewhere`` elements have values of their own at another place than the layout says;
+    ``chance`` is how many would be found in as many random bytes.  Of the bytes beside the elements
+    ``filled`` hold the fill; those that the layout does not speak for are ``unexplained``.
+    ``rivals`` are the layouts, of ``tried``, that agree with every value too and explain as many
+    bytes, the plainest first; ``more_rivals`` where there are more.
     """
 
     layout: Layout | Table
@@ -66,8 +67,9 @@ class Found:
 
     @property
     def sure(self) -> bool:
-        """Whether a nest of loops gives every element in the buffer its place, most have values of their own (all of
-        them where others are not in the buffer), no rival agrees, and no byte is left unexplained."""
+        """Whether a nest of loops gives every element in the buffer its place, most have values of
+        their own (all of them where others are not in the buffer), no rival agrees, and no byte is
+        left unexplained."""
         inside = self.elements - self.outside
         proven = self.own == inside if self.outside else 2 * self.own > inside
         return (isinstance(self.layout, Layout) and proven and self.own + self.shared == inside
@@ -141,7 +143,8 @@ def agreeing(layout: Layout | Table, pairs: Pairs) -> np.ndarray:
 
 
 def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int, tuple[Run, ...]]:
-    """The layout with the fill and parts that the bytes beside the elements show, how many are fill, and the rest."""
+    """The layout with the fill and parts that the bytes beside the elements show, how many are
+    fill, and the rest."""
     gaps = np.ones(pairs.size, bool)
     places = layout.index_map().reshape(-1)
     first, end = pairs.size, 0
@@ -225,7 +228,8 @@ def _sums_at(layout: Layout, pairs: Pairs, gaps: np.ndarray, start: int, axis: i
         return None
     fills = int(over[0, 0] // fill) if fill else 0
     depth = layout.elements // count + fills
-    # of sums past the axis those of fill show themselves; those of nothing are as many as fill the last tile
+    # of sums past the axis those of fill show themselves; those of nothing are as many as fill the
+    # last tile
     tile = max((loop.tile for loop in layout.loops if loop.axis == axis), default=1)
     room, more = room if fill else min(room, -(-count // tile) * tile), 0
     while count + more < room and np.all(have[:, count + more] == depth * fill):

@@ -17,11 +17,11 @@ def markers(shape: tuple[int, ...], dtype: str = "uint8", *, captures: int = 0, 
             ) -> list[np.ndarray]:
     """Tensors of ``shape`` and ``dtype`` that together give every element values of its own.
 
-    They are two or more, as few as it takes, or ``captures``: three of one byte for a million elements.  ``avoid``
-    are values that a device treats specially, as a zero point; of floats only positive normal numbers are used.  No
-    element has one value in all of them, so that none looks like fill; at most half of what they could spell is used,
-    and all of the range, so that changed values show.
-    Raises ValueError where the values do not suffice.
+    They are two or more, as few as it takes, or ``captures``: three of one byte for a million
+    elements.  ``avoid`` are values that a device treats specially, as a zero point; of floats only
+    positive normal numbers are used.  No element has one value in all of them, so that none looks
+    like fill; at most half of what they could spell is used, and all of the range, so that changed
+    values show. Raises ValueError where the values do not suffice.
 
     >>> [one.tolist() for one in markers((4,), avoid=[0])]
     [[158, 60, 217, 119], [1, 1, 1, 1]]

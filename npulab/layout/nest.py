@@ -1,4 +1,5 @@
-"""A nest of loops over tiles of the axes of a tensor, which says where each element lies in a buffer."""
+"""A nest of loops over tiles of the axes of a tensor, which says where each element lies in a
+buffer."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
 
 @dataclass(frozen=True)
 class Loop:
-    """A level of a nest: blocks of ``tile`` indices of ``axis``, ``stride`` bytes from one to the next.
+    """A level of a nest: blocks of ``tile`` indices of ``axis``, ``stride`` bytes from one to the
+    next.
 
-    Without a stride every block starts where the last one ends, so that a block which the axis does not fill is
-    shorter in the buffer too; the loops inside of it have no stride either.
+    Without a stride every block starts where the last one ends, so that a block which the axis does
+    not fill is shorter in the buffer too; the loops inside of it have no stride either.
     """
 
     axis: int
@@ -34,13 +36,14 @@ class Loop:
 class Layout(Stored):
     """Where each element of a tensor of ``shape`` lies: loops from the outermost to the innermost.
 
-    The element at an index lies at ``offset`` plus, for each loop, the stride times the number of its block.  A loop
-    over an axis divides the block of the loop over the same axis before it.  ``dtype`` is the numpy name of the
-    elements, ``size`` the bytes of the buffer (up to the last element where it is left out), ``window`` the (start,
-    stop) of each axis where not the whole tensor is in the buffer.  Stored is ``(raw ^ xor) + add``, modulo the
-    range of the element, little-endian unless ``big_endian``, and again ``copies`` bytes away; the other bytes hold
-    ``fill`` (an unsigned element) or the ``parts``.
-    Raises ValueError for loops that leave out indices, places outside of the buffer or taken twice.
+    The element at an index lies at ``offset`` plus, for each loop, the stride times the number of
+    its block.  A loop over an axis divides the block of the loop over the same axis before it.
+    ``dtype`` is the numpy name of the elements, ``size`` the bytes of the buffer (up to the last
+    element where it is left out), ``window`` the (start, stop) of each axis where not the whole
+    tensor is in the buffer.  Stored is ``(raw ^ xor) + add``, modulo the range of the element,
+    little-endian unless ``big_endian``, and again ``copies`` bytes away; the other bytes hold
+    ``fill`` (an unsigned element) or the ``parts``. Raises ValueError for loops that leave out
+    indices, places outside of the buffer or taken twice.
 
     >>> rows = Layout((2, 3), (Loop(0, stride=4), Loop(1, stride=1)), size=8)
     >>> rows.pack(np.array([[1, 2, 3], [4, 5, 6]], np.uint8)).hex(" ")
@@ -157,7 +160,8 @@ class Layout(Stored):
 
     def _views(self, buffer: np.ndarray, tensor: np.ndarray, copy: int,
                ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Views of a buffer and of the tensor that hold the same elements, an axis for each loop."""
+        """Views of a buffer and of the tensor that hold the same elements, an axis for each
+        loop."""
         pieces = [self._pieces(axis, n, 0) for axis, n in enumerate(self.extents)]
         type_ = np.dtype(f"{'>' if self.big_endian else '<'}u{self.itemsize}")
         for parts in product(*pieces):
@@ -206,7 +210,8 @@ class Layout(Stored):
         return out
 
     def at(self, *index: Any) -> Any:
-        """Byte offset of elements, by their index along each axis (numbers or arrays of one shape, in the window)."""
+        """Byte offset of elements, by their index along each axis (numbers or arrays of one shape,
+        in the window)."""
         return self._places([np.asarray(one) - start for one, (start, _) in zip(index, self.window, strict=True)])
 
     def _places(self, index: Sequence[Any]) -> Any:
@@ -240,7 +245,8 @@ class Layout(Stored):
 
     @property
     def name(self) -> str:
-        """The order of the loops, as people write it: ``HWC``; ``C1HWC2, C2=16`` where an axis is in tiles."""
+        """The order of the loops, as people write it: ``HWC``; ``C1HWC2, C2=16`` where an axis is
+        in tiles."""
         numbers = [0] * len(self.shape)
         levels = [sum(loop.axis == axis for loop in self.loops) for axis in range(len(self.shape))]
         tiles: dict[int, int] = {}

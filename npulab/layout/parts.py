@@ -12,10 +12,11 @@ SHOWN = 8  # bytes of a constant part that its text shows
 
 @dataclass(frozen=True)
 class Sums:
-    """``count`` little-endian int32 at ``offset``: the sum of the stored elements at each index of ``axis``.
+    """``count`` little-endian int32 at ``offset``: the sum of the stored elements at each index of
+    ``axis``.
 
-    Each sum counts ``fills`` elements of the fill value as well; the sums past the end of the axis are those of
-    ``depth`` fill values.  Elements are read as ``signed`` or unsigned.
+    Each sum counts ``fills`` elements of the fill value as well; the sums past the end of the axis
+    are those of ``depth`` fill values.  Elements are read as ``signed`` or unsigned.
     """
 
     offset: int
@@ -33,7 +34,8 @@ class Sums:
         return f"{self.count} sums over axis {self.axis} at byte {self.offset}"
 
     def data(self, stored: np.ndarray, fill: int) -> np.ndarray:
-        """The part's bytes ``(size,) uint8`` for stored elements (unsigned, without those not in the buffer)."""
+        """The part's bytes ``(size,) uint8`` for stored elements (unsigned, without those not in
+        the buffer)."""
         have = sums(stored, self.axis, self.signed)
         value = int(np.array(fill, stored.dtype).view(f"i{stored.itemsize}")) if self.signed else fill
         out = np.full(self.count, self.depth * value, np.int64)

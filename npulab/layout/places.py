@@ -21,7 +21,8 @@ MIX = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class Pairs:
-    """Tensors as unsigned elements, all of one shape, and their buffers ``(M,) uint8``, all of one size."""
+    """Tensors as unsigned elements, all of one shape, and their buffers ``(M,) uint8``, all of one
+    size."""
 
     raw: tuple[np.ndarray, ...]
     buffers: tuple[np.ndarray, ...]
@@ -55,8 +56,9 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Signature:
-    """What an element is known by: its values in all captures, and those of the ``count - 1`` after it along ``axis``,
-    which are taken to lie ``lag`` bytes apart; the places that are looked at are ``first + n * step``."""
+    """What an element is known by: its values in all captures, and those of the ``count - 1`` after
+    it along ``axis``, which are taken to lie ``lag`` bytes apart; the places that are looked at are
+    ``first + n * step``."""
 
     first: int
     step: int
@@ -67,8 +69,9 @@ class Signature:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Byte offset of each element ``(*shape) int32`` where its signature is there, else -1; in how many places it
-    is ``uint8``, and which elements share it; distances at which all seem to be stored again."""
+    """Byte offset of each element ``(*shape) int32`` where its signature is there, else -1; in how
+    many places it is ``uint8``, and which elements share it; distances at which all seem to be
+    stored again."""
 
     place: np.ndarray
     count: np.ndarray
@@ -97,7 +100,8 @@ class Sought:
         return float(np.mean(end > first))
 
     def often(self, name: str, sample: Sequence[np.ndarray]) -> np.ndarray:
-        """How many of a few elements are there, for each number ``(2 ** bits,)`` that all may be changed by."""
+        """How many of a few elements are there, for each number ``(2 ** bits,)`` that all may be
+        changed by."""
         numbers = np.arange(256 ** self.pairs.itemsize).astype(sample[0].dtype)
         out = np.zeros(len(numbers), np.int64)
         for values in zip(*(column[:FEW] for column in sample), strict=True):
@@ -142,8 +146,8 @@ class Sought:
         return np.searchsorted(self.sorted, keys), np.searchsorted(self.sorted, keys | self.low, "right")
 
     def _copies(self, numbered: np.ndarray, count: np.ndarray, shared: np.ndarray) -> tuple[int, ...]:
-        """Distances of the further places from the first one that some elements have in common, where most have
-        several places."""
+        """Distances of the further places from the first one that some elements have in common,
+        where most have several places."""
         alone = count[~shared & (count > 0)]
         usual = max(range(1, MOST_COPIES + 1), key=lambda many: int(np.count_nonzero(alone == many)))
         if usual == 1 or np.count_nonzero(alone == usual) * 2 < alone.size:
@@ -196,7 +200,8 @@ class Sought:
                 yield out.view(f"<u{itemsize}")[:, 0]
 
     def _keys(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
-        """One number for each place: the values themselves where they fit beside a place's number, else mixed."""
+        """One number for each place: the values themselves where they fit beside a place's number,
+        else mixed."""
         width = 8 * self.pairs.itemsize
         fits = width * len(self.pairs.raw) * self.signature.count <= 64 - self.bits
         out = np.zeros(size, np.uint64)
@@ -225,8 +230,8 @@ def known(seen: Seen) -> np.ndarray:
 
 
 def changes(sought: Sought) -> list[tuple[float, Change]]:
-    """Ways in which elements may be stored, and which part of some elements is found so, the most first; without a
-    change comes first among equals."""
+    """Ways in which elements may be stored, and which part of some elements is found so, the most
+    first; without a change comes first among equals."""
     bits = 8 * sought.pairs.itemsize
     sample = sought.sample()
     half = 2 ** (bits - 1)

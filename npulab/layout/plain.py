@@ -13,10 +13,11 @@ from npulab.layout.parts import Sums
 
 
 def hwc(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any) -> Layout:
-    """The order of the tensor itself, last axis fastest: NHWC activations, OHWI weights, a matrix by rows.
+    """The order of the tensor itself, last axis fastest: NHWC activations, OHWI weights, a matrix
+    by rows.
 
-    ``row_pitch`` are the bytes between rows, of ``(..., H, W, C)`` and of a matrix; left out,
-    there are no gaps.  ``stored`` are further fields of ``Layout``: size, fill, offset, xor, copies, ...
+    ``row_pitch`` are the bytes between rows, of ``(..., H, W, C)`` and of a matrix; left out, there
+    are no gaps.  ``stored`` are further fields of ``Layout``: size, fill, offset, xor, copies, ...
     Raises ValueError for a pitch below what a row takes.
 
     >>> hwc((1, 2, 3), row_pitch=8).index_map()
@@ -32,9 +33,9 @@ def planar(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, 
            row_align: int = 1, plane_align: int = 1, **stored: Any) -> Layout:
     """A plane of rows for each channel of a tensor ``(..., H, W, C)``: CHW, NCHW.
 
-    Pitches are bytes from one row or plane to the next; left out, what a row or plane takes rounded up to its
-    ``align``.  The buffer ends with the pitch of its last plane.
-    Raises ValueError for a pitch below what a row or plane takes.
+    Pitches are bytes from one row or plane to the next; left out, what a row or plane takes rounded
+    up to its ``align``.  The buffer ends with the pitch of its last plane. Raises ValueError for a
+    pitch below what a row or plane takes.
 
     >>> planar((2, 3, 2), dtype="float16", row_align=64).index_map()[1, 2]
     array([ 68, 196])
@@ -51,10 +52,11 @@ def planar(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, 
 
 def nc1hwc2(shape: tuple[int, ...], c2: int, *, dtype: str = "uint8", row_pitch: int = 0, plane_pitch: int = 0,
             **stored: Any) -> Layout:
-    """Channels of a tensor ``(..., H, W, C)`` in tiles of ``c2``: a plane of pixels for each tile, ``c2`` together.
+    """Channels of a tensor ``(..., H, W, C)`` in tiles of ``c2``: a plane of pixels for each tile,
+    ``c2`` together.
 
-    A last tile that the channels do not fill is completed with fill.  Of atoms of memory ``c2`` is how many elements
-    one holds; pitches are bytes from one row or plane (surface) to the next.
+    A last tile that the channels do not fill is completed with fill.  Of atoms of memory ``c2`` is
+    how many elements one holds; pitches are bytes from one row or plane (surface) to the next.
     Raises ValueError for a pitch below what a row or plane takes.
 
     >>> nc1hwc2((1, 2, 3), 2).index_map()
@@ -79,11 +81,11 @@ def nc1hwc2(shape: tuple[int, ...], c2: int, *, dtype: str = "uint8", row_pitch:
 
 def kernel_groups(shape: tuple[int, int, int, int], kernels: int, channels: int, *, dtype: str = "uint8",
                   align: int = 1, **stored: Any) -> Layout:
-    """Weights OHWI in groups of ``kernels``, in each blocks of ``channels``; groups and blocks that are not full are
-    short, without fill.
+    """Weights OHWI in groups of ``kernels``, in each blocks of ``channels``; groups and blocks that
+    are not full are short, without fill.
 
-    In a block come rows, columns, the kernels of the group, the channels of the block.  The end of the buffer is
-    rounded up to ``align`` bytes.
+    In a block come rows, columns, the kernels of the group, the channels of the block.  The end of
+    the buffer is rounded up to ``align`` bytes.
 
     >>> print(kernel_groups((20, 3, 3, 12), 16, 8, align=128))
     O1I1HWO2I2, O2=16, I2=8, packed: (20, 3, 3, 12) uint8, 2176 bytes
@@ -97,10 +99,11 @@ def kernel_groups(shape: tuple[int, int, int, int], kernels: int, channels: int,
 
 def packed_blocks(shape: tuple[int, int], rows: int, columns: int, *, dtype: str = "uint8", sums: bool = False,
                   fill: int = 0, **stored: Any) -> Layout:
-    """A matrix ``(R, C)`` in blocks of ``rows`` times ``columns``: blocks down a strip of columns, then the next
-    strip; in a block by columns.
+    """A matrix ``(R, C)`` in blocks of ``rows`` times ``columns``: blocks down a strip of columns,
+    then the next strip; in a block by columns.
 
-    Blocks are completed with ``fill`` (as stored).  With ``sums`` an int32 for each column follows, fill included.
+    Blocks are completed with ``fill`` (as stored).  With ``sums`` an int32 for each column follows,
+    fill included.
 
     >>> packed_blocks((2, 3), 2, 2).index_map()
     array([[0, 2, 4],
@@ -120,11 +123,11 @@ def packed_blocks(shape: tuple[int, int], rows: int, columns: int, *, dtype: str
 
 
 def only(layout: Layout, axis: int, start: int, stop: int) -> Layout:
-    """The same layout where only the indices ``start`` to ``stop - 1`` of an axis lie in the buffer, which keeps its
-    size.
+    """The same layout where only the indices ``start`` to ``stop - 1`` of an axis lie in the
+    buffer, which keeps its size.
 
-    Places are those of ``layout`` counted from ``start``: of rows and planes the first channel alone is
-    ``only(planar(shape), 2, 0, 1)``.
+    Places are those of ``layout`` counted from ``start``: of rows and planes the first channel
+    alone is ``only(planar(shape), 2, 0, 1)``.
     """
     window = tuple((start, stop) if at == axis else ends for at, ends in enumerate(layout.window))
     return replace(layout, window=window)
@@ -132,8 +135,8 @@ def only(layout: Layout, axis: int, start: int, stop: int) -> Layout:
 
 def strided(shape: tuple[int, ...], order: tuple[int, ...], pitches: dict[int, int] | None = None,
             dtype: str = "uint8", **stored: Any) -> Layout:
-    """Axes in an ``order`` from the outermost to the innermost; ``pitches`` are bytes between steps of an axis, where
-    they are more than what is inside takes.
+    """Axes in an ``order`` from the outermost to the innermost; ``pitches`` are bytes between steps
+    of an axis, where they are more than what is inside takes.
 
     Raises ValueError for an order that is no permutation, and pitches too small.
     """

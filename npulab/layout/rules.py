@@ -28,8 +28,8 @@ class Step(NamedTuple):
 def layouts(places: np.ndarray, **stored: Any) -> Iterator[Layout]:
     """Nests that places ``(*shape) int64`` may follow, -1 where unknown, the plainest first.
 
-    A few places may be missing or wrong; whether a nest holds is for the caller to see.  ``stored`` are further
-    fields of ``Layout``; its size grows where the nest needs more.
+    A few places may be missing or wrong; whether a nest holds is for the caller to see.  ``stored``
+    are further fields of ``Layout``; its size grows where the nest needs more.
     """
     window = _window(places)
     if not window:
@@ -39,7 +39,8 @@ def layouts(places: np.ndarray, **stored: Any) -> Iterator[Layout]:
     sure = [steps for at, steps in enumerate(seen) if steps is not None and steps not in seen[:at]]
     for steps in [*sure, *(near for one in sure for near in _near(one))]:
         offset = _origin(inside, steps)
-        # what follows the last places may lie past the end of a buffer that was cut off, the first may not be known
+        # what follows the last places may lie past the end of a buffer that was cut off, the first
+        # may not be known
         whole = tuple((0, n) for n in places.shape)
         start = _extended(window, places.shape, steps, offset)
         if window != whole and start is not None:
@@ -48,8 +49,8 @@ def layouts(places: np.ndarray, **stored: Any) -> Iterator[Layout]:
 
 
 def _near(steps: list[Step]) -> Iterator[list[Step]]:
-    """Steps with a tile that ends a few indices earlier or later: equal values on both sides of its end may have
-    hidden where that is."""
+    """Steps with a tile that ends a few indices earlier or later: equal values on both sides of its
+    end may have hidden where that is."""
     for at, step in enumerate(steps):
         inner = [one for one in steps if one.axis == step.axis and one.tile < step.tile]
         outer = [one for one in steps if one.axis == step.axis and one.tile > step.tile]
@@ -61,7 +62,8 @@ def _near(steps: list[Step]) -> Iterator[list[Step]]:
 
 def _extended(window: tuple[tuple[int, int], ...], shape: tuple[int, ...], steps: list[Step], offset: int,
               ) -> int | None:
-    """Where the first element of the whole tensor lies, by the steps inside of a window; None where they do not say."""
+    """Where the first element of the whole tensor lies, by the steps inside of a window; None where
+    they do not say."""
     for axis, ((start, _), n) in enumerate(zip(window, shape, strict=True)):
         outer = max((step for step in steps if step.axis == axis), key=lambda step: step.tile, default=None)
         if n > 1 and (outer is None or start % outer.tile):
@@ -73,7 +75,8 @@ def _extended(window: tuple[tuple[int, int], ...], shape: tuple[int, ...], steps
 def _nests(shape: tuple[int, ...], window: tuple[tuple[int, int], ...], steps: list[Step], offset: int,
            stored: dict[str, Any]) -> Iterator[Layout]:
     ordered = sorted(steps, key=lambda step: -abs(step.stride))
-    # loops over one axis are written from the largest tile to the smallest, wherever their strides would put them
+    # loops over one axis are written from the largest tile to the smallest, wherever their strides
+    # would put them
     by_axis = {axis: sorted((step for step in steps if step.axis == axis), key=lambda step: step.tile)
                for axis in range(len(shape))}
     ordered = [by_axis[step.axis].pop() for step in ordered]
@@ -107,9 +110,11 @@ def _window(places: np.ndarray) -> tuple[tuple[int, int], ...]:
 
 
 def _steps(places: np.ndarray, lines: int, corners: bool) -> list[Step] | None:
-    """The digits of all axes, as lines near the origin have them; None where these are not made of digits.
+    """The digits of all axes, as lines near the origin have them; None where these are not made of
+    digits.
 
-    With ``corners`` tiles also end where they do on the lines at the far end, whose tiles may be short.
+    With ``corners`` tiles also end where they do on the lines at the far end, whose tiles may be
+    short.
     """
     out: list[Step] = []
     for axis, n in enumerate(places.shape):
@@ -128,8 +133,8 @@ def _steps(places: np.ndarray, lines: int, corners: bool) -> list[Step] | None:
 
 
 def _line(places: np.ndarray, axis: int, lines: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distances ``(n,)`` from the first index along an axis, and where they are known: what most of some lines near
-    the origin have, where tiles are full."""
+    """Distances ``(n,)`` from the first index along an axis, and where they are known: what most of
+    some lines near the origin have, where tiles are full."""
     others = [n for other, n in enumerate(places.shape) if other != axis]
     each = max(int(lines ** (1 / max(sum(n > 1 for n in others), 1)) + 1e-9), 1)
     near = places[tuple(slice(None) if other == axis else slice(each) for other in range(places.ndim))]
@@ -144,8 +149,8 @@ def _line(places: np.ndarray, axis: int, lines: int) -> tuple[np.ndarray, np.nda
 
 
 def _digits(line: np.ndarray, known: np.ndarray) -> list[tuple[int, int]] | None:
-    """(tile, stride) of the digits that distances along an axis are made of, from the lowest; None where they are
-    not so made."""
+    """(tile, stride) of the digits that distances along an axis are made of, from the lowest; None
+    where they are not so made."""
     have = np.flatnonzero(known)
     if len(line) == 1:
         return []
@@ -168,7 +173,8 @@ def _digits(line: np.ndarray, known: np.ndarray) -> list[tuple[int, int]] | None
 
 
 def _blocks(line: np.ndarray, known: np.ndarray, tile: int) -> tuple[np.ndarray, Any] | None:
-    """The distance of each block of ``tile`` indices that most of them have; None where too many have another."""
+    """The distance of each block of ``tile`` indices that most of them have; None where too many
+    have another."""
     short = -len(line) % tile
     values = np.pad(np.where(known, line, UNKNOWN), (0, short), constant_values=UNKNOWN).reshape(-1, tile)
     counts = np.count_nonzero(values != UNKNOWN, axis=1)

@@ -136,7 +136,8 @@ class Stored(ABC):
             raise ValueError(f"size: got {self.size} bytes, allowed is 0 to {MOST_BYTES}")
 
     def _check_ends(self, first: int, end: int) -> None:
-        """Whether elements from byte ``first`` up to ``end``, their copies and the parts lie in the buffer."""
+        """Whether elements from byte ``first`` up to ``end``, their copies and the parts lie in the
+        buffer."""
         first, end = first + min(0, *self.copies, 0), end + max(0, *self.copies, 0)
         if first < 0 or end > self.size:
             raise ValueError(f"elements: got bytes {first} to {end}, allowed is 0 to {self.size}, the size")
@@ -166,7 +167,8 @@ class Stored(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Table(Stored):
-    """Where each element lies, one by one: ``places`` are byte offsets ``(*shape) int64``, -1 where it is not there.
+    """Where each element lies, one by one: ``places`` are byte offsets ``(*shape) int64``, -1 where
+    it is not there.
 
     Raises ValueError for places outside of the buffer.
     """

@@ -1,8 +1,9 @@
 """The numbers of the ``.tflite`` format, and of ``.circle``, which adds to it.
 
-Source: tensorflow/compiler/mlir/lite/schema/schema.fbs, with shorter names of fields; the revisions are those of
-tensorflow/lite/tools/versioning/op_version.cc, for 16-bit convolutions of tensorflow/lite/core/kernels/register.cc.
-Circle: Samsung/ONE:res/CircleSchema/0.10/circle_schema.fbs.
+Source: tensorflow/compiler/mlir/lite/schema/schema.fbs, with shorter names of fields; the revisions
+are those of tensorflow/lite/tools/versioning/op_version.cc, for 16-bit convolutions of
+tensorflow/lite/core/kernels/register.cc. Circle:
+Samsung/ONE:res/CircleSchema/0.10/circle_schema.fbs.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 FORMS = {"tflite": (b"TFL3", 3), "circle": (b"CIR0", 0)}
 ALIGNMENT = 16
 
-# Fields of each table in the order of their slots, as name:type=default.  A type is a letter of struct, s a
-# text, the name of a table, [a vector of these], or * the table whose kind the field before it tells.
+# Fields of each table in the order of their slots, as name:type=default.  A type is a letter of
+# struct, s a text, the name of a table, [a vector of these], or * the table whose kind the field
+# before it tells.
 TABLES = {
     "Model": "version:I codes:[OperatorCode] graphs:[SubGraph] description:s buffers:[Buffer] metadata_buffers:[i] "
              "metadata:[Metadata] signatures:[SignatureDef]",
@@ -63,8 +65,8 @@ OPERATORS = {
     "FULLY_CONNECTED": (9, 8, "FullyConnectedOptions"), "MAX_POOL_2D": (17, 5, "Pool2DOptions"),
     "PAD": (34, 22, "PadOptions"), "CAST": (53, 37, "CastOptions"), "NEG": (59, 42, "NegOptions"),
     "PADV2": (60, 43, "PadV2Options"), "BITWISE_XOR": (160, 125, "BitwiseXorOptions")}
-# Those that are part of no layer, whose activation, masks or graphs are part of a listing; others, and options of
-# another number, as old files have some, are listed without options.
+# Those that are part of no layer, whose activation, masks or graphs are part of a listing; others,
+# and options of another number, as old files have some, are listed without options.
 LISTED = {
     "CONCATENATION": (2, 10, "ConcatenationOptions"), "L2_NORMALIZATION": (11, 12, "MulOptions"),
     "L2_POOL_2D": (12, 5, "Pool2DOptions"), "LSTM": (16, 14, "LSTMOptions"), "MUL": (18, 21, "MulOptions"),
@@ -81,8 +83,8 @@ LISTED = {
     "INSTANCE_NORM": (-2, 254, "NormOptions"), "BCQ_FULLY_CONNECTED": (-3, 253, "BCQFullyConnectedOptions"),
     "BCQ_GATHER": (-4, 252, "BCQGatherOptions"), "GRU": (-5, 251, "GRUOptions"), "RMS_NORM": (-6, 250, "NormOptions")}
 
-# Revision of the operator by the type of its first input; "hybrid" where that is float32 and the weights are
-# int8, "hybrid channels" where they have a scale each.  1 where nothing is said.
+# Revision of the operator by the type of its first input; "hybrid" where that is float32 and the
+# weights are int8, "hybrid channels" where they have a scale each.  1 where nothing is said.
 REVISIONS = {
     "ADD": {"int8": 2, "int16": 3},
     "AVERAGE_POOL_2D": {"int8": 2, "int16": 3},
@@ -122,7 +124,8 @@ STABLEHLO_DOT_GENERAL STABLEHLO_REDUCE_WINDOW STABLEHLO_SORT STABLEHLO_WHILE STA
 DILATE STABLEHLO_RNG_BIT_GENERATOR REDUCE_WINDOW STABLEHLO_COMPOSITE STABLEHLO_SHIFT_LEFT STABLEHLO_CBRT
 STABLEHLO_CASE"""
 CUSTOM, GREATER = "CUSTOM", 127  # the number that stands in the older byte for every one that is greater
-# circle's own, from -2 downwards; its first files had their numbers as bytes without a sign: 254, 253, ...
+# circle's own, from -2 downwards; its first files had their numbers as bytes without a sign: 254,
+# 253, ...
 CIRCLE_NAMES = ("INSTANCE_NORM", "BCQ_FULLY_CONNECTED", "BCQ_GATHER", "GRU", "RMS_NORM", "ROPE", "RUN_MODEL")
 
 # Numbers from 0 again; circle has the last of them in numbers of its own, from -1 downwards.
@@ -130,8 +133,9 @@ TYPES = ("float32", "float16", "int32", "uint8", "int64", "string", "bool", "int
          "complex128", "uint64", "resource", "variant", "uint32", "uint16", "int4", "bfloat16", "int2", "uint4",
          "float8_e4m3fn", "float8_e5m2")
 CIRCLE_TYPES = ("uint4", "ggml_q4_0", "ggml_q4_1", "ggml_q8_0", "ggml_q8_1", "mxfp4", "mxint8")
-# Bits of 32 elements where numpy has no such type.  Source of the blocks of 32: ggerganov/ggml:src/ggml-common.h, OCP
-# Microscaling Formats 1.0 (each has a scale, of 16 bits in ggml, of 8 in MX).
+# Bits of 32 elements where numpy has no such type.  Source of the blocks of 32:
+# ggerganov/ggml:src/ggml-common.h, OCP Microscaling Formats 1.0 (each has a scale, of 16 bits in
+# ggml, of 8 in MX).
 BITS = {"string": 0, "resource": 0, "variant": 0, "int2": 64, "int4": 128, "uint4": 128, "bfloat16": 512,
         "float8_e4m3fn": 256, "float8_e5m2": 256, "ggml_q4_0": 144, "ggml_q4_1": 160, "ggml_q8_0": 272,
         "ggml_q8_1": 288, "mxfp4": 136, "mxint8": 264}

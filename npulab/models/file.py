@@ -1,7 +1,8 @@
 """The bytes of a ``.tflite`` or ``.circle`` file, packed and unpacked.
 
-The encoding is FlatBuffers': a table is reached by an offset, its fields by a list of slots that lies
-anywhere before or behind it.  Packing uses the package flatbuffers; unpacking needs no package.
+The encoding is FlatBuffers': a table is reached by an offset, its fields by a list of slots that
+lies anywhere before or behind it.  Packing uses the package flatbuffers; unpacking needs no
+package.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from npulab.models.listing import counted, shown
 
 
 class Field(NamedTuple):
-    """A field of a table: its type as ``facts.TABLES`` has it, and what it is where it is not stored."""
+    """A field of a table: its type as ``facts.TABLES`` has it, and what it is where it is not
+    stored."""
 
     name: str
     kind: str
@@ -50,7 +52,8 @@ SCHEMA = {kind: tuple(_field(text) for text in fields.split()) for kind, fields 
 NUMBERS = {"b": "Int8", "B": "Uint8", "?": "Bool", "i": "Int32", "I": "Uint32", "Q": "Uint64", "f": "Float32"}
 KNOWN = OPERATORS | LISTED
 MOST_AXES = 8
-# memory that a file may take, and how much a table does and a byte of a vector, with its line in a listing, about
+# memory that a file may take, and how much a table does and a byte of a vector, with its line in a
+# listing, about
 LEAST_MEMORY, MEMORY_PER_BYTE, TABLE_MEMORY, ELEMENT_MEMORY = 2 ** 25, 16, 400, 40
 # names by number and form
 OPERATOR_NAMES = {"tflite": dict(enumerate(NAMES.split())),
@@ -63,8 +66,8 @@ TENSOR_TYPES = {"tflite": dict(enumerate(TYPES)),
 def pack(graph: Graph) -> bytes:
     """The bytes of a graph; the same graph gives the same bytes.
 
-    Options are written where their kind is known.  Raises ValueError for what the graph's form has no number for;
-    ModuleNotFoundError naming the extra where flatbuffers is missing.
+    Options are written where their kind is known.  Raises ValueError for what the graph's form has
+    no number for; ModuleNotFoundError naming the extra where flatbuffers is missing.
     """
     try:
         import flatbuffers
@@ -199,8 +202,8 @@ def _unpack_graph(file: _File, form: str, model: Mapping[str, Any], number: int,
 class _File:
     """Bytes in FlatBuffers' encoding; every read is checked.
 
-    A broken file can point to the same bytes again and again, which a sound one hardly does: what is made of it,
-    in bytes of memory, is counted.
+    A broken file can point to the same bytes again and again, which a sound one hardly does: what
+    is made of it, in bytes of memory, is counted.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -291,7 +294,8 @@ def _operator(file: _File, what: str, form: str, one: Mapping[str, Any], codes: 
 
 
 def _name(form: str, code: Mapping[str, Any]) -> str:
-    """An operator's name, from the newer of two fields, which is 0 in old files, or from the older."""
+    """An operator's name, from the newer of two fields, which is 0 in old files, or from the
+    older."""
     new, old = code["code"], code["old_code"]
     number, names = min(new, old) if min(new, old) < 0 else max(new, old), OPERATOR_NAMES[form]
     name = names.get(number, str(number))

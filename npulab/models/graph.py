@@ -41,10 +41,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator: the numbers of its tensors, -1 where an input is left out, and its options by name.
+    """An operator: the numbers of its tensors, -1 where an input is left out, and its options by
+    name.
 
-    ``name`` is ``CUSTOM(name)`` for one that is none of the format's own, the number for one that has no name.
-    ``options`` are empty where their kind is not known.
+    ``name`` is ``CUSTOM(name)`` for one that is none of the format's own, the number for one that
+    has no name. ``options`` are empty where their kind is not known.
     """
 
     name: str
@@ -56,10 +57,11 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """What a file states: tensors, operators in the order they run, buffers of which the first is empty.
+    """What a file states: tensors, operators in the order they run, buffers of which the first is
+    empty.
 
-    A file may hold several graphs, of which the first is run and runs the ``others``; these have the same buffers.
-    ``form`` is "tflite" or "circle".
+    A file may hold several graphs, of which the first is run and runs the ``others``; these have
+    the same buffers. ``form`` is "tflite" or "circle".
     """
 
     tensors: tuple[Tensor, ...]
@@ -93,9 +95,10 @@ class Graph:
     def listing(self, form: str = "earlier") -> str:
         """Operators with their tensors and options, then counts and memory.
 
-        The forms are those of Samsung/ONE:tools/tflitefile_tool: the "earlier", with eight spaces for a tab, and the
-        "later", which marks operators #, tensors % and buffers & and prints constants of up to four elements.
-        Memory is that of every type, where the tool knows but some.  Raises ValueError for another form.
+        The forms are those of Samsung/ONE:tools/tflitefile_tool: the "earlier", with eight spaces
+        for a tab, and the "later", which marks operators #, tensors % and buffers & and prints
+        constants of up to four elements. Memory is that of every type, where the tool knows but
+        some.  Raises ValueError for another form.
         """
         return listing.listed(self, form)
 
@@ -106,11 +109,12 @@ class Graph:
     def rows(self) -> list[dict[str, Any]]:
         """What the listing has, one dict per operator of every graph.
 
-        It has ``index``, ``name``, ``graph``, ``fused_activation``, ``options``, and ``inputs`` and ``outputs``: a dict
-        per tensor, None where one is left out.
+        It has ``index``, ``name``, ``graph``, ``fused_activation``, ``options``, and ``inputs`` and
+        ``outputs``: a dict per tensor, None where one is left out.
         """
         return listing.rows(self)
 
     def quantization(self) -> str:
-        """Scale and zero point of every tensor that has them, a line each; ``tensors`` has all of them as numbers."""
+        """Scale and zero point of every tensor that has them, a line each; ``tensors`` has all of
+        them as numbers."""
         return "\n".join(listing.quantization(self))

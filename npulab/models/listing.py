@@ -142,7 +142,8 @@ def _columns(graph: Graph, tensor: int) -> str:
 
 
 def _constant(graph: Graph, tensor: int) -> str:
-    """The number of a tensor's buffer and what that holds, where it is little; nothing where it holds nothing."""
+    """The number of a tensor's buffer and what that holds, where it is little; nothing where it
+    holds nothing."""
     one = graph.tensors[tensor]
     if not graph.buffers[one.buffer]:
         return ""

@@ -1,8 +1,10 @@
-"""The memory of a model, from the file alone: which tensors live when, what a planner needs, what packing adds.
+"""The memory of a model, from the file alone: which tensors live when, what a planner needs, what
+packing adds.
 
-A tensor lives from the operator that makes it to the last that takes it: inputs from the start, outputs to the end,
-constants and states (taken, made by none) all along.  An operator's inputs and outputs live together, also where it
-could work in place.  What a kernel takes beside them is not in a file.
+A tensor lives from the operator that makes it to the last that takes it: inputs from the start,
+outputs to the end, constants and states (taken, made by none) all along.  An operator's inputs and
+outputs live together, also where it could work in place.  What a kernel takes beside them is not in
+a file.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KINDS = ("input", "output", "intermediate", "state", "constant", "unused")
-# Samsung/ONE:runtime/onert/core/src/backend/basic/MemoryPlanner.cc: BumpPlanner, FirstFitPlanner, WICPlanner
+# Samsung/ONE:runtime/onert/core/src/backend/basic/MemoryPlanner.cc: BumpPlanner, FirstFitPlanner,
+# WICPlanner
 PLANNERS = ("bump", "first-fit", "wic")
 MATRICES = ("FULLY_CONNECTED", "CONV_2D")  # operators that multiply by a matrix of weights
 MOST_BYTES = 2 ** 62
@@ -33,11 +36,12 @@ Packed = Callable[[int, int], int]
 class Memory:
     """The tensors of a model in time and in one block of memory.
 
-    ``first`` and ``last`` are operators, counted from 0, -1 for what is never there; ``offsets`` bytes from the start
-    of the block, -1 for what is not in it; all ``(tensors,) int64``.  ``live`` ``(operators,) int64`` are the bytes
-    that live while an operator runs, without constants; ``constants`` the bytes of all of them, each buffer once;
-    ``packed`` ``(tensors,) int64`` what a packed copy of weights takes, ``spare`` the bytes of weights that nobody
-    takes once they are packed.
+    ``first`` and ``last`` are operators, counted from 0, -1 for what is never there; ``offsets``
+    bytes from the start of the block, -1 for what is not in it; all ``(tensors,) int64``.  ``live``
+    ``(operators,) int64`` are the bytes that live while an operator runs, without constants;
+    ``constants`` the bytes of all of them, each buffer once; ``packed`` ``(tensors,) int64`` what a
+    packed copy of weights takes, ``spare`` the bytes of weights that nobody takes once they are
+    packed.
     """
 
     names: tuple[str, ...]
@@ -84,7 +88,8 @@ class Memory:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row per operator: operator, name, live (bytes), tensors (how many live, without constants)."""
+        """One row per operator: operator, name, live (bytes), tensors (how many live, without
+        constants)."""
         import pandas as pd
 
         here, count = self.offsets >= 0, len(self.operators)
@@ -96,12 +101,14 @@ class Memory:
     def held(self) -> pd.DataFrame:
         """What counters of memory see, one row for each way to hold the constants, in bytes.
 
-        ``heap`` is what is allocated: the block of the planner, copies of constants, packed weights; valgrind's
-        massif counts it, in virtual memory.  ``mapped`` are constants in the mapped file, which are no heap;
-        ``pages`` is both, as massif counts with ``--pages-as-heap=yes`` (which adds programs, libraries and stacks).
-        ``rss_most`` is what is in physical memory once all was touched, ``rss_least`` what stays there when the
-        system takes back the pages of the file, which are clean and can be read again.  ``saved`` is the heap
-        against the first row.  In the last row weights are freed as soon as they are packed, until when there are both.
+        ``heap`` is what is allocated: the block of the planner, copies of constants, packed
+        weights; valgrind's massif counts it, in virtual memory.  ``mapped`` are constants in the
+        mapped file, which are no heap; ``pages`` is both, as massif counts with
+        ``--pages-as-heap=yes`` (which adds programs, libraries and stacks). ``rss_most`` is what is
+        in physical memory once all was touched, ``rss_least`` what stays there when the system
+        takes back the pages of the file, which are clean and can be read again.  ``saved`` is the
+        heap against the first row.  In the last row weights are freed as soon as they are packed,
+        until when there are both.
         """
         import pandas as pd
 
@@ -134,14 +141,16 @@ def model_memory(model: Graph, packed: Packed | None = None, *, planner: str = "
                  widest: int | None = None, packs: Collection[str] = MATRICES[:1]) -> Memory:
     """The memory of a model that ``read_model`` gave.
 
-    ``planner`` gives tensors their places in one block: ``"bump"`` one behind the other, ``"first-fit"`` as they
-    come the first place that is free, ``"wic"`` (weighted interval colouring) the largest first, each the first place
-    that is free as long as it lives; places are multiples of ``align`` bytes.  ``packed(rows, columns)`` are the
-    bytes of a packed matrix of weights, rows what is summed over, columns the outputs, None where nothing is packed;
-    packed are the constant weights of operators named in ``packs`` (FULLY_CONNECTED, CONV_2D), and with ``widest``
-    only where the other side has at most as many columns (batches, pixels).  Weights used twice are packed once.
-    Raises ValueError for what is no model, an unknown planner or operator, an alignment or width below 1, tensors of
-    2**62 bytes and more, and a packed size that is none.
+    ``planner`` gives tensors their places in one block: ``"bump"`` one behind the other,
+    ``"first-fit"`` as they come the first place that is free, ``"wic"`` (weighted interval
+    colouring) the largest first, each the first place that is free as long as it lives; places are
+    multiples of ``align`` bytes.  ``packed(rows, columns)`` are the bytes of a packed matrix of
+    weights, rows what is summed over, columns the outputs, None where nothing is packed; packed are
+    the constant weights of operators named in ``packs`` (FULLY_CONNECTED, CONV_2D), and with
+    ``widest`` only where the other side has at most as many columns (batches, pixels).  Weights
+    used twice are packed once. Raises ValueError for what is no model, an unknown planner or
+    operator, an alignment or width below 1, tensors of 2**62 bytes and more, and a packed size that
+    is none.
     """
     if not isinstance(model, Graph):
         raise ValueError(f"model: got {type(model).__name__}, allowed is what read_model gives")
@@ -165,10 +174,11 @@ def model_memory(model: Graph, packed: Packed | None = None, *, planner: str = "
 
 
 def place(sizes: np.ndarray, first: np.ndarray, last: np.ndarray, planner: str = "wic") -> np.ndarray:
-    """Offsets ``(N,) int64`` of blocks that live from ``first`` to ``last``, both included, by a planner's rule.
+    """Offsets ``(N,) int64`` of blocks that live from ``first`` to ``last``, both included, by a
+    planner's rule.
 
-    Claims come in order of ``first``, then of the blocks; of equal sizes "wic" takes them in that order too.  Blocks
-    of 0 bytes are at 0.
+    Claims come in order of ``first``, then of the blocks; of equal sizes "wic" takes them in that
+    order too.  Blocks of 0 bytes are at 0.
 
     >>> place(np.array([4, 8, 4, 8]), np.array([0, 0, 1, 2]), np.array([0, 1, 2, 2])).tolist()
     [8, 0, 8, 0]
@@ -244,7 +254,8 @@ def _lives(model: Graph) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
 
 def _packed(model: Graph, kinds: Sequence[str], packed: Packed | None, widest: int | None, packs: Collection[str],
             ) -> tuple[np.ndarray, int]:
-    """Bytes of the packed copy of each tensor, and bytes of the constants that nobody takes once they are packed."""
+    """Bytes of the packed copy of each tensor, and bytes of the constants that nobody takes once
+    they are packed."""
     out = np.zeros(len(kinds), np.int64)
     done: set[int] = set()
     taken = {model.tensors[number].buffer for number in model.outputs}

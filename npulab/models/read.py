@@ -33,10 +33,9 @@ MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "M
 def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Model:
     """The model in the bytes of a ``.tflite`` or ``.circle`` file, or in the file of a path.
 
-    ``print`` lists it, ``quantization()`` lists scales and zero points.  Of several graphs layers are those of the
-    first; ``graphs`` has all.
-    Needs no package.  Raises ValueError (what, got, allowed, where) for bytes that are no model, or a broken one;
-    FileNotFoundError.
+    ``print`` lists it, ``quantization()`` lists scales and zero points.  Of several graphs layers
+    are those of the first; ``graphs`` has all. Needs no package.  Raises ValueError (what, got,
+    allowed, where) for bytes that are no model, or a broken one; FileNotFoundError.
     """
     if isinstance(data, bytes | bytearray | memoryview):
         return Model(**vars(unpack(bytes(data))))
@@ -64,8 +63,8 @@ class Model(Graph):
     def layers(self) -> tuple[Layer, ...]:
         """The layers, in the order they run; scales are float32, as the file holds them.
 
-        Explicit padding that "same" or "valid" would give reads back by that name.  Raises ValueError naming
-        the operator that is part of no layer, and why.
+        Explicit padding that "same" or "valid" would give reads back by that name.  Raises
+        ValueError naming the operator that is part of no layer, and why.
         """
         found, problems = self._found
         for problem in problems.values():
@@ -74,7 +73,8 @@ class Model(Graph):
 
     @property
     def by_operator(self) -> dict[int, Layer | str]:
-        """The layer of each main operator by its number in the file; of those that are part of none a sentence why."""
+        """The layer of each main operator by its number in the file; of those that are part of none
+        a sentence why."""
         found, problems = self._found
         every: dict[int, Layer | str] = {one.number: one.layer for one in found} | problems
         return dict(sorted(every.items()))
@@ -83,7 +83,8 @@ class Model(Graph):
     def network(self) -> Network:
         """The layers and where each takes its input from.
 
-        Raises as ``layers``; ValueError too where the model has not one input and the last layer's output.
+        Raises as ``layers``; ValueError too where the model has not one input and the last layer's
+        output.
         """
         layers, found = self.layers, self._found[0]
         given = {self.inputs[0]: -1} if len(self.inputs) == 1 else {}
@@ -150,7 +151,8 @@ class _Found:
 
 
 def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
-    """The layers of a graph; by number what is wrong with the operators that are part of none, main ones first."""
+    """The layers of a graph; by number what is wrong with the operators that are part of none, main
+    ones first."""
     found: list[_Found] = []
     taken: set[int] = set()
     problems: dict[int, str] = {}
@@ -275,7 +277,8 @@ class _Part:
     def labelled(self, q: QuantParams) -> bool:
         """Whether uint8 is but the label of int8 weights, as older converters had it.
 
-        LiteRT takes those of a convolution so where they have one scale, and of several scales the first alone.
+        LiteRT takes those of a convolution so where they have one scale, and of several scales the
+        first alone.
         """
         hybrid = self.graph.tensors[_at(self.one.inputs, 0)].dtype == "float32"
         return hybrid and (self.one.name == "FULLY_CONNECTED"
@@ -305,7 +308,8 @@ class _Part:
         return {"input_shape": shape, "stride": stride, "padding": padding}
 
     def activated(self, tensor: int) -> tuple[int, str | None]:
-        """The tensor behind a maximum of one element, which is there for its activation, and that activation."""
+        """The tensor behind a maximum of one element, which is there for its activation, and that
+        activation."""
         number = self.users.get(tensor, self.number)
         one = self.graph.operators[number]
         if one.name != "MAX_POOL_2D" or any(one.options[name] != value for name, value in ONE_ELEMENT.items()) \
@@ -315,7 +319,8 @@ class _Part:
         return _at(one.outputs, 0), _activation(one.options)
 
     def check(self, layer: Layer, sources: Sequence[int], output: int) -> None:
-        """Raises ValueError where tensors have other shapes or types than the layer takes and gives."""
+        """Raises ValueError where tensors have other shapes or types than the layer takes and
+        gives."""
         batch = self.graph.tensors[sources[0]].shape[:1]
         for tensor, shape in (*((source, layer.input_shape) for source in sources), (output, layer.output_shape)):
             one = self.graph.tensors[tensor]

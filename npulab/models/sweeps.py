@@ -1,4 +1,5 @@
-"""Sweeps: many single-operator models from a grid of parameters, with inputs and expected outputs."""
+"""Sweeps: many single-operator models from a grid of parameters, with inputs and expected
+outputs."""
 
 from __future__ import annotations
 
@@ -71,11 +72,12 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
     """A model for each point of a grid: every combination of the values under its names.
 
     Names are op (conv2d, fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w,
-    input_channels, output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, padding,
-    depthwise, activation, dtype and per_channel; ``input``, ``kernel``, ``stride`` and ``dilation`` set both axes;
-    a single value stands for itself, and ``npulab.models.sweeps.DEFAULTS`` for a name that is left out.
-    ``make(point, random)`` gives the layer of a point, ``random_layer`` where it is left out.  A point that
-    no layer or file can state is skipped.  Raises ValueError for an unknown name or value.
+    input_channels, output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
+    padding, depthwise, activation, dtype and per_channel; ``input``, ``kernel``, ``stride`` and
+    ``dilation`` set both axes; a single value stands for itself, and
+    ``npulab.models.sweeps.DEFAULTS`` for a name that is left out. ``make(point, random)`` gives the
+    layer of a point, ``random_layer`` where it is left out.  A point that no layer or file can
+    state is skipped.  Raises ValueError for an unknown name or value.
     """
     if not isinstance(grid, Mapping):
         raise ValueError(f"grid: got {grid!r:.80}, allowed is values by name, such as {{'kernel': [1, 3]}}")
@@ -106,17 +108,19 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
 
 def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
                 rule: str | Rule = "tflite-reference", seed: int = 0, make: Make | None = None) -> Sweep:
-    """Write a sweep for a board, whole or not at all: models, inputs and expected outputs as raw bytes.
+    """Write a sweep for a board, whole or not at all: models, inputs and expected outputs as raw
+    bytes.
 
-    ``grid`` is values by name, and every combination of them is a model.  Names are op (conv2d, fully_connected,
-    average_pool, max_pool, min_pool, add), input_h, input_w, input_channels, output_channels, kernel_h, kernel_w,
-    stride_h, stride_w, dilation_h, dilation_w, padding, depthwise, activation, dtype and per_channel; input,
-    kernel, stride and dilation set both axes.
+    ``grid`` is values by name, and every combination of them is a model.  Names are op (conv2d,
+    fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w, input_channels,
+    output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, padding,
+    depthwise, activation, dtype and per_channel; input, kernel, stride and dilation set both axes.
 
-    Files are ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``), ``000-expected.bin``, ...
-    and ``parameters.csv``, one row per model with the files' sha256 and the rule of the expected outputs.  What
-    the board gives goes beside them as ``000-output.bin``, ..., and ``check_sweep(folder)`` compares it.  Raises
-    FileExistsError where the folder exists; ValueError as ``sweep``, and where no point of the grid can be.
+    Files are ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``),
+    ``000-expected.bin``, ... and ``parameters.csv``, one row per model with the files' sha256 and
+    the rule of the expected outputs.  What the board gives goes beside them as ``000-output.bin``,
+    ..., and ``check_sweep(folder)`` compares it.  Raises FileExistsError where the folder exists;
+    ValueError as ``sweep``, and where no point of the grid can be.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as board:
@@ -154,10 +158,10 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
 def check_sweep(folder: str | os.PathLike[str], outputs: str | os.PathLike[str] | None = None) -> pd.DataFrame:
     """What a board gave against what a sweep expects: model, compared, mismatches, first, verdict.
 
-    ``outputs`` is the folder of ``000-output.bin``, ..., raw bytes as the expected ones are, by default the sweep's
-    own.  ``first`` is the place (row, column, channel) of the first difference, or None; the verdict is ``equal``,
-    ``differs`` or ``missing``.  Raises FileNotFoundError for a folder that is no sweep; ValueError (what, got,
-    allowed) for an output of another size.
+    ``outputs`` is the folder of ``000-output.bin``, ..., raw bytes as the expected ones are, by
+    default the sweep's own.  ``first`` is the place (row, column, channel) of the first difference,
+    or None; the verdict is ``equal``, ``differs`` or ``missing``.  Raises FileNotFoundError for a
+    folder that is no sweep; ValueError (what, got, allowed) for an output of another size.
     """
     import pandas as pd
 
@@ -223,7 +227,8 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
     if dtype in QUANTIZED:
         zero = 0 if weights_type == "int8" else int(random.integers(100, 156))
         input_q = QuantParams(random.uniform(0.01, 0.1), _zero(dtype, random))
-        # sums of products have about this deviation; a fifth of the range makes a few outputs saturate
+        # sums of products have about this deviation; a fifth of the range makes a few outputs
+        # saturate
         deviation = _deviation(dtype, input_q.zero_point) * _deviation(weights_type, zero) * terms ** 0.5
         bias = random.integers(-int(deviation) - 1, int(deviation) + 2, outputs)
         fifth = _scale(output_q) * (np.iinfo(dtype).max - np.iinfo(dtype).min) / 5

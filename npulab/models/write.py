@@ -25,12 +25,13 @@ def single_op_model(layer: Layer, batch: int | Sequence[int] = 1, names: Mapping
                     weights_as: str | None = None, form: str = "tflite") -> bytes:
     """The bytes of a ``.tflite`` file that holds one layer; the same layer gives the same bytes.
 
-    Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  A fully connected layer takes up to three
-    leading axes as ``batch``: the input of (4, 2) is ``(4, 2, I)`` and the output ``(8, O)``.  ``names`` are other
-    names for "input", "weights", "bias", "output" and what else there is.  ``weights_as`` "uint8" labels the int8
-    weights of a fully connected layer of float32 so, as older converters did: runtimes read them as int8.
-    ``form`` is "tflite" or "circle".  Raises ValueError naming the parameter that the format cannot state;
-    ModuleNotFoundError naming the extra where flatbuffers is missing.
+    Input and output are ``(batch, ...)``; an ``Add`` has two inputs.  A fully connected layer takes
+    up to three leading axes as ``batch``: the input of (4, 2) is ``(4, 2, I)`` and the output ``(8,
+    O)``.  ``names`` are other names for "input", "weights", "bias", "output" and what else there
+    is.  ``weights_as`` "uint8" labels the int8 weights of a fully connected layer of float32 so, as
+    older converters did: runtimes read them as int8. ``form`` is "tflite" or "circle".  Raises
+    ValueError naming the parameter that the format cannot state; ModuleNotFoundError naming the
+    extra where flatbuffers is missing.
     """
     if not isinstance(layer, MODELLED):
         raise ValueError(f"layer: got {type(layer).__name__}, allowed is a Conv2D, FullyConnected, Pool2D or Add; "
@@ -43,7 +44,8 @@ def single_op_model(layer: Layer, batch: int | Sequence[int] = 1, names: Mapping
 
 
 def write_model(network: Network | Sequence[Layer], batch: int = 1, form: str = "tflite") -> bytes:
-    """The bytes of a ``.tflite`` or ``.circle`` file that holds a network, whose last layer gives the output.
+    """The bytes of a ``.tflite`` or ``.circle`` file that holds a network, whose last layer gives
+    the output.
 
     A list of layers is a network in which each takes what the one before it gives.
     Raises as ``single_op_model``.
@@ -73,7 +75,8 @@ def _lead(batch: Any, several: bool = False) -> tuple[int, ...]:
 
 
 def _labelled(graph: Graph, layer: Layer, label: str) -> Graph:
-    """The graph of a fully connected layer with weights of another type's name, as an operator that knows them."""
+    """The graph of a fully connected layer with weights of another type's name, as an operator that
+    knows them."""
     if label != "uint8" or not isinstance(layer, FullyConnected) or layer.dtype != "float32":
         raise ValueError(f"weights_as: got {label!r} with {layer}, allowed is 'uint8' with a fully connected layer of "
                          "float32")

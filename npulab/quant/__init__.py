@@ -1,1 +1,2 @@
-"""Quantization math: rounding rules, requantizing, layers, exact emulation, which rule fits outputs."""
+"""Quantization math: rounding rules, requantizing, layers, exact emulation, which rule fits
+outputs."""

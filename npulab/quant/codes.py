@@ -21,9 +21,9 @@ def codes_by_rule(accumulators: Iterable[int], scales: Scales, zero_point: int =
                   rules: Iterable[str | Rule] | str | Rule | None = None) -> pd.DataFrame:
     """Output codes before the clamp, a row per rule and a column per accumulator, ascending.
 
-    ``scales`` are those of input, weights and output, or their ratio.  ``rules`` are names or rules; left out,
-    all of 8-bit outputs.
-    Raises LookupError for an unknown rule, ValueError for a ratio or an accumulator that a rule does not take.
+    ``scales`` are those of input, weights and output, or their ratio.  ``rules`` are names or
+    rules; left out, all of 8-bit outputs. Raises LookupError for an unknown rule, ValueError for a
+    ratio or an accumulator that a rule does not take.
 
     >>> codes_by_rule([-2, 2], 0.25, rules=["vivante-v7:half-up", "vivante-v7:half-away"])
                           -2   2
@@ -62,5 +62,6 @@ def three(scales: Scales) -> tuple[Any, Any, Any]:
 
 
 def real_values(accumulators: Any, scales: Scales) -> np.ndarray:
-    """What the accumulators stand for in output units, the ratio being formed in double: float64."""
+    """What the accumulators stand for in output units, the ratio being formed in double:
+    float64."""
     return np.asarray(accumulators, np.float64) * ratio_of_scales(*three(scales), "D")

@@ -1,4 +1,5 @@
-"""Floating-point numbers as a unit holds them: how far apart two are, and the one rounding of an exact value."""
+"""Floating-point numbers as a unit holds them: how far apart two are, and the one rounding of an
+exact value."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ SAME_SIZE: dict[str, type[np.int16] | type[np.int32]] = {"float16": np.int16, "f
 
 
 def ulps(a: Any, b: Any) -> np.ndarray:
-    """How many representable numbers apart two tensors of float16, or of float32, are: int64 ``(...)``.
+    """How many representable numbers apart two tensors of float16, or of float32, are: int64
+    ``(...)``.
 
     +0 and -0 are one number and infinity is the next after the largest.  NaN is 0 from NaN and one more than
     infinity is from -infinity, the largest distance of the type, from any number.
@@ -28,10 +30,11 @@ def ulps(a: Any, b: Any) -> np.ndarray:
 
 
 def steps(a: Any, b: Any) -> np.ndarray:
-    """How many steps lead from ``b`` up to ``a``, int64 ``(...)``: the difference of codes, or ulps with a sign.
+    """How many steps lead from ``b`` up to ``a``, int64 ``(...)``: the difference of codes, or ulps
+    with a sign.
 
-    A NaN on one side only is the most there can be, always up.
-    Raises ValueError for a number beside a code, and for types that are neither codes nor float16 or float32.
+    A NaN on one side only is the most there can be, always up. Raises ValueError for a number
+    beside a code, and for types that are neither codes nor float16 or float32.
 
     >>> steps(np.uint8([3, 3]), np.uint8([5, 3])).tolist(), steps(np.float16(0.5), np.float16(0.501)).tolist()
     ([-2, 0], -2)
@@ -60,7 +63,8 @@ def _place(values: np.ndarray) -> np.ndarray:
 
 
 class Near(NamedTuple):
-    """float64 numbers ``values + tail``, right to within ``error``: the tail is what rounding took from the values.
+    """float64 numbers ``values + tail``, right to within ``error``: the tail is what rounding took
+    from the values.
 
     float32 numbers are no more than they are: what rounding takes from them is lost.
     """
@@ -119,9 +123,11 @@ def nearest_half(value: Fraction) -> np.float16:
 
 
 def _odd(values: np.ndarray, side: Any) -> np.ndarray:
-    """float64 numbers that decide as what lies less than a step above (side 1), below (-1) or at (0) the values.
+    """float64 numbers that decide as what lies less than a step above (side 1), below (-1) or at
+    (0) the values.
 
-    No number whose last bit is 1 is one of float16, or half way between two: an even one makes way for its neighbour.
+    No number whose last bit is 1 is one of float16, or half way between two: an even one makes way
+    for its neighbour.
     """
     even = values.view(np.int64) % 2 == 0
     return np.where(even & (side != 0), np.nextafter(values, np.where(side > 0, np.inf, -np.inf)), values)

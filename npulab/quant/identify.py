@@ -1,7 +1,7 @@
 """Which rounding rule made these outputs, and which accumulators would tell.
 
-Two rules are one function where they are the same arithmetic under two names; everything else that gives
-the same outputs here is only not told apart yet.
+Two rules are one function where they are the same arithmetic under two names; everything else that
+gives the same outputs here is only not told apart yet.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OPS = ("conv", "depthwise", "fully_connected")
-# An input scale that is a power of two makes orders "D" and "P" of the ratio the same number, an output scale
-# that is none keeps "S" another; odd zero points turn ties where they are added before the rounding.
+# An input scale that is a power of two makes orders "D" and "P" of the ratio the same number, an
+# output scale that is none keeps "S" another; odd zero points turn ties where they are added before
+# the rounding.
 INPUT_SCALE, OUTPUT_SCALE = 0.5, float(np.float32(0.0871))
 ZERO_POINTS = {"int8": 3, "uint8": 131, "int16": 0}
 TIES = (1, 2, 3, 4, 7, 8, 12, 20, 23)  # right shifts that are whole ratios: ties exist
@@ -66,12 +67,13 @@ class Closest(NamedTuple):
 class Identification:
     """Which rules fit outputs.
 
-    ``table`` has a row per rule, fewest mismatches first: rule, mismatches, compared, fits, the first that
-    differs (accumulator, channel, got, predicted) and ``reason``, why a rule does not apply.  ``fits`` are the
-    rules without a mismatch, ``groups`` those of them that are one function or that these accumulators cannot
-    separate.  Where nothing fits, ``closest`` are the rules with the fewest mismatches, and ``by_channel`` (first,
-    end, rules) says which fit ranges of channels, if every channel has one.  ``engines`` are those of
-    ``npulab.ENGINES`` that round these accumulators, true sums, without a mismatch; none where no layer was given.
+    ``table`` has a row per rule, fewest mismatches first: rule, mismatches, compared, fits, the
+    first that differs (accumulator, channel, got, predicted) and ``reason``, why a rule does not
+    apply.  ``fits`` are the rules without a mismatch, ``groups`` those of them that are one
+    function or that these accumulators cannot separate.  Where nothing fits, ``closest`` are the
+    rules with the fewest mismatches, and ``by_channel`` (first, end, rules) says which fit ranges
+    of channels, if every channel has one.  ``engines`` are those of ``npulab.ENGINES`` that round
+    these accumulators, true sums, without a mismatch; none where no layer was given.
     """
 
     table: pd.DataFrame
@@ -107,7 +109,8 @@ class Identification:
 
 @dataclass(frozen=True)
 class _Engine(Rule):
-    """What an engine does to the outputs of a layer: a rule for each part of its channels, and its own clamp."""
+    """What an engine does to the outputs of a layer: a rule for each part of its channels, and its
+    own clamp."""
 
     parts: Parts = ()
     bounds: tuple[int, int] = (0, 0)
@@ -115,7 +118,8 @@ class _Engine(Rule):
 
 @dataclass(frozen=True, eq=False)
 class _Recorded:
-    """Accumulators and outputs ``(N, C)``, and everything but the rule that turns one into the other."""
+    """Accumulators and outputs ``(N, C)``, and everything but the rule that turns one into the
+    other."""
 
     accumulators: np.ndarray
     outputs: np.ndarray
@@ -127,7 +131,8 @@ class _Recorded:
     layer: Any = None  # op, activation and output_q of the layer that was given
 
     def engine(self, name: str) -> _Engine:
-        """What an engine does to such outputs; raises ValueError or LookupError where it has no such layer."""
+        """What an engine does to such outputs; raises ValueError or LookupError where it has no
+        such layer."""
         dtype, channels = self.outputs.dtype, self.outputs.shape[1]
         if self.layer is None or dtype == np.float32:
             got = f"{dtype} outputs" if self.layer is not None else "no layer"
@@ -150,7 +155,8 @@ class _Recorded:
                 yield name
 
     def predict(self, by: Rule, accumulators: np.ndarray | None = None, channels: Any = slice(None)) -> np.ndarray:
-        """Outputs by a rule; raises ValueError where it cannot say the scales or hold the accumulators."""
+        """Outputs by a rule; raises ValueError where it cannot say the scales or hold the
+        accumulators."""
         accumulators = self.accumulators if accumulators is None else accumulators
         if isinstance(by, _Engine):
             own = replace(self, low=by.bounds[0], high=by.bounds[1])
@@ -217,12 +223,13 @@ def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConn
                       rules: Iterable[str | Rule] | str | Rule | None = None) -> Identification:
     """Every rule that turns these accumulators into these outputs, and what cannot be told apart.
 
-    ``accumulators`` are ``(..., C)`` true sums with the bias, as ``emulate.accumulate`` gives them; ``outputs``
-    of the same shape are int8, uint8 or int16; or float32, with sums without the bias and ``input_q.scale`` that
-    of the row.  Scales, zero point and activation are the layer's, or those given by keyword.  ``rules`` are
-    names or rules; left out, all that have this type of output, each in its usual order of scales.  With a layer
-    they may be engines of ``npulab.ENGINES`` too, whose rule depends on it.
-    Raises ValueError or TypeError naming what does not go together; LookupError for an unknown rule.
+    ``accumulators`` are ``(..., C)`` true sums with the bias, as ``emulate.accumulate`` gives them;
+    ``outputs`` of the same shape are int8, uint8 or int16; or float32, with sums without the bias
+    and ``input_q.scale`` that of the row.  Scales, zero point and activation are the layer's, or
+    those given by keyword.  ``rules`` are names or rules; left out, all that have this type of
+    output, each in its usual order of scales.  With a layer they may be engines of
+    ``npulab.ENGINES`` too, whose rule depends on it. Raises ValueError or TypeError naming what
+    does not go together; LookupError for an unknown rule.
     """
     recorded = _recorded(accumulators, outputs, layer, input_q, weight_q, output_q, activation)
     dtype = recorded.outputs.dtype.name
@@ -249,7 +256,8 @@ def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConn
 
 def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str, engine: Callable[[str], Rule] = rule,
            ) -> list[Rule]:
-    """The rules asked for; left out, all of an output type.  ``engine`` gives the rule of an engine's name."""
+    """The rules asked for; left out, all of an output type.  ``engine`` gives the rule of an
+    engine's name."""
     if rules is not None:
         names = (rules,) if isinstance(rules, str | Rule) else tuple(rules) if isinstance(rules, Iterable) else None
         for one in (rules,) if names is None else names:
@@ -347,7 +355,8 @@ def _identified(recorded: _Recorded, applied: list[Rule], wrong: np.ndarray, row
 
 
 def _ranges(names: Sequence[str], fits: np.ndarray) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-    """(first, end, rules that fit all of it): the fewest ranges of channels; ``fits`` is ``(rules, C)``."""
+    """(first, end, rules that fit all of it): the fewest ranges of channels; ``fits`` is ``(rules,
+    C)``."""
     first, alive = 0, fits[:, 0]
     for channel in range(1, fits.shape[1] + 1):
         still = alive & fits[:, channel] if channel < fits.shape[1] else np.zeros_like(alive)
@@ -364,7 +373,8 @@ def _names(rules: Sequence[str]) -> str:
 
 
 def functions(rules: Iterable[Rule], zero_point: int | None = None) -> list[tuple[list[Rule], str]]:
-    """Rules by what they compute, whatever they are called, with the reason why those are one function.
+    """Rules by what they compute, whatever they are called, with the reason why those are one
+    function.
 
     With a zero point, also those that are one function with that one.
 
@@ -403,10 +413,10 @@ def _function(by: Rule, zero_point: int | None) -> tuple[type[Rule], tuple[tuple
 class Probes:
     """Accumulators, each with a scale of its own, whose outputs tell ``rules`` apart.
 
-    ``layers`` are what to run on what is asked (``single_op_model(layer)`` of each), with zeros as input: weights
-    0, one output channel per probe, the accumulators as biases.  There is one, ``layer``, whose input is ``x``;
-    or one for each scale where a layer takes only one.  ``name`` takes their outputs.  ``groups`` are the rules
-    that have the same expected outputs, and why.
+    ``layers`` are what to run on what is asked (``single_op_model(layer)`` of each), with zeros as
+    input: weights 0, one output channel per probe, the accumulators as biases.  There is one,
+    ``layer``, whose input is ``x``; or one for each scale where a layer takes only one.  ``name``
+    takes their outputs.  ``groups`` are the rules that have the same expected outputs, and why.
     """
 
     layers: tuple[Conv2D | FullyConnected, ...]
@@ -432,7 +442,8 @@ class Probes:
 
     @property
     def x(self) -> np.ndarray:
-        """The input of ``layer``, zeros; each of ``layers`` takes zeros of its own ``input_shape``."""
+        """The input of ``layer``, zeros; each of ``layers`` takes zeros of its own
+        ``input_shape``."""
         return np.zeros(self.layer.input_shape, self.layer.dtype)
 
     @property
@@ -488,16 +499,17 @@ def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | str | Rul
                     per_channel: bool = True, seed: int = 0, op: str = "conv", count: int | None = None) -> Probes:
     """The fewest probes found that tell rules of an output type apart.
 
-    ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``.  Without ``per_channel`` every scale
-    has a layer of its own, for what takes one scale per tensor.  ``op`` is "conv" (1x1), "depthwise" or
-    "fully_connected": a runtime may round each in its own way.  A kernel that rounds its last channels otherwise
-    shows that on an ordinary layer only.  The same arguments give the same probes.
+    ``dtype`` is int8, uint8 or int16; ``rules`` as for ``identify_rounding``.  Without
+    ``per_channel`` every scale has a layer of its own, for what takes one scale per tensor.  ``op``
+    is "conv" (1x1), "depthwise" or "fully_connected": a runtime may round each in its own way.  A
+    kernel that rounds its last channels otherwise shows that on an ordinary layer only.  The same
+    arguments give the same probes.
 
-    The fewest are chosen for the rules asked and no other, so that a rule nobody listed often fits all that one of
-    them fits.  A ``count``, say 16, adds ties of both signs and parities, then what separates most pairs a second
-    time: fewer are named falsely.
-    Raises LookupError for an unknown rule, ValueError for one that does not have this type or a ``count`` that is
-    no number of probes.
+    The fewest are chosen for the rules asked and no other, so that a rule nobody listed often fits
+    all that one of them fits.  A ``count``, say 16, adds ties of both signs and parities, then what
+    separates most pairs a second time: fewer are named falsely. Raises LookupError for an unknown
+    rule, ValueError for one that does not have this type or a ``count`` that is no number of
+    probes.
 
     >>> probes = rounding_probes("int8")
     >>> probes.name(probes.expected.loc["gemmlowp"])
@@ -558,17 +570,20 @@ def _layer(op: str, bias: np.ndarray, scale: Any, **quantized: Any) -> Conv2D | 
 
 def _candidates(dtype: str, rules: Sequence[Rule], zero_point: int, seed: int,
                 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
-    """(weight scales ``(K,)``, accumulators ``(K,)``, codes by rule ``(R, K)``, kind of tie ``(K,)``, input scale).
+    """(weight scales ``(K,)``, accumulators ``(K,)``, codes by rule ``(R, K)``, kind of tie
+    ``(K,)``, input scale).
 
     The kind is sign and parity of a tie, -1 of what is none.
     """
     random, info = np.random.RandomState(seed), np.iinfo(dtype)
-    # with this, the largest code needs an accumulator of 31 bits; past it float32 cuts, and 31 bits of multiplier
+    # with this, the largest code needs an accumulator of 31 bits; past it float32 cuts, and 31 bits
+    # of multiplier
     smallest = 8 - 31 if info.bits == 8 else 16 - 31
     drawn = [2.0 ** random.uniform(smallest, high) for high in (-1, smallest + 2) for _ in range(DRAWN)]
     wholes = [2.0 ** -n for n in TIES if -n >= smallest]
     ratios = wholes + drawn
-    # orders "D" and "P" differ where the input scale is no power of two; as large as the output's, ties remain
+    # orders "D" and "P" differ where the input scale is no power of two; as large as the output's,
+    # ties remain
     orders: dict[Any, set[str]] = {}
     for by in rules:
         kind, values = _function(by, zero_point)
@@ -615,7 +630,8 @@ def _distinct(codes: np.ndarray) -> np.ndarray:
 
 
 def _fewest(codes: np.ndarray, scales: np.ndarray, sparing: bool) -> list[int]:
-    """Columns that tell apart all rows that can be: the fewest that a search keeping the ``WIDTH`` best finds.
+    """Columns that tell apart all rows that can be: the fewest that a search keeping the ``WIDTH``
+    best finds.
 
     With ``sparing``, sets of as many rows told apart and fewer scales come first.
     """
@@ -644,7 +660,8 @@ def _fewest(codes: np.ndarray, scales: np.ndarray, sparing: bool) -> list[int]:
 
 
 def _filled(picks: list[int], codes: np.ndarray, ties: np.ndarray, count: int) -> list[int]:
-    """``count`` columns: the picked, ties of every kind, then what separates the pairs that fewest separate.
+    """``count`` columns: the picked, ties of every kind, then what separates the pairs that fewest
+    separate.
 
     A pair is in order: the one rule above the other, and below it.
     """

@@ -1,4 +1,5 @@
-"""Accumulators to outputs by a rule, fast: most in float32, the few near a boundary by the rule itself."""
+"""Accumulators to outputs by a rule, fast: most in float32, the few near a boundary by the rule
+itself."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ def requantize(accumulators: np.ndarray, by: str | Rule, multiplier: Any, right_
 def within(accumulators: np.ndarray, by: Rule, channel: int = 0) -> np.ndarray:
     """Accumulators ``(..., C)`` int64 as the rule's register holds them: wrapped where it wraps.
 
-    ``channel`` is the number of the first.  Raises ValueError naming the channel where one does not fit a
-    register that does not wrap.
+    ``channel`` is the number of the first.  Raises ValueError naming the channel where one does not
+    fit a register that does not wrap.
     """
     accumulators = np.asarray(accumulators, np.int64)
     low, high = by.accumulators
@@ -54,13 +55,13 @@ def within(accumulators: np.ndarray, by: Rule, channel: int = 0) -> np.ndarray:
 class Requantizer:
     """A rule made ready for rows of accumulators of one layer.
 
-    ``parts`` are (rule, first channel, end channel): a kernel may follow one rule in its vector body and
-    another in its tail.  Multiplier and right shift are per channel ``(C,)``; ``factor`` is their
-    float32 value, repeated for every position of a row.
+    ``parts`` are (rule, first channel, end channel): a kernel may follow one rule in its vector
+    body and another in its tail.  Multiplier and right shift are per channel ``(C,)``; ``factor``
+    is their float32 value, repeated for every position of a row.
 
-    A product of float32 numbers is within 2**-22 of its size, so inside the clamp range an estimate that is
-    further from a rounding boundary than that, and than the rule strays, has the rule's own answer.  The
-    rest is redone by the rule.
+    A product of float32 numbers is within 2**-22 of its size, so inside the clamp range an estimate
+    that is further from a rounding boundary than that, and than the rule strays, has the rule's own
+    answer.  The rest is redone by the rule.
     """
 
     parts: tuple[tuple[Rule, int, int], ...]
@@ -103,7 +104,8 @@ class Requantizer:
         return len(self.parts) == 1 and type(by) is Float and by.ties == "half-even" and reach < 2 ** 21
 
     def __call__(self, accumulators: np.ndarray, out: np.ndarray, scratch: Scratch) -> tuple[np.ndarray, np.ndarray]:
-        """Write the outputs of accumulators ``(n, repeat * C)``, float32 or float64 whole numbers, to ``out``.
+        """Write the outputs of accumulators ``(n, repeat * C)``, float32 or float64 whole numbers,
+        to ``out``.
 
         Gives what is left to ``redo``: flat places in ``out`` and the accumulators there.
         """
@@ -139,8 +141,8 @@ class Requantizer:
     def _bytes(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
         """Write the estimates of 8 bits; where they are near a boundary.
 
-        A value plus MAGIC_BYTES has its whole part in one byte and eight bits of fraction in the next, rounded
-        to nearest: a fraction of 0 is what lies within 2**-9 of a boundary.
+        A value plus MAGIC_BYTES has its whole part in one byte and eight bits of fraction in the
+        next, rounded to nearest: a fraction of 0 is what lies within 2**-9 of a boundary.
         """
         zero = np.float32(self.zero_point)
         both = scratch.take("both", scaled.shape, np.int16 if out.dtype.kind == "i" else np.uint16)

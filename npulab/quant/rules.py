@@ -1,11 +1,13 @@
 """Quantized numbers and the rules that turn an accumulator into an output.
 
-``real = scale * (q - zero_point)``.  A rule forms a multiplier and a right shift from the three scales
-of a layer (``multiplier / 2**right_shift`` is their ratio, as near as the rule can say it) and applies
-them to accumulators with a stated rounding; adding the zero point and clamping come after it.
+``real = scale * (q - zero_point)``.  A rule forms a multiplier and a right shift from the three
+scales of a layer (``multiplier / 2**right_shift`` is their ratio, as near as the rule can say it)
+and applies them to accumulators with a stated rounding; adding the zero point and clamping come
+after it.
 
-Every rule has two methods that give the same numbers: ``exact``, its definition in whole numbers, and
-``fast``, which decides most elements in float32 and asks ``exact`` about the few near a boundary.
+Every rule has two methods that give the same numbers: ``exact``, its definition in whole numbers,
+and ``fast``, which decides most elements in float32 and asks ``exact`` about the few near a
+boundary.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
-# how the ratio of scales is formed: in double; first product in single, quotient in double; all in single
+# how the ratio of scales is formed: in double; first product in single, quotient in double; all in
+# single
 ORDERS = ("D", "P", "S")
 EXACT_FLOAT32, EXACT_FLOAT64 = 2 ** 24, 2 ** 53
 QUANTIZED = ("int8", "uint8", "int16")  # types of codes
@@ -97,7 +100,8 @@ def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, orde
 
 
 def positive(name: str, given: Any, single: Any) -> None:
-    """Raise ValueError where a scale, as float32, is not positive and finite; ``given`` is what is told."""
+    """Raise ValueError where a scale, as float32, is not positive and finite; ``given`` is what is
+    told."""
     wrong = ~(np.isfinite(single) & (np.asarray(single) > 0))
     if np.any(wrong):
         got = np.broadcast_to(np.asarray(given), wrong.shape)[wrong].flat[0]
@@ -107,13 +111,15 @@ def positive(name: str, given: Any, single: Any) -> None:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rounding rule: how scales become a multiplier and a right shift, and what these make of accumulators.
+    """A rounding rule: how scales become a multiplier and a right shift, and what these make of
+    accumulators.
 
-    ``multiplier / 2**(fraction_bits + right_shift)`` is the ratio of scales as the rule says it.  A rule of
-    your own is a subclass with ``of_ratio`` and ``exact``; ``toward`` says what ``exact`` comes close to
-    ("nearest", "floor", "toward-zero") and ``stray`` how far from a boundary, in output units, it may
-    decide otherwise.  Accumulators that ``register`` bits cannot hold wrap where ``wraps`` is set, and are
-    refused where not.  ``types`` are the output types the rule is used with.
+    ``multiplier / 2**(fraction_bits + right_shift)`` is the ratio of scales as the rule says it.  A
+    rule of your own is a subclass with ``of_ratio`` and ``exact``; ``toward`` says what ``exact``
+    comes close to ("nearest", "floor", "toward-zero") and ``stray`` how far from a boundary, in
+    output units, it may decide otherwise.  Accumulators that ``register`` bits cannot hold wrap
+    where ``wraps`` is set, and are refused where not.  ``types`` are the output types the rule is
+    used with.
     """
 
     name: str
@@ -151,11 +157,13 @@ class Rule:
         return np.where(tiny, 0, whole), -np.where(tiny, 0, exponent)
 
     def exact(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int = 0) -> np.ndarray:
-        """Output codes ``(..., C)`` int64 before the clamp, of accumulators ``(..., C)`` int64; the definition."""
+        """Output codes ``(..., C)`` int64 before the clamp, of accumulators ``(..., C)`` int64; the
+        definition."""
         raise NotImplementedError
 
     def stray(self, right_shift: np.ndarray) -> Any:
-        """How far the value may lie from a boundary for ``exact`` to decide otherwise, in output units."""
+        """How far the value may lie from a boundary for ``exact`` to decide otherwise, in output
+        units."""
         return 0.0
 
     def fast(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int, low: int, high: int,
@@ -194,9 +202,9 @@ class Rule:
 class DoubleRounding(Rule):
     """A doubling high product with 31 bits, ties up, then a rounding right shift of its own.
 
-    A right shift below 0 shifts the accumulator left first, in a register of 32 bits.  Ties of the last
-    shift go as ``ties`` says: "half-away" in gemmlowp (fixedpoint/fixedpoint.h), "half-up" in ruy's x86
-    kernels (ruy/kernel_avx2_fma.cc).
+    A right shift below 0 shifts the accumulator left first, in a register of 32 bits.  Ties of the
+    last shift go as ``ties`` says: "half-away" in gemmlowp (fixedpoint/fixedpoint.h), "half-up" in
+    ruy's x86 kernels (ruy/kernel_avx2_fma.cc).
     """
 
     ties: str = "half-away"
@@ -209,22 +217,24 @@ class DoubleRounding(Rule):
         return shift_right(shift_right(accumulators * multiplier, 31, "half-up"), right_shift, self.ties) + zero_point
 
     def stray(self, right_shift: np.ndarray) -> Any:
-        # the first rounding moves the value by half a unit of the last shift; a register that was shifted
-        # left may have wrapped and land anywhere
+        # the first rounding moves the value by half a unit of the last shift; a register that was
+        # shifted left may have wrapped and land anywhere
         right_shift = np.asarray(right_shift, np.float64)
         return np.where(right_shift > 0, 2.0 ** -(np.maximum(right_shift, 0) + 1), np.where(right_shift < 0, 1.0, 0.0))
 
 
 @dataclass(frozen=True)
 class Float32Bits(DoubleRounding):
-    """QNNPACK's fixed-point rule (q31.c): the float32 ratio's own 24 bits in place of a rounded multiplier."""
+    """QNNPACK's fixed-point rule (q31.c): the float32 ratio's own 24 bits in place of a rounded
+    multiplier."""
 
     order: str = "S"
     multipliers: ClassVar[tuple[float, float]] = (2 ** 30, 2 ** 31 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (0, 31)
 
     def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(multiplier, right_shift); raises ValueError outside of 2**-32 <= ratio < 1, as QNNPACK does."""
+        """(multiplier, right_shift); raises ValueError outside of 2**-32 <= ratio < 1, as QNNPACK
+        does."""
         self._at_most(ratio, (ratio < 1) & (ratio >= 2.0 ** -32), "2**-32 up to 1, 1 excluded")
         return super().of_ratio(ratio)
 
@@ -298,7 +308,8 @@ class Mantissa(Rule):
 
 @dataclass(frozen=True)
 class SignedMultiplier(Rule):
-    """A signed multiplier of 16 bits and a right shift of 6, ties away from zero, 17 bits of result.
+    """A signed multiplier of 16 bits and a right shift of 6, ties away from zero, 17 bits of
+    result.
 
     The multiplier is the nearest that 15 bits can say; the zero point is added behind the shift.
     Source: nvdla/hw cmod/hls/sdp/sdp_c.cpp.
@@ -322,11 +333,12 @@ class SignedMultiplier(Rule):
 
 @dataclass(frozen=True)
 class LeadingBits(Rule):
-    """The leading 14 bits of the float32 ratio's mantissa plus one, and one rounding right shift, ties to even.
+    """The leading 14 bits of the float32 ratio's mantissa plus one, and one rounding right shift,
+    ties to even.
 
-    A mantissa of ones alone gives 2**15 where the exponent is odd and, as the driver computes it, 2**14 where it is
-    even.  The driver does not say how ties go: to even as on a chip of the same family.
-    Source: Mesa's rocket driver, rkt_regcmd.c.
+    A mantissa of ones alone gives 2**15 where the exponent is odd and, as the driver computes it,
+    2**14 where it is even.  The driver does not say how ties go: to even as on a chip of the same
+    family. Source: Mesa's rocket driver, rkt_regcmd.c.
 
     >>> [int(n) for n in LeadingBits("14 bits").multiplier(1.0, 0.0053937435, 1.0)]
     [22624, 22]
@@ -351,12 +363,12 @@ class LeadingBits(Rule):
 
 @dataclass(frozen=True)
 class TwoSteps(Rule):
-    """A share of each channel with 14 bits of fraction, then one multiplier and right shift for all; both round, ties
-    to even.
+    """A share of each channel with 14 bits of fraction, then one multiplier and right shift for
+    all; both round, ties to even.
 
-    The share is the channel's scale over the largest one; ``multiplier`` holds both, ``share * 2**16 + multiplier of
-    all``, as ``split`` takes them apart.
-    Source: open-rknpu, src/open_rknpu/quantization.py, which reports equal outputs on RV1103 boards.
+    The share is the channel's scale over the largest one; ``multiplier`` holds both, ``share *
+    2**16 + multiplier of all``, as ``split`` takes them apart. Source: open-rknpu,
+    src/open_rknpu/quantization.py, which reports equal outputs on RV1103 boards.
 
     >>> by = TwoSteps("two steps")
     >>> [[int(n) for n in one] for one in by.split(by.multiplier(1.0, [0.25, 0.1875], 1.0)[0])]
@@ -404,7 +416,8 @@ class TwoSteps(Rule):
         return shift_right(once * of_all, right_shift, "half-even") + zero_point
 
     def stray(self, right_shift: np.ndarray) -> Any:
-        # the first step moves a value by half a unit, which the multiplier of all, below 2**15, carries on
+        # the first step moves a value by half a unit, which the multiplier of all, below 2**15,
+        # carries on
         return np.minimum(2.0 ** (14 - np.asarray(right_shift, np.float64)), 0.5)
 
 
@@ -435,9 +448,9 @@ class Short(Rule):
 class Float(Rule):
     """The accumulator as float32 times the float32 ratio, rounded to a whole number.
 
-    Ties "half-even" or "half-away"; with ``zero_point_first`` the zero point is added in float32 before
-    the rounding, which sends ties the other way where it is odd.
-    Source: XNNPACK (src/qs8-requantization), QNNPACK's fp32 variants.
+    Ties "half-even" or "half-away"; with ``zero_point_first`` the zero point is added in float32
+    before the rounding, which sends ties the other way where it is odd. Source: XNNPACK
+    (src/qs8-requantization), QNNPACK's fp32 variants.
     """
 
     order: str = "S"
@@ -487,7 +500,8 @@ class Half(Float):
 
 @dataclass(frozen=True)
 class Hybrid(Float):
-    """A real output: the accumulator as float32 times the float32 product of input and weight scale.
+    """A real output: the accumulator as float32 times the float32 product of input and weight
+    scale.
 
     The output scale has no part in it.
     Source: tensorflow/lite/kernels/internal/reference/portable_tensor_utils.cc.
@@ -519,8 +533,8 @@ _KNOWN: tuple[Rule, ...] = (
     *(Mantissa(f"{family}:{ties}", bits=bits, ties=ties) for family, bits in FAMILIES.items() for ties in ROUNDINGS),
     SignedMultiplier("nvdla"), Half("fp16"))
 RULES = {rule.name: rule for rule in _KNOWN}
-# Known by name, and no candidates where nobody asks for them: the one differs from others by its multiplier alone, the
-# other looks at all channels of a layer together.
+# Known by name, and no candidates where nobody asks for them: the one differs from others by its
+# multiplier alone, the other looks at all channels of a layer together.
 _MORE: tuple[Rule, ...] = (LeadingBits("rockchip-rk3588:half-even"), TwoSteps("rockchip-rv1103:half-even-twice"))
 NAMED = RULES | {rule.name: rule for rule in _MORE}
 
@@ -544,7 +558,8 @@ def rule(name: str | Rule) -> Rule:
 
 
 def half_away(values: Any) -> np.ndarray:
-    """Real numbers rounded to whole ones, ties away from zero; float64, exact for float32 and float64."""
+    """Real numbers rounded to whole ones, ties away from zero; float64, exact for float32 and
+    float64."""
     values = np.asarray(values, np.float64)
     whole = np.trunc(values)
     return whole + np.where(np.abs(values - whole) >= 0.5, np.sign(values), 0.0)

@@ -57,7 +57,8 @@ class Field:
 
     @property
     def bits(self) -> str:
-        """Where it lies, as ``5[25:0]``; pieces from the low end of the value, joined by a blank."""
+        """Where it lies, as ``5[25:0]``; pieces from the low end of the value, joined by a
+        blank."""
         return " ".join(f"{p.word}[{p.lsb + p.width - 1}:{p.lsb}]" if p.width > 1
                         else f"{p.word}[{p.lsb}]" for p in self.pieces)
 
@@ -82,7 +83,8 @@ class Field:
             words[..., piece.word] |= run << np.uint32(piece.lsb)
 
     def stored(self, raw: Any) -> np.ndarray:
-        """Raw values that the field holds, as unsigned integers (uint64 only where wider than a word).
+        """Raw values that the field holds, as unsigned integers (uint64 only where wider than a
+        word).
 
         Raises ValueError where a raw value does not fit, naming register, field, got and allowed.
         """

@@ -28,18 +28,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Of many captures, so many rows at most and so many words at most are turned at a time, tile by tile, so that what a
-# field is cut from is near; fewer rows, and calling numpy takes longer than numpy.
+# Of many captures, so many rows at most and so many words at most are turned at a time, tile by
+# tile, so that what a field is cut from is near; fewer rows, and calling numpy takes longer than
+# numpy.
 BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2 ** 14, 2 ** 20, 2 ** 14
-# Values share pieces of memory up to this size: malloc gives larger ones (32 MiB) and many small ones back to the
-# system, and pages that are fetched anew take longer than the decoding.
+# Values share pieces of memory up to this size: malloc gives larger ones (32 MiB) and many small
+# ones back to the system, and pages that are fetched anew take longer than the decoding.
 SHARED_BYTES = 31 * 2 ** 20
 GUESSES = ("guess", "unknown")  # what is no source's evidence
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
 
 
 class Finding(NamedTuple):
-    """One remark of ``lint``: ``hole`` (bits without a row) or ``unnamed`` (a row without a name)."""
+    """One remark of ``lint``: ``hole`` (bits without a row) or ``unnamed`` (a row without a
+    name)."""
 
     kind: str
     word: int
@@ -64,11 +66,11 @@ class Coverage(NamedTuple):
 class RegisterMap:
     """A register map: fields over the words of one or more blocks.
 
-    ``rows`` are mappings with the columns of ``registers.table`` (missing ones are blank; ``offset``
-    and the numbers may be text).  Kept are the rows without a feature and those whose feature is in
-    ``features``; ``select`` gives the map of the same table for other features.  A dense map spans
-    every word of its blocks from offset 0; otherwise its words are its registers by offset, as a
-    sparse register file wants it.
+    ``rows`` are mappings with the columns of ``registers.table`` (missing ones are blank;
+    ``offset`` and the numbers may be text).  Kept are the rows without a feature and those whose
+    feature is in ``features``; ``select`` gives the map of the same table for other features.  A
+    dense map spans every word of its blocks from offset 0; otherwise its words are its registers by
+    offset, as a sparse register file wants it.
 
     Words are ``(..., W) uint32``.  Values are arrays ``(...)``, plain numbers where words are 1-D;
     keys are field names, with ``register.`` (and ``block.``) in front where a name is not unique.
@@ -98,7 +100,8 @@ class RegisterMap:
     @classmethod
     def read(cls, path: Path, *, features: Iterable[str] = (), dense: bool = True,
              ) -> RegisterMap:
-        """The map in a CSV table, with ``enums.csv`` (enum, raw, name) beside it where there is one.
+        """The map in a CSV table, with ``enums.csv`` (enum, raw, name) beside it where there is
+        one.
 
         Errors name the file.
         """
@@ -188,8 +191,8 @@ class RegisterMap:
     def decode(self, words: Any, *, raw: bool = False) -> dict[str, Any]:
         """Values of every field of words ``(..., W) uint32``; ``raw`` gives them as stored.
 
-        As stored is uint32, uint64 where wider than a word.  Values of one call share memory: copy those that are to
-        outlive the others.
+        As stored is uint32, uint64 where wider than a word.  Values of one call share memory: copy
+        those that are to outlive the others.
         """
         words = self._words(words)
         rows = words.reshape(math.prod(words.shape[:-1]), len(self))
@@ -257,7 +260,8 @@ class RegisterMap:
         return out
 
     def _insert(self, bits: Mapping[int, np.ndarray], count: int) -> np.ndarray:
-        """Words ``(count, W)`` of raw values ``(count,)`` that fit, by the number of their field; the rest is 0."""
+        """Words ``(count, W)`` of raw values ``(count,)`` that fit, by the number of their field;
+        the rest is 0."""
         words = np.empty((count, len(self)), np.uint32)
         steps, seen = [], set[int]()
         for n, piece in self._plan:
@@ -310,16 +314,17 @@ class RegisterMap:
         return Coverage(*masks)
 
     def status(self, words: Any = None) -> pd.DataFrame:
-        """How much of each word is known, in bits: word, block, register, offset and, adding up to 32, each bit in the
-        first of these that it is:
+        """How much of each word is known, in bits: word, block, register, offset and, adding up to
+        32, each bit in the first of these that it is:
 
         - ``explained``: named, with evidence other than ``guess`` and ``unknown``
         - ``guessed``: named, with evidence ``guess`` or ``unknown``
         - ``open``: without a name
 
-        With the words ``(N, W) uint32`` of captures, bits that are the same in all of them count apart: named ones as
-        ``never exercised``, those without a name as ``constant``; of one capture that is every bit.  The shares of the
-        whole map in a line are in ``attrs["summary"]``.  Raises ValueError for words that are not the map's.
+        With the words ``(N, W) uint32`` of captures, bits that are the same in all of them count
+        apart: named ones as ``never exercised``, those without a name as ``constant``; of one
+        capture that is every bit.  The shares of the whole map in a line are in
+        ``attrs["summary"]``.  Raises ValueError for words that are not the map's.
 
         >>> RegisterMap([dict(field="a", lsb=0, width=8, evidence="K")]).status().attrs["summary"]
         '32 bits in 1 word: 25 % explained, 0 % guessed, 75 % open'
@@ -349,7 +354,8 @@ class RegisterMap:
         return frame
 
     def lint(self) -> list[Finding]:
-        """Holes and unnamed rows, by place; overlaps and crossings are refused when the map is made."""
+        """Holes and unnamed rows, by place; overlaps and crossings are refused when the map is
+        made."""
         return [Finding("unnamed" if item.declared else "hole", *piece[:3])
                 for item in self._fields if item.automatic for piece in item.pieces]
 
@@ -361,8 +367,9 @@ class RegisterMap:
 
     @property
     def fields(self) -> pd.DataFrame:
-        """The table as a DataFrame with the columns of ``registers.table`` and ``word``, one row per run of
-        bits in the order of the bits, automatic names filled in; its rows make the same map again."""
+        """The table as a DataFrame with the columns of ``registers.table`` and ``word``, one row
+        per run of bits in the order of the bits, automatic names filled in; its rows make the same
+        map again."""
         import pandas as pd
 
         holes = [(self.registers[item.pieces[0].word][:2], item) for item in self._fields if not item.declared]
@@ -414,10 +421,12 @@ def _arrays(types: Sequence[Any], count: int) -> list[np.ndarray]:
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """(rows, room for them ``(W, n)``, a scratch row ``(n,)``) of words ``(N, W)``, until all N had their turn."""
+    """(rows, room for them ``(W, n)``, a scratch row ``(n,)``) of words ``(N, W)``, until all N had
+    their turn."""
     count, words = shape
     step = min(count, BLOCK_ROWS, 1 + BLOCK_WORDS // max(1, words))
-    # a cache line more than a power of two, or what is turned together falls into one place of the cache
+    # a cache line more than a power of two, or what is turned together falls into one place of the
+    # cache
     columns, scratch = np.empty((words, step + 16), np.uint32), np.empty(step, np.uint32)
     for start in range(0, count, step or 1):
         some = min(step, count - start)

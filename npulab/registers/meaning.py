@@ -14,8 +14,8 @@ FLOAT_BITS = 53  # whole numbers that float64 holds exactly
 
 @dataclass(frozen=True)
 class Meaning:
-    """How a raw field becomes a value: ``signed`` or a float (``f16``, ``f32``), then ``*n`` and ``+n`` in
-    the written order and ``>>n`` at the end, or an enum.
+    """How a raw field becomes a value: ``signed`` or a float (``f16``, ``f32``), then ``*n`` and
+    ``+n`` in the written order and ``>>n`` at the end, or an enum.
 
     ``>>n`` is a fixed-point number: the value is ``... / 2**n`` exactly, so nothing is lost.
 
@@ -93,7 +93,8 @@ class Meaning:
         return out[()]
 
     def raw(self, value: Any) -> Any:
-        """Value to raw, elementwise and possibly negative or too wide; ``Field.raw`` checks the fit.
+        """Value to raw, elementwise and possibly negative or too wide; ``Field.raw`` checks the
+        fit.
 
         Raises ValueError where no raw value gives this value.
         """

@@ -4,10 +4,10 @@ A word is 32 little-endian bits, bit 0 lowest.  A map is a table, one row per ru
 
     block, offset, register, field, lsb, width, at, value, feature, address, align, evidence, note
 
-Rows of one block that share a field name and fill in ``at`` are pieces of one split field; ``at`` is
-the place of the piece inside the value.  A row without a field name, and every bit without a row,
-gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``w0x3930_7_1`` in a sparse map: by
-offset), so that all words round-trip.
+Rows of one block that share a field name and fill in ``at`` are pieces of one split field; ``at``
+is the place of the piece inside the value.  A row without a field name, and every bit without a
+row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``w0x3930_7_1`` in a sparse map:
+by offset), so that all words round-trip.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def read_enums(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, str]]:
 
 
 def normal_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with every column, its numbers as int; raises ValueError naming the field and the column."""
+    """A row with every column, its numbers as int; raises ValueError naming the field and the
+    column."""
     unknown = [name for name in row if name not in (*COLUMNS, "word")]  # word follows from the offset
     missing = [name for name in REQUIRED if name not in row]
     if unknown or missing:

@@ -42,8 +42,8 @@ def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
 def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
     """Write folders of files by name, all of them or none.
 
-    Each is filled beside its place under a hidden name and then renamed.  Raises FileExistsError where one is
-    there already.
+    Each is filled beside its place under a hidden name and then renamed.  Raises FileExistsError
+    where one is there already.
     """
     for folder in contents:
         if folder.exists():
@@ -94,8 +94,8 @@ def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole, in the place of one that may be there, whose mode stays and whose links lead where they led;
-    it is on the disk when this returns."""
+    """Write a file whole, in the place of one that may be there, whose mode stays and whose links
+    lead where they led; it is on the disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = beside(path, data, sync=True)
     try:
@@ -106,7 +106,8 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def beside(path: Path, data: bytes, sync: bool = False) -> Path:
-    """A hidden file with these bytes in the folder that a file lies in, with its mode where it is there already."""
+    """A hidden file with these bytes in the folder that a file lies in, with its mode where it is
+    there already."""
     real = path.resolve()
     handle, name = tempfile.mkstemp(prefix=".npulab-", dir=real.parent)
     part = Path(name)

@@ -35,7 +35,8 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class End:
-    """How a program ended: its status (a signal is negative, None where its ``seconds`` were over), its last words."""
+    """How a program ended: its status (a signal is negative, None where its ``seconds`` were over),
+    its last words."""
 
     status: int | None
     seconds: float
@@ -51,7 +52,8 @@ class End:
 
 
 def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[str, ...]:
-    """A program's arguments, a text split as a shell would; where a ``shell`` reads it, the text itself.
+    """A program's arguments, a text split as a shell would; where a ``shell`` reads it, the text
+    itself.
 
     Raises ValueError, beginning with ``name``.
 
@@ -71,8 +73,8 @@ def arguments(name: str, program: Program, shell: bool = False) -> str | tuple[s
 
 
 def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
-    """Do work in a thread, where no interrupt cuts it short: one sets the event that the work is given, and is
-    raised when the work is over.
+    """Do work in a thread, where no interrupt cuts it short: one sets the event that the work is
+    given, and is raised when the work is over.
 
     >>> undisturbed(lambda over: over.is_set())
     False
@@ -88,9 +90,10 @@ def undisturbed(work: Callable[[threading.Event], Result]) -> Result:
 def execute(name: str, program: str | tuple[str, ...], timeout: float, *stops: threading.Event) -> End:
     """Run a program; a text is read by a shell.
 
-    It gets no input, its output is thrown away, the last lines of its errors are kept.  It runs in a process group of
-    its own, which is killed when the program ends, when ``timeout`` seconds are over, and when one of ``stops`` is set.
-    Raises NotRun, beginning with ``name``, where the program cannot be started; Stopped.
+    It gets no input, its output is thrown away, the last lines of its errors are kept.  It runs in
+    a process group of its own, which is killed when the program ends, when ``timeout`` seconds are
+    over, and when one of ``stops`` is set. Raises NotRun, beginning with ``name``, where the
+    program cannot be started; Stopped.
 
     >>> print(execute("program", ("false",), timeout=10))
     status 1
@@ -117,7 +120,8 @@ def execute(name: str, program: str | tuple[str, ...], timeout: float, *stops: t
                 status = process.returncode
             finally:
                 killed = _kill(process)
-            # what is left in the pipe and no more: a process that left the group may fill it for ever
+            # what is left in the pipe and no more: a process that left the group may fill it for
+            # ever
             for _ in range(2):
                 _listen(errors.fileno(), said)
     return End(status, timeout, _last_lines(said), killed)

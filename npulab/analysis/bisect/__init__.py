@@ -1,4 +1,5 @@
-"""Which field breaks it: the culprits among the fields that differ between a good and a bad capture."""
+"""Which field breaks it: the culprits among the fields that differ between a good and a bad
+capture."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ VERBS = {"hang": "hang", "fail": "break"}
 
 @dataclass(frozen=True)
 class Trying:
-    """What is tried: ``capture`` is the good one with ``changed`` as the bad one has them, and why."""
+    """What is tried: ``capture`` is the good one with ``changed`` as the bad one has them, and
+    why."""
 
     capture: Capture
     changed: tuple[Difference, ...]
@@ -64,9 +66,10 @@ class Suspect:
 class Bisected:
     """What a bisection found, or what it knows so far where ``done`` is false.
 
-    ``culprits`` are (task, block, register, field); ``groups`` says which of them it takes together: all fields
-    of one group break it.  ``certainty`` is the probability of exactly these groups; ``queries`` counts the runs,
-    ``hangs`` those that hung, ``flake_rate`` is the one given or inferred.
+    ``culprits`` are (task, block, register, field); ``groups`` says which of them it takes
+    together: all fields of one group break it.  ``certainty`` is the probability of exactly these
+    groups; ``queries`` counts the runs, ``hangs`` those that hung, ``flake_rate`` is the one given
+    or inferred.
     """
 
     culprits: tuple[Key, ...]
@@ -101,8 +104,8 @@ class Bisected:
     def script(self, good: str | None = None, bad: str | None = None, oracle: str | None = None) -> str:
         """Python that shows it again.
 
-        ``good`` and ``bad`` are the paths to load; ``oracle`` is what runs a capture, as Python text, by default what
-        ran the trials.
+        ``good`` and ``bad`` are the paths to load; ``oracle`` is what runs a capture, as Python
+        text, by default what ran the trials.
         """
         paths = [path or f"captures/{one.target}/{one.name}" for path, one in ((good, self.good), (bad, self.bad))]
         groups = "".join(f"    {list(group)!r},\n" for group in self.groups)
@@ -134,17 +137,20 @@ for group in groups:
 
 
 class Bisection:
-    """A bisection that can be asked and told: ``trial`` is what to run next, ``tell`` takes its outcome.
+    """A bisection that can be asked and told: ``trial`` is what to run next, ``tell`` takes its
+    outcome.
 
-    ``good`` passes, ``bad`` does not; trials are ``good`` with some fields as ``bad`` has them.  ``flake_rate`` is
-    how often an outcome is wrong, None where it is not known; the search ends at ``certainty``.  ``units`` lists
-    fields that are changed together as long as that says something, by name (``relu``, ``w3.relu`` or
-    ``0/NN/w3/relu``); the rest are units of their own, and None stands for what the names of the fields say
-    (``families``).  Fields that point into memory are left as they are unless ``addresses``; buffers that differ
-    are parts like fields, unless ``buffers`` is false.  ``symptom`` is what the bad job does, "fail" or "hang",
-    where that is known.  ``journal`` is a path or a Journal: what it holds is not run again.
+    ``good`` passes, ``bad`` does not; trials are ``good`` with some fields as ``bad`` has them.
+    ``flake_rate`` is how often an outcome is wrong, None where it is not known; the search ends at
+    ``certainty``.  ``units`` lists fields that are changed together as long as that says something,
+    by name (``relu``, ``w3.relu`` or ``0/NN/w3/relu``); the rest are units of their own, and None
+    stands for what the names of the fields say (``families``).  Fields that point into memory are
+    left as they are unless ``addresses``; buffers that differ are parts like fields, unless
+    ``buffers`` is false.  ``symptom`` is what the bad job does, "fail" or "hang", where that is
+    known.  ``journal`` is a path or a Journal: what it holds is not run again.
 
-    Raises ValueError for captures that cannot be mixed or a journal of others, LookupError for an unknown field.
+    Raises ValueError for captures that cannot be mixed or a journal of others, LookupError for an
+    unknown field.
     """
 
     def __init__(self, good: Capture, bad: Capture, *, flake_rate: float | None = 0.0, certainty: float = CERTAINTY,
@@ -175,7 +181,8 @@ class Bisection:
 
     @property
     def search(self) -> Search:
-        """What is inferred from the journal: nothing else is ever told, so that a crash between the two is none."""
+        """What is inferred from the journal: nothing else is ever told, so that a crash between the
+        two is none."""
         self._follow()
         return self._search
 
@@ -206,7 +213,8 @@ class Bisection:
         return self.trial is None
 
     def tell(self, outcome: str, seconds: float = 0.0) -> None:
-        """The outcome of ``trial``: "pass", "fail" or "hang"; it is in the journal when this returns.
+        """The outcome of ``trial``: "pass", "fail" or "hang"; it is in the journal when this
+        returns.
 
         Raises ValueError for another outcome, or where there is nothing to tell of.
         """
@@ -277,7 +285,8 @@ class Bisection:
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
     def _units(self, units: list[Iterable[str]]) -> list[list[int]]:
-        """Units given by name; a field that does not differ is left out, since it cannot be changed."""
+        """Units given by name; a field that does not differ is left out, since it cannot be
+        changed."""
         by_name: dict[str, list[int]] = {}
         for capture in (self.good, self.bad):
             for task, job in enumerate(capture.jobs):
@@ -356,9 +365,9 @@ def bisect_fields(good: Capture, bad: Capture, oracle: Oracle, flake_rate: float
                   stop: Callable[[], bool] | None = None, **options: Any) -> Bisected:
     """The fields of ``bad`` that break ``good``, found with few runs of ``oracle``.
 
-    ``oracle(capture)`` says "pass", "fail" or "hang".  ``asking`` is called before every trial, ``progress`` after it,
-    ``stop`` is asked before each: where it says so, or ``max_hangs`` have hung, what is known is returned.
-    ``options`` are those of ``Bisection``.
+    ``oracle(capture)`` says "pass", "fail" or "hang".  ``asking`` is called before every trial,
+    ``progress`` after it, ``stop`` is asked before each: where it says so, or ``max_hangs`` have
+    hung, what is known is returned. ``options`` are those of ``Bisection``.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job

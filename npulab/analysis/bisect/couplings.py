@@ -19,12 +19,14 @@ WHOLE = 0.999
 
 
 class Couplings:
-    """How probable it is of each pair of n items that a change of one alone hangs: ``suspect`` ``(n + 1, n + 1)``.
+    """How probable it is of each pair of n items that a change of one alone hangs: ``suspect`` ``(n
+    + 1, n + 1)``.
 
-    The last item stands for what never changes: paired with it, an item hangs whatever else changes.  A trial that
-    ran clears the pairs it split.  One that hung was hung by a pair it split, or by chance at the rate ``flake``:
-    the fewer pairs are left that nothing cleared, the more suspect each is (belief propagation over causes that act
-    independently).  Pairs inside one of ``units`` (lists of items) are suspect from the beginning.
+    The last item stands for what never changes: paired with it, an item hangs whatever else
+    changes.  A trial that ran clears the pairs it split.  One that hung was hung by a pair it
+    split, or by chance at the rate ``flake``: the fewer pairs are left that nothing cleared, the
+    more suspect each is (belief propagation over causes that act independently).  Pairs inside one
+    of ``units`` (lists of items) are suspect from the beginning.
     """
 
     def __init__(self, n: int, flake: float = 0.0, units: Sequence[Sequence[int]] = ()) -> None:
@@ -105,7 +107,8 @@ class Couplings:
         return float(-np.expm1(-self.rates(subset[None])[0]))
 
     def tied(self, units: bool = False) -> list[np.ndarray]:
-        """Items in groups that are moved together, in the order of their first; those that always hang are left out.
+        """Items in groups that are moved together, in the order of their first; those that always
+        hang are left out.
 
         With ``units``, what was declared and never ran apart is together too.
         """

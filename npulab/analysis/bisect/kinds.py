@@ -1,9 +1,9 @@
 """The explanations of a failure, by kind, each with the number of trials that contradict it.
 
-An explanation says which sets of changed items fail: one item alone, two or three together, any of two or three,
-one alone or two together, one together with either of two.  Each kind has a **dual**: an explanation f of the
-changed items, and not f of the unchanged items, are the same arithmetic with the outcome turned round, so "any of
-three" is "all three together" seen from the other side.
+An explanation says which sets of changed items fail: one item alone, two or three together, any of
+two or three, one alone or two together, one together with either of two.  Each kind has a **dual**:
+an explanation f of the changed items, and not f of the unchanged items, are the same arithmetic
+with the outcome turned round, so "any of three" is "all three together" seen from the other side.
 
 Kinds of up to three items are listed whole; kinds of more are sampled.
 """
@@ -33,7 +33,8 @@ PATIENCE = 8  # of so many
 
 
 class Level(NamedTuple):
-    """Explanations of one kind with the same number of contradictions: how many, log of their mass together."""
+    """Explanations of one kind with the same number of contradictions: how many, log of their mass
+    together."""
 
     level: int
     size: int
@@ -41,8 +42,9 @@ class Level(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Explanations with their weights: f is "all of ``needs``, or any of ``ones``" of the changed items, or,
-    where ``dual``, not f of the unchanged ones; -1 stands for no item, ``never`` for what never is so."""
+    """Explanations with their weights: f is "all of ``needs``, or any of ``ones``" of the changed
+    items, or, where ``dual``, not f of the unchanged ones; -1 stands for no item, ``never`` for
+    what never is so."""
 
     needs: np.ndarray  # (H, A) int
     ones: np.ndarray  # (H, B) int
@@ -58,7 +60,8 @@ class Cells(NamedTuple):
         return cls(needs, none if ones is None else ones, np.full(count, dual), np.zeros(count, bool), weights)
 
     def groups(self, row: int) -> Groups:
-        """The smallest sets that fail: no set where nothing fails, the empty one where everything does."""
+        """The smallest sets that fail: no set where nothing fails, the empty one where everything
+        does."""
         needs = tuple(sorted(int(item) for item in self.needs[row] if item >= 0))
         ones = tuple(sorted(int(item) for item in self.ones[row] if item >= 0))
         if self.never[row]:
@@ -90,7 +93,8 @@ class Kind:
     few = True
 
     def tell(self, told: Told, log_weights: Callable[[int], np.ndarray]) -> None:
-        """Take in the last of the trials told; ``log_weights(trials)`` are those by contradictions."""
+        """Take in the last of the trials told; ``log_weights(trials)`` are those by
+        contradictions."""
         raise NotImplementedError
 
     def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
@@ -98,7 +102,8 @@ class Kind:
         raise NotImplementedError
 
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
-        """Some of a level, which stand for all of its mass; all of them where they are no more than wanted."""
+        """Some of a level, which stand for all of its mass; all of them where they are no more than
+        wanted."""
         raise NotImplementedError
 
     def thin(self, log_weights: np.ndarray, floor: float) -> None:
@@ -139,7 +144,8 @@ def pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=4)
 def blank(shape: str, n: int) -> np.ndarray:
-    """The table (pair, third item) of a shape before anything was tried: 0, or INVALID where it is no explanation."""
+    """The table (pair, third item) of a shape before anything was tried: 0, or INVALID where it is
+    no explanation."""
     i, j = (index[:, None] for index in pairs(n))
     k = np.arange(n)
     valid = k > j if shape == "three" else (k != i) & (k != j)
@@ -152,9 +158,11 @@ def size(shape: str, n: int) -> int:
 
 
 class Listed(Kind):
-    """All explanations of one shape: "one", "two" or "three" (together), "mixed" (one alone, or two together).
+    """All explanations of one shape: "one", "two" or "three" (together), "mixed" (one alone, or two
+    together).
 
-    While they are many they are counted in a table (pair, third item); what trials leave of it is a list.
+    While they are many they are counted in a table (pair, third item); what trials leave of it is a
+    list.
     """
 
     def __init__(self, n: int, shape: str, dual: bool, prior: float) -> None:
@@ -260,10 +268,11 @@ def _both(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 class Many(Kind):
-    """Explanations with ``least`` to ``MOST`` items together, sampled: particles that follow the trials.
+    """Explanations with ``least`` to ``MOST`` items together, sampled: particles that follow the
+    trials.
 
-    Each new trial weights the particles, draws them anew, and then draws some items of each from what all trials
-    say of every item in that place (Gibbs).
+    Each new trial weights the particles, draws them anew, and then draws some items of each from
+    what all trials say of every item in that place (Gibbs).
     """
 
     few = False
@@ -274,7 +283,8 @@ class Many(Kind):
         self.rng = np.random.default_rng((seed, dual))
         sizes = SIZES ** np.arange(self.most - least + 1)
         sizes = sizes / sizes.sum()
-        # of one arrangement of k items over the places: prior of the size, over the sets, over the arrangements
+        # of one arrangement of k items over the places: prior of the size, over the sets, over the
+        # arrangements
         self.arranged = np.full(self.most + 2, -np.inf)
         for k, share in enumerate(sizes, least):
             self.arranged[k] = math.log(share / math.comb(n, k)) - math.lgamma(self.most + 1) \
@@ -310,7 +320,8 @@ class Many(Kind):
 
     def _move(self, x: np.ndarray, y: np.ndarray, log_weights: np.ndarray) -> None:
         rows = np.arange(PARTICLES)
-        # contradicted: a trial that passed where all of the items were changed, or failed where not; 64 trials a word
+        # contradicted: a trial that passed where all of the items were changed, or failed where
+        # not; 64 trials a word
         passed, failed = (_packed(x[which].T) for which in (~y, y))
         missing = (~x[:, self.items]).sum(axis=2)  # (T, P): items of the particle that a trial left unchanged
         for place in self.rng.permutation(self.most)[:SLOTS]:

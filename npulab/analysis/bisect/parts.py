@@ -1,4 +1,5 @@
-"""A good and a bad capture taken apart: what differs, what belongs together, and any mixture of the two."""
+"""A good and a bad capture taken apart: what differs, what belongs together, and any mixture of the
+two."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from npulab.registers.map import RegisterMap
 
 BUFFER, BYTES = "buffer", "(bytes)"  # block and field of a whole buffer
 NOT_BISECTED = ("output", COMMANDS)
-# Parts of a field's name that say how memory is laid out: fields that differ in nothing else describe one thing.
+# Parts of a field's name that say how memory is laid out: fields that differ in nothing else
+# describe one thing.
 GEOMETRY = {"size", "stride", "pitch", "start", "end", "address", "addr", "base", "width", "height", "depth",
             "length", "offset", "low", "high", "lo", "hi", "lsb", "msb", "lower", "upper"}
 AXES = {"x", "y", "z", "w", "h", "c", "n", "xy", "plus", "minus", "row", "plane", "line", "in", "bytes"}
@@ -31,9 +33,10 @@ def name_of(key: Key) -> str:
 def parts_of(good: Capture, bad: Capture, *, addresses: bool = False, buffers: bool = True) -> list[Difference]:
     """What can be taken from the bad capture: every field that differs, and whole buffers.
 
-    Fields that point into memory keep the good capture's address, since its buffers lie there, unless
-    ``addresses``; the output and the bytes of a command stream, whose register writes are fields, are no parts.
-    Raises ValueError for captures of different targets or with different jobs, and where nothing is left.
+    Fields that point into memory keep the good capture's address, since its buffers lie there,
+    unless ``addresses``; the output and the bytes of a command stream, whose register writes are
+    fields, are no parts. Raises ValueError for captures of different targets or with different
+    jobs, and where nothing is left.
     """
     _refuse_unlike(good, bad)
     found = [part for part in differences(good, bad) if addresses or not part.address]
@@ -50,8 +53,8 @@ def parts_of(good: Capture, bad: Capture, *, addresses: bool = False, buffers: b
 def families(parts: Sequence[Difference]) -> list[list[int]]:
     """Indices of the parts that describe one thing and are changed together, by their names.
 
-    Sizes, strides, starts and ends of one thing (``in_image_x_size``, ``in_image_y_stride``) are one unit, and
-    so are low and high halves, addresses too; every other field is a unit of its own.
+    Sizes, strides, starts and ends of one thing (``in_image_x_size``, ``in_image_y_stride``) are
+    one unit, and so are low and high halves, addresses too; every other field is a unit of its own.
 
     >>> names = ["in_image_x_size", "relu", "in_image_y_stride", "zero_point"]
     >>> families([Difference(0, "NN", "w0", name, 0, 1) for name in names])
@@ -76,9 +79,10 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
 def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
     """The good capture with some fields as the bad one has them; it counts as changed.
 
-    ``keys`` are (task, block, register, field); a register that only one side writes is written, where it stands
-    there, as long as a field of it is taken from, or left to, that side.  Raises LookupError for a field that
-    neither has, ValueError for captures of different targets or with different jobs.
+    ``keys`` are (task, block, register, field); a register that only one side writes is written,
+    where it stands there, as long as a field of it is taken from, or left to, that side.  Raises
+    LookupError for a field that neither has, ValueError for captures of different targets or with
+    different jobs.
     """
     _refuse_unlike(good, bad)
     capture, left = good, set(keys)
@@ -98,7 +102,8 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
 
 
 def _refuse_unlike(good: Capture, bad: Capture) -> None:
-    """Raises TypeError for what is no capture, ValueError for captures that no mixture is made of."""
+    """Raises TypeError for what is no capture, ValueError for captures that no mixture is made
+    of."""
     for side, capture in (("good", good), ("bad", bad)):
         if not isinstance(capture, Capture):
             raise TypeError(f"{side}: got {type(capture).__name__}, allowed is Capture, as npulab.load gives")
@@ -116,7 +121,8 @@ Chosen = set[tuple[str, str, str]]
 
 
 def _mixed(good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, known: Chosen) -> Job | None:
-    """One job with the ``chosen`` (block, register, field) of the bad one; what it has goes into ``known``."""
+    """One job with the ``chosen`` (block, register, field) of the bad one; what it has goes into
+    ``known``."""
     job = good or bad
     if job is None:
         return None

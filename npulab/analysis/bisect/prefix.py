@@ -1,6 +1,8 @@
-"""Prefix bisection with a sequential test: one smallest failing set after the other, whatever their number and size.
+"""Prefix bisection with a sequential test: one smallest failing set after the other, whatever their
+number and size.
 
-It needs more trials than group testing and assumes only that more changes never mend what fewer broke.
+It needs more trials than group testing and assumes only that more changes never mend what fewer
+broke.
 """
 
 from __future__ import annotations

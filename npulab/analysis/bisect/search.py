@@ -1,4 +1,5 @@
-"""The search for what breaks a job: whole units are tried first, then what each guilty one holds."""
+"""The search for what breaks a job: whole units are tried first, then what each guilty one
+holds."""
 
 from __future__ import annotations
 
@@ -30,11 +31,13 @@ class Question:
 
 
 class Search:
-    """Which of ``n`` items break it, ``units`` (lists of items) being kept whole as long as that says something.
+    """Which of ``n`` items break it, ``units`` (lists of items) being kept whole as long as that
+    says something.
 
-    ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang".  What is looked for is ``symptom``:
-    what the bad job itself does; where that is not given it is "fail" until something hangs, which makes ``ask``
-    ask for all items at once.  Raises ValueError for options out of their range.
+    ``tell`` takes the outcome of any set of items: "pass", "fail" or "hang".  What is looked for is
+    ``symptom``: what the bad job itself does; where that is not given it is "fail" until something
+    hangs, which makes ``ask`` ask for all items at once.  Raises ValueError for options out of
+    their range.
 
     >>> search = Search(6, [[0, 1], [2], [3, 4, 5]], seed=3)
     >>> while (question := search.ask()) is not None:
@@ -213,7 +216,8 @@ class Search:
                 self._question = self._changing(asked.subset, self._why(asked.subset, asked.fails, asked.hangs))
 
     def _unseen(self, groups: Groups) -> np.ndarray | None:
-        """What the groups say and was not yet seen: each alone fails, and all others together do not."""
+        """What the groups say and was not yet seen: each alone fails, and all others together do
+        not."""
         every = np.arange(len(self.parts))
         sets = [(np.isin(every, group), True) for group in groups]
         if all(groups):
@@ -225,7 +229,8 @@ class Search:
         return None
 
     def _as_far_as_it_goes(self) -> tuple[Groups, float]:
-        """The most probable explanation where those are one that cannot be told apart without a hang."""
+        """The most probable explanation where those are one that cannot be told apart without a
+        hang."""
         together = {int(part): group.tolist() for group in self.couplings.tied() for part in group}
         merged: dict[Groups, float] = {}
         for one in self.suspects.top(MERGED):
@@ -236,8 +241,8 @@ class Search:
         return max(merged.items(), key=lambda pair: pair[1])
 
     def _end(self, groups: Groups, probability: float, tied: bool = False, opened: bool = False) -> None:
-        """Parts were found guilty: on to what they hold where that is several items, or where some of them were
-        moved together (``opened``), else that is the end."""
+        """Parts were found guilty: on to what they hold where that is several items, or where some
+        of them were moved together (``opened``), else that is the end."""
         self.certain *= min(probability, 1.0)
         guilty = [self.parts[part] for part in sorted({part for group in groups for part in group})]
         if opened or any(len(part) > 1 for part in guilty):
@@ -249,7 +254,8 @@ class Search:
         self._question = None
 
     def _opened(self, part: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """What a bundle holds: units where it holds several and all items would be too many, else items."""
+        """What a bundle holds: units where it holds several and all items would be too many, else
+        items."""
         units = [unit for unit in self.units if set(unit) < set(part)]
         return units if units and len(part) > LARGEST else [(item,) for item in part]
 

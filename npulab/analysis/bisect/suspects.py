@@ -1,7 +1,7 @@
 """Which of n items break it: Bayesian group testing over every simple explanation.
 
-Every explanation (see ``kinds``) is weighted by the trials that contradict it; the next trial is the set of items
-whose outcome is least certain.  Nothing here knows what an item is.
+Every explanation (see ``kinds``) is weighted by the trials that contradict it; the next trial is
+the set of items whose outcome is least certain.  Nothing here knows what an item is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 from npulab.analysis.bisect.couplings import Couplings
 from npulab.analysis.bisect.kinds import LISTED, Cells, Ends, Groups, Kind, Level, Listed, Many, Told, join, pairs, size
 
-# How probable each kind is before anything was tried: the price of not being told is 1.1 bits for a single item.
+# How probable each kind is before anything was tried: the price of not being told is 1.1 bits for a
+# single item.
 PRIOR = {("one", False): 0.46, ("two", False): 0.18, ("two", True): 0.17, ("three", False): 0.07,
          ("three", True): 0.03, ("mixed", False): 0.03, ("mixed", True): 0.005}
 MANY = {False: 0.02, True: 0.02}
@@ -41,7 +42,8 @@ ENOUGH, FEARED = 0.4, 0.2  # bits and chance of a hang of a question that keeps 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """One explanation: it fails where all items of one of ``groups`` are changed, and how probable that is.
+    """One explanation: it fails where all items of one of ``groups`` are changed, and how probable
+    that is.
 
     No group: nothing fails; an empty group: everything does.
 
@@ -58,7 +60,8 @@ class Suspicion:
 
 
 class Question(NamedTuple):
-    """A set of items to change ``(n,) bool``, how probable a failure is, and how many bits the outcome says."""
+    """A set of items to change ``(n,) bool``, how probable a failure is, and how many bits the
+    outcome says."""
 
     subset: np.ndarray
     fails: float
@@ -69,9 +72,9 @@ class Question(NamedTuple):
 class Suspects:
     """The explanations over n items, what was told, and the set to try next.
 
-    ``flake_rate`` is how often an outcome is wrong, None where it is not known: then it is inferred with the
-    rest.  Deterministic: what is asked depends on ``seed`` and the trials alone.  Raises ValueError for no items
-    or a rate that is no rate.
+    ``flake_rate`` is how often an outcome is wrong, None where it is not known: then it is inferred
+    with the rest.  Deterministic: what is asked depends on ``seed`` and the trials alone.  Raises
+    ValueError for no items or a rate that is no rate.
 
     >>> suspects = Suspects(8, seed=1)
     >>> while not suspects.settled():
@@ -110,7 +113,8 @@ class Suspects:
     def ask(self, couplings: Couplings | None = None, tried: Collection[bytes] = ()) -> Question | None:
         """The set whose outcome says most for what it costs; None where no set says anything.
 
-        Sets in ``tried`` (their bytes) are not asked for: an oracle that never errs says the same again.
+        Sets in ``tried`` (their bytes) are not asked for: an oracle that never errs says the same
+        again.
         """
         if couplings and not couplings.known:
             couplings = None
@@ -154,7 +158,8 @@ class Suspects:
         return 1 - fewer > UNEXPLAINED
 
     def _log_shares(self, level: np.ndarray | range, trials: int) -> np.ndarray:
-        """Log probability of so many contradictions in so many trials, ``(levels, flake rates)``."""
+        """Log probability of so many contradictions in so many trials, ``(levels, flake
+        rates)``."""
         m = np.asarray(level)[:, None]
         logs: np.ndarray = m * np.log(self._flakes) + (trials - m) * np.log1p(-self._flakes) + np.log(self._flake_prior)
         return logs
@@ -212,11 +217,13 @@ def _table(shape: str, n: int) -> int:
 
 
 class _Scorer:
-    """How a sample of explanations sees a set of changed items, and every set that differs from it in one group.
+    """How a sample of explanations sees a set of changed items, and every set that differs from it
+    in one group.
 
-    ``lacks`` is how many needed items a set leaves out, ``has`` how many of those that suffice alone it holds; a
-    dual explanation counts unchanged items, so that a change takes where it gives to another.  No matrix products:
-    they are so small that a BLAS with several threads would spend its time on waking them.
+    ``lacks`` is how many needed items a set leaves out, ``has`` how many of those that suffice
+    alone it holds; a dual explanation counts unchanged items, so that a change takes where it gives
+    to another.  No matrix products: they are so small that a BLAS with several threads would spend
+    its time on waking them.
     """
 
     def __init__(self, cells: Cells, groups: np.ndarray) -> None:
@@ -249,7 +256,8 @@ class _Scorer:
         return np.einsum("h,hq->q", self.weights, said.astype(float))
 
     def moved(self, lacks: np.ndarray, has: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Counts ``(H, G)`` with each group changed (step 1) or put back (-1) beside counts ``(H,)``."""
+        """Counts ``(H, G)`` with each group changed (step 1) or put back (-1) beside counts
+        ``(H,)``."""
         return lacks[:, None] - self.needs * step, has[:, None] + self.ones * step
 
 
@@ -266,7 +274,8 @@ def _said(fails: np.ndarray, flake: float) -> np.ndarray:
 
 def _best(cells: Cells, n: int, flake: float, couplings: Couplings | None, tried: Collection[bytes],
           rng: np.random.Generator) -> Question | None:
-    """The best question: with what belongs together moved together, or, where that says little, item by item."""
+    """The best question: with what belongs together moved together, or, where that says little,
+    item by item."""
     items = np.eye(n, dtype=bool)
     if couplings is None:
         found = [_search(cells, items, items, flake, None, tried, rng)]
@@ -283,7 +292,8 @@ def _best(cells: Cells, n: int, flake: float, couplings: Couplings | None, tried
 
 def _search(cells: Cells, groups: np.ndarray, drawn: np.ndarray, flake: float, couplings: Couplings | None,
             tried: Collection[bytes], rng: np.random.Generator) -> tuple[float, Question]:
-    """How worthy the best question is that changes whole ``groups`` ``(G, n) bool``, and the question.
+    """How worthy the best question is that changes whole ``groups`` ``(G, n) bool``, and the
+    question.
 
     Random sets of the groups ``drawn`` (each made of ``groups``) are bettered group by group.
     """

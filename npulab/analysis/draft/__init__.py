@@ -1,4 +1,5 @@
-"""Register maps that are being made: drafts, with named edits, undo, and files that change as little as they can."""
+"""Register maps that are being made: drafts, with named edits, undo, and files that change as
+little as they can."""
 
 from npulab.analysis.draft.edits import EDITS
 from npulab.analysis.draft.opening import draft

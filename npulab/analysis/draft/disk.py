@@ -12,7 +12,8 @@ Contents = Mapping[Path, bytes | None]  # None where there is no file
 
 
 def read(path: Path) -> bytes | None:
-    """A file's bytes, None where there is none; raises ValueError for one that is too large or no file."""
+    """A file's bytes, None where there is none; raises ValueError for one that is too large or no
+    file."""
     return files.read_bounded(path, MOST_BYTES) if path.exists() else None
 
 
@@ -26,7 +27,8 @@ def text_of(path: Path, data: bytes) -> str:
 
 
 def write_over(before: Contents, after: Mapping[Path, bytes]) -> None:
-    """Write files that were ``before``, all of them or none; the mode of a file stays, a link leads where it led.
+    """Write files that were ``before``, all of them or none; the mode of a file stays, a link leads
+    where it led.
 
     Raises ValueError for a file that is no longer as it was.
     """

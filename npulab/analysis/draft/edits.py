@@ -86,8 +86,8 @@ EDITS: dict[str, tuple[Callable[..., tuple[Table, str]], dict[str, Argument]]] =
 def edited(table: Table, edit: Mapping[str, Any]) -> tuple[Table, str, dict[str, Any]]:
     """The tables after an edit, its sentence, and the edit with the arguments that say something.
 
-    Raises ValueError for an edit that is none, or with other arguments than it takes; LookupError for a field that is
-    not there.
+    Raises ValueError for an edit that is none, or with other arguments than it takes; LookupError
+    for a field that is not there.
     """
     if not isinstance(edit, Mapping) or not isinstance(edit.get("do"), str) or edit["do"] not in EDITS:
         got = edit.get("do") if isinstance(edit, Mapping) else edit

@@ -1,6 +1,7 @@
 """Edits that lay bits out anew: split, join, add, move, resize, shift.
 
-Each takes a table and gives the table after it and its sentence; whether that is still a map is checked behind it.
+Each takes a table and gives the table after it and its sentence; whether that is still a map is
+checked behind it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ NOT_SPLIT = {"value": "", "address": "", "align": None}
 def split(table: Table, field: str, widths: Sequence[int], names: Sequence[str] = ()) -> tuple[Table, str]:
     """Cut a field, from the low end of its value, into parts of these widths.
 
-    Without ``names`` the lowest part keeps the name and the others have none; a blank name is none.  Parts are plain
-    numbers, with the field's evidence.
+    Without ``names`` the lowest part keeps the name and the others have none; a blank name is none.
+    Parts are plain numbers, with the field's evidence.
     """
     said, item = said_of(table, field)
     _in_one_place(table, item, f"split {said}")
@@ -49,8 +50,8 @@ def split(table: Table, field: str, widths: Sequence[int], names: Sequence[str] 
 
 
 def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]:
-    """Make one field of two, the bits of ``high`` above those of ``low``; two runs side by side in a register, named in
-    either order, are one run.
+    """Make one field of two, the bits of ``high`` above those of ``low``; two runs side by side in
+    a register, named in either order, are one run.
 
     Without a name it is that of the lower one or, where this has none, of the other.
     """
@@ -88,8 +89,8 @@ def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]
 
 def add(table: Table, name: str, register: str | int, lsb: int, width: int, offset: int | None = None,
         value: str = "", evidence: str = "guess", note: str = "") -> tuple[Table, str]:
-    """Name bits that have no name; with an ``offset`` in a register that is new, by its name (of the first
-    block) or block.name."""
+    """Name bits that have no name; with an ``offset`` in a register that is new, by its name (of
+    the first block) or block.name."""
     name = plain_name(name, "add", str(register))
     if offset is None:
         block, offset = table.place(word_of(table, register))
@@ -116,11 +117,12 @@ def move(table: Table, field: str, register: str | int, lsb: int) -> tuple[Table
 
 
 def resize(table: Table, field: str, width: int, shift: bool = False) -> tuple[Table, str]:
-    """Give a field of one run another width, its lowest bit staying; what it gains must have no name.
+    """Give a field of one run another width, its lowest bit staying; what it gains must have no
+    name.
 
-    With ``shift`` it and everything behind it in its block lies anew, as C lays out bit-fields: one behind the other,
-    and in the next word where it does not fit into what is left of one.  What lies behind a gap that C would
-    not have made stays, unless something is pushed onto it.
+    With ``shift`` it and everything behind it in its block lies anew, as C lays out bit-fields: one
+    behind the other, and in the next word where it does not fit into what is left of one.  What
+    lies behind a gap that C would not have made stays, unless something is pushed onto it.
     """
     said, item = said_of(table, field)
     (run,), (key,) = _one_run(table, item, f"resize {said}")
@@ -134,8 +136,9 @@ def resize(table: Table, field: str, width: int, shift: bool = False) -> tuple[T
 
 
 def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, str]:
-    """Move a field and those behind it by so many bits (up; down where it is negative), up to the run that gives its
-    bits: ``out_of``, or else the next bits without a name.  What gets free on the other side has no name.
+    """Move a field and those behind it by so many bits (up; down where it is negative), up to the
+    run that gives its bits: ``out_of``, or else the next bits without a name.  What gets free on
+    the other side has no name.
     """
     said, item = said_of(table, field)
     (run,), _ = _one_run(table, item, f"shift {said}", named=False)

@@ -1,6 +1,7 @@
 """Edits that leave the bits where they are: names, values, evidence, notes.
 
-Each takes a table and gives the table after it and its sentence; whether that is still a map is checked behind it.
+Each takes a table and gives the table after it and its sentence; whether that is still a map is
+checked behind it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def rename_register(table: Table, register: str, name: str) -> tuple[Table, str]
 
 
 def retype(table: Table, field: str, value: str = "", names: Mapping[int, str] | None = None) -> tuple[Table, str]:
-    """Say how raw becomes value; ``names`` go into the enum, one that is blank takes a name away."""
+    """Say how raw becomes value; ``names`` go into the enum, one that is blank takes a name
+    away."""
     said, item = said_of(table, field)
     value = value.strip()
     if names and not value:
@@ -126,7 +128,8 @@ def elsewhere(table: Table, item: Field) -> list[int]:
 
 
 def word_of(table: Table, register: str | int) -> int:
-    """The word of a register by its number, its name, or block.name; raises LookupError with what there is."""
+    """The word of a register by its number, its name, or block.name; raises LookupError with what
+    there is."""
     registers = table.map.registers
     if isinstance(register, int):
         found = [register] if 0 <= register < len(registers) else []
@@ -141,7 +144,8 @@ def word_of(table: Table, register: str | int) -> int:
 
 
 def plain_name(name: str, what: str, of: str) -> str:
-    """A name without blanks around it; raises ValueError for one that is none or that bits get by themselves."""
+    """A name without blanks around it; raises ValueError for one that is none or that bits get by
+    themselves."""
     name = name.strip()
     if not name or AUTOMATIC.fullmatch(name):
         raise ValueError(f"{what} {of}: got {name!r}, allowed is a name, and none like w18_27_2 that bits get by "

@@ -20,11 +20,13 @@ from npulab.registers.table import MOST_WORDS, REQUIRED
 
 def draft(source: str | os.PathLike[str] | RegisterMap | RegisterTable | int, *, features: Iterable[str] = (),
           dense: bool | None = None, block: str = "") -> Draft:
-    """A draft of the table in a file, of a map or of a table; or of so many words that nobody named, of ``block``.
+    """A draft of the table in a file, of a map or of a table; or of so many words that nobody
+    named, of ``block``.
 
-    ``features`` are those of the chip that is looked at (of a map, its own).  ``dense`` is as ``RegisterMap`` has it;
-    without it a file is dense, a table of ``registers.formats`` and a file of another format sparse, a map as it is.
-    Raises ValueError with file and line for a table that is broken, FileNotFoundError for none.
+    ``features`` are those of the chip that is looked at (of a map, its own).  ``dense`` is as
+    ``RegisterMap`` has it; without it a file is dense, a table of ``registers.formats`` and a file
+    of another format sparse, a map as it is. Raises ValueError with file and line for a table that
+    is broken, FileNotFoundError for none.
 
     >>> draft(34, block="NN")
     Draft(NN: 34 words, 0 steps, not saved)

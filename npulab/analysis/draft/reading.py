@@ -9,9 +9,11 @@ from npulab.registers.map import RegisterMap
 
 
 def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
-    """The same capture with a map in the place of that of a block; register writes leave the words of its registers.
+    """The same capture with a map in the place of that of a block; register writes leave the words
+    of its registers.
 
-    Raises LookupError for a block that the capture has not, ValueError for words that are more or fewer than the map's.
+    Raises LookupError for a block that the capture has not, ValueError for words that are more or
+    fewer than the map's.
     """
     if block not in capture.maps and block not in {job.block for job in capture.jobs}:
         raise LookupError(f"capture {capture.name}: got block {block!r}, it has "
@@ -28,8 +30,8 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
 
 
 def block_of(registers: RegisterMap, capture: Capture) -> str:
-    """The block of a capture that a map is for: the one that it is called as, else that whose map shares most registers
-    with it, else the only one that there is.
+    """The block of a capture that a map is for: the one that it is called as, else that whose map
+    shares most registers with it, else the only one that there is.
 
     Raises LookupError where there is none of them.
     """

@@ -29,10 +29,12 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """A record (one line of the file, more where a quoted cell holds line ends), or a comment or a blank line.
+    """A record (one line of the file, more where a quoted cell holds line ends), or a comment or a
+    blank line.
 
-    ``text`` is as it stands in the file, with its line end; ``row`` says whether it is a record.  ``was`` is the line
-    as it was read, None where it is new; ``key`` stays the same as long as the line does.
+    ``text`` is as it stands in the file, with its line end; ``row`` says whether it is a record.
+    ``was`` is the line as it was read, None where it is new; ``key`` stays the same as long as the
+    line does.
     """
 
     key: int
@@ -90,7 +92,8 @@ class Sheet:
 
     @cached_property
     def rows(self) -> dict[int, dict[str, str]]:
-        """What each record behind the first says, by the key of its line: column to text, blanks cut off.
+        """What each record behind the first says, by the key of its line: column to text, blanks
+        cut off.
 
         Raises ValueError with its line for one that has other columns than the first.
         """
@@ -115,8 +118,8 @@ class Sheet:
         return self._places[key]
 
     def changed(self, key: int, values: Mapping[str, str]) -> Sheet:
-        """With other cells in one record, the others as they are written; one that says again what it said when it was
-        read has its text of then."""
+        """With other cells in one record, the others as they are written; one that says again what
+        it said when it was read has its text of then."""
         place = self.place(key)
         line = self.lines[place]
         text, held = line.text, line.cells
@@ -133,7 +136,8 @@ class Sheet:
         return self._with(place, replace(line, text=text))
 
     def inserted(self, place: int, values: Mapping[str, str], like: int) -> tuple[Sheet, int]:
-        """With a new record before the line of a place, quoted as the record with the key ``like``; and its key."""
+        """With a new record before the line of a place, quoted as the record with the key ``like``;
+        and its key."""
         model = self.lines[self.place(like)]
         written = [spelled(values.get(name, ""), quoted=model.text[cell.start:cell.start + 1] == '"' and
                            bool(values.get(name)), first=not column)
@@ -168,7 +172,8 @@ class Sheet:
 
 
 def spelled(text: str, quoted: bool = False, first: bool = False) -> str:
-    """A cell as a table writes it; ``first`` says that a line begins with it, where # would make a comment.
+    """A cell as a table writes it; ``first`` says that a line begins with it, where # would make a
+    comment.
 
     Raises ValueError for what no line can hold.
 
@@ -190,7 +195,8 @@ def unified(name: str, before: str, after: str) -> str:
 
 
 def cells(text: str) -> list[Cell]:
-    """The cells of a record, as Python's csv has them; of too many for a table, so many that it shows."""
+    """The cells of a record, as Python's csv has them; of too many for a table, so many that it
+    shows."""
     out, start = [], 0
     while True:
         said, at = "", start

@@ -1,4 +1,5 @@
-"""A register map that is being made: named edits, undo, and files that change as little as they can."""
+"""A register map that is being made: named edits, undo, and files that change as little as they
+can."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ SUFFIX = ".csv"
 
 
 class Step(NamedTuple):
-    """An edit that was made: what was asked for, as JSON has it, its sentence, and the tables behind it."""
+    """An edit that was made: what was asked for, as JSON has it, its sentence, and the tables
+    behind it."""
 
     edit: Mapping[str, Any]
     sentence: str
@@ -34,9 +36,10 @@ class Step(NamedTuple):
 class Draft:
     """A register map being made.
 
-    Every edit is a named step with undo and redo; one that would make no map is refused with the map's own sentence
-    (ValueError or LookupError) and nothing changes.  ``map`` follows, and ``observe`` tells who shows it.  Bits without
-    a name can be named and split by their automatic name.
+    Every edit is a named step with undo and redo; one that would make no map is refused with the
+    map's own sentence (ValueError or LookupError) and nothing changes.  ``map`` follows, and
+    ``observe`` tells who shows it.  Bits without a name can be named and split by their automatic
+    name.
 
     >>> import npulab
     >>> made = npulab.draft(1, block="NN")
@@ -132,10 +135,11 @@ class Draft:
 
     def split(self, field: str, at: int | Sequence[int] = (), names: Sequence[str] = (), *,
               widths: Sequence[int] = ()) -> None:
-        """Cut a field into parts, low end first: before the bits ``at`` of its value, or in parts of these ``widths``.
+        """Cut a field into parts, low end first: before the bits ``at`` of its value, or in parts
+        of these ``widths``.
 
-        Without ``names`` the lowest part keeps the name and the others have none; a blank name is none.  Parts are
-        plain numbers, with the field's evidence.
+        Without ``names`` the lowest part keeps the name and the others have none; a blank name is
+        none.  Parts are plain numbers, with the field's evidence.
         """
         cuts = [*at] if isinstance(at, Sequence) else [at]
         if bool(cuts) == bool(widths):
@@ -147,15 +151,15 @@ class Draft:
         self.edit("split", field=field, widths=[*widths], names=[*names])
 
     def join(self, low: str, high: str, name: str = "") -> None:
-        """Make one field of two, the bits of ``high`` above those of ``low``: one row where they lie side by side in a
-        register (named in either order), else a split field."""
+        """Make one field of two, the bits of ``high`` above those of ``low``: one row where they
+        lie side by side in a register (named in either order), else a split field."""
         self.edit("join", low=low, high=high, name=name)
 
     def retype(self, field: str, value: str = "", names: Mapping[int, str] | None = None) -> None:
         """Say how raw becomes value, as the column ``value`` has it, blank for a plain number.
 
-        ``names`` by raw go into the enum of ``enum:NAME`` (without a value, into one that is called as the field); a
-        blank name takes one away.
+        ``names`` by raw go into the enum of ``enum:NAME`` (without a value, into one that is called
+        as the field); a blank name takes one away.
         """
         self.edit("retype", field=field, value=value, names={str(raw): name for raw, name in (names or {}).items()})
 
@@ -173,12 +177,14 @@ class Draft:
 
     def add(self, name: str, register: str | int, lsb: int, width: int, *, offset: int | None = None, value: str = "",
             evidence: str = "guess", note: str = "") -> None:
-        """Name bits that have no name, of a register by its name or word; with an ``offset`` the register is new."""
+        """Name bits that have no name, of a register by its name or word; with an ``offset`` the
+        register is new."""
         self.edit("add", name=name, register=register, lsb=lsb, width=width, offset=offset, value=value,
                   evidence=evidence, note=note)
 
     def remove(self, field: str) -> None:
-        """Take a field's name and all that is said of it away; its bits have automatic names again."""
+        """Take a field's name and all that is said of it away; its bits have automatic names
+        again."""
         self.edit("remove", field=field)
 
     def move(self, field: str, register: str | int, lsb: int) -> None:
@@ -188,21 +194,22 @@ class Draft:
     def resize(self, field: str, width: int, *, shift: bool = False) -> None:
         """Give a field of one run of bits another width, its lowest bit staying.
 
-        With ``shift`` it and everything behind it in its block lies anew, as C lays out bit-fields: one behind the
-        other, in the next word where it does not fit into what is left of one.  What lies behind a gap that C would
-        not have made stays, unless something is pushed onto it.
+        With ``shift`` it and everything behind it in its block lies anew, as C lays out bit-fields:
+        one behind the other, in the next word where it does not fit into what is left of one.  What
+        lies behind a gap that C would not have made stays, unless something is pushed onto it.
         """
         self.edit("resize", field=field, width=width, shift=shift)
 
     def shift(self, field: str, by: int, out_of: str = "") -> None:
-        """Move a field and those behind it in its register by so many bits, up or (negative) down, as far as the run
-        that gives its bits: ``out_of``, or else the next bits without a name."""
+        """Move a field and those behind it in its register by so many bits, up or (negative) down,
+        as far as the run that gives its bits: ``out_of``, or else the next bits without a name."""
         self.edit("shift", field=field, by=by, out_of=out_of)
 
     def edit(self, do: str, **arguments: Any) -> None:
         """Make an edit by its name, with arguments as JSON has them.
 
-        Raises ValueError or LookupError for one that is none or would make no map; nothing changes then.
+        Raises ValueError or LookupError for one that is none or would make no map; nothing changes
+        then.
         """
         self._make([self._step(self._table, {"do": do, **arguments})])
 
@@ -230,7 +237,8 @@ class Draft:
         return self._future[-1].sentence
 
     def redo(self) -> str:
-        """Make the edit again that was taken back last; gives its sentence, blank where there was none."""
+        """Make the edit again that was taken back last; gives its sentence, blank where there was
+        none."""
         if not self._future:
             return ""
         self._put([self._future.pop()])
@@ -261,7 +269,8 @@ class Draft:
         self._past += [*(step._replace(table=step.table.bare) for step in steps[:-1]), steps[-1]]
 
     def _check(self, table: Table) -> None:
-        """Raises where no map can be made, for the draft's features and for each of those that had one."""
+        """Raises where no map can be made, for the draft's features and for each of those that had
+        one."""
         _ = table.map
         for features in self._valid[1:]:
             table.select(features)
@@ -285,15 +294,17 @@ class Draft:
     def decode(self, capture: Capture, block: str = "") -> Capture:
         """The same capture read with the map as it is now.
 
-        The map takes the place of that of ``block``; without one, of the block that it is called as, else of the map
-        that shares most registers with it, else of the only block that the capture has.  Register writes leave the
-        words of the registers that the map has.  Raises LookupError for a capture without such a block, ValueError for
-        words that are more or fewer than the map's.
+        The map takes the place of that of ``block``; without one, of the block that it is called
+        as, else of the map that shares most registers with it, else of the only block that the
+        capture has.  Register writes leave the words of the registers that the map has.  Raises
+        LookupError for a capture without such a block, ValueError for words that are more or fewer
+        than the map's.
         """
         return read_with(self.map, capture, block or self.block_of(capture))
 
     def block_of(self, capture: Capture) -> str:
-        """The block of a capture that ``decode`` reads with the map; raises LookupError where it has none."""
+        """The block of a capture that ``decode`` reads with the map; raises LookupError where it
+        has none."""
         return block_of(self.map, capture)
 
     # ---- files ----
@@ -307,10 +318,12 @@ class Draft:
         return "".join(out)
 
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Write the table, and its enums beside it, all or none; lines that say the same keep their bytes.
+        """Write the table, and its enums beside it, all or none; lines that say the same keep their
+        bytes.
 
-        Without a path it is written where it was opened.  Raises ValueError where no path is known, for one that is no
-        ``.csv``, and where a file was changed on the disk since, FileExistsError for a new path where something is.
+        Without a path it is written where it was opened.  Raises ValueError where no path is known,
+        for one that is no ``.csv``, and where a file was changed on the disk since, FileExistsError
+        for a new path where something is.
         """
         if path is not None and Path(path) != self.path:
             self._save_as(Path(path))

@@ -1,4 +1,5 @@
-"""The tables of a draft at one moment: the sheet of its fields, that of its enums, and the map they make."""
+"""The tables of a draft at one moment: the sheet of its fields, that of its enums, and the map they
+make."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ HEAD = ",".join(ENUM_COLUMNS) + "\n"
 
 
 class Run(NamedTuple):
-    """A run of bits: the block and offset of its register, its lowest bit, its width, and where it lies in the value
-    of a split field (None where the field is not split)."""
+    """A run of bits: the block and offset of its register, its lowest bit, its width, and where it
+    lies in the value of a split field (None where the field is not split)."""
 
     block: str
     offset: int
@@ -121,7 +122,8 @@ class Table:
     # ---- changing rows ----
 
     def changed(self, key: int, values: Mapping[str, Any]) -> Table:
-        """With other values in a row; numbers are spelled as the row has them, and a missing column is added."""
+        """With other values in a row; numbers are spelled as the row has them, and a missing column
+        is added."""
         row = self.sheet.rows[key]
         if automatic(row) and not {"lsb", "width"}.isdisjoint(values):
             values = {"field": "", **values}
@@ -183,9 +185,9 @@ class Table:
 
     def laid(self, keys: Iterable[int], runs: Iterable[Run], values: Mapping[str, Any],
              model: Mapping[str, str] | None = None) -> Table:
-        """With a field's rows, from the low end of its value, at other runs: a row that stays in its register keeps
-        its line, others go and come.  All have the ``values``; the new ones what else the ``model`` has, by default the
-        first row, and no note."""
+        """With a field's rows, from the low end of its value, at other runs: a row that stays in
+        its register keeps its line, others go and come.  All have the ``values``; the new ones what
+        else the ``model`` has, by default the first row, and no note."""
         table, left = self, [*keys]
         if model is None:
             model = self.sheet.rows[left[0]] if left else {}
@@ -204,8 +206,8 @@ class Table:
         return table
 
     def cleared(self, run: Run) -> tuple[Table, str]:
-        """With the rows without a name that lie in a run cut, so that the bits of the run are free of them; and the
-        feature that these have."""
+        """With the rows without a name that lie in a run cut, so that the bits of the run are free
+        of them; and the feature that these have."""
         table, feature = self, ""
         for key, other in self.runs.items():
             row = self.sheet.rows[key]
@@ -229,7 +231,8 @@ class Table:
         return table
 
     def named(self, enum: str, names: Mapping[int, str]) -> Table:
-        """With names in an enum: a raw value that has one gets another, one whose name is blank loses it."""
+        """With names in an enum: a raw value that has one gets another, one whose name is blank
+        loses it."""
         sheet = self.enums if self.enums.lines else Sheet.parse(HEAD)
         sheet = sheet.with_columns(ENUM_COLUMNS)
         for raw, name in names.items():

@@ -1,9 +1,11 @@
-"""What fields mean: laws that give words from the parameters of layers, proved on the captures, and what is open.
+"""What fields mean: laws that give words from the parameters of layers, proved on the captures, and
+what is open.
 
-``find_laws`` makes ``Laws``; ``plan_sweep`` says what to capture first, ``Laws.next_captures`` what to capture next.
-``expressions`` are the laws, ``library`` the shapes that are tried, ``matching`` finds single laws, ``boundaries``,
-``pool``, ``predicates`` and ``lists`` find regimes, ``search`` goes round by round, ``claims`` says what is proved.
-``check_stated`` and ``check_rows`` hold laws of somebody else's against captures, ``texts`` reads them.
+``find_laws`` makes ``Laws``; ``plan_sweep`` says what to capture first, ``Laws.next_captures`` what
+to capture next. ``expressions`` are the laws, ``library`` the shapes that are tried, ``matching``
+finds single laws, ``boundaries``, ``pool``, ``predicates`` and ``lists`` find regimes, ``search``
+goes round by round, ``claims`` says what is proved. ``check_stated`` and ``check_rows`` hold laws
+of somebody else's against captures, ``texts`` reads them.
 """
 
 from npulab.analysis.laws.found import FieldLaw, Laws, find_laws

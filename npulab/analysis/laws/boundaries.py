@@ -1,4 +1,5 @@
-"""Where fields begin and end when no single law holds everywhere: by what laws save that hold on a part."""
+"""Where fields begin and end when no single law holds everywhere: by what laws save that hold on a
+part."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ LEAST_SAVING, FIELD_COST, WIDEST_HOLE = 8.0, 4.0, 2
 
 @dataclass(frozen=True)
 class Place:
-    """Bits that may be a field: ``saving`` is what its best single law saves on the captures where it holds."""
+    """Bits that may be a field: ``saving`` is what its best single law saves on the captures where
+    it holds."""
 
     word: int
     lsb: int

@@ -1,4 +1,5 @@
-"""What the captures prove: a bit is claimed on a row only where nothing that fits them as well changes it."""
+"""What the captures prove: a bit is claimed on a row only where nothing that fits them as well
+changes it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # be
 
 
 def in_order(fields: Sequence[Solved], follows: dict[str, set[str]]) -> tuple[list[Solved], list[Solved]]:
-    """Fields so that each comes after those it follows from; and those that follow from an open one.
+    """Fields so that each comes after those it follows from; and those that follow from an open
+    one.
 
     Rivals that read a field which is open are left out: nobody could say what they give.
     """
@@ -47,10 +49,12 @@ def told(solved: Solved, columns: Columns) -> float:
 
 
 def weak(solved: Solved, columns: Columns, below: bool = False, above: bool = False) -> bool:
-    """Whether a law explains hardly more than it takes to say it; ``below``, ``above``: a bit there has no law.
+    """Whether a law explains hardly more than it takes to say it; ``below``, ``above``: a bit there
+    has no law.
 
-    One limit between two numbers needs less than other lists, as the gap that it lies in is doubted anyhow.  What
-    is rounded above open bits is not their law, and most likely none: the high bits of many quantities agree.
+    One limit between two numbers needs less than other lists, as the gap that it lies in is doubted
+    anyhow.  What is rounded above open bits is not their law, and most likely none: the high bits
+    of many quantities agree.
     """
     if below and rough(solved):
         return True
@@ -62,7 +66,8 @@ def weak(solved: Solved, columns: Columns, below: bool = False, above: bool = Fa
 
 
 def categories(solved: Solved, columns: Columns, by_name: Mapping[str, Solved]) -> set[str]:
-    """The parameters of few values that a field's conditions and laws read, through the fields it follows from."""
+    """The parameters of few values that a field's conditions and laws read, through the fields it
+    follows from."""
     names: set[str] = set()
     waiting, seen = [solved], {solved.name}
     while waiting:
@@ -101,7 +106,8 @@ def never_captured(names: Iterable[str], captured: Columns, asked: Columns) -> A
 
 @dataclass(frozen=True)
 class Opening:
-    """What decides regimes: parameters of few values that conditions read, and conditions that wide fields prove."""
+    """What decides regimes: parameters of few values that conditions read, and conditions that wide
+    fields prove."""
 
     names: frozenset[str]
     trusted: frozenset[Expression]
@@ -117,13 +123,15 @@ def opening(fields: Sequence[Solved], captured: Columns) -> Opening:
 
 
 def thin_rows(one: Solved, asked: Columns) -> Array:
-    """``(N,) bool``: rows of a list that has a step with hardly any captures: which others are its own, none says."""
+    """``(N,) bool``: rows of a list that has a step with hardly any captures: which others are its
+    own, none says."""
     thin = len(one.steps) > 1 and min(one.support) < THIN_STEP
     return np.full(asked.n, thin)
 
 
 def beside(fields: Sequence[Solved], moved: Array) -> dict[str, tuple[bool, bool]]:
-    """Whether captures move a bit below, or above, each field that has no law; ``moved (W,) uint32``."""
+    """Whether captures move a bit below, or above, each field that has no law; ``moved (W,)
+    uint32``."""
     known = np.zeros_like(moved)
     for one in fields:
         known[one.word] |= np.uint32(one.mask)
@@ -144,7 +152,8 @@ def rough(solved: Solved) -> bool:
 
 
 class Domain:
-    """Which numbers of a parameter the captures are about: of few numbers themselves, else those in step with them."""
+    """Which numbers of a parameter the captures are about: of few numbers themselves, else those in
+    step with them."""
 
     def __init__(self, captured: Columns, names: Sequence[str]) -> None:
         self._of: dict[str, tuple[Array, int]] = {}
@@ -169,8 +178,8 @@ class Domain:
 def unseen_rows(one: Solved, known: Opening, captured: Columns, asked: Columns) -> Array:
     """``(N,) bool``: rows whose combination of modes was never captured.
 
-    A narrow field may depend on a mode that its captures did not show, so all of them count; unless wide fields prove
-    its conditions.
+    A narrow field may depend on a mode that its captures did not show, so all of them count; unless
+    wide fields prove its conditions.
     """
     if len(one.steps) == 1:
         return np.zeros(asked.n, bool)
@@ -181,7 +190,8 @@ def unseen_rows(one: Solved, known: Opening, captured: Columns, asked: Columns) 
 
 def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Columns, asked: Columns, moved: Array,
            within: float, integers: Sequence[str]) -> tuple[Array, Array]:
-    """(words (N, W) uint32 as the laws give them, doubt (N, W) uint32: bits that something else would change).
+    """(words (N, W) uint32 as the laws give them, doubt (N, W) uint32: bits that something else
+    would change).
 
     ``moved`` ``(W,) uint32`` are the bits to explain.
     """
@@ -234,7 +244,8 @@ def upwards(changed: Array, width: int) -> Array:
 
 
 def from_doubted(one: Solved, asked: Columns, values: Mapping[str, Array], bits: Mapping[str, Array]) -> list[Array]:
-    """What changes of a field where doubted bits of the fields that it reads are all clear, or all set."""
+    """What changes of a field where doubted bits of the fields that it reads are all clear, or all
+    set."""
     reads = [name for name in sorted({name for step in one.steps for part in step for name in part.names(FIELD)})
              if bits[name].any()]
     changes = []

@@ -32,7 +32,8 @@ def _wide(x: Array) -> Array:
     return np.asarray(x, np.float64)
 
 
-# symbol: (how it is computed, how it is written).  Division is by at least 1, so that every row has a value.
+# symbol: (how it is computed, how it is written).  Division is by at least 1, so that every row has
+# a value.
 INTEGER: dict[str, tuple[Callable[..., Any], str]] = {
     "+": (np.add, "{0} + {1}"), "-": (np.subtract, "{0} - {1}"), "*": (np.multiply, "{0} * {1}"),
     "//": (lambda x, y: x // np.maximum(y, 1), "{0} // {1}"), "ceil": (_ceil_div, "ceil({0} / {1})"),
@@ -89,7 +90,8 @@ class Expression:
         own = {"ceil": 4.5}.get(self.op, BINDING.get(self.op, -1))
         parts = []
         for i, one in enumerate(self.args):
-            # an operator of the same strength is bracketed on the right, where it would be read otherwise
+            # an operator of the same strength is bracketed on the right, where it would be read
+            # otherwise
             loose = BINDING.get(one.op, 9) < own or (i and BINDING.get(one.op, 9) == own and self.op != "and")
             parts.append(f"({one})" if loose else str(one))
         text = OPERATORS[self.op][1].format(*parts)
@@ -143,7 +145,8 @@ class Columns:
         self.n = len(next(iter(columns.values())))
 
     def __getitem__(self, expression: Expression) -> Array:
-        """Its values: ``(N,) int64`` (a real number's before ``float32`` is taken); KeyError for an unknown name."""
+        """Its values: ``(N,) int64`` (a real number's before ``float32`` is taken); KeyError for an
+        unknown name."""
         found = self.values.get(expression)
         if found is None:
             if expression.op == CONSTANT:
@@ -187,7 +190,8 @@ def constant_cost(value: int) -> float:
 
 
 def roundest(low: int, high: int) -> int:
-    """The constant of ``low`` to ``high`` (included) that is cheapest to say; of equal ones the nearest to 0."""
+    """The constant of ``low`` to ``high`` (included) that is cheapest to say; of equal ones the
+    nearest to 0."""
     if low <= 0 <= high:
         return 0
     best = (constant_cost(low), abs(low), low)

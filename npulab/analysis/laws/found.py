@@ -32,13 +32,15 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
               progress: Progress | None = None) -> Laws:
     """The laws that give fields of ``words (N, W) uint32`` from the captures' ``parameters``.
 
-    ``parameters`` is a DataFrame (or columns by name) with a row for each capture; whole-valued columns are integers,
-    others float32.  A ``Sweep`` as the only argument holds both.  ``nuisance`` ``(W,) uint32`` masks the bits that
-    say nothing (addresses, time stamps); without it they are found where captures repeat their parameters.  ``laws``
-    are laws of your own, a function of the parameters by its text.  ``progress`` is called with a line at each step.
+    ``parameters`` is a DataFrame (or columns by name) with a row for each capture; whole-valued
+    columns are integers, others float32.  A ``Sweep`` as the only argument holds both.
+    ``nuisance`` ``(W,) uint32`` masks the bits that say nothing (addresses, time stamps); without
+    it they are found where captures repeat their parameters.  ``laws`` are laws of your own, a
+    function of the parameters by its text.  ``progress`` is called with a line at each step.
 
-    Raises ValueError for words that are not ``(N, W)``, fewer than two rows, rows that are all the same; parameters
-    that are no finite numbers, or of which none varies.  A parameter that never varies is a warning.
+    Raises ValueError for words that are not ``(N, W)``, fewer than two rows, rows that are all the
+    same; parameters that are no finite numbers, or of which none varies.  A parameter that never
+    varies is a warning.
 
     >>> width = np.arange(8, 72)
     >>> laws = find_laws((width[:, None] * 2 + 1).astype(np.uint32) * 4, {"width": width})
@@ -101,7 +103,8 @@ def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Arra
 
 
 def _sample(words: Array, table: Table) -> Array:
-    """Captures to search: all of few; else the ends of each parameter, one of each combination, and any others."""
+    """Captures to search: all of few; else the ends of each parameter, one of each combination, and
+    any others."""
     n = len(words)
     if n <= SAMPLE:
         return np.arange(n)
@@ -133,11 +136,13 @@ def _disproved(words: Array, columns: Columns, fields: Sequence[Solved], follows
 
 @dataclass(frozen=True, eq=False)
 class FieldLaw:
-    """A field that its captures explain: ``steps`` (when, law) as text, with the captures that each decides.
+    """A field that its captures explain: ``steps`` (when, law) as text, with the captures that each
+    decides.
 
-    ``rivals`` are laws or conditions that the captures cannot tell from these, ``extrapolated`` the bits of the field
-    that no capture moved, ``bits`` the length of its description and ``saved`` that of what it explains.  ``follows``
-    are fields that it reads; a field that reads one without a law has ``open`` set and predicts nothing.
+    ``rivals`` are laws or conditions that the captures cannot tell from these, ``extrapolated`` the
+    bits of the field that no capture moved, ``bits`` the length of its description and ``saved``
+    that of what it explains.  ``follows`` are fields that it reads; a field that reads one without
+    a law has ``open`` set and predicts nothing.
     """
 
     word: int
@@ -165,8 +170,9 @@ class FieldLaw:
 
     @property
     def stated(self) -> str:
-        """The text that gives the field's raw value with nothing left to cut off, as ``check_stated`` holds it against
-        captures: ``(width) % 16`` where a law of four bits gave more in these captures."""
+        """The text that gives the field's raw value with nothing left to cut off, as
+        ``check_stated`` holds it against captures: ``(width) % 16`` where a law of four bits gave
+        more in these captures."""
         columns, size = self._of._captured, 2 ** self.width
         decided = self._solved.decide(columns)
         given = (columns[law][decided == number] for number, (_, law) in enumerate(self._solved.steps))
@@ -193,9 +199,9 @@ class FieldLaw:
 class Laws:
     """The laws of a sweep: ``words (N, W) uint32`` explained from ``parameters``.
 
-    ``.table`` has a row for each step of each field, ``.predict`` the words of other layers and what of them is
-    proved, ``.open`` the bits without a law and why, ``.status`` what is known of each bit, ``.next_captures`` the
-    layers to capture next.
+    ``.table`` has a row for each step of each field, ``.predict`` the words of other layers and
+    what of them is proved, ``.open`` the bits without a law and why, ``.status`` what is known of
+    each bit, ``.next_captures`` the layers to capture next.
     """
 
     words: Array
@@ -244,9 +250,9 @@ class Laws:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row for each step of each field: word, lsb, width, when, law, support (captures that the step decides),
-        field (its number), rivals (laws that the captures cannot tell from it), extrapolated (bits that no capture
-        moved), bits (length of the field's description)."""
+        """A row for each step of each field: word, lsb, width, when, law, support (captures that
+        the step decides), field (its number), rivals (laws that the captures cannot tell from it),
+        extrapolated (bits that no capture moved), bits (length of the field's description)."""
         import pandas as pd
 
         rows = []
@@ -278,12 +284,13 @@ class Laws:
         return columns
 
     def predict(self, parameters: Any) -> tuple[Array, Array]:
-        """(words, mask), each ``(N, W) uint32``: the words of layers, and the bits of them that are proved.
+        """(words, mask), each ``(N, W) uint32``: the words of layers, and the bits of them that are
+        proved.
 
-        A bit is in the mask of a row where its field has a law and nothing that fits the captures as well gives
-        another value there: no rival law or condition, no limit moved within the gap between two captures, no
-        combination of modes that was never captured.  Other bits are as the best law has them, or as in the first
-        capture.
+        A bit is in the mask of a row where its field has a law and nothing that fits the captures
+        as well gives another value there: no rival law or condition, no limit moved within the gap
+        between two captures, no combination of modes that was never captured.  Other bits are as
+        the best law has them, or as in the first capture.
         """
         asked = self._columns(parameters)
         moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
@@ -296,8 +303,8 @@ class Laws:
 
     @cached_property
     def status(self) -> Array:
-        """``(W, 32)`` of text: law, rivals, open, constant, never exercised (constant, but in a field that has a
-        law) or nuisance."""
+        """``(W, 32)`` of text: law, rivals, open, constant, never exercised (constant, but in a
+        field that has a law) or nuisance."""
         bits = bits_of(self.words)
         varies = np.asarray(bits.any(0) & ~bits.all(0))
         out = np.where(varies, "open", "constant").astype("<U15")
@@ -317,18 +324,19 @@ class Laws:
 
     @property
     def open(self) -> pd.DataFrame:
-        """The bits that are not proved: word, bit, reason, detail, related (parameters that go with it, by mutual
-        information) and the capture that would settle it, where one is known."""
+        """The bits that are not proved: word, bit, reason, detail, related (parameters that go with
+        it, by mutual information) and the capture that would settle it, where one is known."""
         return self._planner.open_bits(self.parameters, self.status)
 
     def next_captures(self, n: int = 1, candidates: Any = None, ranges: Mapping[str, Any] | None = None,
                       constraints: Any = (), derived: Mapping[str, Any] | None = None, seed: int = 0) -> pd.DataFrame:
-        """The layers whose capture tells most rivals apart and moves most bits that never moved, best first.
+        """The layers whose capture tells most rivals apart and moves most bits that never moved,
+        best first.
 
-        They are rows of ``candidates`` (a DataFrame of parameters; the index is kept) or, without any, made within
-        ``ranges`` (name: (low, high) or a list; by default what the captures have), under ``constraints`` (functions
-        of the DataFrame that give True for each possible row) and with ``derived`` columns (name: a function of the
-        DataFrame).
+        They are rows of ``candidates`` (a DataFrame of parameters; the index is kept) or, without
+        any, made within ``ranges`` (name: (low, high) or a list; by default what the captures
+        have), under ``constraints`` (functions of the DataFrame that give True for each possible
+        row) and with ``derived`` columns (name: a function of the DataFrame).
         """
         return self._planner.choose(n, self.parameters, self.status, candidates, ranges, constraints, derived, seed)
 
@@ -345,8 +353,8 @@ class Laws:
     def register_rows(self, block: str = "", names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         """The fields as rows of a register table, one discovery a row: what ``RegisterMap`` reads.
 
-        ``names`` gives the field of an automatic name another one.  The law is the note, with its rivals; evidence is
-        ``guess`` where there are any, else ``C:sweep``.
+        ``names`` gives the field of an automatic name another one.  The law is the note, with its
+        rivals; evidence is ``guess`` where there are any, else ``C:sweep``.
         """
         rows = []
         for one in self.fields:

@@ -24,7 +24,8 @@ GivenLaws = Mapping[str, Callable[..., Any]]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Parameters by name: whole-valued ones int64, the others float32; ``constant`` are those that never vary."""
+    """Parameters by name: whole-valued ones int64, the others float32; ``constant`` are those that
+    never vary."""
 
     integers: dict[str, Array]
     reals: dict[str, Array]
@@ -39,7 +40,8 @@ class Table:
 
 
 def checked_words(words: Any) -> Array:
-    """``(N, W) uint32``; ValueError for anything else, for fewer than two rows, for rows that are all the same."""
+    """``(N, W) uint32``; ValueError for anything else, for fewer than two rows, for rows that are
+    all the same."""
     try:
         array = np.asarray(words)
     except ValueError:
@@ -69,8 +71,9 @@ def _widths(words: Any) -> list[int]:
 def checked_parameters(parameters: Any, rows: int | None = None, like: Table | None = None) -> Table:
     """Parameters of a DataFrame or a mapping of columns.
 
-    With ``like``, the columns of another table and their types are asked for.  Raises ValueError for columns that
-    are no numbers, not finite, of another length than ``rows``; that never vary, where all are so.
+    With ``like``, the columns of another table and their types are asked for.  Raises ValueError
+    for columns that are no numbers, not finite, of another length than ``rows``; that never vary,
+    where all are so.
     """
     import pandas as pd
 
@@ -160,7 +163,8 @@ def given_columns(laws: GivenLaws, parameters: Any, rows: int) -> dict[str, Arra
 
 
 def named_bits(texts: Sequence[str], width: int) -> Array | None:
-    """``(W,) uint32`` of the bits that texts name, each a word or bits of it; None where there is no text.
+    """``(W,) uint32`` of the bits that texts name, each a word or bits of it; None where there is
+    no text.
 
     >>> [hex(mask) for mask in named_bits(["w0", "w1_6_3"], 2)]
     ['0xffffffff', '0x1c0']

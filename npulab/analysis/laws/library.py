@@ -1,4 +1,5 @@
-"""The law library: general shapes over the parameters, cheapest first; shapes with equal columns are rivals."""
+"""The law library: general shapes over the parameters, cheapest first; shapes with equal columns
+are rivals."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ CODES = {symbol: code for code, symbol in enumerate(SYMBOLS)}
 
 
 class _Nodes:
-    """How columns are made, as arrays: node i is ``op`` on ``left`` and ``right`` (-1: on one), or leaf ``left``."""
+    """How columns are made, as arrays: node i is ``op`` on ``left`` and ``right`` (-1: on one), or
+    leaf ``left``."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -136,7 +138,8 @@ class _Values:
 
 @dataclass(frozen=True, eq=False)
 class _Candidates:
-    """Columns that could be made: ``cost``, code of the operator, ``left`` and ``right`` node, each ``(C,)``."""
+    """Columns that could be made: ``cost``, code of the operator, ``left`` and ``right`` node, each
+    ``(C,)``."""
 
     cost: Array
     op: Array
@@ -165,10 +168,11 @@ class Leaf:
 class Library:
     """Columns ``values (L, N) uint32`` of laws by rising ``cost`` (bits), equal ones merged.
 
-    ``columns`` are the captures' parameters; ``integers`` their whole-valued names, ``fields`` those of fields
-    already explained, ``reals`` the others, which enter as float32 bit patterns of products and ratios only.
-    ``factors`` are integers that only enter ``products (P, N) int64``, the sizes and their products beside the library.
-    ``[i]`` is law i as an expression, ``rivals(i)`` all the shapes that give the same column.
+    ``columns`` are the captures' parameters; ``integers`` their whole-valued names, ``fields``
+    those of fields already explained, ``reals`` the others, which enter as float32 bit patterns of
+    products and ratios only. ``factors`` are integers that only enter ``products (P, N) int64``,
+    the sizes and their products beside the library. ``[i]`` is law i as an expression,
+    ``rivals(i)`` all the shapes that give the same column.
     """
 
     def __init__(self, columns: Columns, integers: Sequence[str], reals: Sequence[str] = (),
@@ -265,7 +269,8 @@ class Library:
 
     def _apply(self, op: str, left: Sequence[int] | Array, right: Any, costs: Sequence[float] | Array, keep: bool,
                ) -> list[int]:
-        """New columns ``left op right``; ``right`` is None, a constant or one node for each of ``left``."""
+        """New columns ``left op right``; ``right`` is None, a constant or one node for each of
+        ``left``."""
         fresh: list[int] = []
         function = OPERATORS[op][0]
         step = max(BLOCK // self.n, 1)
@@ -387,7 +392,8 @@ class Library:
                            np.repeat(left, len(ops)), np.repeat(right, len(ops)))
 
     def _pairs(self, sizes: list[int], i: int, cheap: list[int]) -> _Candidates:
-        """Size number i with the sizes after it, and with all cheap columns; both ways where that matters."""
+        """Size number i with the sizes after it, and with all cheap columns; both ways where that
+        matters."""
         nodes, a = self._nodes, sizes[i]
         others = np.array([*sizes[i:], *cheap], int)
         ops = ("+", "*", "min", "max", "^")
@@ -415,7 +421,8 @@ class Library:
     def _counted(self, sizes: list[int], factors: list[Expression]) -> None:
         """Sizes and products of up to four, exact to 63 bits, for limits: kept beside the library.
 
-        A product tells more than each of its factors, so that one which by itself shows in no bit has its place here.
+        A product tells more than each of its factors, so that one which by itself shows in no bit
+        has its place here.
         """
         counts = [node for node in sizes if self._parents[node].min() >= 1]
         for one in factors:
@@ -445,7 +452,8 @@ class Library:
         return law
 
     def _linear(self, sizes: list[int], products: list[int]) -> None:
-        """x + k y of two sizes and products, for laws whose constants are solved for: kept beside the library."""
+        """x + k y of two sizes and products, for laws whose constants are solved for: kept beside
+        the library."""
         pairs = [(node, 0, node) for node in products]
         for a in sizes:
             pairs.append((a, 0, a))
@@ -490,7 +498,8 @@ class Library:
         return int(nodes.right[node] if nodes.is_constant(nodes.left[node]) else nodes.left[node])
 
     def _conv_sizes(self, sizes: list[int], small: list[int]) -> None:
-        """(size + 2 padding - kernel) // stride + 1, the output size of a convolution, of fitting columns."""
+        """(size + 2 padding - kernel) // stride + 1, the output size of a convolution, of fitting
+        columns."""
         for padding, kernel, stride in itertools.permutations(small, 3):
             if not sizes or not (self._parents[kernel] >= 1).all() or not (self._parents[stride] >= 1).all():
                 continue
@@ -545,7 +554,8 @@ class Library:
         return nodes.tolist()
 
     def _areas(self, sizes: list[int], small: set[int]) -> None:
-        """(a + k - 1) (b + l - 1), aligned: the input that a tile of the output needs; kept beside the library."""
+        """(a + k - 1) (b + l - 1), aligned: the input that a tile of the output needs; kept beside
+        the library."""
         for value in TILES:
             self._parents[self._constant(value)] = np.full(self.n, value, np.int64)
         wide = [a for a in sizes if a not in small] + [self._constant(value) for value in TILES]
@@ -580,7 +590,8 @@ class Library:
         return law if to == 1 else Expression("align", (law, constant(to)))
 
     def _reals(self, names: Sequence[str]) -> None:
-        """float32 bit patterns of scales, their products and ratios, by pieces; exponents with a bias."""
+        """float32 bit patterns of scales, their products and ratios, by pieces; exponents with a
+        bias."""
         shapes: list[tuple[Expression, float]] = []
         leaf = {name: parameter(name) for name in names}
 

@@ -20,11 +20,12 @@ Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the la
 
 def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weights: Array,
                    depth: int = DEPTH) -> tuple[tuple[float, Path], ...]:
-    """Lists whose every step is exact on the captures that it decides, by rising description length.
+    """Lists whose every step is exact on the captures that it decides, by rising description
+    length.
 
-    ``agree (L, N) bool`` says where each law gives the field, ``cost (L,)`` its bits; ``masks (P, N) bool`` which
-    captures a predicate selects, the first all of them, ``prices (P,)`` its bits; ``weights (N,)`` the bits of a
-    capture left unexplained.
+    ``agree (L, N) bool`` says where each law gives the field, ``cost (L,)`` its bits; ``masks (P,
+    N) bool`` which captures a predicate selects, the first all of them, ``prices (P,)`` its bits;
+    ``weights (N,)`` the bits of a capture left unexplained.
     """
     chosen, fails, given = _short(masks), _short(~agree), masks.astype(np.float32)
     states: list[tuple[float, Array, Path]] = [(0.0, np.ones(len(weights), bool), ())]
@@ -61,7 +62,8 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
 
 
 class _State:
-    """The captures left: which of them predicates select, packed; the laws that can be the cheapest for any of them.
+    """The captures left: which of them predicates select, packed; the laws that can be the cheapest
+    for any of them.
 
     A law is none of these where a cheaper one is right wherever it is.
     """
@@ -95,7 +97,8 @@ def _short(rows: Array) -> Array:
 
 
 def _apart(one: Array, other: Array) -> Array:
-    """``(A, B) bool``: whether packed rows of ``(A, K)`` and ``(B, K)`` have no capture in common."""
+    """``(A, B) bool``: whether packed rows of ``(A, K)`` and ``(B, K)`` have no capture in
+    common."""
     columns = other.T.copy()
     common = one[:, 0, None] & columns[0]
     for k in range(1, len(columns)):
@@ -104,7 +107,8 @@ def _apart(one: Array, other: Array) -> Array:
 
 
 def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path]]:
-    """The best ways to end with one condition and its else: (bits, steps), by the law of the larger side first."""
+    """The best ways to end with one condition and its else: (bits, steps), by the law of the larger
+    side first."""
     asked = np.flatnonzero((state.count >= LEAST_ROWS) & (state.count <= state.n - LEAST_ROWS))
     many = (state.count[asked] >= state.n / 2)[:, None]
     inside, outside = state.inside[asked], rows & ~state.inside[asked]
@@ -123,7 +127,8 @@ def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path
 
 
 def _steps(state: _State, prices: Array, worth: Array) -> list[tuple[float, int, int]]:
-    """The best (gain, predicate, law) steps for the captures left, the law the cheapest that is exact there.
+    """The best (gain, predicate, law) steps for the captures left, the law the cheapest that is
+    exact there.
 
     Predicates come by falling limit of their gain, so that most need not be tried.
     """
@@ -146,7 +151,8 @@ def _steps(state: _State, prices: Array, worth: Array) -> list[tuple[float, int,
 
 def _fan(steps: list[tuple[float, int, int]], masks: Array, left: Array, spent: float, path: Path, prices: Array,
          price: Array, weights: Array) -> list[tuple[float, float, Array, Path]]:
-    """The next states of the best steps that leave different captures: (total, spent, left, path)."""
+    """The next states of the best steps that leave different captures: (total, spent, left,
+    path)."""
     out: list[tuple[float, float, Array, Path]] = []
     seen: set[bytes] = set()
     for _, predicate, law in steps:
@@ -163,7 +169,8 @@ def _fan(steps: list[tuple[float, int, int]], masks: Array, left: Array, spent: 
 
 
 def held_out(pool: Pool, predicates: Predicates, weights: Array, depth: int = DEPTH) -> Array:
-    """``(N,) bool``: the captures that a list made without them (a quarter at a time) gets wrong."""
+    """``(N,) bool``: the captures that a list made without them (a quarter at a time) gets
+    wrong."""
     part = np.random.default_rng(7).permutation(len(weights)) % FOLDS
     agree, cost = pool.agree[pool.kept], pool.cost[pool.kept]
     wrong = np.zeros(len(weights), bool)

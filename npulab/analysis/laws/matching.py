@@ -1,4 +1,5 @@
-"""Single laws by exact matching of bit columns: no boundary is guessed, they are where a match ends."""
+"""Single laws by exact matching of bit columns: no boundary is guessed, they are where a match
+ends."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ AGAIN_COST = 3.0  # a law that another run has
 
 @dataclass(frozen=True)
 class Run:
-    """Bits ``lsb`` to ``lsb + width - 1`` of a word equal bits ``shift`` and on of law ``law`` of the library."""
+    """Bits ``lsb`` to ``lsb + width - 1`` of a word equal bits ``shift`` and on of law ``law`` of
+    the library."""
 
     word: int
     lsb: int
@@ -35,7 +37,8 @@ def bits_of(words: Array) -> Array:
 
 
 def _keys(values: Array) -> Array:
-    """``(32, L) uint64``: for each bit of each row of values ``(L, up to 64)``, its column as one number."""
+    """``(32, L) uint64``: for each bit of each row of values ``(L, up to 64)``, its column as one
+    number."""
     out = np.zeros((WORD, len(values)), np.uint64)
     for start in range(0, values.shape[1], WORD):
         part = values[:, start:start + WORD].T
@@ -47,7 +50,8 @@ def _keys(values: Array) -> Array:
 
 
 def _transpose(square: Array) -> None:
-    """Bit i of row j of ``(32, L) uint32`` and bit j of row i change places: halves, quarters, ... at a time."""
+    """Bit i of row j of ``(32, L) uint32`` and bit j of row i change places: halves, quarters, ...
+    at a time."""
     step = WORD // 2
     low = np.uint32(2 ** step - 1)
     while step:
@@ -61,7 +65,8 @@ def _transpose(square: Array) -> None:
 
 
 def match(words: Array, library: Library, todo: Array) -> dict[tuple[int, int, int], int]:
-    """Where laws equal bits on every capture: (word, law, shift against the word) -> mask of the word's bits.
+    """Where laws equal bits on every capture: (word, law, shift against the word) -> mask of the
+    word's bits.
 
     ``todo`` ``(W, 32) bool`` says which bits are asked for.
     """

@@ -14,7 +14,8 @@ MOST_COLUMNS = 250
 
 
 def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> list[Expression]:
-    """The exclusive ors of two or three bits of ``leaves`` that give ``target (N,) bool``, or its complement."""
+    """The exclusive ors of two or three bits of ``leaves`` that give ``target (N,) bool``, or its
+    complement."""
     bits, laws = [], []
     for leaf in leaves:
         values = np.asarray(columns[leaf], np.int64)

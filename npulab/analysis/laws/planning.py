@@ -1,4 +1,5 @@
-"""What to capture: a first sweep that keeps parameters apart, and the layers that settle what is open."""
+"""What to capture: a first sweep that keeps parameters apart, and the layers that settle what is
+open."""
 
 from __future__ import annotations
 
@@ -31,13 +32,14 @@ Rule = Callable[["pd.DataFrame"], Any]
 
 def plan_sweep(ranges: Ranges | None = None, constraints: Sequence[Rule] | Rule = (), n: int = 32, *,
                derived: Mapping[str, Rule] | None = None, candidates: Any = None, seed: int = 0) -> pd.DataFrame:
-    """``n`` layers to capture first: every mode, sizes just below and above powers of two, no two parameters alike.
+    """``n`` layers to capture first: every mode, sizes just below and above powers of two, no two
+    parameters alike.
 
-    ``ranges`` gives (low, high) or a list of values by parameter; (low, high) of whole numbers gives whole numbers.
-    ``constraints`` are functions of the DataFrame that give True for each row that can be captured, ``derived``
-    columns by name functions of it.  In place of them, ``candidates`` are the rows to choose from (a DataFrame of
-    parameters, whose index is kept).  Raises ValueError for a range that is empty, and where hardly any row meets
-    the constraints.
+    ``ranges`` gives (low, high) or a list of values by parameter; (low, high) of whole numbers
+    gives whole numbers. ``constraints`` are functions of the DataFrame that give True for each row
+    that can be captured, ``derived`` columns by name functions of it.  In place of them,
+    ``candidates`` are the rows to choose from (a DataFrame of parameters, whose index is kept).
+    Raises ValueError for a range that is empty, and where hardly any row meets the constraints.
 
     >>> plan_sweep({"width": (1, 64), "stride": [1, 2]}, n=4)["stride"].tolist().count(2)
     2
@@ -148,8 +150,8 @@ def _whole(low: int, high: int, n: int, random: np.random.Generator) -> Array:
 
 
 def _features(pool: pd.DataFrame) -> Array:
-    """``(rows, F)``: what a row shows: values and pairs of values of the modes, all of them at once where these are
-    few, bits of the numbers set and clear."""
+    """``(rows, F)``: what a row shows: values and pairs of values of the modes, all of them at once
+    where these are few, bits of the numbers set and clear."""
     parts, modes = [], []
     for name in pool:
         column = pool[name].to_numpy()
@@ -185,7 +187,8 @@ class Planner:
         self.opening: Opening = opening(self.ready, captured)
 
     def doubts(self, asked: Columns) -> Iterator[tuple[Solved, str, str, float, Array]]:
-        """(field, reason, detail, weight, rows where it would be seen) of everything that fits as well."""
+        """(field, reason, detail, weight, rows where it would be seen) of everything that fits as
+        well."""
         integers = list(self.table.integers)
         twins, domain = Twins(self.captured, integers), Domain(self.captured, integers)
         by_name = {one.name: one for one in self.ready}
@@ -220,7 +223,8 @@ class Planner:
 
     def choose(self, n: int, parameters: pd.DataFrame, status: Array, pool: Any, ranges: Ranges | None,
                constraints: Sequence[Rule] | Rule, derived: Mapping[str, Rule] | None, seed: int) -> pd.DataFrame:
-        """The best ``n`` rows of the pool, greedily; what a row settles counts less for the next."""
+        """The best ``n`` rows of the pool, greedily; what a row settles counts less for the
+        next."""
         import pandas as pd
 
         if n < 1:
@@ -253,7 +257,8 @@ class Planner:
         return asked
 
     def _told_apart(self, asked: Columns, status: Array) -> tuple[Array, Array]:
-        """``(D, rows)``: which doubts a row would settle, or which idle bit it would move; and what each is worth."""
+        """``(D, rows)``: which doubts a row would settle, or which idle bit it would move; and what
+        each is worth."""
         told, weights = [], []
         count: dict[str, int] = {}
         for one, _, _, weight, rows in self.doubts(asked):

@@ -1,4 +1,5 @@
-"""Laws that hold for a field on some share of the captures: of the library, and solved for their constants."""
+"""Laws that hold for a field on some share of the captures: of the library, and solved for their
+constants."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ DIVISORS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class Pool:
     """``agree (L, N) bool``: on which captures each law gives the field; ``cost`` its bits, rising.
 
-    ``kept`` are the laws that a list is made of: one for each pattern of agreement, the most useful ones.
+    ``kept`` are the laws that a list is made of: one for each pattern of agreement, the most useful
+    ones.
     """
 
     make: tuple[Callable[[int], Expression], ...]
@@ -68,9 +70,11 @@ class _Gathered:
 
 
 def pool(values: Array, width: int, weights: Array, library: Library, without: int = 0, deep: bool = False) -> Pool:
-    """The laws for a field of ``values (N,) uint32``, ``weights (N,)`` its bits of information per capture.
+    """The laws for a field of ``values (N,) uint32``, ``weights (N,)`` its bits of information per
+    capture.
 
-    ``without`` are the library's columns (bits of ``library.uses``) that the field must not follow from.
+    ``without`` are the library's columns (bits of ``library.uses``) that the field must not follow
+    from.
     """
     library = library.without(without)
     n, limit = len(values), np.uint32(2 ** width - 1)
@@ -178,7 +182,8 @@ def _limited(library: Library, laws: Array, op: str, c: int) -> Callable[[int], 
 
 
 def _rounded_up(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
-    """ceil((x + k y + c) / d) with the c that most captures allow; each capture allows d of them."""
+    """ceil((x + k y + c) / d) with the c that most captures allow; each capture allows d of
+    them."""
     n, columns = len(values), library.linear
     wide = columns.max(1) - columns.min(1)
     span = int(values.max()) - int(values.min())
@@ -190,7 +195,8 @@ def _rounded_up(found: _Gathered, values: Array, weights: Array, library: Librar
         fits = np.flatnonzero(alike & (price < total))
         if not len(fits):
             continue
-        # the largest c that each capture allows; captures within a divisor of each other have one in common
+        # the largest c that each capture allows; captures within a divisor of each other have one
+        # in common
         high = np.sort(divisor * target - columns[fits], 1)
         shared = np.zeros(len(fits))
         for share in SHARES if n >= ENOUGH else SHARES[2:]:
@@ -232,7 +238,8 @@ def _divided(found: _Gathered, values: Array, weights: Array, library: Library) 
 
 
 def _clamped(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
-    """max(min(ceil((x + c) / d), high), low) of sizes and their products, the limits where captures pile up."""
+    """max(min(ceil((x + c) / d), high), low) of sizes and their products, the limits where captures
+    pile up."""
     target, columns = values.astype(np.int64), library.products
     ends = {"max": int(target.min()), "min": int(target.max())}
     piled = {op: end for op, end in ends.items() if (target == end).sum() >= LEAST}
@@ -288,7 +295,8 @@ def _ceil(library: Library, i: int, c: int, divisor: int) -> Callable[[], Expres
 
 
 def _shares(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
-    """share(x, c) and share(x, c // ceil(y / d)): x cut into as few even parts as keep each within a budget."""
+    """share(x, c) and share(x, c // ceil(y / d)): x cut into as few even parts as keep each within
+    a budget."""
     columns = library.values[:FRONT].astype(np.int64)
     whole = (columns == values).mean(1)  # what is not cut stays as it is
     bases = np.flatnonzero((columns >= values).all(1) & (columns < 2 ** 16).all(1) & (whole > 0.1) & (whole < 1))
@@ -315,7 +323,8 @@ def _shares(found: _Gathered, values: Array, weights: Array, library: Library) -
 
 
 def _budgets(library: Library) -> tuple[Array, list[float], list[Expression]]:
-    """c // ceil(y / d) of the sizes y, ``(B, N)`` of at least 1: with what they cost in a share, and as laws."""
+    """c // ceil(y / d) of the sizes y, ``(B, N)`` of at least 1: with what they cost in a share,
+    and as laws."""
     budget, block = (np.array(one) for one in zip(*itertools.product(BUDGETS, BUDGETS), strict=True))
     leaves = [leaf for leaf in library.leaves if leaf.values.max() > SMALL]
     values = [budget[:, None] // np.maximum(-(-leaf.values // block[:, None]), 1) for leaf in leaves]
@@ -332,7 +341,8 @@ def _shared(library: Library, law: int, good: list[int], limits: list[Expression
 
 
 def _scaled(found: _Gathered, values: Array, weights: Array, library: Library) -> None:
-    """x + ceil(column * z / d), searched backwards: what the column may be is known of each capture."""
+    """x + ceil(column * z / d), searched backwards: what the column may be is known of each
+    capture."""
     sorted_by: dict[int, tuple[Array, Array]]
     inner = np.concatenate([library.areas, library.values[:INNER].astype(np.int64)])
     costs = np.concatenate([library.area_cost, library.cost[:INNER]])
@@ -384,7 +394,8 @@ def _plus_scaled(library: Library, laws: Array, x: Expression, z: Expression, di
 
 
 def _kept(agree: Array, cost: Array, weights: Array) -> Array:
-    """One law of each pattern of agreement: the best over all, the best where the winner fails, all cheap ones."""
+    """One law of each pattern of agreement: the best over all, the best where the winner fails, all
+    cheap ones."""
     if not len(agree):
         return np.zeros(0, int)
     first = distinct(packed(agree))

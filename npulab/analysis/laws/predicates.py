@@ -68,10 +68,11 @@ def _combinations(n: int, length: int) -> Array:
 
 
 class Predicates:
-    """Conditions with ``masks (P, N) bool`` of the captures they select, by rising ``cost``, equal masks merged.
+    """Conditions with ``masks (P, N) bool`` of the captures they select, by rising ``cost``, equal
+    masks merged.
 
-    Number 0 always holds.  ``all_masks`` (packed) and ``all_costs`` are those of every condition, rivals included;
-    ``condition(i)`` and ``any_condition(i)`` are the conditions themselves.
+    Number 0 always holds.  ``all_masks`` (packed) and ``all_costs`` are those of every condition,
+    rivals included; ``condition(i)`` and ``any_condition(i)`` are the conditions themselves.
     """
 
     def __init__(self, columns: Columns, leaves: Sequence[Expression], sizes: Iterable[Expression] = (),
@@ -221,7 +222,8 @@ class Predicates:
         return (first * (len(self._literals) + 2) + second) * (len(self._literals) + 2) + third
 
     def cheaper(self, used: set[Expression]) -> Predicates:
-        """The same where conditions that other fields are decided by are cheap: regimes are shared."""
+        """The same where conditions that other fields are decided by are cheap: regimes are
+        shared."""
         price = 2 + math.log2(max(len(used), 1))
         known = [[self._number.get(one, -2) for one in literals(condition)] for condition in used]
         parts = np.array([one + [NONE] * (3 - len(one)) for one in known if len(one) <= 3], int)

@@ -1,4 +1,5 @@
-"""What the captures cannot tell from a law: limits elsewhere in their gaps, hidden budgets, parameters that agree."""
+"""What the captures cannot tell from a law: limits elsewhere in their gaps, hidden budgets,
+parameters that agree."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ ORDERED = ("<=", ">", "<", ">=")
 
 def rival_groups(solved: Solved, fields: Sequence[Solved], columns: Columns, *, twins: Twins | None = None,
                  inner: bool = False) -> Iterator[tuple[str, list[Rival]]]:
-    """("rivals" or "threshold", what fits a field's captures as well), by kind: those of the search, limits moved,
-    limits that may hold, other numbers; ``inner`` as in ``gap_rivals``, ``twins`` where they count as rivals."""
+    """("rivals" or "threshold", what fits a field's captures as well), by kind: those of the
+    search, limits moved, limits that may hold, other numbers; ``inner`` as in ``gap_rivals``,
+    ``twins`` where they count as rivals."""
     yield "rivals", list(solved.rivals)
     yield "threshold", list(gap_rivals(solved, columns, inner))
     yield "threshold", [*limit_rivals(solved, columns), *clamp_rivals(solved, columns, fields)]
@@ -49,8 +51,8 @@ def alternatives(solved: Solved, rival: Rival) -> Steps:
 
 
 def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterator[Rival]:
-    """The steps with each threshold moved to the ends of the gap between the captured values beside it; with
-    ``inner`` to its middle, too."""
+    """The steps with each threshold moved to the ends of the gap between the captured values beside
+    it; with ``inner`` to its middle, too."""
     free = np.ones(columns.n, bool)
     for number, (when, _) in enumerate(solved.steps):
         parts = literals(when)
@@ -76,8 +78,9 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
 
 
 def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
-    """The steps with a computed law held at the end of the captured values, where many captures share that end; and
-    beyond what was captured, where it is held at the other end more often than not."""
+    """The steps with a computed law held at the end of the captured values, where many captures
+    share that end; and beyond what was captured, where it is held at the other end more often than
+    not."""
     decided = solved.decide(columns)
     values = solved.values(columns)
     for number, (_, law) in enumerate(solved.steps):
@@ -103,10 +106,11 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
 
 
 def clamp_rivals(solved: Solved, columns: Columns, fields: Sequence[Solved] = ()) -> Iterator[Rival]:
-    """The steps with a constant as the limit of what another step reads, where the captures are all beyond it.
+    """The steps with a constant as the limit of what another step reads, where the captures are all
+    beyond it.
 
-    A limit may hold for more than its captures show: its step may come first, or under a wider condition.  And it may
-    be cut in two with the field, of ``fields``, beside this one.
+    A limit may hold for more than its captures show: its step may come first, or under a wider
+    condition.  And it may be cut in two with the field, of ``fields``, beside this one.
     """
     decided, known = solved.decide(columns), solved.values(columns)
     neighbours = [one for one in fields if one.word == solved.word
@@ -135,7 +139,8 @@ def clamp_rivals(solved: Solved, columns: Columns, fields: Sequence[Solved] = ()
 
 
 def _earlier(solved: Solved, number: int, law: Expression, columns: Columns, known: Array) -> Iterator[Rival]:
-    """A law for a step that may come first, too, or under a wider condition: what of it the captures allow."""
+    """A law for a step that may come first, too, or under a wider condition: what of it the
+    captures allow."""
     rest = (*solved.steps[:number], *solved.steps[number + 1:])
     for when in wider(solved.steps[number][0]):
         for at in sorted({0, number}) if number < len(rest) else (number,):
@@ -172,10 +177,12 @@ def _moved(law: Expression, up: int) -> Expression:
 
 
 def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Array) -> Array:
-    """``(N,)``: bits of the field that change when the budget of a ``share`` is anything the captures allow.
+    """``(N,)``: bits of the field that change when the budget of a ``share`` is anything the
+    captures allow.
 
-    A budget is a hidden number: each capture only bounds it.  It is taken to be one number, or to move one way with
-    the column that it follows; what lies between the bounds of the captures beside a row is as likely as the law.
+    A budget is a hidden number: each capture only bounds it.  It is taken to be one number, or to
+    move one way with the column that it follows; what lies between the bounds of the captures
+    beside a row is as likely as the law.
     """
     changed = np.zeros(asked.n, np.int64)
     inside, outside = solved.decide(captured), solved.decide(asked)
@@ -218,7 +225,8 @@ def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
 
 
 class Twins:
-    """Simple laws with the same values on all captures: parameters that always agree, or a half of another."""
+    """Simple laws with the same values on all captures: parameters that always agree, or a half of
+    another."""
 
     def __init__(self, captured: Columns, names: Sequence[str]) -> None:
         self.captured = captured
@@ -254,9 +262,11 @@ class Twins:
                                 yield Rival(0.0, number, law=other) if of_law else Rival(0.0, number, when=other)
 
     def apart(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows that break what held on all captures, where a field reads anything that it holds for.
+        """``(N,) bool``: rows that break what held on all captures, where a field reads anything
+        that it holds for.
 
-        What else the field reads there, no capture says; that one twin gives the value of the other proves nothing.
+        What else the field reads there, no capture says; that one twin gives the value of the other
+        proves nothing.
         """
         parts = dict.fromkeys(part for step in solved.steps for one in step for part in one.walk())
         return self.broken(asked) if any(self.of(part) for part in parts) else np.zeros(asked.n, bool)

@@ -1,4 +1,5 @@
-"""The search: single laws, fields by regimes, fields that follow other fields; round after round."""
+"""The search: single laws, fields by regimes, fields that follow other fields; round after
+round."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ Steps = tuple[tuple[Expression, Expression], ...]  # (when, law), the last one a
 
 @dataclass(frozen=True)
 class Rival:
-    """What the captures cannot tell from a step: another law for it, condition for it, or whole list."""
+    """What the captures cannot tell from a step: another law for it, condition for it, or whole
+    list."""
 
     dearer: float
     step: int
@@ -139,7 +141,8 @@ class Solved:
 
 
 class Limit(NamedTuple):
-    """A limit on a law of a price, that captures up to ``low`` are below, those from ``high`` above."""
+    """A limit on a law of a price, that captures up to ``low`` are below, those from ``high``
+    above."""
 
     condition: Expression
     cost: float
@@ -177,9 +180,10 @@ class Search:
     def singles(self, library: Library, least: float = MARGIN_ONE, lonely: bool = False, wide: bool = False) -> None:
         """Explain bits by one law for all captures.
 
-        Unless ``lonely``, a single bit counts only with a plain law, as a limit looks like the high bit of many a law,
-        and a narrow run only where single laws explain all varying bits around it: a part of
-        a larger field often follows some law by chance.  With ``wide`` only wide ones count at all.
+        Unless ``lonely``, a single bit counts only with a plain law, as a limit looks like the high
+        bit of many a law, and a narrow run only where single laws explain all varying bits around
+        it: a part of a larger field often follows some law by chance.  With ``wide`` only wide ones
+        count at all.
         """
         found = match(self.words, library, self.todo)
         total = self.weights.sum(0)
@@ -195,7 +199,8 @@ class Search:
             gain = worth - float(library.cost[run.law]) - PLACE_COST - (MIDDLE_COST if run.shift else 0)
             if gain > -float(library.cost[run.law]):  # a piece of a law that is known anyway costs little
                 scored.append((gain, run))
-        # a law that explains bits of several words is worth more than one of the same bits of one word
+        # a law that explains bits of several words is worth more than one of the same bits of one
+        # word
         elsewhere: dict[int, dict[int, float]] = {}
         for gain, run in scored:
             gains = elsewhere.setdefault(run.law, {})
@@ -223,7 +228,8 @@ class Search:
             chosen = [one for one in chosen if one not in now]  # with those explained, others may stand alone
 
     def _cover(self, runs_: list[Run], library: Library, least: float) -> list[tuple[Run, int, int, float]]:
-        """The best runs that do not overlap, cut to what is open: (run, lsb, width, bits that it is worth)."""
+        """The best runs that do not overlap, cut to what is open: (run, lsb, width, bits that it is
+        worth)."""
         total = self.weights.sum(0)
         used: set[int] = set()
         free = self.todo.copy()
@@ -257,7 +263,8 @@ class Search:
         return chosen
 
     def _proxy(self, word: int, bit: int) -> bool:
-        """Whether a run could be the top of a larger field: many quantities agree in their rarely set high bits."""
+        """Whether a run could be the top of a larger field: many quantities agree in their rarely
+        set high bits."""
         share = float((self.words[:, word] >> np.uint32(bit) & 1).mean())
         return bit > 0 and bool(self.todo[word, bit - 1]) and not 0.3 < share < 0.7
 
@@ -294,7 +301,8 @@ class Search:
     def relevant(self) -> list[str]:
         """Whole-valued parameters but those that have nothing to do with any open bit (G test).
 
-        Those of few values stay, as they may open a regime, unless they are plainly copied into a word.
+        Those of few values stay, as they may open a regime, unless they are plainly copied into a
+        word.
         """
         targets = np.argwhere(self.todo)
         if not len(targets):
@@ -402,7 +410,8 @@ class Search:
 
     @staticmethod
     def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Expression]:
-        """The law that explains most, the one that explains most of the rest, and what they are made of.
+        """The law that explains most, the one that explains most of the rest, and what they are
+        made of.
 
         Splitting and saturation begin where such a column passes a limit.
         """
@@ -454,7 +463,8 @@ class Search:
         return Solved(place.word, place.lsb, place.width, own, tuple(support), total, raw, tuple(rivals), missed)
 
     def regimes(self, library: Library, predicates: Predicates) -> None:
-        """Decision lists for what is open: whole runs by one law, then fields as partial agreement cuts them."""
+        """Decision lists for what is open: whole runs by one law, then fields as partial agreement
+        cuts them."""
         cut = places(self.words, self.weights, library, self.todo) if len(library) else []
         cut.sort(key=lambda place: -place.saving)
         for place in self._runs():
@@ -485,7 +495,8 @@ class Search:
         return word == place.word and lsb < place.lsb + place.width and place.lsb < lsb + width
 
     def derive(self, library: Library, captured: bool) -> None:
-        """Fields as columns for others: explained ones by their law and, if ``captured``, runs of open bits."""
+        """Fields as columns for others: explained ones by their law and, if ``captured``, runs of
+        open bits."""
         known = {np.asarray(self.columns[parameter(name)]).tobytes() for name in self.integers}
         self.derived, self.cut, self.inner = [], [], {}
         names: set[str] = set()
@@ -518,7 +529,8 @@ class Search:
                     self.cut.append((run.name, law))
 
     def explain(self, brief: bool = False) -> None:
-        """All rounds: single laws; regimes over the parameters; over explained fields; over captured ones."""
+        """All rounds: single laws; regimes over the parameters; over explained fields; over
+        captured ones."""
         first = library = Library(self.columns, self.integers, self.reals, given=self.given, most=FIRST_LAWS)
         self.singles(first)
         predicates = None
@@ -572,7 +584,8 @@ class Search:
         return len(values) > 2 or bool(values[0] > 0)
 
     def _usual(self, values: Array, width: int, library: Library) -> Expression | None:
-        """The cheapest law that gives a field on more than half of the captures, and no constant."""
+        """The cheapest law that gives a field on more than half of the captures, and no
+        constant."""
         if not len(library):
             return None
         same = ((library.values[:USUAL_LAWS] ^ values.astype(np.uint32)) & np.uint32(2 ** width - 1)) == 0
@@ -598,7 +611,8 @@ class Search:
             self._try(Place(word, bit, 1, 0.0), library, predicates, margin=MARGIN_ONE)
 
     def widen(self, library: Library, predicates: Predicates) -> None:
-        """Add the bit or two beside a list that one explains for about what the list costs without them."""
+        """Add the bit or two beside a list that one explains for about what the list costs without
+        them."""
         for old in [one for one in self.solved if len(one.steps) > 1]:
             for run in self._runs():
                 beside = run.lsb in (old.lsb + old.width, old.lsb - run.width)
@@ -626,7 +640,8 @@ class Search:
 
     def _as_before(self, place: Place, library: Library, predicates: Predicates, options: dict[str, Any],
                    ) -> Solved | None:
-        """``solve``, but once for places with the same values: drivers write a number to several words."""
+        """``solve``, but once for places with the same values: drivers write a number to several
+        words."""
         values = (self.words[:, place.word] >> np.uint32(place.lsb)) & np.uint32(2 ** place.width - 1)
         key = (values.tobytes(), place.width, tuple(options.items()))
         if key in self._tried:

@@ -27,10 +27,11 @@ AGREES, CONTRADICTED, SAME, NOTHING = "agrees", "contradicted", "not varied", "n
 
 @dataclass(frozen=True)
 class Stated:
-    """A law of a name: what is recorded should be what it says, for each of ``laws`` (one, or one for each index).
+    """A law of a name: what is recorded should be what it says, for each of ``laws`` (one, or one
+    for each index).
 
-    A law of cases says nothing where none of them holds.
-    ``places`` are ways to the recorded numbers, of which the first that a capture's names allow is taken.
+    A law of cases says nothing where none of them holds. ``places`` are ways to the recorded
+    numbers, of which the first that a capture's names allow is taken.
     """
 
     name: str
@@ -40,14 +41,16 @@ class Stated:
 
     @classmethod
     def parse(cls, name: str, law: str, *places: str, count: int = 1) -> Stated:
-        """From texts; with ``count`` above 1 they are read for each ``i`` from 0.  Raises as ``parse_law``."""
+        """From texts; with ``count`` above 1 they are read for each ``i`` from 0.  Raises as
+        ``parse_law``."""
         numbers: Iterable[int | None] = range(count) if count > 1 else (None,)
         return cls(name, law, tuple(parse_steps(law, i) for i in numbers) if law.strip() else (),
                    tuple(tuple(parse_law(place, i) for i in numbers) for place in places if place.strip()))
 
 
 def word_fields(offset: int, kind: str) -> list[str]:
-    """The field names of words for bytes at an offset: ``u8``, ``u16``, ``u32``, or some of them, ``u32[16]``.
+    """The field names of words for bytes at an offset: ``u8``, ``u16``, ``u32``, or some of them,
+    ``u32[16]``.
 
     Raises ValueError for another type, and for one that crosses a word.
 
@@ -67,12 +70,13 @@ def word_fields(offset: int, kind: str) -> list[str]:
 def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None) -> pd.DataFrame:
     """Laws held against captures, a row each: which captures support it, and which contradict it.
 
-    ``captures`` is a ``Sweep``; words ``(N, W) uint32``, with a row of ``parameters`` for each; or captures by name,
-    each a pair: its words ``(W,)`` or its raw numbers by field, and its parameters.  A capture that lacks a name
-    that a law reads is not asked.
+    ``captures`` is a ``Sweep``; words ``(N, W) uint32``, with a row of ``parameters`` for each; or
+    captures by name, each a pair: its words ``(W,)`` or its raw numbers by field, and its
+    parameters.  A capture that lacks a name that a law reads is not asked.
 
-    ``verdict`` is agrees; contradicted; not varied (it agrees, and what is recorded is the same in all); or nothing
-    to compare.  ``status`` says it in words: what agrees is called found from eight different captures on.
+    ``verdict`` is agrees; contradicted; not varied (it agrees, and what is recorded is the same in
+    all); or nothing to compare.  ``status`` says it in words: what agrees is called found from
+    eight different captures on.
 
     >>> check_stated([Stated.parse("width", "width * 2", "w0_0_8")], [[2], [8]], {"width": [1, 3]})["status"][0]
     'contradicted in 1 of 2'
@@ -85,10 +89,12 @@ def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None
 
 
 def check_rows(table: Iterable[Mapping[str, str]], captures: Any, parameters: Any = None) -> pd.DataFrame:
-    """As ``check_stated``, for the rows of a table: offset (of bytes), type, fields, law; other columns are kept.
+    """As ``check_stated``, for the rows of a table: offset (of bytes), type, fields, law; other
+    columns are kept.
 
-    ``fields`` is what lies there, put together from decoded fields, for captures that are given as raw numbers by
-    field; offset and type say the same for words.  Rows are named by offset and type.  Raises as ``parse_law``.
+    ``fields`` is what lies there, put together from decoded fields, for captures that are given as
+    raw numbers by field; offset and type say the same for words.  Rows are named by offset and
+    type.  Raises as ``parse_law``.
     """
     listed = [dict(row) for row in table]
     stated = [_of_row(row) for row in listed]
@@ -162,7 +168,8 @@ class _Evidence:
         return cls(tuple(str(name) for name in captures), words, np.array([len(row) for row in rows], int), columns)
 
     def different(self, rows: Array) -> int:
-        """How many of some captures are not the same in everything, counted up to what is enough."""
+        """How many of some captures are not the same in everything, counted up to what is
+        enough."""
         seen = set()
         for row in rows:
             seen.add((self.words[row].tobytes(),
@@ -172,7 +179,8 @@ class _Evidence:
         return len(seen)
 
     def column(self, name: str, kinds: Sequence[str]) -> tuple[Array, Array] | None:
-        """(numbers (N,), which captures have it (N,)) of a name, the first of the kinds that there is."""
+        """(numbers (N,), which captures have it (N,)) of a name, the first of the kinds that there
+        is."""
         for kind in kinds:
             known = self.columns.get(Expression(kind, (name,)))
             if known is not None:
@@ -186,7 +194,8 @@ class _Evidence:
 
     def have(self, parts: Iterable[Expression], kinds: Sequence[str],
              ) -> tuple[dict[Expression, Array], Array, list[str]]:
-        """The columns that expressions read, the captures that have all of them, and names that none has."""
+        """The columns that expressions read, the captures that have all of them, and names that
+        none has."""
         columns: dict[Expression, Array] = {}
         have, missing = np.ones(len(self.names), bool), []
         for one in dict.fromkeys(leaf for part in parts for leaf in part.walk() if leaf.op in (PARAMETER, FIELD)):
@@ -228,7 +237,8 @@ def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
 
 def _verdict(stated: Stated, evidence: _Evidence, good: Array, bad: int, numbers: Sequence[Sequence[int]],
              absent: Sequence[str]) -> tuple[str, str]:
-    """Verdict and status; ``numbers`` are the different ones recorded at each index where the law agrees."""
+    """Verdict and status; ``numbers`` are the different ones recorded at each index where the law
+    agrees."""
     count = len(good) + bad
     if not stated.laws:
         return NOTHING, "no law is stated"

@@ -1,9 +1,9 @@
 """Laws read from text.
 
-The text is that of ``expressions``: parameters and fields by name, whole numbers, ``+ - * // % ^``, comparisons and
-``and``, ``ceil(x / y)``, ``align(x, y)``, ``share(x, y)``, ``min``, ``max``, ``ceil(log2(x))``, ``floor(log2(x))``, and
-``float32(...)``, inside of which ``*`` and ``/`` are those of real numbers.  A law may have cases:
-``when stride == 2: a; else: b``.  Nothing is run.
+The text is that of ``expressions``: parameters and fields by name, whole numbers, ``+ - * // % ^``,
+comparisons and ``and``, ``ceil(x / y)``, ``align(x, y)``, ``share(x, y)``, ``min``, ``max``,
+``ceil(log2(x))``, ``floor(log2(x))``, and ``float32(...)``, inside of which ``*`` and ``/`` are
+those of real numbers.  A law may have cases: ``when stride == 2: a; else: b``.  Nothing is run.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ Steps = tuple[tuple[Expression, Expression], ...]
 
 
 def parse_law(text: str, index: int | None = None) -> Expression:
-    """A law of one case from its text; names like ``w3_4_8`` (word, lowest bit, width) or with a dot are fields.
+    """A law of one case from its text; names like ``w3_4_8`` (word, lowest bit, width) or with a
+    dot are fields.
 
-    With ``index``, the name ``i`` is that number, also within brackets (``Size[i]``).  Raises ValueError (text,
-    place, got, allowed).
+    With ``index``, the name ``i`` is that number, also within brackets (``Size[i]``).  Raises
+    ValueError (text, place, got, allowed).
 
     >>> parse_law("0xa000 + kernel_h * 0x20 + kernel_w")
     Expression(40960 + kernel_h * 32 + kernel_w)
@@ -41,7 +42,8 @@ def parse_law(text: str, index: int | None = None) -> Expression:
 
 
 def parse_steps(text: str, index: int | None = None) -> Steps:
-    """A law's cases (when, law) from its text, the first that holds deciding; raises as ``parse_law``."""
+    """A law's cases (when, law) from its text, the first that holds deciding; raises as
+    ``parse_law``."""
     return _Reader(text, index).steps()
 
 

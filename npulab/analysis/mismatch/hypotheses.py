@@ -1,7 +1,7 @@
 """Where an output differs: which neighbouring explanation makes it equal.
 
-A change is one line of a table: its kind, short words, and a function from one explanation to the next, so
-that two changes go together by calling one after the other.
+A change is one line of a table: its kind, short words, and a function from one explanation to the
+next, so that two changes go together by calling one after the other.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Compared(Protocol):
 class Explanation:
     """How an input is thought to become an output; what is left out is as ``emulate`` has it.
 
-    ``saturation`` is how products are added, by default as the rule's engine adds them, ``sums`` changes
-    accumulators int64, ``clamp`` takes codes int64, zero point, lowest, highest and the
+    ``saturation`` is how products are added, by default as the rule's engine adds them, ``sums``
+    changes accumulators int64, ``clamp`` takes codes int64, zero point, lowest, highest and the
     type's limits, ``after`` are applied to the outputs, one after the other.
     """
 
@@ -96,19 +96,21 @@ class Tried(NamedTuple):
 
 def neighbours(layer: Weighted | Compared, x: Any = None, output: Any = None, rule: str | Rule = "tflite-reference",
                progress: Callable[[list[Change]], Iterable[Change]] = iter) -> pd.DataFrame:
-    """How many outputs differ with each neighbouring explanation: kind, change, mismatches, compared, equal.
+    """How many outputs differ with each neighbouring explanation: kind, change, mismatches,
+    compared, equal.
 
-    Kinds are rule, zero point, clamp, bias, accumulator, padding, stride phase, channel order, kernel and unwritten
-    (whole channels or rows of the output hold nothing but 0 or the zero point, where more was expected).
-    ``x`` and ``output`` are ``(H, W, C)`` or ``(N, H, W, C)`` as ``emulate`` has them, of one type; in place of all
-    four a ``Comparison`` that differs.  The first row is the present explanation, and the only one where it holds;
-    the others are sorted by mismatches, then as the table of changes has them, the plainest first.  Changes that
-    cannot be (a rule that cannot say the ratio, a padding with another output shape) have no row.  Where no single
-    change makes the outputs equal and they are enough to tell, these follow until one does: a permutation of the
-    output channels, the nearest changes with every other one as far as that is quick (their kind reads
-    ``rule + padding``), other biases.
-    ``progress`` is put around the changes, as tqdm is.
-    Raises ValueError for a layer without weights or real outputs, and tensors that do not fit.
+    Kinds are rule, zero point, clamp, bias, accumulator, padding, stride phase, channel order,
+    kernel and unwritten (whole channels or rows of the output hold nothing but 0 or the zero point,
+    where more was expected). ``x`` and ``output`` are ``(H, W, C)`` or ``(N, H, W, C)`` as
+    ``emulate`` has them, of one type; in place of all four a ``Comparison`` that differs.  The
+    first row is the present explanation, and the only one where it holds; the others are sorted by
+    mismatches, then as the table of changes has them, the plainest first.  Changes that cannot be
+    (a rule that cannot say the ratio, a padding with another output shape) have no row.  Where no
+    single change makes the outputs equal and they are enough to tell, these follow until one does:
+    a permutation of the output channels, the nearest changes with every other one as far as that is
+    quick (their kind reads ``rule + padding``), other biases. ``progress`` is put around the
+    changes, as tqdm is. Raises ValueError for a layer without weights or real outputs, and tensors
+    that do not fit.
     """
     import pandas as pd
 
@@ -121,7 +123,8 @@ def neighbours(layer: Weighted | Compared, x: Any = None, output: Any = None, ru
 
 
 def told(frame: pd.DataFrame) -> list[str]:
-    """What ``neighbours`` found, in lines: what makes the outputs equal or what is nearest, then the best of each kind.
+    """What ``neighbours`` found, in lines: what makes the outputs equal or what is nearest, then
+    the best of each kind.
 
     >>> import pandas as pd
     >>> print(*told(pd.DataFrame([("present", "rule gemmlowp", 2, 90, False), ("bias", "bias left out", 0, 90, True)],
@@ -227,12 +230,14 @@ def _tried(start: Explanation, changes: Iterable[Change], output: np.ndarray, su
 
 def _pairs(start: Explanation, changes: list[Change], output: np.ndarray, singles: list[Tried], wrong: int,
            progress: Callable[[list[Change]], Iterable[Change]]) -> list[Tried]:
-    """Pairs of changes that are nearer than every single one: the nearest of each kind with every other change."""
+    """Pairs of changes that are nearer than every single one: the nearest of each kind with every
+    other change."""
     best: dict[str, Tried] = {}
     for one in sorted(singles):
         if one.number < len(changes) and _nearer(one.mismatches, wrong):
             best.setdefault(one.kind, one)
-    # an output is requantized in the time of some products, a weight made ready too, and calls have a price
+    # an output is requantized in the time of some products, a weight made ready too, and calls have
+    # a price
     weights = start.layer.weights.size
     once = output.size * (weights // output.shape[-1] + 200) + 50 * weights + 5_000_000
     count = min(FIRST, WORK // (once * len(changes)))
@@ -251,7 +256,8 @@ def _pairs(start: Explanation, changes: list[Change], output: np.ndarray, single
 
 
 def _nearer(few: int, many: int) -> bool:
-    """Whether fewer mismatches are more than chance: some of the wrong outputs hit by any other explanation."""
+    """Whether fewer mismatches are more than chance: some of the wrong outputs hit by any other
+    explanation."""
     return few == 0 < many or many - few > 4 * (many / 64 + 1) ** 0.5
 
 
@@ -260,7 +266,8 @@ def _mismatches(predicted: np.ndarray, output: np.ndarray) -> int:
 
 
 class Sums:
-    """Accumulators without bias, of the last layer asked for and of the first, which most changes share."""
+    """Accumulators without bias, of the last layer asked for and of the first, which most changes
+    share."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[Any, ...], tuple[Any, np.ndarray]] = {}
@@ -575,7 +582,8 @@ def _accumulators(start: Explanation, output: np.ndarray) -> Changes:
 
 
 def _saturations(start: Explanation, output: np.ndarray) -> Changes:
-    """Ways to add products that are right for half of a sample of the wrong outputs, or for more."""
+    """Ways to add products that are right for half of a sample of the wrong outputs, or for
+    more."""
     layer, x = start.layer, start.x
     predicted = predict(start, Sums())
     if predicted.shape != output.shape or _varied(output) < ENOUGH:  # narrow registers make any constant output
@@ -616,7 +624,8 @@ CHANGES: tuple[tuple[str, Callable[[Explanation, np.ndarray], Changes]], ...] = 
 
 
 def _unwritten(start: Explanation, predicted: np.ndarray, output: np.ndarray) -> list[Change]:
-    """Channels, else rows, that hold 0 or the zero point everywhere, and should not: nobody wrote them."""
+    """Channels, else rows, that hold 0 or the zero point everywhere, and should not: nobody wrote
+    them."""
     if predicted.shape != output.shape:
         return []
     out = []
@@ -668,7 +677,8 @@ def _permutation(start: Explanation, predicted: np.ndarray, output: np.ndarray, 
 
 
 def _other_bias(start: Explanation, predicted: np.ndarray, output: np.ndarray, sums: Sums) -> list[Change]:
-    """Biases that explain every output of their channel: what rounds to an output is an interval of accumulators."""
+    """Biases that explain every output of their channel: what rounds to an output is an interval of
+    accumulators."""
     layer = start.layer
     count = output.shape[-1]
     toward = parts_of(layer, output.dtype, start.rule)[0][0].toward

@@ -1,4 +1,5 @@
-"""A whole model's run on an NPU, checked job by job: which operator is the first that went wrong."""
+"""A whole model's run on an NPU, checked job by job: which operator is the first that went
+wrong."""
 
 from __future__ import annotations
 
@@ -43,9 +44,10 @@ Outline = Mapping[str, Any]
 class OperatorCheck:
     """How one operator of a model ran.
 
-    ``operator`` is its number in the file (None for a job that is no operator of the model), ``cases`` the captures
-    of its jobs in order, ``inference`` counts from 0 where a recording holds several.  ``verdict`` is one of
-    ``VERDICTS``, ``reason`` says why in words; ``comparison`` is that of the job that decides it.
+    ``operator`` is its number in the file (None for a job that is no operator of the model),
+    ``cases`` the captures of its jobs in order, ``inference`` counts from 0 where a recording holds
+    several.  ``verdict`` is one of ``VERDICTS``, ``reason`` says why in words; ``comparison`` is
+    that of the job that decides it.
     """
 
     operator: int | None
@@ -84,7 +86,8 @@ class OperatorCheck:
 class RunCheck:
     """How a model ran: ``operators`` in the model's order, each inference behind the one before.
 
-    Where ``explain`` asks for it, ``print`` says of each operator that differs what would make it equal.
+    Where ``explain`` asks for it, ``print`` says of each operator that differs what would make it
+    equal.
     """
 
     operators: tuple[OperatorCheck, ...]
@@ -123,7 +126,8 @@ class RunCheck:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per operator: inference, operator, name, jobs, compared, mismatches, verdict, reason."""
+        """One row per operator: inference, operator, name, jobs, compared, mismatches, verdict,
+        reason."""
         import pandas as pd
 
         rows = [{**row, "jobs": " ".join(row["jobs"])} for row in self.records()]
@@ -137,13 +141,15 @@ class RunCheck:
 
 def check_run(captures: Iterable[Capture], model: Model | bytes | str | os.PathLike[str],
               run: Callable[..., Iterable[Comparison]] = map) -> RunCheck:
-    """Every job of a recorded run against the operator of the model that it is, on its own captured input.
+    """Every job of a recorded run against the operator of the model that it is, on its own captured
+    input.
 
-    ``captures`` are the jobs in the order they ran, as ``npulab.load_all`` gives them for a recording; ``run`` maps,
-    as a pool of processes does.  Jobs are matched to operators by order and by what their words say of outputs, zero
-    points and scale; where that leaves several, by their weights.  An operator differs where its output is not what
-    the target's rule gives for its input, or where its job is not what the model says.
-    Raises ValueError for no capture, captures of several targets, and a file that is no model.
+    ``captures`` are the jobs in the order they ran, as ``npulab.load_all`` gives them for a
+    recording; ``run`` maps, as a pool of processes does.  Jobs are matched to operators by order
+    and by what their words say of outputs, zero points and scale; where that leaves several, by
+    their weights.  An operator differs where its output is not what the target's rule gives for its
+    input, or where its job is not what the model says. Raises ValueError for no capture, captures
+    of several targets, and a file that is no model.
     """
     found = list(captures)
     names = {one.target for one in found}
@@ -161,7 +167,8 @@ def check_run(captures: Iterable[Capture], model: Model | bytes | str | os.PathL
 
 
 def _inferences(captures: Sequence[Capture], operators: int) -> Iterator[Sequence[Capture]]:
-    """The captures of each inference, where there are more jobs than operators and they are the same again."""
+    """The captures of each inference, where there are more jobs than operators and they are the
+    same again."""
     keys = [[(job.block, job.words.tobytes()) for job in one.jobs] for one in captures]
     period = len(keys)
     if sum(map(_computes, captures)) > operators:
@@ -219,7 +226,8 @@ def _why(one: Layer | str) -> str:
 
 
 def _computes(capture: Capture) -> bool:
-    """Whether a capture has a job of the parameter block, which the maps name first; others move data."""
+    """Whether a capture has a job of the parameter block, which the maps name first; others move
+    data."""
     return any(job.block == next(iter(capture.maps), None) for job in capture.jobs)
 
 
@@ -264,12 +272,14 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _alignments(weights: np.ndarray) -> list[list[int]]:
-    """For each row the columns it has in the heaviest matchings that keep the order of rows and columns."""
+    """For each row the columns it has in the heaviest matchings that keep the order of rows and
+    columns."""
     rows, columns = weights.shape
     before = np.zeros((rows + 1, columns + 1), np.int64)
     after = np.zeros((rows + 1, columns + 1), np.int64)
     for row in range(rows):
-        # the best with this row is the best of the rows before, or one of its pairs and what lies before it
+        # the best with this row is the best of the rows before, or one of its pairs and what lies
+        # before it
         paired = before[row, :-1] + weights[row] * (weights[row] > 0)
         before[row + 1, 1:] = np.maximum.accumulate(np.maximum(before[row, 1:], paired))
         back = rows - 1 - row
@@ -297,7 +307,8 @@ def _lifted(capture: Capture) -> Layer | None:
 
 
 def _histogram(layer: Layer | None) -> tuple[int, ...] | None:
-    """How often each stored weight is there but for the zero point, whose number depends on how it was lowered."""
+    """How often each stored weight is there but for the zero point, whose number depends on how it
+    was lowered."""
     if not isinstance(layer, Conv2D | FullyConnected) or layer.weights.dtype.kind not in "iu":
         return None
     codes, zero = _stored(layer)
@@ -315,8 +326,8 @@ def _stored(layer: Conv2D | FullyConnected) -> tuple[np.ndarray, int]:
 
 
 def _owners(captures: Sequence[Capture], main: Sequence[int]) -> dict[int, int | None]:
-    """For each job that only moves data the computing job that it moves data for: the one whose input it writes, else
-    the one whose output it reads, else the next."""
+    """For each job that only moves data the computing job that it moves data for: the one whose
+    input it writes, else the one whose output it reads, else the next."""
     owners: dict[int, int | None] = {i: i for i in main}
     for i in reversed(range(len(captures))):
         if i in owners:
@@ -335,7 +346,8 @@ def _owners(captures: Sequence[Capture], main: Sequence[int]) -> dict[int, int |
 
 
 def _checked(capture: Capture) -> Comparison:
-    """As ``npulab.check``; where no layer can be lifted, the output beside that of the simulated device."""
+    """As ``npulab.check``; where no layer can be lifted, the output beside that of the simulated
+    device."""
     said = check(capture)
     if said.layer is not None or said.compared or not {"input", "output"} <= capture.buffers.keys():
         return said

@@ -23,11 +23,12 @@ SHOWN = 3  # differences in a sentence; of more, their range and mean
 class Mismatches:
     """The outputs that differ between a captured and a predicted output, counted in four ways.
 
-    ``by_difference`` has a row for every ``captured - predicted`` that occurs, 0 too, in units of ``unit`` ("code", or
-    "ulp" of real numbers): difference, outputs.
-    ``by_channel``: channel, outputs, differ, largest.  ``by_place``: place, outputs, differ, share; ``border`` are
-    the outputs whose window touches the padding, ``interior`` the others.  ``worst`` is the largest difference,
-    whatever its sign, over the channels of each pixel, ``(H, W)`` int64; ``border`` ``(H, W)`` bool.
+    ``by_difference`` has a row for every ``captured - predicted`` that occurs, 0 too, in units of
+    ``unit`` ("code", or "ulp" of real numbers): difference, outputs. ``by_channel``: channel,
+    outputs, differ, largest.  ``by_place``: place, outputs, differ, share; ``border`` are the
+    outputs whose window touches the padding, ``interior`` the others.  ``worst`` is the largest
+    difference, whatever its sign, over the channels of each pixel, ``(H, W)`` int64; ``border``
+    ``(H, W)`` bool.
     """
 
     case: str
@@ -96,7 +97,8 @@ def mismatches(found: Comparison) -> Mismatches:
 
 
 def touches_padding(layer: Any, size: tuple[int, ...]) -> np.ndarray:
-    """Which outputs ``(H, W)`` have a window that reaches into the padding; none where there is no padding.
+    """Which outputs ``(H, W)`` have a window that reaches into the padding; none where there is no
+    padding.
 
     >>> from npulab import Conv2D
     >>> layer = Conv2D(np.zeros((1, 3, 3, 1), np.uint8), np.zeros(1, int), (5, 5, 1), (2, 2), "same")
@@ -125,7 +127,8 @@ def in_hex(tensor: np.ndarray) -> str:
 
 
 def window(predicted: np.ndarray, captured: np.ndarray) -> list[str]:
-    """Both outputs around their first difference, in hexadecimal, and a line that marks what differs."""
+    """Both outputs around their first difference, in hexadecimal, and a line that marks what
+    differs."""
     wrong = steps(predicted, captured).ravel() != 0
     if predicted.dtype.kind == "f":  # as they are stored
         predicted, captured = (side.copy().view(f"u{side.dtype.itemsize}") for side in (predicted, captured))

@@ -1,7 +1,9 @@
-"""What each bit of a buffer does: bits are flipped together, and the outputs that move are looked at.
+"""What each bit of a buffer does: bits are flipped together, and the outputs that move are looked
+at.
 
-A bit of a weight or a bias is ``data``; one that moves what no weight or bias could is ``control``, or ``length``
-where it moves only what lies behind it in the stream; ``dead`` bits move nothing, ``hang`` bits end the run.
+A bit of a weight or a bias is ``data``; one that moves what no weight or bias could is ``control``,
+or ``length`` where it moves only what lies behind it in the stream; ``dead`` bits move nothing,
+``hang`` bits end the run.
 """
 
 from __future__ import annotations
@@ -40,20 +42,22 @@ class Device(Protocol):
 def scan(data: bytes, run: Runner, inputs: Iterable[Any], layer: Conv2D | None = None, *, seed: int = 0,
          hang_cost: float = 10.0, most_hangs: int | None = None, votes: int = 1, checks: int = 4,
          journal: Journal | None = None, progress: Callable[[int, int], object] | None = None) -> Scan:
-    """What each bit of ``data`` does, by ``run(data, given)``: the output array, or None for a hang.
+    """What each bit of ``data`` does, by ``run(data, given)``: the output array, or None for a
+    hang.
 
-    ``inputs`` are what ``run`` takes, or ``Probe``; the first is used most: it should show as many weights as
-    possible, each in an output of its own (``impulses`` makes such images).  Two or more are needed before a bit
-    is called dead for certain.  ``layer`` gives shapes, stride, padding and zero points: with it outputs are
-    ``(H, W, C)``, inputs ``(H, W, C)`` arrays or probes with an image, and data bits are mapped to their weight.
-    Without it the last axis of an output counts channels where it has several axes.
+    ``inputs`` are what ``run`` takes, or ``Probe``; the first is used most: it should show as many
+    weights as possible, each in an output of its own (``impulses`` makes such images).  Two or more
+    are needed before a bit is called dead for certain.  ``layer`` gives shapes, stride, padding and
+    zero points: with it outputs are ``(H, W, C)``, inputs ``(H, W, C)`` arrays or probes with an
+    image, and data bits are mapped to their weight. Without it the last axis of an output counts
+    channels where it has several axes.
 
-    ``hang_cost`` is what a hang costs, in runs; past ``most_hangs`` the rest is not tried and is ``unknown``.
-    ``votes`` repeats every run and takes the middle output.  ``checks`` runs at the end flip one random data bit of
-    every weight at once.  ``journal`` keeps every run: with the same one, runs that it has are not made again.
-    ``progress`` is called with (bits that are told, bits).  The same seed and outputs give the same scan.
-    Raises ValueError for bad input, a buffer that hangs as it is, a device that does not repeat itself, and a
-    journal of another scan.
+    ``hang_cost`` is what a hang costs, in runs; past ``most_hangs`` the rest is not tried and is
+    ``unknown``. ``votes`` repeats every run and takes the middle output.  ``checks`` runs at the
+    end flip one random data bit of every weight at once.  ``journal`` keeps every run: with the
+    same one, runs that it has are not made again. ``progress`` is called with (bits that are told,
+    bits).  The same seed and outputs give the same scan. Raises ValueError for bad input, a buffer
+    that hangs as it is, a device that does not repeat itself, and a journal of another scan.
 
     >>> def run(data, x):
     ...     return np.array([data[0] % 16 + x])
@@ -89,13 +93,14 @@ def scan_capture(capture: Capture, device: Device, buffer: str | None = "coeffic
                  **options: Any) -> Scan:
     """What each bit of a buffer of a capture does, or with ``buffer=None`` of the words of a job.
 
-    ``device.run(capture)`` runs a capture.  ``inputs`` are captures, or probes that are given a capture, which differ
-    from this one in their input and in words that are not scanned; ``layer`` then goes with them.  Left out, they
-    are made from the layer that the capture lifts to: impulses and a random image, and where a buffer is scanned
-    each through several output scales, from one accumulator unit a step to where nothing reaches the end of the
-    type.  Of the lifted layer only shapes, stride, padding and zero points are used, and every channel is taken to
-    read all input channels.  ``options`` are those of ``scan``.
-    Raises ValueError for a missing buffer or task, and for a layer that cannot be lifted or lowered.
+    ``device.run(capture)`` runs a capture.  ``inputs`` are captures, or probes that are given a
+    capture, which differ from this one in their input and in words that are not scanned; ``layer``
+    then goes with them.  Left out, they are made from the layer that the capture lifts to: impulses
+    and a random image, and where a buffer is scanned each through several output scales, from one
+    accumulator unit a step to where nothing reaches the end of the type.  Of the lifted layer only
+    shapes, stride, padding and zero points are used, and every channel is taken to read all input
+    channels.  ``options`` are those of ``scan``. Raises ValueError for a missing buffer or task,
+    and for a layer that cannot be lifted or lowered.
     """
     if buffer is None and not 0 <= task < len(capture.jobs):
         raise ValueError(f"task: got {task}, capture {capture.name} has 0 to {len(capture.jobs) - 1}")

@@ -1,4 +1,5 @@
-"""Inputs that show weights alone: impulse images, and captures with them; and a capture's outputs read."""
+"""Inputs that show weights alone: impulse images, and captures with them; and a capture's outputs
+read."""
 
 from __future__ import annotations
 
@@ -24,10 +25,12 @@ Reached = list[list[tuple[int, int]]]
 
 
 def impulses(layer: Conv2D, amplitude: int = 1) -> list[np.ndarray]:
-    """Images ``(H, W, C) int64`` against the input zero point, 0 but for impulses, that show every weight alone.
+    """Images ``(H, W, C) int64`` against the input zero point, 0 but for impulses, that show every
+    weight alone.
 
-    Impulses lie so far apart that no output reads two of them; every weight that the layer can show is read by an
-    output of one of the images, and where there is room outputs are left that read the bias alone.
+    Impulses lie so far apart that no output reads two of them; every weight that the layer can show
+    is read by an output of one of the images, and where there is room outputs are left that read
+    the bias alone.
     """
     down, across = (_reached(axis, layer) for axis in (0, 1))
     depth, groups = layer.input_shape[2], layer.input_shape[2] if layer.depthwise else 1
@@ -63,8 +66,8 @@ def _reached(axis: int, layer: Conv2D) -> Reached:
 
 def _best_place(down: Reached, across: Reached, missing: set[tuple[int, int]],
                 taken: np.ndarray) -> tuple[int, int] | None:
-    """(row, column) of an impulse that shows most of the missing taps in outputs that are free, the first of
-    equals; an impulse that would take the last free output must be the image's first."""
+    """(row, column) of an impulse that shows most of the missing taps in outputs that are free, the
+    first of equals; an impulse that would take the last free output must be the image's first."""
     best, most = None, 0
     used = np.count_nonzero(taken)
     for row, column in product(range(len(down)), range(len(across))):
@@ -79,8 +82,8 @@ def _best_place(down: Reached, across: Reached, missing: set[tuple[int, int]],
 
 
 def reader(capture: Capture) -> Callable[[bytes], np.ndarray]:
-    """Output bytes as ``(H, W, C)``: where each element lies is asked of the target's ``lift``, once; an output of
-    another size stays bytes."""
+    """Output bytes as ``(H, W, C)``: where each element lies is asked of the target's ``lift``,
+    once; an output of another size stays bytes."""
     found: dict[int, tuple[np.dtype[Any], np.ndarray]] = {}
 
     def read(output: bytes) -> np.ndarray:
@@ -93,7 +96,8 @@ def reader(capture: Capture) -> Callable[[bytes], np.ndarray]:
 
 
 def _places(capture: Capture, size: int) -> tuple[np.dtype[Any], np.ndarray]:
-    """The type of an element and where its bytes lie: each byte of the output is lifted with its number."""
+    """The type of an element and where its bytes lie: each byte of the output is lifted with its
+    number."""
     numbers, places, dtype = np.arange(size), np.zeros(1, np.int64), np.dtype(np.uint8)
     for digit in range(math.ceil(math.log(max(size, 2), 256))):
         code = (numbers // 256 ** digit % 256).astype(np.uint8).tobytes()
@@ -107,8 +111,8 @@ def _places(capture: Capture, size: int) -> tuple[np.dtype[Any], np.ndarray]:
 
 
 def opened(layer: Conv2D) -> Conv2D:
-    """The layer with all the weights that an NPU may have made of it: dense, and with kernels that a stride divides
-    (a stride taken apart) or of 2x2 at least."""
+    """The layer with all the weights that an NPU may have made of it: dense, and with kernels that
+    a stride divides (a stride taken apart) or of 2x2 at least."""
     sizes = [max(-(-kernel // stride) * stride, 2)
              for kernel, stride in zip(layer.kernel, layer.stride, strict=True)]
     (top, bottom), (left, right) = layer.pads
@@ -121,11 +125,12 @@ def opened(layer: Conv2D) -> Conv2D:
 
 
 def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list[Probe]:
-    """Inputs for a lifted layer: impulses, nothing at all where no impulse image shows a bias alone, and noise.
+    """Inputs for a lifted layer: impulses, nothing at all where no impulse image shows a bias
+    alone, and noise.
 
-    ``through`` several output scales, with an input zero point of 0, which is silent whether an NPU takes the zero
-    point off the input or has it in the bias; else as the capture has it.
-    Raises ValueError for what is no convolution of codes.
+    ``through`` several output scales, with an input zero point of 0, which is silent whether an NPU
+    takes the zero point off the input or has it in the bias; else as the capture has it. Raises
+    ValueError for what is no convolution of codes.
     """
     if not isinstance(layer, Conv2D) or layer.dtype not in QUANTIZED:
         raise ValueError(f"layer: got {layer}, allowed is a Conv2D of {', '.join(QUANTIZED)}; others are scanned with "
@@ -163,15 +168,16 @@ def probes_of(capture: Capture, layer: Conv2D, through: bool, seed: int) -> list
 
 
 def _fed(capture: Capture, other: Capture) -> Capture:
-    """The capture with the tensors of another that go in: its input, and what jobs before it move there."""
+    """The capture with the tensors of another that go in: its input, and what jobs before it move
+    there."""
     kept = (COMMANDS, "coefficients", "output")
     return capture.with_buffers(**{name: data for name, data in other.buffers.items()
                                    if name not in kept and (name == "input" or name in capture.buffers)})
 
 
 def _scaled(capture: Capture, layer: Conv2D, step: int, middle: int) -> Capture | None:
-    """The capture with the layer's input zero point, an output scale of ``step`` accumulator units, its zero point
-    in the middle and no activation; None where its target cannot say that."""
+    """The capture with the layer's input zero point, an output scale of ``step`` accumulator units,
+    its zero point in the middle and no activation; None where its target cannot say that."""
     known = target(capture.target)
     wanted = replace(layer, activation=None, output_q=QuantParams(float(step), middle))
     try:

@@ -1,4 +1,5 @@
-"""What each bit moves: sets of bits are flipped, and those that move something are split until every bit stands alone.
+"""What each bit moves: sets of bits are flipped, and those that move something are split until
+every bit stands alone.
 
 Sets that can only move different outputs share a run, each reading its own.
 """
@@ -30,8 +31,8 @@ class Piece:
 class Evidence:
     """What is known of each bit of a buffer, and the runs that tell more.
 
-    ``kinds`` are "" where a bit may be flipped; ``effects`` and ``unmoved`` are what a bit by itself did under views,
-    by the numbers of these.
+    ``kinds`` are "" where a bit may be flipped; ``effects`` and ``unmoved`` are what a bit by
+    itself did under views, by the numbers of these.
     """
 
     def __init__(self, runs: Runs, layer: Conv2D | None, progress: Callable[[int, int], object] | None) -> None:
@@ -63,7 +64,8 @@ class Evidence:
         return output
 
     def look(self, index: int, base: np.ndarray | None = None) -> int:
-        """The number of a new view of the buffer, with some bits flipped for good, through an input; asked twice.
+        """The number of a new view of the buffer, with some bits flipped for good, through an
+        input; asked twice.
 
         Raises ValueError where it hangs or does not repeat itself.
         """
@@ -103,7 +105,8 @@ class Evidence:
         piece.moved = as_set(view.moved(output)) & piece.bound
         bit = int(piece.bits[0])
         if len(piece.bits) > 1:
-            # the bits of a bias can cancel to a single step that a weight hides: such a piece may move its channel
+            # the bits of a bias can cancel to a single step that a weight hides: such a piece may
+            # move its channel
             piece.moved |= sum(one for one in view.channels if 2 * (piece.moved & one).bit_count() > one.bit_count())
         elif piece.moved:
             self.effects.setdefault(bit, []).append(view.effect(number, piece.moved, output))
@@ -123,7 +126,8 @@ class Evidence:
     # Splitting
 
     def refine(self, number: int, pieces: Iterable[Piece]) -> None:
-        """Split pieces that moved something until every bit that moves something was flipped by itself.
+        """Split pieces that moved something until every bit that moves something was flipped by
+        itself.
 
         Bits that move something and whose parts move nothing are ``together``.
         """
@@ -147,13 +151,15 @@ class Evidence:
                 level += [half for half in (first, second) if half.moved]
                 self.together[piece.bits] |= not first.moved and not second.moved
             level = [piece for piece in level if piece.moved and len(piece.bits) > 1]
-        # bits of one bias share all outputs of their channel: waiting for each other saves the others' runs
+        # bits of one bias share all outputs of their channel: waiting for each other saves the
+        # others' runs
         self.measure(number, [single for _, singles in apart for single in singles])
         for piece, singles in apart:
             self.together[piece.bits] |= not any(single.moved for single in singles)
 
     def measure(self, number: int, pieces: Sequence[Piece]) -> list[Piece]:
-        """Find what each piece moves; pieces with bounds apart share a run.  Gives parts of pieces that hung."""
+        """Find what each piece moves; pieces with bounds apart share a run.  Gives parts of pieces
+        that hung."""
         return [part for pack in _packs(pieces) for part in self._pack(number, pack)]
 
     def _pack(self, number: int, pack: list[Piece]) -> list[Piece]:
@@ -175,7 +181,8 @@ class Evidence:
         for piece in pack:
             piece.bound |= strays
             self.note(number, piece, output)
-        # a control bit may move by itself what it did not together with others: it must not share a run
+        # a control bit may move by itself what it did not together with others: it must not share a
+        # run
         loud = [piece for piece in pack if self._loud(number, piece)]
         if len(pack) == 1 or not loud:
             return []
@@ -194,7 +201,8 @@ class Evidence:
 
 
 def _packs(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Pieces in as few packs as come out when each goes, widest first, to the first where nothing shares an output."""
+    """Pieces in as few packs as come out when each goes, widest first, to the first where nothing
+    shares an output."""
     packs: list[list[Piece]] = []
     used: list[int] = []
     for piece in sorted(pieces, key=lambda piece: -piece.bound.bit_count()):
@@ -213,7 +221,8 @@ def _halves(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sorted bits in two, at the boundary in their middle half that most powers of two divide."""
     quarter = len(bits) // 4
     inside = range(max(1, quarter), len(bits) - quarter + 1 if len(bits) > 2 else 2)
-    # the highest bit in which two numbers differ: a multiple of so high a power of two lies between them
+    # the highest bit in which two numbers differ: a multiple of so high a power of two lies between
+    # them
     cut = max(inside, key=lambda i: ((int(bits[i - 1]) ^ int(bits[min(i, len(bits) - 1)])).bit_length(),
                                      -abs(2 * i - len(bits))))
     return bits[:cut], bits[cut:]

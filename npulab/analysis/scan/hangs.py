@@ -12,11 +12,12 @@ LEAST_GROUP, GROUPS = 64, 16  # bits of a group of flips, and how many groups of
 
 
 def find_hangs(known: Evidence, hang_cost: float, most_hangs: float) -> list[Piece]:
-    """Groups of bits that run, from one bit up to a share of the buffer; bits that hang are found one by one.
+    """Groups of bits that run, from one bit up to a share of the buffer; bits that hang are found
+    one by one.
 
-    Ones and zeros are flipped in groups of their own: all flips of a run then push a weight the same way, so that
-    they cannot cancel.  A group doubles where the one before it ran; after a bit that hangs the next is one bit
-    again, since hanging bits come in runs.
+    Ones and zeros are flipped in groups of their own: all flips of a run then push a weight the
+    same way, so that they cannot cancel.  A group doubles where the one before it ran; after a bit
+    that hangs the next is one bit again, since hanging bits come in runs.
     """
     share = _prefix_share(hang_cost)
     widest = widest_group(known.count)
@@ -42,7 +43,8 @@ def widest_group(count: int) -> int:
 
 
 def _prefix_share(hang_cost: float) -> float:
-    """The share of bits that hang together to try next, so that a run and what its hang costs tell most."""
+    """The share of bits that hang together to try next, so that a run and what its hang costs tell
+    most."""
     share = np.linspace(0.02, 0.5, 97)
     told = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
     return float(share[np.argmin((1 + share * hang_cost) / told)])
@@ -78,7 +80,8 @@ def _first_hanging(known: Evidence, groups: list[Piece], bad: np.ndarray, rest: 
 
 
 def set_apart(known: Evidence, number: int, bits: np.ndarray) -> None:
-    """Of bits that hang together and not alone make one that takes part ``fragile``: it stays out of later runs."""
+    """Of bits that hang together and not alone make one that takes part ``fragile``: it stays out
+    of later runs."""
     first = _shortest(known, number, bits, bits[:0])
     one, before = bits[first - 1], bits[:first - 1]
     second = _shortest(known, number, before, bits[first - 1:first])

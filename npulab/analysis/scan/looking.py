@@ -1,4 +1,5 @@
-"""Further looks: with other inputs, other sets of flips, and biases brought to where an output can tell."""
+"""Further looks: with other inputs, other sets of flips, and biases brought to where an output can
+tell."""
 
 from __future__ import annotations
 
@@ -20,14 +21,16 @@ ROUNDED = 16  # units in the last place that a sum of changes of a real output m
 
 
 class Looks:
-    """Looks at the bits that have not moved anything yet, and at those whose place is not known yet."""
+    """Looks at the bits that have not moved anything yet, and at those whose place is not known
+    yet."""
 
     def __init__(self, known: Evidence, weights: Weights, seed: int) -> None:
         self.known, self.weights = known, weights
         self.rng = np.random.default_rng(seed)
 
     def again(self, number: int) -> None:
-        """Look at the bits that have not moved anything, through a view and with other sets of flips."""
+        """Look at the bits that have not moved anything, through a view and with other sets of
+        flips."""
         known = self.known
         seen, known.together = known.together, known.fragile.copy()
         if number:
@@ -37,7 +40,8 @@ class Looks:
                 parts = self._gaps(known.views[number])
                 known.refine(number, [*parts, *known.measure(number, parts)])
         for _ in range(MOST_HALVES):
-            # what is less than an output step moves something with others alone; another input may tell
+            # what is less than an output step moves something with others alone; another input may
+            # tell
             quiet = known.quiet
             piece = self._tried(number, quiet[self.rng.random(len(quiet)) < 0.5])
             if not piece.moved:
@@ -69,8 +73,8 @@ class Looks:
         return piece
 
     def _gaps(self, view: View) -> list[Piece]:
-        """The quiet bits by the channels of the bits around them, which they are likely to move; a wrong guess costs
-        runs.  Ones and zeros apart, and no more than a group's bits together."""
+        """The quiet bits by the channels of the bits around them, which they are likely to move; a
+        wrong guess costs runs.  Ones and zeros apart, and no more than a group's bits together."""
         self.weights.place()
         known, sites = self.known, self.weights.sites
         placed = np.array(sorted(bit for bit, site in sites.items() if site.role != "control"), np.int64)
@@ -86,8 +90,9 @@ class Looks:
     def around(self) -> None:
         """Look at the bits that have not moved anything with the other inputs.
 
-        Of views of one image the finest goes first, with known bits of a bias flipped where that keeps outputs off
-        the end of their type; coarser ones are left out behind one where no output is there.
+        Of views of one image the finest goes first, with known bits of a bias flipped where that
+        keeps outputs off the end of their type; coarser ones are left out behind one where no
+        output is there.
         """
         views = self.known.views
         images: dict[Any, list[int]] = {}
@@ -106,14 +111,15 @@ class Looks:
                     break
 
     def _recentred(self, number: int) -> int:
-        """A view like one, with known bits of biases flipped so that fewer outputs are at the end of their type."""
+        """A view like one, with known bits of biases flipped so that fewer outputs are at the end
+        of their type."""
         view = self.known.views[number]
         base = self.weights.towards(view, np.unique(view.channel[~view.free & (view.reads != SEVERAL)]))
         return self.known.look(view.index, base) if len(base) else number
 
     def tell(self, roles: tuple[str, ...] = ("weight", "bias", "either"), coarser: bool = False) -> None:
-        """Find weight or bias and order of bits that moved something, by flipping them under more inputs; under
-        inputs ``coarser`` than the first only, if asked."""
+        """Find weight or bias and order of bits that moved something, by flipping them under more
+        inputs; under inputs ``coarser`` than the first only, if asked."""
         views = self.known.views
         self.weights.place()
         for number in sorted(range(len(views)), key=lambda number: (not views[number].exact, views[number].saturated)):
@@ -121,7 +127,8 @@ class Looks:
                 self._tell(number, roles)
 
     def rest(self) -> None:
-        """Bring outputs of weights that are near the end of their range off the end of their type, and tell those."""
+        """Bring outputs of weights that are near the end of their range off the end of their type,
+        and tell those."""
         sites, orders = self.weights.sites, self.weights.orders
         views = [view for view in self.known.views if view.exact and view.mapped and not len(view.base)]
         for view in (view for view in views if view.step != 1):
@@ -142,7 +149,8 @@ class Looks:
         self.weights.place()
 
     def check(self, count: int) -> None:
-        """Flip random halves of the weights' bits: outputs must change by the sum of what the bits do alone.
+        """Flip random halves of the weights' bits: outputs must change by the sum of what the bits
+        do alone.
 
         The bits that move outputs which do not are not certain.
         """
@@ -169,7 +177,8 @@ class Looks:
 
 
 def find_channels(known: Evidence) -> None:
-    """Where no layer says so: outputs that many single bits move together are a channel, if they are all."""
+    """Where no layer says so: outputs that many single bits move together are a channel, if they
+    are all."""
     counts: dict[int, int] = {}
     for first, *_ in known.effects.values():
         if first.even and len(first.places) > 1:

@@ -24,8 +24,9 @@ ROWS_SHOWN = 60
 class Probe:
     """An input to scan with.
 
-    ``given`` is what ``run`` gets, ``image`` the same as ``(H, W, C)`` against the input's zero point, ``step`` how
-    many units of the accumulator an output step has (None: not known), ``zero`` the output of an accumulator of 0.
+    ``given`` is what ``run`` gets, ``image`` the same as ``(H, W, C)`` against the input's zero
+    point, ``step`` how many units of the accumulator an output step has (None: not known), ``zero``
+    the output of an accumulator of 0.
     """
 
     given: Any
@@ -36,14 +37,16 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """What each of N bits does.  Bit i is bit ``i % 8``, counted from the lowest, of byte ``i // 8``.
+    """What each of N bits does.  Bit i is bit ``i % 8``, counted from the lowest, of byte ``i //
+    8``.
 
-    ``kinds`` ``(N,)`` are of ``KINDS``; ``certain`` ``(N,) bool`` says that the kind was measured, not inferred.
-    ``roles`` ``(N,)`` are "weight", "bias" or "".  ``places`` ``(N, 6) int`` are channel, row, column, input channel,
-    order (bit n of its weight or bias counts ``2**n``) and sign (of the output when the bit is set) of data bits, -1
-    (sign: 0) where it was not told; a bias has row, column and input channel -1.
-    ``runs`` and ``hangs`` count calls of the device, ``saturated`` is the share of outputs at the end of their
-    type, under all inputs, and ``notes`` are sentences on what could not be said.
+    ``kinds`` ``(N,)`` are of ``KINDS``; ``certain`` ``(N,) bool`` says that the kind was measured,
+    not inferred. ``roles`` ``(N,)`` are "weight", "bias" or "".  ``places`` ``(N, 6) int`` are
+    channel, row, column, input channel, order (bit n of its weight or bias counts ``2**n``) and
+    sign (of the output when the bit is set) of data bits, -1 (sign: 0) where it was not told; a
+    bias has row, column and input channel -1. ``runs`` and ``hangs`` count calls of the device,
+    ``saturated`` is the share of outputs at the end of their type, under all inputs, and ``notes``
+    are sentences on what could not be said.
     """
 
     kinds: np.ndarray
@@ -68,15 +71,16 @@ class Scan:
 
     @property
     def map(self) -> pd.DataFrame:
-        """A row per data bit: bit, role, channel, row, column, input_channel, order, sign; <NA> where not told."""
+        """A row per data bit: bit, role, channel, row, column, input_channel, order, sign; <NA>
+        where not told."""
         at = np.flatnonzero(self.kinds == "data")
         return self._told(at).assign(bit=at, role=self.roles[at])[["bit", "role", *PLACE]]
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per run of bits of one kind, weight or bias: first (bit), bits, kind, role, channel, row, column,
-        input_channel, order (of its first bit), toward (+1 where the orders rise, -1 where they fall, 0), sign (of
-        its first bit), certain."""
+        """A row per run of bits of one kind, weight or bias: first (bit), bits, kind, role,
+        channel, row, column, input_channel, order (of its first bit), toward (+1 where the orders
+        rise, -1 where they fall, 0), sign (of its first bit), certain."""
         first, end, toward = np.array(list(self._stretches())).T
         frame = self._told(first).assign(first=first, bits=end - first, kind=self.kinds[first], role=self.roles[first],
                                          toward=toward, certain=self.certain[first])

@@ -61,7 +61,8 @@ def result(known: Evidence, weights: Weights) -> Scan:
 
 
 def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
-    """Bits that act as a bit of a weight or bias which another bit is that lies beside the rest of it."""
+    """Bits that act as a bit of a weight or bias which another bit is that lies beside the rest of
+    it."""
     alike = np.all(places[1:, :4] == places[:-1, :4], axis=1) & (roles[1:] == roles[:-1])
     beside = np.append(alike, False).astype(int) + np.append(False, alike)
     claims: dict[tuple[Any, ...], list[int]] = {}
@@ -71,7 +72,8 @@ def _doubles(places: np.ndarray, roles: np.ndarray) -> list[int]:
 
 
 def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
-    """Orders against the smallest change that any weight, or any bias, shows, where no step is known."""
+    """Orders against the smallest change that any weight, or any bias, shows, where no step is
+    known."""
     out: dict[int, int] = {}
     for role in ("weight", "bias"):
         sizes: dict[int, float] = {}
@@ -87,9 +89,11 @@ def _relative(known: Evidence, weights: Weights) -> dict[int, int]:
 
 
 def _lengths(known: Evidence, bits: list[int], weights: list[int]) -> list[int]:
-    """The bits that leave the outputs of weights before them and move those behind, in the channels they move.
+    """The bits that leave the outputs of weights before them and move those behind, in the channels
+    they move.
 
-    Where all weights of its channels lie behind a bit, it must follow another that moves these channels too.
+    Where all weights of its channels lie behind a bit, it must follow another that moves these
+    channels too.
     """
     # of each output of each view, the first and the last bit that moves it as a weight
     first = [np.full(view.output.size, known.count) for view in known.views]

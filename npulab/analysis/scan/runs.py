@@ -1,4 +1,5 @@
-"""Runs of the device: a buffer with bits flipped goes in, an output or a hang comes out, and a journal keeps it."""
+"""Runs of the device: a buffer with bits flipped goes in, an output or a hang comes out, and a
+journal keeps it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Runs:
         self._first: dict[int, np.ndarray] = {}  # output with each input
 
     def ask(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
-        """The output with bits flipped and an input, by most votes and in the middle of what they gave."""
+        """The output with bits flipped and an input, by most votes and in the middle of what they
+        gave."""
         outputs = [self._one(flips, index, reason) for _ in range(self.votes)]
         done = [one for one in outputs if one is not None]
         if 2 * len(done) <= len(outputs):

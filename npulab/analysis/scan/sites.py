@@ -1,4 +1,5 @@
-"""Which outputs a bit moves, and where it belongs by that: a weight, a bias, or nothing that a layer has.
+"""Which outputs a bit moves, and where it belongs by that: a weight, a bias, or nothing that a
+layer has.
 
 A set of outputs is kept as the bits of an int.
 """
@@ -92,7 +93,8 @@ class View:
         return ((output != self.output) & ~((output != output) & (self.output != self.output))).ravel()
 
     def effect(self, number: int, moved: int, output: np.ndarray) -> Effect:
-        """What an output says of the bit that moved some outputs of this view, which has a number."""
+        """What an output says of the bit that moved some outputs of this view, which has a
+        number."""
         places = np.flatnonzero(from_set(moved, self.output.size))
         if output.shape != self.output.shape:
             return Effect(number, moved, places, np.full(len(places), np.nan), np.ones(len(places), bool))
@@ -116,8 +118,8 @@ class Effect(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """Whether all outputs moved by as much, as far as their type lets them; an accumulator that wraps around
-        moves the other way."""
+        """Whether all outputs moved by as much, as far as their type lets them; an accumulator that
+        wraps around moves the other way."""
         free = np.abs(self.change[~self.cut])
         return bool(np.ptp(free) <= 1) if len(free) else not np.isnan(self.change).any()
 
@@ -146,8 +148,8 @@ def from_set(outputs: int, size: int) -> np.ndarray:
 
 
 def readings(layer: Conv2D, image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(taps, amplitudes) by output: the one tap of (row, column, input channel) that reads something, NO_TAP or
-    SEVERAL, and what it reads; both flat."""
+    """(taps, amplitudes) by output: the one tap of (row, column, input channel) that reads
+    something, NO_TAP or SEVERAL, and what it reads; both flat."""
     height, width, channels = layer.output_shape
     depth = layer.input_shape[2]
     padded = np.pad(image, (*layer.pads, (0, 0)))

@@ -40,19 +40,22 @@ class Weights:
         known.news.clear()
 
     def _no_bias(self, bit: int, channel: int) -> bool:
-        """Whether a bit moved an output by so much that outputs of a view that it leaves alone would have moved."""
+        """Whether a bit moved an output by so much that outputs of a view that it leaves alone
+        would have moved."""
         most = max(self._size(effect, 1) for effect in self.known.effects[bit])
         views = (self.known.views[number] for number in self.known.unmoved.get(bit, ()))
         return any(most >= 2 * (view.step or 1.0) and (view.lone & (view.channel == channel)).any() for view in views)
 
     def _size(self, effect: Effect, rounded: int = 0) -> float:
-        """The most that a bit moved an output by, in units of the accumulator; rounding makes up to one step of it."""
+        """The most that a bit moved an output by, in units of the accumulator; rounding makes up to
+        one step of it."""
         return float(np.abs(effect.change).max() - rounded) * (self.known.views[effect.view].step or 1.0)
 
     # Orders
 
     def worth(self, number: int, bit: int) -> int:
-        """The outputs that can tell more of a bit than is known, of a view that has not shown it alone; else 0."""
+        """The outputs that can tell more of a bit than is known, of a view that has not shown it
+        alone; else 0."""
         view, site = self.known.views[number], self.sites[bit]
         shown = number in self.known.unmoved.get(bit, ()) or any(
             effect.view == number for effect in self.known.effects[bit])
@@ -94,8 +97,8 @@ class Weights:
     def _slack(self, number: int, site: Site) -> float:
         """By how many steps a change of the output can differ from that of the accumulator.
 
-        Rounding makes it up to one, ties to even all of it; not where all outputs are rounded by the same, and not
-        by half a step.
+        Rounding makes it up to one, ties to even all of it; not where all outputs are rounded by
+        the same, and not by half a step.
         """
         view = self.known.views[number]
         if view.step == 1:
@@ -103,7 +106,8 @@ class Weights:
         return 0.0 if site.role == "weight" and view.exact and not self._tied(number, site.channel) else 1.0
 
     def _tied(self, number: int, channel: int) -> bool:
-        """Whether a channel's bias lies halfway between two outputs of a view, as far as it is known."""
+        """Whether a channel's bias lies halfway between two outputs of a view, as far as it is
+        known."""
         if (number, channel) not in self._ties:
             view, bias = self.known.views[number], self._bias(channel)
             self._ties[number, channel] = bias is not None and view.step is not None and bool(
@@ -129,7 +133,8 @@ class Weights:
     # Biases
 
     def towards(self, view: View, channels: Iterable[int], aim: float = 0.0) -> np.ndarray:
-        """Bits of biases that bring the outputs of channels which read nothing ``aim`` steps from their middle."""
+        """Bits of biases that bring the outputs of channels which read nothing ``aim`` steps from
+        their middle."""
         out: list[int] = []
         for channel in channels if view.mapped and view.step is not None else ():
             bias = self._bias(int(channel))
@@ -164,15 +169,16 @@ class Weights:
         return self.sign(bit) * (1 - 2 * int(self.known.bits[bit])) * 2.0 ** self.orders[bit][0]
 
     def _bias_bits(self, channel: int) -> list[int]:
-        """The bits of a channel's bias whose order is known, highest first; of two that say the same, the one that
-        lies beside others."""
+        """The bits of a channel's bias whose order is known, highest first; of two that say the
+        same, the one that lies beside others."""
         bits = [bit for bit, site in self.sites.items() if site.role == "bias" and site.channel == channel]
         last = sorted(bits, key=lambda bit: (bit - 1 in bits) + (bit + 1 in bits))
         out = {self.orders[bit][0]: bit for bit in last if len(self.orders[bit]) == 1}
         return [out[order] for order in sorted(out, reverse=True)]
 
     def _nearer(self, bits: list[int], left: float) -> tuple[list[int], float]:
-        """Bits of a bias, highest first, that each bring what is left nearer to 0, and what is left then."""
+        """Bits of a bias, highest first, that each bring what is left nearer to 0, and what is left
+        then."""
         flips = []
         for bit in bits:
             if abs(left + self._flip(bit)) < abs(left):
@@ -181,7 +187,8 @@ class Weights:
         return flips, left
 
     def _as_number(self, bits: list[int], left: float, goal: float) -> tuple[list[int], float]:
-        """The same where a bias is a number in two's complement that shall become ``goal``: its sign may change."""
+        """The same where a bias is a number in two's complement that shall become ``goal``: its
+        sign may change."""
         wanted = int(goal) % 2 ** ACCUMULATOR_BITS
         flips = [bit for bit in bits if wanted // 2 ** self.orders[bit][0] % 2 != self.known.bits[bit]]
         half = 2.0 ** (ACCUMULATOR_BITS - 1)

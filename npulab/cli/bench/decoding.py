@@ -1,4 +1,5 @@
-"""Decoding and encoding beside libraries for binary data: a struct of 150 fields in 38 little-endian words."""
+"""Decoding and encoding beside libraries for binary data: a struct of 150 fields in 38
+little-endian words."""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ class Member(NamedTuple):
 
 
 class Codec(NamedTuple):
-    """A library at work on so many captures: ``decode()`` gives what ``encode(decoded)`` takes; ``rows`` of what was
-    decoded are ``(captures, FIELDS)``, ``data`` of what was encoded the bytes."""
+    """A library at work on so many captures: ``decode()`` gives what ``encode(decoded)`` takes;
+    ``rows`` of what was decoded are ``(captures, FIELDS)``, ``data`` of what was encoded the
+    bytes."""
 
     captures: int
     decode: Callable[[], Any]
@@ -56,8 +58,8 @@ def struct(seed: int = 0) -> list[Member]:
 
 
 def table(rounds: int) -> pd.DataFrame:
-    """A row per library: captures decoded and encoded a second, the ratio of npulab's rate to it, and the fields and
-    words that came out wrong; a library that is not installed says so.
+    """A row per library: captures decoded and encoded a second, the ratio of npulab's rate to it,
+    and the fields and words that came out wrong; a library that is not installed says so.
 
     ``attrs["limits"]``: rate of a copy, bytes of a capture and of its values.
     """
@@ -78,8 +80,9 @@ def table(rounds: int) -> pd.DataFrame:
 
 
 def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
-    """Rates in this process: ``rates`` (captures a second by library, the best of all turns), ``wrong`` (fields and
-    words that differ from what was put in), ``missing`` (libraries), ``limits``."""
+    """Rates in this process: ``rates`` (captures a second by library, the best of all turns),
+    ``wrong`` (fields and words that differ from what was put in), ``missing`` (libraries),
+    ``limits``."""
     members = struct()
     words = np.random.RandomState(1).randint(0, 2 ** 32, (captures, WORDS), np.uint32)
     want = np.stack([words[:, m.word] >> m.lsb & 2 ** m.width - 1 for m in members], axis=1)

@@ -27,10 +27,11 @@ WIDE_KERNELS = "SkylakeX"
 
 
 def table(rounds: int) -> pd.DataFrame:
-    """A row per setting and rule: ms, its ratio to each engine, and the mismatches against the engine of that rule.
+    """A row per setting and rule: ms, its ratio to each engine, and the mismatches against the
+    engine of that rule.
 
-    ``attrs`` holds ``limits`` (matrix product and copy rates by setting) and ``layers`` (a DataFrame of ms per layer
-    and setting).
+    ``attrs`` holds ``limits`` (matrix product and copy rates by setting) and ``layers`` (a
+    DataFrame of ms per layer and setting).
     """
     import pandas as pd
 
@@ -51,7 +52,8 @@ def table(rounds: int) -> pd.DataFrame:
 
 
 def settings() -> dict[str, dict[str, str]]:
-    """Environments to measure in: the matrix product as it comes, and with its widest kernels where they run."""
+    """Environments to measure in: the matrix product as it comes, and with its widest kernels where
+    they run."""
     out: dict[str, dict[str, str]] = {"BLAS as it comes": {}}
     with suppress(OSError):
         if "avx512vl" in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
@@ -60,7 +62,8 @@ def settings() -> dict[str, dict[str, str]]:
 
 
 def mobilenet(seed: int = 0) -> dict[str, tuple[Conv2D | FullyConnected, np.ndarray]]:
-    """The 28 layers of MobileNetV1 1.0 at 224x224 by name, int8 per channel, random weights; each with an input."""
+    """The 28 layers of MobileNetV1 1.0 at 224x224 by name, int8 per channel, random weights; each
+    with an input."""
     random = np.random.RandomState(seed)
     out: dict[str, tuple[Conv2D | FullyConnected, np.ndarray]] = {}
 
@@ -94,7 +97,8 @@ def mobilenet(seed: int = 0) -> dict[str, tuple[Conv2D | FullyConnected, np.ndar
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Times in this process: ``layers`` (ms each, the least of all calls), ``wrong`` (mismatches), ``limits``."""
+    """Times in this process: ``layers`` (ms each, the least of all calls), ``wrong`` (mismatches),
+    ``limits``."""
     layers, wrong = [], dict[str, int]()
     kinds = (False, True) if compiles() else (False,)
     for name, (layer, x) in mobilenet().items():
@@ -114,7 +118,8 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def limits() -> dict[str, float]:
-    """What bounds the emulation here: GFLOP/s of a float32 matrix product, GB/s of a copy, ns of a cast element."""
+    """What bounds the emulation here: GFLOP/s of a float32 matrix product, GB/s of a copy, ns of a
+    cast element."""
     random = np.random.RandomState(0)
     a, b = random.rand(784, 512).astype(np.float32), random.rand(512, 512).astype(np.float32)
     out, codes = np.empty((784, 512), np.float32), np.empty(160_000, np.int8)

@@ -27,8 +27,8 @@ def least(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float
 
 
 def child(what: str, rounds: int, environment: Mapping[str, str]) -> Any:
-    """What one setting gives; numpy's matrix product reads its settings when it is loaded, and what a process did
-    before decides where its memory lies."""
+    """What one setting gives; numpy's matrix product reads its settings when it is loaded, and what
+    a process did before decides where its memory lies."""
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     done = subprocess.run([sys.executable, "-m", "npulab.cli.bench", what, str(rounds)], capture_output=True, text=True,
                           env={**os.environ, **threads, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}, check=False)

@@ -16,11 +16,12 @@ LINE = 110  # characters of a line of the title
 
 
 def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
-    """Above, the true values and the approximation ``y`` over ``x``; below, ``y - true`` with its largest marked.
+    """Above, the true values and the approximation ``y`` over ``x``; below, ``y - true`` with its
+    largest marked.
 
-    All three are numbers of one shape, in any order.  What is not finite in x or in both y and true is left out;
-    where only one of those two is finite, it is counted and not drawn.
-    Raises ValueError for other shapes, and where nothing is left to draw.
+    All three are numbers of one shape, in any order.  What is not finite in x or in both y and true
+    is left out; where only one of those two is finite, it is counted and not drawn. Raises
+    ValueError for other shapes, and where nothing is left to draw.
     """
     x, y, true = (np.asarray(values, np.float64) for values in (x, y, true))
     if not x.shape == y.shape == true.shape:

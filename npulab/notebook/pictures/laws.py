@@ -1,4 +1,5 @@
-"""Sweeps and their laws drawn: bits that flip, bits that are explained, what goes with what, a law through captures."""
+"""Sweeps and their laws drawn: bits that flip, bits that are explained, what goes with what, a law
+through captures."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ LEGEND = 56  # letters
 def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Picture:
     """How often each bit flips from a capture to its neighbour: a row per word, bit 31 on the left.
 
-    Arguments and errors as of ``flips``: words ``(N, W) uint32`` or a sweep, as they come or sorted by a parameter.
+    Arguments and errors as of ``flips``: words ``(N, W) uint32`` or a sweep, as they come or sorted
+    by a parameter.
     """
     shares = flips(words, parameters, sort)
     words_of = np.asarray(getattr(words, "words", words))
@@ -55,7 +57,8 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
 
 
 def law_map(laws: Any) -> Picture:
-    """What is known of each bit: a row per word, bit 31 on the left, lines where the field of a law ends."""
+    """What is known of each bit: a row per word, bit 31 on the left, lines where the field of a law
+    ends."""
     status = np.asarray(laws.status)
     counts = {name: int(np.count_nonzero(status == name)) for name in STATUSES}
     text = (f"{len(status)} words{_simulated(laws)}: "
@@ -85,9 +88,10 @@ def law_map(laws: Any) -> Picture:
 def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Picture:
     """Fields against parameters, from the table of ``correlate``; a dot is a law hit.
 
-    ``by`` is a column of figures: "mutual_information", "pearson" or "spearman".  Parameters stand in the order in
-    which the table has them first; of the fields that go with any, the first ``MOST_FIELDS`` are shown, by place.
-    Raises ValueError for another column and for a table without rows.
+    ``by`` is a column of figures: "mutual_information", "pearson" or "spearman".  Parameters stand
+    in the order in which the table has them first; of the fields that go with any, the first
+    ``MOST_FIELDS`` are shown, by place. Raises ValueError for another column and for a table
+    without rows.
     """
     if by not in FIGURES:
         raise ValueError(f"by: got {by!r}, allowed is one of {', '.join(FIGURES)}")
@@ -122,11 +126,12 @@ def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Pict
 
 
 def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
-    """Captured values of a field against a parameter, with the law drawn through them, each step in a mark of its own.
+    """Captured values of a field against a parameter, with the law drawn through them, each step in
+    a mark of its own.
 
-    ``field`` is one of ``laws.fields``, its index or name; or any run of bits as ``(word, lsb, width)`` or
-    ``"w3_6_13"``.  ``parameter`` is by default the one that tells most about the field.  Values are raw, unsigned.
-    Raises LookupError for an unknown field or parameter.
+    ``field`` is one of ``laws.fields``, its index or name; or any run of bits as ``(word, lsb,
+    width)`` or ``"w3_6_13"``.  ``parameter`` is by default the one that tells most about the field.
+    Values are raw, unsigned. Raises LookupError for an unknown field or parameter.
     """
     item = _field(laws, field)
     place = Piece(item.word, item.lsb, item.width, 0)
@@ -158,7 +163,8 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
 
 
 def _through(ax: Any, across: np.ndarray, values: np.ndarray, told: np.ndarray, steps: np.ndarray, item: Any) -> None:
-    """Captures that are as the law has them, a mark per step; those that are not, and what it has instead."""
+    """Captures that are as the law has them, a mark per step; those that are not, and what it has
+    instead."""
     right = told == values
     for number, (when, law) in enumerate(item.steps):
         here = steps == number

@@ -1,4 +1,5 @@
-"""A layout drawn: the tensor with the place of each element, and the buffer with the element of each byte."""
+"""A layout drawn: the tensor with the place of each element, and the buffer with the element of
+each byte."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ NOTHING, PART, MISSING = "#ffffff", "#b0b0b0", "#c4501b"
 
 
 def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
-    """Where each element lies: on the left the tensor, its last axis across and the others down, with the byte offset
-    of each element; on the right the buffer, ``width`` bytes a row, with the number of the element (last axis
-    fastest) that each byte belongs to.
+    """Where each element lies: on the left the tensor, its last axis across and the others down,
+    with the byte offset of each element; on the right the buffer, ``width`` bytes a row, with the
+    number of the element (last axis fastest) that each byte belongs to.
 
-    Bytes of fill are white, those of sums and constants grey, elements that are not in the buffer red.  Of large
-    ones the first rows and columns are drawn; numbers are written where there is room.
-    Raises ValueError for a width below 1.
+    Bytes of fill are white, those of sums and constants grey, elements that are not in the buffer
+    red.  Of large ones the first rows and columns are drawn; numbers are written where there is
+    room. Raises ValueError for a width below 1.
     """
     taken = layout.layout if isinstance(layout, Found) else layout
     places = layout.index_map()
@@ -64,7 +65,8 @@ def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
 
 
 def _owners(layout: Layout | Table, places: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each of the first bytes the number of its element, -1 where it has none, and whether a part holds it."""
+    """For each of the first bytes the number of its element, -1 where it has none, and whether a
+    part holds it."""
     size = min(layout.size, most)
     owners, parts = np.full(size, -1, np.int64), np.zeros(size, bool)
     flat = places.reshape(-1)

@@ -1,4 +1,5 @@
-"""The memory of a model drawn: how long each tensor lives, where in the block, and how much that is."""
+"""The memory of a model drawn: how long each tensor lives, where in the block, and how much that
+is."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ KINDS = {"input": ("#f6c667", "//"), "output": ("#a5d6a0", "\\\\"), "intermediat
 
 
 def memory_picture(memory: Memory) -> Picture:
-    """Tensors as bars, over the operators from the first to the last that they live, at the bytes of the block where
-    the planner put them; below, the bytes that live at each operator.
+    """Tensors as bars, over the operators from the first to the last that they live, at the bytes
+    of the block where the planner put them; below, the bytes that live at each operator.
 
-    The peak is marked in both, the block's size by a line; a bar has the number of its tensor where there is room.
-    Constants are counted in the sentence, not drawn.
-    Raises ValueError for what is not the memory of a model.
+    The peak is marked in both, the block's size by a line; a bar has the number of its tensor where
+    there is room. Constants are counted in the sentence, not drawn. Raises ValueError for what is
+    not the memory of a model.
     """
     if not isinstance(memory, Memory):
         raise ValueError(f"memory: got {type(memory).__name__}, allowed is what model_memory gives")

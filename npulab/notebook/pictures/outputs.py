@@ -26,13 +26,15 @@ LABELLED = 17  # bars up to which each has its number
 BINS = 24
 LINE = 44  # characters of a row's label
 TALL = 0.3  # inches of a bar
-# told apart by people who do not see all colours, and light enough for black text; neighbouring codes differ
+# told apart by people who do not see all colours, and light enough for black text; neighbouring
+# codes differ
 CODES = ("#8fc1e3", "#f6c667", "#d9d9d9")
 OUTCOMES = {"pass": "#8fc1e3", "fail": "#e08a3c", "hang": "#4a4a4a"}
 
 
 def bisection_trials(found: Bisected) -> Picture:
-    """The trials of a bisection, a row each: which parts were taken from the bad capture, and what came of it.
+    """The trials of a bisection, a row each: which parts were taken from the bad capture, and what
+    came of it.
 
     Columns are the parts that differ, in their order; the culprits are named.
     """
@@ -134,11 +136,12 @@ def _numbers(ax: Any, values: np.ndarray, image: Any, size: int = 7) -> None:
 
 def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0,
                 rules: Iterable[str | Rule] | None = None) -> Picture:
-    """Output codes of accumulators by every rule, on one line of real values; rules that agree share a row.
+    """Output codes of accumulators by every rule, on one line of real values; rules that agree
+    share a row.
 
-    Arguments and errors as of ``codes_by_rule``, whose numbers these are.  Every bar is a code, and ends half way
-    between two accumulators (dots) that get different ones, so that a rule switches at the next dot; dashed lines
-    are ties.
+    Arguments and errors as of ``codes_by_rule``, whose numbers these are.  Every bar is a code, and
+    ends half way between two accumulators (dots) that get different ones, so that a rule switches
+    at the next dot; dashed lines are ties.
     """
     codes = codes_by_rule(accumulators, scales, zero_point, rules)
     groups, real = same_codes(codes), real_values(codes.columns, scales)
@@ -192,11 +195,12 @@ def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) 
 
 
 def output_comparison(found: Comparison) -> Picture:
-    """How captured and predicted output differ: counts by difference, where, by channel, border against interior.
+    """How captured and predicted output differ: counts by difference, where, by channel, border
+    against interior.
 
-    The numbers are those of ``mismatches(found)``, which says the border.  Of equal outputs: which codes they have,
-    and where the border is.
-    Raises ValueError where the comparison has no two outputs.
+    The numbers are those of ``mismatches(found)``, which says the border.  Of equal outputs: which
+    codes they have, and where the border is. Raises ValueError where the comparison has no two
+    outputs.
     """
     counted = mismatches(found)
     text = f"{counted.case}: {found.verdict}; {counted}"
@@ -215,7 +219,8 @@ def output_comparison(found: Comparison) -> Picture:
 
 
 def _codes(ax: Any, found: Comparison) -> None:
-    """Which codes equal outputs have: were all one, or clamped, their being equal would say little."""
+    """Which codes equal outputs have: were all one, or clamped, their being equal would say
+    little."""
     assert found.captured is not None
     codes = found.captured.ravel()
     if codes.dtype.kind == "f":

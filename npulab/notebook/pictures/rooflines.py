@@ -54,13 +54,14 @@ def roofline(points: Any, peak: float | Mapping[str, float], bandwidth: float, t
              dark: bool = False) -> Picture:
     """Kernels under their roof, both axes logarithmic: operations a byte across, TFLOPS up.
 
-    ``points`` is a DataFrame, or what makes one, with a row per kernel: name, flops, bytes and, where there are
-    times, ms (NaN where not).  ``peak`` is in TFLOPS, or several by name, of which the first is the roof and the
-    others are dashed; ``bandwidth`` in GB/s (1e9 bytes).  A kernel with a time is a filled point with a line to what
-    it could be, one without a hollow point on the roof; above the roof, where something must be wrong, it is a cross.
-    Beside it, a row of numbers for each, the first 40: FLOP per byte, TFLOPS that the roof allows (``m``: memory is
-    the limit, ``c``: computing), TFLOPS achieved, and its share of what is allowed.
-    Raises ValueError for points that lack a column or are not positive, and for a peak or bandwidth that is not.
+    ``points`` is a DataFrame, or what makes one, with a row per kernel: name, flops, bytes and,
+    where there are times, ms (NaN where not).  ``peak`` is in TFLOPS, or several by name, of which
+    the first is the roof and the others are dashed; ``bandwidth`` in GB/s (1e9 bytes).  A kernel
+    with a time is a filled point with a line to what it could be, one without a hollow point on the
+    roof; above the roof, where something must be wrong, it is a cross. Beside it, a row of numbers
+    for each, the first 40: FLOP per byte, TFLOPS that the roof allows (``m``: memory is the limit,
+    ``c``: computing), TFLOPS achieved, and its share of what is allowed. Raises ValueError for
+    points that lack a column or are not positive, and for a peak or bandwidth that is not.
 
     >>> roofline([{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100)
     1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 0 bound by memory; 1 with times: 2.00 TFLOPS \

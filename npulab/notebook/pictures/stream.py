@@ -30,13 +30,14 @@ NAMES = tuple(COLOURS)
 
 
 def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> Picture:
-    """What each bit of the coefficient buffer is for, as ``explain`` says: rows of 64 bytes, the lowest bit of each
-    byte on the left, from byte ``first`` on; lines and labels where the stream of a core begins; past the end white.
+    """What each bit of the coefficient buffer is for, as ``explain`` says: rows of 64 bytes, the
+    lowest bit of each byte on the left, from byte ``first`` on; lines and labels where the stream
+    of a core begins; past the end white.
 
-    Bytes are written where there are few rows.  Of many rows each byte has the colour of what most of its bits are
-    for; at most 2048 rows are drawn.  Counts are of the whole buffer, in bytes; ``run and weight`` is an item that
-    stands for several weights.
-    Raises ValueError for a first byte that begins no row of the buffer, for rows below 1, and as ``explain`` does.
+    Bytes are written where there are few rows.  Of many rows each byte has the colour of what most
+    of its bits are for; at most 2048 rows are drawn.  Counts are of the whole buffer, in bytes;
+    ``run and weight`` is an item that stands for several weights. Raises ValueError for a first
+    byte that begins no row of the buffer, for rows below 1, and as ``explain`` does.
     """
     table = explain(capture)
     data = capture.buffers["coefficients"]
@@ -102,8 +103,8 @@ def _most(kinds: np.ndarray) -> np.ndarray:
 
 
 def _places(table: pd.DataFrame) -> list[tuple[int, str]]:
-    """(byte, what begins there): the header, where one is before the stream of each core, and what belongs to none
-    behind the streams."""
+    """(byte, what begins there): the header, where one is before the stream of each core, and what
+    belongs to none behind the streams."""
     own = table[table.core.notna() & (table.kind != "core size")].groupby("core").byte.min()
     out = [(int(byte), f"core {core}") for core, byte in own.items()]
     if not any(byte == 0 for byte, _ in out):

@@ -1,11 +1,14 @@
-"""Investigations kept in a file: captures, notes, laws and views, merged between people, told as a report.
+"""Investigations kept in a file: captures, notes, laws and views, merged between people, told as a
+report.
 
-``state`` is the session that people hold: ``contents`` (what it holds, as ``items``) and what changes them.  ``file``
-reads, checks (by ``session.schema.json``) and writes its file, ``merging`` merges two sessions, ``views`` keeps what
-was looked at.  ``report`` fills its two templates from the ``evidence``; ``markdown`` reads the notes.
+``state`` is the session that people hold: ``contents`` (what it holds, as ``items``) and what
+changes them.  ``file`` reads, checks (by ``session.schema.json``) and writes its file, ``merging``
+merges two sessions, ``views`` keeps what was looked at.  ``report`` fills its two templates from
+the ``evidence``; ``markdown`` reads the notes.
 
-Git merges two people's sessions with ``*.session.json merge=npulab`` in ``.gitattributes`` and, once in each clone,
-``git config merge.npulab.driver "npulab session merge %O %A %B"``; without these it merges most notes by itself.
+Git merges two people's sessions with ``*.session.json merge=npulab`` in ``.gitattributes`` and,
+once in each clone, ``git config merge.npulab.driver "npulab session merge %O %A %B"``; without
+these it merges most notes by itself.
 """
 
 from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Attached, Bookmark, Figure, MapVersion, Note

@@ -110,7 +110,8 @@ class Contents:
 
     @property
     def problems(self) -> list[str]:
-        """What is missing or not as it was when it was attached, and names that this version does not know."""
+        """What is missing or not as it was when it was attached, and names that this version does
+        not know."""
         d = self._document
         stated = [(path, one["sha256"]) for path, one in sorted(d["captures"].items())]
         stated += [(one["path"], one["sha256"]) for one in (d.get("map"), *d["figures"].values()) if one]
@@ -130,20 +131,22 @@ class Contents:
         return "" if now == known else f"{path} has changed: its sha256 is {now}, it was {known}"
 
     def load(self, path: str) -> Any:
-        """The capture or sweep of a path of the session; raises LookupError with those there are."""
+        """The capture or sweep of a path of the session; raises LookupError with those there
+        are."""
         if path not in self._document["captures"]:
             raise LookupError(f"capture: got {path!r:.80}, the session has "
                               f"{', '.join(self._document['captures']) or 'none'}")
         return load_any(inside(self.folder, path))
 
     def decoded(self, path: str) -> Capture:
-        """The capture of a path read with the session's map, where that is of one of its blocks; raises as ``load``."""
+        """The capture of a path read with the session's map, where that is of one of its blocks;
+        raises as ``load``."""
         return read_with(self.load(path), None if self.map is None else self.registers)
 
     @property
     def registers(self) -> RegisterMap:
-        """The register map as it is now, with the edits that were not saved; raises LookupError where there is
-        none."""
+        """The register map as it is now, with the edits that were not saved; raises LookupError
+        where there is none."""
         if self.map is None or self.map.steps:
             return self.draft.map
         path = inside(self.folder, self.map.path)
@@ -155,7 +158,8 @@ class Contents:
     def draft(self) -> Draft:
         """A draft of the session's map with the steps that are not saved.
 
-        Raises LookupError if the session has no map, and if the steps do not fit the file as it is now.
+        Raises LookupError if the session has no map, and if the steps do not fit the file as it is
+        now.
         """
         from npulab.analysis.draft import draft
 
@@ -226,7 +230,8 @@ class Contents:
 
 
 def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:
-    """A capture read with a map of one block, where the capture has that block, or only one, in as many words."""
+    """A capture read with a map of one block, where the capture has that block, or only one, in as
+    many words."""
     blocks = {item.block for item in registers} if registers else set()
     if registers is None or len(blocks) != 1:
         return capture

@@ -25,8 +25,9 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Evidence:
-    """The captures and sweeps of a session by path (``found``; the captures read with the session's map in
-    ``captures``), why others cannot be read (``broken``), the map, and why there is none (``wrong``)."""
+    """The captures and sweeps of a session by path (``found``; the captures read with the session's
+    map in ``captures``), why others cannot be read (``broken``), the map, and why there is none
+    (``wrong``)."""
 
     name: str
     found: Mapping[str, Any]
@@ -66,8 +67,8 @@ class Evidence:
         return f" ({SIMULATED})" if capture and capture.simulated else ""
 
     def defined(self, anchor: Anchor) -> list[Row]:
-        """What the map says of a field or register now, as ``DEFINED``; of the captures' own map where the session has
-        none."""
+        """What the map says of a field or register now, as ``DEFINED``; of the captures' own map
+        where the session has none."""
         rows: dict[tuple[str, Field], Row] = {}
         for path, capture in self.at(anchor).items():
             for task, block, item, _ in values(capture):
@@ -80,7 +81,8 @@ class Evidence:
         return list(rows.values())
 
     def held(self, anchor: Anchor) -> list[Row]:
-        """What the captures have there, as ``HELD``; of a whole capture the fields that somebody named."""
+        """What the captures have there, as ``HELD``; of a whole capture the fields that somebody
+        named."""
         return [(path, origin(capture), str(task), block, item.register, item.name, f"{raw:#x}", str(item.text(raw)),
                  item.evidence)
                 for path, capture in self.at(anchor).items() for task, block, item, raw in values(capture)
@@ -95,7 +97,8 @@ class Evidence:
         return data if len(data) == anchor.size else b""
 
     def again(self, anchor: Anchor) -> tuple[list[str], list[str]]:
-        """Commands of the shell and lines of Python that show what is at an anchor; none where nothing is."""
+        """Commands of the shell and lines of Python that show what is at an anchor; none where
+        nothing is."""
         if anchor.kind == "session":
             return [], []
         if anchor.kind == "bytes":
@@ -133,7 +136,8 @@ def values(capture: Capture) -> Iterator[tuple[int, str, Field, int]]:
 
 
 def matches(anchor: Anchor, task: int | None, block: str, item: Field) -> bool:
-    """Whether an anchor speaks of a field of a job; its name may have register and block in front."""
+    """Whether an anchor speaks of a field of a job; its name may have register and block in
+    front."""
     names = (item.name, f"{item.register}.{item.name}", f"{block}.{item.name}", f"{block}.{item.register}.{item.name}")
     return (not anchor.field or anchor.field in names) and anchor.register in ("", item.register) \
         and anchor.block in ("", block) and (None in (task, anchor.task) or task == anchor.task)

@@ -21,9 +21,9 @@
      "views": {...}
     }
 
-Notes, bookmarks, laws and figures go by an id, captures and journals by their path beside the file, views by name.
-The blank lines of the notes are a ruler: notes that two people add come between different lines of it.  What a newer
-version keeps beside all this stays where it is.
+Notes, bookmarks, laws and figures go by an id, captures and journals by their path beside the file,
+views by name. The blank lines of the notes are a ruler: notes that two people add come between
+different lines of it.  What a newer version keeps beside all this stays where it is.
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ def unknown(document: Mapping[str, Any]) -> list[str]:
 
 
 def session_text(document: Mapping[str, Any]) -> str:
-    """The file's text: the same document gives the same text; every section is there, with or without items."""
+    """The file's text: the same document gives the same text; every section is there, with or
+    without items."""
     lines = []
     for name in (*HEAD, *sorted(name for name in document if name not in HEAD)):
         if name in ("npulab", "version", "title") or document.get(name):
@@ -231,12 +232,14 @@ def canonical(value: Any) -> str:
 
 
 def id_of(*parts: Any) -> str:
-    """Twelve hexadecimal digits that follow from the content, so that what is noted twice is one note."""
+    """Twelve hexadecimal digits that follow from the content, so that what is noted twice is one
+    note."""
     return hashlib.sha256(_json(parts).encode()).hexdigest()[:12]
 
 
 def _layout(value: Any, indent: int, broken: int) -> str:
-    """JSON in which what fits on a line is one; the outer ``broken`` levels and lists of lines never are."""
+    """JSON in which what fits on a line is one; the outer ``broken`` levels and lists of lines
+    never are."""
     text = _json(value)
     lines = isinstance(value, list) and len(value) > 1 and all(isinstance(one, str) for one in value)
     if not isinstance(value, dict | list) or not (value or broken) \
@@ -277,7 +280,8 @@ def _no_number(name: str) -> Any:
 def on_disk(path: Path) -> tuple[Document, bytes]:
     """The session in a file, and the file's bytes.
 
-    Raises ValueError with file and place for what is none, or has a path that leads out of the file's folder.
+    Raises ValueError with file and place for what is none, or has a path that leads out of the
+    file's folder.
     """
     data = read_bounded(path, MOST_BYTES)
     document = read_session(data, str(path))
@@ -292,7 +296,8 @@ def on_disk(path: Path) -> tuple[Document, bytes]:
 
 
 def inside(folder: Path, path: str) -> Path:
-    """Where a path of a session lies; raises ValueError where links lead out of the session's folder."""
+    """Where a path of a session lies; raises ValueError where links lead out of the session's
+    folder."""
     found = folder / path
     if not found.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{path!r:.80}: leads out of the session's folder over a link, allowed is a path inside it")
@@ -300,7 +305,8 @@ def inside(folder: Path, path: str) -> Path:
 
 
 def sum_of(path: Path) -> str:
-    """The sha256 of a file, or of the description in a case folder; raises OSError where there is none."""
+    """The sha256 of a file, or of the description in a case folder; raises OSError where there is
+    none."""
     path = path / DESCRIPTION if path.is_dir() else path
     if path.exists() and not path.is_file():
         raise OSError(EINVAL, "is no file", str(path))

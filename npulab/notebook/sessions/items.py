@@ -1,4 +1,5 @@
-"""What a session is made of, as values: notes, bookmarks, laws, figures, captures, journals, and their places."""
+"""What a session is made of, as values: notes, bookmarks, laws, figures, captures, journals, and
+their places."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from npulab.notebook.sessions.file import MARKS, as_kept, as_text
 
 @dataclass(frozen=True)
 class Anchor:
-    """What is spoken of: a register, a field, ``size`` bytes of a buffer from ``offset`` on, a capture; all blank, the
-    session itself.
+    """What is spoken of: a register, a field, ``size`` bytes of a buffer from ``offset`` on, a
+    capture; all blank, the session itself.
 
     Raises ValueError where the parts do not make a place.
 
@@ -70,7 +71,8 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Item:
-    """What has an id; ``conflict`` in those below are ids of what it is at odds with since a merge."""
+    """What has an id; ``conflict`` in those below are ids of what it is at odds with since a
+    merge."""
 
     kind: ClassVar[str]
     id: str
@@ -129,10 +131,11 @@ class Bookmark(Item):
 
 @dataclass(frozen=True)
 class AcceptedLaw(Item):
-    """A law that somebody takes for true: the field's raw number as text of ``npulab.analysis.laws``.
+    """A law that somebody takes for true: the field's raw number as text of
+    ``npulab.analysis.laws``.
 
-    ``support`` is how many captures it decided when it was accepted, ``rivals`` how many laws they could not tell
-    from it, ``sweep`` the path of those captures.
+    ``support`` is how many captures it decided when it was accepted, ``rivals`` how many laws they
+    could not tell from it, ``sweep`` the path of those captures.
     """
 
     kind: ClassVar[str] = "laws"
@@ -161,7 +164,8 @@ class Figure(Item):
 
 @dataclass(frozen=True)
 class Attached:
-    """A capture, dump or sweep by its path beside the session, with the sha256 of its description or of the file."""
+    """A capture, dump or sweep by its path beside the session, with the sha256 of its description
+    or of the file."""
 
     path: str
     sha256: str
@@ -181,7 +185,8 @@ class Bisected:
 
 @dataclass(frozen=True)
 class MapVersion:
-    """A register map by its path and sha256, edits of a draft of it that are not saved yet, and the chip's features."""
+    """A register map by its path and sha256, edits of a draft of it that are not saved yet, and the
+    chip's features."""
 
     path: str
     sha256: str

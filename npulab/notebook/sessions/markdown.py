@@ -1,7 +1,8 @@
 """The Markdown of notes: what mistune reads of it, as HTML or Markdown that say only that.
 
-Paragraphs, lists, headings, tables, fences, ``code``, **bold**, and links to http, https and ``#``, of which the place
-is shown.  Everything else, HTML above all, is text; nothing takes longer than its length.
+Paragraphs, lists, headings, tables, fences, ``code``, **bold**, and links to http, https and ``#``,
+of which the place is shown.  Everything else, HTML above all, is text; nothing takes longer than
+its length.
 """
 
 from __future__ import annotations
@@ -195,7 +196,8 @@ def _code(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text in which no sign is Markdown's or HTML's; what stands in a table has its bars escaped there."""
+    """A text in which no sign is Markdown's or HTML's; what stands in a table has its bars escaped
+    there."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]~$]|!$)", r"\\\1", text)  # a sign before a link would make it a picture
 

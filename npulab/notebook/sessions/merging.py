@@ -12,12 +12,13 @@ Item = Mapping[str, Any]
 
 
 def merged(base: Document, ours: Document, theirs: Document) -> Document:
-    """The session that holds what both sides made of ``base``; which side is which makes no difference.
+    """The session that holds what both sides made of ``base``; which side is which makes no
+    difference.
 
-    What was added on either side is there.  An item with an id that both changed is there twice, the two marked with
-    each other's id; one that one side deleted and the other changed stays, marked.  Of anything else that both
-    changed (a title, the sha256 of a capture) one value stands and both are in ``conflicts``.  What one side deleted
-    and the other left as it was is gone.
+    What was added on either side is there.  An item with an id that both changed is there twice,
+    the two marked with each other's id; one that one side deleted and the other changed stays,
+    marked.  Of anything else that both changed (a title, the sha256 of a capture) one value stands
+    and both are in ``conflicts``.  What one side deleted and the other left as it was is gone.
     """
     out: Document = {}
     conflicts = _conflicts(base, ours, theirs)

@@ -122,10 +122,12 @@ Piece = Title | Text | NoteText | Table | Commands | Picture
 
 
 def write_report(session: Contents, path: Path, pictures: Iterable[Any] = ()) -> Path:
-    """Write what a session tells, in the place of a report that is there; the same session gives the same bytes.
+    """Write what a session tells, in the place of a report that is there; the same session gives
+    the same bytes.
 
-    ``.html`` is one file with no script and nothing from elsewhere; ``.md`` has its figures in a folder beside it.
-    Raises ValueError for another suffix, FileExistsError where something else than a report is there.
+    ``.html`` is one file with no script and nothing from elsewhere; ``.md`` has its figures in a
+    folder beside it. Raises ValueError for another suffix, FileExistsError where something else
+    than a report is there.
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: got {path.suffix or 'no suffix'}, allowed is {' or '.join(SUFFIXES)}")

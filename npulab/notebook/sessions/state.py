@@ -42,14 +42,16 @@ FIGURES = "figures"
 
 
 class Session(Contents):
-    """A session in the file ``path``, or in memory; ``autosave`` writes the file at each change, before it returns.
+    """A session in the file ``path``, or in memory; ``autosave`` writes the file at each change,
+    before it returns.
 
-    ``title`` can be set; ``captures``, ``notes``, ``bookmarks``, ``laws``, ``journals``, ``figures``, ``views`` and
-    ``map`` say what is in it, ``conflicts`` what a merge left to be looked at, ``problems`` what is not as it was.
-    ``author`` stands for the author of what is added.  Paths are those of files beside the session or below.
+    ``title`` can be set; ``captures``, ``notes``, ``bookmarks``, ``laws``, ``journals``,
+    ``figures``, ``views`` and ``map`` say what is in it, ``conflicts`` what a merge left to be
+    looked at, ``problems`` what is not as it was. ``author`` stands for the author of what is
+    added.  Paths are those of files beside the session or below.
 
-    A UserWarning tells of what is missing or changed, and of what a newer version kept, when a file is opened.  Raises
-    ValueError with file and place for a file that is no session.
+    A UserWarning tells of what is missing or changed, and of what a newer version kept, when a file
+    is opened.  Raises ValueError with file and place for a file that is no session.
 
     >>> session = Session()
     >>> session.note("2 where the convolution has stride 2", field="stride").anchor.text
@@ -87,19 +89,23 @@ class Session(Contents):
 
     @property
     def draft(self) -> Draft:
-        """The draft of the session's map, with the steps that are not saved; the session keeps what is made on it.
+        """The draft of the session's map, with the steps that are not saved; the session keeps what
+        is made on it.
 
-        Raises LookupError where the session has no map, and where the steps do not fit the file as it is now.
+        Raises LookupError where the session has no map, and where the steps do not fit the file as
+        it is now.
         """
         if self._draft is None or not self._stands(self._draft):
             self._follow(super().draft)
         return cast("Draft", self._draft)
 
     def attach(self, path: str | os.PathLike[str]) -> Any:
-        """Take a case folder, a dump, a sweep or a folder of captures into the session, as it is now.
+        """Take a case folder, a dump, a sweep or a folder of captures into the session, as it is
+        now.
 
-        Gives the ``Capture``, ``Sweep`` or tuple of captures.  A relative path is one from the session's folder, or
-        where there is none from here.  Raises ValueError for a path outside the session's folder, and as ``load``.
+        Gives the ``Capture``, ``Sweep`` or tuple of captures.  A relative path is one from the
+        session's folder, or where there is none from here.  Raises ValueError for a path outside
+        the session's folder, and as ``load``.
         """
         where = self._inside(path)
         folders = [where] if not where.is_dir() or (where / DESCRIPTION).exists() else case_folders(where)
@@ -113,10 +119,11 @@ class Session(Contents):
         return loaded[0] if folders == [where] else loaded
 
     def use_map(self, path: Any, steps: Iterable[Any] = (), features: Iterable[str] = ()) -> None:
-        """Say which register map the session is of: a path, with the edits of a draft that are not saved yet, as JSON
-        has them; or the draft itself, whose edits the session keeps from now on.
+        """Say which register map the session is of: a path, with the edits of a draft that are not
+        saved yet, as JSON has them; or the draft itself, whose edits the session keeps from now on.
 
-        ``features`` are those of the chip.  Raises ValueError for a path outside the session's folder.
+        ``features`` are those of the chip.  Raises ValueError for a path outside the session's
+        folder.
         """
         from npulab.analysis.draft import Draft
 
@@ -135,11 +142,12 @@ class Session(Contents):
     def note(self, text: str, *, field: str = "", register: str = "", block: str = "", capture: Any = "",
              buffer: str = "", offset: int | None = None, size: int | None = None, task: int | None = None,
              author: str | None = None, date: str = "") -> Note:
-        """Note something (Markdown) of a field, a register, bytes of a buffer, a capture, or the session itself.
+        """Note something (Markdown) of a field, a register, bytes of a buffer, a capture, or the
+        session itself.
 
-        ``capture`` is a path of the session or a capture that is attached.  The same note again is the same note.
-        Raises ValueError for a place that is none; or where the file was changed by somebody else, and then the note
-        is kept here for ``merge``.
+        ``capture`` is a path of the session or a capture that is attached.  The same note again is
+        the same note. Raises ValueError for a place that is none; or where the file was changed by
+        somebody else, and then the note is kept here for ``merge``.
         """
         anchor = Anchor(block, register, field, self._named(capture), buffer, task, offset, size)
         return self._add(Note("", text, anchor, self.author if author is None else author, date))
@@ -155,7 +163,8 @@ class Session(Contents):
                date: str = "") -> AcceptedLaw:
         """Take a law for true: a ``FieldLaw``, or a text with the field that it gives.
 
-        ``sweep`` is the path of the captures that show it.  Raises ValueError for a text that is no law.
+        ``sweep`` is the path of the captures that show it.  Raises ValueError for a text that is no
+        law.
         """
         text = str(getattr(law, "stated", law))
         field = field or str(getattr(law, "name", ""))
@@ -171,9 +180,11 @@ class Session(Contents):
                                      self.author if by is None else by, date, path, simulated))
 
     def journal(self, found: Any, *, result: str = "", good: Any = "", bad: Any = "", device: str = "") -> Bisected:
-        """Take the journal of a bisection into the session: its path, or what ``bisect_fields`` gave.
+        """Take the journal of a bisection into the session: its path, or what ``bisect_fields``
+        gave.
 
-        ``good`` and ``bad`` are the captures it was of, ``device`` what ran the trials, as ``npulab bisect`` has it.
+        ``good`` and ``bad`` are the captures it was of, ``device`` what ran the trials, as ``npulab
+        bisect`` has it.
         """
         path = found
         if hasattr(found, "journal") and hasattr(found, "sentence"):
@@ -192,7 +203,8 @@ class Session(Contents):
         return one
 
     def figure(self, picture: Any, caption: str = "", *, code: str = "") -> Figure:
-        """Keep a picture (of ``npulab``, or a matplotlib figure, or bytes of a PNG) beside the session.
+        """Keep a picture (of ``npulab``, or a matplotlib figure, or bytes of a PNG) beside the
+        session.
 
         ``caption`` is by default what the picture says; ``code`` is the Python that draws it.
         """
@@ -206,7 +218,8 @@ class Session(Contents):
         return self._add(Figure("", self._relative(where), known, caption, code))
 
     def edit(self, which: str, text: str, *, author: str | None = None, date: str = "") -> Note:
-        """Give a note another text; its id stays.  Raises LookupError for an id that no note has."""
+        """Give a note another text; its id stays.  Raises LookupError for an id that no note
+        has."""
         if which not in self._document["notes"]:
             raise LookupError(f"note: got {which!r:.80}, the session has {', '.join(self._document['notes']) or 'no'}")
         by = {"date": date, "author": self.author if author is None else author}
@@ -226,7 +239,8 @@ class Session(Contents):
         self._change(out)
 
     def settle(self, which: str = "") -> None:
-        """Take away the marks that a merge left: of what has this id or is at this place of ``conflicts``, or all."""
+        """Take away the marks that a merge left: of what has this id or is at this place of
+        ``conflicts``, or all."""
         def settled(d: Document) -> None:
             for kind in BY_ID:
                 for key, one in d[kind].items():
@@ -242,9 +256,9 @@ class Session(Contents):
     def open_view(self, view: Any, name: str = "", **made: Any) -> str:
         """Keep what a view shows and where it stands, as the one that is open; gives its name.
 
-        ``view`` is one of ``notebook.widgets`` on captures of the session (``made`` says what it was made with, where
-        the view does not), or an object of its kind and state as JSON has them.  A draft that it shows becomes the
-        session's map.
+        ``view`` is one of ``notebook.widgets`` on captures of the session (``made`` says what it
+        was made with, where the view does not), or an object of its kind and state as JSON has
+        them.  A draft that it shows becomes the session's map.
         """
         from npulab.notebook.sessions.views import state_of
 
@@ -255,7 +269,8 @@ class Session(Contents):
         return name
 
     def show(self, name: str = "") -> Any:
-        """The view that was open, or the one of a name, as it stood; raises LookupError where there is none."""
+        """The view that was open, or the one of a name, as it stood; raises LookupError where there
+        is none."""
         from npulab.notebook.sessions.views import restored
 
         name = name or str(self._document.get("view", ""))
@@ -268,7 +283,8 @@ class Session(Contents):
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the file, whole or not at all; ``path`` names one for a session in memory.
 
-        Raises ValueError where the file is not as it was when it was read; ``merge`` takes both together.
+        Raises ValueError where the file is not as it was when it was read; ``merge`` takes both
+        together.
         """
         if path is not None and Path(path) != self.path:
             if Path(path).exists():
@@ -287,7 +303,8 @@ class Session(Contents):
         return self.path
 
     def merge(self) -> list[str]:
-        """Take in what somebody else wrote to the file since it was read, and save; gives the ``conflicts``."""
+        """Take in what somebody else wrote to the file since it was read, and save; gives the
+        ``conflicts``."""
         if self.path is None:
             raise ValueError("merge: got a session in memory, allowed is one with a file")
         if self.path.exists():
@@ -298,9 +315,11 @@ class Session(Contents):
         return self.conflicts
 
     def report(self, path: str | os.PathLike[str], pictures: Iterable[Any] = ()) -> Path:
-        """Write what was found as one page, ``.html`` or ``.md`` by the suffix; see ``notebook.sessions.report``.
+        """Write what was found as one page, ``.html`` or ``.md`` by the suffix; see
+        ``notebook.sessions.report``.
 
-        ``pictures`` are shown behind those of the session: pictures, or pairs of a picture and its caption.
+        ``pictures`` are shown behind those of the session: pictures, or pairs of a picture and its
+        caption.
         """
         from npulab.notebook.sessions.report import write_report
 
@@ -318,7 +337,8 @@ class Session(Contents):
             self.save()
 
     def _add(self, item: Any) -> Any:
-        """Put an item under the id that follows from its content, or from that and the id where another has it."""
+        """Put an item under the id that follows from its content, or from that and the id where
+        another has it."""
         kept = item.kept
         key = id_of(item.kind, kept)
         known = self._document[item.kind]
@@ -336,7 +356,8 @@ class Session(Contents):
             return False
 
     def _kept(self, draft: Draft) -> dict[str, Any]:
-        """What the document says of a draft; raises ValueError where its file is not that of one of its steps."""
+        """What the document says of a draft; raises ValueError where its file is not that of one of
+        its steps."""
         return self._version(draft.path, draft.unsaved, draft.map.features)
 
     def _version(self, path: Any, steps: Iterable[Any], features: Iterable[str]) -> dict[str, Any]:
@@ -359,7 +380,8 @@ class Session(Contents):
             draft.observe(self._keep)
 
     def _named(self, capture: Any) -> str:
-        """The path of a capture or sweep of the session; one that is given as a path and not attached yet is."""
+        """The path of a capture or sweep of the session; one that is given as a path and not
+        attached yet is."""
         if not capture:
             return ""
         if isinstance(capture, Capture | Sweep):
@@ -406,10 +428,12 @@ def session(path: str | os.PathLike[str], *, author: str = "", autosave: bool = 
 
 
 def merge_sessions(base: Any, ours: Any, theirs: Any) -> Session:
-    """Two people's sessions made one: what either added or changed since ``base`` is in it, ``conflicts`` to look at.
+    """Two people's sessions made one: what either added or changed since ``base`` is in it,
+    ``conflicts`` to look at.
 
-    Each is a path or a Session; ``base`` may be None or an empty file, where the two have nothing in common.  The
-    result is in memory; ``save`` writes it.  Raises ValueError with file and place for a file that is no session.
+    Each is a path or a Session; ``base`` may be None or an empty file, where the two have nothing
+    in common.  The result is in memory; ``save`` writes it.  Raises ValueError with file and place
+    for a file that is no session.
     """
     return Session._of(checked(merged(_given(base, True), _given(ours), _given(theirs)), "the merge"))
 

@@ -24,8 +24,8 @@ def state_of(view: Any, session: Contents, made: Mapping[str, Any],
              use_map: Callable[[Draft], None]) -> dict[str, Any]:
     """Kind, captures and state of a view, of which only what is not as in a new one.
 
-    ``made`` is what it was made with, where it does not say.  ``use_map`` takes the draft of a map that it shows.
-    Raises LookupError for a capture that is not attached.
+    ``made`` is what it was made with, where it does not say.  ``use_map`` takes the draft of a map
+    that it shows. Raises LookupError for a capture that is not attached.
     """
     out: dict[str, Any] = {"kind": type(view).__name__}
     for name in _parameters(_kind(out["kind"])):
@@ -52,7 +52,8 @@ def state_of(view: Any, session: Contents, made: Mapping[str, Any],
 
 
 def restored(state: Mapping[str, Any], session: Contents) -> Any:
-    """The view of a state; raises ValueError for one that no view of npulab has, and as ``load``."""
+    """The view of a state; raises ValueError for one that no view of npulab has, and as
+    ``load``."""
     kind = _kind(state.get("kind"))
     given: dict[str, Any] = {}
     for name in _parameters(kind):

@@ -1,4 +1,5 @@
-"""Views of captures, outputs and laws for notebooks: a plain model that works anywhere, and a thin anywidget on it."""
+"""Views of captures, outputs and laws for notebooks: a plain model that works anywhere, and a thin
+anywidget on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which field breaks it, asked of a person or of an oracle: a bisection to look at, to answer and to run.
+"""Which field breaks it, asked of a person or of an oracle: a bisection to look at, to answer and
+to run.
 
 ``BisectModel`` holds the state and all the logic and needs no browser; ``BisectView`` shows it.
 """
@@ -39,7 +40,8 @@ POLL = 0.05  # seconds
 
 
 class Row(NamedTuple):
-    """A part that differs, as texts: where it lies, its name, what it is in the good and in the bad capture."""
+    """A part that differs, as texts: where it lies, its name, what it is in the good and in the bad
+    capture."""
 
     where: str
     field: str
@@ -47,21 +49,23 @@ class Row(NamedTuple):
     bad: str
 
 
-# One journal has one writer: a cell that is run again takes it over from the model that it made before.
+# One journal has one writer: a cell that is run again takes it over from the model that it made
+# before.
 _WRITERS: WeakValueDictionary[Path, BisectModel] = WeakValueDictionary()
 
 
 class BisectModel(traitlets.HasTraits):
     """A bisection that a person answers, or an oracle in a thread; it needs no browser.
 
-    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.  An oracle is stopped after
-    ``max_hangs`` hangs in all.  ``state`` is "asks" (it
-    waits for an answer), "runs" (the oracle does), "stops" (when the oracle is back), "stopped", "failed" (the oracle
-    raised ``error``) or "done"; ``allowed`` says what can be done in it.  ``trial`` counts from 1 and says which is
-    asked, ``reason`` why, ``chosen`` which of ``parts`` are as in the bad capture; ``turn`` never comes twice, so that
-    an answer can be held to the question it was given for.  All of these and ``counts``, ``suspects`` (text,
-    probability), ``left`` (trials, about), ``progress`` (0 to 1), ``log`` (the last trials: number, outcome, parts
-    changed, seconds), ``note`` (what went wrong) and ``found`` (the result as texts) can be observed, none be set.
+    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.  An
+    oracle is stopped after ``max_hangs`` hangs in all.  ``state`` is "asks" (it waits for an
+    answer), "runs" (the oracle does), "stops" (when the oracle is back), "stopped", "failed" (the
+    oracle raised ``error``) or "done"; ``allowed`` says what can be done in it.  ``trial`` counts
+    from 1 and says which is asked, ``reason`` why, ``chosen`` which of ``parts`` are as in the bad
+    capture; ``turn`` never comes twice, so that an answer can be held to the question it was given
+    for.  All of these and ``counts``, ``suspects`` (text, probability), ``left`` (trials, about),
+    ``progress`` (0 to 1), ``log`` (the last trials: number, outcome, parts changed, seconds),
+    ``note`` (what went wrong) and ``found`` (the result as texts) can be observed, none be set.
 
     Raises what ``Bisection`` does; ValueError for what is not allowed in a state.
 
@@ -146,7 +150,8 @@ class BisectModel(traitlets.HasTraits):
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """What can be done in this state, of "pass", "fail", "hang", "undo", "again", "run" and "stop"."""
+        """What can be done in this state, of "pass", "fail", "hang", "undo", "again", "run" and
+        "stop"."""
         if self._retired or self.state == "stops":
             return ()
         if self.state == "runs":
@@ -170,7 +175,8 @@ class BisectModel(traitlets.HasTraits):
 
     @property
     def shown(self) -> dict[str, Any]:
-        """Everything that changes, as JSON has it: one message to a view, so that it never shows half of a trial."""
+        """Everything that changes, as JSON has it: one message to a view, so that it never shows
+        half of a trial."""
         with self._lock:
             names = ("state", "turn", "trial", "reason", "chosen", "counts", "suspects", "left", "progress", "log",
                      "found")
@@ -180,7 +186,8 @@ class BisectModel(traitlets.HasTraits):
     # ---- what it does ----
 
     def answer(self, outcome: str) -> None:
-        """The outcome of the trial that is asked: "pass", "fail" or "hang"; it is in the journal when this returns."""
+        """The outcome of the trial that is asked: "pass", "fail" or "hang"; it is in the journal
+        when this returns."""
         if outcome not in OUTCOMES:
             raise ValueError(f"answer: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
         with self._lock:
@@ -205,8 +212,8 @@ class BisectModel(traitlets.HasTraits):
     def run(self, oracle: Oracle | None = None, wait: bool = False) -> None:
         """Have the oracle answer trial by trial until it is done, in a thread.
 
-        With ``wait`` it does so in this thread, and what the oracle raises is raised.  Nothing happens where there is
-        no trial left.
+        With ``wait`` it does so in this thread, and what the oracle raises is raised.  Nothing
+        happens where there is no trial left.
         """
         with self._lock:
             self._allow("run")
@@ -229,7 +236,8 @@ class BisectModel(traitlets.HasTraits):
     def stop(self) -> None:
         """End a run; the trial under way does not count.
 
-        An oracle with an event ``stop``, as ``Command`` has, is told at once; others come to their end first.
+        An oracle with an event ``stop``, as ``Command`` has, is told at once; others come to their
+        end first.
         """
         self._halt.set()  # before the lock, so that no further trial begins
         with self._lock:
@@ -241,8 +249,8 @@ class BisectModel(traitlets.HasTraits):
     def press(self, act: str, turn: int) -> None:
         """Do what was pressed in a view: one of ``ACTS``.
 
-        What is about a question ("run" and "stop" are not) is ignored where that of its ``turn`` is over.  What goes
-        wrong is said in ``note``.
+        What is about a question ("run" and "stop" are not) is ignored where that of its ``turn`` is
+        over.  What goes wrong is said in ``note``.
         """
         if act not in ACTS:
             raise ValueError(f"press: got {act!r}, allowed is one of {', '.join(ACTS)}")
@@ -267,8 +275,8 @@ class BisectModel(traitlets.HasTraits):
             self._publish(self.state)
 
     def _publish(self, state: str, note: str = "", turned: bool = False) -> None:
-        """Set every trait to what the session says now, with no change told before all are made; ``turned`` where the
-        question is another."""
+        """Set every trait to what the session says now, with no change told before all are made;
+        ``turned`` where the question is another."""
         session, trying = self.session, self.session.trial
         counts = Counter(trial.outcome for trial in session.journal)
         facts = {"state": state if trying else "done", "turn": self.turn + turned,
@@ -357,8 +365,9 @@ class BisectModel(traitlets.HasTraits):
 class BisectView(Faced):
     """A bisection to answer by button and by key, or to run with an oracle and to stop.
 
-    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.  Everything is on
-    ``model``, which can be observed; ``capture`` is what to run now, ``result`` what is known.
+    ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.
+    Everything is on ``model``, which can be observed; ``capture`` is what to run now, ``result``
+    what is known.
     """
 
     _esm = HERE / "bisect_view.js"

@@ -1,4 +1,5 @@
-"""What the bytes of a buffer mean: items of a stream, elements of a layout, fields of a register map."""
+"""What the bytes of a buffer mean: items of a stream, elements of a layout, fields of a register
+map."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class OfItems:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """What there is, in order; the last stands for all that is past the most that are told apart."""
+        """What there is, in order; the last stands for all that is past the most that are told
+        apart."""
         names = list(dict.fromkeys(str(item.kind) for item in self.items))
         return tuple(names if len(names) <= MOST_KINDS else [*names[:MOST_KINDS - 1], OTHER])
 
@@ -58,7 +60,8 @@ class OfItems:
         return ends
 
     def classes(self) -> np.ndarray:
-        """What most bits of each byte are for, ``(size,) uint8``: 0 for nothing, else the place in ``kinds`` from 1."""
+        """What most bits of each byte are for, ``(size,) uint8``: 0 for nothing, else the place in
+        ``kinds`` from 1."""
         number = {name: at for at, name in enumerate(self.kinds, 1)}
         of = np.fromiter((number.get(str(item.kind), len(number)) for item in self.items), np.uint8, len(self.items))
         out = np.zeros(self.size, np.uint8)
@@ -140,7 +143,8 @@ class OfLayout:
 
 @dataclass(frozen=True, eq=False)
 class OfMap:
-    """The fields of a register map over words ``data (size,) uint8``, as a parameter block has them in memory.
+    """The fields of a register map over words ``data (size,) uint8``, as a parameter block has them
+    in memory.
 
     The words of one block lie at their registers' offsets, those of several one behind the other.
     """
@@ -204,8 +208,8 @@ Meaning = OfItems | OfLayout | OfMap
 
 
 def meaning(items: Any, data: np.ndarray) -> Meaning:
-    """What ``items`` say of bytes ``data (size,) uint8``: items, the table of ``explain``, a layout, a register map or
-    what has one as ``map``.
+    """What ``items`` say of bytes ``data (size,) uint8``: items, the table of ``explain``, a
+    layout, a register map or what has one as ``map``.
 
     Raises TypeError for anything else.
     """

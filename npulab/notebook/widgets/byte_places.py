@@ -1,4 +1,5 @@
-"""Places in a buffer as traits: a byte, a run of bytes, the two ends of a selection; their owner has a ``size``."""
+"""Places in a buffer as traits: a byte, a run of bytes, the two ends of a selection; their owner
+has a ``size``."""
 
 from __future__ import annotations
 

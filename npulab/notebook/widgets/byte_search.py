@@ -30,7 +30,8 @@ class Pattern(NamedTuple):
 
 
 def pattern(asked: str, element: str, big_endian: bool = False) -> Pattern:
-    """What to look for: hex digits with ``?`` for any, a text as UTF-8, or a number of an element type.
+    """What to look for: hex digits with ``?`` for any, a text as UTF-8, or a number of an element
+    type.
 
     A zero of a float type is +0 and -0, ``nan`` is every one.
     Raises ValueError for what is none, or does not fit.
@@ -94,7 +95,8 @@ def _pieces(size: int) -> Iterator[tuple[int, int]]:
 
 
 def _test(data: np.ndarray, wanted: Pattern, first: int, size: int) -> np.ndarray:
-    """Where a piece of the pattern stands, ``(n,) bool``: words at each of the ``size`` ways to cut the data."""
+    """Where a piece of the pattern stands, ``(n,) bool``: words at each of the ``size`` ways to cut
+    the data."""
     kind = np.dtype(f"{'>' if wanted.big_endian else '<'}u{size}")
     value, mask = (np.frombuffer(part, kind, 1, first)[0] for part in (wanted.value, wanted.mask))
     count = len(data) - size + 1

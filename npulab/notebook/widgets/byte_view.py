@@ -1,4 +1,5 @@
-"""The bytes of a buffer to look at: what each means, what is not as in another buffer, where a value stands.
+"""The bytes of a buffer to look at: what each means, what is not as in another buffer, where a
+value stands.
 
 ``ByteModel`` holds the state and all the logic and needs no browser; ``ByteView`` shows it.
 """
@@ -40,22 +41,25 @@ STATUS_STEP = 32  # a class is the status times this plus the kind
 class ByteModel(traitlets.HasTraits):
     """The bytes of a buffer, with a cursor, a selection and a search; it needs no browser.
 
-    ``data`` is bytes, uint8 of one axis, or a Capture, of which ``buffer`` names one (left out: the coefficients, else
-    the first).  ``items`` say what bytes mean: items of a stream as ``Target.explain`` gives them, the table of
-    ``npulab.explain``, a layout, a register map or draft over the words; left out, the target is asked about the
-    coefficients of a capture, and () is nothing.  ``reference`` is what the bytes are compared with: the same of
-    another capture, or several in a list or CaptureSet.  1 byte to 64 MiB.
+    ``data`` is bytes, uint8 of one axis, or a Capture, of which ``buffer`` names one (left out: the
+    coefficients, else the first).  ``items`` say what bytes mean: items of a stream as
+    ``Target.explain`` gives them, the table of ``npulab.explain``, a layout, a register map or
+    draft over the words; left out, the target is asked about the coefficients of a capture, and ()
+    is nothing.  ``reference`` is what the bytes are compared with: the same of another capture, or
+    several in a list or CaptureSet.  1 byte to 64 MiB.
 
-    Can be set and observed: ``cursor`` (byte; setting it selects that one), ``selection`` (offset, size; setting it
-    puts the cursor on the first), ``ends`` (the byte that a selection began with, the cursor), ``pointed`` (a byte that
-    is looked at instead, -1 none), ``colour`` ("kind" or "status"), ``query`` with ``element`` (one of ``ELEMENTS``)
-    and ``big_endian``.  Follow them: ``found`` (how many match), ``ordinal`` (which of them the cursor is on, from 1; 0
-    none), ``about`` (what the byte is, as texts) and ``note`` (what is wrong with what was asked).
+    Can be set and observed: ``cursor`` (byte; setting it selects that one), ``selection`` (offset,
+    size; setting it puts the cursor on the first), ``ends`` (the byte that a selection began with,
+    the cursor), ``pointed`` (a byte that is looked at instead, -1 none), ``colour`` ("kind" or
+    "status"), ``query`` with ``element`` (one of ``ELEMENTS``) and ``big_endian``.  Follow them:
+    ``found`` (how many match), ``ordinal`` (which of them the cursor is on, from 1; 0 none),
+    ``about`` (what the byte is, as texts) and ``note`` (what is wrong with what was asked).
 
-    A byte is "changed" where it is not as in every reference or past one's end, "fill" where that is what items say or,
-    where they say nothing, in a run of 16 or more equal bytes, "zero", "constant" where several references are the same
-    there, "unchanged" where the one is, else "plain"; the first that holds.
-    Raises LookupError for a buffer that is not there, ValueError for no bytes or too many and for a place outside.
+    A byte is "changed" where it is not as in every reference or past one's end, "fill" where that
+    is what items say or, where they say nothing, in a run of 16 or more equal bytes, "zero",
+    "constant" where several references are the same there, "unchanged" where the one is, else
+    "plain"; the first that holds. Raises LookupError for a buffer that is not there, ValueError for
+    no bytes or too many and for a place outside.
 
     >>> model = ByteModel(bytes(range(64)), reference=bytes(range(63)))
     >>> model.query = "0a 0b"
@@ -154,7 +158,8 @@ class ByteModel(traitlets.HasTraits):
         return self.statuses[self.window] * np.uint8(STATUS_STEP) + self.kind_of[self.window]
 
     def values(self, byte: int) -> list[tuple[str, str]]:
-        """(element type, value) of what stands at a byte, in the byte order that is set; cut off at the end."""
+        """(element type, value) of what stands at a byte, in the byte order that is set; cut off at
+        the end."""
         out = []
         order = ">" if self.big_endian else "<"
         for name, kind in NUMBERS.items():
@@ -163,7 +168,8 @@ class ByteModel(traitlets.HasTraits):
         return out
 
     def describe(self, byte: int) -> str:
-        """A byte in one line: offset, address, value, what it means, status, and what it is in the reference."""
+        """A byte in one line: offset, address, value, what it means, status, and what it is in the
+        reference."""
         value = int(self.data[byte])
         shown = f" '{chr(value)}'" if 0x20 <= value < 0x7f else ""
         parts = [f"byte {byte:#x} ({byte})", "" if self.address is None else f"address {self.address + byte:#x}",
@@ -194,7 +200,8 @@ class ByteModel(traitlets.HasTraits):
         self._judge()
 
     def read_as(self, items: Any) -> None:
-        """Take the bytes to mean something else: as ``items`` of the constructor, None for nothing."""
+        """Take the bytes to mean something else: as ``items`` of the constructor, None for
+        nothing."""
         self._read(items)
         self._judge()
 
@@ -222,8 +229,8 @@ class ByteModel(traitlets.HasTraits):
         self.ends = (offset + size - 1, offset)
 
     def go(self, asked: str) -> None:
-        """Go to an offset (``31``, ``0x1f``), so many bytes on or back (``+16``, ``-4``), an address (``@0x80001f``) or
-        the ``end``.
+        """Go to an offset (``31``, ``0x1f``), so many bytes on or back (``+16``, ``-4``), an
+        address (``@0x80001f``) or the ``end``.
 
         Raises ValueError for anything else and for a place outside.
         """
@@ -354,9 +361,9 @@ class ByteModel(traitlets.HasTraits):
 class ByteView(Faced):
     """The bytes of a buffer: arrows move, / looks for a value, g goes to an offset, Shift selects.
 
-    The arguments are those of ``ByteModel``.  ``cursor``, ``selection``, ``colour``, ``query``, ``element`` and
-    ``big_endian`` are the model's and can be set and observed; ``about``, ``found`` and ``note`` follow them.
-    Everything else is on ``model``.
+    The arguments are those of ``ByteModel``.  ``cursor``, ``selection``, ``colour``, ``query``,
+    ``element`` and ``big_endian`` are the model's and can be set and observed; ``about``, ``found``
+    and ``note`` follow them. Everything else is on ``model``.
     """
 
     _esm = HERE / "byte_view.js"

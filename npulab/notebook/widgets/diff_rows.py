@@ -18,10 +18,12 @@ MOST_LETTERS = 120  # of a value
 
 @dataclass(frozen=True)
 class DiffRow:
-    """A field that differs: where it lies, and what it is in ``a`` and ``b``, as stored (hex) and as meant.
+    """A field that differs: where it lies, and what it is in ``a`` and ``b``, as stored (hex) and
+    as meant.
 
-    ``xor`` has the bits that differ, where both sides have one value; ``differs`` says of two sets "always" or
-    "sometimes".  ``automatic`` is a field that nobody named, ``bits`` where it lies in its register.
+    ``xor`` has the bits that differ, where both sides have one value; ``differs`` says of two sets
+    "always" or "sometimes".  ``automatic`` is a field that nobody named, ``bits`` where it lies in
+    its register.
     """
 
     task: int
@@ -67,8 +69,8 @@ class DiffRow:
                                         self.differs, kind, self.known]))
 
     def matches(self, pattern: str) -> bool:
-        """Whether its name, alone or behind register or block, is as a glob says; without ``*``, ``?`` and ``[`` it is
-        enough to have it somewhere.  Letters count alike, large and small."""
+        """Whether its name, alone or behind register or block, is as a glob says; without ``*``,
+        ``?`` and ``[`` it is enough to have it somewhere.  Letters count alike, large and small."""
         glob = pattern.casefold().strip()
         if not any(letter in glob for letter in "*?["):
             glob = f"*{glob}*"
@@ -120,7 +122,8 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
 
 def _places(a: Capture | CaptureSet, b: Capture | CaptureSet, every: dict[Key, _Seen],
             ) -> Callable[[Key], tuple[Any, ...]]:
-    """A key to sort by: job, block as they come, registers as the map has them and then others, lowest bit."""
+    """A key to sort by: job, block as they come, registers as the map has them and then others,
+    lowest bit."""
     captures = [one for side in (a, b) for one in ([side] if isinstance(side, Capture) else side)]
     words: dict[tuple[str, str], int] = {}
     for capture in captures:

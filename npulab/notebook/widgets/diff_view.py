@@ -38,13 +38,15 @@ class Chosen(traitlets.TraitType[int, Any]):
 
 
 class DiffModel(traitlets.HasTraits):
-    """The fields that differ between two captures or two CaptureSets, by place, with filters; it needs no browser.
+    """The fields that differ between two captures or two CaptureSets, by place, with filters; it
+    needs no browser.
 
-    ``rows`` are all of them.  Can be set and observed: ``query`` (a name or a glob over field, register.field and
-    block.register.field), ``unknown`` (only fields that nobody named), ``addresses`` (False leaves out those that
-    point into memory) and ``selected`` (the index of a row, -1 none; always one that is shown).  ``shown`` (indices),
-    ``summary`` and ``hidden`` (rows that each filter leaves out) follow.
-    Raises TypeError and ValueError as ``npulab.diff`` does, ValueError for an index outside.
+    ``rows`` are all of them.  Can be set and observed: ``query`` (a name or a glob over field,
+    register.field and block.register.field), ``unknown`` (only fields that nobody named),
+    ``addresses`` (False leaves out those that point into memory) and ``selected`` (the index of a
+    row, -1 none; always one that is shown).  ``shown`` (indices), ``summary`` and ``hidden`` (rows
+    that each filter leaves out) follow. Raises TypeError and ValueError as ``npulab.diff`` does,
+    ValueError for an index outside.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
@@ -111,7 +113,8 @@ class DiffModel(traitlets.HasTraits):
         return {why: count for why, count in counts.items() if count}
 
     def to_markdown(self) -> str:
-        """The rows that are shown as a Markdown table, whatever their names; what is left out as a count.
+        """The rows that are shown as a Markdown table, whatever their names; what is left out as a
+        count.
 
         >>> print(DiffModel(CaptureSet(()), CaptureSet(())).to_markdown())
         a 0 captures, b 0 captures: 0 fields differ, 0 are equal
@@ -179,11 +182,12 @@ class DiffModel(traitlets.HasTraits):
 
 
 class DiffView(Faced):
-    """The fields that differ between two captures: arrows go through them, / filters by name, u leaves those that
-    nobody named, a takes addresses in or out, c copies the table as Markdown.
+    """The fields that differ between two captures: arrows go through them, / filters by name, u
+    leaves those that nobody named, a takes addresses in or out, c copies the table as Markdown.
 
-    ``query``, ``unknown``, ``addresses`` and ``selected`` are the model's and can be set and observed; ``shown``,
-    ``summary`` and ``selection`` follow them.  Everything else is on ``model``.
+    ``query``, ``unknown``, ``addresses`` and ``selected`` are the model's and can be set and
+    observed; ``shown``, ``summary`` and ``selection`` follow them.  Everything else is on
+    ``model``.
     """
 
     _esm = HERE / "diff_view.js"

@@ -1,4 +1,5 @@
-"""What is known of each bit of a block: laws found from a sweep, to search, to open field by field, to shade.
+"""What is known of each bit of a block: laws found from a sweep, to search, to open field by field,
+to shade.
 
 ``LawModel`` holds the state and all the logic and needs no browser; ``LawView`` shows it.
 """
@@ -42,7 +43,8 @@ class Parameter(traitlets.TraitType[str, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Bits of a word that are looked at together: the field of a law, or a run of bits of one status that has none."""
+    """Bits of a word that are looked at together: the field of a law, or a run of bits of one
+    status that has none."""
 
     word: int
     lsb: int
@@ -66,15 +68,17 @@ class Run:
 
 
 class LawModel(traitlets.HasTraits):
-    """What is known of each bit, with a cursor, a search and the panel of a field; it needs no browser.
+    """What is known of each bit, with a cursor, a search and the panel of a field; it needs no
+    browser.
 
-    ``laws`` is what ``find_laws`` gives.  Can be set and observed: ``place``, (word, bit); ``opened``, whether there
-    is a panel, which is that of the field at ``place``; ``query``, words that are all in a field's name, law, status or
-    reason; ``colour``, "status", "flips" (share of neighbouring captures in which a bit flips) or "relation" (mutual
-    information with ``parameter``, in bits); ``parameter``; ``against``, the parameter of the panel's picture, empty
-    for the one that tells most.  Follow them: ``matches`` (indices of ``runs``), ``shades`` (per word 32 numbers of
-    0 to 100, bit 0 first; none for the status) and ``panel`` (texts and numbers as JSON has them).
-    Raises ValueError for a place outside, LookupError for an unknown parameter.
+    ``laws`` is what ``find_laws`` gives.  Can be set and observed: ``place``, (word, bit);
+    ``opened``, whether there is a panel, which is that of the field at ``place``; ``query``, words
+    that are all in a field's name, law, status or reason; ``colour``, "status", "flips" (share of
+    neighbouring captures in which a bit flips) or "relation" (mutual information with
+    ``parameter``, in bits); ``parameter``; ``against``, the parameter of the panel's picture, empty
+    for the one that tells most.  Follow them: ``matches`` (indices of ``runs``), ``shades`` (per
+    word 32 numbers of 0 to 100, bit 0 first; none for the status) and ``panel`` (texts and numbers
+    as JSON has them). Raises ValueError for a place outside, LookupError for an unknown parameter.
     """
 
     place = Place()
@@ -149,7 +153,8 @@ class LawModel(traitlets.HasTraits):
         return ", ".join(reasons) or run.status
 
     def find(self, query: str) -> list[int]:
-        """Indices of the runs that have every word of a query somewhere in what is known of them."""
+        """Indices of the runs that have every word of a query somewhere in what is known of
+        them."""
         asked = query.casefold().split()
         return [number for number, text in enumerate(self._texts) if all(word in text for word in asked)] if asked \
             else []
@@ -261,9 +266,10 @@ class LawModel(traitlets.HasTraits):
 class LawView(Faced):
     """What is known of each bit of a block, to search and to open field by field.
 
-    ``laws`` is what ``find_laws`` gives.  Arrows move, Enter opens the field's panel, Escape closes it, / searches.
-    ``place``, ``opened``, ``query``, ``colour``, ``parameter`` and ``against`` are the model's and can be set and
-    observed; ``panel`` follows them.  Everything else is on ``model``.
+    ``laws`` is what ``find_laws`` gives.  Arrows move, Enter opens the field's panel, Escape closes
+    it, / searches. ``place``, ``opened``, ``query``, ``colour``, ``parameter`` and ``against`` are
+    the model's and can be set and observed; ``panel`` follows them.  Everything else is on
+    ``model``.
     """
 
     _esm = HERE / "law_view.js"

@@ -27,12 +27,14 @@ ACTS = ("cell", "split", "join", "remove", "undo", "redo")
 class MapModel(traitlets.HasTraits):
     """The fields of a draft as rows of texts, edited by messages; it needs no browser.
 
-    ``rows`` has, for each field, what ``draft`` calls it and a text for each of ``COLUMNS``; ``steps`` are the draft's,
-    ``undone`` is the step that redo would make, and ``status`` says what came of the last act.  With a ``capture``, the
-    column of that name is what the map as it is now makes of one of its jobs: of ``task``, by default of the first one
-    of the draft's block.  Everything follows the draft, whoever edits it.
+    ``rows`` has, for each field, what ``draft`` calls it and a text for each of ``COLUMNS``;
+    ``steps`` are the draft's, ``undone`` is the step that redo would make, and ``status`` says what
+    came of the last act.  With a ``capture``, the column of that name is what the map as it is now
+    makes of one of its jobs: of ``task``, by default of the first one of the draft's block.
+    Everything follows the draft, whoever edits it.
 
-    Raises LookupError for a capture without a job of the draft's block, ValueError for words that do not fit.
+    Raises LookupError for a capture without a job of the draft's block, ValueError for words that
+    do not fit.
 
     >>> import npulab
     >>> model = MapModel(npulab.draft(1, block="NN"))
@@ -72,9 +74,10 @@ class MapModel(traitlets.HasTraits):
     def act(self, message: Any) -> None:
         """Do what a message asks for and say in ``status`` what came of it; it never raises.
 
-        ``do`` is one of ``ACTS``; ``cell`` has field, column and text (a value as its column has it, an enum with its
-        names as ``enum:mode 0=off 1=on``), ``split`` has field and text (``low:2 4``: name and width of each part, low
-        end first), ``join`` has field and text (``other as name``, the field being the low end).
+        ``do`` is one of ``ACTS``; ``cell`` has field, column and text (a value as its column has
+        it, an enum with its names as ``enum:mode 0=off 1=on``), ``split`` has field and text
+        (``low:2 4``: name and width of each part, low end first), ``join`` has field and text
+        (``other as name``, the field being the low end).
         """
         try:
             self.status = self._act(message)
@@ -161,11 +164,11 @@ class MapModel(traitlets.HasTraits):
 
 
 class MapEditor(Faced):
-    """The fields of a draft as a table: arrows move, Enter edits a cell, s splits, j joins, x takes a name away, u and
-    U undo and redo, / filters.
+    """The fields of a draft as a table: arrows move, Enter edits a cell, s splits, j joins, x takes
+    a name away, u and U undo and redo, / filters.
 
-    With a ``capture`` one column is what the map as it is now makes of it.  ``rows``, ``steps`` and ``status`` are the
-    model's; everything else is on ``model`` and on ``draft``, which also saves.
+    With a ``capture`` one column is what the map as it is now makes of it.  ``rows``, ``steps`` and
+    ``status`` are the model's; everything else is on ``model`` and on ``draft``, which also saves.
     """
 
     _esm = HERE / "map_editor.js"
@@ -215,7 +218,8 @@ def _task(capture: Capture, block: str, task: int | None) -> int:
 
 
 def _row(key: str, item: Field, raw: int | None) -> list[str]:
-    """What the draft calls a field, a text for each of COLUMNS, and whether its name is automatic."""
+    """What the draft calls a field, a text for each of COLUMNS, and whether its name is
+    automatic."""
     value = "" if raw is None else item.text(raw)
     shown = f"{value:#x}" if item.address and isinstance(value, int) else str(value)
     return [key, item.register, item.bits, item.name, "" if raw is None else f"{raw:#x} = {shown}", str(item.meaning),

@@ -1,4 +1,5 @@
-"""Predicted and captured output side by side: how many differ in each channel, where, and by how much.
+"""Predicted and captured output side by side: how many differ in each channel, where, and by how
+much.
 
 ``OutputModel`` holds the state and all the logic and needs no browser; ``OutputView`` shows it.
 """
@@ -44,12 +45,13 @@ class Element(traitlets.TraitType[tuple[int, int, int], Any]):
 
 
 class OutputModel(traitlets.HasTraits):
-    """The two outputs ``(H, W, C)`` of a comparison, as ``npulab.check`` gives it, with a cursor; it needs no browser.
+    """The two outputs ``(H, W, C)`` of a comparison, as ``npulab.check`` gives it, with a cursor;
+    it needs no browser.
 
-    ``place``, (row, column, channel), can be set and observed; it begins at the first output that differs.
-    ``about`` follows it: the outputs there in words.  Differences are captured - predicted, in codes, or in ulp of
-    real numbers.
-    Raises ValueError where the comparison has no two outputs, or no element, and for a place outside.
+    ``place``, (row, column, channel), can be set and observed; it begins at the first output that
+    differs. ``about`` follows it: the outputs there in words.  Differences are captured -
+    predicted, in codes, or in ulp of real numbers. Raises ValueError where the comparison has no
+    two outputs, or no element, and for a place outside.
 
     >>> found = Comparison("a", "demo", False, True, None, "differs", predicted=np.zeros((2, 2, 3), np.uint8),
     ...                    captured=np.arange(12, dtype=np.uint8).reshape(2, 2, 3) // 11)
@@ -91,7 +93,8 @@ class OutputModel(traitlets.HasTraits):
 
     @property
     def first(self) -> tuple[int, int, int] | None:
-        """The first output that differs, in the order of memory (row, column, channel), as ``Comparison.first``."""
+        """The first output that differs, in the order of memory (row, column, channel), as
+        ``Comparison.first``."""
         wrong = np.flatnonzero(self.difference)
         return self._place(int(wrong[0])) if len(wrong) else None
 
@@ -117,7 +120,8 @@ class OutputModel(traitlets.HasTraits):
 
     @property
     def extremes(self) -> tuple[float, float]:
-        """What the darkest and the brightest shade stand for: the range of both outputs that is finite."""
+        """What the darkest and the brightest shade stand for: the range of both outputs that is
+        finite."""
         low, high = zip(*(_ends(one) for one in (self.predicted, self.captured)), strict=True)
         return min(low), max(high)
 
@@ -128,7 +132,8 @@ class OutputModel(traitlets.HasTraits):
 
     @property
     def spread(self) -> int:
-        """Channels of a row of the picture where each has one output: they are all in one picture then; else 0."""
+        """Channels of a row of the picture where each has one output: they are all in one picture
+        then; else 0."""
         return SPREAD if self.shape[:2] == (1, 1) and self.shape[2] > 1 else 0
 
     def plane(self, tensor: np.ndarray, channel: int) -> np.ndarray:
@@ -146,10 +151,12 @@ class OutputModel(traitlets.HasTraits):
         return -(-max(self.plane(self.difference, 0).shape) // MOST_CELLS)
 
     def pictures(self, channel: int) -> np.ndarray:
-        """Shades ``(3, h, w) uint8`` of a channel: predicted, captured (0 to 255 over ``extremes``), and difference
-        (128 is none, 129 to 255 captured is larger, 0 to 127 smaller, by the root of its size).
+        """Shades ``(3, h, w) uint8`` of a channel: predicted, captured (0 to 255 over
+        ``extremes``), and difference (128 is none, 129 to 255 captured is larger, 0 to 127 smaller,
+        by the root of its size).
 
-        Where several outputs share a cell, the values are those of the first, the difference is the largest.
+        Where several outputs share a cell, the values are those of the first, the difference is the
+        largest.
         """
         low, high = self.extremes
         side = self.cell
@@ -178,7 +185,8 @@ class OutputModel(traitlets.HasTraits):
     # ---- what it does ----
 
     def seek(self, step: int = 1) -> None:
-        """Go to the next output that differs, channel by channel, or with -1 to the one before; round the ends."""
+        """Go to the next output that differs, channel by channel, or with -1 to the one before;
+        round the ends."""
         if not len(self._wrong):
             return
         row, column, channel = self.place
@@ -190,7 +198,8 @@ class OutputModel(traitlets.HasTraits):
         self.place = (row, column, channel)
 
     def press(self, asked: Any) -> None:
-        """Do what was pressed in a view: ``{"seek": 1}`` or ``{"seek": -1}``; raises ValueError for anything else."""
+        """Do what was pressed in a view: ``{"seek": 1}`` or ``{"seek": -1}``; raises ValueError for
+        anything else."""
         match asked:
             case {"seek": 1 | -1 as step}:
                 self.seek(step)
@@ -215,11 +224,11 @@ class OutputModel(traitlets.HasTraits):
 
 
 class OutputView(Faced):
-    """Predicted and captured output of a comparison, a channel at a time: arrows move, [ and ] change the channel, d
-    goes to the next difference.
+    """Predicted and captured output of a comparison, a channel at a time: arrows move, [ and ]
+    change the channel, d goes to the next difference.
 
-    ``place``, (row, column, channel), is the model's and can be set and observed; ``about`` follows it.  Everything
-    else is on ``model``.
+    ``place``, (row, column, channel), is the model's and can be set and observed; ``about`` follows
+    it.  Everything else is on ``model``.
     """
 
     _esm = HERE / "output_view.js"

@@ -27,7 +27,8 @@ CHANGES_NAMED = 4
 # The checks are trait types, not @validate methods: while a message of several traits is taken in,
 # traitlets runs those methods last and takes back only what TraitError refuses.
 class Words(traitlets.TraitType[tuple[int, ...], Any]):
-    """The words of a job, from any iterable of whole numbers; its owner says how many in ``count``."""
+    """The words of a job, from any iterable of whole numbers; its owner says how many in
+    ``count``."""
 
     default_value = ()
 
@@ -68,8 +69,8 @@ class Cell(NamedTuple):
 class Rows:
     """What the words of a job mean.
 
-    ``fields`` count words as their register map does; ``slots`` says which of those each word of the
-    job is, ``registers`` names them all.  A register that no map has comes after the map's.
+    ``fields`` count words as their register map does; ``slots`` says which of those each word of
+    the job is, ``registers`` names them all.  A register that no map has comes after the map's.
     """
 
     fields: tuple[Field, ...]
@@ -132,9 +133,10 @@ class Rows:
 class RegisterModel(traitlets.HasTraits):
     """The words of one job, flipped bit by bit and compared with a reference.
 
-    ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit); all three can be set and
-    observed.  ``values`` (a text per field) and ``summary`` follow them.  Without a ``reference`` the
-    capture as given is the one compared with.  ``read`` counts how often another map was taken.
+    ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit); all three can be set
+    and observed.  ``values`` (a text per field) and ``summary`` follow them.  Without a
+    ``reference`` the capture as given is the one compared with.  ``read`` counts how often another
+    map was taken.
 
     Raises LookupError for a job or block that is not there, ValueError for words that do not fit.
 
@@ -219,8 +221,8 @@ class RegisterModel(traitlets.HasTraits):
             self.words = self._history[-1]
 
     def follow(self, draft: Draft) -> None:
-        """Read the words with the map of a draft, now and after each of its edits; where it does not fit them any
-        more, ``summary`` says so and the fields stay as they were.
+        """Read the words with the map of a draft, now and after each of its edits; where it does
+        not fit them any more, ``summary`` says so and the fields stay as they were.
 
         Raises as ``Draft.decode`` where it does not fit now.
         """
@@ -256,7 +258,8 @@ class RegisterModel(traitlets.HasTraits):
                            self.values[index], about["known"]])
 
     def about(self, index: int) -> dict[str, Any]:
-        """What a view shows of a field and does not change with the words; pieces as [word, lsb, width]."""
+        """What a view shows of a field and does not change with the words; pieces as [word, lsb,
+        width]."""
         item = self.rows.fields[index]
         known = f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
         pieces = [[self.rows.slots.index(piece.word), piece.lsb, piece.width]
@@ -299,11 +302,12 @@ class RegisterModel(traitlets.HasTraits):
 
 
 class RegisterView(Faced):
-    """The words of one job of a capture as rows of bits: click one, or press Space on it, to flip it.
+    """The words of one job of a capture as rows of bits: click one, or press Space on it, to flip
+    it.
 
-    ``words``, ``reference`` and ``cursor`` are the model's and can be set and observed; ``capture``,
-    ``fields`` and ``changed`` follow them.  ``undo`` and everything else is on ``model``.  With a ``draft`` the words
-    are read with its map and anew after each of its edits.
+    ``words``, ``reference`` and ``cursor`` are the model's and can be set and observed;
+    ``capture``, ``fields`` and ``changed`` follow them.  ``undo`` and everything else is on
+    ``model``.  With a ``draft`` the words are read with its map and anew after each of its edits.
     """
 
     _esm = HERE / "register_view.js"
@@ -432,7 +436,8 @@ def _html_row(model: RegisterModel, word: int) -> str:
             f"<td style='text-align:left'>{fields}</td></tr>")
 
 
-# The value stands where the lowest piece of a field is; the other pieces say which of its bits they are.
+# The value stands where the lowest piece of a field is; the other pieces say which of its bits they
+# are.
 def _html_field(model: RegisterModel, cell: Cell) -> str:
     item, piece = model.rows.fields[cell.field], cell.piece
     if piece != next(each for each in item.pieces if each.word in model.rows.slots):

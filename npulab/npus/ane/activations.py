@@ -1,4 +1,5 @@
-"""Activations as layers: outputs by input code, with the table that they come from and the function that it is of."""
+"""Activations as layers: outputs by input code, with the table that they come from and the function
+that it is of."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class TableActivation(Activation):
 
 
 def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> entries.Table:
-    """The activation table that gives a layer's outputs: the one given, its own, or that of the function it names.
+    """The activation table that gives a layer's outputs: the one given, its own, or that of the
+    function it names.
 
     Raises ValueError where there is none, or where it gives something else.
     """
@@ -39,13 +41,15 @@ def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> e
 
 
 def relu_outputs() -> np.ndarray:
-    """The output ``(65536,) float16`` of ReLU for every input code: what is not above 0 gives +0, NaN stays."""
+    """The output ``(65536,) float16`` of ReLU for every input code: what is not above 0 gives +0,
+    NaN stays."""
     codes = np.arange(2 ** 16, dtype=np.uint16).view(np.float16)
     return np.where((codes > 0) | np.isnan(codes), codes, np.float16(0))
 
 
 def same_outputs(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two tables of outputs are the same numbers, NaN being one of them and both zeros too."""
+    """Whether two tables of outputs are the same numbers, NaN being one of them and both zeros
+    too."""
     return bool(np.array_equal(a, b, equal_nan=True))
 
 
@@ -55,8 +59,8 @@ def activation(table: entries.Table, shape: tuple[int, int, int], prescale: floa
 
 
 def name_of(table: entries.Table) -> str:
-    """The function whose table has the same form and, within 2**-6, the same knots (or lines); "table" and its kind
-    where there is none."""
+    """The function whose table has the same form and, within 2**-6, the same knots (or lines);
+    "table" and its kind where there is none."""
     form = table.kind, table.symmetry, table.step_exponent
     near = [(_distance(table, one), name) for name, one in _fits().items()
             if (one.kind, one.symmetry, one.step_exponent) == form]

@@ -1,4 +1,5 @@
-"""What lies beside a compiled file: its source network and weights, kept with the capture and held against it."""
+"""What lies beside a compiled file: its source network and weights, kept with the capture and held
+against it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ TABLE_MODE = 2
 
 
 def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
-    """(files by name, parameters of the layer) of the network in a folder; nothing where there is none.
+    """(files by name, parameters of the layer) of the network in a folder; nothing where there is
+    none.
 
     Raises ValueError naming the file and key for a network that is broken.
     """
@@ -41,7 +43,8 @@ def beside(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
 
 
 def claims(capture: Capture) -> list[Claim]:
-    """What the network beside a capture says of its registers and tensors, and its weights of the coefficients.
+    """What the network beside a capture says of its registers and tensors, and its weights of the
+    coefficients.
 
     Where one of them differs, nothing is said of coefficients: they are those of another layer.
     Raises ValueError naming the key for a network that is broken.
@@ -60,7 +63,8 @@ def claims(capture: Capture) -> list[Claim]:
 
 
 def _tensors(capture: Capture, network: Network) -> Iterator[Claim]:
-    """Claims for how many tensors the file has, and for the sizes of those that the network names."""
+    """Claims for how many tensors the file has, and for the sizes of those that the network
+    names."""
     found = shapes(network)
     for kind, parts in (("input", network.inputs), ("output", network.outputs)):
         there = {one["name"]: one for one in capture.parameters.get("tensors", ()) if one["kind"] == kind}
@@ -100,7 +104,8 @@ def _table(capture: Capture, network: Network) -> Iterator[Claim]:
 
 
 def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
-    """A claim for the weights of the network's convolution, and one for its bias, where both sides have them."""
+    """A claim for the weights of the network's convolution, and one for its bias, where both sides
+    have them."""
     if COEFFICIENTS not in capture.buffers:
         return
     wanted = _source(capture, network)

@@ -1,4 +1,5 @@
-"""How the simulated device reads an engine's coefficients: halfword by halfword from the bytes, as the words say."""
+"""How the simulated device reads an engine's coefficients: halfword by halfword from the bytes, as
+the words say."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ class Reader:
 def kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Weight]]]:
     """(group, output channel, bias, weights) of every output channel of a convolution task.
 
-    ``data`` is what the kernel base points to.  Raises Hang for streams that are off or end too early, Unanswerable
-    for forms that are not known.
+    ``data`` is what the kernel base points to.  Raises Hang for streams that are off or end too
+    early, Unanswerable for forms that are not known.
     """
     for name in ("NE.KernelCfg.PalettizedEn", "NE.KernelCfg.RuntimeKernel"):
         if v[name]:
@@ -93,7 +94,8 @@ def _stream(v: Values, data: bytes, engine: int) -> bytes:
 
 
 def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
-    """(first channel, lanes) of an engine's planes: all sixteen have one of so many lanes, ever fewer at the end."""
+    """(first channel, lanes) of an engine's planes: all sixteen have one of so many lanes, ever
+    fewer at the end."""
     begin = 0
     while begin < share:
         lanes = most
@@ -127,7 +129,8 @@ def _weights(v: Values, reader: Reader, lanes: int, inputs: int) -> list[list[We
 
 
 def _taps(v: Values, inputs: int) -> Iterator[tuple[int, int, int]]:
-    """(input, row, column) of every place: by phase of the stride, as many taps in each, so that some are absent."""
+    """(input, row, column) of every place: by phase of the stride, as many taps in each, so that
+    some are absent."""
     high, wide = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
     rows, columns = (-(-v[f"Common.ConvCfg.{name}"] // step) for name, step in (("Kh", high), ("Kw", wide)))
     for source in range(inputs):

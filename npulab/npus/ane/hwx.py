@@ -1,9 +1,10 @@
 """The compiled file (hwx): a 64-bit little-endian Mach-O with a magic of its own, read and written.
 
-Segments hold the tasks (``__TEXT,__text``), their coefficients and tables (``__TEXT,__const``) and the places of the
-tensors (``__FVMLIB``, no bytes).  Thread commands name the program, with the table of its base addresses (BAR), and the
-tensors.  Nothing is fixed: not the order of the segments, not an address, not which BAR a tensor has; all of it is what
-the file says.  Source: files of the compilers 4.2.1, 5.4.1, 7.6.4 and 9.509.0.
+Segments hold the tasks (``__TEXT,__text``), their coefficients and tables (``__TEXT,__const``) and
+the places of the tensors (``__FVMLIB``, no bytes).  Thread commands name the program, with the
+table of its base addresses (BAR), and the tensors.  Nothing is fixed: not the order of the
+segments, not an address, not which BAR a tensor has; all of it is what the file says.  Source:
+files of the compilers 4.2.1, 5.4.1, 7.6.4 and 9.509.0.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class Relocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a segment; ``data`` is empty where the file holds no bytes of it (tensors), ``at`` is the byte of the
-    structure that states it."""
+    """A part of a segment; ``data`` is empty where the file holds no bytes of it (tensors), ``at``
+    is the byte of the structure that states it."""
 
     segment: str
     name: str
@@ -85,9 +86,11 @@ class Section:
 
 
 class Tensor(NamedTuple):
-    """An input or output as its thread command states it; strides in bytes, ``span`` the bytes it takes.
+    """An input or output as its thread command states it; strides in bytes, ``span`` the bytes it
+    takes.
 
-    ``address`` and ``bar`` (number of the base address) are None where nothing in the file places it.
+    ``address`` and ``bar`` (number of the base address) are None where nothing in the file places
+    it.
     """
 
     name: str
@@ -112,8 +115,8 @@ class Symbol(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A network of the file: base addresses by number, where its task list begins, how many tasks it has; ``at`` is
-    the byte of the command that states it."""
+    """A network of the file: base addresses by number, where its task list begins, how many tasks
+    it has; ``at`` is the byte of the command that states it."""
 
     name: str
     bars: Mapping[int, int]
@@ -166,7 +169,8 @@ class Hwx:
 
     @property
     def described(self) -> list[dict[str, Any]]:
-        """Tensors as the symbol table's type strings have them: name, extent and byte stride of each axis, type."""
+        """Tensors as the symbol table's type strings have them: name, extent and byte stride of
+        each axis, type."""
         out = []
         for symbol in self.symbols:
             parts = TYPE.fullmatch(symbol.name)
@@ -197,8 +201,8 @@ def is_hwx(data: bytes) -> bool:
 def read(data: bytes, where: str = "hwx") -> Hwx:
     """A compiled file from its bytes.
 
-    Raises ValueError naming ``where``, the structure and its byte offset for a file that is cut short, or whose sizes,
-    counts, names or addresses lead outside.
+    Raises ValueError naming ``where``, the structure and its byte offset for a file that is cut
+    short, or whose sizes, counts, names or addresses lead outside.
     """
     try:
         return _read(data)

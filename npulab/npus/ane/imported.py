@@ -29,9 +29,11 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """A capture per file: a compiled one is named by its folder where that has no other, else by its file too.
+    """A capture per file: a compiled one is named by its folder where that has no other, else by
+    its file too.
 
-    One that is alone in its folder has the source network and weights that lie there (``net.plist``) with it.
+    One that is alone in its folder has the source network and weights that lie there
+    (``net.plist``) with it.
 
     Raises ValueError naming the file, structure and byte offset for one that is broken.
     """
@@ -134,7 +136,8 @@ def _tensor(one: hwx.Tensor) -> dict[str, Any]:
 
 
 def _files(path: Path) -> Iterator[tuple[Path, bool]]:
-    """(file, whether it is a compiled one) by name, the nearest first; told by what they begin with."""
+    """(file, whether it is a compiled one) by name, the nearest first; told by what they begin
+    with."""
     depths = ["/".join(["*"] * depth + ["*"]) for depth in range(DEPTH + 1)]
     found = [path] if path.is_file() else (
         file for pattern in depths for file in sorted(path.glob(pattern)) if file.suffix in (SUFFIX, BLOB))

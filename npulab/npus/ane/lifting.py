@@ -1,7 +1,9 @@
-"""From the words and bytes of a capture to the layer that it runs: one layer a task, linked by where results lie.
+"""From the words and bytes of a capture to the layer that it runs: one layer a task, linked by
+where results lie.
 
-Tensors are found by base address and offset, or in L2 where a task leaves its result for the next.  Copies of tensors
-into parts of one are a concatenation.  A field that changes the arithmetic in a way no layer says is refused.
+Tensors are found by base address and offset, or in L2 where a task leaves its result for the next.
+Copies of tensors into parts of one are a concatenation.  A field that changes the arithmetic in a
+way no layer says is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ ONE, MINUS_ONE, ONE_FLOAT32 = 0x3C00, 0xBC00, 0x3F800000
 FLOAT16 = 2
 BOTH, SUBTRACTED = 2, 3  # PE.Cfg.SecSrc
 KINDS = {0: "add", 1: "multiply", 2: "maximum", 3: "minimum"}
-# Fields and their only values with a known meaning, in every task; those of one engine and of the second source below.
+# Fields and their only values with a known meaning, in every task; those of one engine and of the
+# second source below.
 COVERED: Mapping[str, tuple[int, ...]] = {
     "Common.InDepth.Din": (1,), "Common.OutDepth.Dout": (1,), "Common.ChCfg.InFmt": (FLOAT16,),
     "Common.ChCfg.OutFmt": (FLOAT16,), "Common.ConvCfg3d.raw": (0x2041,), "Common.ConvCfg.Ox": (1,),
@@ -75,11 +78,12 @@ class Work:
 def lift(capture: Capture) -> Lifted:
     """The layer of a capture, its input and captured output.
 
-    Several tasks give a ``Network``, copies into one tensor a ``Concat``; the inputs are those of the capture's tensors
-    in their order, without tensors those of the lowest base addresses first, and ``x`` is a tuple where there are
-    several.  Tensors come from the buffers ``input``, ``input1``, ... and ``output``, None where one is not there.
-    Raises ``Unanswerable`` naming task, field, what it is and what is covered; ValueError for coefficients that cannot
-    be, and for tensors that are cut short.
+    Several tasks give a ``Network``, copies into one tensor a ``Concat``; the inputs are those of
+    the capture's tensors in their order, without tensors those of the lowest base addresses first,
+    and ``x`` is a tuple where there are several.  Tensors come from the buffers ``input``,
+    ``input1``, ... and ``output``, None where one is not there. Raises ``Unanswerable`` naming
+    task, field, what it is and what is covered; ValueError for coefficients that cannot be, and for
+    tensors that are cut short.
     """
     works = [work_of(capture, task) for task in range(len(capture.jobs))]
     inputs = input_bars(capture, works)
@@ -113,7 +117,8 @@ def lift(capture: Capture) -> Lifted:
 
 
 def compiler_of(capture: Capture) -> str:
-    """Whose habits the last task has, a name in ``steps.HABITS``: by its events and the stride between batches."""
+    """Whose habits the last task has, a name in ``steps.HABITS``: by its events and the stride
+    between batches."""
     v = raw(capture, len(capture.jobs) - 1)
     if v["Header.Header[2].LogEvents"] == HABITS["9.x"].events:
         return "9.x"
@@ -260,7 +265,8 @@ def _grouped(task: int, v: Mapping[str, int], source: Surface, result: Surface) 
 
 
 def kernel_at(capture: Capture, task: int, v: Mapping[str, int]) -> tuple[coefficients.Kernel, bytes, np.ndarray]:
-    """The kernel of a convolution task, the section that holds it and where its engines' buffers lie there."""
+    """The kernel of a convolution task, the section that holds it and where its engines' buffers
+    lie there."""
     data = _section(capture, task, v)
     try:
         return coefficients.from_registers(v), data, coefficients.places_of(v)

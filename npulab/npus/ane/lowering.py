@@ -1,6 +1,8 @@
-"""From a layer to what a compiler would make of it for H13: task words, coefficients, tensors, the compiled file.
+"""From a layer to what a compiler would make of it for H13: task words, coefficients, tensors, the
+compiled file.
 
-One task takes a layer, for concatenation one task an input; what compilers split into several is refused.
+One task takes a layer, for concatenation one task an input; what compilers split into several is
+refused.
 """
 
 from __future__ import annotations
@@ -47,15 +49,16 @@ class Plan:
 
 def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered", compiler: str = USUAL,
           table: entries.Table | bytes | None = None, names: Sequence[str] = ()) -> Capture:
-    """What a compiler would make of a layer: jobs, words, coefficients, tensors, the compiled file and, with ``x``,
-    the inputs.
+    """What a compiler would make of a layer: jobs, words, coefficients, tensors, the compiled file
+    and, with ``x``, the inputs.
 
-    A ``Network`` of a convolution and an activation behind it is one task.  ``x`` is ``(H, W, C) float16``, a tuple of
-    them for layers of several inputs.  ``compiler`` is one of ``steps.HABITS``: what versions do differently.
-    ``table`` are the 128 bytes of an activation, by default those of the layer, or of the function that its name
-    names.  ``names`` are those of the input tensors and the output.
-    Raises ValueError naming what no file shows: quantized types, dilation, broadcasting, constants that are no
-    fp16, more than one task takes, unknown chips and compilers.
+    A ``Network`` of a convolution and an activation behind it is one task.  ``x`` is ``(H, W, C)
+    float16``, a tuple of them for layers of several inputs.  ``compiler`` is one of
+    ``steps.HABITS``: what versions do differently. ``table`` are the 128 bytes of an activation, by
+    default those of the layer, or of the function that its name names.  ``names`` are those of the
+    input tensors and the output. Raises ValueError naming what no file shows: quantized types,
+    dilation, broadcasting, constants that are no fp16, more than one task takes, unknown chips and
+    compilers.
     """
     if chip != USUAL_CHIP:
         raise Unanswerable(f"chip: got {chip!r}, allowed is {USUAL_CHIP}")
@@ -91,7 +94,8 @@ def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: 
 
 def planned(layer: Single, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits,
             table: entries.Table | bytes | None = None, after: Activation | None = None) -> Plan:
-    """The tasks of a layer; ``bars`` are the numbers of the base addresses of its inputs and, last, of its output.
+    """The tasks of a layer; ``bars`` are the numbers of the base addresses of its inputs and, last,
+    of its output.
 
     ``after`` is the activation of a convolution that it has a table for.
     """
@@ -107,7 +111,8 @@ def planned(layer: Single, shapes: Sequence[Surface], bars: Sequence[int], habit
 
 
 def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
-    """The convolution and the activation behind it that one task takes together; ValueError for other networks."""
+    """The convolution and the activation behind it that one task takes together; ValueError for
+    other networks."""
     first, *rest = layer.layers
     if not isinstance(first, Conv2D) or first.activation or len(rest) != 1 or not isinstance(rest[0], Activation) \
             or layer.inputs != ((-1,), (0,)) or np.ndim(rest[0].prescale) or rest[0].prescale != 1:

@@ -1,4 +1,5 @@
-"""Tensors between arrays and memory: rows of fp16 filled up to 64 bytes, a plane for each channel."""
+"""Tensors between arrays and memory: rows of fp16 filled up to 64 bytes, a plane for each
+channel."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Surface(NamedTuple):
 
 
 def pack(tensor: np.ndarray) -> bytes:
-    """``(H, W, C) float16`` as it lies in memory: planes of rows, zeros behind each row; little-endian.
+    """``(H, W, C) float16`` as it lies in memory: planes of rows, zeros behind each row;
+    little-endian.
 
     >>> pack(np.full((1, 1, 2), 2, np.float16))[64:66].hex()
     '0040'
@@ -60,8 +62,8 @@ def pack(tensor: np.ndarray) -> bytes:
 def unpack(data: bytes, surface: Surface, what: str = "tensor") -> np.ndarray:
     """The tensor ``(H, W, C) float16`` of bytes; what lies between rows is left alone.
 
-    Bytes behind the last element may be missing, and bytes behind the last plane are left alone.  Raises ValueError
-    naming ``what`` where there are fewer.
+    Bytes behind the last element may be missing, and bytes behind the last plane are left alone.
+    Raises ValueError naming ``what`` where there are fewer.
     """
     if len(data) < surface.span or surface.bytes > MOST_BYTES:
         raise ValueError(f"{what}: got {len(data)} bytes, allowed are {surface.span} or more, up to {MOST_BYTES}, for "

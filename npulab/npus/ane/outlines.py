@@ -1,4 +1,5 @@
-"""Coefficients of a capture decoded and encoded again, bit by bit, and what its words alone say of its layer."""
+"""Coefficients of a capture decoded and encoded again, bit by bit, and what its words alone say of
+its layer."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ SLOTS = ((4, "limit"), (33, "knot"), (4, "line"), (1, "step"), (1, "mode"), (21,
 
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer with every kernel and activation table decoded and encoded again, zeros elsewhere.
+    """The coefficient buffer with every kernel and activation table decoded and encoded again,
+    zeros elsewhere.
 
     Raises ``Unanswerable`` and ValueError as ``lift`` does, for a capture without coefficients too.
     """
@@ -45,8 +47,9 @@ def recode(capture: Capture) -> bytes:
 def explain(capture: Capture) -> list[Item]:
     """An item for every run of bits of the coefficient buffer, in order.
 
-    Kinds are those of ``coefficients.explain`` (bias, weight, count, mask, fill), and of an activation table limit,
-    knot, line, step and mode; what no task reads is fill.  Raises as ``recode``.
+    Kinds are those of ``coefficients.explain`` (bias, weight, count, mask, fill), and of an
+    activation table limit, knot, line, step and mode; what no task reads is fill.  Raises as
+    ``recode``.
     """
     items: list[Item] = []
     tables: set[int] = set()
@@ -64,11 +67,12 @@ def explain(capture: Capture) -> list[Item]:
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
-    """Outputs (how many), output and input channels and, of a convolution, kernel and stride, by name.
+    """Outputs (how many), output and input channels and, of a convolution, kernel and stride, by
+    name.
 
-    Of a capture as the words of its last task have them; of one with several tasks the outputs of that one alone,
-    and no kernel where a table comes behind it.
-    Nothing of a layer that is not float16.
+    Of a capture as the words of its last task have them; of one with several tasks the outputs of
+    that one alone, and no kernel where a table comes behind it. Nothing of a layer that is not
+    float16.
     """
     if isinstance(subject, Capture):
         return _of_words(subject)

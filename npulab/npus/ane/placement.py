@@ -10,7 +10,8 @@ from npulab.npus.kit.numbers import ceil_div
 CELL = 16  # bytes of a stride in L2
 L2_CELLS = 2 ** 21 // CELL  # 2 MiB
 LINE, BANKS = UNIT // CELL, 16
-# pixels (high, wide) of a work unit by the code of ShPref, ShMin and ShMax; the last one in small-source mode only
+# pixels (high, wide) of a work unit by the code of ShPref, ShMin and ShMax; the last one in
+# small-source mode only
 SHAPES = ((2, 128), (4, 64), (8, 32), (16, 16), (8, 8))
 SMALL = len(SHAPES) - 1
 ALIASES = ("AliasConvSrc", "AliasConvRslt", "AliasPlanarSrc", "AliasPlanarRslt")
@@ -48,8 +49,8 @@ def l2(step: Step, habits: Habits, number: int) -> dict[str, int]:
 def work_unit(step: Step, habits: Habits) -> tuple[int, int, int]:
     """Codes of the preferred, least and most shape of a work unit.
 
-    A convolution has the shape that takes fewest units, where some take as many the narrowest that holds a row.  The
-    order of the codes, and wider rows than 64, are a guess.
+    A convolution has the shape that takes fewest units, where some take as many the narrowest that
+    holds a row.  The order of the codes, and wider rows than 64, are a guess.
     """
     best = SMALL if step.small else fewest_units(step.result)
     if step.small or not (step.unicast or step.groups > 1):
@@ -71,10 +72,11 @@ def fewest_units(result: Surface) -> int:
 
 
 def l2_strides(step: Step, source: Surface, habits: Habits) -> tuple[int, int, int]:
-    """Strides of channels, rows and depth of a source: rows of more channels than engines are set apart.
+    """Strides of channels, rows and depth of a source: rows of more channels than engines are set
+    apart.
 
-    By 2 cells or a channel's stride, in a neural task of stride 1 by one cell more: a guess from strides of 1, 2 and 4.
-    Of groups one lies there at a time.
+    By 2 cells or a channel's stride, in a neural task of stride 1 by one cell more: a guess from
+    strides of 1, 2 and 4. Of groups one lies there at a time.
     """
     wide = 2 ** patch_width(step) if step.planar else \
         max(SHAPES[work_unit(step, habits)[1]][1], 0 if step.engine == BYPASS else source.width)
@@ -94,7 +96,8 @@ def result_strides(step: Step) -> tuple[int, int, int]:
 
 
 def second_base(end: int) -> int:
-    """Where the second source lies behind the first: at 64 bytes, not on the first one's bank of 16 (a guess).
+    """Where the second source lies behind the first: at 64 bytes, not on the first one's bank of 16
+    (a guess).
 
     >>> [second_base(cells) for cells in (66, 528, 2048, 4128, 18816)]
     [68, 528, 2052, 4128, 18820]
@@ -114,7 +117,8 @@ def patch_width(step: Step) -> int:
 
 
 def patch_height(step: Step) -> int:
-    """log2 of the rows of a planar task's patch: those of the tile where they are a power of two, else one row."""
+    """log2 of the rows of a planar task's patch: those of the tile where they are a power of two,
+    else one row."""
     rows = tile_height(step)
     return log2_up(rows) if rows == 2 ** log2_up(rows) else 0
 
@@ -125,7 +129,8 @@ def l2_rows(step: Step) -> int:
 
 
 def tile_height(step: Step) -> int:
-    """Rows of output of a tile: all of them; 32 in planar tasks whose sources do not fit into L2."""
+    """Rows of output of a tile: all of them; 32 in planar tasks whose sources do not fit into
+    L2."""
     rows = step.result.height
     if not step.planar:
         return rows

@@ -1,10 +1,12 @@
-"""Records of a task stream: a word that says which registers are written, and their values behind it.
+"""Records of a task stream: a word that says which registers are written, and their values behind
+it.
 
-H14 and later (``compact``): a record is dense (consecutive registers, and perhaps a base of the program that is
-added to the values) or sparse (a first register and those of the 16 behind it that a mask names); registers are
-counted in words.  Up to H13 all records are dense and count bytes.
+H14 and later (``compact``): a record is dense (consecutive registers, and perhaps a base of the
+program that is added to the values) or sparse (a first register and those of the 16 behind it that
+a mask names); registers are counted in words.  Up to H13 all records are dense and count bytes.
 
-Sources: JW (record words of 2251 H14 tasks and some hundred of H15 to H18), FT, AG for H11; see the tables.
+Sources: JW (record words of 2251 H14 tasks and some hundred of H15 to H18), FT, AG for H11; see the
+tables.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ def put(value: int, bits: tuple[int, int]) -> int:
 
 
 class Record(NamedTuple):
-    """Register writes of one record: the byte address of the first register and the values in order.
+    """Register writes of one record: the byte address of the first register and the values in
+    order.
 
-    ``mask`` is None for a dense record; otherwise bit i says that the register ``1 + i`` words behind the
-    first one is written too.  ``selector`` are the upper bits of a dense record of H14 and later.
+    ``mask`` is None for a dense record; otherwise bit i says that the register ``1 + i`` words
+    behind the first one is written too.  ``selector`` are the upper bits of a dense record of H14
+    and later.
 
     >>> Record(0x504, (1, 2), mask=0b100).writes
     ((1284, 1), (1296, 2))
@@ -65,7 +69,8 @@ class Record(NamedTuple):
 
     @property
     def base(self) -> int | None:
-        """The program's base (BAR) that is added to the values when the task is loaded; None where none is."""
+        """The program's base (BAR) that is added to the values when the task is loaded; None where
+        none is."""
         return cut(self.selector, BASE) if cut(self.selector, SELECTS) else None
 
     @classmethod
@@ -78,7 +83,8 @@ class Record(NamedTuple):
         return cls(address, values, None, 0 if base is None else put(1, SELECTS) + put(base, BASE))
 
     def words(self, compact: bool) -> list[int]:
-        """The words of the record, ``compact`` as on H14 and later; raises ValueError for what has no words."""
+        """The words of the record, ``compact`` as on H14 and later; raises ValueError for what has
+        no words."""
         steps = MASK[1] + 1 if self.mask is not None else 2 ** COUNT[1]
         held = 1 + self.mask.bit_count() if self.mask is not None else len(self.values)
         if not 0 < len(self.values) <= steps or len(self.values) != held or self.address % WORD_BYTES:
@@ -105,7 +111,8 @@ def bytes_of(words: Sequence[int]) -> bytes:
 
 
 def split(words: Sequence[int], start: int, compact: bool, what: str, offset: int = 0) -> Iterator[Record]:
-    """The records in words from ``start`` on; raises ValueError for one that runs past the words or registers.
+    """The records in words from ``start`` on; raises ValueError for one that runs past the words or
+    registers.
 
     ``what`` and the byte ``offset`` of the words are for errors.
     """
@@ -138,9 +145,11 @@ def split(words: Sequence[int], start: int, compact: bool, what: str, offset: in
 
 
 def first_broken(words: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> int | None:
-    """The first of many runs of compact records that ``split`` would refuse, or None; all runs at a time.
+    """The first of many runs of compact records that ``split`` would refuse, or None; all runs at a
+    time.
 
-    ``words`` are those of the section ``(n,) uint32``, a run goes from word ``starts[i]`` to ``ends[i]``, excluded.
+    ``words`` are those of the section ``(n,) uint32``, a run goes from word ``starts[i]`` to
+    ``ends[i]``, excluded.
     """
     run, at = np.flatnonzero(starts < ends), starts[starts < ends].astype(np.int64)
     broken = len(starts)

@@ -67,9 +67,10 @@ class Memory:
 def simulate(capture: Capture) -> bytes:
     """The bytes of the output after the capture's tasks ran in order.
 
-    Inputs are the buffers ``input``, ``input1``, ... in the order of the capture's tensors; where it has none, in that
-    of the bases that tasks read and none of them writes.  Raises Hang with the reason for reads where
-    nothing is and sizes that do not go together, Unanswerable for what is not understood.
+    Inputs are the buffers ``input``, ``input1``, ... in the order of the capture's tensors; where
+    it has none, in that of the bases that tasks read and none of them writes.  Raises Hang with the
+    reason for reads where nothing is and sizes that do not go together, Unanswerable for what is
+    not understood.
     """
     if not capture.jobs or any(job.block != "H13" for job in capture.jobs):
         raise Unanswerable(f"capture {capture.name}: got blocks {', '.join({job.block for job in capture.jobs})}, the "
@@ -156,7 +157,8 @@ def _second(v: Values, memory: Memory, groups: int) -> np.ndarray:
 
 
 def _left(memory: Memory, place: int, broadcast: int) -> np.ndarray:
-    """What a task left in L2; a number for each row, as a reduction by rows leaves them, where it is broadcast."""
+    """What a task left in L2; a number for each row, as a reduction by rows leaves them, where it
+    is broadcast."""
     if place not in memory.resident:
         raise Hang(f"its source lies in L2 at {16 * place:#x}, where no task left anything")
     found = memory.resident[place]

@@ -43,10 +43,11 @@ USUAL = "4.2.1"
 class Step:
     """What one task does: ``engine`` of ``sources`` (one or two) into ``result``.
 
-    ``bars`` are the base addresses of the sources, ``target`` that of the result, which begins ``offset`` bytes behind
-    it and is a part of ``whole``.  ``kernel`` and ``stride`` are (h, w), ``pads`` what lies above and to the left.
-    ``engines`` are (offset, bytes) of each coefficient buffer, ``lanes`` the channels of a plane.  ``fields`` are raw
-    values of fields that the arithmetic sets.
+    ``bars`` are the base addresses of the sources, ``target`` that of the result, which begins
+    ``offset`` bytes behind it and is a part of ``whole``.  ``kernel`` and ``stride`` are (h, w),
+    ``pads`` what lies above and to the left. ``engines`` are (offset, bytes) of each coefficient
+    buffer, ``lanes`` the channels of a plane.  ``fields`` are raw values of fields that the
+    arithmetic sets.
     """
 
     engine: str

@@ -1,8 +1,9 @@
 """Task streams that lie one behind the other in words: H14 and later; and the short list of H11.
 
-A task is a header and records.  H14 and later: the header's first word counts the words of the task, tasks
-lie on 16 bytes behind a preamble of 16 bytes, zeros between them, without a list.  H11: a list by NextPointer,
-as on H13.  Registers keep their value from task to task, so a write that is not there is no write of zero.
+A task is a header and records.  H14 and later: the header's first word counts the words of the
+task, tasks lie on 16 bytes behind a preamble of 16 bytes, zeros between them, without a list.  H11:
+a list by NextPointer, as on H13.  Registers keep their value from task to task, so a write that is
+not there is no write of zero.
 
 Sources: JW (2251 tasks of H14, some hundred of H15 to H18), FT, AG for H11; see the tables.
 """
@@ -35,8 +36,9 @@ H11_PLACES = 0x100  # bytes from record to record in h11.csv, since nobody state
 class Task:
     """A task: its byte offset in the section and its words, little-endian, the header's first.
 
-    ``header_words`` counts the DTID word where there is one; ``compact`` are the records of H14 and later.
-    Tasks that were read have been checked; one that is made by hand goes through ``make_h14`` or ``make_h11``.
+    ``header_words`` counts the DTID word where there is one; ``compact`` are the records of H14 and
+    later. Tasks that were read have been checked; one that is made by hand goes through
+    ``make_h14`` or ``make_h11``.
     """
 
     offset: int
@@ -58,12 +60,14 @@ class Task:
 
     @property
     def writes(self) -> tuple[tuple[int, int], ...]:
-        """(byte address, value) of every register write, in order; a later one to the same register wins."""
+        """(byte address, value) of every register write, in order; a later one to the same register
+        wins."""
         return tuple(write for record in self.records for write in record.writes)
 
     @property
     def bases(self) -> dict[int, int]:
-        """The base of the program by the byte address of each register to whose value it is added."""
+        """The base of the program by the byte address of each register to whose value it is
+        added."""
         return {address: record.base for record in self.records if record.base is not None
                 for address, _ in record.writes}
 
@@ -75,9 +79,10 @@ class Task:
 def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
     """The tasks of a section of H14 and later, in order.
 
-    ``header_words`` is 8 on H14 and H15 and 9 from H16 on (JW); one more follows where the last of them has TDE.
-    Raises ValueError, naming task and byte, for sizes and records past the end and for what is neither task
-    nor zeros; a frame of 16 bytes at the start that has no size is the preamble (see ``preamble``).
+    ``header_words`` is 8 on H14 and H15 and 9 from H16 on (JW); one more follows where the last of
+    them has TDE. Raises ValueError, naming task and byte, for sizes and records past the end and
+    for what is neither task nor zeros; a frame of 16 bytes at the start that has no size is the
+    preamble (see ``preamble``).
     """
     if len(text) % WORD_BYTES:
         raise ValueError(f"task stream: got {len(text)} bytes, allowed is a multiple of {WORD_BYTES}")
@@ -105,7 +110,8 @@ def read_h14(text: bytes, header_words: int = 8) -> list[Task]:
 
 
 def whole(tasks: Sequence[Task], words: np.ndarray, header_words: int) -> list[Task]:
-    """The tasks of a section's words with their DTID words counted; the same as ``checked`` on each."""
+    """The tasks of a section's words with their DTID words counted; the same as ``checked`` on
+    each."""
     starts = np.array([task.offset for task in tasks], np.int64) // WORD_BYTES
     ends = np.array([task.end for task in tasks], np.int64) // WORD_BYTES
     control = words[np.minimum(starts + header_words, ends) - 1]
@@ -119,7 +125,8 @@ def whole(tasks: Sequence[Task], words: np.ndarray, header_words: int) -> list[T
 
 
 def checked(task: Task, header_words: int, what: str) -> Task:
-    """The task of H14 and later with its DTID word counted, if it is whole; raises ValueError where it is not."""
+    """The task of H14 and later with its DTID word counted, if it is whole; raises ValueError where
+    it is not."""
     words = task.words
     held = header_words + (len(words) >= header_words and cut(words[header_words - 1], TDE))
     if len(words) < held:
@@ -152,9 +159,11 @@ def preamble(text: bytes) -> bytes:
 
 
 def make_h14(header: Sequence[int], records: Sequence[Record], header_words: int = 8) -> Task:
-    """A task of H14 and later at offset 0, its size filled in; ``header`` has its DTID where it has TDE.
+    """A task of H14 and later at offset 0, its size filled in; ``header`` has its DTID where it has
+    TDE.
 
-    Raises ValueError for more than 2047 words, a header that is not whole, a record that has no words.
+    Raises ValueError for more than 2047 words, a header that is not whole, a record that has no
+    words.
     """
     words = [*header, *(word for record in records for word in record.words(True))]
     held = header_words + (len(header) >= header_words and cut(header[header_words - 1], TDE))
@@ -179,10 +188,11 @@ def place_h14(tasks: Sequence[Task], start: int = FRAME) -> list[Task]:
 
 
 def write_h14(tasks: Sequence[Task], *, first: bytes = PREAMBLE, size: int | None = None) -> bytes:
-    """The section that ``read_h14`` reads: tasks at their offsets behind the preamble ``first``, zeros between.
+    """The section that ``read_h14`` reads: tasks at their offsets behind the preamble ``first``,
+    zeros between.
 
-    ``size`` is that of the section, by default up to the end of the last task.
-    Raises ValueError for tasks that overlap, that are not in order or not on 16 bytes, and for wrong sizes.
+    ``size`` is that of the section, by default up to the end of the last task. Raises ValueError
+    for tasks that overlap, that are not in order or not on 16 bytes, and for wrong sizes.
     """
     if len(first) not in (0, FRAME) or preamble(first) != first:
         raise ValueError(f"task stream: got the preamble {first.hex()}, allowed are none or {FRAME} bytes without "
@@ -212,9 +222,9 @@ def laid(tasks: Sequence[Task], first: bytes, size: int | None, align: int, what
 def read_h11(text: bytes, first_words: int | None = None) -> list[Task]:
     """The tasks of an H11 section, along its list.
 
-    The first task has ``first_words`` words, by default the 83 of AG, 84 with DTID; so has one whose NextSize
-    is 0.  Raises ValueError, naming task and byte, for a list that goes back or past the end, for records past
-    their task, and for what is neither task nor zeros.
+    The first task has ``first_words`` words, by default the 83 of AG, 84 with DTID; so has one
+    whose NextSize is 0.  Raises ValueError, naming task and byte, for a list that goes back or past
+    the end, for records past their task, and for what is neither task nor zeros.
     """
     if len(text) % WORD_BYTES:
         raise ValueError(f"H11 tasks: got {len(text)} bytes, allowed is a multiple of {WORD_BYTES}")
@@ -278,12 +288,14 @@ def place_h11(tasks: Sequence[Task]) -> list[Task]:
 
 
 def write_h11(tasks: Sequence[Task], *, size: int | None = None) -> bytes:
-    """The section that ``read_h11`` reads: tasks at their offsets, zeros between; headers stay as they are."""
+    """The section that ``read_h11`` reads: tasks at their offsets, zeros between; headers stay as
+    they are."""
     return laid(tasks, b"", size, WORD_BYTES, "H11 tasks")
 
 
 def places(task: Task) -> tuple[tuple[int, int], ...]:
-    """(offset in the table, value) of a task's writes: H11's by the place of their record, others by address."""
+    """(offset in the table, value) of a task's writes: H11's by the place of their record, others
+    by address."""
     if task.compact:
         return task.writes
     return tuple((H11_PLACES * n + WORD_BYTES * i, value)
@@ -300,9 +312,9 @@ def columns(task: Task, registers: RegisterMap) -> dict[int, int]:
 def states(tasks: Sequence[Task], registers: RegisterMap) -> np.ndarray:
     """Words ``(N, W) uint32`` of a map's registers while each of N tasks runs.
 
-    Registers keep their value from the tasks before; the block Header is that of the task itself.  What a register
-    holds before the first write is not known: it is 0 here, and ``written`` tells.  Writes to registers that the
-    map lacks are left out, ``strays`` lists them.
+    Registers keep their value from the tasks before; the block Header is that of the task itself.
+    What a register holds before the first write is not known: it is 0 here, and ``written`` tells.
+    Writes to registers that the map lacks are left out, ``strays`` lists them.
     """
     out = np.zeros((len(tasks), len(registers)), np.uint32)
     headers = [word for word, (_, offset, _) in enumerate(registers.registers) if offset >= HEADER]
@@ -327,5 +339,6 @@ def written(tasks: Sequence[Task], registers: RegisterMap) -> np.ndarray:
 
 
 def strays(tasks: Sequence[Task], registers: RegisterMap) -> list[tuple[int, int]]:
-    """(task, byte address) of every write to a register that the map lacks: of another generation, perhaps."""
+    """(task, byte address) of every write to a register that the map lacks: of another generation,
+    perhaps."""
     return [(n, offset) for n, task in enumerate(tasks) for offset, _ in places(task) if offset not in registers.index]

@@ -1,8 +1,9 @@
-"""Tensors as the ANE has them in memory: rows of a multiple of 64 bytes, planes of rows, images of planes.
+"""Tensors as the ANE has them in memory: rows of a multiple of 64 bytes, planes of rows, images of
+planes.
 
-An IOSurface of a MIL program holds a tensor [1, C, 1, S] of fp16: one row for each channel.  Where S is a multiple of
-32 there are no gaps, and the bytes are those of the array (C, S).
-Source: tensor commands and stabs of hwx files of four compiler versions; maderix/ANE (io_write_fp16_at, io_copy).
+An IOSurface of a MIL program holds a tensor [1, C, 1, S] of fp16: one row for each channel.  Where
+S is a multiple of 32 there are no gaps, and the bytes are those of the array (C, S). Source: tensor
+commands and stabs of hwx files of four compiler versions; maderix/ANE (io_write_fp16_at, io_copy).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ AXES = {"channels": 0, "columns": 1}
 
 
 class Strides(NamedTuple):
-    """Bytes from a row, plane (channel), depth slice or batch to the next, and of the whole tensor."""
+    """Bytes from a row, plane (channel), depth slice or batch to the next, and of the whole
+    tensor."""
 
     row: int
     plane: int
@@ -39,8 +41,9 @@ class Strides(NamedTuple):
 def strides(shape: Sequence[int], itemsize: int = 2) -> Strides:
     """Strides of a tensor (N, C, H, W) or (N, C, D, H, W), elements of ``itemsize`` bytes.
 
-    A row is rounded up to 64 bytes; a plane has H rows, a depth slice C planes, a batch D depth slices.  The batch
-    stride was never seen with more than one.  Raises ValueError for another rank or sizes below 1.
+    A row is rounded up to 64 bytes; a plane has H rows, a depth slice C planes, a batch D depth
+    slices.  The batch stride was never seen with more than one.  Raises ValueError for another rank
+    or sizes below 1.
 
     >>> strides((1, 3, 1, 77))
     Strides(row=192, plane=192, depth=576, batch=576, size=576)
@@ -56,7 +59,8 @@ def strides(shape: Sequence[int], itemsize: int = 2) -> Strides:
 
 
 def surface(channels: int, columns: int, height: int = 1, dtype: str = "float16") -> Layout:
-    """The layout of a tensor ``(height, columns, channels)`` in an IOSurface [1, C, H, W] with its 64-byte rows.
+    """The layout of a tensor ``(height, columns, channels)`` in an IOSurface [1, C, H, W] with its
+    64-byte rows.
 
     >>> surface(2, 3).index_map()[0, 1]
     array([ 2, 66])
@@ -65,10 +69,11 @@ def surface(channels: int, columns: int, height: int = 1, dtype: str = "float16"
 
 
 def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
-    """An array ``(C, S)`` as the bytes of an IOSurface, fp16 (rounded half to even, infinite beyond 65504).
+    """An array ``(C, S)`` as the bytes of an IOSurface, fp16 (rounded half to even, infinite beyond
+    65504).
 
-    ``rows=False`` leaves out the gaps after rows, as maderix/ANE copies and allocates (C * S * 2 bytes), which is
-    the same where S is a multiple of 32.  Raises ValueError for another rank.
+    ``rows=False`` leaves out the gaps after rows, as maderix/ANE copies and allocates (C * S * 2
+    bytes), which is the same where S is a multiple of 32.  Raises ValueError for another rank.
 
     >>> len(pack(np.zeros((2, 3)))), len(pack(np.zeros((2, 3)), rows=False)), len(pack(np.zeros((2, 32))))
     (128, 12, 128)
@@ -86,7 +91,8 @@ def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
 def unpack(data: bytes, channels: int, columns: int, rows: bool = True) -> np.ndarray:
     """The array ``(C, S) float16`` of an IOSurface; ``rows`` as in ``pack``.
 
-    Bytes past the tensor are not looked at: a surface may be allocated larger.  Raises ValueError for fewer.
+    Bytes past the tensor are not looked at: a surface may be allocated larger.  Raises ValueError
+    for fewer.
     """
     if channels < 1 or columns < 1:
         raise ValueError(f"shape: got {channels} channels, {columns} columns, allowed is 1 or more")
@@ -103,11 +109,12 @@ def unpack(data: bytes, channels: int, columns: int, rows: bool = True) -> np.nd
 
 
 def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
-    """Several arrays ``(C, S)`` as one input: side by side along the ``columns``, or one after the other along the
-    ``channels``.
+    """Several arrays ``(C, S)`` as one input: side by side along the ``columns``, or one after the
+    other along the ``channels``.
 
-    maderix/ANE gives a backward kernel its taps along the channels (``concat`` of axis 1), and activations with their
-    weights along the columns.  Raises ValueError for arrays that differ along the other axis.
+    maderix/ANE gives a backward kernel its taps along the channels (``concat`` of axis 1), and
+    activations with their weights along the columns.  Raises ValueError for arrays that differ
+    along the other axis.
 
     >>> join([np.zeros((4, 2)), np.ones((4, 3))]).shape, join([np.zeros((4, 2)), np.ones((1, 2))], "channels").shape
     ((4, 5), (5, 2))
@@ -121,8 +128,8 @@ def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
 
 
 def split(tensor: np.ndarray, sizes: Sequence[int], axis: str = "columns") -> list[np.ndarray]:
-    """The arrays that ``join`` put together, by their sizes along the axis; raises ValueError where these do not add
-    up to it.
+    """The arrays that ``join`` put together, by their sizes along the axis; raises ValueError where
+    these do not add up to it.
 
     >>> [part.shape for part in split(np.zeros((4, 5)), [2, 3])]
     [(4, 2), (4, 3)]

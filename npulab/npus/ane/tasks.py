@@ -1,9 +1,11 @@
-"""Task descriptors of H13: header words, then records of values for consecutive registers, in a linked list.
+"""Task descriptors of H13: header words, then records of values for consecutive registers, in a
+linked list.
 
-A record is a word ``(count - 1) << 26 | address`` and ``count`` values, the address in bytes.  A classic task has
-seven records, a compact one leaves out what it does not need, an extended one has a header word more (DTID, announced
-by TDE).  As register writes a task is (offset, value) pairs in order, its header words first, from ``HEADER`` on.
-Source: files of four compilers; the printer's record headers (tinygrad ane/aneregs).
+A record is a word ``(count - 1) << 26 | address`` and ``count`` values, the address in bytes.  A
+classic task has seven records, a compact one leaves out what it does not need, an extended one has
+a header word more (DTID, announced by TDE).  As register writes a task is (offset, value) pairs in
+order, its header words first, from ``HEADER`` on. Source: files of four compilers; the printer's
+record headers (tinygrad ane/aneregs).
 """
 
 from __future__ import annotations
@@ -76,9 +78,9 @@ def read_list(text: bytes, first: int = 0, words: int | None = None,
               where: str = "tasks") -> tuple[Task, ...]:
     """The tasks of a section, from byte ``first`` on by their links.
 
-    ``words`` is the size of the first one; without it that one ends where its records do.  Raises ValueError naming
-    ``where``, the task and its byte offset for a list that is cut short, loops or overlaps, and for records that do not
-    fill their task or write no register.
+    ``words`` is the size of the first one; without it that one ends where its records do.  Raises
+    ValueError naming ``where``, the task and its byte offset for a list that is cut short, loops or
+    overlaps, and for records that do not fill their task or write no register.
     """
     tasks: list[Task] = []
     at, size = first, words
@@ -102,7 +104,8 @@ def read_list(text: bytes, first: int = 0, words: int | None = None,
 
 
 def _task(text: bytes, at: int, size: int | None, what: str) -> Task:
-    """The task at a byte; where its size is not known it ends before what is no record of its own."""
+    """The task at a byte; where its size is not known it ends before what is no record of its
+    own."""
     end = len(text) if size is None else at + WORD_BYTES * size
     if end > len(text) or at + WORD_BYTES * HEADER_WORDS > end:
         raise ValueError(f"{what}: needs {size or HEADER_WORDS} words, the section has "
@@ -137,9 +140,11 @@ def _task(text: bytes, at: int, size: int | None, what: str) -> Task:
 
 
 def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
-    """The task at a byte of its section whose register writes these are, as ``Task.writes`` gives them.
+    """The task at a byte of its section whose register writes these are, as ``Task.writes`` gives
+    them.
 
-    Neighbouring registers go into one record.  Raises ValueError where the header's words are not there in order.
+    Neighbouring registers go into one record.  Raises ValueError where the header's words are not
+    there in order.
     """
     header = [value for place, value in writes if place >= HEADER]
     wanted = [HEADER + WORD_BYTES * i for i in range(len(header))]

@@ -1,4 +1,5 @@
-"""How tasks hang together: whose result lies where, in memory by base address and offset, or in L2."""
+"""How tasks hang together: whose result lies where, in memory by base address and offset, or in
+L2."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from npulab.quant.layers import Concat, Elementwise, Layer, Network
 
 
 class Place(NamedTuple):
-    """A tensor in memory: base address by number, byte behind it, its sizes, and the strides it is stored with."""
+    """A tensor in memory: base address by number, byte behind it, its sizes, and the strides it is
+    stored with."""
 
     bar: int
     offset: int
@@ -21,7 +23,8 @@ class Place(NamedTuple):
 
 @dataclass
 class Wiring:
-    """Layers as they are found, in order; a node is a layer's number or, below 0, an input of the network."""
+    """Layers as they are found, in order; a node is a layer's number or, below 0, an input of the
+    network."""
 
     inputs: tuple[int, ...]
     layers: list[Layer] = field(default_factory=list)
@@ -64,7 +67,8 @@ def write(wired: Wiring, place: Place, node: int, task: int) -> None:
 
 
 def whole(wired: Wiring, bar: int, last: int | None, wanted: Place) -> tuple[int, Surface]:
-    """The node and the sizes of what tasks wrote at a base address: one result, or several one behind another.
+    """The node and the sizes of what tasks wrote at a base address: one result, or several one
+    behind another.
 
     With ``last`` all that was written counts, else what ``wanted`` names.
     """

@@ -1,8 +1,10 @@
-"""The words of one task of H13 from what it does: a rule for each group of registers, and the habits of compilers.
+"""The words of one task of H13 from what it does: a rule for each group of registers, and the
+habits of compilers.
 
-Evidence: files of compiler 4.2.1 (conv_twos, conv_bias, gemm64, relu16, sigmoid77, sum64, concat16), bare tasks of one
-like 5.4.1 (1600 x 2560), mul of 5.4.1 and 9.509, and words of 9.x that joshuaswarren/mil-hwx-compiler states under
-research/oracles/h13.  A rule that fits all of them and was never tried beyond is called a guess where it stands.
+Evidence: files of compiler 4.2.1 (conv_twos, conv_bias, gemm64, relu16, sigmoid77, sum64,
+concat16), bare tasks of one like 5.4.1 (1600 x 2560), mul of 5.4.1 and 9.509, and words of 9.x that
+joshuaswarren/mil-hwx-compiler states under research/oracles/h13.  A rule that fits all of them and
+was never tried beyond is called a guess where it stands.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ ONE_FLOAT32 = 0x3F800000
 
 def job_of(step: Step, chip: str, habits: Habits, number: int = 0, count: int = 1, slots: tuple[int, ...] = (0,),
            ) -> Job:
-    """The task as register writes; ``number`` of ``count``, ``slots`` the bytes at which the tasks of a list begin."""
+    """The task as register writes; ``number`` of ``count``, ``slots`` the bytes at which the tasks
+    of a list begin."""
     registers = maps(chip)["H13"]
     words = registers.encode(values_of(step, habits, number, count, slots), raw=True)
     places = [HEADER + WORD_BYTES * i for i in range(HEADER_WORDS)]

@@ -1,7 +1,8 @@
 """A compiled file (hwx) written from a capture, in the layout of compiler 4.2.1.
 
-Header, load commands, symbols with their names, relocations, then from a multiple of 0x4000 on the task list and,
-64 bytes aligned behind it, the coefficients.  Source: the bytes of eight files of that compiler.
+Header, load commands, symbols with their names, relocations, then from a multiple of 0x4000 on the
+task list and, 64 bytes aligned behind it, the coefficients.  Source: the bytes of eight files of
+that compiler.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ Described = Mapping[str, Any]
 
 
 class Kernel(NamedTuple):
-    """The coefficients of an engine in one task: the byte of the task list that places them, whose they are, where."""
+    """The coefficients of an engine in one task: the byte of the task list that places them, whose
+    they are, where."""
 
     place: int
     engine: int
@@ -81,14 +83,16 @@ class Kernel(NamedTuple):
 
 
 def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
-    """The compiled file of a capture: its task list, coefficients, tensors, base addresses, relocations and symbols.
+    """The compiled file of a capture: its task list, coefficients, tensors, base addresses,
+    relocations and symbols.
 
-    ``capture.parameters["tensors"]`` names the tensors as the importer gives them, ``capture.addresses`` places them,
-    the task list (``text``) and the coefficients.  ``identity`` is the text of the file's identity command, ``label``
-    the name of the coefficients in the symbol table: a hash of something unknown in the compiler's files, here SHA-256
-    of their bytes.  ``npulab.load`` of the bytes gives the same jobs, coefficients, tensors and addresses.
-    Raises ValueError where the capture does not say where something lies, two things share addresses, or a task uses
-    a base address that nothing has.
+    ``capture.parameters["tensors"]`` names the tensors as the importer gives them,
+    ``capture.addresses`` places them, the task list (``text``) and the coefficients.  ``identity``
+    is the text of the file's identity command, ``label`` the name of the coefficients in the symbol
+    table: a hash of something unknown in the compiler's files, here SHA-256 of their bytes.
+    ``npulab.load`` of the bytes gives the same jobs, coefficients, tensors and addresses. Raises
+    ValueError where the capture does not say where something lies, two things share addresses, or a
+    task uses a base address that nothing has.
     """
     _, text = _text(capture)
     tensors = _tensors(capture)

@@ -1,6 +1,7 @@
 """The accumulator: sums of products shortened to the 32 bits that the next unit is handed.
 
-Source: the int8 and int16 traces of nvdla/hw for rounding and the 32 bits; nvdla/hw cmod/cacc for the width of a sum.
+Source: the int8 and int16 traces of nvdla/hw for rounding and the 32 bits; nvdla/hw cmod/cacc for
+the width of a sum.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ MOST_TRUNCATE = 31  # CACC.D_CLIP_CFG.CLIP_TRUNCATE has 5 bits
 def handed_over(sums: np.ndarray, truncate: int, itemsize: int = 1, rules: Rules = RULES) -> np.ndarray:
     """Accumulators int32 of sums, whole numbers of any type of at most 2**53 in size.
 
-    A sum is limited to 34 bits (48 for elements of 2 bytes), divided by ``2**truncate`` and rounded half away from
-    zero, and limited to 32 bits; under ``rules`` that do not saturate they are int64.
-    Raises ValueError for a truncate outside 0 to 31.
+    A sum is limited to 34 bits (48 for elements of 2 bytes), divided by ``2**truncate`` and rounded
+    half away from zero, and limited to 32 bits; under ``rules`` that do not saturate they are
+    int64. Raises ValueError for a truncate outside 0 to 31.
 
     >>> handed_over(np.array([5, -5, 2 ** 33]), 1)
     array([         3,         -3, 2147483647], dtype=int32)

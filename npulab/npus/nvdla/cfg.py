@@ -12,8 +12,8 @@
 ``check_nothing(event);``
 ==================================================== ==================================================================
 
-``mem`` is ``pri_mem`` or ``sec_mem``, or 1 or 0 as RAM_TYPE fields have it.  Source: the traces of nvdla/hw, its
-verification guide.
+``mem`` is ``pri_mem`` or ``sec_mem``, or 1 or 0 as RAM_TYPE fields have it.  Source: the traces of
+nvdla/hw, its verification guide.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ HEAD_LINES = 8
 def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
     """The events of a trace.
 
-    Raises ValueError naming file and line for what is no statement, a register that the map has not, a number that is
-    none or out of range, and a file that is missing or broken.
+    Raises ValueError naming file and line for what is no statement, a register that the map has
+    not, a number that is none or out of range, and a file that is missing or broken.
     """
     offsets = offsets_of(registers)
     images: dict[str, Image] = {}
@@ -88,7 +88,8 @@ def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
 
 
 def provenance_of(text: str) -> str:
-    """What recorded a trace: as a comment says that npulab wrote, else a simulation of the hardware's source.
+    """What recorded a trace: as a comment says that npulab wrote, else a simulation of the
+    hardware's source.
 
     >>> provenance_of("// provenance: simulated\\n"), provenance_of("// a test")
     ('simulated', 'RTL simulation')

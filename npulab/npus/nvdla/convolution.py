@@ -1,9 +1,11 @@
-"""One job of the convolution units, from its registers and memory to the accumulators that the next unit is handed.
+"""One job of the convolution units, from its registers and memory to the accumulators that the next
+unit is handed.
 
-CDMA reads features or an image and the weights, CSC moves windows over them, CMAC multiplies, CACC adds up and
-shortens.  What the registers state beyond that is not looked at: banks, entries, packing, releases, the padding on the
-right and below, and operands of what is off hold anything in captures.  Data that is kept from the job before
-(DATA_REUSE, WEIGHT_REUSE) is read again from where the registers say.
+CDMA reads features or an image and the weights, CSC moves windows over them, CMAC multiplies, CACC
+adds up and shortens.  What the registers state beyond that is not looked at: banks, entries,
+packing, releases, the padding on the right and below, and operands of what is off hold anything in
+captures.  Data that is kept from the job before (DATA_REUSE, WEIGHT_REUSE) is read again from where
+the registers say.
 """
 
 from __future__ import annotations
@@ -35,11 +37,12 @@ PROCESSED = tuple(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in ("CSC", "CDMA"
 def run(values: Mapping[str, int], features: Features, memory: ByteMemory, rules: Rules = RULES) -> np.ndarray:
     """Accumulators ``(height, width, lanes) int32`` of the job that the registers describe.
 
-    ``features`` are those of a chip (``atomic_c``, ``atomic_k``, ``atomic_k_int16`` where it differs, ``memory_atom``,
-    ``int16``, ``full_map``).  The lanes are the kernels, and accumulators of 0 up to a whole atom of memory.
-    Raises Unanswerable, naming register and value, for what is not covered: Winograd, batches, compressed weights,
-    fp16, int16 on a chip without it, pixel formats that no source states, and jobs too large to be simulated; Hang for
-    registers that contradict each other.  What ``memory`` raises comes through.
+    ``features`` are those of a chip (``atomic_c``, ``atomic_k``, ``atomic_k_int16`` where it
+    differs, ``memory_atom``, ``int16``, ``full_map``).  The lanes are the kernels, and accumulators
+    of 0 up to a whole atom of memory. Raises Unanswerable, naming register and value, for what is
+    not covered: Winograd, batches, compressed weights, fp16, int16 on a chip without it, pixel
+    formats that no source states, and jobs too large to be simulated; Hang for registers that
+    contradict each other.  What ``memory`` raises comes through.
     """
     fields = Fields(values, features)
     itemsize = _covered(fields)
@@ -77,8 +80,8 @@ def window_of(values: Mapping[str, int], itemsize: int = 1, rules: Rules = RULES
 
 
 def _by_pixels(weights: np.ndarray, channels: int) -> np.ndarray:
-    """An image's weights ``(K, R, 1, S * channels)`` as ``(K, R, S, channels)``; where they end within a pixel, what is
-    left of it counts as 0."""
+    """An image's weights ``(K, R, 1, S * channels)`` as ``(K, R, S, channels)``; where they end
+    within a pixel, what is left of it counts as 0."""
     kernels, height, _, depth = weights.shape
     across = -(-depth // channels)
     whole = np.pad(weights[:, :, 0], ((0, 0), (0, 0), (0, across * channels - depth)))

@@ -41,7 +41,8 @@ class Load(NamedTuple):
 
 
 class Done(NamedTuple):
-    """An operation is waited for: the one of this unit and group where the trace says so; ``sync`` names the event."""
+    """An operation is waited for: the one of this unit and group where the trace says so; ``sync``
+    names the event."""
 
     line: int
     unit: str = ""

@@ -1,7 +1,8 @@
 """What CDMA reads for a convolution: features, images and weights, from registers and memory.
 
-Registers are raw values by full name, ``CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH``; a name that is missing is 0, as after
-reset.  Source: nvdla/hw cmod/cdma; the traces of nvdla/hw agree for features and for pixels of four 8-bit channels.
+Registers are raw values by full name, ``CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH``; a name that is missing
+is 0, as after reset.  Source: nvdla/hw cmod/cdma; the traces of nvdla/hw agree for features and for
+pixels of four 8-bit channels.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ def cube_of(fields: Fields) -> Cube:
 
 
 def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
-    """How the weights lie from their address on; those of an image have all that a row reads as channels.
+    """How the weights lie from their address on; those of an image have all that a row reads as
+    channels.
 
-    Raises Hang where they are not of the features' channels or take more bytes than are read, Unanswerable for
-    rows of an image that are extended as no source states.
+    Raises Hang where they are not of the features' channels or take more bytes than are read,
+    Unanswerable for rows of an image that are extended as no source states.
     """
     kernels, channels = (fields.size(f"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_{name}") for name in ("KERNEL", "CHANNEL_EXT"))
     height, width = (fields.size(f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_{name}_EXT") for name in ("HEIGHT", "WIDTH"))
@@ -78,7 +80,8 @@ def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weight
 
 
 def read_features(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES) -> np.ndarray:
-    """The features ``(height, width, channels)`` of ``itemsize`` bytes, converted where the job asks for it.
+    """The features ``(height, width, channels)`` of ``itemsize`` bytes, converted where the job
+    asks for it.
 
     Raises Unanswerable for more than 32 MiB.
     """
@@ -89,10 +92,11 @@ def read_features(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: 
 
 
 def read_image(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES) -> np.ndarray:
-    """The image ``(height, width, channels)`` of ``itemsize`` bytes, converted, with the padding left and right of it.
+    """The image ``(height, width, channels)`` of ``itemsize`` bytes, converted, with the padding
+    left and right of it.
 
-    Raises Unanswerable for more than 32 MiB and for formats that are not covered, Hang where the registers state
-    another count of channels than the format has.
+    Raises Unanswerable for more than 32 MiB and for formats that are not covered, Hang where the
+    registers state another count of channels than the format has.
     """
     form, (height, width) = format_of(fields), _extents(fields)
     channels, planes = fields.size("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"), form.pixel + form.pixel_uv

@@ -1,8 +1,9 @@
-"""Memory images: the two kinds of ``.dat`` files that lie beside traces, plain or gzipped (``.dat.gz``).
+"""Memory images: the two kinds of ``.dat`` files that lie beside traces, plain or gzipped
+(``.dat.gz``).
 
-Records, of ``.cfg`` traces: a list of ``{offset:0x20, size:4, payload:0x00 0x10 0x20 0x30}``, bytes in ascending order
-of their address; what no record lists keeps what was there.  Lines, of ``.txn`` traces: lines of ``0xNN`` between lines
-of ``Key=Value`` and other text, which say nothing here.
+Records, of ``.cfg`` traces: a list of ``{offset:0x20, size:4, payload:0x00 0x10 0x20 0x30}``, bytes
+in ascending order of their address; what no record lists keeps what was there.  Lines, of ``.txn``
+traces: lines of ``0xNN`` between lines of ``Key=Value`` and other text, which say nothing here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import numpy as np
 GZIPPED = ".gz"
 CHUNK = 2 ** 16  # bytes of text that are read at a time
 MOST_TEXT = 2 ** 28
-# An image may reach so far, or so many times the bytes of its text: what is far past its records is a wrong offset.
+# An image may reach so far, or so many times the bytes of its text: what is far past its records is
+# a wrong offset.
 MOST_BYTES, PER_TEXT = 2 ** 25, 4
 
 NUMBER = rb"(0x[0-9a-fA-F]{1,12}|[0-9]{1,12})"
@@ -44,8 +46,9 @@ Records = tuple[np.ndarray, np.ndarray, np.ndarray]  # offsets and sizes (n,) in
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """What a file puts into memory: ``data`` from its start, zero where no record says, and ``runs`` ``(n, 2) int64``
-    (offset, size) of the bytes that it says, in ascending order and apart."""
+    """What a file puts into memory: ``data`` from its start, zero where no record says, and
+    ``runs`` ``(n, 2) int64`` (offset, size) of the bytes that it says, in ascending order and
+    apart."""
 
     name: str
     data: bytes
@@ -73,8 +76,8 @@ def image_file(folder: Path, name: str) -> Path:
 def read_records(path: Path) -> Image:
     """The image in a file of records.
 
-    Raises ValueError naming file and line for what is no record, a payload of another size than it says, an offset
-    far past the others, and a list that does not end.
+    Raises ValueError naming file and line for what is no record, a payload of another size than it
+    says, an offset far past the others, and a list that does not end.
     """
     parts: list[Records] = []
     text, depth, last = 0, 0, 1
@@ -92,9 +95,11 @@ def read_records(path: Path) -> Image:
 
 
 def spelled_as_usual(chunk: bytes) -> Records | None:
-    """The records of a text where each is spelled ``{offset:0x20, size:4, payload:0x00 0x01 0x02 0x03}``, else None.
+    """The records of a text where each is spelled ``{offset:0x20, size:4, payload:0x00 0x01 0x02
+    0x03}``, else None.
 
-    All of them at once: every ``x`` is one of a number ``0x``, the first of a record that of its offset.
+    All of them at once: every ``x`` is one of a number ``0x``, the first of a record that of its
+    offset.
     """
     codes = np.frombuffer(chunk, np.uint8)
     at = np.flatnonzero(codes == ord("x"))
@@ -131,8 +136,8 @@ def spelled_as_usual(chunk: bytes) -> Records | None:
 
 
 def _number(codes: np.ndarray, at: np.ndarray, base: int) -> tuple[np.ndarray | None, np.ndarray]:
-    """Numbers ``(n,) int64`` whose digits begin at these places, and the places behind them; None where one has none,
-    or too many."""
+    """Numbers ``(n,) int64`` whose digits begin at these places, and the places behind them; None
+    where one has none, or too many."""
     value, going, at = np.zeros(len(at), np.int64), np.ones(len(at), bool), at.copy()
     for digit in range(DIGITS + 1):
         code = HEX[codes[np.minimum(at, len(codes) - 1)]]
@@ -153,7 +158,8 @@ def _spells(codes: np.ndarray, at: np.ndarray, word: bytes) -> bool:
 
 
 def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:
-    """The records of a text with blanks and line ends wherever they may be; ``line`` is the number of its first.
+    """The records of a text with blanks and line ends wherever they may be; ``line`` is the number
+    of its first.
 
     Raises ValueError naming the line of what is no record.
     """
@@ -180,7 +186,8 @@ def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:
 def read_lines(path: Path, size: int | None = None) -> Image:
     """The image in a file of lines: its first ``size`` bytes, by default all of them.
 
-    Raises ValueError naming file and line where a line begins as bytes and is none, and where there are fewer.
+    Raises ValueError naming file and line where a line begins as bytes and is none, and where there
+    are fewer.
     """
     parts, got = [], 0
     for number, chunk in _chunks(path, b"\n"):
@@ -200,7 +207,8 @@ def read_lines(path: Path, size: int | None = None) -> Image:
 
 
 def _chunks(path: Path, end: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number of its first line, text) of parts of a file that end behind ``end``, the last one where the file does."""
+    """(number of its first line, text) of parts of a file that end behind ``end``, the last one
+    where the file does."""
     line, rest, total = 1, b"", 0
     with _opened(path) as file:
         while True:

@@ -1,4 +1,5 @@
-"""Importers: one trace, the folder of a case, and folders of them as they lie in their repository."""
+"""Importers: one trace, the folder of a case, and folders of them as they lie in their
+repository."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ MOST_TEXT = 2 ** 26
 
 
 def recognises(path: Path) -> bool:
-    """A trace, a folder of a case, or one that has some (up to three folders down, or where nvdla/hw has them)."""
+    """A trace, a folder of a case, or one that has some (up to three folders down, or where
+    nvdla/hw has them)."""
     return next(_traces(path), None) is not None
 
 
@@ -48,8 +50,9 @@ def read(path: Path) -> dict[str, Capture | ValueError]:
 def readers(path: Path) -> dict[str, Callable[[], Capture]]:
     """What reads each trace, by the name of its case, in the order of their names.
 
-    A case is called as its folder (a trace that has others beside it as its file), ``<chip>-<case>`` where several are.
-    The chip is told from the names of the folders.  A reader raises as ``read_trace``.
+    A case is called as its folder (a trace that has others beside it as its file),
+    ``<chip>-<case>`` where several are. The chip is told from the names of the folders.  A reader
+    raises as ``read_trace``.
     """
     traces = [(file, _case(file), chip_of(file)) for file in _traces(path)]
     cases = Counter(case for _, case, _ in traces)
@@ -63,7 +66,8 @@ def readers(path: Path) -> dict[str, Callable[[], Capture]]:
 
 
 def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
-    """The capture in one trace, by default with the name of its folder and of the chip that its folders name.
+    """The capture in one trace, by default with the name of its folder and of the chip that its
+    folders name.
 
     Raises ValueError naming file and line for one that is broken.
     """
@@ -87,7 +91,8 @@ def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
 
 
 def chip_of(path: Path) -> str:
-    """The chip that the nearest folder of a trace names, the usual one of its kind where none does."""
+    """The chip that the nearest folder of a trace names, the usual one of its kind where none
+    does."""
     for folder in path.absolute().parents:
         if folder.name in CHIPS:
             return folder.name
@@ -113,7 +118,8 @@ def _traces(path: Path) -> Iterator[Path]:
 
 
 def _is_trace(file: Path) -> bool:
-    """Whether it begins as one, or is where one has to be: beside images, with the name of its folder."""
+    """Whether it begins as one, or is where one has to be: beside images, with the name of its
+    folder."""
     if file.suffix not in SIGNS or not file.is_file():
         return False
     with file.open("rb") as stream:

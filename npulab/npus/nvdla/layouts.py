@@ -1,8 +1,8 @@
 """Where features and weights lie in memory, and how bytes become tensors and tensors bytes.
 
-A feature cube is stored in surfaces of as many channels as an atom of memory holds, weights in groups of kernels
-and blocks of channels, of which the last ones may be short.  Source: nvdla/doc doc/hw/format.rst; the int8 and int16
-traces of nvdla/hw agree.
+A feature cube is stored in surfaces of as many channels as an atom of memory holds, weights in
+groups of kernels and blocks of channels, of which the last ones may be short.  Source: nvdla/doc
+doc/hw/format.rst; the int8 and int16 traces of nvdla/hw agree.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ BLOCK, MOST_BLOCK, BLOCKS = 2 ** 12, 2 ** 14, 32
 
 @dataclass(frozen=True)
 class Cube:
-    """A feature cube in memory: sizes in elements, pitches and ``atom`` in bytes, elements of 1 or 2 bytes.
+    """A feature cube in memory: sizes in elements, pitches and ``atom`` in bytes, elements of 1 or
+    2 bytes.
 
-    The element (y, x, c) of the tensor ``(height, width, lanes)`` lies ``c // e * plane_pitch + y * row_pitch +
-    x * atom + c % e * itemsize`` bytes from the start, where ``e = atom // itemsize``.  The lanes are the channels
-    and what completes the last atom, which the hardware reads, computes and writes like any other.  A pitch that is
-    not stepped over, as there is one row or one surface, may be any number.  ``memory`` and ``base`` are where the cube
-    starts, for what is read from memory or written to it.
-    Raises ValueError for sizes below 1, an itemsize other than 1 and 2, and an atom that is no multiple of it.
+    The element (y, x, c) of the tensor ``(height, width, lanes)`` lies ``c // e * plane_pitch + y *
+    row_pitch + x * atom + c % e * itemsize`` bytes from the start, where ``e = atom // itemsize``.
+    The lanes are the channels and what completes the last atom, which the hardware reads, computes
+    and writes like any other.  A pitch that is not stepped over, as there is one row or one
+    surface, may be any number.  ``memory`` and ``base`` are where the cube starts, for what is read
+    from memory or written to it. Raises ValueError for sizes below 1, an itemsize other than 1 and
+    2, and an atom that is no multiple of it.
 
     >>> Cube(1, 2, 3, atom=2, row_pitch=4, plane_pitch=8).places()
     array([[[ 0,  1,  8,  9],
@@ -92,7 +94,8 @@ class Cube:
 
     def runs(self, surfaces: slice | None = None,
              rows: slice | None = None) -> Iterator[tuple[int, int]]:
-        """(address, bytes) of stretches without gaps, in the order surface, row: of the cube, or of a block of it."""
+        """(address, bytes) of stretches without gaps, in the order surface, row: of the cube, or of
+        a block of it."""
         surfaces, rows = surfaces or slice(0, self.surfaces), rows or slice(0, self.height)
         row, count, planes = self.width * self.atom, rows.stop - rows.start, surfaces.stop - surfaces.start
         lines = count if self.row_pitch == row or count == 1 else 1
@@ -102,7 +105,8 @@ class Cube:
                 yield self.base + surface * self.plane_pitch + line * self.row_pitch, joined * lines * row
 
     def blocks(self, whole_rows: bool = False) -> Iterator[tuple[slice, slice]]:
-        """(surfaces, rows) of blocks that cover the cube, of ``BLOCK`` lanes or more where a row allows it.
+        """(surfaces, rows) of blocks that cover the cube, of ``BLOCK`` lanes or more where a row
+        allows it.
 
         With ``whole_rows`` each block has every surface of its rows.
         """
@@ -132,14 +136,16 @@ class Cube:
             surfaces.stop - surfaces.start, rows.stop - rows.start, self.width, self.lanes)
 
     def write(self, memory: ByteMemory, surfaces: slice, rows: slice, block: np.ndarray) -> None:
-        """Write a block of values that the element type holds; gaps between rows and surfaces stay as they are."""
+        """Write a block of values that the element type holds; gaps between rows and surfaces stay
+        as they are."""
         data, at = np.ascontiguousarray(block, TYPES[self.itemsize]).reshape(-1).view(np.uint8), 0
         for address, size in self.runs(surfaces, rows):
             memory.write(self.memory, address, data[at:at + size].tobytes())
             at += size
 
     def gather(self, data: bytes | bytearray | memoryview) -> np.ndarray:
-        """The tensor ``(height, width, lanes)``, int8 or int16, of the stretches of ``runs`` one behind the other.
+        """The tensor ``(height, width, lanes)``, int8 or int16, of the stretches of ``runs`` one
+        behind the other.
 
         Raises ValueError for another count of bytes.
         """
@@ -156,15 +162,16 @@ class Cube:
         return self.tensor(self._stored(data))
 
     def tensor(self, stored: np.ndarray) -> np.ndarray:
-        """The tensor ``(height, width, lanes)`` of ``(surfaces, height, width, lanes)``, as it is stored."""
+        """The tensor ``(height, width, lanes)`` of ``(surfaces, height, width, lanes)``, as it is
+        stored."""
         return np.ascontiguousarray(stored.transpose(1, 2, 0, 3)).reshape(self.shape)
 
     def pack(self, tensor: np.ndarray, memory: bytearray | np.ndarray) -> None:
-        """Write a tensor ``(height, width, lanes)``, or without the last lanes, into memory; gaps stay as they are.
+        """Write a tensor ``(height, width, lanes)``, or without the last lanes, into memory; gaps
+        stay as they are.
 
-        Lanes that the tensor lacks are written as 0.
-        Raises ValueError for another shape or type, memory that ends before the cube, and rows or surfaces that
-        overlap.
+        Lanes that the tensor lacks are written as 0. Raises ValueError for another shape or type,
+        memory that ends before the cube, and rows or surfaces that overlap.
         """
         lanes, type_ = self.shape[2], TYPES[self.itemsize]
         if tensor.dtype != type_ or tensor.shape not in (self.shape, (self.height, self.width, self.channels)):
@@ -188,7 +195,8 @@ class Cube:
                           (self.plane_pitch, self.row_pitch, self.atom, self.itemsize))
 
     def places(self) -> np.ndarray:
-        """Byte of the first byte of each element from the cube's start, ``(height, width, lanes) int64``."""
+        """Byte of the first byte of each element from the cube's start, ``(height, width, lanes)
+        int64``."""
         y, x, lane = np.ogrid[:self.height, :self.width, :self.shape[2]]
         surface, inside = np.divmod(lane, self.lanes)
         return surface * self.plane_pitch + y * self.row_pitch + x * self.atom + inside * self.itemsize
@@ -203,13 +211,14 @@ class Cube:
 
 @dataclass(frozen=True)
 class Weights:
-    """Uncompressed weights in memory: ``kernels`` of (height, width, channels), in groups of ``group`` kernels and
-    blocks of ``block`` channels; elements of 1 or 2 bytes.
+    """Uncompressed weights in memory: ``kernels`` of (height, width, channels), in groups of
+    ``group`` kernels and blocks of ``block`` channels; elements of 1 or 2 bytes.
 
-    The order is group, block, row, column, kernel, channel, without fill; the end of all is rounded up to 128 bytes
-    of 0.  ``lines`` of 2 or 4 is an image's channels extended behind one another: so many rows of a kernel lie
-    together, the last ones fewer, and all channels are one block (read in the source, in no trace).
-    Raises ValueError for sizes below 1, an itemsize other than 1 and 2, lines that do not fit in a block.
+    The order is group, block, row, column, kernel, channel, without fill; the end of all is rounded
+    up to 128 bytes of 0.  ``lines`` of 2 or 4 is an image's channels extended behind one another:
+    so many rows of a kernel lie together, the last ones fewer, and all channels are one block (read
+    in the source, in no trace). Raises ValueError for sizes below 1, an itemsize other than 1 and
+    2, lines that do not fit in a block.
 
     >>> Weights(3, 1, 2, 1, group=2, block=8).places()[:, 0, :, 0]
     array([[0, 2],
@@ -252,7 +261,8 @@ class Weights:
         return -(-self.used // WEIGHT_ALIGN) * WEIGHT_ALIGN
 
     def unpack(self, data: bytes | bytearray | memoryview) -> np.ndarray:
-        """The tensor ``(kernels, height, width, channels)``, int8 or int16; what lies behind it is not looked at.
+        """The tensor ``(kernels, height, width, channels)``, int8 or int16; what lies behind it is
+        not looked at.
 
         Raises ValueError for too few bytes.
         """
@@ -265,7 +275,8 @@ class Weights:
         return out
 
     def pack(self, tensor: np.ndarray) -> bytes:
-        """The bytes of a tensor ``(kernels, height, width, channels)``; raises ValueError for another shape or type."""
+        """The bytes of a tensor ``(kernels, height, width, channels)``; raises ValueError for
+        another shape or type."""
         if tensor.dtype != TYPES[self.itemsize] or tensor.shape != self.shape:
             raise ValueError(f"weights: got {tensor.dtype} {tensor.shape}, allowed is {TYPES[self.itemsize]} "
                              f"{self.shape}")
@@ -275,7 +286,8 @@ class Weights:
         return out.tobytes()
 
     def _pieces(self, stored: np.ndarray, tensor: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Views of buffer and tensor that hold the same elements: whole groups and blocks, and short ones."""
+        """Views of buffer and tensor that hold the same elements: whole groups and blocks, and
+        short ones."""
         taps = self.height * self.width
         for first, groups, kernels in _split(self.kernels, self.group):
             each = kernels * taps * self.channels
@@ -303,7 +315,8 @@ class Weights:
 
 
 def _split(count: int, tile: int) -> Iterator[tuple[int, int, int]]:
-    """(first, tiles, indices of each) of the whole tiles and of the short last one, as far as there are any."""
+    """(first, tiles, indices of each) of the whole tiles and of the short last one, as far as there
+    are any."""
     whole, rest = divmod(count, tile)
     if whole:
         yield 0, whole, tile

@@ -29,12 +29,14 @@ Values = Mapping[str, int]
 
 
 def lift(capture: Capture) -> Lifted:
-    """The layer that a capture of one job says: a convolution with one bias and one scaling, a pooling, an addition.
+    """The layer that a capture of one job says: a convolution with one bias and one scaling, a
+    pooling, an addition.
 
-    Input and output scales are 1 and the weight scales say the multipliers, as words do not tell them apart; of two
-    inputs that are added only the sum of the zero points is known.  The input is read from memory, the output from the
-    buffer of that name; a tensor nobody recorded is None.
-    Raises Unanswerable naming what the layer cannot say: other units, tables, PReLU, two roundings, fp16 and int16.
+    Input and output scales are 1 and the weight scales say the multipliers, as words do not tell
+    them apart; of two inputs that are added only the sum of the zero points is known.  The input is
+    read from memory, the output from the buffer of that name; a tensor nobody recorded is None.
+    Raises Unanswerable naming what the layer cannot say: other units, tables, PReLU, two roundings,
+    fp16 and int16.
     """
     v, units = _job(capture)
     chip, memory = CHIPS[capture.chip], Memory.of(capture)
@@ -59,7 +61,8 @@ def lift(capture: Capture) -> Lifted:
 
 
 def rule_of(capture: Capture) -> str:
-    """The rounding rule of a capture: SDP's own, for an addition TensorFlow Lite's, which is the same there."""
+    """The rounding rule of a capture: SDP's own, for an addition TensorFlow Lite's, which is the
+    same there."""
     _, units = _job(capture)
     return RULE.name if units & {*CONVOLUTION} or "SDP" not in units else ADDITION
 
@@ -71,7 +74,8 @@ def recode(capture: Capture) -> bytes:
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Every weight of the coefficient buffer and the fill behind them, in order; Unanswerable without one."""
+    """Every weight of the coefficient buffer and the fill behind them, in order; Unanswerable
+    without one."""
     weights, data = _coefficients(capture)
     places = weights.places().reshape(-1)
     order = np.argsort(places)
@@ -227,8 +231,8 @@ def _pair(v: Values, down: str, across: str) -> tuple[int, ...]:
 
 def _axis(size: int, out: int, taps: int, stride: int, spread: int, before: int, behind: int,
           ) -> tuple[int, tuple[int, int]]:
-    """(stride, border before and behind) that give the output's size: what the registers say, or the border that the
-    windows reach; a step that is never made may be any number."""
+    """(stride, border before and behind) that give the output's size: what the registers say, or
+    the border that the windows reach; a step that is never made may be any number."""
     reach = (taps - 1) * spread + 1
     needed = max((out - 1) * stride + reach - size - before, 0)
     for border in (behind, needed):

@@ -1,4 +1,5 @@
-"""From a layer to what a driver would send: one job of register writes, weights, operands and input in memory."""
+"""From a layer to what a driver would send: one job of register writes, weights, operands and input
+in memory."""
 
 from __future__ import annotations
 
@@ -27,16 +28,17 @@ MOST_POOLED = 8  # rows and columns of a window
 
 def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
           addresses: Mapping[str, int] | None = None) -> Capture:
-    """The register program of a layer for a chip, its weights (``coefficients``), the operands of SDP's stages (``bs``,
-    ``bn``) and, with ``x``, the input.
+    """The register program of a layer for a chip, its weights (``coefficients``), the operands of
+    SDP's stages (``bs``, ``bn``) and, with ``x``, the input.
 
-    Convolutions of int8 with symmetric weights, one scale or one per channel, no activation or ReLU; max, min and
-    average pooling whose averages the unit rounds as the layer does; additions of two int8 tensors of one scale, the
-    output's being that times a power of two.  ``x`` is ``(H, W, C)`` int8, for additions a pair.  The whole input and
-    a group of kernels have to fit into the convolution buffer: nothing is cut into several jobs.  Numbers that the
-    hardware takes and nobody checked in a trace: biases of two bytes, and pairs of bias and multiplier.
-    Raises ValueError for a layer that is not covered, Unanswerable for an unknown chip, LookupError for an unknown
-    address.
+    Convolutions of int8 with symmetric weights, one scale or one per channel, no activation or
+    ReLU; max, min and average pooling whose averages the unit rounds as the layer does; additions
+    of two int8 tensors of one scale, the output's being that times a power of two.  ``x`` is ``(H,
+    W, C)`` int8, for additions a pair.  The whole input and a group of kernels have to fit into the
+    convolution buffer: nothing is cut into several jobs.  Numbers that the hardware takes and
+    nobody checked in a trace: biases of two bytes, and pairs of bias and multiplier. Raises
+    ValueError for a layer that is not covered, Unanswerable for an unknown chip, LookupError for an
+    unknown address.
     """
     if chip not in CHIPS:
         raise Unanswerable(f"chip: got {chip!r}, allowed is one of {', '.join(CHIPS)}")
@@ -168,7 +170,8 @@ def _supported(layer: Conv2D) -> None:
 
 
 def _buffered(cube: Cube, weights: Weights, chip: Mapping[str, int]) -> tuple[int, int]:
-    """(entries of a line, banks of the whole input) in the convolution buffer; ValueError where it does not fit."""
+    """(entries of a line, banks of the whole input) in the convolution buffer; ValueError where it
+    does not fit."""
     atoms = chip["cbuf_entry"] // cube.atom  # of a full entry
     full, rest = divmod(cube.surfaces, atoms)
     entries = full * cube.width
@@ -277,8 +280,8 @@ def _pooling(layer: Pool2D, chip: Mapping[str, int], where: Mapping[str, int]) -
 
 
 def averages(taps: int, across: int, down: int) -> bool:
-    """Whether two reciprocals, each with its rounding, make of every sum of so many int8 taps its average, ties away
-    from 0.
+    """Whether two reciprocals, each with its rounding, make of every sum of so many int8 taps its
+    average, ties away from 0.
 
     >>> averages(4, 65536, 16384), averages(4, 32768, 32768)
     (True, False)

@@ -1,4 +1,5 @@
-"""Memory as a capture sets it up: only the ranges that it touches, and those that are set aside for results."""
+"""Memory as a capture sets it up: only the ranges that it touches, and those that are set aside for
+results."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class ByteMemory(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Ranges of memory: (memory, address, bytes ``(n,) uint8``), apart and in ascending order for each memory.
+    """Ranges of memory: (memory, address, bytes ``(n,) uint8``), apart and in ascending order for
+    each memory.
 
     ``pri_mem`` and ``sec_mem`` are two memories; ranges of ``any_mem`` belong to both.
     """
@@ -40,8 +42,9 @@ class Memory:
 
     @classmethod
     def of(cls, capture: Capture, most: int | None = None) -> Memory:
-        """The memory of a capture before its first job: every range that it sets aside or checks, zero where no image
-        was loaded yet; of a capture that says of neither, its buffers but the output.
+        """The memory of a capture before its first job: every range that it sets aside or checks,
+        zero where no image was loaded yet; of a capture that says of neither, its buffers but the
+        output.
 
         Raises Unanswerable for more than ``most`` bytes set aside.
         """
@@ -114,14 +117,16 @@ class Memory:
         self.view(memory, address, data.size)[:] = data.reshape(-1).view(np.uint8)
 
     def gather(self, memory: str, address: int, index: np.ndarray) -> np.ndarray:
-        """The bytes ``index.shape uint8`` that lie ``index`` behind an address, in one range; raises as ``view``."""
+        """The bytes ``index.shape uint8`` that lie ``index`` behind an address, in one range;
+        raises as ``view``."""
         if not index.size:
             return np.zeros(index.shape, np.uint8)
         low, high = int(index.min()), int(index.max())
         return self.view(memory, address + low, high - low + 1)[index - low if low else index]
 
     def scatter(self, memory: str, address: int, index: np.ndarray, values: np.ndarray) -> None:
-        """Put bytes where they lie ``index`` behind an address, all in one range; raises as ``view``."""
+        """Put bytes where they lie ``index`` behind an address, all in one range; raises as
+        ``view``."""
         if index.size:
             low, high = int(index.min()), int(index.max())
             view = self.view(memory, address + low, high - low + 1)
@@ -139,8 +144,8 @@ class Memory:
 
 
 def checks(capture: Capture, memory: Memory, task: int | None = None) -> list[Checked]:
-    """(what, wanted, got) of every check of a capture, or of those that come when ``task`` jobs have run: CRC-32s, or
-    bytes where the trace has the golden ones."""
+    """(what, wanted, got) of every check of a capture, or of those that come when ``task`` jobs
+    have run: CRC-32s, or bytes where the trace has the golden ones."""
     out: list[Checked] = []
     for row in capture.parameters.get("checks", ()):
         if task is None or row["task"] == task:
@@ -154,7 +159,8 @@ def checks(capture: Capture, memory: Memory, task: int | None = None) -> list[Ch
 
 
 def played(capture: Capture, run: Callable[[Job, Memory], None]) -> Iterator[Checked]:
-    """The checks of a capture as its jobs run one behind the other: ``run`` works a job off in memory."""
+    """The checks of a capture as its jobs run one behind the other: ``run`` works a job off in
+    memory."""
     memory = Memory.of(capture)
     yield from checks(capture, memory, 0)
     for task, job in enumerate(capture.jobs):

@@ -1,10 +1,11 @@
 """Operations out of register writes: what is enabled together, with the registers of its groups.
 
-Most units have two groups of registers (``D_...``): writes go to the one that ``S_POINTER.PRODUCER`` names, and
-enabling starts the unit with it.  ``S_...`` registers and lookup tables are there once.  Units are one operation where
-data flow from one to the other: the convolution's into SDP where that is on the fly, SDP into PDP where that is its
-destination, and each unit with the one that reads for it.  What an operation does not write anew it has from what was
-written before to the same groups; such writes stand first in its job.
+Most units have two groups of registers (``D_...``): writes go to the one that
+``S_POINTER.PRODUCER`` names, and enabling starts the unit with it.  ``S_...`` registers and lookup
+tables are there once.  Units are one operation where data flow from one to the other: the
+convolution's into SDP where that is on the fly, SDP into PDP where that is its destination, and
+each unit with the one that reads for it.  What an operation does not write anew it has from what
+was written before to the same groups; such writes stand first in its job.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation:
-    """What was enabled together: the group of each unit, the register writes, the first ``inherited`` of them from
-    before; ``line`` is that of its last enable."""
+    """What was enabled together: the group of each unit, the register writes, the first
+    ``inherited`` of them from before; ``line`` is that of its last enable."""
 
     units: Mapping[str, int]
     writes: tuple[tuple[int, int], ...]
@@ -180,10 +181,12 @@ class _Device:
 
 
 def operations(events: Sequence[Event], registers: RegisterMap) -> tuple[list[Operation], list[int]]:
-    """The operations of a trace in the order in which they are whole, and for every event how many come before it.
+    """The operations of a trace in the order in which they are whole, and for every event how many
+    come before it.
 
-    Operations whose units were all enabled end at the next event that is no register write, and where a unit is
-    enabled again.  Raises ValueError naming the line where units are enabled that make no operation.
+    Operations whose units were all enabled end at the next event that is no register write, and
+    where a unit is enabled again.  Raises ValueError naming the line where units are enabled that
+    make no operation.
     """
     device = _Device(registers, {offset: (unit, name) for unit, offset, name in registers.registers},
                      {f"{unit}.{name}": offset for unit, offset, name in registers.registers})
@@ -215,10 +218,11 @@ def operations(events: Sequence[Event], registers: RegisterMap) -> tuple[list[Op
 
 
 def checked_after(events: Sequence[Event], before: Sequence[int], found: Sequence[Operation]) -> dict[int, int]:
-    """For the number of each check in a trace, how many operations have run before memory is compared.
+    """For the number of each check in a trace, how many operations have run before memory is
+    compared.
 
-    A check waits for an event, which the interrupt of an operation raises: the n-th interrupt of a unit and group is
-    that of the n-th operation that ends there.
+    A check waits for an event, which the interrupt of an operation raises: the n-th interrupt of a
+    unit and group is that of the n-th operation that ends there.
     """
     ends: dict[tuple[str, int | None], list[int]] = {}
     for number, one in enumerate(found, 1):

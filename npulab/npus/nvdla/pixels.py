@@ -1,7 +1,7 @@
 """Images as the convolution reads them: pixels of every format turned to channels of int8 or int16.
 
-``pixels.csv`` says where the channels of a pixel lie.  Source: nvdla/hw cmod/cdma; the traces of the ten orders of
-four 8-bit channels agree (evidence T).
+``pixels.csv`` says where the channels of a pixel lie.  Source: nvdla/hw cmod/cdma; the traces of
+the ten orders of four 8-bit channels agree (evidence T).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ MOST_TRUNCATE = 63  # CDMA.D_CVT_CFG.CVT_TRUNCATE has 6 bits
 
 @dataclass(frozen=True)
 class Format:
-    """A pixel format: elements of ``element`` bytes, pixels of ``pixel`` bytes in the first plane and ``pixel_uv`` in
-    the second one, if there is one.
+    """A pixel format: elements of ``element`` bytes, pixels of ``pixel`` bytes in the first plane
+    and ``pixel_uv`` in the second one, if there is one.
 
-    ``channels`` are (first, width) of each channel in the order the convolution counts them.  A width of 0 is the
-    element ``first`` of the pixel, those of the second plane behind those of the first; else the pixel is a word
-    with the channel in so many bits from bit ``first`` on, which are moved up to the top of 16 bits.
+    ``channels`` are (first, width) of each channel in the order the convolution counts them.  A
+    width of 0 is the element ``first`` of the pixel, those of the second plane behind those of the
+    first; else the pixel is a word with the channel in so many bits from bit ``first`` on, which
+    are moved up to the top of 16 bits.
     """
 
     raw: int
@@ -41,9 +42,11 @@ class Format:
     evidence: str = ""
 
     def unpack(self, rows: np.ndarray, rows_uv: np.ndarray | None = None) -> np.ndarray:
-        """Channels ``(height, width, channels)``, uint8 or uint16, of rows of pixels ``(height, bytes) uint8``.
+        """Channels ``(height, width, channels)``, uint8 or uint16, of rows of pixels ``(height,
+        bytes) uint8``.
 
-        Raises ValueError for rows that are no whole pixels, and a second plane that is missing or too much.
+        Raises ValueError for rows that are no whole pixels, and a second plane that is missing or
+        too much.
         """
         width, rest = divmod(rows.shape[1], self.pixel)
         wanted = None if not self.pixel_uv else (len(rows), width * self.pixel_uv)
@@ -61,7 +64,8 @@ class Format:
         return elements[:, :, [first for first, _ in self.channels]]
 
     def pack(self, channels: np.ndarray) -> list[np.ndarray]:
-        """Rows of pixels ``(height, bytes) uint8`` of each plane, of channels as ``unpack`` gives them.
+        """Rows of pixels ``(height, bytes) uint8`` of each plane, of channels as ``unpack`` gives
+        them.
 
         Of packed channels the highest bits are kept.
         Raises ValueError for another count of channels or type.
@@ -94,10 +98,11 @@ FORMATS = {int(row["raw"]): Format(int(row["raw"]), row["format"], int(row["elem
 
 def converted(values: np.ndarray, offsets: Sequence[int] | int, scale: int, truncate: int, bits: int,
               rules: Rules = RULES) -> np.ndarray:
-    """``(value - offset) * scale / 2**truncate`` rounded half away from zero, of ``bits`` (8 or 16): int8 or int16.
+    """``(value - offset) * scale / 2**truncate`` rounded half away from zero, of ``bits`` (8 or
+    16): int8 or int16.
 
-    ``values`` are whole numbers ``(..., C)`` of at most 17 bits, ``offsets`` 16 bits signed, one or one per channel,
-    ``scale`` 16 bits signed.  The result is limited to 17 bits, then to ``bits``.
+    ``values`` are whole numbers ``(..., C)`` of at most 17 bits, ``offsets`` 16 bits signed, one or
+    one per channel, ``scale`` 16 bits signed.  The result is limited to 17 bits, then to ``bits``.
     Raises ValueError for a truncate outside 0 to 63.
 
     >>> converted(np.array([3, 5, 255]), 0, 1, 1, 8)

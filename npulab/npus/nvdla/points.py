@@ -1,4 +1,5 @@
-"""A layer's bias, scales, zero point and activation as SDP has them: registers, and operands in memory."""
+"""A layer's bias, scales, zero point and activation as SDP has them: registers, and operands in
+memory."""
 
 from __future__ import annotations
 
@@ -14,15 +15,16 @@ RULE = RULES["nvdla"]
 SUM = 2  # of an ALU
 MUL, ALU, BOTH = range(3)  # what operands in memory are for
 OPERAND = 2 ** 15  # operands are below, and not below minus this
-# An accumulator that saturates at 32 bits before the multiplier of shift s gives an output past every code while
-# 2**31 * multiplier / 2**s is at least this.
+# An accumulator that saturates at 32 bits before the multiplier of shift s gives an output past
+# every code while 2**31 * multiplier / 2**s is at least this.
 PAST_CODES = 2 ** 9
 READERS = {"BS": "B", "BN": "N"}
 
 
 @dataclass(frozen=True)
 class Operands:
-    """What a stage takes from memory, per channel ``(C,)``; None is not taken.  The ALU's lies first (assumed)."""
+    """What a stage takes from memory, per channel ``(C,)``; None is not taken.  The ALU's lies
+    first (assumed)."""
 
     alu: np.ndarray | None = None
     mul: np.ndarray | None = None
@@ -60,12 +62,14 @@ class Points:
 
 def scaled(bias: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray, zero_point: int, relu: bool,
            reach: np.ndarray) -> Points:
-    """Points of ``round((sum + bias) * multiplier / 2**right_shift) + zero_point``, bias and multiplier ``(C,)``.
+    """Points of ``round((sum + bias) * multiplier / 2**right_shift) + zero_point``, bias and
+    multiplier ``(C,)``.
 
-    One multiplier and no zero point are left to the output converter; else X2 scales and the converter adds.  Shifts
-    are one for all channels: where they differ by more than the multipliers hold, X1 multiplies first.  A bias past
-    16 bits that no shift makes shorter is added in two parts.  ``reach`` ``(C,)`` is what a sum comes to at most.
-    Raises ValueError for a bias or scales that the registers cannot say.
+    One multiplier and no zero point are left to the output converter; else X2 scales and the
+    converter adds.  Shifts are one for all channels: where they differ by more than the multipliers
+    hold, X1 multiplies first.  A bias past 16 bits that no shift makes shorter is added in two
+    parts.  ``reach`` ``(C,)`` is what a sum comes to at most. Raises ValueError for a bias or
+    scales that the registers cannot say.
     """
     first, second, moved = _split(bias)
     most = reach + np.maximum(np.abs(bias), np.abs(first) * 2 ** moved)
@@ -102,7 +106,8 @@ def scaled(bias: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray, ze
 
 
 def summed(offset: int, right_shift: int, zero_point: int, relu: bool) -> Points:
-    """Points of ``round((x + other + offset) / 2**right_shift) + zero_point``, the other tensor of X1 from memory."""
+    """Points of ``round((x + other + offset) / 2**right_shift) + zero_point``, the other tensor of
+    X1 from memory."""
     values = {**_stage("BS", Operands(alu=np.zeros(1, np.int64))), **_stage("BN", Operands(), 0, right_shift, relu, 1),
               **_converter(-zero_point, 1, 0), "SDP.D_DP_BN_CFG.BN_ALU_BYPASS": 0, "SDP.D_DP_BN_CFG.BN_ALU_ALGO": SUM,
               "SDP.D_DP_BN_ALU_SRC_VALUE.BN_ALU_OPERAND": offset, "SDP.D_DP_EW_CFG.EW_BYPASS": 1}
@@ -111,7 +116,8 @@ def summed(offset: int, right_shift: int, zero_point: int, relu: bool) -> Points
 
 def reading(stage: str, operands: Operands | None, where: int, pitches: tuple[int, int] | None = None,
             ) -> dict[str, int]:
-    """SDP_RDMA's fields for a stage's operands: per channel, or with pitches (row, plane) bytes per element."""
+    """SDP_RDMA's fields for a stage's operands: per channel, or with pitches (row, plane) bytes per
+    element."""
     name = f"SDP_RDMA.D_{READERS[stage]}RDMA_CFG.{READERS[stage]}RDMA_"
     if operands is None:
         return {f"{name}DISABLE": 1}
@@ -138,7 +144,8 @@ def _split(bias: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
 
 def _one_shift(multiplier: np.ndarray, right_shift: np.ndarray, reach: np.ndarray, halves: bool,
                ) -> tuple[np.ndarray, np.ndarray, int]:
-    """(multiplier of X2, power of two that X1 multiplies by, shift of X2) of per-channel factors."""
+    """(multiplier of X2, power of two that X1 multiplies by, shift of X2) of per-channel
+    factors."""
     low = multiplier & -multiplier  # the lowest bit that is set: what cancels
     cancels = np.minimum(np.log2(low).astype(np.int64), right_shift)
     multiplier, right_shift = multiplier >> cancels, right_shift - cancels

@@ -1,8 +1,9 @@
 """Sums of products over windows: a direct convolution of int8 or int16 features, exact and fast.
 
-Elements and weights are multiplied in floating point, in shares of a sum so short that no partial sum, in whatever
-order, leaves the whole numbers that the type holds: 1024 products of int8 reach 2**24 in float32, and 2**23 products
-of int16 reach 2**53 in float64, in which the shares are joined.
+Elements and weights are multiplied in floating point, in shares of a sum so short that no partial
+sum, in whatever order, leaves the whole numbers that the type holds: 1024 products of int8 reach
+2**24 in float32, and 2**23 products of int16 reach 2**53 in float64, in which the shares are
+joined.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
 
 SHARE = 1024  # products of a share
-# bytes that a block of outputs may take beside the tensors, which are at least half as large where they are more
+# bytes that a block of outputs may take beside the tensors, which are at least half as large where
+# they are more
 LEAST_SPARE, MOST_SPARE = 2 ** 16, 2 ** 23
 SUM_BYTES = 64  # of which each sum takes so many on its way to an accumulator
 MOST_PRODUCTS = EXACT_FLOAT64 // 2 ** 30  # of a sum of int16 elements
@@ -31,10 +33,11 @@ assert SHARE * 2 ** 14 <= EXACT_FLOAT32
 
 @dataclass(frozen=True)
 class Window:
-    """How windows move over an input: the output's ``(height, width)``, and what there is of (height, width) each.
+    """How windows move over an input: the output's ``(height, width)``, and what there is of
+    (height, width) each.
 
-    ``before`` is the padding above and left of the input; taps outside of it, on any side, read ``pad_value``.
-    Raises ValueError for a size, stride or dilation below 1 and a padding below 0.
+    ``before`` is the padding above and left of the input; taps outside of it, on any side, read
+    ``pad_value``. Raises ValueError for a size, stride or dilation below 1 and a padding below 0.
     """
 
     output: tuple[int, int]
@@ -50,7 +53,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Share:
-    """Taps ``first`` to ``end``, counted by rows, of which the channels ``start`` to ``stop`` are added up."""
+    """Taps ``first`` to ``end``, counted by rows, of which the channels ``start`` to ``stop`` are
+    added up."""
 
     first: int
     end: int
@@ -73,10 +77,11 @@ def shares(taps: int, channels: int) -> Iterator[Share]:
 
 def convolve(x: np.ndarray, weights: np.ndarray, window: Window, truncate: int = 0, lanes: int = 0,
              rules: Rules = RULES) -> np.ndarray:
-    """Accumulators ``(height, width, lanes) int32`` of a convolution, as the accumulator hands them over.
+    """Accumulators ``(height, width, lanes) int32`` of a convolution, as the accumulator hands them
+    over.
 
-    ``x`` is ``(H, W, C)``, ``weights`` ``(K, R, S, C)``, both int8 or both int16.  Lanes past the kernels, where
-    there are to be ``lanes`` in all, are 0.  ``rules`` are those of the accumulator.
+    ``x`` is ``(H, W, C)``, ``weights`` ``(K, R, S, C)``, both int8 or both int16.  Lanes past the
+    kernels, where there are to be ``lanes`` in all, are 0.  ``rules`` are those of the accumulator.
     Raises ValueError for other types and shapes, and for more than 2**23 products of a sum.
     """
     _check(x, weights, window, lanes)
@@ -105,10 +110,11 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, truncate: int =
 
 
 def _windows(x: np.ndarray, across: int, window: Window, share: Share, ends: tuple[int, int], out: np.ndarray) -> None:
-    """Write what the share's taps read for the outputs of ``ends``, counted by rows, to ``(outputs, taps, channels)``.
+    """Write what the share's taps read for the outputs of ``ends``, counted by rows, to ``(outputs,
+    taps, channels)``.
 
-    Outputs are taken by rectangles: the part of one whose windows lie inside of the input is copied by rows of the
-    kernel, the rest tap by tap.
+    Outputs are taken by rectangles: the part of one whose windows lie inside of the input is copied
+    by rows of the kernel, the rest tap by tap.
     """
     x, taps = x[:, :, share.start:share.stop], [divmod(tap, across) for tap in range(share.first, share.end)]
     (first, _), (last, _) = taps[0], taps[-1]
@@ -153,7 +159,8 @@ def _edge(x: np.ndarray, window: Window, taps: list[tuple[int, int]], rows: Rang
 
 
 def _rectangles(first: int, end: int, width: int) -> Iterator[tuple[int, int, int, int]]:
-    """(top, bottom, left, right) of the outputs ``first`` to ``end``, counted by rows: at most three."""
+    """(top, bottom, left, right) of the outputs ``first`` to ``end``, counted by rows: at most
+    three."""
     while first < end:
         row, column = divmod(first, width)
         if column or end - first < width:
@@ -167,8 +174,8 @@ def _rectangles(first: int, end: int, width: int) -> Iterator[tuple[int, int, in
 
 
 def _inside(window: Window, axis: int, tap: int, ends: Range, size: int) -> Range:
-    """First and end of the outputs of ``ends``, counted from the first of them, whose tap lies inside of an axis of the
-    input."""
+    """First and end of the outputs of ``ends``, counted from the first of them, whose tap lies
+    inside of an axis of the input."""
     step, (first, end) = window.stride[axis], ends
     at = tap * window.dilation[axis] - window.before[axis]
     start = min(max(first, -(at // step)), end)

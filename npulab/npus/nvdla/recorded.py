@@ -1,7 +1,7 @@
 """A capture out of a trace's events.
 
-``jobs`` are its operations; ``buffers`` its images by file stem, zero where no record says, with their addresses by the
-same names.  ``parameters`` holds what else it takes to run it:
+``jobs`` are its operations; ``buffers`` its images by file stem, zero where no record says, with
+their addresses by the same names.  ``parameters`` holds what else it takes to run it:
 
 * ``memory``: what is done to memory, in order: ``task`` (how many operations run before), ``memory``, ``address``,
   ``size``, ``line``, the ``buffer`` that is put there ("": it is zeroed), and ``runs`` (offset, size) of the bytes
@@ -31,7 +31,8 @@ MOST_RUNS = 2 ** 16  # of one image that are kept beside it
 
 def captured(path: Path, name: str, chip: str, block: str, events: Sequence[Event],
              maps: Mapping[str, RegisterMap]) -> Capture:
-    """The capture of a trace; raises ValueError naming file and line where it is cut short or does not add up."""
+    """The capture of a trace; raises ValueError naming file and line where it is cut short or does
+    not add up."""
     if not any(isinstance(event, Check) for event in events):
         raise ValueError(f"{path}, line {events[-1].line if events else 1}: ends before a check, allowed is at least "
                          "one: it is cut short")

@@ -1,4 +1,5 @@
-"""What the register writes of a job say: its units, the raw values of its fields, its lookup tables."""
+"""What the register writes of a job say: its units, the raw values of its fields, its lookup
+tables."""
 
 from __future__ import annotations
 
@@ -24,14 +25,16 @@ TABLE_ENTRIES = {0: 65, 1: 257}  # LE, LO
 
 @dataclass(frozen=True)
 class Tables:
-    """Entries of the lookup tables, by table and place, and the place where the next one goes (None while reading)."""
+    """Entries of the lookup tables, by table and place, and the place where the next one goes (None
+    while reading)."""
 
     entries: Mapping[tuple[int, int], int] = field(default_factory=dict)
     next: tuple[int, int] | None = None
     access: int | None = None
 
     def after(self, writes: Iterable[tuple[str, int]]) -> Tables:
-        """The tables behind writes (register, value): an access says table and place, each datum goes one on."""
+        """The tables behind writes (register, value): an access says table and place, each datum
+        goes one on."""
         entries, place, access = dict(self.entries), self.next, self.access
         for register, value in writes:
             if register == ACCESS:
@@ -64,7 +67,8 @@ def _names(block: str) -> dict[str, int]:
 
 
 def lut_of(job: Job, unit: str) -> tuple[np.ndarray, np.ndarray]:
-    """The lookup tables of SDP or CDP as a job leaves them: LE ``(65,)`` and LO ``(257,)`` int16, 0 where not written.
+    """The lookup tables of SDP or CDP as a job leaves them: LE ``(65,)`` and LO ``(257,)`` int16, 0
+    where not written.
 
     Raises LookupError for a unit without tables, ValueError for an entry behind the last one.
     """
@@ -78,7 +82,8 @@ def lut_of(job: Job, unit: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tables_behind(jobs: Iterable[Job], unit: str) -> tuple[np.ndarray, np.ndarray]:
-    """As ``lut_of``, of jobs one behind the other; what is written behind the last entry is lost."""
+    """As ``lut_of``, of jobs one behind the other; what is written behind the last entry is
+    lost."""
     out = {table: np.zeros(count, np.uint16) for table, count in TABLE_ENTRIES.items()}
     for (table, place), value in _written(jobs, unit).items():
         if place < TABLE_ENTRIES[table]:
@@ -112,8 +117,9 @@ def units_of(job: Job) -> dict[str, int]:
 
 
 def values_of(job: Job, registers: RegisterMap | None = None) -> dict[str, int]:
-    """Raw values of all named fields by ``UNIT.REGISTER.FIELD``; those that leave out low bits of a number of bytes
-    (addresses, strides and sizes of the full map) as that number, so that both maps say the same.
+    """Raw values of all named fields by ``UNIT.REGISTER.FIELD``; those that leave out low bits of a
+    number of bytes (addresses, strides and sizes of the full map) as that number, so that both maps
+    say the same.
 
     ``registers`` are those of the job's block unless a capture has its own.
     """

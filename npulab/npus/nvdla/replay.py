@@ -1,4 +1,5 @@
-"""A recorded trace run again: its operations in order over its memory, and what its checks then find."""
+"""A recorded trace run again: its operations in order over its memory, and what its checks then
+find."""
 
 from __future__ import annotations
 
@@ -24,12 +25,13 @@ CONVOLVES, RUN = "CACC", ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC", "SDP_RDMA",
 
 
 def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
-    """What the checks of a trace find in memory when its operations have run: a ``Range`` each, in order.
+    """What the checks of a trace find in memory when its operations have run: a ``Range`` each, in
+    order.
 
     The checks are those of ``parameters["checks"]``; without one nothing runs and nothing is given.
-    Raises Unanswerable, with register and value, for what the units do not cover; ValueError where an operation would
-    hang or reaches memory that the trace does not set aside, with its number counted from 0 and
-    the line that enabled it.
+    Raises Unanswerable, with register and value, for what the units do not cover; ValueError where
+    an operation would hang or reaches memory that the trace does not set aside, with its number
+    counted from 0 and the line that enabled it.
     """
     if not capture.parameters.get("checks"):
         return ()
@@ -53,7 +55,8 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
 def run(job: Job, memory: Memory, features: Features, rules: Rules = RULES) -> None:
     """Run one operation, the units that its job enables, in memory.
 
-    Raises Unanswerable for a unit, or what a unit is asked for, that is not covered; Hang for what would never end.
+    Raises Unanswerable for a unit, or what a unit is asked for, that is not covered; Hang for what
+    would never end.
     """
     units = set(units_of(job))
     if units - set(RUN):
@@ -89,7 +92,8 @@ def work(units: Collection[str], values: Mapping[str, int],
 
 
 def mutated(capture: Capture, mutations: Mapping[str, Rules] = MUTATIONS) -> dict[str, bool]:
-    """By the name of a changed rule: whether the trace stays equal under it, and so does not prove the rule.
+    """By the name of a changed rule: whether the trace stays equal under it, and so does not prove
+    the rule.
 
     Raises as ``replay``.
     """
@@ -97,8 +101,8 @@ def mutated(capture: Capture, mutations: Mapping[str, Rules] = MUTATIONS) -> dic
 
 
 def changed_rules(captures: Iterable[Capture], mutations: Mapping[str, Rules] = MUTATIONS) -> pd.DataFrame:
-    """Which trace proves which rule: a row for each changed rule, with the count of traces that stay ``equal`` under it
-    and the names of those that ``differ``.
+    """Which trace proves which rule: a row for each changed rule, with the count of traces that
+    stay ``equal`` under it and the names of those that ``differ``.
 
     Raises as ``replay``.
     """

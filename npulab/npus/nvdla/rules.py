@@ -1,4 +1,5 @@
-"""The arithmetic's rules as values, and the wrong rules that captures can tell from the right ones."""
+"""The arithmetic's rules as values, and the wrong rules that captures can tell from the right
+ones."""
 
 from __future__ import annotations
 
@@ -15,16 +16,17 @@ WEIGHT_ORDERS = ("grouped", "plain")
 class Rules:
     """What the units do where they could do otherwise; the defaults are what the captures show.
 
-    ``rounding`` is that of every right shift of the accumulator, the SDP's first two stages, its output converter and
-    the averages, ``table_rounding`` that of the third stage and of the tables, ``cdp_rounding`` that of CDP's
-    converters.  ``shift_while_bypassed``: a stage shifts although its multiplier is bypassed.  ``padding_lanes``: SDP
-    gives lanes past the channels as computed, else as 0.  ``pad_value``: taps of a convolution outside the input read
-    the pad value, else 0.  ``saturate_converter``: 17 bits after the output converter's shift.  ``saturate_stages``:
-    32 bits from stage to stage of SDP.  ``saturate_cdp``: 9 bits (17 for elements of two bytes) after CDP's input
-    converter.  ``priorities``: the tables' priority bits are heeded, else LE wins.  ``fraction_bits``: of the way from
-    one entry of the SDP's tables to the next.  ``weight_order``: "grouped" in groups of kernels and blocks of channels,
-    or "plain"; ``transposed``: rows and columns of kernels swapped.
-    Raises ValueError for a rounding or an order that is not known.
+    ``rounding`` is that of every right shift of the accumulator, the SDP's first two stages, its
+    output converter and the averages, ``table_rounding`` that of the third stage and of the tables,
+    ``cdp_rounding`` that of CDP's converters.  ``shift_while_bypassed``: a stage shifts although
+    its multiplier is bypassed.  ``padding_lanes``: SDP gives lanes past the channels as computed,
+    else as 0.  ``pad_value``: taps of a convolution outside the input read the pad value, else 0.
+    ``saturate_converter``: 17 bits after the output converter's shift.  ``saturate_stages``: 32
+    bits from stage to stage of SDP.  ``saturate_cdp``: 9 bits (17 for elements of two bytes) after
+    CDP's input converter.  ``priorities``: the tables' priority bits are heeded, else LE wins.
+    ``fraction_bits``: of the way from one entry of the SDP's tables to the next.  ``weight_order``:
+    "grouped" in groups of kernels and blocks of channels, or "plain"; ``transposed``: rows and
+    columns of kernels swapped. Raises ValueError for a rounding or an order that is not known.
     """
 
     rounding: str = "half-away"

@@ -1,4 +1,5 @@
-"""What SDP's stages make of a sum, as one bias, one multiplication and one zero point, as far as that is the same."""
+"""What SDP's stages make of a sum, as one bias, one multiplication and one zero point, as far as
+that is the same."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ Operand = Callable[[str, str], np.ndarray]
 
 @dataclass(frozen=True)
 class Scaling:
-    """``clamp(round((x + other + bias) * multiplier / 2**shift) + zero_point)``, per channel ``(C,)``; ``other`` is a
-    tensor or None, ``relu`` a clamp at the zero point.  ``reach`` is what ``x`` comes to at most."""
+    """``clamp(round((x + other + bias) * multiplier / 2**shift) + zero_point)``, per channel
+    ``(C,)``; ``other`` is a tensor or None, ``relu`` a clamp at the zero point.  ``reach`` is what
+    ``x`` comes to at most."""
 
     reach: np.ndarray
     bias: np.ndarray

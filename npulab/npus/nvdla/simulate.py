@@ -29,9 +29,10 @@ Tables = Mapping[str, tuple[np.ndarray, np.ndarray]]
 def simulate(capture: Capture) -> bytes:
     """The bytes that the capture's last job writes, from its base address to behind its last atom.
 
-    Gaps between rows and surfaces are as memory has them.  Raises Hang, with the reason, for what would hang the
-    hardware: units that wait for one another, sizes that disagree, an address off its alignment, memory that nobody
-    wrote; Unanswerable for what is not covered (fp16, Winograd, compressed weights, batches, RUBIK and BDMA).
+    Gaps between rows and surfaces are as memory has them.  Raises Hang, with the reason, for what
+    would hang the hardware: units that wait for one another, sizes that disagree, an address off
+    its alignment, memory that nobody wrote; Unanswerable for what is not covered (fp16, Winograd,
+    compressed weights, batches, RUBIK and BDMA).
     """
     memory, place = executed(capture)
     if not memory.holds(place.memory, place.base, place.size):

@@ -8,7 +8,8 @@
 ``dump_mem address size file``          memory that is to be as the image
 ======================================= ==============================================================================
 
-No command says which memory it means: addresses of both differ.  Source: the traces of nvdla/hw, branch nvdlav1.
+No command says which memory it means: addresses of both differ.  Source: the traces of nvdla/hw,
+branch nvdlav1.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ INTERRUPTS = "GLB.S_INTR_STATUS"
 def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
     """The events of a trace.
 
-    Raises ValueError naming file and line for what is no command, an address without a register, a number that is none
-    or out of range, and a file that is missing, broken or too short.
+    Raises ValueError naming file and line for what is no command, an address without a register, a
+    number that is none or out of range, and a file that is missing, broken or too short.
     """
     names = {offset: f"{unit}.{name}" for unit, offset, name in registers.registers}
     events: list[Event] = []

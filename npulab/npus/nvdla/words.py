@@ -17,11 +17,12 @@ Values = Mapping[str, int]
 
 
 def program(values: Values, block: str, registers: RegisterMap) -> Job:
-    """The job of these values, by ``UNIT.REGISTER.FIELD``, in register group 0: for each unit the pointer to the group,
-    its registers by offset, and in the end what starts the units.
+    """The job of these values, by ``UNIT.REGISTER.FIELD``, in register group 0: for each unit the
+    pointer to the group, its registers by offset, and in the end what starts the units.
 
-    A field that is not given is 0 where another of its register is; a register without any is not written.
-    Raises ValueError, with register and field, for a value that does not fit; LookupError for an unknown field.
+    A field that is not given is 0 where another of its register is; a register without any is not
+    written. Raises ValueError, with register and field, for a value that does not fit; LookupError
+    for an unknown field.
     """
     fields = {f"{item.block}.{item.register}.{item.name}": item for item in registers if not item.automatic}
     words = np.zeros(len(registers), np.uint32)

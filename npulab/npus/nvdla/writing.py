@@ -1,4 +1,5 @@
-"""A capture as the trace that a player of the open hardware's simulation runs: ``.cfg``, and ``.dat`` images.
+"""A capture as the trace that a player of the open hardware's simulation runs: ``.cfg``, and
+``.dat`` images.
 
 What ``cfg`` reads is written; the grammar is told there.
 """
@@ -33,11 +34,13 @@ def write_trace(capture: Capture, folder: Path) -> Path:
 
 
 def trace_files(capture: Capture) -> dict[str, bytes]:
-    """The files by name: the jobs' register writes, the memory that they find, and what it has to be behind them.
+    """The files by name: the jobs' register writes, the memory that they find, and what it has to
+    be behind them.
 
-    Memory and checks are those of ``parameters``, as a trace has them; of a capture without, every buffer lies at its
-    address and the output is checked by its CRC-32.  A comment says the provenance, which is read again.
-    Raises ValueError for a capture without output, or whose memory is not told apart, as that of ``.txn`` traces.
+    Memory and checks are those of ``parameters``, as a trace has them; of a capture without, every
+    buffer lies at its address and the output is checked by its CRC-32.  A comment says the
+    provenance, which is read again. Raises ValueError for a capture without output, or whose memory
+    is not told apart, as that of ``.txn`` traces.
     """
     memory = capture.parameters.get("memory")
     checks = capture.parameters.get("checks")

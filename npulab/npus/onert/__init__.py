@@ -1,6 +1,8 @@
-"""Samsung ONE's runtime, whose fully connected layers ruy multiplies: facts in the tables beside this file.
+"""Samsung ONE's runtime, whose fully connected layers ruy multiplies: facts in the tables beside
+this file.
 
-A software runtime is a target too: a chip is a path of ruy's kernels, the words are what one call is told.
+A software runtime is a target too: a chip is a path of ruy's kernels, the words are what one call
+is told.
 """
 
 from npulab.captures.target import Target, read_sources

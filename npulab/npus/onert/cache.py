@@ -1,14 +1,16 @@
-"""The cache of packed matrices of ruy, as a model: what is found by an address whose memory was freed.
+"""The cache of packed matrices of ruy, as a model: what is found by an address whose memory was
+freed.
 
-A layer of ONE multiplies by its weights with ruy, which packs them first.  The cache keeps what was packed and finds it
-by the address of the weights, not by what lies there.  ONE frees weights once they were packed, to have them in memory
-once only.  So what is packed must be found again: what is not is packed anew from freed memory; and what lies at that
-address later must not be found.
+A layer of ONE multiplies by its weights with ruy, which packs them first.  The cache keeps what was
+packed and finds it by the address of the weights, not by what lies there.  ONE frees weights once
+they were packed, to have them in memory once only.  So what is packed must be found again: what is
+not is packed anew from freed memory; and what lies at that address later must not be found.
 
-Two forms of the cache: of 2020 (google/ruy:ruy/dispatch.h and prepacked_cache.cc, policies kNoCache, the default, and
-kCacheLHSOnNarrowMul), found by kernel function and address; and the present one (ruy/prepare_packed_matrices.cc,
-prepacked_cache.h), found by address, packed layout and zero point, which ONE now uses with kAlwaysCache for weights
-(compute/cker: NeonCpuBackendGemm).  Clocks are taken as exact, so that no two entries are of the same time.
+Two forms of the cache: of 2020 (google/ruy:ruy/dispatch.h and prepacked_cache.cc, policies
+kNoCache, the default, and kCacheLHSOnNarrowMul), found by kernel function and address; and the
+present one (ruy/prepare_packed_matrices.cc, prepacked_cache.h), found by address, packed layout and
+zero point, which ONE now uses with kAlwaysCache for weights (compute/cker: NeonCpuBackendGemm).
+Clocks are taken as exact, so that no two entries are of the same time.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ NARROW = 4  # columns of the result that kCacheLHSOnNarrowMul takes at most; ONE
 SEVERAL = 4  # kernels side by side that kCacheIfSignificantSpeedup takes at most
 POLICIES = {"kNoCache": "2020", "kCacheLHSOnNarrowMul": "2020", "kNeverCache": "present",
             "kCacheIfLargeSpeedup": "present", "kCacheIfSignificantSpeedup": "present", "kAlwaysCache": "present"}
-# glibc malloc.c: a block of its own mapping begins a header of two words (of 4 or 8 bytes) behind the start of a page
+# glibc malloc.c: a block of its own mapping begins a header of two words (of 4 or 8 bytes) behind
+# the start of a page
 PAGE, HEADERS = 4096, (8, 16)
 
 
@@ -34,9 +37,10 @@ PAGE, HEADERS = 4096, (8, 16)
 class Layer:
     """A fully connected layer as ruy sees it.
 
-    ``address`` is where its weights ``(units, depth)`` lie, None where it is not told (and nothing is ever freed
-    there); ``columns`` those of the other side, batches.  ``block`` are rows and columns of the kernel on the side of
-    the weights, ``other`` columns on the other side; ``kernel`` names the kernel's function.
+    ``address`` is where its weights ``(units, depth)`` lie, None where it is not told (and nothing
+    is ever freed there); ``columns`` those of the other side, batches.  ``block`` are rows and
+    columns of the kernel on the side of the weights, ``other`` columns on the other side;
+    ``kernel`` names the kernel's function.
     """
 
     name: str
@@ -73,7 +77,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Allocate:
-    """Data comes to an address; ``mapped`` says that it is a mapping of its own, which is gone when it is freed."""
+    """Data comes to an address; ``mapped`` says that it is a mapping of its own, which is gone when
+    it is freed."""
 
     address: int
     data: str
@@ -113,9 +118,10 @@ Event = Allocate | Prepare | Run | Free | Renew
 class Outcome(NamedTuple):
     """What became of an event.
 
-    ``at`` is what lies at the address then ("freed" for nothing any more), ``packed`` what the packed weights were
-    made of that were multiplied, ``ejected`` the weights whose entries made room, ``entries`` and ``bytes`` what
-    the cache holds afterwards.  ``fault`` says that numbers are wrong or the program ends.
+    ``at`` is what lies at the address then ("freed" for nothing any more), ``packed`` what the
+    packed weights were made of that were multiplied, ``ejected`` the weights whose entries made
+    room, ``entries`` and ``bytes`` what the cache holds afterwards.  ``fault`` says that numbers
+    are wrong or the program ends.
     """
 
     event: int
@@ -150,8 +156,8 @@ def likely_mapped(address: int) -> bool:
 def caches(policy: str, layer: Layer) -> bool:
     """Whether a policy keeps the packed weights of a layer.
 
-    kCacheIfLargeSpeedup does where the other side is no wider than a kernel, kCacheIfSignificantSpeedup than four.
-    Raises ValueError for an unknown policy.
+    kCacheIfLargeSpeedup does where the other side is no wider than a kernel,
+    kCacheIfSignificantSpeedup than four. Raises ValueError for an unknown policy.
 
     >>> wide = Layer("wide", 0, columns=8)
     >>> [caches(policy, wide) for policy in POLICIES]
@@ -172,11 +178,13 @@ def key(policy: str, layer: Layer) -> tuple[object, ...]:
 
 
 def runtime_events(layers: Sequence[Layer], runs: int = 2, first_zeros: bool = False) -> list[Event]:
-    """What ONE does with layers, in order: all are prepared, each is run, and weights are freed after the first run.
+    """What ONE does with layers, in order: all are prepared, each is run, and weights are freed
+    after the first run.
 
-    Freed are those of layers with at most 4 columns and a multiple of 4 units (FullyConnectedLayer.cc, with
-    USE_RUY_GEMV and EXPERIMENTAL_RUY_FEATURE), when the last that has them has run; with ``first_zeros`` the input
-    of the first run is zeros, and they are freed all the same, as it was at first.
+    Freed are those of layers with at most 4 columns and a multiple of 4 units
+    (FullyConnectedLayer.cc, with USE_RUY_GEMV and EXPERIMENTAL_RUY_FEATURE), when the last that has
+    them has run; with ``first_zeros`` the input of the first run is zeros, and they are freed all
+    the same, as it was at first.
     """
     shared: dict[int, int] = {}
     events: list[Event] = []
@@ -199,12 +207,13 @@ def runtime_events(layers: Sequence[Layer], runs: int = 2, first_zeros: bool = F
 def replay(events: Iterable[Event], policy: str = "kCacheLHSOnNarrowMul", limit: int = LIMIT) -> list[Outcome]:
     """What becomes of events, one outcome each, up to the first segmentation fault.
 
-    Of a run: "zeros" (nothing is multiplied), "hit" (packed before), "packed" (now, and kept), "packed once" (now,
-    and not kept), and the faults "stale hit" (what is found was packed from other weights at that address), "use
-    after free" (packed from freed memory, or from what came there since), "segmentation fault" (packed from memory
-    that is mapped no more).  Of a free: "freed", or the fault "double free".  The cache holds ``limit`` bytes: the
-    entry that was not used for longest goes first, and one that is larger than all is kept alone.
-    Raises ValueError naming the event for what cannot be: an address given twice, a layer that was not prepared or
+    Of a run: "zeros" (nothing is multiplied), "hit" (packed before), "packed" (now, and kept),
+    "packed once" (now, and not kept), and the faults "stale hit" (what is found was packed from
+    other weights at that address), "use after free" (packed from freed memory, or from what came
+    there since), "segmentation fault" (packed from memory that is mapped no more).  Of a free:
+    "freed", or the fault "double free".  The cache holds ``limit`` bytes: the entry that was not
+    used for longest goes first, and one that is larger than all is kept alone. Raises ValueError
+    naming the event for what cannot be: an address given twice, a layer that was not prepared or
     takes nothing as its weights; for an unknown policy, and a limit below 0.
 
     >>> one, two = Layer("one", 0x1000, 8, 4), Layer("two", 0x1000, 8, 4)

@@ -1,9 +1,11 @@
-"""The log that ONE's fully connected layers wrote while weights were freed after packing, read and replayed.
+"""The log that ONE's fully connected layers wrote while weights were freed after packing, read and
+replayed.
 
 A line is a function, the address of the layer, and what happened: ``void onert::backend::cpu::ops::
-FullyConnectedLayer::prepare() 0x752570 cached:  0x754a28``.  ``prepare`` says which layers take their weights' address
-as that of the cache ("batch_size > 4" takes none), ``fullyConnectedHybrid`` each run: its beginning, its end, and what
-became of the weights ("tensor->ref is 0" frees them).  Lines of others are passed over.
+FullyConnectedLayer::prepare() 0x752570 cached:  0x754a28``.  ``prepare`` says which layers take
+their weights' address as that of the cache ("batch_size > 4" takes none), ``fullyConnectedHybrid``
+each run: its beginning, its end, and what became of the weights ("tensor->ref is 0" frees them).
+Lines of others are passed over.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ BEFORE = {"hybrid": ("begins",), "wide": ("hybrid",), "cached": ("hybrid",), "mu
 
 
 class Said(NamedTuple):
-    """A line of the log: its number from 1, the function, the layer, what happened, and the number that goes with
-    it (an address, a count of references)."""
+    """A line of the log: its number from 1, the function, the layer, what happened, and the number
+    that goes with it (an address, a count of references)."""
 
     line: int
     function: str
@@ -47,16 +49,18 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class Log:
-    """The lines of fully connected layers; ``fault`` is the line that says the program ended, 0 where none does."""
+    """The lines of fully connected layers; ``fault`` is the line that says the program ended, 0
+    where none does."""
 
     said: tuple[Said, ...]
     fault: int = 0
 
     @property
     def layers(self) -> pd.DataFrame:
-        """One row per layer, in the order they were prepared: layer, weights (the address that is cached, "" where
-        the other side is too wide), runs (whole ones), freed (the line that says so, 0 where none does), seen_freed
-        (the first line that says they had been freed), stopped (whether the log ends inside a run)."""
+        """One row per layer, in the order they were prepared: layer, weights (the address that is
+        cached, "" where the other side is too wide), runs (whole ones), freed (the line that says
+        so, 0 where none does), seen_freed (the first line that says they had been freed), stopped
+        (whether the log ends inside a run)."""
         import pandas as pd
 
         rows = {}
@@ -72,8 +76,8 @@ class Log:
     def events(self, zeros: bool = False, renewed: bool = False) -> list[Event]:
         """What the log says happened, for ``cache.replay``.
 
-        With ``zeros`` the input of each layer's first run was zeros, with ``renewed`` there is another context when a
-        layer runs for the second time; the log says neither.
+        With ``zeros`` the input of each layer's first run was zeros, with ``renewed`` there is
+        another context when a layer runs for the second time; the log says neither.
         """
         out: list[Event] = []
         weights: dict[int, int | None] = {}
@@ -114,7 +118,8 @@ class Log:
 
 
 class Reading(NamedTuple):
-    """What may have been, beyond what the log says: a policy of the cache, zeros at first, another context."""
+    """What may have been, beyond what the log says: a policy of the cache, zeros at first, another
+    context."""
 
     name: str
     policy: str
@@ -123,8 +128,8 @@ class Reading(NamedTuple):
     why: str
 
 
-# RuySupport.h of compute/cker sets a policy only where TFLITE_WITH_RUY_GEMV is defined, layers free weights with
-# EXPERIMENTAL_RUY_FEATURE; FullyConnectedLayer.cc came to say that zeros go round ruy
+# RuySupport.h of compute/cker sets a policy only where TFLITE_WITH_RUY_GEMV is defined, layers free
+# weights with EXPERIMENTAL_RUY_FEATURE; FullyConnectedLayer.cc came to say that zeros go round ruy
 READINGS = (
     Reading("kept", "kCacheLHSOnNarrowMul", False, False, "packed in the first run and found in the second"),
     Reading("no cache", "kNoCache", False, False, "ruy's default: nothing is kept, the second run packs freed memory"),
@@ -136,7 +141,8 @@ READINGS = (
 def read_log(text: str) -> Log:
     """The log in a text, which may hold other lines too.
 
-    Raises ValueError naming the line for one that is broken or cannot come where it is, and for a text without any.
+    Raises ValueError naming the line for one that is broken or cannot come where it is, and for a
+    text without any.
 
     >>> log = read_log('''void onert::ops::FullyConnectedLayer::prepare() 0x10
     ... void onert::ops::FullyConnectedLayer::prepare() 0x10 hybrid
@@ -173,8 +179,9 @@ def read_log(text: str) -> Log:
 
 
 def readings(log: Log) -> pd.DataFrame:
-    """What each reading makes of a log, one row each: reading, policy, ends (how the replay ends), faults (how many),
-    agrees (whether it ends at the run at which the log does, or as it does without an end), why.
+    """What each reading makes of a log, one row each: reading, policy, ends (how the replay ends),
+    faults (how many), agrees (whether it ends at the run at which the log does, or as it does
+    without an end), why.
 
     A reading that agrees may be what happened; the log does not say that it was.
     """

@@ -23,8 +23,8 @@ def recode(capture: Capture) -> bytes:
 def explain(capture: Capture) -> list[Item]:
     """Every byte of the packed weights in order, then the sum of each column.
 
-    A weight has its output channel and, as ``row``, the input it is multiplied with; its value is the code as the model
-    has it.  Raises as ``recode``.
+    A weight has its output channel and, as ``row``, the input it is multiplied with; its value is
+    the code as the model has it.  Raises as ``recode``.
     """
     v = values_of(capture)
     data = packed_bytes(capture, v, "lhs")

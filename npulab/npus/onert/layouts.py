@@ -12,13 +12,15 @@ from npulab.npus.onert.facts import ALIASING_BYTES, APART, CHIPS, SIDES, SIGN
 
 def packed(shape: tuple[int, int], chip: str, side: str = "lhs", *, dtype: str = "int8", zero_point: int = 0,
            stride: int = 0) -> Layout:
-    """The layout of a packed 8-bit matrix ``(depth, columns)`` of a path: elements, then an int32 sum for each column.
+    """The layout of a packed 8-bit matrix ``(depth, columns)`` of a path: elements, then an int32
+    sum for each column.
 
-    ``side`` is "lhs" (weights, their columns output channels) or "rhs" (input rows as columns).  ``dtype`` is the type
-    of the source, int8, or uint8, which is stored as int8 by XOR 0x80; ``zero_point`` is the source's, and as packed
-    the fill, which the sums count.  ``stride`` are elements from column to column, 0 as many as there are rows.
-    Source: google/ruy ruy/mat.h, kernel_arm.h, kernel_x86.h.
-    Raises ValueError for a zero point that is no code, LookupError for an unknown path, side or type.
+    ``side`` is "lhs" (weights, their columns output channels) or "rhs" (input rows as columns).
+    ``dtype`` is the type of the source, int8, or uint8, which is stored as int8 by XOR 0x80;
+    ``zero_point`` is the source's, and as packed the fill, which the sums count.  ``stride`` are
+    elements from column to column, 0 as many as there are rows. Source: google/ruy ruy/mat.h,
+    kernel_arm.h, kernel_x86.h. Raises ValueError for a zero point that is no code, LookupError for
+    an unknown path, side or type.
 
     >>> packed((3, 2), "avx2").at(2, 1)
     np.int64(6)
@@ -36,7 +38,8 @@ def packed(shape: tuple[int, int], chip: str, side: str = "lhs", *, dtype: str =
 
 
 def packed_float(shape: tuple[int, int], chip: str, side: str = "lhs", *, stride: int = 0) -> Layout:
-    """The layout of a packed float32 matrix ``(depth, columns)`` of a path: blocks one deep, filled with 0, no sums.
+    """The layout of a packed float32 matrix ``(depth, columns)`` of a path: blocks one deep, filled
+    with 0, no sums.
 
     ``side`` and ``stride`` as in ``packed``.  Raises LookupError for an unknown path or side.
 
@@ -48,7 +51,8 @@ def packed_float(shape: tuple[int, int], chip: str, side: str = "lhs", *, stride
 
 
 def apart(rows: int, itemsize: int = 1) -> int:
-    """Elements from column to column of so many rows where aliasing is avoided: 64 more where these are whole KiB.
+    """Elements from column to column of so many rows where aliasing is avoided: 64 more where these
+    are whole KiB.
 
     >>> apart(1008), apart(1024), apart(256, 4)
     (1008, 1088, 320)
@@ -65,7 +69,8 @@ def _facts(chip: str, side: str) -> Mapping[str, int]:
 
 
 def _apart(layout: Layout, shape: tuple[int, int], rows: int, columns: int, stride: int) -> Layout:
-    """The layout with strips of columns as far apart as the stride has them, and the sums behind the last."""
+    """The layout with strips of columns as far apart as the stride has them, and the sums behind
+    the last."""
     high, wide, size = up(shape[0], rows), up(shape[1], columns), layout.itemsize
     if stride in (0, high):
         return layout

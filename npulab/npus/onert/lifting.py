@@ -18,12 +18,14 @@ from npulab.quant.rules import QuantParams
 
 
 def lift(capture: Capture) -> Lifted:
-    """The fully connected layer of the capture's words and packed weights, its input and captured output.
+    """The fully connected layer of the capture's words and packed weights, its input and captured
+    output.
 
-    Input and output have the leading axes that ``capture.parameters`` knows of the input, else ``(batches, ...)``.
-    A hybrid layer has float32 input and output, a quantized one codes; scales are those of the words and buffers.
-    Raises ValueError where words or bytes make no layer (blocks of another path, sizes that do not fit, fill that is
-    not the zero point, wrong sums, packed rows that are not the input's), Unanswerable without the weights' buffers.
+    Input and output have the leading axes that ``capture.parameters`` knows of the input, else
+    ``(batches, ...)``. A hybrid layer has float32 input and output, a quantized one codes; scales
+    are those of the words and buffers. Raises ValueError where words or bytes make no layer (blocks
+    of another path, sizes that do not fit, fill that is not the zero point, wrong sums, packed rows
+    that are not the input's), Unanswerable without the weights' buffers.
     """
     v = values_of(capture)
     hybrid, count = v["operation"] == HYBRID, v["units"] if v["per_channel"] else 1
@@ -72,8 +74,8 @@ def _formed(capture: Capture, v: Values, layer: FullyConnected, count: int) -> N
 
 
 def _input(capture: Capture, v: Values, hybrid: bool) -> np.ndarray | None:
-    """The input ``(batches, input_size)``, found to be what the packed rows hold; None of float32 where only these
-    were recorded."""
+    """The input ``(batches, input_size)``, found to be what the packed rows hold; None of float32
+    where only these were recorded."""
     shape = v["batches"], v["input_size"]
     packed = codes_of(capture, v, "rhs") if RHS in capture.buffers else None
     scales = numbers(capture, "input_scales", "<f4", v["batches"]) if "input_scales" in capture.buffers else None
@@ -108,8 +110,8 @@ def _shape(known: Any, v: Values) -> tuple[int, ...]:
 
 
 def _lead(shape: tuple[int, ...], v: Values) -> int:
-    """How many axes are batches: all but the last three where these make an input together, all but the last where
-    that does; -1 where neither."""
+    """How many axes are batches: all but the last three where these make an input together, all but
+    the last where that does; -1 where neither."""
     for axes in (3, 1):
         if len(shape) >= axes and math.prod(shape[-axes:]) == v["input_size"]:
             return len(shape) - axes

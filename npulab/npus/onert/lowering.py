@@ -24,19 +24,20 @@ ALWAYS = "always"
 
 def lower(layer: FullyConnected, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
           features: Iterable[str] = ()) -> Capture:
-    """What the runtime multiplies for a fully connected layer: the words of the call, packed weights and, with ``x``,
-    the input and its packed rows.
+    """What the runtime multiplies for a fully connected layer: the words of the call, packed
+    weights and, with ``x``, the input and its packed rows.
 
-    ``chip`` is a path of ruy.  ``x`` is ``(..., I)`` or ``(..., H, W, C)`` of I elements, every row a batch; float32
-    for a hybrid layer (``dtype`` "float32"), int8 or uint8 for a quantized one.  Buffers: ``coefficients`` (packed
-    weights, then sums), ``weight_scales`` (float32) and ``biases`` (float32; int32 in units of both scales), of a
-    quantized layer ``multipliers`` and ``exponents`` (int32); ``input``, ``input_rows`` (packed, then sums) and, of a
-    hybrid layer, ``input_scales`` (float32, one a row).  ``features`` are ``cached-weights`` (they came out of the
-    prepacked cache), ``fused-multiply-add`` (of a hybrid layer) and ``avoid-aliasing`` (ruy as of the notes: a depth of
-    whole KiB has its columns 64 bytes further apart).  Without ``x`` there is one batch.
-    The runtime takes this way where the units are a multiple of 4; nothing here asks for it.
-    Raises ValueError for a layer or input that is not covered, Unanswerable for an unknown chip, LookupError for an
-    unknown feature.
+    ``chip`` is a path of ruy.  ``x`` is ``(..., I)`` or ``(..., H, W, C)`` of I elements, every row
+    a batch; float32 for a hybrid layer (``dtype`` "float32"), int8 or uint8 for a quantized one.
+    Buffers: ``coefficients`` (packed weights, then sums), ``weight_scales`` (float32) and
+    ``biases`` (float32; int32 in units of both scales), of a quantized layer ``multipliers`` and
+    ``exponents`` (int32); ``input``, ``input_rows`` (packed, then sums) and, of a hybrid layer,
+    ``input_scales`` (float32, one a row).  ``features`` are ``cached-weights`` (they came out of
+    the prepacked cache), ``fused-multiply-add`` (of a hybrid layer) and ``avoid-aliasing`` (ruy as
+    of the notes: a depth of whole KiB has its columns 64 bytes further apart).  Without ``x`` there
+    is one batch. The runtime takes this way where the units are a multiple of 4; nothing here asks
+    for it. Raises ValueError for a layer or input that is not covered, Unanswerable for an unknown
+    chip, LookupError for an unknown feature.
     """
     FACTS.features(chip)
     habits = {*features}

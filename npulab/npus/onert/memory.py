@@ -52,7 +52,8 @@ def zero_point(v: Values, side: str) -> int:
 def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
     """The codes of a side's source ``(columns, depth)``: of each unit, or of each batch.
 
-    Raises as ``buffer_of``, ValueError for fill that is not the zero point and a sum that is not its column's.
+    Raises as ``buffer_of``, ValueError for fill that is not the zero point and a sum that is not
+    its column's.
     """
     data = packed_bytes(capture, v, side)  # of another size, nothing is made of it
     name, layout = PACKED[side], layout_of(v, side, capture.chip)
@@ -72,8 +73,8 @@ def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
 
 
 def again(layout: Layout, data: bytes, v: Values, side: str) -> bytes:
-    """The buffer with its elements unpacked and packed again, fill and sums made anew; bytes between strips of columns
-    that nothing is written to stay."""
+    """The buffer with its elements unpacked and packed again, fill and sums made anew; bytes
+    between strips of columns that nothing is written to stay."""
     out = np.frombuffer(layout.pack(layout.unpack(data)), np.uint8).copy()
     rows, stride, columns = (v[f"{side}_{name}"] for name in ("rows", "stride", "kernel_columns"))
     strips = out[:layout.parts[0].offset].reshape(-1, stride * columns)

@@ -14,9 +14,11 @@ from npulab.quant.layers import FullyConnected, Layer
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
-    """Outputs, inputs, operation and activation by name, of a quantized layer zero points and scales too.
+    """Outputs, inputs, operation and activation by name, of a quantized layer zero points and
+    scales too.
 
-    Nothing of words that contradict one another, and of layers that the runtime multiplies in another way.
+    Nothing of words that contradict one another, and of layers that the runtime multiplies in
+    another way.
     """
     if isinstance(subject, Capture):
         return _of_words(subject)

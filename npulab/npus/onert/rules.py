@@ -12,7 +12,8 @@ from npulab.quant.layers import FullyConnected, per_channel
 from npulab.quant.rules import rule
 
 SEPARATE, FUSED_RULE = "hybrid-float32", "hybrid-float32:fused"
-# The scales of one tensor are multiplied in float32, those of channels in float64, as TensorFlow Lite has them.
+# The scales of one tensor are multiplied in float32, those of channels in float64, as TensorFlow
+# Lite has them.
 ORDERS = {False: "P", True: "D"}
 
 
@@ -31,10 +32,11 @@ def rule_name(chip: str, channels: bool) -> str:
 
 
 def quantized_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(codes int8, a float32 scale for each) of rows ``(batches, n)`` float32: the largest size becomes 127.
+    """(codes int8, a float32 scale for each) of rows ``(batches, n)`` float32: the largest size
+    becomes 127.
 
-    Raises ValueError for a number that is not finite, and for a row so small that 127 over its largest overflows, of
-    which the runtime makes numbers that C++ does not define.
+    Raises ValueError for a number that is not finite, and for a row so small that 127 over its
+    largest overflows, of which the runtime makes numbers that C++ does not define.
     """
     largest = np.abs(x).max(1)
     with np.errstate(over="ignore", divide="ignore"):
@@ -47,7 +49,8 @@ def quantized_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def multipliers(layer: FullyConnected, chip: str) -> tuple[np.ndarray, np.ndarray]:
-    """(fixed-point multipliers, exponents) int64, one or one for each channel: ``multiplier * 2**(exponent - 31)``.
+    """(fixed-point multipliers, exponents) int64, one or one for each channel: ``multiplier *
+    2**(exponent - 31)``.
 
     Raises ValueError for scales that the rule has no multiplier for.
     """

@@ -1,4 +1,5 @@
-"""The simulated device: the kernels of a path, from the words of a call and bytes to the output's bytes.
+"""The simulated device: the kernels of a path, from the words of a call and bytes to the output's
+bytes.
 
 It shares the tables and the kit with the rest and no other code, so that its agreement with lift
 and emulation means something.
@@ -29,11 +30,12 @@ Values = Mapping[str, Any]
 
 
 def simulate(capture: Capture) -> bytes:
-    """The output buffer after the capture's call ran: float32 of a hybrid layer, else codes, batch by batch.
+    """The output buffer after the capture's call ran: float32 of a hybrid layer, else codes, batch
+    by batch.
 
-    Rows that are not prepacked are quantized and packed from ``input``.  Raises Hang, with the reason, for what would
-    fault: sizes of 0, blocks that do not fill their matrix, reads past the end of a buffer; Unanswerable for other jobs
-    and for buffers that are missing.
+    Rows that are not prepacked are quantized and packed from ``input``.  Raises Hang, with the
+    reason, for what would fault: sizes of 0, blocks that do not fill their matrix, reads past the
+    end of a buffer; Unanswerable for other jobs and for buffers that are missing.
     """
     if [job.block for job in capture.jobs] != [BLOCK]:
         blocks = ", ".join(job.block for job in capture.jobs) or "none"
@@ -104,8 +106,8 @@ def _twice(total: np.ndarray, multiplier: int, exponent: int) -> np.ndarray:
 
 
 def _fused(total: np.ndarray, scale: np.ndarray, bias: np.float32) -> np.ndarray:
-    """``total * scale + bias`` rounded once: the float64 sum, made odd where it is not exact, keeps the last rounding
-    from being a second one."""
+    """``total * scale + bias`` rounded once: the float64 sum, made odd where it is not exact, keeps
+    the last rounding from being a second one."""
     product, other = total.astype(np.float64) * scale.astype(np.float64), float(bias)
     whole = product + other
     part = whole - product
@@ -115,7 +117,8 @@ def _fused(total: np.ndarray, scale: np.ndarray, bias: np.float32) -> np.ndarray
 
 
 def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> Iterator[np.ndarray]:
-    """Sums ``(batches,) int64`` of each unit, less what zero points add, strip of columns by strip."""
+    """Sums ``(batches,) int64`` of each unit, less what zero points add, strip of columns by
+    strip."""
     data, stride, wide = _held(capture, "coefficients"), v["lhs_stride"], v["lhs_kernel_columns"]
     end = stride * v["lhs_columns"]
     sums = _numbers(capture, "coefficients", "<i4", v["lhs_columns"], end) if rhs_zero else None

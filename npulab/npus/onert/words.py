@@ -1,4 +1,5 @@
-"""The words of a multiplication, found to agree with its path and its sizes: what lift begins with."""
+"""The words of a multiplication, found to agree with its path and its sizes: what lift begins
+with."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ Values = dict[str, Any]
 def values_of(capture: Capture) -> Values:
     """The words of the capture's one multiplication, by field, as meant.
 
-    Raises Unanswerable where it has other jobs, ValueError where its words contradict the path, one another or the
-    sizes that a buffer may have.
+    Raises Unanswerable where it has other jobs, ValueError where its words contradict the path, one
+    another or the sizes that a buffer may have.
     """
     if [job.block for job in capture.jobs] != [BLOCK]:
         blocks = ", ".join(job.block for job in capture.jobs) or "none"
@@ -43,7 +44,8 @@ def values_of(capture: Capture) -> Values:
 
 
 def features_of(capture: Capture) -> tuple[str, ...]:
-    """The features that ``lower`` is to be asked for to give the capture's words again; raises as ``values_of``."""
+    """The features that ``lower`` is to be asked for to give the capture's words again; raises as
+    ``values_of``."""
     v = values_of(capture)
     said = {CACHED: v["lhs_is_prepacked"], FUSED: v["fused_multiply_add"],
             AVOIDS: any(v[f"{side}_stride"] > v[f"{side}_rows"] for side in SIDES)}

@@ -1,4 +1,5 @@
-"""The weights of a capture's convolutions in its coefficient buffer, and its other buffers by address."""
+"""The weights of a capture's convolutions in its coefficient buffer, and its other buffers by
+address."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ CONVOLUTION = "CNA.CONV_CON1.CONV_MODE"
 
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer with the weights of every convolution unpacked and packed again; what lies around them
-    stays."""
+    """The coefficient buffer with the weights of every convolution unpacked and packed again; what
+    lies around them stays."""
     data = bytearray(buffer_of(capture, "coefficients"))
     for v, start, size in weight_runs(capture):
         layout = layouts.weights(*weights_shape(v))
@@ -87,7 +88,8 @@ def weight_runs(capture: Capture) -> list[tuple[Raw, int, int]]:
 
 
 def weights_shape(v: Raw) -> tuple[tuple[int, int, int, int], bool, str]:
-    """(OHWI with fill, depthwise, dtype) of a convolution's weights; ValueError for a size of 0 or too many."""
+    """(OHWI with fill, depthwise, dtype) of a convolution's weights; ValueError for a size of 0 or
+    too many."""
     depthwise, half = v[CONVOLUTION] == DEPTHWISE, v["CNA.CONV_CON1.IN_PRECISION"] == FP16
     shape = (1 if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"], v["CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT"],
              v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"], v["CNA.DATA_SIZE1.DATAIN_CHANNEL"])

@@ -1,8 +1,9 @@
-"""Command words: 64 bits that write a register of a unit, ``target << 48 | value << 16 | register``, little-endian.
+"""Command words: 64 bits that write a register of a unit, ``target << 48 | value << 16 |
+register``, little-endian.
 
-A target is a unit's id with ``WRITE``.  A block of commands ends with four words: the address and the amount of the
-next block (a word of zeros and an amount of 0 where there is none), ``SYNC``, and ``ENABLE`` with the units that run.
-Source: PH, WT (the captures); M for the amount.
+A target is a unit's id with ``WRITE``.  A block of commands ends with four words: the address and
+the amount of the next block (a word of zeros and an amount of 0 where there is none), ``SYNC``, and
+``ENABLE`` with the units that run. Source: PH, WT (the captures); M for the amount.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Command(NamedTuple):
 
 
 def commands(data: bytes, where: str = "commands") -> np.ndarray:
-    """The command words ``(n,)`` in bytes: ``target``, ``value``, ``register``; raises ValueError for a rest."""
+    """The command words ``(n,)`` in bytes: ``target``, ``value``, ``register``; raises ValueError
+    for a rest."""
     if len(data) % WORDS.itemsize:
         raise ValueError(f"{where}: got {len(data)} bytes, the last {len(data) % WORDS.itemsize} from byte "
                          f"{len(data) // WORDS.itemsize * WORDS.itemsize:#x} on are no whole command, allowed is a "
@@ -80,7 +82,8 @@ def stream(some: Iterable[Command]) -> bytes:
 
 
 def known(words: np.ndarray) -> np.ndarray:
-    """Whether each word ``(n,)`` names a register of the unit that is its target, with or without ``WRITE``."""
+    """Whether each word ``(n,)`` names a register of the unit that is its target, with or without
+    ``WRITE``."""
     owners = OWNERS[words["register"] // RANGE]
     return (owners != 0) & (words["target"] - words["target"] % 2 == owners) & (words["register"] % 4 == 0)
 
@@ -92,8 +95,8 @@ def written(words: np.ndarray) -> np.ndarray:
 
 
 def writes(words: np.ndarray) -> list[tuple[int, int]]:
-    """(register, value) of every register that a command stream ``(n,) uint32`` writes, in order; an odd word at its
-    end belongs to no command."""
+    """(register, value) of every register that a command stream ``(n,) uint32`` writes, in order;
+    an odd word at its end belongs to no command."""
     whole = np.ascontiguousarray(words, "<u4")[:len(words) // 2 * 2].view(WORDS)
     return pairs(whole[written(whole)])
 
@@ -116,7 +119,8 @@ def ends(words: np.ndarray) -> np.ndarray:
 
 
 def block_end(enable: int, next_address: int = 0, next_words: int = 0, cores: int = 0) -> list[Command]:
-    """The words behind a block: the units that run, where the next block is and how many words it has with its end.
+    """The words behind a block: the units that run, where the next block is and how many words it
+    has with its end.
 
     ``cores`` goes above the amount: how many share the operation, less 1.
 

@@ -1,7 +1,9 @@
-"""Importer of what recorders of the kernel driver write: texts of GEM buffers, files of commands, of task records.
+"""Importer of what recorders of the kernel driver write: texts of GEM buffers, files of commands,
+of task records.
 
-A task is a job: the registers that its block of commands writes, in order.  Behind it stands what starts it: the
-writes to PC at the block's end, then the task's record.  Files are told by what is in them.
+A task is a job: the registers that its block of commands writes, in order.  Behind it stands what
+starts it: the writes to PC at the block's end, then the task's record.  Files are told by what is
+in them.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from npulab.npus.rockchip.tasks import BYTES as RECORD_BYTES
 from npulab.npus.rockchip.tasks import Task, is_tasks, tasks
 
 TASKS = "tasks"  # the buffer of task records
-# The other buffers of the vendor's runtime, in the order it makes them: one before the commands and the task records,
-# three behind them (PH: data and addresses of all dumps).
+# The other buffers of the vendor's runtime, in the order it makes them: one before the commands and
+# the task records, three behind them (PH: data and addresses of all dumps).
 BEFORE, BEHIND = "coefficients", ("work", "input", "output")
 # of those the registers that point into them
 SOURCES, WEIGHTS, OUTPUT = (0x1070, 0x5018), 0x1110, 0x4020
@@ -64,10 +66,11 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Capture]:
-    """A capture per text or per file of commands, by the file's name; with the task records whose blocks are in it.
+    """A capture per text or per file of commands, by the file's name; with the task records whose
+    blocks are in it.
 
-    A file of records that goes with no commands is a capture of its own.  Raises ValueError with the line of a text or
-    the byte of another file that is broken.
+    A file of records that goes with no commands is a capture of its own.  Raises ValueError with
+    the line of a text or the byte of another file that is broken.
     """
     files = {file: _kind(file) for file in (_files(path) if path.is_dir() else [path])}
     out = {_stem(file): _of_gems(file, read_gems(file)) for file, kind in files.items() if kind == "gems"}
@@ -156,8 +159,8 @@ def _broken(words: np.ndarray, at: int) -> str:
 
 
 def _blocks(words: np.ndarray, listed: Sequence[Task], base: int | None = None) -> list[Block] | None:
-    """The words of each task where the first word lies at ``base``, by default at the first block; None where they are
-    not all there or do not write registers."""
+    """The words of each task where the first word lies at ``base``, by default at the first block;
+    None where they are not all there or do not write registers."""
     if not listed:
         return None
     base = min(one.command_address for one in listed) if base is None else base
@@ -203,8 +206,8 @@ def _of_gems(path: Path, gems: Sequence[Gem]) -> Capture:
 
 
 def _tell(path: Path, gems: Sequence[Gem], records: Gem, listed: Sequence[Task]) -> None:
-    """Raises ValueError with the line of the first command that can be none, in the buffer that holds most commands, as
-    if that began at the page of the first block."""
+    """Raises ValueError with the line of the first command that can be none, in the buffer that
+    holds most commands, as if that began at the page of the first block."""
     streams = [(int(written(words).sum()), one, words) for one in gems if one is not records
                and len(one.data) % WORDS.itemsize == 0 for words in [commands(one.data)]]
     count, stream, words = max(streams, key=lambda one: one[0], default=(0, records, np.zeros(0, WORDS)))
@@ -225,7 +228,8 @@ def _tell(path: Path, gems: Sequence[Gem], records: Gem, listed: Sequence[Task])
 
 
 def _placed(stream: Gem, listed: Sequence[Task]) -> tuple[int, list[Block]] | None:
-    """Where a buffer lies, and its blocks, if the tasks' commands are in it: buffers begin at a page."""
+    """Where a buffer lies, and its blocks, if the tasks' commands are in it: buffers begin at a
+    page."""
     if len(stream.data) % WORDS.itemsize:
         return None
     words = commands(stream.data)

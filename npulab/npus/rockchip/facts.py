@@ -35,6 +35,7 @@ _, CHIPS, USUAL_CHIP, TABLES = FACTS
 # target ids by unit, as a command word has them in its upper 16 bits
 TARGETS = FACTS.enum("target")
 _units = {offset // RANGE: TARGETS[block] for block, offset, _ in TABLES[REGISTERS].registers}
-# the target id of each RANGE of register addresses; 0 where there is no unit, or its id has no room in a command word
+# the target id of each RANGE of register addresses; 0 where there is no unit, or its id has no room
+# in a command word
 OWNERS = np.array([id_ if (id_ := _units.get(n, 0)) < 2 ** 16 else 0 for n in range(2 ** 16 // RANGE)], np.uint16)
 maps = FACTS.maps

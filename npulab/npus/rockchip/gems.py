@@ -1,4 +1,5 @@
-"""The text that prints every GEM buffer of a run, as recorders of the kernel driver's calls write it::
+"""The text that prints every GEM buffer of a run, as recorders of the kernel driver's calls write
+it::
 
     gem open got 0 <id> <size>
     Gem <id>
@@ -56,7 +57,8 @@ def is_gems(head: bytes) -> bool:
 def read_gems(path: Path) -> list[Gem]:
     """The buffers in a file, in order.
 
-    Raises ValueError with the line where one is cut short, out of order or larger than it was opened.
+    Raises ValueError with the line where one is cut short, out of order or larger than it was
+    opened.
     """
     try:
         return [*_gems(path)]

@@ -49,7 +49,8 @@ def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
 
 
 def _following(jobs: Sequence[Raw], v: Raw) -> Raw | None:
-    """The task of elements that reads what a convolution wrote: one whose record says that it ended, if there is."""
+    """The task of elements that reads what a convolution wrote: one whose record says that it
+    ended, if there is."""
     found = [one for one in jobs if one.get(ELEMENTS) and CONVOLUTION not in one
              and one.get("DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR") == v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"]
              and not one["DPU.FEATURE_MODE_CFG.TP_EN"] and not one["DPU.FEATURE_MODE_CFG.NONALIGN"]

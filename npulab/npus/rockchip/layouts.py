@@ -1,4 +1,5 @@
-"""Where tensors and weights lie: features in planes of 16-byte pixels, rows, and weights in groups of kernels."""
+"""Where tensors and weights lie: features in planes of 16-byte pixels, rows, and weights in groups
+of kernels."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def one_channel(shape: tuple[int, int, int], dtype: str = "float16", *, row_pitc
 
 
 def weights_shape(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8") -> tuple[int, ...]:
-    """The shape OHWI that weights are filled up to: channels to whole atoms, kernels to an even number.
+    """The shape OHWI that weights are filled up to: channels to whole atoms, kernels to an even
+    number.
 
     >>> weights_shape((5, 3, 3, 20)), weights_shape((1, 3, 3, 20), depthwise=True)
     ((6, 3, 3, 32), (1, 3, 3, 32))
@@ -70,10 +72,12 @@ def weights_shape(shape: tuple[int, int, int, int], depthwise: bool = False, dty
 
 
 def weights(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8") -> Layout:
-    """Weights OHWI (depthwise 1HWC) whose sizes are filled up already: groups of kernels, in each blocks of channels.
+    """Weights OHWI (depthwise 1HWC) whose sizes are filled up already: groups of kernels, in each
+    blocks of channels.
 
-    In a block come rows, columns, the kernels of the group, the channels of the block; a last group or block is short.
-    int8: ``[k/32][c/32][y][x][k%32][c%32]``, fp16 has groups of 16, depthwise ``[c/64][y][x][c%64]``.
+    In a block come rows, columns, the kernels of the group, the channels of the block; a last group
+    or block is short. int8: ``[k/32][c/32][y][x][k%32][c%32]``, fp16 has groups of 16, depthwise
+    ``[c/64][y][x][c%64]``.
 
     >>> print(weights((64, 1, 1, 64)))
     O1I1HWO2I2, O2=32, I2=32, packed: (64, 1, 1, 64) int8, 4096 bytes
@@ -84,7 +88,8 @@ def weights(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: st
 
 
 def filled(tensor: np.ndarray, depthwise: bool = False, fill: int = 0) -> np.ndarray:
-    """Weights OHWI with ``fill`` in channels that complete an atom and 0 in a kernel that makes the number even."""
+    """Weights OHWI with ``fill`` in channels that complete an atom and 0 in a kernel that makes the
+    number even."""
     shape = weights_shape(tensor.shape, depthwise, tensor.dtype.name)  # type: ignore[arg-type]
     out = np.zeros(shape, tensor.dtype)
     out[:tensor.shape[0], ..., tensor.shape[3]:] = fill

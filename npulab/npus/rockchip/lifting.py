@@ -42,10 +42,11 @@ from npulab.quant.rules import QuantParams, TwoSteps, rule
 def lift(capture: Capture) -> Lifted:
     """The layer of the capture's tasks, its input and captured output.
 
-    int8 convolutions come back as they were lowered: as uint8 where ``capture.parameters`` say so, else with int8 codes
-    as memory has them; a matrix multiplication to int32 as a 1x1 layer over one column whose output are sums; fp16
-    captures as a convolution and the elements that follow it, as far as task records or the output show that they ran.
-    Raises ValueError where words or bytes make no layer, Unanswerable without registers, weights or addresses.
+    int8 convolutions come back as they were lowered: as uint8 where ``capture.parameters`` say so,
+    else with int8 codes as memory has them; a matrix multiplication to int32 as a 1x1 layer over
+    one column whose output are sums; fp16 captures as a convolution and the elements that follow
+    it, as far as task records or the output show that they ran. Raises ValueError where words or
+    bytes make no layer, Unanswerable without registers, weights or addresses.
     """
     jobs = [values_of(job, capture.maps) for job in capture.jobs]
     first = next((v for v in jobs if CONVOLUTION in v), None)
@@ -72,7 +73,8 @@ def rule_of(capture: Capture) -> str:
 
 
 def replay(capture: Capture) -> Sequence[Range]:
-    """The sums of a matrix multiplication to int32 beside those captured: no layer has such an output.
+    """The sums of a matrix multiplication to int32 beside those captured: no layer has such an
+    output.
 
     Empty for every other capture, and where input or output were not recorded.
     """
@@ -132,7 +134,8 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
 
 
 def _rows(jobs: Sequence[Raw], pitch: int, out_pitch: int) -> tuple[int, int]:
-    """(output rows, input rows) of all tasks together; ValueError where one does not go on where the others end."""
+    """(output rows, input rows) of all tasks together; ValueError where one does not go on where
+    the others end."""
     first, rows, height = jobs[0], 0, 0
     moving = {"CNA.CBUF_CON0.WEIGHT_REUSE", "CNA.DATA_SIZE0.DATAIN_HEIGHT", "CNA.DATA_SIZE3.DATAOUT_ATOMICS",
               "CNA.PAD_CON0.PAD_TOP", "CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR", "CNA.FC_DATA_SIZE0.DMA_HEIGHT",

@@ -1,4 +1,5 @@
-"""From a layer to what a driver would send: jobs, their register writes, weights, biases and the command stream."""
+"""From a layer to what a driver would send: jobs, their register writes, weights, biases and the
+command stream."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ Layer = Conv2D | FullyConnected
 ADDRESSES = {"commands": 0xF0000000, "coefficients": 0xC0000000, "biases": 0xE0000000, "input": 0x10000000,
              "output": 0x80000000}
 ALIGNMENT = 16
-# every write of a job in order, with the value where a layer does not decide it; those noted "reads" only with biases
+# every write of a job in order, with the value where a layer does not decide it; those noted
+# "reads" only with biases
 ORDER = [(row["register"], int(row["value"], 0), row["note"])
          for row in read_table(FACTS.here / "rocket.csv")]
 UNITS = {"sums": 0x0D, "outputs": 0x1D}  # that run: the DPU's reads only where there are biases (WT, Mesa)
@@ -41,17 +43,18 @@ CHANNELS_AT_ONCE = 4  # of a block of biases, weight zero points and shares (ope
 
 def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
           addresses: Mapping[str, int] | None = None, features: Iterable[str] = ()) -> Capture:
-    """What Mesa's rocket driver would send for a layer: a job for each task, weights, biases, commands and, with ``x``,
-    the input.
+    """What Mesa's rocket driver would send for a layer: a job for each task, weights, biases,
+    commands and, with ``x``, the input.
 
-    ``x`` is ``(H, W, C)`` in the type of the layer, uint8 codes are moved down by 128 as the driver does.  The feature
-    ``int32-output`` (a habit of a lifted layer too) asks for a matrix multiplication that gives its sums: a 1x1 layer
-    over one column, ``x`` is ``(M, 1, K)`` or ``(M, K)``, of a ``FullyConnected`` also ``(K,)``.  Chips that round
-    twice have the arithmetic registers and bias blocks of open-rknpu; geometry and weights are those of RK3588.
-    It departs from Mesa where that packs weights of more than 16 and less than 32 channels without their fill, in
-    rows after the first task of a one-channel input, and in ReLU, which Mesa leaves to the type's range.
-    Raises ValueError for a layer that is not covered, Unanswerable for an unknown chip, LookupError for an unknown
-    feature or address.
+    ``x`` is ``(H, W, C)`` in the type of the layer, uint8 codes are moved down by 128 as the driver
+    does.  The feature ``int32-output`` (a habit of a lifted layer too) asks for a matrix
+    multiplication that gives its sums: a 1x1 layer over one column, ``x`` is ``(M, 1, K)`` or ``(M,
+    K)``, of a ``FullyConnected`` also ``(K,)``.  Chips that round twice have the arithmetic
+    registers and bias blocks of open-rknpu; geometry and weights are those of RK3588. It departs
+    from Mesa where that packs weights of more than 16 and less than 32 channels without their fill,
+    in rows after the first task of a one-channel input, and in ReLU, which Mesa leaves to the
+    type's range. Raises ValueError for a layer that is not covered, Unanswerable for an unknown
+    chip, LookupError for an unknown feature or address.
     """
     facts, habits = FACTS.features(chip), {*getattr(layer, "habits", ()), *features}
     features_asked(habits, [ACCUMULATORS])
@@ -75,11 +78,11 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
 
 
 def biases(conv: Conv2D, by_channel: bool) -> bytes:
-    """The biases as the unit adds them, little-endian int32: less what the input's zero point adds to every sum.
+    """The biases as the unit adds them, little-endian int32: less what the input's zero point adds
+    to every sum.
 
-    With ``by_channel`` in blocks of four channels: their biases, then int16 zero points of weights, negated, then
-    uint16 shares of the largest scale.
-    Raises ValueError where a bias leaves int32.
+    With ``by_channel`` in blocks of four channels: their biases, then int16 zero points of weights,
+    negated, then uint16 shares of the largest scale. Raises ValueError where a bias leaves int32.
     """
     centred = conv.weights.astype(np.int64) - conv.weight_q.zero_point
     taps = centred.sum((0, 1, 2)) if conv.depthwise else centred.sum((1, 2, 3))
@@ -99,8 +102,8 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
 
 
 def packed_input(codes: np.ndarray, conv: Conv2D, sums: bool) -> bytes:
-    """The input buffer of int8 codes ``(H, W, C)``: planes of 16 channels, one channel as rows of uint8, with ``sums``
-    row by row; fill is the zero point."""
+    """The input buffer of int8 codes ``(H, W, C)``: planes of 16 channels, one channel as rows of
+    uint8, with ``sums`` row by row; fill is the zero point."""
     zero, (height, width, channels) = conv.input_q.zero_point, codes.shape
     if sums:
         layout = layouts.rows((height, up(channels, layouts.ATOM)))
@@ -139,8 +142,8 @@ def _given(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
 
 
 def _linked(jobs: Sequence[Job], at: int, units: int, registers: RegisterMap) -> tuple[tuple[Job, ...], bytes]:
-    """The jobs with the writes that end their blocks, and the blocks one behind the other from ``at`` on: each is
-    filled up to ``BLOCK_ALIGN`` and names the next."""
+    """The jobs with the writes that end their blocks, and the blocks one behind the other from
+    ``at`` on: each is filled up to ``BLOCK_ALIGN`` and names the next."""
     sizes = [up((len(job.writes) + END_WORDS) * WORDS.itemsize, BLOCK_ALIGN) for job in jobs]
     out, data = [], b""
     for n, job in enumerate(jobs):

@@ -1,6 +1,7 @@
 """What the registers say for a convolution: its cut into tasks, and values by full name.
 
-Source: Mesa's rocket driver (rkt_task.c, rkt_regcmd.c) for RK3588, and a captured matrix multiplication (WT).
+Source: Mesa's rocket driver (rkt_task.c, rkt_regcmd.c) for RK3588, and a captured matrix
+multiplication (WT).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-tw
 
 
 class Task(NamedTuple):
-    """Rows of a convolution that run together: first and number of input rows, their border above, first and number of
-    output rows, banks of the convolution buffer for input and weights."""
+    """Rows of a convolution that run together: first and number of input rows, their border above,
+    first and number of output rows, banks of the convolution buffer for input and weights."""
 
     top: int
     rows: int
@@ -48,7 +49,8 @@ class Task(NamedTuple):
 
 
 def as_convolution(layer: Any) -> Conv2D:
-    """The int8 convolution that a layer becomes: codes of uint8 less 128, fully connected layers over one pixel.
+    """The int8 convolution that a layer becomes: codes of uint8 less 128, fully connected layers
+    over one pixel.
 
     Raises ValueError for a layer that is not covered.
     """
@@ -74,7 +76,8 @@ def as_convolution(layer: Any) -> Conv2D:
 
 
 def cut(conv: Conv2D) -> list[Task]:
-    """The tasks of a convolution: one where its input fits the banks that weights leave, else by rows from the top.
+    """The tasks of a convolution: one where its input fits the banks that weights leave, else by
+    rows from the top.
 
     Raises ValueError where not even one output row's input fits.
     """

@@ -1,4 +1,5 @@
-"""Which buffer of a dump is which, where nothing but their bytes tells: by how many of them are used."""
+"""Which buffer of a dump is which, where nothing but their bytes tells: by how many of them are
+used."""
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ SIZES = {INT8: 1, INT32: 4}  # bytes of an output element
 
 
 def by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, tuple[int, int]]:
-    """(number of the buffer, address) by name, of ``coefficients``, ``input`` and ``output`` of one int8 convolution.
+    """(number of the buffer, address) by name, of ``coefficients``, ``input`` and ``output`` of one
+    int8 convolution.
 
-    A buffer fits a tensor where its last byte that is not 0 is among the tensor's last, and the three are made in this
-    order (PH, WT); empty where that leaves no way or several, and for other tasks.
+    A buffer fits a tensor where its last byte that is not 0 is among the tensor's last, and the
+    three are made in this order (PH, WT); empty where that leaves no way or several, and for other
+    tasks.
     """
     try:
         return _told(v, buffers) if len(buffers) <= MOST_BUFFERS else {}

@@ -37,11 +37,13 @@ KNOWN = {"CNA.CONV_CON1.CONV_MODE": (0, DEPTHWISE), "CNA.CONV_CON1.DECONV": (0,)
 
 
 def simulate(capture: Capture) -> bytes:
-    """The output buffer after the capture's tasks ran in order; where task records say which ended, those that did.
+    """The output buffer after the capture's tasks ran in order; where task records say which ended,
+    those that did.
 
-    Buffers lie at their addresses.  Lanes of the output past ORIG_CHANNEL are 0 (C:dump-+2, which adds 2 to one of 8).
-    Raises Hang, with the reason, for sizes of 0, memory that no buffer holds and windows that no output fits;
-    Unanswerable for units and modes that the simulated device does not have.
+    Buffers lie at their addresses.  Lanes of the output past ORIG_CHANNEL are 0 (C:dump-+2, which
+    adds 2 to one of 8). Raises Hang, with the reason, for sizes of 0, memory that no buffer holds
+    and windows that no output fits; Unanswerable for units and modes that the simulated device does
+    not have.
     """
     base = address_of(capture, "output", "where its tasks write")
     buffers = {name: data for name, data in capture.buffers.items()
@@ -54,10 +56,11 @@ def simulate(capture: Capture) -> bytes:
 
 
 def ran(jobs: Sequence[Raw]) -> list[Raw]:
-    """The tasks that ran: all of them, or of the programs in which a record says that a task ended, and those for other
-    cores beside them, the tasks up to it; cores go side by side.
+    """The tasks that ran: all of them, or of the programs in which a record says that a task ended,
+    and those for other cores beside them, the tasks up to it; cores go side by side.
 
-    A program is a chain of tasks that name the next, for as many cores as its first task says (less one).
+    A program is a chain of tasks that name the next, for as many cores as its first task says (less
+    one).
     """
     if not any(v.get(ENDED) for v in jobs):
         return list(jobs)
@@ -141,7 +144,8 @@ def places(v: Raw, kernels: int, channels: int, itemsize: int) -> Iterator[tuple
 
 
 def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) -> np.ndarray:
-    """The input with all of its border that windows reach, ``(channels, rows, columns)``, fill lanes included."""
+    """The input with all of its border that windows reach, ``(channels, rows, columns)``, fill
+    lanes included."""
     rows, filled = v["CNA.DATA_SIZE0.DATAIN_HEIGHT"], v["CNA.DATA_SIZE1.DATAIN_CHANNEL"]
     width, base = v["CNA.FC_DATA_SIZE0.DMA_WIDTH"], v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"]
     line, surface = v["CNA.DMA_CON1.LINE_STRIDE"], v["CNA.DMA_CON2.SURF_STRIDE"]
@@ -245,7 +249,8 @@ def elements(v: Raw, memory: Memory) -> None:
 
 
 def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
-    """float32 numbers after the first unit's addition and multiplication by a number that a register holds."""
+    """float32 numbers after the first unit's addition and multiplication by a number that a
+    register holds."""
     if v["DPU.BS_CFG.BS_BYPASS"]:
         return values
     if not v["DPU.BS_CFG.BS_ALU_BYPASS"]:

@@ -1,4 +1,5 @@
-"""Task records: ten 32-bit words that hand a block of commands to the NPU; many in a row, zeros behind the last.
+"""Task records: ten 32-bit words that hand a block of commands to the NPU; many in a row, zeros
+behind the last.
 
 Source: PH, WT (the captures).
 """
@@ -28,8 +29,8 @@ MOST_TASKS, MOST_TOGETHER = 2 ** 13, 2 ** 18  # records, and the commands that t
 
 @dataclass(frozen=True)
 class Task:
-    """A task record: ``commands`` words without the end of their block, from ``command_address`` on; ``enable_mask``
-    are the units that run."""
+    """A task record: ``commands`` words without the end of their block, from ``command_address``
+    on; ``enable_mask`` are the units that run."""
 
     flags: int
     op_index: int
@@ -53,7 +54,8 @@ class Task:
 
     @property
     def plausible(self) -> bool:
-        """Whether it can be one: some units, interrupts and commands, and an address that commands can have."""
+        """Whether it can be one: some units, interrupts and commands, and an address that commands
+        can have."""
         return (0 < self.enable_mask < UNITS and 0 < self.interrupt_mask < INTERRUPTS
                 and 0 < self.interrupt_clear < INTERRUPTS and self.interrupt_status < INTERRUPTS
                 and 0 < self.commands < MOST_COMMANDS and 0 < self.command_address < MOST_ADDRESS

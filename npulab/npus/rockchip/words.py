@@ -5,7 +5,8 @@ from __future__ import annotations
 from npulab.npus.kit.fields import Raw, agree, expect
 
 EXPECTED = "lift for rockchip: got {name} {got}, allowed is {allowed}"
-# fields that change the arithmetic or the place of data in a way nothing here covers, and what they must be
+# fields that change the arithmetic or the place of data in a way nothing here covers, and what they
+# must be
 COVERED = {"CNA.CONV_CON1.DECONV": (0,), "CNA.DCOMP_CTRL.DECOMP_CONTROL": (0,),
            "CORE.CLIP_TRUNCATE.CLIP_TRUNCATE": (0,), "DPU.BN_CFG.BN_BYPASS": (1,),
            "DPU.EW_CFG.EW_BYPASS": (1,), "DPU.BS_CFG.BS_MUL_PRELU": (0,),

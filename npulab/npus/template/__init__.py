@@ -19,10 +19,11 @@ SUFFIX = ".txt"  # so that nobody takes a template for the file that it becomes
 
 
 def new_target(name: str, folder: Path | None = None, words: int = WORDS) -> list[Path]:
-    """Write the folder of a new target, below ``folder`` (by default ``npulab_targets`` here), and give its files.
+    """Write the folder of a new target, below ``folder`` (by default ``npulab_targets`` here), and
+    give its files.
 
-    ``words`` is how many its parameter block has.  Raises ValueError for a name that no module can have or another
-    target has, FileExistsError where the folder is there; nothing is half-written.
+    ``words`` is how many its parameter block has.  Raises ValueError for a name that no module can
+    have or another target has, FileExistsError where the folder is there; nothing is half-written.
     """
     if not NAME.fullmatch(name) or iskeyword(name):
         raise ValueError(f"name: got {name!r:.60}, allowed are up to 40 of a-z, 0-9 and _, a letter first, and no word "
@@ -44,7 +45,8 @@ def new_target(name: str, folder: Path | None = None, words: int = WORDS) -> lis
 
 
 def filled(text: str, name: str, package: str = ".", words: int = WORDS) -> str:
-    """A template's text for a target of this name and so many words, its modules imported from ``package``.
+    """A template's text for a target of this name and so many words, its modules imported from
+    ``package``.
 
     >>> filled("test_@NAME@.py", "mine")
     'test_mine.py'

@@ -61,7 +61,8 @@ def nn_states(address: int) -> States:
 
 
 def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
-    """What starts each part of a TP job, whose parameter blocks lie at ``addresses``; slot 1 means that more follow."""
+    """What starts each part of a TP job, whose parameter blocks lie at ``addresses``; slot 1 means
+    that more follow."""
     out: list[States] = []
     for part, address in enumerate(addresses):
         more = part < len(addresses) - 1
@@ -71,8 +72,8 @@ def tp_states(addresses: Sequence[int], pads: bool = False) -> list[States]:
 
 
 def stream_of(jobs: Sequence[States]) -> np.ndarray:
-    """The command stream that runs jobs in order, as Mesa sends it: ``jobs`` hold the states of each, the first those
-    of the start-up and the last the flush."""
+    """The command stream that runs jobs in order, as Mesa sends it: ``jobs`` hold the states of
+    each, the first those of the start-up and the last the flush."""
     first, last = len(START_UP), len(FLUSH)
     states = [state for job in jobs for state in job]
     assert (states[:first], states[-last:]) == ([*START_UP], [*FLUSH])

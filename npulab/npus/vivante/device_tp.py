@@ -1,4 +1,5 @@
-"""The simulated tensor processor: one job moves a window of an image to where its output loops point."""
+"""The simulated tensor processor: one job moves a window of an image to where its output loops
+point."""
 
 from __future__ import annotations
 

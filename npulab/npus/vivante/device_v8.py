@@ -1,4 +1,5 @@
-"""The simulated NN unit's reading of a V8 coefficient buffer: Huffman codes, one weight after another."""
+"""The simulated NN unit's reading of a V8 coefficient buffer: Huffman codes, one weight after
+another."""
 
 from __future__ import annotations
 
@@ -77,8 +78,8 @@ def _shared(codes: Iterator[int], core: int, share: int, used: int, size: int, b
 
 
 def _bytes(reader: BitReader, count: int, bit_lengths: list[int]) -> list[int]:
-    """The first ``count`` bytes of a stream, which come in pairs: a step holds two 3-bit codes, what follows the codes
-    of the step before, and the values whose codes came two steps before."""
+    """The first ``count`` bytes of a stream, which come in pairs: a step holds two 3-bit codes,
+    what follows the codes of the step before, and the values whose codes came two steps before."""
     out: list[int] = []
     coded: list[list[int]] = []  # of a pair the 3-bit codes, then symbols and free bits
     symbols: list[list[tuple[int, int | None]]] = []

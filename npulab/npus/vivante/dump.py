@@ -1,7 +1,7 @@
 """Importer of the text that prints a command stream, the NN fields and three buffers of one job.
 
-It comes plain, or as one ``diff -u`` of two stacks, which holds two captures.  Blogs turn its blanks
-into non-breaking spaces.
+It comes plain, or as one ``diff -u`` of two stacks, which holds two captures.  Blogs turn its
+blanks into non-breaking spaces.
 """
 
 from __future__ import annotations

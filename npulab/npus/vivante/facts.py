@@ -4,19 +4,24 @@ from npulab.npus.kit.facts import Facts
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
 
-# Habits of drivers, which change what is sent and not what comes out, where nothing else is said.
-# A stride 2 tile keeps an odd height (drivers of 2023; C:update4-vendor and -mesa); Mesa 25 makes it even.
+# Habits of drivers, which change what is sent and not what comes out, where nothing else is said. A
+# stride 2 tile keeps an odd height (drivers of 2023; C:update4-vendor and -mesa); Mesa 25 makes it
+# even.
 ODD_STRIDE2_TILE = "odd-stride2-tile"
-# The NN job comes without the jobs that move its tensors, as where each job is submitted by itself (C:update4-mesa).
+# The NN job comes without the jobs that move its tensors, as where each job is submitted by itself
+# (C:update4-mesa).
 NN_ALONE = "nn-job-alone"
-# The layer's tensors lie in memory as H x W x C: a job before and one behind transposes them (Mesa, ends of a model).
+# The layer's tensors lie in memory as H x W x C: a job before and one behind transposes them (Mesa,
+# ends of a model).
 HWC_TENSORS = "hwc-tensors"
 # A border that is no "same" is made by a job of its own (Mesa: a model has a PAD operator there).
 PAD_JOB = "pad-job"
-# Mesa 25.0.7's windows of "same" layers, which for stride 2 depthwise layers of an odd width other than 5 (and some
-# narrow ones) and for kernels past 6 are not where the layer's windows are.  Wrong results.
+# Mesa 25.0.7's windows of "same" layers, which for stride 2 depthwise layers of an odd width other
+# than 5 (and some narrow ones) and for kernels past 6 are not where the layer's windows are.  Wrong
+# results.
 MESA_OFFSETS = "mesa-offsets"
-# Mesa 25.0.7 splits the kernel of V7 stride 2 depthwise layers 6 and 7 wide, and not their input.  Wrong results.
+# Mesa 25.0.7 splits the kernel of V7 stride 2 depthwise layers 6 and 7 wide, and not their input.
+# Wrong results.
 KERNEL_SPLIT_6_7 = "kernel-split-6-7"
 # The model is int8, which decides the symbol map of V8.
 INT8_MODEL = "int8-model"
@@ -31,7 +36,8 @@ maps = FACTS.maps
 PATTERNS = [tuple(int(row[name], 0) for name in ("channels", "msb", "low", "high"))
             for row in read_table(HERE / "patterns.csv")]
 PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that update 4 prints
-# NN fields that change the arithmetic or the place of data in a way nothing here covers: they must be 0
+# NN fields that change the arithmetic or the place of data in a way nothing here covers: they must
+# be 0
 UNCOVERED = ("layer_type", "prelu", "kernel_data_type", "in_image_data_type", "out_image_data_type",
              "brick_mode", "brick_distance", "in_image_border_mode", "out_image_circular_buf_size",
              "in_image_circular_buf_size", "per_channel_post_mul", "kernel_direct_stream_from_VIP_sram")

@@ -33,7 +33,8 @@ from npulab.npus.vivante.words import (
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import QuantParams
 
-# rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the vendor's API
+# rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the
+# vendor's API
 ROUNDING = {1: MULTIPLIERS["nn_v7"].ties, 0: "toward-zero"}
 Facts = Mapping[str, int]
 
@@ -41,10 +42,11 @@ Facts = Mapping[str, int]
 def lift(capture: Capture) -> Lifted:
     """The unlowered layer of an NN job and the TP jobs around it, its input and captured output.
 
-    Words and TP jobs fix the arithmetic; where they leave several readings (stride 2 with padding whose TP jobs were
-    not recorded, 1x1 on one channel), ``capture.parameters`` decide if they are there, else the plainest reading does.
-    int8 models come back as uint8, fully connected layers and additions as the convolution that ran.
-    Raises ValueError where words or coefficients make no layer, Unanswerable without coefficients.
+    Words and TP jobs fix the arithmetic; where they leave several readings (stride 2 with padding
+    whose TP jobs were not recorded, 1x1 on one channel), ``capture.parameters`` decide if they are
+    there, else the plainest reading does. int8 models come back as uint8, fully connected layers
+    and additions as the convolution that ran. Raises ValueError where words or coefficients make no
+    layer, Unanswerable without coefficients.
     """
     facts, v, blocks = coded_chip(capture.chip), _nn_values(capture), [job.block for job in capture.jobs]
     if blocks.count("NN") != 1 or {*blocks} - {"NN", "TP"}:
@@ -87,14 +89,16 @@ def rule_of(capture: Capture) -> str:
 
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer decoded and encoded again; Unanswerable without one or without an NN job."""
+    """The coefficient buffer decoded and encoded again; Unanswerable without one or without an NN
+    job."""
     geometry = geometry_of(_nn_values(capture), coded_chip(capture.chip))
     content = coefficients.decode(buffer_of(capture, "coefficients"), geometry)
     return coefficients.encode(content, geometry)
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Every bit of the coefficient buffer, as items in order; Unanswerable without one or without an NN job."""
+    """Every bit of the coefficient buffer, as items in order; Unanswerable without one or without
+    an NN job."""
     geometry = geometry_of(_nn_values(capture), coded_chip(capture.chip))
     return list(coefficients.walk(buffer_of(capture, "coefficients"), geometry))
 
@@ -183,7 +187,8 @@ def _liftable(v: Mapping[str, Any], facts: Facts) -> None:
 
 
 def _packed(v: Mapping[str, Any], moved: Moved) -> None:
-    """Refuse gaps in an image that TP jobs write, or in an output that they read: they know none."""
+    """Refuse gaps in an image that TP jobs write, or in an output that they read: they know
+    none."""
     tensors = [("in_image", moved.image is not None, (v["in_image_y_size"], v["in_image_x_size"])),
                ("out_image", moved.hwc_out, _output_size(v))]
     for name, is_moved, sizes in tensors:
@@ -226,7 +231,8 @@ def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, know
 
 
 def _agrees(layer: Conv2D, v: Mapping[str, Any], facts: Facts) -> bool:
-    """Whether a layer is lowered to the sizes, offsets, tile and kernels per core that the words have."""
+    """Whether a layer is lowered to the sizes, offsets, tile and kernels per core that the words
+    have."""
     low = plan(layer, facts)
     share = ceil_div(low.channels, facts["nn_cores"])
     tiled = [(tile[0], ceil_div(share, blocks))
@@ -259,8 +265,9 @@ def _at_once(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any]
 
 def _strided(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any], common: Mapping[str, Any],
              planar: np.ndarray | None, moved: Moved, facts: Facts) -> tuple[Conv2D, tuple[int, int]]:
-    """A stride 2 layer from split planes: as known, if that gives these sizes and the planes hold nothing but
-    the zero point around its image, else as TP jobs say, else without a border before."""
+    """A stride 2 layer from split planes: as known, if that gives these sizes and the planes hold
+    nothing but the zero point around its image, else as TP jobs say, else without a border
+    before."""
     out, sizes = _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
     if weights.shape[1] % 4:
         raise ValueError(f"lift for vivante: block NN field kernel_z_size: got {weights.shape[1]}, allowed with planes "
@@ -328,8 +335,8 @@ def _only_fill_around(planar: np.ndarray | None, layer: Conv2D, before: tuple[in
 
 
 def _used(joined: np.ndarray, axis: int, known: int | None, zero: int) -> list[int]:
-    """Rows or columns that a joined kernel may have: as known, else one less than there are, if what is cut off is
-    empty, else all."""
+    """Rows or columns that a joined kernel may have: as known, else one less than there are, if
+    what is cut off is empty, else all."""
     size = joined.shape[axis]
     return [kernel for kernel in dict.fromkeys((known or size - 1, size - 1, size))
             if kernel > 0 and size - 2 < kernel <= size and np.all(joined.take(range(kernel, size), axis) == zero)]
@@ -337,8 +344,8 @@ def _used(joined: np.ndarray, axis: int, known: int | None, zero: int) -> list[i
 
 def _border(sizes: tuple[int, ...], before: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...], stride: int,
             ) -> tuple[tuple[int, int], Sides]:
-    """(input sizes, padding) for windows from ``before`` the image on that give ``out`` outputs: what no
-    window can reach is cut off, what windows reach behind the image is border."""
+    """(input sizes, padding) for windows from ``before`` the image on that give ``out`` outputs:
+    what no window can reach is cut off, what windows reach behind the image is border."""
     shape, border = [], []
     for size, top, o, k in zip(sizes, before, out, kernel, strict=True):
         reach = behind(size, o, k, stride, top)
@@ -351,15 +358,16 @@ def _border(sizes: tuple[int, ...], before: tuple[int, ...], out: tuple[int, ...
 
 
 def _named(layer: Conv2D, known: Mapping[str, Any], fits: Callable[[Conv2D], bool]) -> Conv2D:
-    """The same layer with its padding by name, where a name gives the same border; the first that fits."""
+    """The same layer with its padding by name, where a name gives the same border; the first that
+    fits."""
     names = padding_names(layer, (known.get("padding"), "valid", "same"))
     options = [*(replace(layer, padding=name) for name in names), layer]
     return next((one for one in options if fits(one)), options[0])
 
 
 def _is_pointwise(weights: np.ndarray, zero: int, full: bool, known: Mapping[str, Any]) -> bool:
-    """Whether a 2x2 kernel on one plane stands for 1x1: its other cells are empty, and it is known to
-    or the output is as large as a 1x1 kernel makes it."""
+    """Whether a 2x2 kernel on one plane stands for 1x1: its other cells are empty, and it is known
+    to or the output is as large as a 1x1 kernel makes it."""
     if weights.shape[1:] != (1, 2, 2) or np.any(weights.reshape(-1, 4)[:, 1:] != zero):
         return False
     kernel = known.get("kernel_h"), known.get("kernel_w")
@@ -367,7 +375,8 @@ def _is_pointwise(weights: np.ndarray, zero: int, full: bool, known: Mapping[str
 
 
 def _is_split(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any]) -> bool:
-    """Whether planes are a split stride 2 image: known, or an odd kernel's missing cells are all empty."""
+    """Whether planes are a split stride 2 image: known, or an odd kernel's missing cells are all
+    empty."""
     if weights.shape[1] % 4 or v["in_image_x_offset"] or v["in_image_y_offset"]:
         return False
     if "stride_h" in known:
@@ -381,8 +390,8 @@ def _is_split(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any
 
 
 def _is_depthwise(weights: np.ndarray, zero: int, pooled: bool, known: Mapping[str, Any]) -> bool:
-    """Whether all kernels off the diagonal are empty, and it is known to be depthwise, or only such a layer
-    is pooled, or those on the diagonal are not empty."""
+    """Whether all kernels off the diagonal are empty, and it is known to be depthwise, or only such
+    a layer is pooled, or those on the diagonal are not empty."""
     outputs, planes_in = weights.shape[:2]
     used = np.any(weights != zero, axis=(2, 3))
     if outputs != planes_in or np.any(used & ~np.eye(outputs, dtype=bool)):
@@ -422,7 +431,8 @@ def _with_habits(layer: Conv2D, v: Mapping[str, Any], moved: Moved, facts: Facts
 
 
 def _without(border: Sides, layer: Conv2D, x: np.ndarray | None, padded: bool) -> tuple[Conv2D, np.ndarray | None]:
-    """The layer as it was before a job added its border, and its input where that is still the ``padded`` one."""
+    """The layer as it was before a job added its border, and its input where that is still the
+    ``padded`` one."""
     (top, bottom), (left, right) = border
     height, width, channels = layer.input_shape
     shape = height - top - bottom, width - left - right, channels
@@ -443,7 +453,8 @@ def _image(capture: Capture, v: Mapping[str, Any]) -> np.ndarray | None:
 
 
 def _input(planar: np.ndarray, layer: Conv2D, border: tuple[int, int] | None) -> np.ndarray:
-    """The layer's input ``(H, W, C)``; ``border`` is what split planes hold above and left of it."""
+    """The layer's input ``(H, W, C)``; ``border`` is what split planes hold above and left of
+    it."""
     height, width, _ = layer.input_shape
     if border is not None:
         planar = join_planes(planar)[:, border[0]:, border[1]:]

@@ -1,4 +1,5 @@
-"""From a layer to what a driver would send: the jobs in order, their words, coefficients and commands."""
+"""From a layer to what a driver would send: the jobs in order, their words, coefficients and
+commands."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ from npulab.npus.vivante.words import MOST_SHIFT, cached_bytes, folded_zero, mul
 from npulab.quant.layers import Add, Conv2D, FullyConnected
 
 Layer = Conv2D | FullyConnected | Add
-# What lies where: `tensor` is the layer's input before the first TP job, `planes` and `padded` lie between two of them,
-# `output-planes` is the NN job's output where a TP job follows; blocks of TP jobs follow one another from `tp` on.
+# What lies where: `tensor` is the layer's input before the first TP job, `planes` and `padded` lie
+# between two of them, `output-planes` is the NN job's output where a TP job follows; blocks of TP
+# jobs follow one another from `tp` on.
 ADDRESSES = {"nn": 0x50000000, "coefficients": 0x40000000, "input": 0x60000000, "output": 0x70000000}
 MORE_ADDRESSES = {"tp": 0x51000000, "tensor": 0x80000000, "planes": 0x90000000, "padded": 0xA0000000,
                   "output-planes": 0xB0000000}
@@ -46,16 +48,18 @@ HEAD_BYTES, KERNEL_BYTES = 3, 8  # of a plain stream, and of a kernel's bias and
 
 def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
           addresses: Mapping[str, int] | None = None, features: Iterable[str] = ()) -> Capture:
-    """What Mesa 25 would send for a layer: jobs in order (TP jobs move tensors around the NN job), words, commands,
-    coefficients and, with ``x``, the input.
+    """What Mesa 25 would send for a layer: jobs in order (TP jobs move tensors around the NN job),
+    words, commands, coefficients and, with ``x``, the input.
 
-    ``x`` is ``(H, W, C)`` in the type of the weights, I elements for ``FullyConnected``, a pair for ``Add``.  int8
-    tensors are moved up by 128 as the driver does.  ``features`` are habits of a driver (``facts.FEATURES``);
-    ``layer.habits`` count too.  Of a chip whose coefficients nobody knows there are the words, with the kernel cache
-    sized for weights that are not coded, and no coefficients.  It departs from Mesa in images that are not square
-    (x is always the columns), in kernels past 5x5 and stride 2 layers whose padding Mesa has wrong, in TP jobs that
-    would read past the image, and in the weight order of fully connected layers, which is that of the convolution.
-    Raises ValueError for a layer or chip that is not covered, LookupError for an unknown feature or address.
+    ``x`` is ``(H, W, C)`` in the type of the weights, I elements for ``FullyConnected``, a pair for
+    ``Add``.  int8 tensors are moved up by 128 as the driver does.  ``features`` are habits of a
+    driver (``facts.FEATURES``); ``layer.habits`` count too.  Of a chip whose coefficients nobody
+    knows there are the words, with the kernel cache sized for weights that are not coded, and no
+    coefficients.  It departs from Mesa in images that are not square (x is always the columns), in
+    kernels past 5x5 and stride 2 layers whose padding Mesa has wrong, in TP jobs that would read
+    past the image, and in the weight order of fully connected layers, which is that of the
+    convolution. Raises ValueError for a layer or chip that is not covered, LookupError for an
+    unknown feature or address.
     """
     facts, given, layer = FACTS.features(chip), layer, _unsigned(layer)
     habits = {*getattr(layer, "habits", ()), *features}
@@ -81,8 +85,8 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
 
 def nn_words(layer: Layer, chip: str, stream_bytes: int, largest_stream_bytes: int,
              addresses: Mapping[str, int] | None = None, features: Iterable[str] = ()) -> np.ndarray:
-    """The ``(34,) uint32`` words of a layer's NN job, from its geometry and the bytes of its coefficient streams alone:
-    of all together and of the largest, each filled up to 64.
+    """The ``(34,) uint32`` words of a layer's NN job, from its geometry and the bytes of its
+    coefficient streams alone: of all together and of the largest, each filled up to 64.
 
     Raises as ``lower`` does.
     """
@@ -97,7 +101,8 @@ def nn_words(layer: Layer, chip: str, stream_bytes: int, largest_stream_bytes: i
 
 
 def planned(layer: Layer, facts: Mapping[str, int], habits: Set[str]) -> tuple[Conv2D, Lowered, list[Move]]:
-    """The convolution that a layer of uint8 becomes, as the unit runs it, and what is moved around it.
+    """The convolution that a layer of uint8 becomes, as the unit runs it, and what is moved around
+    it.
 
     Raises ValueError where a driver would not have it on such a chip.
     """
@@ -139,7 +144,8 @@ def _asked_for(habits: Set[str], addresses: Mapping[str, int] | None) -> dict[st
 
 
 def _unsigned(layer: Any) -> Layer:
-    """The layer with int8 tensors and their zero points moved up by 128, as the driver stores them."""
+    """The layer with int8 tensors and their zero points moved up by 128, as the driver stores
+    them."""
     stored = getattr(getattr(layer, "weights", None), "dtype", getattr(layer, "dtype", None))
     if not isinstance(layer, Conv2D | FullyConnected | Add) or layer.dtype != stored \
             or layer.dtype not in ("uint8", "int8"):
@@ -149,7 +155,8 @@ def _unsigned(layer: Any) -> Layer:
 
 
 def _planar(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
-    """The input as codes of the unit, in planes ``(C, H, W)`` of the convolution that the layer becomes."""
+    """The input as codes of the unit, in planes ``(C, H, W)`` of the convolution that the layer
+    becomes."""
     several = isinstance(layer, Add)
     parts = [np.asarray(one) for one in (x if several and isinstance(x, tuple | list) else [x])]
     fits = [one.shape == layer.input_shape or (isinstance(layer, FullyConnected) and (one.size,) == layer.input_shape)
@@ -167,7 +174,8 @@ def _planar(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
 
 
 def _tensors(planar: np.ndarray, conv: Conv2D, low: Lowered, moves: Sequence[Move]) -> dict[str, bytes]:
-    """What lies in memory before the jobs run: the layer's input, and the image that the NN job reads."""
+    """What lies in memory before the jobs run: the layer's input, and the image that the NN job
+    reads."""
     zero, out = conv.input_q.zero_point, {}
     for move in moves:
         if move.source == "tensor":
@@ -237,7 +245,8 @@ def geometry_of_plan(layer: Conv2D, low: Lowered, facts: Mapping[str, int], habi
 
 def encoded(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int], habits: Set[str] = frozenset(),
             ) -> tuple[bytes | None, int]:
-    """The coefficient buffer, or None where nobody knows how a chip codes it, and the bytes of it that go on chip."""
+    """The coefficient buffer, or None where nobody knows how a chip codes it, and the bytes of it
+    that go on chip."""
     if facts.get("unknown_coefficients"):
         largest = uncoded_bytes(geometry)
         return None, cached_bytes(low, facts, geometry.used * largest, largest)

@@ -1,8 +1,9 @@
-"""Importer of the folder that Mesa's etnaviv driver writes with ``ETNA_MESA_DEBUG=dump_shaders,npu_no_batching``.
+"""Importer of the folder that Mesa's etnaviv driver writes with
+``ETNA_MESA_DEBUG=dump_shaders,npu_no_batching``.
 
-A file is ``mesa-KIND-NNN-JJJ.bin``.  NNN counts the jobs that the driver made of a model, in the order they run, from
-0: an operator is one job of the NN unit and those of the tensor processor that turn tensors around it.  JJJ is the core
-of the tensor processor (``tp``, ``lut``), 0 elsewhere.
+A file is ``mesa-KIND-NNN-JJJ.bin``.  NNN counts the jobs that the driver made of a model, in the
+order they run, from 0: an operator is one job of the NN unit and those of the tensor processor that
+turn tensors around it.  JJJ is the core of the tensor processor (``tp``, ``lut``), 0 elsewhere.
 
 ============== ======================================================================================================
 ``nn``, ``tp`` the buffer with the parameter block: 34 or 31 words, and what fills the memory page behind them
@@ -13,9 +14,10 @@ of the tensor processor (``tp``, ``lut``), 0 elsewhere.
 ``output``     the tensor it writes, after the job; only without batching
 ============== ======================================================================================================
 
-Older drivers dump tensors from the start of their buffer, newer ones from where the tensor lies in it; this is told
-from the buffers that several files show.  Older ones count from 0 in each part of a model that runs by itself and in
-each inference, over what was there before; newer ones count on.  Source: Mesa, etnaviv_ml.c of 2024 and of 2025.
+Older drivers dump tensors from the start of their buffer, newer ones from where the tensor lies in
+it; this is told from the buffers that several files show.  Older ones count from 0 in each part of
+a model that runs by itself and in each inference, over what was there before; newer ones count on.
+Source: Mesa, etnaviv_ml.c of 2024 and of 2025.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A job of the driver's list: ``blocks`` are the words ``(W,) uint32`` of its parts, ``values`` the first one
-    decoded, ``files`` its other files by kind."""
+    """A job of the driver's list: ``blocks`` are the words ``(W,) uint32`` of its parts, ``values``
+    the first one decoded, ``files`` its other files by kind."""
 
     number: int
     block: str
@@ -79,11 +81,13 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path, provenance: str = "open driver", chip: str | None = None) -> dict[str, Capture]:
-    """A capture per job of the run, in order, named by its number and its unit (``000-tp``, ``001-nn``).
+    """A capture per job of the run, in order, named by its number and its unit (``000-tp``,
+    ``001-nn``).
 
-    Where ``chip`` is not said, words, cores and coefficient headers tell it; a UserWarning says where they leave
-    several, where jobs are missing between others and where no output was recorded.  Raises ValueError naming the
-    file that is cut short or does not go with the others; LookupError for an unknown chip.
+    Where ``chip`` is not said, words, cores and coefficient headers tell it; a UserWarning says
+    where they leave several, where jobs are missing between others and where no output was
+    recorded.  Raises ValueError naming the file that is cut short or does not go with the others;
+    LookupError for an unknown chip.
     """
     if chip is not None and chip not in CHIPS:
         raise LookupError(f"chip: got {chip!r}, allowed are {', '.join(CHIPS)}")
@@ -159,8 +163,8 @@ def _bytes(file: Path, begin: int = 0, count: int | None = None) -> bytes:
 def _begins(operations: Sequence[Operation]) -> Iterator[tuple[tuple[int, str], int]]:
     """By number and kind of a tensor's file, the byte in it at which the tensor begins.
 
-    A file that shows a tensor within a buffer which another file shows from its start is as long as that one
-    where it begins there too, shorter where it begins with the tensor.
+    A file that shows a tensor within a buffer which another file shows from its start is as long as
+    that one where it begins there too, shorter where it begins with the tensor.
     """
     sizes = {(one.number, side): (one.addresses[side], one.files[side].stat().st_size)
              for one in operations for side in PLACES[one.block] if side in one.files}
@@ -219,7 +223,8 @@ def _sizes(one: Operation, buffers: Mapping[str, bytes]) -> None:
 
 
 def _as_sent(data: bytes) -> bytes:
-    """A plain coefficient buffer without what an earlier owner of its memory page left behind the streams."""
+    """A plain coefficient buffer without what an earlier owner of its memory page left behind the
+    streams."""
     if len(data) < WORD_BYTES * HEADER_WORDS:
         return data
     sizes = np.frombuffer(data, "<u4", HEADER_WORDS)
@@ -234,7 +239,8 @@ def _plain_cores(sizes: np.ndarray) -> int:
 
 
 def _chip(path: Path, operations: Sequence[Operation]) -> str:
-    """The chip that most of what is recorded speaks for, the first in the table where several do."""
+    """The chip that most of what is recorded speaks for, the first in the table where several
+    do."""
     signs = [sign for one in operations for sign in _signs(one)]
     scores = {name: sum(facts.get(feature, 0) == value for feature, value in signs) for name, facts in CHIPS.items()}
     best = [name for name, score in scores.items() if score == max(scores.values())]
@@ -245,7 +251,8 @@ def _chip(path: Path, operations: Sequence[Operation]) -> str:
 
 
 def _signs(one: Operation) -> Iterator[tuple[str, int]]:
-    """Features that a job speaks for, each with its number; 0 is for one that the chip does not have."""
+    """Features that a job speaks for, each with its number; 0 is for one that the chip does not
+    have."""
     if one.block == "TP":
         if len(one.blocks) > 1:  # work is shared by all cores or done by one
             yield "tp_cores", len(one.blocks)

@@ -29,9 +29,9 @@ class Move:
 class Moved:
     """What the TP jobs of a capture do around its NN job.
 
-    ``image`` (H, W, C) is what they read, None where none comes before it; ``border`` ((top, bottom), (left, right))
-    what a pad job adds; ``split`` the (top, left) border of split planes, None where they are not split; ``hwc_in`` and
-    ``hwc_out`` whether tensors are transposed.
+    ``image`` (H, W, C) is what they read, None where none comes before it; ``border`` ((top,
+    bottom), (left, right)) what a pad job adds; ``split`` the (top, left) border of split planes,
+    None where they are not split; ``hwc_in`` and ``hwc_out`` whether tensors are transposed.
     """
 
     image: tuple[int, int, int] | None = None

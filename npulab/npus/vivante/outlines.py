@@ -1,4 +1,5 @@
-"""What NN words say of a layer, whatever way it was lowered: enough to tell which layer of a model a job is."""
+"""What NN words say of a layer, whatever way it was lowered: enough to tell which layer of a model
+a job is."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ STORED_UP = {"uint8": 0, "int8": 128}  # what drivers add to the codes of a mode
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
     """Outputs (how many), channels, zero points and scale (input * weights / output) by name.
 
-    Nothing of a capture without an NN job or of an unknown chip, and of layers that drivers make no NN job of.  A scale
-    per channel is left out, and of an addition all but outputs and their zero point: drivers recut it and choose its
-    weights.
+    Nothing of a capture without an NN job or of an unknown chip, and of layers that drivers make no
+    NN job of.  A scale per channel is left out, and of an addition all but outputs and their zero
+    point: drivers recut it and choose its weights.
     """
     if isinstance(subject, Capture):
         return _of_words(subject)

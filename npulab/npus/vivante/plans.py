@@ -1,4 +1,5 @@
-"""A layer as the NN unit runs it: stride 1, planes x rows x columns, every operator a convolution."""
+"""A layer as the NN unit runs it: stride 1, planes x rows x columns, every operator a
+convolution."""
 
 from __future__ import annotations
 
@@ -27,11 +28,12 @@ MOST_OUTPUTS = 2 ** 14 - 1  # what out_image_z_size holds
 class Lowered:
     """What the NN unit is told of a layer.
 
-    ``weights`` are ``(O, planes, kernel_h, kernel_w) uint8``, of a native depthwise layer ``(C, 1, kernel_h,
-    kernel_w)``; ``planes``, ``rows`` and ``columns`` are those of the image it reads; ``pad`` is the (top, left) border
-    that it adds itself, ``border`` the one that the planes already hold, in rows and columns of the layer's input;
-    ``output`` the (rows, columns) that leave it, ``stride`` that of the layer.  ``pooled``: only the first pixel of
-    each 2x2 leaves it; ``split``: the planes are a stride 2 image's, four of each; ``depthwise``: it is told so;
+    ``weights`` are ``(O, planes, kernel_h, kernel_w) uint8``, of a native depthwise layer ``(C, 1,
+    kernel_h, kernel_w)``; ``planes``, ``rows`` and ``columns`` are those of the image it reads;
+    ``pad`` is the (top, left) border that it adds itself, ``border`` the one that the planes
+    already hold, in rows and columns of the layer's input; ``output`` the (rows, columns) that
+    leave it, ``stride`` that of the layer.  ``pooled``: only the first pixel of each 2x2 leaves it;
+    ``split``: the planes are a stride 2 image's, four of each; ``depthwise``: it is told so;
     ``runs``: the driver tries to code runs of zero points.
     """
 
@@ -72,7 +74,8 @@ def as_convolution(layer: Conv2D | FullyConnected | Add, facts: Mapping[str, int
 
 
 def _full(layer: FullyConnected) -> Conv2D:
-    """The kernel is the whole image, which is cut into the largest rows and columns that divide it."""
+    """The kernel is the whole image, which is cut into the largest rows and columns that divide
+    it."""
     outputs, inputs = layer.weights.shape
     width = _divisor(inputs, WIDEST_FULL)
     height = _divisor(inputs // width, WIDEST_FULL)
@@ -82,8 +85,8 @@ def _full(layer: FullyConnected) -> Conv2D:
 
 
 def _addition(layer: Add, facts: Mapping[str, int]) -> Conv2D:
-    """Both tensors, one behind the other, under a kernel that weighs each: 2x2 with one cell in use, over two planes
-    that are cut anew; on V8 1x1, over twice the channels."""
+    """Both tensors, one behind the other, under a kernel that weighs each: 2x2 with one cell in
+    use, over two planes that are cut anew; on V8 1x1, over twice the channels."""
     *weights, bias, scale = weighted(layer)
     height, width, channels = image_of(layer)
     if facts.get("nn_v8"):
@@ -117,8 +120,8 @@ def _divisor(of: int, most: int) -> int:
 
 
 def plan(layer: Conv2D, facts: Mapping[str, int], habits: Set[str] = frozenset(), addition: bool = False) -> Lowered:
-    """The layer at stride 1: planes split for stride 2 or pooled, depthwise made dense where the chip has no native
-    one, 1x1 on one channel made 2x2."""
+    """The layer at stride 1: planes split for stride 2 or pooled, depthwise made dense where the
+    chip has no native one, 1x1 on one channel made 2x2."""
     zero = layer.weight_q.zero_point
     (height, width, channels), output = layer.input_shape, layer.output_shape[:2]
     weights = layer.weights.transpose(0, 3, 1, 2)
@@ -153,7 +156,8 @@ def plan(layer: Conv2D, facts: Mapping[str, int], habits: Set[str] = frozenset()
 
 
 def _is_split(layer: Conv2D, facts: Mapping[str, int]) -> bool:
-    """Whether the planes of a stride 2 layer are split before the unit reads them, else it pools."""
+    """Whether the planes of a stride 2 layer are split before the unit reads them, else it
+    pools."""
     _, width, channels = layer.input_shape
     pointwise = layer.kernel == (1, 1)
     if facts.get("nn_v8"):
@@ -184,7 +188,8 @@ def join_planes(planes: np.ndarray) -> np.ndarray:
 
 
 def split_image(planar: np.ndarray, low: Lowered, fill: int) -> np.ndarray:
-    """Planes ``(C, H, W)`` as the unit reads those of a stride 2 layer: split, with their border."""
+    """Planes ``(C, H, W)`` as the unit reads those of a stride 2 layer: split, with their
+    border."""
     (top, left), height, width = low.border, 2 * low.rows, 2 * low.columns
     canvas = np.full((len(planar), height, width), fill, np.uint8)
     part = planar[:, :max(height - top, 0), :max(width - left, 0)]

@@ -1,4 +1,5 @@
-"""The simulated device: from words and bytes to output bytes, job by job, stream item by stream item.
+"""The simulated device: from words and bytes to output bytes, job by job, stream item by stream
+item.
 
 It shares the tables and the kit with the rest and no other code, so that its agreement with lift
 and emulation means something.
@@ -32,10 +33,11 @@ MEMORY = 2 ** 30
 def simulate(capture: Capture) -> bytes:
     """The output buffer after the capture's NN and TP jobs ran in order.
 
-    A single NN job reads the buffers by their names; several jobs read and write memory, in which each buffer lies at
-    its address.  Raises Hang, with the reason, for what would hang the hardware: sizes of 0, an address off its
-    alignment, a core size that is no multiple of 64 or not what the stream needs, a zero-run width the chip does not
-    have, a stream that overruns, an output outside its buffer, memory that nobody wrote.
+    A single NN job reads the buffers by their names; several jobs read and write memory, in which
+    each buffer lies at its address.  Raises Hang, with the reason, for what would hang the
+    hardware: sizes of 0, an address off its alignment, a core size that is no multiple of 64 or not
+    what the stream needs, a zero-run width the chip does not have, a stream that overruns, an
+    output outside its buffer, memory that nobody wrote.
     """
     chip, blocks = CHIPS.get(capture.chip, {}), [job.block for job in capture.jobs]
     if not blocks or {*blocks} - {"NN", "TP"}:
@@ -193,7 +195,8 @@ def _kernels(reader: BitReader, core: int, used: int, image: np.ndarray, v: Mapp
 
 def _superblock(reader: BitReader, run_bits: int, share: int, last: bool, image: np.ndarray,
                 v: Mapping[str, Any]) -> list[tuple[np.ndarray, int]]:
-    """The kernels that are resident together: each weight is met once and used for the whole output."""
+    """The kernels that are resident together: each weight is met once and used for the whole
+    output."""
     planes, kernel_h, kernel_w = v["kernel_z_size"], v["kernel_y_size"], v["kernel_xy_size"]
     height, width = v["out_image_y_size"], v["out_image_x_size"]
     sums = [np.zeros((height, width), np.int64) for _ in range(share)]
@@ -260,8 +263,8 @@ class _Weights:
 
 
 def requantized(accumulators: np.ndarray, v: Mapping[str, Any], bits: int = 15) -> np.ndarray:
-    """Accumulators to output codes, value by value in whole numbers; the multiplier has ``bits`` behind its leading
-    one, of which V7 counts those of its fraction in the shift."""
+    """Accumulators to output codes, value by value in whole numbers; the multiplier has ``bits``
+    behind its leading one, of which V7 counts those of its fraction in the shift."""
     multiplier, shift = 2 ** bits + v["post_multiplier"], v["post_shift"] + (bits if bits > 15 else 0)
     low = v["out_zero_point"] if v["relu"] else 0
     out = np.zeros(accumulators.shape, np.uint8)

@@ -1,8 +1,9 @@
-"""Jobs of the tensor processor (TP): tensors moved from one layout to another, the work split over its cores.
+"""Jobs of the tensor processor (TP): tensors moved from one layout to another, the work split over
+its cores.
 
-A job reads its window tile by tile (columns, then rows, then planes) and hands each element to nested output loops:
-loop 0 is the innermost, loop 6 counts on without an end.  Addresses are in bytes; cells outside the image are the
-zero point.
+A job reads its window tile by tile (columns, then rows, then planes) and hands each element to
+nested output loops: loop 0 is the innermost, loop 6 counts on without an end.  Addresses are in
+bytes; cells outside the image are the zero point.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ ONE_CORE_WIDTHS, ONE_CORE_PLANES = (224, 320), 3
 
 
 class Part(NamedTuple):
-    """A core's share of one dimension: ``size`` outputs of which ``before`` are border, and where they start.
+    """A core's share of one dimension: ``size`` outputs of which ``before`` are border, and where
+    they start.
 
     ``given`` and ``done`` count what the parts before it read and write.
     """
@@ -38,8 +40,9 @@ class Part(NamedTuple):
 
 
 def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Iterator[Part]:
-    """How ``outputs`` are split over cores: each the rest divided by the cores left; an output takes ``step`` inputs,
-    ``before`` of them are border, and no part takes an input that is not there."""
+    """How ``outputs`` are split over cores: each the rest divided by the cores left; an output
+    takes ``step`` inputs, ``before`` of them are border, and no part takes an input that is not
+    there."""
     given = done = 0
     for core in range(cores):
         size = ceil_div(outputs - done, cores - core)
@@ -52,7 +55,8 @@ def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Ite
 
 def reshuffle(image: tuple[int, int, int], planes: tuple[int, int], border: tuple[int, int], zero_point: int,
               cores: int, source: int, target: int) -> list[Values]:
-    """Split the planes of ``image`` (C, H, W) into four ``planes`` (rows, columns) each, with a (top, left) border.
+    """Split the planes of ``image`` (C, H, W) into four ``planes`` (rows, columns) each, with a
+    (top, left) border.
 
     ``source`` and ``target`` are addresses.  One job for each part.
     """
@@ -114,7 +118,8 @@ def detranspose(image: tuple[int, int, int], zero_point: int, source: int, targe
 
 def pad(image: tuple[int, int, int], border: tuple[tuple[int, int], tuple[int, int]], zero_point: int, cores: int,
         source: int, target: int) -> list[Values]:
-    """Planes with a border of ((top, bottom), (left, right)); ``image`` is (C, H, W).  Split over planes."""
+    """Planes with a border of ((top, bottom), (left, right)); ``image`` is (C, H, W).  Split over
+    planes."""
     channels, height, width = image
     (top, bottom), (left, right) = border
     rows, columns = top + height + bottom, left + width + right

@@ -45,8 +45,8 @@ def ratio_of(facts: Mapping[str, int], multiplier: int, shift: int) -> float:
 
 
 def folded_zero(facts: Mapping[str, int], zero_point: int) -> int:
-    """What a stored bias takes off the input zero point's share, in units of the weights' sum: the unit of V8 works on
-    codes less 128."""
+    """What a stored bias takes off the input zero point's share, in units of the weights' sum: the
+    unit of V8 works on codes less 128."""
     return zero_point - 128 if facts.get("nn_v8") else zero_point
 
 
@@ -99,7 +99,8 @@ def _resident(low: Lowered, tile: tuple[int, int], mode: int, facts: Mapping[str
 
 def nn_values(layer: Conv2D, low: Lowered, facts: Mapping[str, int], habits: Set[str], cached: int,
               ) -> dict[str, Any]:
-    """Fields of the NN job by name, addresses apart; ``cached`` are the coefficients' bytes that go on chip."""
+    """Fields of the NN job by name, addresses apart; ``cached`` are the coefficients' bytes that go
+    on chip."""
     (tile_h, tile_w), blocks = tiling(low, facts, habits)
     multiplier, shift = multiplier_of(facts, *(q.scale for q in (layer.input_q, layer.weight_q, layer.output_q)))
     kernel_h, kernel_w = low.kernel

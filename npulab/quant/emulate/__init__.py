@@ -42,19 +42,19 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
             saturation: Saturation | None = None) -> np.ndarray:
     """Output of a layer or a network, bit for bit as the named rule has it, in the type of ``x``.
 
-    ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype`` (8-bit layers
-    take int8 and uint8); for ``FullyConnected`` ``(..., H, W, C)`` of I elements, else ``(..., I)``; for ``Add``
-    and an ``Elementwise`` of two a pair, for ``Concat`` the tuple of its tensors, with the same leading axes, as many
-    as one likes; for a network of several inputs the tuple of them.  A layer of float16 takes every number: infinite
-    ones and NaN go through as IEEE 754 has it.
-    ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES`` ("tflite-reference",
-    "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...), which selects rules by operator and type,
-    and the way in which products are added; ``npulab.ENGINES`` says on which processors each was measured.  A
-    target's own rule is ``target.rule``.  ``saturation`` says how the products of a quantized layer with weights
-    are added, in place of the engine's own way.  A fully connected layer of float32 has two variants
-    of its own, "hybrid-float32:fused" and "hybrid-float32:portable".
-    Raises ValueError where ``x`` is not so, or an accumulator leaves the rule's register; LookupError for
-    an unknown rule.
+    ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype``
+    (8-bit layers take int8 and uint8); for ``FullyConnected`` ``(..., H, W, C)`` of I elements,
+    else ``(..., I)``; for ``Add`` and an ``Elementwise`` of two a pair, for ``Concat`` the tuple of
+    its tensors, with the same leading axes, as many as one likes; for a network of several inputs
+    the tuple of them.  A layer of float16 takes every number: infinite ones and NaN go through as
+    IEEE 754 has it. ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES``
+    ("tflite-reference", "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...), which
+    selects rules by operator and type, and the way in which products are added; ``npulab.ENGINES``
+    says on which processors each was measured.  A target's own rule is ``target.rule``.
+    ``saturation`` says how the products of a quantized layer with weights are added, in place of
+    the engine's own way.  A fully connected layer of float32 has two variants of its own,
+    "hybrid-float32:fused" and "hybrid-float32:portable". Raises ValueError where ``x`` is not so,
+    or an accumulator leaves the rule's register; LookupError for an unknown rule.
     """
     if isinstance(layer, LAYERS):
         return Prepared(layer, rule, keep=False, saturation=saturation)(x)
@@ -63,7 +63,8 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
 
 def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference",
             saturation: Saturation | None = None) -> list[np.ndarray]:
-    """The output of every layer of a network; ``x`` is the input, or the tuple of them where there are several."""
+    """The output of every layer of a network; ``x`` is the input, or the tuple of them where there
+    are several."""
     if not isinstance(network, Network):
         if not isinstance(network, list | tuple) or not all(isinstance(one, LAYERS) for one in network):
             raise ValueError(f"layer: got {type(network).__name__}, allowed is a {_names(LAYERS)}, a list of these, or "
@@ -84,8 +85,8 @@ def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tfli
 def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | None = None) -> Prepared:
     """A layer made ready to run many times: what ``emulate`` does, with its weights unpacked once.
 
-    ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default where it is installed; they are
-    compiled on first use, once for a machine.  The numbers are the same.
+    ``fast`` uses numba's loops (the extra ``npulab[fast]``), by default where it is installed; they
+    are compiled on first use, once for a machine.  The numbers are the same.
     """
     _refuse(layer)
     if fast and not compiles():
@@ -153,7 +154,8 @@ class Prepared:
 
 
 def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None) -> np.ndarray:
-    """Accumulators ``(..., C)`` int64 of a quantized layer: ``bias + sum (x - input zero) * (w - weight zero)``.
+    """Accumulators ``(..., C)`` int64 of a quantized layer: ``bias + sum (x - input zero) * (w -
+    weight zero)``.
 
     They are the true sums: nothing wraps, and products saturate only as ``saturation`` says.
     """

@@ -1,4 +1,5 @@
-"""Addition of two quantized tensors: each is brought to a common scale, then the sum to the output's."""
+"""Addition of two quantized tensors: each is brought to a common scale, then the sum to the
+output's."""
 
 from __future__ import annotations
 
@@ -18,14 +19,16 @@ LEFT = {"int8": 20, "uint8": 20, "int16": 15}  # bits that codes are moved up be
 
 
 class Body(NamedTuple):
-    """A vector body: whole groups of ``group`` elements scale their inputs by ``rule``; ``bits`` hold the sum."""
+    """A vector body: whole groups of ``group`` elements scale their inputs by ``rule``; ``bits``
+    hold the sum."""
 
     rule: Rule
     group: int
     bits: int
 
 
-# the rest of the elements, and every other engine, follow gemmlowp (measured: ai-edge-litert 2.3.0, x86)
+# the rest of the elements, and every other engine, follow gemmlowp (measured: ai-edge-litert 2.3.0,
+# x86)
 BODIES = {("tflite-builtin", "int8"): Body(SingleRounding("body"), 16, 16),
           ("tflite-builtin", "uint8"): Body(DoubleRounding("body", ties="floor"), 8, 16),
           ("tflite-builtin", "int16"): Body(SingleRounding("body"), 16, 32)}
@@ -35,8 +38,8 @@ HEAVIEST = 255  # weight of the input with the larger scale, where a sum is a co
 
 
 class Weights(NamedTuple):
-    """An addition as a convolution: ``one * (a - zero) + other * (b - zero) + bias``, zero being that of the first
-    input, in units of its scale * ``scale``."""
+    """An addition as a convolution: ``one * (a - zero) + other * (b - zero) + bias``, zero being
+    that of the first input, in units of its scale * ``scale``."""
 
     one: int
     other: int
@@ -164,7 +167,8 @@ def scaled_input(codes: np.ndarray, q: QuantParams, layer: Add, dtype: np.dtype,
 
 
 def output_multiplier(layer: Add, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """(multiplier, right_shift) from the common scale to the output's; ValueError where it reaches 1."""
+    """(multiplier, right_shift) from the common scale to the output's; ValueError where it reaches
+    1."""
     left = LEFT[dtype.name]
     ratio = common_scale(layer) / (2.0 ** left * single(layer.output_q))
     if ratio >= 1:

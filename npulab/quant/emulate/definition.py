@@ -19,7 +19,8 @@ from npulab.quant.rules import RULES, QuantParams, Rule
 
 
 def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None) -> np.ndarray:
-    """Accumulators ``(..., H, W, C)`` int64, ``bias + sum (x - input zero) * (w - weight zero)``, unbounded.
+    """Accumulators ``(..., H, W, C)`` int64, ``bias + sum (x - input zero) * (w - weight zero)``,
+    unbounded.
 
     ``saturation`` cuts the sum of each group of products.
     """
@@ -66,7 +67,8 @@ def saturated(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturat
 
 
 def products(every: np.ndarray, weights: np.ndarray, depthwise: bool) -> np.ndarray:
-    """Sums ``(..., O)`` of windows ``(..., C, kernel_h, kernel_w)`` times weights OHWI, depthwise 1HWC."""
+    """Sums ``(..., O)`` of windows ``(..., C, kernel_h, kernel_w)`` times weights OHWI, depthwise
+    1HWC."""
     if not depthwise:
         return np.einsum("...cij,oijc->...o", every, weights, optimize=True)
     grouped = weights[0].reshape(*weights.shape[1:3], every.shape[-3], -1)
@@ -75,7 +77,8 @@ def products(every: np.ndarray, weights: np.ndarray, depthwise: bool) -> np.ndar
 
 
 def emulate(layer: Layer, x: Any, rule: str | Rule = "tflite-reference") -> np.ndarray:
-    """Output codes of a quantized layer, every one by the rule's ``exact``; float16 ones element by element."""
+    """Output codes of a quantized layer, every one by the rule's ``exact``; float16 ones element by
+    element."""
     if isinstance(layer, Elementwise):
         return elementwise(layer, tuple(x) if isinstance(x, tuple | list) else (x,), rule)
     if isinstance(layer, Activation):
@@ -124,7 +127,8 @@ def add(layer: Add, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def weighted_add(layer: Add, a: np.ndarray, b: np.ndarray, rule: str | Rule) -> np.ndarray:
-    """Summed codes as engines have them that add by convolution: both inputs are the channels of a 1x1 layer."""
+    """Summed codes as engines have them that add by convolution: both inputs are the channels of a
+    1x1 layer."""
     one, other, bias, scale = weighted(layer)
     conv = Conv2D(np.array([[[[one, other]]]], np.uint8), np.array([bias]), (a.size, 1, 2), activation=layer.activation,
                   input_q=layer.input_q, weight_q=QuantParams(scale), output_q=layer.output_q)
@@ -142,7 +146,8 @@ def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], rule: str |
 
 
 def element(layer: Elementwise, given: tuple[Any, ...], channel: int, exact: bool = True) -> np.float16:
-    """One element: of exact numbers rounded once, or of float32 numbers, each operation rounded by itself."""
+    """One element: of exact numbers rounded once, or of float32 numbers, each operation rounded by
+    itself."""
     with np.errstate(over="ignore", invalid="ignore"):
         value = _formula(layer, given, channel, _whole if exact else np.float32)
         if exact and value == 0:  # has no sign here
@@ -181,7 +186,8 @@ def _larger(a: Any, b: Any) -> Any:
 
 
 def halves(layer: Conv2D | FullyConnected | Pool2D | Add, x: Any, exact: bool) -> np.ndarray:
-    """float16 outputs one by one, of sums of exact numbers rounded once, or of float32 numbers one after the other."""
+    """float16 outputs one by one, of sums of exact numbers rounded once, or of float32 numbers one
+    after the other."""
     if isinstance(layer, Add):
         return elementwise(Elementwise("add", layer.input_shape, activation=layer.activation), x, "fp16")
     low, high = REAL[layer.activation]
@@ -250,7 +256,8 @@ def joined(layer: Concat, tensors: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarray:
-    """Windows ``(..., out_h, out_w, C, kernel_h, kernel_w)`` of an input ``(..., H, W, C)`` bordered with a value."""
+    """Windows ``(..., out_h, out_w, C, kernel_h, kernel_w)`` of an input ``(..., H, W, C)``
+    bordered with a value."""
     rows, columns = layer.pads
     padded = np.pad(x, [(0, 0)] * (x.ndim - 3) + [rows, columns, (0, 0)], constant_values=border)
     (kernel_h, kernel_w), (dilation_h, dilation_w) = layer.kernel, layer.dilation

@@ -1,8 +1,8 @@
 """Matrix products of 8-bit codes by AVX512-VNNI (the extra ``npulab[fast]``), exact in int32.
 
-``vpdpbusd`` adds four products of uint8 and int8 to each of 16 sums, without saturation.  Codes are int8:
-128 is added to each on the way, and taken off again through the sums' first value, the bias.  The
-loops are plain numba but for ``_sums``, which has LLVM keep a block's sums in registers.
+``vpdpbusd`` adds four products of uint8 and int8 to each of 16 sums, without saturation.  Codes are
+int8: 128 is added to each on the way, and taken off again through the sums' first value, the bias.
+The loops are plain numba but for ``_sums``, which has LLVM keep a block's sums in registers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Products:
 def pack(weights: np.ndarray) -> np.ndarray:
     """Weights ``(depth, columns)`` as ``(panels, steps, 16, 4)``, zero past the columns.
 
-    The last step takes the last four of the depth again, so its weights are zero for those before it.
+    The last step takes the last four of the depth again, so its weights are zero for those before
+    it.
     """
     depth, columns = weights.shape
     panels, steps = -(-columns // WIDE), max(1, -(-depth // DEEP))
@@ -77,7 +78,8 @@ def pack(weights: np.ndarray) -> np.ndarray:
 
 @compiled
 def _product(codes, packed, first, out):  # type: ignore[no-untyped-def]
-    """Blocks of 6 rows and 4, 2 or 1 panels; what is left of the rows is done again with rows before it."""
+    """Blocks of 6 rows and 4, 2 or 1 panels; what is left of the rows is done again with rows
+    before it."""
     rows, panels = len(out), len(packed)
     panel = 0
     while panel < panels:

@@ -1,9 +1,10 @@
 """float16 layers without sums over windows: element by element, by table, side by side.
 
-Under rule "fp16" an element is computed exactly and rounded once; under the rules of TensorFlow Lite's kernels
-every operation is one of float32, and the last result is rounded to float16.  NaN and infinities go through as
-IEEE 754 has them: infinity less infinity, and 0 times infinity, are NaN; a maximum or minimum with a NaN is NaN, and
-takes +0 for more than -0; every NaN that comes out is 0x7E00.
+Under rule "fp16" an element is computed exactly and rounded once; under the rules of TensorFlow
+Lite's kernels every operation is one of float32, and the last result is rounded to float16.  NaN
+and infinities go through as IEEE 754 has them: infinity less infinity, and 0 times infinity, are
+NaN; a maximum or minimum with a NaN is NaN, and takes +0 for more than -0; every NaN that comes out
+is 0x7E00.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ BLOCK = 65_536  # elements at a time
 
 
 def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], exact: bool) -> np.ndarray:
-    """Output float16 ``(..., C)`` of one tensor or two, with the same leading axes; every NaN is 0x7E00."""
+    """Output float16 ``(..., C)`` of one tensor or two, with the same leading axes; every NaN is
+    0x7E00."""
     shape = np.broadcast_shapes(*(one.shape for one in tensors))
     channels, kind = shape[-1], np.float64 if exact else np.float32
     rows = [np.broadcast_to(one, shape).reshape(-1, channels) for one in tensors]
@@ -37,7 +39,8 @@ def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], exact: bool
 
 
 def activation(layer: Activation, x: np.ndarray, exact: bool) -> np.ndarray:
-    """Output float16 ``(..., C)``: what the table holds for each code, NaNs too; a prescale makes every NaN 0x7E00."""
+    """Output float16 ``(..., C)``: what the table holds for each code, NaNs too; a prescale makes
+    every NaN 0x7E00."""
     if np.any(layer.prescale != 1):
         x = elementwise(Elementwise("copy", layer.input_shape, prescale=layer.prescale), (x,), exact)
     return layer.outputs[np.ascontiguousarray(x).view(np.uint16)]

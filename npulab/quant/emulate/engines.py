@@ -15,8 +15,8 @@ from npulab.quant.rules import NAMED, Rule, half_away, positive, rule
 class Row(NamedTuple):
     """``engine`` computes ``op`` of input ``type`` by ``rule``; blank fits every one.
 
-    ``tail``: the channels past the last whole ``vector`` of them follow another rule, which forms the same
-    multiplier.
+    ``tail``: the channels past the last whole ``vector`` of them follow another rule, which forms
+    the same multiplier.
     """
 
     engine: str
@@ -70,7 +70,8 @@ NAMES = tuple(ENGINES)
 
 
 class Accumulation(NamedTuple):
-    """``engine`` adds the products of ``op`` with saturation, if input and weights have these types.
+    """``engine`` adds the products of ``op`` with saturation, if input and weights have these
+    types.
 
     ``copies``: for a depthwise convolution, the fewest output channels made of one input channel.
     """
@@ -83,8 +84,8 @@ class Accumulation(NamedTuple):
     copies: int = 1
 
 
-# Every other combination of engine, operator and types adds exactly.  onnxruntime runs a depthwise convolution of
-# one output a channel by other loops, which are exact.
+# Every other combination of engine, operator and types adds exactly.  onnxruntime runs a depthwise
+# convolution of one output a channel by other loops, which are exact.
 SATURATING = (
     Accumulation("onnxruntime:avx2", "conv", "uint8", "int8", Saturation()),
     Accumulation("onnxruntime:avx2", "fully_connected", "uint8", "int8", Saturation()),
@@ -100,8 +101,8 @@ Parts = tuple[tuple[Rule, int, int], ...]
 def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> Parts:
     """(rule, first channel, end channel) that a rule's or an engine's name means for an operator.
 
-    ``op`` is "conv", "depthwise" or "fully_connected", ``dtype`` the input's type, ``scales`` "tensor" or
-    "channel".  Raises LookupError for an unknown name, with those that are known.
+    ``op`` is "conv", "depthwise" or "fully_connected", ``dtype`` the input's type, ``scales``
+    "tensor" or "channel".  Raises LookupError for an unknown name, with those that are known.
 
     >>> [(rule.name, first, end) for rule, first, end in parts("tflite-builtin", "depthwise", "int8", "channel", 20)]
     [('ruy-x86:D', 0, 16), ('gemmlowp:D', 16, 20)]
@@ -123,7 +124,8 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
 
 
 def saturation_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) -> Saturation | None:
-    """How a rule or an engine saturates the products of a layer and the type of its input; None if it adds exactly."""
+    """How a rule or an engine saturates the products of a layer and the type of its input; None if
+    it adds exactly."""
     copies = layer.output_shape[-1] // layer.input_shape[-1] if layer.op == "depthwise" else 1
     key = name, layer.op, dtype.name, layer.weights.dtype.name
     return next((row.saturation for row in SATURATING if row[:4] == key and copies >= row.copies), None)
@@ -143,7 +145,8 @@ def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) 
 
 
 def multipliers(layer: Conv2D | FullyConnected, by: Rule, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """(multiplier, right_shift) that a rule forms for some channels of a layer, each ``(end - first,)``."""
+    """(multiplier, right_shift) that a rule forms for some channels of a layer, each ``(end -
+    first,)``."""
     scale = layer.weight_q.scale
     mine = scale[first:end] if isinstance(scale, tuple) else scale
     multiplier, right_shift = by.multiplier(layer.input_q.scale, mine, layer.output_q.scale)
@@ -185,8 +188,8 @@ def clamp_range(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference")
 def activation_codes(layer: Layer, dtype: Any, rule: str | Rule = "tflite-reference") -> tuple[float, float]:
     """Codes of the activation's bounds, whatever the type holds; infinite where there is none.
 
-    A bound is ``zero_point + round(real / scale)``, ties away from zero; XNNPACK adds the zero point in
-    float32 and rounds ties to even.
+    A bound is ``zero_point + round(real / scale)``, ties away from zero; XNNPACK adds the zero
+    point in float32 and rounds ties to even.
     """
     assert layer.output_q is not None
     zero = layer.output_q.zero_point

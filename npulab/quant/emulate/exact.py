@@ -1,8 +1,8 @@
 """float16 sums over windows that are taken exactly and rounded once: rule "fp16".
 
-float64 holds most sums whole.  Where it may not, the sum has a bound of its error, and the few outputs that the bound
-leaves open are taken again in whole numbers.  A sum that is exactly zero is +0; NaN and infinities go through
-as IEEE 754 has them.
+float64 holds most sums whole.  Where it may not, the sum has a bound of its error, and the few
+outputs that the bound leaves open are taken again in whole numbers.  A sum that is exactly zero is
++0; NaN and infinities go through as IEEE 754 has them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Bounds = tuple[float, float]
 
 
 def summed(layer: Conv2D | FullyConnected | Pool2D, given: np.ndarray, bounds: Bounds) -> np.ndarray:
-    """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, of a layer with weights or an average.
+    """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, of a layer with weights
+    or an average.
 
     Raises ValueError for an average of windows of more than 2**22 elements.
     """
@@ -44,7 +45,8 @@ def summed(layer: Conv2D | FullyConnected | Pool2D, given: np.ndarray, bounds: B
 
 
 def columns(layer: Conv2D, image: np.ndarray) -> Iterator[np.ndarray]:
-    """The windows of an image ``(H, W, C)`` as rows ``(positions, kernel_h * kernel_w * C)``, some at a time."""
+    """The windows of an image ``(H, W, C)`` as rows ``(positions, kernel_h * kernel_w * C)``, some
+    at a time."""
     every = windows(layer, image)  # (H, W, C, kernel_h, kernel_w)
     depth = math.prod(every.shape[2:])
     step = max(1, ELEMENTS // (every.shape[1] * depth))
@@ -111,7 +113,8 @@ def _mean(layer: Pool2D, image: np.ndarray) -> np.ndarray:
     total = taken(layer, (np.where(finite, wide, 0) * UNITS).astype(np.int64), np.int64)
     whole, rest = np.divmod(np.abs(total), count)
     eighths, rest = np.divmod(8 * rest, count)
-    # half of an eighth stands for all that lies between two eighths of a unit; rounding looks at no finer ones
+    # half of an eighth stands for all that lies between two eighths of a unit; rounding looks at no
+    # finer ones
     out = np.sign(total) * (whole + (eighths + 0.5 * (rest > 0)) / 8) / UNITS
     if finite.all():
         return out
@@ -124,7 +127,8 @@ def _never(place: tuple[int, ...]) -> np.float16:
 
 
 def _unit(values: np.ndarray) -> int:
-    """The lowest bit that any of the numbers has, in 1 / UNITS; that of the largest where all are 0."""
+    """The lowest bit that any of the numbers has, in 1 / UNITS; that of the largest where all are
+    0."""
     whole = (np.where(np.isfinite(values), values, 0).astype(np.float64) * UNITS).astype(np.int64)
     every = int(np.bitwise_or.reduce(whole, axis=None)) or 2 ** 40
     return every & -every

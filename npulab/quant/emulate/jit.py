@@ -1,7 +1,8 @@
 """Loops compiled by numba (the extra ``npulab[fast]``): what numpy takes many passes for, in one.
 
-They give the numbers that ``quant.Requantizer`` and ``sums.Depthwise`` give, and are tested to.  What numba
-keeps on disk holds the constants of ``quant`` and is only made anew when this file changes.
+They give the numbers that ``quant.Requantizer`` and ``sums.Depthwise`` give, and are tested to.
+What numba keeps on disk holds the constants of ``quant`` and is only made anew when this file
+changes.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def _plain_row(sums, bias, factor, ahead, behind, low, high, out):  # type: igno
 @compiled
 def _requantize(sums, bias, factor, limit, down, inward, zero, low, high, multiplier, first, second, one, two,  # type: ignore[no-untyped-def]
                 out):
-    """Codes of a rule in whole numbers: a product and two rounding shifts, where float32 could not tell."""
+    """Codes of a rule in whole numbers: a product and two rounding shifts, where float32 could not
+    tell."""
     columns, channels = sums.shape[1], multiplier.size
     near = np.zeros((columns + 7) // 8 * 8, np.uint8)
     words = near.view(np.uint64)
@@ -133,7 +135,8 @@ def _shifted(value, shift, mode):  # type: ignore[no-untyped-def]
 
 @compiled
 def depthwise(image, taps, spread, right, channels, down, out):  # type: ignore[no-untyped-def]
-    """Sums ``(rows, run)`` of an image ``(lines, phases, columns * C)`` of codes, three taps in a pass."""
+    """Sums ``(rows, run)`` of an image ``(lines, phases, columns * C)`` of codes, three taps in a
+    pass."""
     height, width, run = taps.shape
     for row in range(len(out)):
         for i in range(height):

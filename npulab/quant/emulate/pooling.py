@@ -17,7 +17,8 @@ TAKE = {"max": np.maximum, "min": np.minimum, "average": np.add}
 
 
 def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
-    """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages have ties away from code 0."""
+    """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages have ties away from
+    code 0."""
     low, high = clamp_range(layer, images.dtype, rule)
     # sums of codes of as many bits as a window can hold
     wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2 ** 30 else np.int32

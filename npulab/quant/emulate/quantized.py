@@ -1,4 +1,5 @@
-"""Convolutions and fully connected layers in whole numbers: accumulators, then a rule, block by block."""
+"""Convolutions and fully connected layers in whole numbers: accumulators, then a rule, block by
+block."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Group = tuple[int, int]
 
 
 class Sums:
-    """Accumulators of a layer; images are ``(N, H, W, C)``, fully connected rows ``(1, N, 1, I)``."""
+    """Accumulators of a layer; images are ``(N, H, W, C)``, fully connected rows ``(1, N, 1,
+    I)``."""
 
     def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool = False) -> None:
         self.layer = layer = upright(layer)
@@ -37,7 +39,8 @@ class Sums:
             images = images.reshape(-1, *self.layer.input_shape)
             out_shape = (len(images), *self.layer.output_shape)
         _, height, width, channels = out_shape
-        # a small layer's blocks are small too: they are copies of a few kinds, and numbers of four bytes
+        # a small layer's blocks are small too: they are copies of a few kinds, and numbers of four
+        # bytes
         tensors = images[0].size + self.layer.weights.size + 5 * math.prod(out_shape[1:])
         step = max(1, min(BLOCK, tensors // 8) // (width * max(channels, self.work.width)))
         for number, image in enumerate(images):
@@ -135,7 +138,8 @@ class Quantized:
 
 def accumulate(layer: Conv2D | FullyConnected, images: np.ndarray, out: np.ndarray,
                saturation: Saturation | None = None) -> None:
-    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``, true ones or saturated ones."""
+    """Write the accumulators ``(N, H, W, C)`` int64 of images ``(N, H, W, C)``, true ones or
+    saturated ones."""
     channels = out.shape[-1]
     scratch, work = Scratch(), Sums(layer, images.dtype, keep=False)
     for number, group, (first, end), ready, sums in work.blocks(images, out.shape, scratch):
@@ -146,7 +150,8 @@ def accumulate(layer: Conv2D | FullyConnected, images: np.ndarray, out: np.ndarr
 
 
 def upright(layer: Conv2D | FullyConnected) -> Conv2D | FullyConnected:
-    """A convolution along one row as one along a column: the same numbers in the same places, but in many rows."""
+    """A convolution along one row as one along a column: the same numbers in the same places, but
+    in many rows."""
     if not isinstance(layer, Conv2D) or layer.input_shape[0] > 1 or layer.kernel[0] > 1 or any(layer.pads[0]):
         return layer
     _, width, depth = layer.input_shape

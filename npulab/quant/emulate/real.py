@@ -1,10 +1,10 @@
 """Layers whose input and output are real numbers: hybrid ones with int8 weights, and float16.
 
-Hybrid: the input is quantized as it comes, the products are summed in whole numbers, and the sums are
-scaled in float32, every operation rounded by itself; ``NAMED`` are the variants of that for a fully connected layer.
-float16: the rule says how the sum is taken, in
-float32 one product after the other, or exactly with one rounding at the end (``exact``).  NaN and infinities go
-through as IEEE 754 has them, and every NaN that comes out is 0x7E00.
+Hybrid: the input is quantized as it comes, the products are summed in whole numbers, and the sums
+are scaled in float32, every operation rounded by itself; ``NAMED`` are the variants of that for a
+fully connected layer. float16: the rule says how the sum is taken, in float32 one product after the
+other, or exactly with one rounding at the end (``exact``).  NaN and infinities go through as IEEE
+754 has them, and every NaN that comes out is 0x7E00.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from npulab.quant.rules import QuantParams, Rule, half_away
 F = np.float32
 VECTOR = 8  # values that the vector body of a quantizing loop takes at a time
 HYBRID = ("hybrid-float32", "tflite-reference", "tflite-builtin", "xnnpack")
-# Of a fully connected layer: the last product and the bias's sum are rounded once, as a compiler for AArch64 may have
-# it; inputs are rounded exactly half away, as portable loops have it, also where a vector adds a half in float32.
+# Of a fully connected layer: the last product and the bias's sum are rounded once, as a compiler
+# for AArch64 may have it; inputs are rounded exactly half away, as portable loops have it, also
+# where a vector adds a half in float32.
 FUSED, PORTABLE = NAMED = ("hybrid-float32:fused", "hybrid-float32:portable")
 SEQUENTIAL = ("tflite-reference", "tflite-micro")
 
@@ -35,11 +36,12 @@ SEQUENTIAL = ("tflite-reference", "tflite-micro")
 def hybrid(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule) -> np.ndarray:
     """Output ``(N, H, W, C)`` float32 of images ``(N, H, W, C)`` float32.
 
-    Every image, or row of a fully connected layer, has a scale of its own: symmetric codes where the weights
-    have one scale, asymmetric ones where they have several.
-    Source: tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators, measured;
-    Samsung/ONE:compute/cker/include/cker/{NeonTensorUtils,PortableTensorUtils}.h for the variants of one layer.
-    Raises ValueError for an image or row whose scale has no reciprocal in float32.
+    Every image, or row of a fully connected layer, has a scale of its own: symmetric codes where
+    the weights have one scale, asymmetric ones where they have several. Source:
+    tensorflow/lite/kernels/{conv,depthwise_conv,fully_connected}.cc, XNNPACK qd8 operators,
+    measured; Samsung/ONE:compute/cker/include/cker/{NeonTensorUtils,PortableTensorUtils}.h for the
+    variants of one layer. Raises ValueError for an image or row whose scale has no reciprocal in
+    float32.
     """
     flat = isinstance(layer, FullyConnected)
     allowed = (*HYBRID, *NAMED) if flat else HYBRID
@@ -59,7 +61,8 @@ def hybrid(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule)
 def symmetric(rows: np.ndarray, portable: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """(codes int8, scales float32) of rows ``(N, ...)``: the largest size becomes 127.
 
-    ``portable`` rounds every value half away; vectors round 0.5 - 2**-25 up, and that value alone otherwise.
+    ``portable`` rounds every value half away; vectors round 0.5 - 2**-25 up, and that value alone
+    otherwise.
     """
     flat = rows.reshape(len(rows), -1)
     most = np.abs(flat).max(1)
@@ -71,7 +74,8 @@ def symmetric(rows: np.ndarray, portable: bool = False) -> tuple[np.ndarray, np.
 
 
 def asymmetric(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(codes int8, scales float32, zero points) of rows ``(N, ...)``: the range and 0 become 255 steps."""
+    """(codes int8, scales float32, zero points) of rows ``(N, ...)``: the range and 0 become 255
+    steps."""
     flat, low, high = _ranges(rows)
     none = low == high
     scale = np.where(none, 1.0, (high - low).astype(np.float64) / 255)
@@ -106,14 +110,16 @@ def _separate(layer: Conv2D | FullyConnected, rows: np.ndarray, rule: str) -> np
 
 
 def _tailed(sums: np.ndarray, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """The builtin depthwise kernel: groups of four channels multiply in another order than the rest."""
+    """The builtin depthwise kernel: groups of four channels multiply in another order than the
+    rest."""
     body = sums.shape[-1] // 4 * 4
     return np.where(np.arange(sums.shape[-1]) < body, (sums * weight) * scale, (sums * scale) * weight)
 
 
 def _fused(layer: Conv2D | FullyConnected, rows: np.ndarray) -> np.ndarray:
     if isinstance(layer, Conv2D) and layer.kernel == layer.stride == (1, 1) and layer.weights.size > 1:
-        # a pointwise convolution is run as a fully connected layer: a scale for every pixel, the border's too
+        # a pointwise convolution is run as a fully connected layer: a scale for every pixel, the
+        # border's too
         rows = np.pad(rows, [(0, 0), *layer.pads, (0, 0)])
         per_pixel = FullyConnected(layer.weights.reshape(len(layer.weights), -1), layer.bias,
                                    weight_q=layer.weight_q, dtype=layer.dtype)
@@ -140,13 +146,15 @@ def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     total = product + c
     other = total - product
     lost = (product - (total - other)) + (c - other)
-    # what 53 bits do not hold is left in the last of them, which float32 does not reach: rounding to odd
+    # what 53 bits do not hold is left in the last of them, which float32 does not reach: rounding
+    # to odd
     even = total.view(np.int64) % 2 == 0
     return np.where((lost != 0) & even, np.nextafter(total, np.copysign(np.inf, lost)), total).astype(F)
 
 
 def _divided(number: int, sizes: np.ndarray) -> np.ndarray:
-    """``number / sizes`` ``(rows,)`` float32; ValueError where it overflows, and kernels do what C++ leaves open."""
+    """``number / sizes`` ``(rows,)`` float32; ValueError where it overflows, and kernels do what
+    C++ leaves open."""
     with np.errstate(over="ignore", divide="ignore"):
         found = F(number) / sizes
     if not np.isfinite(found).all():
@@ -162,7 +170,8 @@ def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    """Float32 values ``(rows, n)`` rounded half away: whole vectors add a half in float32, the rest is exact."""
+    """Float32 values ``(rows, n)`` rounded half away: whole vectors add a half in float32, the rest
+    is exact."""
     body = values.shape[1] // VECTOR * VECTOR
     out = half_away(values)
     out[:, :body] = np.trunc(values[:, :body] + np.copysign(F(0.5), values[:, :body]))
@@ -188,8 +197,8 @@ def _column(scale: np.ndarray, sums: np.ndarray) -> np.ndarray:
 
 
 def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
-    """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, or of the tuple of tensors of a layer that
-    takes several."""
+    """Output ``(N, H, W, C)`` float16 of images ``(N, H, W, C)`` float16, or of the tuple of
+    tensors of a layer that takes several."""
     exact = rule == "fp16"
     # the order of the sums of the other kernels is not known
     ordered = not isinstance(layer, Conv2D | FullyConnected) and layer.op != "average_pool"

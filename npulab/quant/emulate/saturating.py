@@ -1,9 +1,10 @@
 """Accumulation in which the sum of a few products saturates before it joins the accumulator.
 
-The x86 instruction VPMADDUBSW multiplies uint8 by int8 and adds the products in pairs, each sum saturated to
-int16 (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, PMADDUBSW); processors without
-VNNI have nothing quicker for 8-bit codes, and so have narrow NPUs with 16-bit registers behind their
-multipliers.  The difference from the true sum is computed only where a group can saturate at all.
+The x86 instruction VPMADDUBSW multiplies uint8 by int8 and adds the products in pairs, each sum
+saturated to int16 (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
+PMADDUBSW); processors without VNNI have nothing quicker for 8-bit codes, and so have narrow NPUs
+with 16-bit registers behind their multipliers.  The difference from the true sum is computed only
+where a group can saturate at all.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ BLOCK = 1_000_000  # products looked at at a time: 8 MB as int64
 
 @dataclass(frozen=True)
 class Saturation:
-    """Products are added ``group`` at a time, and each group's sum saturates to ``bits`` bits, signed.
+    """Products are added ``group`` at a time, and each group's sum saturates to ``bits`` bits,
+    signed.
 
-    Groups run along K, the products of one output, filled with zeros to a whole group.  ``order`` names the axes
-    of K from the slowest to the fastest: "HWC" is kernel row, kernel column, channel.  A depthwise convolution has
-    one channel in its K.  ``stored``: the codes are multiplied as they are stored and zero points are taken off
-    the sums; otherwise zero points are taken off before the products are formed.  Padding enters as the input's
-    zero point.
-    Raises ValueError for a group below 2, a width outside 2 to 32 and an unknown order.
+    Groups run along K, the products of one output, filled with zeros to a whole group.  ``order``
+    names the axes of K from the slowest to the fastest: "HWC" is kernel row, kernel column,
+    channel.  A depthwise convolution has one channel in its K.  ``stored``: the codes are
+    multiplied as they are stored and zero points are taken off the sums; otherwise zero points are
+    taken off before the products are formed.  Padding enters as the input's zero point. Raises
+    ValueError for a group below 2, a width outside 2 to 32 and an unknown order.
 
     >>> str(Saturation())
     'products saturate in pairs at 16 bits, K in the order HWC'
@@ -61,7 +63,8 @@ class Saturation:
 def excess(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation) -> np.ndarray:
     """What saturation takes off the true accumulators: ``(..., C)`` int64, true minus saturated.
 
-    ``x`` are images ``(N, H, W, C)`` of a convolution, rows ``(..., I)`` of a fully connected layer.
+    ``x`` are images ``(N, H, W, C)`` of a convolution, rows ``(..., I)`` of a fully connected
+    layer.
     """
     windows, weights = _windows(layer, x, saturation)
     lead = windows.shape[:-3]
@@ -79,7 +82,8 @@ def excess(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation
 
 def of_outputs(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation, positions: np.ndarray,
                ) -> np.ndarray:
-    """``excess`` of some outputs only, ``(P, C)``: ``positions`` count images, rows and columns in one number."""
+    """``excess`` of some outputs only, ``(P, C)``: ``positions`` count images, rows and columns in
+    one number."""
     images = x.reshape(-1, layer.weights.shape[1]) if isinstance(layer, FullyConnected) \
         else x.reshape(-1, *layer.input_shape)
     windows, weights = _windows(layer, images, saturation)
@@ -88,7 +92,8 @@ def of_outputs(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Satura
 
 
 def _windows(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation) -> tuple[np.ndarray, np.ndarray]:
-    """What enters the products, int32: windows ``(N, H, W, C, kernel_h, kernel_w)`` and weights OHWI or 1HWC.
+    """What enters the products, int32: windows ``(N, H, W, C, kernel_h, kernel_w)`` and weights
+    OHWI or 1HWC.
 
     A fully connected layer has rows ``(1, N, 1, I, 1, 1)`` and weights ``(O, 1, 1, I)``.
     """
@@ -122,8 +127,8 @@ def _of_windows(layer: Conv2D | FullyConnected, windows: np.ndarray, weights: np
 def _matrix_excess(rows: np.ndarray, weights: np.ndarray, saturation: Saturation) -> np.ndarray:
     """True minus saturated sums ``(M, N)`` int64 of rows ``(M, K)`` times weights ``(K, N)``.
 
-    A group of weights is multiplied out only if the largest and smallest codes of its columns of ``rows`` can
-    take its sum past a bound.
+    A group of weights is multiplied out only if the largest and smallest codes of its columns of
+    ``rows`` can take its sum past a bound.
     """
     group, (low, high) = saturation.group, saturation.bounds
     fill = -rows.shape[1] % group

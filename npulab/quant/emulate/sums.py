@@ -1,10 +1,10 @@
 """Accumulators, fast: matrix products in floating point, guarded so that every one is exact.
 
-Input codes of 8 bits times weights are whole numbers, and so is every partial sum in any order: while
-none can reach 2**24, float32 holds each exactly, with or without fused multiply-add.  The bound is taken
-from the weights at hand, the largest code times ``sum |w|`` per channel, which is far looser than the
-worst case.  Past it a matrix product is split into shares that pass, joined in float64; a depthwise sum
-is float64 as a whole, and so is a matrix product of int16 codes.
+Input codes of 8 bits times weights are whole numbers, and so is every partial sum in any order:
+while none can reach 2**24, float32 holds each exactly, with or without fused multiply-add.  The
+bound is taken from the weights at hand, the largest code times ``sum |w|`` per channel, which is
+far looser than the worst case.  Past it a matrix product is split into shares that pass, joined in
+float64; a depthwise sum is float64 as a whole, and so is a matrix product of int16 codes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Codes:
-    """Input codes as they enter the products: uint8 is moved to int8, which halves what a sum can reach."""
+    """Input codes as they enter the products: uint8 is moved to int8, which halves what a sum can
+    reach."""
 
     dtype: np.dtype
     zero_point: int
@@ -50,12 +51,12 @@ class Codes:
 class Weights:
     """Weights of some channels made ready.
 
-    ``values`` are float, ``(depth, channels)`` or per tap ``(kernel_h, kernel_w, ...)``; ``shares`` the
-    stretches of a sum that stay exact in their type, ``bias`` float64 with the input's zero point folded
-    in, ``most`` the largest size that an accumulator can have.
-    ``single``: their own type holds every accumulator, bias and all; ``bias_row`` is then the bias in that
-    type, repeated along a row.  ``products``, where there is one, gives accumulators of int8 codes in int32,
-    with the bias: ``values`` then have no rows and ``bias_row`` is 0.
+    ``values`` are float, ``(depth, channels)`` or per tap ``(kernel_h, kernel_w, ...)``; ``shares``
+    the stretches of a sum that stay exact in their type, ``bias`` float64 with the input's zero
+    point folded in, ``most`` the largest size that an accumulator can have. ``single``: their own
+    type holds every accumulator, bias and all; ``bias_row`` is then the bias in that type, repeated
+    along a row.  ``products``, where there is one, gives accumulators of int8 codes in int32, with
+    the bias: ``values`` then have no rows and ``bias_row`` is 0.
     """
 
     values: np.ndarray
@@ -76,9 +77,9 @@ class Weights:
 class Dense:
     """Convolution and fully connected layers, as matrix products over windows laid out in rows.
 
-    ``groups`` are ranges of output channels.  Where ``keep`` is false and the weights are much more than the
-    outputs, each group is made ready when its turn comes and forgotten after it.  ``fast`` multiplies the
-    codes as they are, where the processor can and the sums allow it.
+    ``groups`` are ranges of output channels.  Where ``keep`` is false and the weights are much more
+    than the outputs, each group is made ready when its turn comes and forgotten after it.  ``fast``
+    multiplies the codes as they are, where the processor can and the sums allow it.
     """
 
     def __init__(self, layer: Conv2D | FullyConnected, dtype: np.dtype, keep: bool, fast: bool) -> None:
@@ -93,7 +94,8 @@ class Dense:
         self.across = layer.output_shape[1] if isinstance(layer, Conv2D) else 1
         outputs = int(np.prod(layer.output_shape))
         self.keep = keep or self.flat.size <= outputs
-        # a share of the weights as float takes as much as the outputs, or half as much as all of the weights
+        # a share of the weights as float takes as much as the outputs, or half as much as all of
+        # the weights
         count = 1 if self.keep else min(channels, -(-self.flat.size // max(SHARE, outputs, self.flat.size // 8)))
         edges = np.linspace(0, channels, count + 1).astype(int).tolist()
         self.groups = list(pairwise(edges))
@@ -142,7 +144,8 @@ class Dense:
         return Weights(values, shares, bias, most, self.across if len(self.groups) == 1 else 1)
 
     def sums(self, ready: Weights, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
-        """Sums ``(positions, channels)`` of output rows, exact: float32 or float64 without bias, or int32 with it."""
+        """Sums ``(positions, channels)`` of output rows, exact: float32 or float64 without bias, or
+        int32 with it."""
         columns = self._columns(image, rows, scratch)
         shape = len(columns), ready.values.shape[1]
         if ready.products is not None:
@@ -171,7 +174,8 @@ class Dense:
 
 
 class Windows:
-    """The windows of a convolution's input, as rows of a matrix, for a block of output rows at a time."""
+    """The windows of a convolution's input, as rows of a matrix, for a block of output rows at a
+    time."""
 
     def __init__(self, layer: Conv2D, border: Border, dtype: np.dtype) -> None:
         self.border, self.dtype, self.spread = border, dtype, layer.dilation
@@ -211,9 +215,9 @@ class Windows:
 class Depthwise:
     """Depthwise convolution: whole rows times a tap, added up.
 
-    Weights are repeated along a row where there are rows enough, and at a stride past 1 the columns are sorted
-    by phase, so that every tap reads one run of memory.  ``fast`` takes numba's loop, which reads the codes as
-    they are.
+    Weights are repeated along a row where there are rows enough, and at a stride past 1 the columns
+    are sorted by phase, so that every tap reads one run of memory.  ``fast`` takes numba's loop,
+    which reads the codes as they are.
     """
 
     def __init__(self, layer: Conv2D, dtype: np.dtype, fast: bool) -> None:
@@ -241,7 +245,8 @@ class Depthwise:
         return self._ready
 
     def sums(self, ready: Weights, image: np.ndarray, rows: Range, scratch: Scratch) -> np.ndarray:
-        """Accumulators ``(positions, channels)`` without bias, of output rows; float32 or float64, exact."""
+        """Accumulators ``(positions, channels)`` without bias, of output rows; float32 or float64,
+        exact."""
         down, (first, end) = self.layer.stride[0], rows
         phases = self._phases(image, rows, scratch)
         across = self.out_w * self.channels
@@ -286,10 +291,11 @@ class Depthwise:
 
 
 class Border:
-    """Which taps of a kernel ever meet the input, where the rows they need lie, and the border around them.
+    """Which taps of a kernel ever meet the input, where the rows they need lie, and the border
+    around them.
 
-    A tap that only ever meets the border adds nothing, and a spread kernel may have taps very far out:
-    ``taps`` are the rows and columns of the kernel that are left.
+    A tap that only ever meets the border adds nothing, and a spread kernel may have taps very far
+    out: ``taps`` are the rows and columns of the kernel that are left.
     """
 
     def __init__(self, layer: Conv2D | Pool2D, zero: float) -> None:
@@ -308,7 +314,8 @@ class Border:
         self.across = (layer.output_shape[1] - 1) * self.right + across
 
     def lines(self, rows: Range) -> tuple[int, slice, int, int]:
-        """(lines with border, those of them inside the input, first and end of these in the input)."""
+        """(lines with border, those of them inside the input, first and end of these in the
+        input)."""
         return _inside(rows[0] * self.down - self.top, (rows[1] - 1 - rows[0]) * self.down + self.reach, self.height)
 
     def columns(self) -> tuple[slice, int, int]:
@@ -317,7 +324,8 @@ class Border:
 
 
 def _meets(kernel: int, spread: int, step: int, before: int, size: int, count: int) -> Range:
-    """First and last tap of an axis that meet the input for some output; the first where none does."""
+    """First and last tap of an axis that meet the input for some output; the first where none
+    does."""
     first_of = np.arange(kernel) * spread - before
     # the first output whose tap is not before the input
     output = np.maximum(-(first_of // step), 0)

@@ -41,7 +41,8 @@ def pads(padding: Any, input_shape: tuple[int, ...], kernel: Pair, stride: Pair 
 
 
 def padding_name(layer: Any, prefer: Any = None) -> str | None:
-    """The name that gives the layer's border, also where numbers say the same; None where no name does.
+    """The name that gives the layer's border, also where numbers say the same; None where no name
+    does.
 
     ``prefer`` is tried first, then the layer's own padding.
     """
@@ -116,7 +117,8 @@ def checked_bias(bias: Any, outputs: int, dtype: str) -> np.ndarray:
 
 
 def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
-    """Raises ValueError where a scale or zero point does not go with the type, or the activation is unknown."""
+    """Raises ValueError where a scale or zero point does not go with the type, or the activation is
+    unknown."""
     for name in ("input_q", "other_q", "weight_q", "output_q"):
         one = getattr(layer, name, UNIT)
         if not isinstance(one, QuantParams):

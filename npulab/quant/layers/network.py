@@ -23,10 +23,10 @@ NAMES = f"{', '.join(kind.__name__ for kind in LAYERS[:-1])} and {LAYERS[-1].__n
 class Network:
     """Layers in the order they run; ``inputs[i]`` says where layer i takes its input from.
 
-    A source is the number of an earlier layer, or -1 for the network's first input, -2 for its second and so on; a
-    layer takes as many as it has input tensors.  Left out, the first layer takes the network's inputs and every other
-    what the layer before it gives.  The last layer gives the output.
-    Raises ValueError naming the layer where a source does not fit.
+    A source is the number of an earlier layer, or -1 for the network's first input, -2 for its
+    second and so on; a layer takes as many as it has input tensors.  Left out, the first layer
+    takes the network's inputs and every other what the layer before it gives.  The last layer gives
+    the output. Raises ValueError naming the layer where a source does not fit.
     """
 
     layers: tuple[Layer, ...]
@@ -98,7 +98,8 @@ def input_shapes(layer: Layer) -> tuple[tuple[int, ...], ...]:
 
 
 def _check_join(number: int, layer: Layer, shape: tuple[int, ...], source: Layer, takes: QuantParams) -> None:
-    """Raises ValueError where what a layer gives is not what the next takes, in shape, type or quantization."""
+    """Raises ValueError where what a layer gives is not what the next takes, in shape, type or
+    quantization."""
     gives = source.output_q
     if layer.dtype in QUANTIZED and gives is not None and (
             np.float32(gives.scale) != np.float32(takes.scale) or gives.zero_point != takes.zero_point):  # type: ignore[arg-type]

@@ -32,12 +32,13 @@ AXES = ("input_h", "input_w", "input_channels")
 class Elementwise:
     """``(prescale * a op b) * scale + bias``, element by element, of one tensor or of two.
 
-    ``kind`` is "add", "subtract", "multiply", "maximum" or "minimum" of two tensors, the input being the pair
-    of them, or "abs" or "copy" of one.  ``input_shape`` is that of the first, ``other_shape`` of the second, the
-    same where it is not said; a size of 1 stands for as many as the other tensor has.  ``prescale`` (of the first
-    tensor), ``scale`` and ``bias`` are real numbers, or one for each output channel ``(C,)``; one of 1, a bias of 0,
-    is no operation: it leaves the sign of a zero.  The activation comes last.
-    ``dtype`` is "float16".  Raises ValueError naming the parameter where values do not go together.
+    ``kind`` is "add", "subtract", "multiply", "maximum" or "minimum" of two tensors, the input
+    being the pair of them, or "abs" or "copy" of one.  ``input_shape`` is that of the first,
+    ``other_shape`` of the second, the same where it is not said; a size of 1 stands for as many as
+    the other tensor has.  ``prescale`` (of the first tensor), ``scale`` and ``bias`` are real
+    numbers, or one for each output channel ``(C,)``; one of 1, a bias of 0, is no operation: it
+    leaves the sign of a zero.  The activation comes last. ``dtype`` is "float16".  Raises
+    ValueError naming the parameter where values do not go together.
 
     >>> Elementwise("subtract", (4, 4, 8), other_shape=(4, 1, 8), scale=0.5)
     Elementwise(subtract 4x4x8 and 4x1x8 -> 4x4x8, scale 0.5, float16)
@@ -108,11 +109,12 @@ class Elementwise:
 
 @dataclass(frozen=True, eq=False)
 class Activation:
-    """A function of each element, as a table: ``outputs`` is the result for every float16 code, ``(65536,)`` float16.
+    """A function of each element, as a table: ``outputs`` is the result for every float16 code,
+    ``(65536,)`` float16.
 
-    The input is multiplied by ``prescale``, a real number or one for each channel ``(C,)``, and rounded to float16
-    first; one of 1 is no operation.  ``name`` is for people.
-    ``dtype`` is "float16".  Raises ValueError naming the parameter where values do not go together.
+    The input is multiplied by ``prescale``, a real number or one for each channel ``(C,)``, and
+    rounded to float16 first; one of 1 is no operation.  ``name`` is for people. ``dtype`` is
+    "float16".  Raises ValueError naming the parameter where values do not go together.
 
     >>> codes = np.arange(65536, dtype=np.uint16).view(np.float16)
     >>> Activation((4, 4, 8), np.abs(codes), "size")
@@ -159,9 +161,10 @@ class Activation:
 class Concat:
     """Tensors one after the other along an axis, as they are: the input is the tuple of them.
 
-    ``axis`` counts the axes of ``input_shapes``, from the end where it is negative; all other sizes are the same.
-    ``dtype`` is "int8", "uint8", "int16" or "float16"; ``input_q`` is the quantization of inputs and output.
-    Raises ValueError naming the parameter where values do not go together.
+    ``axis`` counts the axes of ``input_shapes``, from the end where it is negative; all other sizes
+    are the same. ``dtype`` is "int8", "uint8", "int16" or "float16"; ``input_q`` is the
+    quantization of inputs and output. Raises ValueError naming the parameter where values do not go
+    together.
 
     >>> Concat([(4, 4, 8), (4, 4, 3)])
     Concat(4x4x8 and 4x4x3 -> 4x4x11, float16)

@@ -34,16 +34,16 @@ from npulab.quant.rules import QuantParams
 class Conv2D:
     """A quantized 2-D convolution.
 
-    ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8, int8 or float16.
-    ``bias`` is ``(O,)`` whole numbers in units of input scale * weight scale, within int32 (2**52 where
-    the input is int16); real numbers where the input is.  ``input_shape`` is (H, W, C),
-    ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom), (left, right)).
-    ``dtype`` is the type of input and output: that of the weights where it is not said, "int16" (int16
-    activations, int8 weights) or "float32" (hybrid: the input is quantized as it comes).
-    ``groups`` of float16 weights divide input and output channels into as many, in order, each group of outputs made of
-    its own inputs: the weights have I = C / groups.
-    ``habits`` are names in a target's own vocabulary: what a ``lift`` saw the driver do that does
-    not change the arithmetic, so that ``lower`` can do it again.
+    ``weights`` are OHWI, depthwise 1HWC with ``C = multiplier * input channels``; uint8, int8 or
+    float16. ``bias`` is ``(O,)`` whole numbers in units of input scale * weight scale, within int32
+    (2**52 where the input is int16); real numbers where the input is.  ``input_shape`` is (H, W,
+    C), ``stride`` and ``dilation`` (h, w), ``padding`` "same", "valid" or ((top, bottom), (left,
+    right)). ``dtype`` is the type of input and output: that of the weights where it is not said,
+    "int16" (int16 activations, int8 weights) or "float32" (hybrid: the input is quantized as it
+    comes). ``groups`` of float16 weights divide input and output channels into as many, in order,
+    each group of outputs made of its own inputs: the weights have I = C / groups. ``habits`` are
+    names in a target's own vocabulary: what a ``lift`` saw the driver do that does not change the
+    arithmetic, so that ``lower`` can do it again.
 
     Raises ValueError naming the parameter where shapes or values do not go together.
     """
@@ -96,7 +96,8 @@ class Conv2D:
 
     @cached_property
     def pads(self) -> tuple[Pair, Pair]:
-        """((top, bottom), (left, right)) rows and columns of border; "same" puts the odd one behind."""
+        """((top, bottom), (left, right)) rows and columns of border; "same" puts the odd one
+        behind."""
         return pads(self.padding, self.input_shape, self.kernel, self.stride, self.dilation)
 
     @cached_property
@@ -125,8 +126,8 @@ class Conv2D:
 class FullyConnected:
     """A quantized fully connected layer: ``weights`` are ``(O, I)``, ``bias`` ``(O,)``.
 
-    Types, bias and ``dtype`` as in ``Conv2D``.  The input is ``(..., I)`` or an ``(H, W, C)`` of as many.
-    Raises ValueError naming the parameter where shapes or values do not go together.
+    Types, bias and ``dtype`` as in ``Conv2D``.  The input is ``(..., I)`` or an ``(H, W, C)`` of as
+    many. Raises ValueError naming the parameter where shapes or values do not go together.
     """
 
     weights: np.ndarray

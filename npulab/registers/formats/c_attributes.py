@@ -1,4 +1,5 @@
-"""Attributes of structs and members, as members named ``__npulab_...`` that say them to who lays the struct out."""
+"""Attributes of structs and members, as members named ``__npulab_...`` that say them to who lays
+the struct out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What comments of C say: notes of people, and npulab's own words for what C has none for.
 
-``/* npulab: {"evidence": "K", "at": 14} */`` adds columns to what it stands beside; it is JSON in which nothing ends a
-comment, begins one or makes a trigraph.
+``/* npulab: {"evidence": "K", "at": 14} */`` adds columns to what it stands beside; it is JSON in
+which nothing ends a comment, begins one or makes a trigraph.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def annotation(said: Mapping[str, Any]) -> str:
 
 
 def said_in(text: str) -> dict[str, Any] | None:
-    """The words of an annotation, None for any other comment; raises ValueError for one that is broken."""
+    """The words of an annotation, None for any other comment; raises ValueError for one that is
+    broken."""
     if not text.strip().startswith(MARK):
         return None
     try:

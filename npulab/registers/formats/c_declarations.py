@@ -1,6 +1,8 @@
-"""The declarations of structs, unions, enums and types in a C file, taken out of the text around them and parsed.
+"""The declarations of structs, unions, enums and types in a C file, taken out of the text around
+them and parsed.
 
-Attributes and ``#pragma pack``, which the parser does not know, become members named ``__npulab_...`` that say them.
+Attributes and ``#pragma pack``, which the parser does not know, become members named
+``__npulab_...`` that say them.
 """
 
 from __future__ import annotations
@@ -109,7 +111,8 @@ def _typedefs(code: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 def parse(source: Source, basic: Sequence[str]) -> Declarations:
     """The declarations of a file; ``basic`` are the types that are known without one.
 
-    Raises ValueError with file and line for what is none; ModuleNotFoundError with the extra to install.
+    Raises ValueError with file and line for what is none; ModuleNotFoundError with the extra to
+    install.
     """
     try:
         from pycparser import c_parser
@@ -180,7 +183,8 @@ def _wrong(body: str, before: str, failures: tuple[type[BaseException], ...]) ->
 
 
 def _types(source: Source, body: str, basic: Sequence[str]) -> tuple[str, frozenset[str]]:
-    """Declarations of the names that stand where a type does; which are no types is told when a member wants one."""
+    """Declarations of the names that stand where a type does; which are no types is told when a
+    member wants one."""
     known, own, enum, begins = {name for name in basic if name.isidentifier()} - KEYWORDS, dict[str, str](), False, True
     declared = {re.findall(r"[A-Za-z_]\w*", re.sub(r"\[.*", "", match[0]))[-1] for match in TYPEDEF.finditer(body)}
     declared |= {*re.findall(r"\}\s*([A-Za-z_]\w*)\s*;", body)}
@@ -232,7 +236,8 @@ def _pieces(source: Source, found: Sequence[tuple[int, int]]) -> tuple[list[str]
 
 
 def comments_of(source: Source, units: Sequence[Unit]) -> tuple[dict[Unit, str], dict[Unit, dict[str, Any]]]:
-    """The note and the words of annotations of each member: of comments behind it on its line, in it and before it.
+    """The note and the words of annotations of each member: of comments behind it on its line, in
+    it and before it.
 
     Raises ValueError with file and line for an annotation that is broken.
     """

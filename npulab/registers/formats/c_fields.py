@@ -73,7 +73,8 @@ def rows_of(register: str, offset: int, fields: list[Found], note: str, enums: d
 
 
 def _named(one: Found, lost: dict[str, None]) -> dict[int, str]:
-    """The values of a field by raw number: from their place in the word, or from bit 0 as they fit."""
+    """The values of a field by raw number: from their place in the word, or from bit 0 as they
+    fit."""
     low = (one.bits & -one.bits).bit_length() - 1
     width = one.bits.bit_length() - low
     in_place = all(not value & ~one.bits for value, _ in one.values.values())

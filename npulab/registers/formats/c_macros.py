@@ -10,7 +10,8 @@
 ``X_F_NAME 0x10``                                  a value of F's enum, in place or from bit 0
 ================================================== ====================================================================
 
-A field with a shift and nothing that says its width reaches to the next one; its evidence is ``guess``.
+A field with a shift and nothing that says its width reaches to the next one; its evidence is
+``guess``.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ def _fields(source: Source, rest: Mapping[str, Macro], values: Mapping[str, int]
 
 
 def _says_bits(match: re.Match[str], rest: Mapping[str, Macro]) -> bool:
-    """Whether a name is of a field: an offset is one of bits only beside a mask, FIELD a mask only beside a shift."""
+    """Whether a name is of a field: an offset is one of bits only beside a mask, FIELD a mask only
+    beside a shift."""
     beside = {"OFFSET": "MASK", "FIELD": "SHIFT"}.get(match[3])
     return beside is None or f"{match[1]}{match[2]}{beside}" in rest
 
@@ -159,7 +161,8 @@ def _registers(rest: Mapping[str, Macro], values: Mapping[str, int], fields: Map
 
 def _alone(rest: Mapping[str, Macro], values: Mapping[str, int], fields: Mapping[str, Found],
            out: dict[str, tuple[int, int, bool]]) -> None:
-    """Add registers without fields: hexadecimal numbers, named as the others begin, that no other name begins."""
+    """Add registers without fields: hexadecimal numbers, named as the others begin, that no other
+    name begins."""
     first = {name.split("_")[0] for name in out}
     bases = {word for macro in rest.values() for word in re.findall(r"[A-Za-z_]\w*", macro.body)}
     used = {offset for offset, *_ in out.values()}
@@ -193,7 +196,8 @@ def _by_register(fields: Mapping[str, Found], registers: Mapping[str, Any]) -> d
 
 def _one_macro(source: Source, rest: Mapping[str, Macro], values: Mapping[str, int], fields: dict[str, Found],
                registers: Mapping[str, Any], notes: Mapping[int, tuple[str, dict[str, Any]]]) -> None:
-    """Add fields that one macro says: BIT, GENMASK, a shifted number, or a bit of a register of a chip's header."""
+    """Add fields that one macro says: BIT, GENMASK, a shifted number, or a bit of a register of a
+    chip's header."""
     for name, macro in rest.items():
         if macro.parameters is not None or name in fields or name in registers or TAIL.fullmatch(name) \
                 or name not in values or REGISTER.fullmatch(name):

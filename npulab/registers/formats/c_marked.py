@@ -1,4 +1,5 @@
-"""Macros that annotations of npulab's own name: registers, their fields and enums, in the order of the file."""
+"""Macros that annotations of npulab's own name: registers, their fields and enums, in the order of
+the file."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def notes_of(source: Source) -> dict[int, tuple[str, dict[str, Any]]]:
 
 def annotated(source: Source, values: Mapping[str, int], notes: Mapping[int, tuple[str, dict[str, Any]]],
               ) -> tuple[list[tuple[int, list[dict[str, Any]]]], dict[str, dict[int, str]], set[str]]:
-    """Registers, fields and enums that annotations name, in the order of the file; the macros they are of."""
+    """Registers, fields and enums that annotations name, in the order of the file; the macros they
+    are of."""
     chunks: list[tuple[int, list[dict[str, Any]]]] = []
     enums: dict[str, dict[int, str]] = {}
     taken: set[str] = set()

@@ -1,4 +1,5 @@
-"""Names that C takes: of letters, digits and underscores, no keyword, none that the headers have, each once."""
+"""Names that C takes: of letters, digits and underscores, no keyword, none that the headers have,
+each once."""
 
 from __future__ import annotations
 

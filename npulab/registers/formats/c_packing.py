@@ -12,13 +12,15 @@ from npulab.registers.map import RegisterMap
 
 
 def packing_text(table: RegisterTable, features: Iterable[str] | None = None) -> str:
-    """C source with, for each block, ``struct NAME_values``, ``NAME_pack`` and ``NAME_unpack``; it wants stdint.h only.
+    """C source with, for each block, ``struct NAME_values``, ``NAME_pack`` and ``NAME_unpack``; it
+    wants stdint.h only.
 
-    ``words`` are the registers of the block in the order of ``NAME_offsets`` (their byte offsets), so ``NAME_WORDS`` of
-    them; values are raw, pieces of a split field joined, bits without a name as members too, so that every word
-    round-trips.  What does not fit into its field is cut off.  A block that differs by feature has them for each of its
-    features, or with ``features`` once for a chip that has them.  It defines what it declares: one C file of a program
-    includes it.  Raises as ``RegisterTable.check``.
+    ``words`` are the registers of the block in the order of ``NAME_offsets`` (their byte offsets),
+    so ``NAME_WORDS`` of them; values are raw, pieces of a split field joined, bits without a name
+    as members too, so that every word round-trips.  What does not fit into its field is cut off.  A
+    block that differs by feature has them for each of its features, or with ``features`` once for a
+    chip that has them.  It defines what it declares: one C file of a program includes it.  Raises
+    as ``RegisterTable.check``.
     """
     table = checked(table, features)
     names = CNames()

@@ -1,7 +1,8 @@
-"""Reader of C: structs with bit-fields, and headers of shift and mask macros, by content; text around is let be.
+"""Reader of C: structs with bit-fields, and headers of shift and mask macros, by content; text
+around is let be.
 
-What C has no word for stands in comments of npulab's own, as ``c_writing`` makes them; other comments beside a member
-or macro are its note.
+What C has no word for stands in comments of npulab's own, as ``c_writing`` makes them; other
+comments beside a member or macro are its note.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def is_c(head: bytes) -> bool:
 
 
 class Struct(NamedTuple):
-    """A struct, union or enum of a file: its node, name (of the type where it has no tag), position."""
+    """A struct, union or enum of a file: its node, name (of the type where it has no tag),
+    position."""
 
     node: Any
     name: str
@@ -49,9 +51,10 @@ class Struct(NamedTuple):
 def read_c(path: Path) -> RegisterTable:
     """The registers that a C file says in structs, in shift and mask macros, or in both.
 
-    Nothing of the file is run, no other file is read.  A UserWarning names silent holes of a struct (word, bits),
-    names of an enum that were left out and macros that have no place.  Raises ValueError with file and line for what is
-    broken and a file that has neither, ModuleNotFoundError where the extra ``maps`` is needed and missing.
+    Nothing of the file is run, no other file is read.  A UserWarning names silent holes of a struct
+    (word, bits), names of an enum that were left out and macros that have no place.  Raises
+    ValueError with file and line for what is broken and a file that has neither,
+    ModuleNotFoundError where the extra ``maps`` is needed and missing.
     """
     path = Path(path)
     source = read_source(path)

@@ -1,6 +1,8 @@
-"""The text of a C file: comments and directives taken out without running a preprocessor, conditions decided.
+"""The text of a C file: comments and directives taken out without running a preprocessor,
+conditions decided.
 
-What a condition may ask of the compiler is what a little-endian one says; other names that nobody defines are 0.
+What a condition may ask of the compiler is what a little-endian one says; other names that nobody
+defines are 0.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class Comment(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """A C file: ``code`` is its text with blanks for comments, directives and what conditions leave out; positions in
-    it are those of the file."""
+    """A C file: ``code`` is its text with blanks for comments, directives and what conditions leave
+    out; positions in it are those of the file."""
 
     path: Path
     code: str
@@ -62,13 +64,15 @@ class Source:
         return f"{self.path}, line {bisect_right(self._lines, position) + 1}"
 
     def pack(self, position: int) -> int:
-        """The bytes that ``#pragma pack`` allows members to be aligned to; 0 where it says nothing."""
+        """The bytes that ``#pragma pack`` allows members to be aligned to; 0 where it says
+        nothing."""
         at = bisect_right(self.packs, (position, 2 ** 31))
         return self.packs[at - 1][1] if at else 0
 
 
 def read_source(path: Path) -> Source:
-    """A C file; raises ValueError with file and line for one that is too large, no UTF-8 or has an open comment."""
+    """A C file; raises ValueError with file and line for one that is too large, no UTF-8 or has an
+    open comment."""
     text = text_of(read_bounded(path, MOST_BYTES), path)
     text = text.replace("\r\n", "\n").replace("\r", "\n").translate(SPACES)
     comments: list[Comment] = []
@@ -92,7 +96,8 @@ def read_source(path: Path) -> Source:
 
 
 def _plain(text: str) -> str:
-    """The same length in ASCII, a question mark for others: code has none, and it takes a quarter of the memory."""
+    """The same length in ASCII, a question mark for others: code has none, and it takes a quarter
+    of the memory."""
     return text.encode("ascii", "replace").decode("ascii")
 
 

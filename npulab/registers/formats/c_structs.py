@@ -1,4 +1,5 @@
-"""Reader of C structs: where GCC lays each member on a little-endian machine of 64 bits, as rows of a register map.
+"""Reader of C structs: where GCC lays each member on a little-endian machine of 64 bits, as rows of
+a register map.
 
 ========================= =============================================================================================
 ``uint32_t x : 3``        a field; a bit-field that would cross the unit of its declared type begins the next one, and
@@ -35,7 +36,8 @@ POINTER_BITS = 64
 
 
 class Run(NamedTuple):
-    """Bits of a struct: from its start, their count, name (blank: none), meaning, position of the member."""
+    """Bits of a struct: from its start, their count, name (blank: none), meaning, position of the
+    member."""
 
     start: int
     width: int
@@ -46,7 +48,8 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Laid:
-    """A struct or union as it is laid out: runs of bits, size and alignment in bits, whether only plain words."""
+    """A struct or union as it is laid out: runs of bits, size and alignment in bits, whether only
+    plain words."""
 
     runs: tuple[Run, ...]
     size: int
@@ -127,7 +130,8 @@ class Layout:
         return seen if type(seen).__name__ == "ArrayDecl" else node
 
     def enum(self, node: Any, position: int, name: str = "") -> Kind:
-        """An enum's type; its names are kept.  One without a tag is named after the type or member it is of."""
+        """An enum's type; its names are kept.  One without a tag is named after the type or member
+        it is of."""
         name = self.enum_of.setdefault(id(node), node.name or name)
         if node.values is not None:
             now, values, texts = -1, dict[int, str](), set[str]()
@@ -210,7 +214,8 @@ class Layout:
         return Laid(tuple(every), size, align, False)
 
     def _one(self, alternatives: Sequence[tuple[list[Run], bool, str, int]]) -> list[Run]:
-        """The runs of a union's members that are more than plain words; of what others have beyond them the bits."""
+        """The runs of a union's members that are more than plain words; of what others have beyond
+        them the bits."""
         said = [one for one in alternatives if not one[1]] or [*alternatives[:1]]
         owners = sorted((run.start, run.start + run.width, n) for n, (some, *_) in enumerate(said) for run in some
                         if run.name)
@@ -231,7 +236,8 @@ class Layout:
 
     def _member(self, one: Any, at: int, most: int, limit: int, asked: int, position: int,
                 ) -> tuple[list[Run], int, int, bool]:
-        """Runs of a member, the bit behind it, the alignment it wants, whether it is plain words."""
+        """Runs of a member, the bit behind it, the alignment it wants, whether it is plain
+        words."""
         if self.known_enum(one.type) and one.name:
             self.enum(one.type.type, position, one.name)
         node, counts = one.type, list[int]()

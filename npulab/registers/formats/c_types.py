@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """A type of C: bits, alignment in bits, the value column, whether it is an address, whether plain words."""
+    """A type of C: bits, alignment in bits, the value column, whether it is an address, whether
+    plain words."""
 
     size: int
     align: int

@@ -1,4 +1,5 @@
-"""Writer of C: structs of bit-fields, macros of offsets, shifts and masks; ``read_c`` gives the same table again."""
+"""Writer of C: structs of bit-fields, macros of offsets, shifts and masks; ``read_c`` gives the
+same table again."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ SHIFT, MASK = "__SHIFT", "__MASK"
 def c_text(table: RegisterTable, features: Iterable[str] | None = None) -> str:
     """A header of structs of bit-fields, one for each block, from its first register on.
 
-    A block that differs by feature has a struct for each of its features, or with ``features`` one for a chip that has
-    them (rows of others are left out).  Pieces of a split field are members ``NAME_AT``; holes are members without a
-    name, longer ones arrays named reserved; a block of more than 4096 words becomes macros.  Raises as
-    ``RegisterTable.check``.
+    A block that differs by feature has a struct for each of its features, or with ``features`` one
+    for a chip that has them (rows of others are left out).  Pieces of a split field are members
+    ``NAME_AT``; holes are members without a name, longer ones arrays named reserved; a block of
+    more than 4096 words becomes macros.  Raises as ``RegisterTable.check``.
     """
     table = checked(table, features)
     names, macros = CNames(), CNames()
@@ -44,8 +45,9 @@ def c_text(table: RegisterTable, features: Iterable[str] | None = None) -> str:
 
 
 def macros_text(table: RegisterTable) -> str:
-    """A header of macros: ``REG_BLOCK_REGISTER`` is its byte offset, ``BLOCK_REGISTER_FIELD__SHIFT`` and ``__MASK``
-    place a field in its word, and enums have their values.  Raises as ``RegisterTable.check``."""
+    """A header of macros: ``REG_BLOCK_REGISTER`` is its byte offset,
+    ``BLOCK_REGISTER_FIELD__SHIFT`` and ``__MASK`` place a field in its word, and enums have their
+    values.  Raises as ``RegisterTable.check``."""
     table = checked(table, None)
     names = CNames()
     lines = head(table)
@@ -57,7 +59,8 @@ def macros_text(table: RegisterTable) -> str:
 
 
 def checked(table: RegisterTable, features: Iterable[str] | None) -> RegisterTable:
-    """The table, or its rows for a chip with these features; raises ValueError where no map can be made of it."""
+    """The table, or its rows for a chip with these features; raises ValueError where no map can be
+    made of it."""
     if features is None:
         table.check()
     else:
@@ -83,7 +86,8 @@ def _blocks(table: RegisterTable) -> dict[str, list[Row]]:
 
 
 def head(table: RegisterTable, kind: str = "") -> list[str]:
-    """The copyright, the beginning of an include guard that ``#endif`` ends, and the header that is wanted."""
+    """The copyright, the beginning of an include guard that ``#endif`` ends, and the header that is
+    wanted."""
     guard = f"NPULAB_{c_name(next(iter(_blocks(table)), '') or 'registers').upper()}_{kind}H"
     said = licence_comment(table.copyright)
     return [*([said] if said else []), f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]

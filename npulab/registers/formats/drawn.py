@@ -1,4 +1,5 @@
-"""What a register looks like to those who draw it: its bits from the lowest, on each chip that it differs on."""
+"""What a register looks like to those who draw it: its bits from the lowest, on each chip that it
+differs on."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from npulab.support.files import need_file, write_files
 
 
 class Format(NamedTuple):
-    """A format: its suffix, what it is, the functions that write and read it (``module:name``; blank for none)."""
+    """A format: its suffix, what it is, the functions that write and read it (``module:name``;
+    blank for none)."""
 
     suffix: str
     what: str
@@ -41,10 +42,11 @@ ROOTS = {"database": "xml", "device": "svd"}
 
 
 def read_map(path: Path | str) -> RegisterTable:
-    """The registers in a file, in by content: npulab's table, rnndb XML, SystemRDL, CMSIS-SVD, a C header.
+    """The registers in a file, in by content: npulab's table, rnndb XML, SystemRDL, CMSIS-SVD, a C
+    header.
 
-    A UserWarning names what the table has no place for.  Raises ValueError with file and line for one that is broken
-    or of no known format, FileNotFoundError for none.
+    A UserWarning names what the table has no place for.  Raises ValueError with file and line for
+    one that is broken or of no known format, FileNotFoundError for none.
     """
     path = Path(path)
     need_file(path)
@@ -82,9 +84,10 @@ def write_map(table: RegisterTable, path: Path | str, to: str = "", features: It
               ) -> list[Path]:
     """Write a register map into new files, all of them or none; returns them.
 
-    The format is that of the path's suffix or ``to``, one of FORMATS; with ``features`` it is the map of a chip that
-    has these, as ``of_chip`` makes it.  Enums that lie beside a table as they would be written stay.  Raises ValueError
-    for a format or a map that cannot be written, FileExistsError where a file is there already.
+    The format is that of the path's suffix or ``to``, one of FORMATS; with ``features`` it is the
+    map of a chip that has these, as ``of_chip`` makes it.  Enums that lie beside a table as they
+    would be written stay.  Raises ValueError for a format or a map that cannot be written,
+    FileExistsError where a file is there already.
 
     >>> import npulab
     >>> npulab.write_map(npulab.read_map("registers.svd"), "registers.h", to="macros")  # doctest: +SKIP
@@ -96,7 +99,8 @@ def write_map(table: RegisterTable, path: Path | str, to: str = "", features: It
 
 
 def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
-    """The map of a chip that has some features: rows without a feature and rows of these, for every chip then.
+    """The map of a chip that has some features: rows without a feature and rows of these, for every
+    chip then.
 
     Raises ValueError for a feature that no row wants, and where rows of two of them overlap.
     """
@@ -114,8 +118,8 @@ def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
 def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, bytes]:
     """The files that hold a map, by path: ``path`` itself, and beside a table its enums.
 
-    The format is that of the path's suffix or of ``to``, one of FORMATS or a suffix with or without its dot.  Raises
-    ValueError for one that cannot be written.
+    The format is that of the path's suffix or of ``to``, one of FORMATS or a suffix with or without
+    its dot.  Raises ValueError for one that cannot be written.
     """
     known = FORMATS.get(to) or next((one for one in FORMATS.values()
                                      if one.suffix == (f".{to.removeprefix('.')}" if to else path.suffix)), None)

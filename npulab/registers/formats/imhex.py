@@ -1,4 +1,5 @@
-"""Writer of patterns for the hex editor ImHex: the registers of a block as bit-fields over its bytes."""
+"""Writer of patterns for the hex editor ImHex: the registers of a block as bit-fields over its
+bytes."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ HEAD = ("#pragma endian little", "#pragma bitfield_order right_to_left", "")
 
 
 def imhex_text(table: RegisterTable) -> str:
-    """The pattern of a table: a struct for each block, one more for each feature that it has rows of; the first is
-    placed at 0, the others wait in comments.
+    """The pattern of a table: a struct for each block, one more for each feature that it has rows
+    of; the first is placed at 0, the others wait in comments.
 
-    Words are little-endian.  The pieces of a split field are fields of their own, with a comment that says which bits
-    of its value they are.
+    Words are little-endian.  The pieces of a split field are fields of their own, with a comment
+    that says which bits of its value they are.
     """
     names = Identifiers(KEYWORDS)
     lines = [f"// {line}".rstrip() for line in table.copyright.splitlines()] + [*HEAD]

@@ -14,7 +14,8 @@ MOST_LETTERS = 120
 
 
 class Identifiers:
-    """Identifiers of a scope: one for each text, letters, digits and underscores, none of them twice.
+    """Identifiers of a scope: one for each text, letters, digits and underscores, none of them
+    twice.
 
     >>> names = Identifiers()
     >>> names["CORE[0].SIZE"], names["CORE_0_SIZE"], names["2 <b>"], names["CORE[0].SIZE"]
@@ -49,10 +50,11 @@ class Identifiers:
 
 
 def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, str, list[Row]]]]]:
-    """(block, where it may lie in bytes, its registers) in the order of the table, each register an offset, a name and
-    its rows; blocks follow each other and never overlap.
+    """(block, where it may lie in bytes, its registers) in the order of the table, each register an
+    offset, a name and its rows; blocks follow each other and never overlap.
 
-    Nameless registers are called as ``npulab.registers.formats.tables.unnamed`` says, which is read as no name.
+    Nameless registers are called as ``npulab.registers.formats.tables.unnamed`` says, which is read
+    as no name.
     """
     begin = 0
     for block, some in groupby(table.rows, lambda row: row.get("block", "")):

@@ -24,7 +24,8 @@ NO_WORD = re.compile(r"\W")
 
 
 class Found(NamedTuple):
-    """A field of a register as a file says it: its bits, inclusive, and whatever else a row holds (``row``)."""
+    """A field of a register as a file says it: its bits, inclusive, and whatever else a row holds
+    (``row``)."""
 
     name: str
     low: int
@@ -34,7 +35,8 @@ class Found(NamedTuple):
 
 
 class Register(NamedTuple):
-    """A register as a file says it: byte offset in its block, size in bits, what is said of it, its fields."""
+    """A register as a file says it: byte offset in its block, size in bits, what is said of it, its
+    fields."""
 
     block: str
     offset: int
@@ -63,11 +65,12 @@ class Told:
 
 def placed(registers: Iterable[Register], enums: Mapping[str, Mapping[int, str]], told: Told,
            copyright: str = "") -> RegisterTable:  # noqa: A002 - as the file has it
-    """The table of registers: those of 64 bits and more are words of one name, those of 8 and 16 bits share a word.
+    """The table of registers: those of 64 bits and more are words of one name, those of 8 and 16
+    bits share a word.
 
-    A field of more than 64 bits is one of each word.  Of two registers at an address the first stays, the other is
-    told.  Raises ValueError with where it stands for
-    what lies in no word, has bits twice or a value that no field of its width holds.
+    A field of more than 64 bits is one of each word.  Of two registers at an address the first
+    stays, the other is told.  Raises ValueError with where it stands for what lies in no word, has
+    bits twice or a value that no field of its width holds.
     """
     everything = [*_apart(registers, told)]
     names = _shared(everything)
@@ -151,7 +154,8 @@ def _rows(one: Register, names: Mapping[tuple[str, int], str]) -> Iterator[tuple
 
 @dataclass(frozen=True)
 class Enums:
-    """The enums of a file by name; those in ``ours`` are as npulab wrote them, where a field's list may say less."""
+    """The enums of a file by name; those in ``ours`` are as npulab wrote them, where a field's list
+    may say less."""
 
     by_name: dict[str, dict[int, str]]
     ours: set[str] = field(default_factory=set)
@@ -161,8 +165,8 @@ class Enums:
         return self.by_name.setdefault(name, {})
 
     def take(self, label: str, block: str, name: str, values: Mapping[int, str], where: str) -> str:
-        """The value of a field with these names of its raw values: of the enum that the file names, else one named
-        after the field."""
+        """The value of a field with these names of its raw values: of the enum that the file names,
+        else one named after the field."""
         plain = NO_WORD.sub("_", re.sub(r"\[\w+\]", "", name))
         tries = [NO_WORD.sub("_", label)] if label else []
         tries += [plain, f"{NO_WORD.sub('_', block)}_{plain}", *(f"{plain}_{n}" for n in range(2, 1000))]

@@ -1,8 +1,10 @@
-"""Compiles SystemRDL into plain records: a program of its own, so that what a file makes the compiler do has an end.
+"""Compiles SystemRDL into plain records: a program of its own, so that what a file makes the
+compiler do has an end.
 
-``python -P rdl_compiling.py SOURCE RESULT SECONDS BYTES MOST`` writes a JSON object: ``registers`` (with their fields,
-own properties and lines), ``enums``, ``top`` (own properties of the root), ``told``; or ``error`` and ``line``.  It
-imports nothing of npulab.  Source: SystemRDL 2.0; systemrdl-compiler.
+``python -P rdl_compiling.py SOURCE RESULT SECONDS BYTES MOST`` writes a JSON object: ``registers``
+(with their fields, own properties and lines), ``enums``, ``top`` (own properties of the root),
+``told``; or ``error`` and ``line``.  It imports nothing of npulab.  Source: SystemRDL 2.0;
+systemrdl-compiler.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def compiled(source: Path, most: int) -> dict[str, Any]:
             chips += [name for name in tops[-1].parameters_dict
                       if name.startswith(CHIP) and f"{OWN}map" in tops[-1].properties]
         for chip in chips:
-            # the first time a parameter that is true by itself stays so: a map of nothing does not compile
+            # the first time a parameter that is true by itself stays so: a map of nothing does not
+            # compile
             root = compiler.elaborate(parameters={name: name == chip for name in chips if name and chip})
             out.take(root.top, chip)
         out.tell_others(tops)

@@ -29,8 +29,9 @@ PROPERTIES = (("name", "addrmap | reg | field", "string"), *((name, "field", "st
 def rdl_text(table: RegisterTable) -> str:
     """The SystemRDL of a table: an address map for each block, one around them all.
 
-    Blocks have no address of their own, so they follow each other.  A field that only some chips have (``feature``)
-    is there where the parameter ``has_FEATURE`` of the map is true.  ``read_rdl`` gives the same table.
+    Blocks have no address of their own, so they follow each other.  A field that only some chips
+    have (``feature``) is there where the parameter ``has_FEATURE`` of the map is true.
+    ``read_rdl`` gives the same table.
     """
     types = Identifiers(KEYWORDS)
     top = types.new("registers")
@@ -129,7 +130,8 @@ def _present(rows: Sequence[Row], features: Mapping[str, str], indent: str) -> I
 
 
 def _kept(text: str) -> str:
-    """A text without what a preprocessor or a string takes for something else; ``unquote`` gives it back."""
+    """A text without what a preprocessor or a string takes for something else; ``unquote`` gives it
+    back."""
     return re.sub(r'[%<`"\\]', lambda match: f"%{ord(match[0]):02X}", text)
 
 

@@ -20,9 +20,10 @@
                                      (``FOLDER/FILE``) says that all are
 ==================================== ==================================================================================
 
-A domain of width 32 counts bytes where every offset of such domains is a multiple of 4, as in the files that write
-byte addresses so, and words otherwise.  What npulab's table has and rnndb has no word for stands in attributes of
-``NPULAB``.  Source: envytools' rules-ng-ng; files of etna_viv and Mesa.
+A domain of width 32 counts bytes where every offset of such domains is a multiple of 4, as in the
+files that write byte addresses so, and words otherwise.  What npulab's table has and rnndb has no
+word for stands in attributes of ``NPULAB``.  Source: envytools' rules-ng-ng; files of etna_viv and
+Mesa.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ REGISTER = ("bitfield", "value", "doc", "brief")
 
 
 class Place(NamedTuple):
-    """Where in a domain something stands: offset in its units, the name so far, its features (None: all), the varset
-    they are of, and the numbers of stripes without a name, for the next name."""
+    """Where in a domain something stands: offset in its units, the name so far, its features (None:
+    all), the varset they are of, and the numbers of stripes without a name, for the next name."""
 
     offset: int
     name: str
@@ -93,9 +94,9 @@ class Run(NamedTuple):
 def read_rnndb(path: Path) -> RegisterTable:
     """The registers of a database and of the files it imports.
 
-    A UserWarning names what the table has no place for: a second register at an address, a second name of an enum's
-    value, a value without a number, a type that nobody declares.  Raises ValueError with file and line for what is
-    broken, FileNotFoundError for no file.
+    A UserWarning names what the table has no place for: a second register at an address, a second
+    name of an enum's value, a value without a number, a type that nobody declares.  Raises
+    ValueError with file and line for what is broken, FileNotFoundError for no file.
     """
     path = Path(path)
     tops = [*_tops(path, _root_of(path.resolve()), {path.resolve()})]
@@ -134,7 +135,8 @@ def read_rnndb(path: Path) -> RegisterTable:
 
 
 def _root_of(path: Path) -> Path:
-    """The folder that imports of a database are named from: its own, or the one above where they name its own too."""
+    """The folder that imports of a database are named from: its own, or the one above where they
+    name its own too."""
     own = path.parent
     for one in read_xml(path, NAMESPACE):
         file = Path(one.get("file")) if one.tag == "import" else Path()
@@ -253,8 +255,8 @@ def _rows(block: str, register: Element, place: Place, unit: int, names: Names,
 
 def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0, prefix: str = "", depth: int = 0,
           ) -> Iterator[Run]:
-    """The fields that an element has, those of the bitset that is its type too; the register itself where it has
-    none."""
+    """The fields that an element has, those of the bitset that is its type too; the register itself
+    where it has none."""
     if depth > MOST_DEPTH:
         raise ValueError(f"{around.where}: got bitsets within each other, allowed are {MOST_DEPTH}")
     bitset = names.bitsets.get(around.get("type")) if around.tag != "bitset" else None

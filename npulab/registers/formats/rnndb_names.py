@@ -30,7 +30,8 @@ class Names:
         self.lost.setdefault((one.where, one.get("name")), what)
 
     def step(self, one: Element) -> None:
-        """One step more; raises ValueError where arrays, groups or bitsets within each other take too many."""
+        """One step more; raises ValueError where arrays, groups or bitsets within each other take
+        too many."""
         if next(self.steps, None) is None:
             raise ValueError(f"{one.where}: {one.tag} {one.get('name')}: got more than {MOST_STEPS} elements, allowed "
                              "are as many; its arrays are too long")
@@ -100,8 +101,8 @@ def features_of(one: Element, around: frozenset[str] | None, varset: str, names:
               ) -> tuple[frozenset[str] | None, str]:
     """The features that have an element, as far as those around it allow, and the varset.
 
-    A range goes from one name of the varset to another as they stand in the file, whatever their numbers are.  Of two
-    varsets the inner one stays: a row has one feature.
+    A range goes from one name of the varset to another as they stand in the file, whatever their
+    numbers are.  Of two varsets the inner one stays: a row has one feature.
     """
     outer, varset = varset, one.get("varset") or varset
     if not one.get("variants"):

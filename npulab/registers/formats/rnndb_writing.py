@@ -21,7 +21,8 @@ OWN = ("at", "address", "align", "evidence")
 
 
 class Register(NamedTuple):
-    """A register to be written: byte offset, name, size in bits, the rows of its fields with bits from its start."""
+    """A register to be written: byte offset, name, size in bits, the rows of its fields with bits
+    from its start."""
 
     offset: int
     name: str
@@ -32,7 +33,8 @@ class Register(NamedTuple):
 def rnndb_text(table: RegisterTable) -> str:
     """The XML of a table: a domain for each block, arrays where registers repeat.
 
-    Bits that nobody named are ``w0_LSB_WIDTH``, which npulab takes for no name: ``read_rnndb`` gives the same table.
+    Bits that nobody named are ``w0_LSB_WIDTH``, which npulab takes for no name: ``read_rnndb``
+    gives the same table.
     """
     own = f'\nxmlns:npulab="{NPULAB}"' if any(_own(_said(row)) or "block" not in row for row in table.rows) else ""
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', f'<database xmlns="{NAMESPACE}"{own}',
@@ -78,8 +80,8 @@ def _registers(rows: Sequence[Row]) -> list[Register]:
 
 
 def _joined(fields: Sequence[dict[str, Any]], register: str) -> Iterator[dict[str, Any]]:
-    """Fields of a register, the two pieces of one that crosses its words as one where a reader calls that as it is
-    called here: after the register, which it may be all of."""
+    """Fields of a register, the two pieces of one that crosses its words as one where a reader
+    calls that as it is called here: after the register, which it may be all of."""
     crossing = {(one["field"], one.get("feature")): one for one in fields
                 if one.get("at") == 0 and one["lsb"] + one["width"] == WORD_BITS
                 and ((one["field"] == register and len(fields) == 2)
@@ -122,7 +124,8 @@ def _body(registers: Sequence[Register], depth: int, base: int) -> Iterator[str]
 
 
 def _arrays(registers: Sequence[Register]) -> tuple[dict[Register, Any], set[Register]]:
-    """By the first register of each array its name, offset, stride, length and first element; the other registers."""
+    """By the first register of each array its name, offset, stride, length and first element; the
+    other registers."""
     groups: dict[str, dict[int, list[tuple[Register, str]]]] = {}
     for one in registers:
         if match := INDEX.fullmatch(one.name):

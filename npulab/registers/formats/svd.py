@@ -13,10 +13,10 @@
 ``access``, ``resetValue``   a register's go into its note; a field's access where it is another than its register's
 ============================ ==========================================================================================
 
-Of two registers at an address, as ``alternateRegister`` has them, and of two fields that share bits, the first stays
-and the other is told; a second name of a register or field, as ``RESERVED``, gets its place behind it.  What
-npulab's table has and SVD has no word for stands in ``vendorExtensions``.  Source: the CMSIS-SVD format description
-and its schema 1.3.
+Of two registers at an address, as ``alternateRegister`` has them, and of two fields that share
+bits, the first stays and the other is told; a second name of a register or field, as ``RESERVED``,
+gets its place behind it.  What npulab's table has and SVD has no word for stands in
+``vendorExtensions``.  Source: the CMSIS-SVD format description and its schema 1.3.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Around(NamedTuple):
 def read_svd(path: Path) -> RegisterTable:
     """The registers of a device.
 
-    A UserWarning names what the table has no place for.  Raises ValueError with file and line for what is broken,
-    FileNotFoundError for no file.
+    A UserWarning names what the table has no place for.  Raises ValueError with file and line for
+    what is broken, FileNotFoundError for no file.
     """
     path = Path(path)
     root = read_xml(path, "", MOST_ELEMENTS)

@@ -1,4 +1,5 @@
-"""What CMSIS-SVD files declare by name: elements with what they are derived from, arrays of them, numbers."""
+"""What CMSIS-SVD files declare by name: elements with what they are derived from, arrays of them,
+numbers."""
 
 from __future__ import annotations
 

@@ -20,10 +20,12 @@ NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def svd_text(table: RegisterTable) -> str:
-    """The device description of a table: a peripheral for each block, a register for each name at an offset.
+    """The device description of a table: a peripheral for each block, a register for each name at
+    an offset.
 
-    Blocks have no address of their own, so peripherals follow each other.  Fields of chips that differ
-    (``feature``) stand beside each other and may overlap.  ``read_svd`` gives the same table.
+    Blocks have no address of their own, so peripherals follow each other.  Fields of chips that
+    differ (``feature``) stand beside each other and may overlap.  ``read_svd`` gives the same
+    table.
     """
     lines, own, whole = [*HEAD, "<name>registers</name><version>1.0</version>",
                          "<description>A register map, written by npulab.</description>"], list[str](), set[str]()

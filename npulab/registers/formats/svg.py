@@ -31,9 +31,9 @@ rect.address { fill: var(--address); stroke-width: 2.5; }
 def svg_text(table: RegisterTable) -> str:
     """The drawing of a table, a row for each register, for each feature one more.
 
-    Names that do not fit are split; those that still do not stand below the row with a number.  Each field has its
-    bits, value and note as its title; addresses have a bold frame.  It follows the reader's light or dark setting,
-    loads nothing, runs nothing.
+    Names that do not fit are split; those that still do not stand below the row with a number.
+    Each field has its bits, value and note as its title; addresses have a bold frame.  It follows
+    the reader's light or dark setting, loads nothing, runs nothing.
     """
     body: list[str] = []
     top = MARGIN
@@ -85,7 +85,8 @@ def _box(box: Box, top: int, below: list[str]) -> Iterator[str]:
 
 
 def split_name(name: str, letters: int) -> list[str]:
-    """A name on up to three lines of so many letters each, split where its words end; empty where it does not fit.
+    """A name on up to three lines of so many letters each, split where its words end; empty where
+    it does not fit.
 
     >>> split_name("kernel_z_size", 8), split_name("outImageTile", 6), split_name("indivisible", 4)
     (['kernel_z', '_size'], ['out', 'Image', 'Tile'], [])

@@ -1,4 +1,5 @@
-"""Reader of SystemRDL 2.0, in which makers of chips describe their registers; needs the package systemrdl-compiler.
+"""Reader of SystemRDL 2.0, in which makers of chips describe their registers; needs the package
+systemrdl-compiler.
 
 ================ =====================================================================================================
 ``addrmap``      a block, of the last one in the file; one inside another is a block of its own, ``OUTER.INNER``
@@ -11,9 +12,10 @@ arrays           ``NAME[0]``, ``NAME[1]``, ...; parameters have their values
 ``encode``       an enum
 ================ =====================================================================================================
 
-Verilog's ifdef and define are followed, include of files in the same folder or below; Perl (``<% %>``) is refused.
-The compiler runs as a program of its own, for half a minute and in half a GiB at most.  What npulab's table has
-and SystemRDL has no word for stands in properties ``npulab_...``.  Source: SystemRDL 2.0; systemrdl-compiler.
+Verilog's ifdef and define are followed, include of files in the same folder or below; Perl (``<%
+%>``) is refused. The compiler runs as a program of its own, for half a minute and in half a GiB at
+most.  What npulab's table has and SystemRDL has no word for stands in properties ``npulab_...``.
+Source: SystemRDL 2.0; systemrdl-compiler.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ PACKAGE = "systemrdl-compiler"
 def read_rdl(path: Path) -> RegisterTable:
     """The registers of the last address map of a file.
 
-    A UserWarning names what the table has no place for.  Raises ValueError with file and line for what is broken or
-    refused, FileNotFoundError for no file, ModuleNotFoundError naming ``npulab[maps]`` where the compiler is missing.
+    A UserWarning names what the table has no place for.  Raises ValueError with file and line for
+    what is broken or refused, FileNotFoundError for no file, ModuleNotFoundError naming
+    ``npulab[maps]`` where the compiler is missing.
     """
     path = Path(path)
     refuse(path)

@@ -28,11 +28,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RegisterTable:
-    """A register map as rows with the columns of ``registers`` (only what is filled in; numbers as int), enums by
-    name and raw, and the copyright text.
+    """A register map as rows with the columns of ``registers`` (only what is filled in; numbers as
+    int), enums by name and raw, and the copyright text.
 
-    Rows stand by block, in the order the blocks first appear, then by offset, feature and lowest bit, so that two
-    tables of the same map are equal.
+    Rows stand by block, in the order the blocks first appear, then by offset, feature and lowest
+    bit, so that two tables of the same map are equal.
 
     >>> RegisterTable.of([{"register": "CFG", "field": "stride", "lsb": "4", "width": "3"}]).rows
     ({'offset': 0, 'register': 'CFG', 'field': 'stride', 'lsb': 4, 'width': 3},)
@@ -45,8 +45,8 @@ class RegisterTable:
     @classmethod
     def of(cls, rows: Iterable[Row], enums: Mapping[str, Mapping[int, str]] | None = None,
            copyright: str = "") -> RegisterTable:  # noqa: A002 - as the file has it
-        """A table of rows in any order, its texts on one line each; raises ValueError for a number or value that is
-        none and for a character that is no text, as U+0000."""
+        """A table of rows in any order, its texts on one line each; raises ValueError for a number
+        or value that is none and for a character that is no text, as U+0000."""
         plain = [_plain(row) for row in rows]
         named = {name: {raw: _text(text, f"enum {name}") for raw, text in sorted(one.items())}
                  for name, one in sorted((enums or {}).items())}
@@ -68,7 +68,8 @@ class RegisterTable:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many blocks, registers, fields, enums and bits it has; pieces of one field count once."""
+        """How many blocks, registers, fields, enums and bits it has; pieces of one field count
+        once."""
         fields = {(row.get("block"), row["field"]) if "at" in row else n for n, row in enumerate(self.rows)
                   if row.get("field")}
         return {"blocks": len({block for block, _, _ in self.registers}), "registers": len(self.registers),
@@ -80,12 +81,14 @@ class RegisterTable:
         return RegisterMap(rows, features=features, enums=self.enums, dense=False)
 
     def check(self) -> None:
-        """Raises ValueError or LookupError where no map can be made of the rows, for each feature by itself."""
+        """Raises ValueError or LookupError where no map can be made of the rows, for each feature
+        by itself."""
         for some in ([], *([one] for one in self.features)):
             self.map(some)
 
     def csv(self) -> str:
-        """The rows as a table that ``RegisterMap.read`` reads, the copyright as comments at its head."""
+        """The rows as a table that ``RegisterMap.read`` reads, the copyright as comments at its
+        head."""
         rows = [{**row, "offset": f"{row['offset']:#06x}"} for row in self.rows]
         return self._comments + table_text(COLUMNS, rows)
 
@@ -160,7 +163,8 @@ def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
 
 
 def _plain(row: Row) -> Row:
-    """What is filled in, in the order of the columns, numbers as int and values as ``Meaning`` writes them."""
+    """What is filled in, in the order of the columns, numbers as int and values as ``Meaning``
+    writes them."""
     out: dict[str, Any] = {}
     for name in COLUMNS:
         text = "" if row.get(name) is None else _text(str(row[name]), f"field {row.get('field')!r}")

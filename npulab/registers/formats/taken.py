@@ -18,12 +18,14 @@ class Taken:
     fields: dict[tuple[Any, ...], set[str]] = field(default_factory=dict)
 
     def alias(self, rows: Iterable[Row]) -> str:
-        """The register that lies where rows of another would go, on a chip that has both; blank where there is none."""
+        """The register that lies where rows of another would go, on a chip that has both; blank
+        where there is none."""
         return next((other for row in rows for other in _both(
             self.registers.get((row["block"], row["offset"]), {}), row["feature"]) if other != row["register"]), "")
 
     def add(self, row: Row, where: str) -> None:
-        """Take the bits and the name of a row; raises ValueError where another has them on the same chip."""
+        """Take the bits and the name of a row; raises ValueError where another has them on the same
+        chip."""
         feature, place = row["feature"], (row["block"], row["offset"])
         said = f"{where}: field {row['field']} of register {row['register']} at {row['offset']:#x}"
         taken = self.bits.setdefault(place, {})

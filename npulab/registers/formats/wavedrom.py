@@ -14,10 +14,11 @@ ADDRESS = 3  # the colour of fields that point into memory, of those that WaveDr
 
 
 def wavedrom_text(table: RegisterTable) -> str:
-    """A JSON list with a drawing for each register: ``reg`` holds its fields from the lowest bit (``name``, ``bits``,
-    ``attr``), bits that nobody named have no name.
+    """A JSON list with a drawing for each register: ``reg`` holds its fields from the lowest bit
+    (``name``, ``bits``, ``attr``), bits that nobody named have no name.
 
-    ``block``, ``offset``, ``register`` and ``feature`` say what is drawn; WaveDrom passes over them.
+    ``block``, ``offset``, ``register`` and ``feature`` say what is drawn; WaveDrom passes over
+    them.
     """
     # an inlined script ends at its first "</"
     lines = [json.dumps(_drawing(one), ensure_ascii=False).replace("<", "\\u003c") for one in drawn(table)]

@@ -1,4 +1,5 @@
-"""A bounded reader of XML: elements with their lines; no document types, no entities of the file's own."""
+"""A bounded reader of XML: elements with their lines; no document types, no entities of the file's
+own."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element: ``tag`` and the names of ``attributes`` without the file's own namespace (others as ``URI NAME``),
-    the text directly in it, and its line."""
+    """An element: ``tag`` and the names of ``attributes`` without the file's own namespace (others
+    as ``URI NAME``), the text directly in it, and its line."""
 
     tag: str
     attributes: Mapping[str, str]
@@ -54,8 +55,9 @@ class Element:
 def read_xml(path: Path, namespace: str, most: int | None = None) -> Element:
     """The root of a file; names of ``namespace`` lose it.
 
-    Raises ValueError with file and line for what is no well-formed XML, declares a document type or an entity, or is
-    larger, deeper or of more elements than allowed (``most``; MOST_ELEMENTS where it is not given).
+    Raises ValueError with file and line for what is no well-formed XML, declares a document type or
+    an entity, or is larger, deeper or of more elements than allowed (``most``; MOST_ELEMENTS where
+    it is not given).
     """
     most = most or MOST_ELEMENTS
     need_file(path)

@@ -1,4 +1,5 @@
-"""Coefficients of H13 between bytes and tensors: the kernel section's buffers, one for each of up to 16 engines."""
+"""Coefficients of H13 between bytes and tensors: the kernel section's buffers, one for each of up
+to 16 engines."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ __all__ = ["Kernel", "decode", "decode_constants", "encode", "encode_constants",
 
 
 def encode(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None, table: bytes = b"") -> bytes:
-    """The buffers of a kernel's engines, one behind another, each filled with zeros up to a multiple of 64 bytes.
+    """The buffers of a kernel's engines, one behind another, each filled with zeros up to a
+    multiple of 64 bytes.
 
     ``weights`` are float16 of ``kernel.shape`` (OHWI, depthwise 1HWC), ``bias`` (outputs,) float16 where the kernel
     has one, ``table`` 128 bytes where it has an activation table.  Nothing is rounded; a sparse kernel leaves out
@@ -38,11 +40,11 @@ def encode(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None, 
 def decode(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
     """Weights (float16 of ``kernel.shape``) and bias (outputs,) or None; the inverse of ``encode``.
 
-    ``data`` are the buffers one behind another or, with ``at``, a section that has them at these places: (offset,
-    size) of each engine in bytes, as ``places_of`` reads them from registers; what else the section holds (other
-    kernels, tables of other tasks) is left alone.  ``table_of`` gives the activation table.
-    Raises ValueError with engine and byte for sizes, fill, counts and masks that do not go with the kernel, for
-    taps that it has not, and for weights of 0 in a sparse one.
+    ``data`` are the buffers one behind another or, with ``at``, a section that has them at these
+    places: (offset, size) of each engine in bytes, as ``places_of`` reads them from registers; what
+    else the section holds (other kernels, tables of other tasks) is left alone.  ``table_of`` gives
+    the activation table. Raises ValueError with engine and byte for sizes, fill, counts and masks
+    that do not go with the kernel, for taps that it has not, and for weights of 0 in a sparse one.
 
     >>> decode(Kernel(1, 1), bytes.fromhex("0040").ljust(64, bytes(1)))[0].ravel()
     array([2.], dtype=float16)
@@ -58,9 +60,11 @@ def decode(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> tuple[n
 
 
 def table_of(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> bytes:
-    """The activation table of a kernel that has one, 128 bytes, the same in every engine's buffer; otherwise b"".
+    """The activation table of a kernel that has one, 128 bytes, the same in every engine's buffer;
+    otherwise b"".
 
-    ``data`` and ``at`` as with ``decode``, which says what is raised; ValueError too where engines have others.
+    ``data`` and ``at`` as with ``decode``, which says what is raised; ValueError too where engines
+    have others.
     """
     weights, _ = decode(kernel, data, at)
     joined = tensors.gathered(data, at)
@@ -73,7 +77,8 @@ def table_of(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> bytes
 
 
 def engines(kernel: Kernel, weights: np.ndarray | None = None) -> np.ndarray:
-    """(E, 2) int64: offset and size in bytes of each engine's buffer; for a sparse kernel those of the weights.
+    """(E, 2) int64: offset and size in bytes of each engine's buffer; for a sparse kernel those of
+    the weights.
 
     Raises ValueError for a sparse kernel without weights.
 

@@ -24,7 +24,8 @@ SHORT = 256  # halfwords of planes that are quicker to place one by one than pla
 
 
 def write(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
-    """The buffer of (outputs, depth, slots) halfwords, and of (outputs, bias_rows) where the kernel has a bias."""
+    """The buffer of (outputs, depth, slots) halfwords, and of (outputs, bias_rows) where the kernel
+    has a bias."""
     table = planes(kernel)
     if kernel.sparse:
         return _write_sparse(kernel, table, weights, bias)
@@ -95,8 +96,8 @@ def refuse_size(size: int, allowed: int) -> None:
 
 
 def octets(kernel: Kernel, lanes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the masks of a plane (M of them): (P,) those that have bits for weights, how many without follow each, and
-    (P, 8) which of their bits are for weights."""
+    """Of the masks of a plane (M of them): (P,) those that have bits for weights, how many without
+    follow each, and (P, 8) which of their bits are for weights."""
     there = np.zeros(ceil_div(kernel.mask_slots(lanes), MASK_BITS) * MASK_BITS, bool)
     shape = kernel.depth, kernel.slots, kernel.mask_slots(lanes) // (kernel.depth * kernel.slots)
     there[:kernel.mask_slots(lanes)].reshape(shape)[:, kernel.taps() >= 0, :lanes] = True
@@ -135,8 +136,8 @@ def _write_sparse(kernel: Kernel, table: Planes, weights: np.ndarray, bias: np.n
 
 
 def _kept(bits: np.ndarray, gaps: np.ndarray) -> np.ndarray:
-    """Which bytes are there of a mask, all of its weights and the masks without weights behind it: (..., P, 8) bits
-    to (..., P, bytes)."""
+    """Which bytes are there of a mask, all of its weights and the masks without weights behind it:
+    (..., P, 8) bits to (..., P, bytes)."""
     kept = np.ones((*bits.shape[:-1], BYTES + int(gaps.max())), bool)
     kept[..., 1:BYTES] = np.repeat(bits, HALF, -1)
     kept[..., BYTES:] = np.arange(int(gaps.max())) < gaps[:, None]
@@ -175,8 +176,8 @@ def _read_sparse(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | 
 
 
 def _refuse_stored(engine: int, at: int, each: np.ndarray, gaps: np.ndarray, there: np.ndarray) -> None:
-    """Raises ValueError for the first bit of a plane that is not for a weight which is not 0; ``at`` is the byte at
-    which its masks begin."""
+    """Raises ValueError for the first bit of a plane that is not for a weight which is not 0;
+    ``at`` is the byte at which its masks begin."""
     for row, gap, weights in zip(each.tolist(), gaps.tolist(), there.tolist(), strict=True):
         place = at + 1
         for bit in range(MASK_BITS):
@@ -195,9 +196,11 @@ def _refuse_stored(engine: int, at: int, each: np.ndarray, gaps: np.ndarray, the
 
 
 def walk(kernel: Kernel, data: bytes) -> tuple[Planes, list[np.ndarray], list[bytes], list[int]]:
-    """Planes of a sparse buffer; of each the masks that have bits for weights, the body, and where it begins.
+    """Planes of a sparse buffer; of each the masks that have bits for weights, the body, and where
+    it begins.
 
-    Raises ValueError with engine and byte for counts and masks that do not go with the kernel or the buffer.
+    Raises ValueError with engine and byte for counts and masks that do not go with the kernel or
+    the buffer.
     """
     if len(data) < kernel.least_bytes or len(data) % ALIGN:
         raise ValueError(f"coefficients: got {len(data)} bytes, allowed are multiples of {ALIGN} from "

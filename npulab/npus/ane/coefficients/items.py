@@ -28,10 +28,11 @@ COLUMNS = 10
 def explain(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> list[Item]:
     """Every bit of the engines' buffers as items in the order of the section.
 
-    Kinds: ``bias``, ``weight`` and ``table`` (value: the 16 bits), ``fill``; of sparse kernels also ``count`` (bytes
-    of masks and weights that follow) and ``mask`` (8 bits).  Item: ``core`` is the engine, ``plane`` the input channel
-    of the group; ``weights`` is 1 for a weight (0 where it lies again) and for a mask the number of weights which it
-    says are 0, so that they sum up to the weights of the kernel.  ``at`` as with ``decode``, which says what is raised.
+    Kinds: ``bias``, ``weight`` and ``table`` (value: the 16 bits), ``fill``; of sparse kernels also
+    ``count`` (bytes of masks and weights that follow) and ``mask`` (8 bits).  Item: ``core`` is the
+    engine, ``plane`` the input channel of the group; ``weights`` is 1 for a weight (0 where it lies
+    again) and for a mask the number of weights which it says are 0, so that they sum up to the
+    weights of the kernel.  ``at`` as with ``decode``, which says what is raised.
     """
     joined = gathered(data, at)
     if not kernel.sparse:

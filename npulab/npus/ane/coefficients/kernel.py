@@ -1,10 +1,12 @@
 """What fixes a kernel buffer of H13: sizes, and which channels lie in which engine, plane and lane.
 
-Sixteen engines read a buffer each.  A buffer is a row of planes; a plane holds some output channels, its lanes,
-halfword by halfword beside each other: a row of biases, then a row for each step of the reduction.
+Sixteen engines read a buffer each.  A buffer is a row of planes; a plane holds some output
+channels, its lanes, halfword by halfword beside each other: a row of biases, then a row for each
+step of the reduction.
 
 Sources: five files of compiler 4.2.1 (tinygrad), and the constant sections whose SHA-256
-joshuaswarren/mil-hwx-compiler records under research/oracles/h13 (tests/test_ane_coefficients.py names them).
+joshuaswarren/mil-hwx-compiler records under research/oracles/h13 (tests/test_ane_coefficients.py
+names them).
 """
 
 from __future__ import annotations
@@ -40,24 +42,28 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the layout of a kernel buffer depends on, all of it told by the registers or by a ``Conv2D``.
+    """What the layout of a kernel buffer depends on, all of it told by the registers or by a
+    ``Conv2D``.
 
-    ``outputs`` and ``inputs`` are the channels of all ``groups`` together; a kernel with as many groups as inputs and
-    as outputs is depthwise.  ``stride`` is (h, w), ``bias`` says that there is one.  ``sparse`` kernels leave out
-    weights of zero and have mask bits instead; ``small`` says that the output is not larger than 8 x 8.  ``lanes`` is
-    the most channels of a plane, a power of two (``2 ** ConvCfg.OCGSize``), 0 what the compiler takes: 32 for small
-    outputs and else 16, in both cases at most a sixteenth of a group's channels, rounded down to a power of two.
-    ``columns`` are the output columns that are computed at a time (``ConvCfg.Ox``): then ``stride`` is the step from
-    the first of them to the first of the next, and each weight lies in the buffer once for every column, shifted.
-    With a ``table`` the 128 bytes of an activation table come first in each engine's buffer.
+    ``outputs`` and ``inputs`` are the channels of all ``groups`` together; a kernel with as many
+    groups as inputs and as outputs is depthwise.  ``stride`` is (h, w), ``bias`` says that there is
+    one.  ``sparse`` kernels leave out weights of zero and have mask bits instead; ``small`` says
+    that the output is not larger than 8 x 8.  ``lanes`` is the most channels of a plane, a power of
+    two (``2 ** ConvCfg.OCGSize``), 0 what the compiler takes: 32 for small outputs and else 16, in
+    both cases at most a sixteenth of a group's channels, rounded down to a power of two.
+    ``columns`` are the output columns that are computed at a time (``ConvCfg.Ox``): then ``stride``
+    is the step from the first of them to the first of the next, and each weight lies in the buffer
+    once for every column, shifted. With a ``table`` the 128 bytes of an activation table come first
+    in each engine's buffer.
 
-    How sure: dense, grouped by 4, depthwise, two columns of a depthwise 1x9, dense with a table, and the sparse form
-    for 1x1 and 3x3 with stride 2 are SHA-256 equal to sections of the compiler.  A guess, by the same rule: other
-    numbers of groups and groups of fewer than 16 channels, channels that are no multiple of 16 past the first 16 (of a
-    product the compiler makes tasks of powers of two), stride 3, strides that differ, sparse kernels of stride 1,
-    absent taps of a kernel that is not sparse, a table before biases or masks, and the order of taps where the padding
-    is odd at the top or the left.
-    Raises ValueError naming the value that is out of range or does not go with the others.
+    How sure: dense, grouped by 4, depthwise, two columns of a depthwise 1x9, dense with a table,
+    and the sparse form for 1x1 and 3x3 with stride 2 are SHA-256 equal to sections of the compiler.
+    A guess, by the same rule: other numbers of groups and groups of fewer than 16 channels,
+    channels that are no multiple of 16 past the first 16 (of a product the compiler makes tasks of
+    powers of two), stride 3, strides that differ, sparse kernels of stride 1, absent taps of a
+    kernel that is not sparse, a table before biases or masks, and the order of taps where the
+    padding is odd at the top or the left. Raises ValueError naming the value that is out of range
+    or does not go with the others.
 
     >>> Kernel(64, 64, 3, 3).shape, Kernel(64, 64, groups=64).shape
     ((64, 3, 3, 64), (1, 1, 1, 64))
@@ -137,7 +143,8 @@ class Kernel:
 
     @cached_property
     def slots(self) -> int:
-        """Taps of a 2-D kernel as stored: as many in each phase of the stride, so that some may be absent."""
+        """Taps of a 2-D kernel as stored: as many in each phase of the stride, so that some may be
+        absent."""
         return len(self.taps())
 
     @property
@@ -152,7 +159,8 @@ class Kernel:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes that the buffer has at least: all of a dense one, a sparse one where every weight is zero."""
+        """Bytes that the buffer has at least: all of a dense one, a sparse one where every weight
+        is zero."""
         rest = self.outputs // self.parts
         bits, words = 0, 0
         for lanes, planes, times in _chunks(rest, self.lanes or self.usual_lanes):
@@ -168,8 +176,8 @@ class Kernel:
     def taps(self) -> np.ndarray:
         """(slots,) int64: the tap ``row * kernel_w + column`` in each place, -1 where none is.
 
-        Phase by phase of the stride, rows of phases first; inside of a phase row by row; the columns of the output
-        beside each other.
+        Phase by phase of the stride, rows of phases first; inside of a phase row by row; the
+        columns of the output beside each other.
 
         >>> Kernel(16, 1, 3, 3, stride=(2, 2)).taps()
         array([ 0,  2,  6,  8,  1, -1,  7, -1,  3,  5, -1, -1,  4, -1, -1, -1])
@@ -186,8 +194,8 @@ class Kernel:
 class Planes(NamedTuple):
     """Planes in the order in which they lie: (P,) int64 each.
 
-    ``first`` is the channel of lane 0, the others follow it; ``run`` counts what is filled up to 64 bytes: an
-    engine's buffer, of a grouped kernel a group's share of it.
+    ``first`` is the channel of lane 0, the others follow it; ``run`` counts what is filled up to 64
+    bytes: an engine's buffer, of a grouped kernel a group's share of it.
     """
 
     engine: np.ndarray
@@ -197,7 +205,8 @@ class Planes(NamedTuple):
 
 
 def planes(kernel: Kernel) -> Planes:
-    """The planes of a kernel: channels go by 16 planes, one an engine, with ever fewer lanes at the end.
+    """The planes of a kernel: channels go by 16 planes, one an engine, with ever fewer lanes at the
+    end.
 
     >>> planes(Kernel(768, 64, small=True)).lanes[:4]
     array([32, 16, 32, 16])
@@ -215,7 +224,8 @@ def planes(kernel: Kernel) -> Planes:
 
 
 class Places(NamedTuple):
-    """Bytes: ``start`` and ``size`` of each plane (P,), ``offset`` and ``length`` of each engine's buffer (E, 2)."""
+    """Bytes: ``start`` and ``size`` of each plane (P,), ``offset`` and ``length`` of each engine's
+    buffer (E, 2)."""
 
     start: np.ndarray
     size: np.ndarray
@@ -223,7 +233,8 @@ class Places(NamedTuple):
 
 
 def places(kernel: Kernel, table: Planes, nonzero: np.ndarray | int = 0) -> Places:
-    """Where planes and engines lie; ``nonzero`` is the number of weights that each plane of a sparse kernel stores."""
+    """Where planes and engines lie; ``nonzero`` is the number of weights that each plane of a
+    sparse kernel stores."""
     size = HALF * kernel.bias_rows * table.lanes
     if kernel.sparse:
         width = np.maximum(table.lanes, MASK_LANES[kernel.small])
@@ -242,7 +253,8 @@ def places(kernel: Kernel, table: Planes, nonzero: np.ndarray | int = 0) -> Plac
 
 
 def kernel_of(layer: Conv2D, bias: bool | None = None) -> Kernel:
-    """The kernel that the compiler makes of a layer; where ``bias`` is not said there is one if any is not 0.
+    """The kernel that the compiler makes of a layer; where ``bias`` is not said there is one if any
+    is not 0.
 
     Sparse are kernels whose stride leaves taps absent (all known ones of stride 2 are 1x1 or 3x3).
     Raises ValueError for dilation and for a channel multiplier, of which no file is known.
@@ -258,10 +270,12 @@ def kernel_of(layer: Conv2D, bias: bool | None = None) -> Kernel:
 
 
 def matvec(outputs: int, inputs: int, rows: int = 1, bias: bool = False) -> Kernel:
-    """The kernel of a product of (rows, inputs) with (outputs, inputs) constant weights, in one task.
+    """The kernel of a product of (rows, inputs) with (outputs, inputs) constant weights, in one
+    task.
 
-    It has at most 16 lanes, and past 128 rows at most 32768 / inputs (joshuaswarren/mil-hwx-compiler,
-    research/h13-td-fields.md: 502 of 505 probes; where between 129 and 144 rows that begins is not known).
+    It has at most 16 lanes, and past 128 rows at most 32768 / inputs
+    (joshuaswarren/mil-hwx-compiler, research/h13-td-fields.md: 502 of 505 probes; where between 129
+    and 144 rows that begins is not known).
 
     >>> matvec(512, 256).lanes, matvec(2048, 4096, 256).lanes
     (16, 8)

@@ -8,7 +8,8 @@ import numpy as np
 
 from npulab.npus.ane.coefficients.kernel import ALIGN, ENGINES, Kernel
 
-# Fields and the only value for which a layout is known; where a field is not given it is taken for that.
+# Fields and the only value for which a layout is known; where a field is not given it is taken for
+# that.
 ALONE = {"NE.KernelCfg.KernelFmt": 2,  # float16; no public file has another format
          "NE.KernelCfg.PalettizedEn": 0,
          "NE.KernelCfg.GroupKernelReuse": 0,
@@ -27,10 +28,11 @@ Values = Mapping[str, int]
 def from_registers(values: Values) -> Kernel:
     """The kernel of a convolution task from its fields, raw, by name (``Common.ConvCfg.Kw``).
 
-    ``NumGroups`` counts groups, of which ``Cin`` and ``Cout`` are the channels of one (k1_c64_n256_g4); ``UnicastEn``
-    with as many inputs as outputs is depthwise; ``Ox`` counts output columns at a time (k1x9 of 1024 channels has 2,
-    with ``Sx`` 2 and half as many columns in ``OutDim.Wout``).
-    Raises ValueError naming field and value for what no layout is known for, and for a field that is missing.
+    ``NumGroups`` counts groups, of which ``Cin`` and ``Cout`` are the channels of one
+    (k1_c64_n256_g4); ``UnicastEn`` with as many inputs as outputs is depthwise; ``Ox`` counts
+    output columns at a time (k1x9 of 1024 channels has 2, with ``Sx`` 2 and half as many columns in
+    ``OutDim.Wout``). Raises ValueError naming field and value for what no layout is known for, and
+    for a field that is missing.
     """
     for name, only in ALONE.items():
         got = values.get(name, only)
@@ -60,7 +62,8 @@ def from_registers(values: Values) -> Kernel:
 
 
 def places_of(values: Values) -> np.ndarray:
-    """(E, 2) int64: byte from the kernel base and bytes of the buffer of each engine that is switched on.
+    """(E, 2) int64: byte from the kernel base and bytes of the buffer of each engine that is
+    switched on.
 
     Fields are raw, in 64 bytes.  Raises ValueError for an engine that is on behind one that is off.
     """

@@ -10,7 +10,8 @@ from npulab.npus.ane.coefficients.kernel import Kernel, Planes, places, planes
 
 
 def halves_of(kernel: Kernel, weights: Any, bias: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Float16 weights and bias as (outputs, depth, slots) and (outputs, bias_rows) uint16; ValueError for others."""
+    """Float16 weights and bias as (outputs, depth, slots) and (outputs, bias_rows) uint16;
+    ValueError for others."""
     weights = np.asarray(weights)
     if weights.dtype != np.float16 or weights.shape != kernel.shape:
         raise ValueError(f"coefficients: weights: got shape {weights.shape} {weights.dtype}, allowed is {kernel.shape} "
@@ -37,8 +38,8 @@ def _stored(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
 
 
 def tensors_of(kernel: Kernel, halves: np.ndarray, bias: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """The inverse of ``halves_of``; ValueError for a halfword that is set where the kernel has no tap, and for one that
-    lies there several times and is not always the same."""
+    """The inverse of ``halves_of``; ValueError for a halfword that is set where the kernel has no
+    tap, and for one that lies there several times and is not always the same."""
     rows = halves
     if kernel.stride != (1, 1):
         taps = kernel.taps()
@@ -67,10 +68,11 @@ def _refuse_others(kernel: Kernel, got: np.ndarray, allowed: np.ndarray, step: i
 
 
 def index_map(kernel: Kernel, table: Planes) -> tuple[np.ndarray, np.ndarray]:
-    """Of a kernel that is not sparse: (outputs, bias_rows + depth * slots) int64 bytes at which biases and weights lie,
-    and the (outputs,) engines.
+    """Of a kernel that is not sparse: (outputs, bias_rows + depth * slots) int64 bytes at which
+    biases and weights lie, and the (outputs,) engines.
 
-    A halfword lies at ``plane + row * lanes + lane``, the bias in the first rows where there is one.
+    A halfword lies at ``plane + row * lanes + lane``, the bias in the first rows where there is
+    one.
     """
     where = places(kernel, table)
     lane = np.arange(int(table.lanes.sum())) - np.repeat(np.cumsum(table.lanes) - table.lanes, table.lanes)
@@ -114,7 +116,8 @@ def gathered(data: bytes, at: np.ndarray | None) -> bytes:
 
 
 def refuse_places(at: np.ndarray | None, engines: np.ndarray) -> None:
-    """Raises ValueError where registers give another number of engines, or other sizes, than the kernel asks for."""
+    """Raises ValueError where registers give another number of engines, or other sizes, than the
+    kernel asks for."""
     if at is None:
         return
     given = np.asarray(at, np.int64).reshape(-1, 2)[:, 1].tolist()

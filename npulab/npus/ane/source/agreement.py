@@ -1,8 +1,10 @@
-"""A source network held against the registers of a compiled file: what it says, what agrees, and what that proves.
+"""A source network held against the registers of a compiled file: what it says, what agrees, and
+what that proves.
 
-Registers are plain mappings of raw numbers by block, register and field (``Common.InDim.Win``), one for each task.
-Only what files of compilers 4.2.1 to 9.509 show is claimed: where the compiler chooses (tiles, places in the unit's
-memory) or nobody saw a file (8-bit types, batches), nothing is.
+Registers are plain mappings of raw numbers by block, register and field (``Common.InDim.Win``), one
+for each task. Only what files of compilers 4.2.1 to 9.509 show is claimed: where the compiler
+chooses (tiles, places in the unit's memory) or nobody saw a file (8-bit types, batches), nothing
+is.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
     from npulab.captures.capture import Capture
 
 Values = Mapping[str, int]
-# Two sources of the planar engine.  Order and spelling of the last two: PE.Cfg.OpMode 0 to 3 in the bare task files
+# Two sources of the planar engine.  Order and spelling of the last two: PE.Cfg.OpMode 0 to 3 in the
+# bare task files
 ELEMENTWISE = {"Add": 0, "Mult": 1, "Mul": 1, "Max": 2, "Min": 3}
 BOTH_SOURCES, NE, PE_BINARY = 3, 0, 3
 CONVOLVE, BYPASS = 0, 4
@@ -61,7 +64,8 @@ class Claim(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A claim and what was found; None where the file has the task but its values lack the field."""
+    """A claim and what was found; None where the file has the task but its values lack the
+    field."""
 
     claim: Claim
     found: int | None
@@ -83,7 +87,8 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class _Task:
-    """One task of a network: which inputs it reads, in the order of its sources, and where in the output it writes."""
+    """One task of a network: which inputs it reads, in the order of its sources, and where in the
+    output it writes."""
 
     number: int
     chain: Chain
@@ -94,10 +99,11 @@ class _Task:
 
 
 def claims(network: Network) -> list[Claim]:
-    """What a network says of its file's registers: sizes, types, strides, kernel, bias, engines, activation.
+    """What a network says of its file's registers: sizes, types, strides, kernel, bias, engines,
+    activation.
 
-    Nothing is claimed of a network that is none of the kinds seen: with two main units, views or broadcasts, or
-    batches.  Raises ValueError for shapes that do not go together.
+    Nothing is claimed of a network that is none of the kinds seen: with two main units, views or
+    broadcasts, or batches.  Raises ValueError for shapes that do not go together.
     """
     chain, found = chain_of(network), shapes(network)
     covered = {chain.main.name, *(one.name for one in chain.fused)}
@@ -111,7 +117,8 @@ def claims(network: Network) -> list[Claim]:
 
 
 def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Comparison]:
-    """Each claim with what a file's tasks say; ``values`` are raw numbers by field, for each task in order."""
+    """Each claim with what a file's tasks say; ``values`` are raw numbers by field, for each task
+    in order."""
     out = []
     for claim in stated:
         if claim.task >= len(values):
@@ -130,7 +137,8 @@ def values_of(capture: Capture) -> list[dict[str, int]]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Networks held against the files of the same names: every comparison, and how many of them prove something."""
+    """Networks held against the files of the same names: every comparison, and how many of them
+    prove something."""
 
     comparisons: Mapping[str, tuple[Comparison, ...]]
     varying: frozenset[str]
@@ -158,7 +166,8 @@ class Agreement:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row for each comparison: file, task, what, field, expected, found, varies (between the files)."""
+        """One row for each comparison: file, task, what, field, expected, found, varies (between
+        the files)."""
         import pandas as pd
 
         rows = [(name, *one.claim, one.found, one.claim.field in self.varying) for name, one in self.told]

@@ -1,8 +1,9 @@
 """Weights beside a network: ``model.espresso.weights`` and raw files, as arrays.
 
-A ``model.espresso.weights`` begins with a u64 count and as many pairs of u64: number and bytes of a payload; the
-payloads follow in that order without gaps (little-endian; four entries of 56, 32, 32 and 24 bytes put the last at byte
-192, which is the offset that the network's file gives).  Other files, as ``net.additional.weights``, are raw.
+A ``model.espresso.weights`` begins with a u64 count and as many pairs of u64: number and bytes of a
+payload; the payloads follow in that order without gaps (little-endian; four entries of 56, 32, 32
+and 24 bytes put the last at byte 192, which is the offset that the network's file gives).  Other
+files, as ``net.additional.weights``, are raw.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Source(NamedTuple):
 def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[Entry, ...]:
     """The payloads of a ``model.espresso.weights``, in the order of the file.
 
-    Raises ValueError (file, byte offset, field, got, allowed) for a count or sizes past the end, a number that is
-    there twice, and bytes behind the last payload.
+    Raises ValueError (file, byte offset, field, got, allowed) for a count or sizes past the end, a
+    number that is there twice, and bytes behind the last payload.
 
     >>> read_espresso(write_espresso([Entry(3, b"ab")]))
     (Entry(id=3, data=b'ab'),)
@@ -72,7 +73,8 @@ def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[En
 
 
 def write_espresso(entries: Iterable[Entry]) -> bytes:
-    """The bytes of a ``model.espresso.weights``; raises ValueError for a number that is no u64 or there twice."""
+    """The bytes of a ``model.espresso.weights``; raises ValueError for a number that is no u64 or
+    there twice."""
     listed = list(entries)
     if len({one.id for one in listed}) != len(listed) or not all(0 <= one.id < 2 ** 64 for one in listed):
         raise ValueError(f"entries: got numbers {[one.id for one in listed][:8]}, allowed are different ones of u64")
@@ -81,12 +83,14 @@ def write_espresso(entries: Iterable[Entry]) -> bytes:
 
 
 def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, Source]:
-    """Weights and bias of each convolution, as the compiler converts them to float16 (to nearest, ties to even).
+    """Weights and bias of each convolution, as the compiler converts them to float16 (to nearest,
+    ties to even).
 
-    ``files`` are the bytes of the network's weights by name without path, as ``plist.weights_files`` gives them.  A
-    convolution's bias is that of the unit behind it, if nothing else reads its output.  Weights lie in the file as
-    [output, input, row, column].  Raises ValueError (unit, key, got, allowed) for a file that is missing, and for an
-    offset or a size past its end.
+    ``files`` are the bytes of the network's weights by name without path, as
+    ``plist.weights_files`` gives them.  A convolution's bias is that of the unit behind it, if
+    nothing else reads its output.  Weights lie in the file as [output, input, row, column].  Raises
+    ValueError (unit, key, got, allowed) for a file that is missing, and for an offset or a size
+    past its end.
     """
     found = shapes(network)
     return {unit.name: _source(network, unit, found, files) for unit in network.units if unit.type == "Conv"}

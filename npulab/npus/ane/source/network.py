@@ -1,4 +1,5 @@
-"""A source network as values: inputs, units and outputs with all keys of their dictionaries, in Apple's spelling."""
+"""A source network as values: inputs, units and outputs with all keys of their dictionaries, in
+Apple's spelling."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class Broken(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """A dictionary of a network by its name: ``keys`` are all of its keys, in the order of the file."""
+    """A dictionary of a network by its name: ``keys`` are all of its keys, in the order of the
+    file."""
 
     name: str
     keys: Mapping[str, Any] = field(default_factory=dict)
@@ -71,8 +73,9 @@ class Output(Part):
 class Network:
     """Inputs, units and outputs in the order that the file lists them.
 
-    ``weights`` are paths as written, of which only the last part says anything on another machine; None where the
-    file has no such list.  ``other`` are keys that are none of these, ``order`` that of all keys in the file.
+    ``weights`` are paths as written, of which only the last part says anything on another machine;
+    None where the file has no such list.  ``other`` are keys that are none of these, ``order`` that
+    of all keys in the file.
     """
 
     name: str
@@ -104,7 +107,8 @@ class Network:
 
     @cached_property
     def sorted_units(self) -> tuple[Unit, ...]:
-        """The units, each behind those that it reads; raises ValueError where some wait for one another."""
+        """The units, each behind those that it reads; raises ValueError where some wait for one
+        another."""
         waits = {one.name: sum(bottom not in self._given for bottom in set(one.bottoms)) for one in self.units}
         ready = [one for one in self.units if not waits[one.name]]
         for one in ready:

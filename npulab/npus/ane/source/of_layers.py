@@ -26,11 +26,13 @@ Layer = Conv2D | FullyConnected | Elementwise | Activation | Concat
 
 
 def source_of(layer: Layer, names: Sequence[str] = (), name: str = "net") -> tuple[Network, dict[str, bytes]]:
-    """The network of one layer, and its weight files by name: fp16, weights as [output, input, row, column].
+    """The network of one layer, and its weight files by name: fp16, weights as [output, input, row,
+    column].
 
-    ``names`` are those of the inputs and the output, as ``lower`` takes them: ``input``, ``input1``, ``output``.
-    Raises ``Unanswerable`` for what no public network says: groups, dilation, depthwise, subtraction, constants,
-    broadcasting, activations that the compiler has no name for; ValueError for another count of names.
+    ``names`` are those of the inputs and the output, as ``lower`` takes them: ``input``,
+    ``input1``, ``output``. Raises ``Unanswerable`` for what no public network says: groups,
+    dilation, depthwise, subtraction, constants, broadcasting, activations that the compiler has no
+    name for; ValueError for another count of names.
 
     >>> network, files = source_of(Concat([(1, 1, 16), (1, 1, 8)]))
     >>> [unit.type for unit in network.units], [one["InputChannels"] for one in network.inputs], files

@@ -1,4 +1,5 @@
-"""What a network says of the layer that its file is compiled to: shapes, strides and the seed's flat numbers."""
+"""What a network says of the layer that its file is compiled to: shapes, strides and the seed's
+flat numbers."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """What a file's tasks do: the main unit with the units that follow it alone, and the output that they give."""
+    """What a file's tasks do: the main unit with the units that follow it alone, and the output
+    that they give."""
 
     main: Unit
     fused: tuple[Unit, ...]
@@ -149,7 +151,8 @@ def _axis(unit: Unit, name: Any) -> str:
 
 
 def chain_of(network: Network) -> Chain:
-    """The main unit: the first convolution, else the first that computes; and the biases and activations behind it.
+    """The main unit: the first convolution, else the first that computes; and the biases and
+    activations behind it.
 
     Raises ValueError for a network without units.
     """
@@ -168,14 +171,15 @@ def chain_of(network: Network) -> Chain:
 
 
 def tasks_of(network: Network) -> int:
-    """Tasks that the main unit takes, where it is not cut into tiles: one for each input of a concatenation, else
-    one."""
+    """Tasks that the main unit takes, where it is not cut into tiles: one for each input of a
+    concatenation, else one."""
     main = chain_of(network).main
     return len(main.bottoms) if main.type == "Concat" else 1
 
 
 def engines_of(network: Network) -> int | None:
-    """Engines with coefficients: as many as output channels up to 16, or one for a table; None where nobody knows.
+    """Engines with coefficients: as many as output channels up to 16, or one for a table; None
+    where nobody knows.
 
     Past 16 output channels a multiple of 16 is known to take all.
     """
@@ -192,9 +196,11 @@ def nonlinear_mode(chain: Chain) -> int:
 
 
 def engine_bytes(network: Network) -> int | None:
-    """Bytes of each engine's coefficients, a multiple of 64; 0 without any, None where nobody knows.
+    """Bytes of each engine's coefficients, a multiple of 64; 0 without any, None where nobody
+    knows.
 
-    A dense kernel of up to 16 output channels, or 16 times a power of two up to 16; a table takes 128.
+    A dense kernel of up to 16 output channels, or 16 times a power of two up to 16; a table takes
+    128.
     """
     chain = chain_of(network)
     if chain.main.type != "Conv":
@@ -211,13 +217,15 @@ def engine_bytes(network: Network) -> int | None:
 
 
 def parameters(network: Network, task: int = 0) -> dict[str, int]:
-    """The numbers of a network's main unit, in the seed's names: sizes, strides in bytes, codes of types, kernel.
+    """The numbers of a network's main unit, in the seed's names: sizes, strides in bytes, codes of
+    types, kernel.
 
-    Strides that the file leaves out are derived.  A concatenation has a task for each of its inputs, and the numbers
-    are those of one: what it reads, and as ``OutputChannels`` what it adds to the output.  ``Unit`` and ``Neuron`` are
-    the compiler's numbers, -1 for what has none here.  ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16)
-    are there where the file says them, ``UsedEngines`` and ``EngineBytes`` where they follow.  Raises ValueError for
-    shapes that do not go together and a type without a code.
+    Strides that the file leaves out are derived.  A concatenation has a task for each of its
+    inputs, and the numbers are those of one: what it reads, and as ``OutputChannels`` what it adds
+    to the output.  ``Unit`` and ``Neuron`` are the compiler's numbers, -1 for what has none here.
+    ``BiasScalar`` and ``ScaleScalar`` (the 16 bits of a float16) are there where the file says
+    them, ``UsedEngines`` and ``EngineBytes`` where they follow.  Raises ValueError for shapes that
+    do not go together and a type without a code.
     """
     chain, found = chain_of(network), shapes(network)
     if not 0 <= task < tasks_of(network):
@@ -252,8 +260,8 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
 
 
 def parameters_table(networks: Mapping[str, Network]) -> pd.DataFrame:
-    """One row of whole numbers for each file, by its name, as ``npulab.find_laws`` takes them; 0 where a number does
-    not apply."""
+    """One row of whole numbers for each file, by its name, as ``npulab.find_laws`` takes them; 0
+    where a number does not apply."""
     import pandas as pd
 
     rows = {name: parameters(network) for name, network in networks.items()}
@@ -261,10 +269,12 @@ def parameters_table(networks: Mapping[str, Network]) -> pd.DataFrame:
 
 
 def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> dict[str, int]:
-    """Bytes between rows, planes, depths and batches of an input or output: as its keys say, else derived.
+    """Bytes between rows, planes, depths and batches of an input or output: as its keys say, else
+    derived.
 
-    A row is a multiple of 64 bytes, a plane all rows, a batch all planes, a depth all batches (in networks of several
-    batches the depth's stride is the larger one).  Interleaved channels share a row, which no file shows.
+    A row is a multiple of 64 bytes, a plane all rows, a batch all planes, a depth all batches (in
+    networks of several batches the depth's stride is the larger one).  Interleaved channels share a
+    row, which no file shows.
     """
     row = ceil(shape.width * shape.interleave * WIDTHS.get(shape.type, 2) / ALIGN) * ALIGN
     row = keys.get(f"{side}RowStride", row)

@@ -1,7 +1,8 @@
 """A compiler's source network, ``net.plist``: read, checked and written.
 
-The file is a property list.  Its top names the networks; a network lists its ``Inputs``, ``Units``, ``Outputs`` and
-files of ``Weights``, and has a dictionary for each of the names.  Keys keep Apple's spelling.
+The file is a property list.  Its top names the networks; a network lists its ``Inputs``, ``Units``,
+``Outputs`` and files of ``Weights``, and has a dictionary for each of the names.  Keys keep Apple's
+spelling.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Plist:
-    """A file: its networks, its ``Version``, other keys of its top, and whether it is a binary one."""
+    """A file: its networks, its ``Version``, other keys of its top, and whether it is a binary
+    one."""
 
     networks: tuple[Network, ...]
     version: str | None = "1.0.9"
@@ -64,9 +66,10 @@ class Plist:
 def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     """The networks in the bytes of a ``net.plist``, XML or binary, or in the file of a path.
 
-    Keys that mean nothing here are kept.  Raises ValueError (file, path of keys, got, allowed) for what is no
-    property list, declares entities, is past 16 MiB, 131072 values, 1 MiB of text between two tags or 32 levels, for
-    a key of another kind than it should be, and for a name or index that leads nowhere; FileNotFoundError.
+    Keys that mean nothing here are kept.  Raises ValueError (file, path of keys, got, allowed) for
+    what is no property list, declares entities, is past 16 MiB, 131072 values, 1 MiB of text
+    between two tags or 32 levels, for a key of another kind than it should be, and for a name or
+    index that leads nowhere; FileNotFoundError.
 
     >>> read_plist(b"<plist/>")
     Traceback (most recent call last):
@@ -81,7 +84,8 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
 def write_plist(plist: Plist | Network) -> bytes:
     """The bytes of a file: XML as Apple's tools write it, or binary where the plist says so.
 
-    Keys are in the order that was read; others follow sorted.  Raises ValueError for a value that no file can hold.
+    Keys are in the order that was read; others follow sorted.  Raises ValueError for a value that
+    no file can hold.
     """
     if isinstance(plist, Network):
         plist = Plist((plist,))
@@ -98,7 +102,8 @@ def write_plist(plist: Plist | Network) -> bytes:
 
 
 def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str, bytes]:
-    """The files of a network's weights that lie in a folder, by their names without the path that the plist gives."""
+    """The files of a network's weights that lie in a folder, by their names without the path that
+    the plist gives."""
     names = {Path(one).name for one in network.weights or ()}
     return {one.name: one.read_bytes() for one in sorted(Path(folder).iterdir())
             if one.name in names and one.is_file()}
@@ -135,7 +140,8 @@ def _read(data: bytes, where: str) -> Plist:
 
 
 def _check_text(data: bytes, where: str) -> None:
-    """Refuse what would take far more memory than bytes: a tag or a line of a text is a piece of its own there."""
+    """Refuse what would take far more memory than bytes: a tag or a line of a text is a piece of
+    its own there."""
     opened = data.count(b"<") - data.count(b"</") - data.count(b"<key")
     lines = sum(data.count(mark) for mark in b"&\n\r")
     for what, found, most in (("values", opened, MOST_VALUES), ("tags", data.count(b"<"), 4 * MOST_VALUES),
@@ -153,7 +159,8 @@ def _check_text(data: bytes, where: str) -> None:
 
 
 def _check_binary(data: bytes, where: str) -> None:
-    """Refuse what would take far more memory than bytes: the values of a binary file may share bytes."""
+    """Refuse what would take far more memory than bytes: the values of a binary file may share
+    bytes."""
     if len(data) < len(BINARY) + TRAILER.sizeof():
         raise ValueError(f"{where}: got {len(data)} bytes, allowed is a header of 8 and a trailer of 32 at least")
     trailer = TRAILER.parse(data[-TRAILER.sizeof():])

@@ -1,8 +1,9 @@
 """What the seed says of a task's bytes, row by row, and real tasks to hold it against.
 
-``seed.csv`` has a row for each line: byte offset and type in a task of 0x274 bytes, the register fields that lie
-there, the line as written, its law over ``parameters``, and what real files say of it.  Rows of source ``refined`` say
-what holds instead.  ``laws.stated.check_rows(ROWS, captures_of(networks, files))`` holds them against files.
+``seed.csv`` has a row for each line: byte offset and type in a task of 0x274 bytes, the register
+fields that lie there, the line as written, its law over ``parameters``, and what real files say of
+it.  Rows of source ``refined`` say what holds instead.  ``laws.stated.check_rows(ROWS,
+captures_of(networks, files))`` holds them against files.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ def captures_of(networks: Mapping[str, Network], files: Mapping[str, Sequence[Va
                 ) -> dict[str, tuple[Values, dict[str, int]]]:
     """Each task's raw numbers by field with the parameters of its network, by the name of the file.
 
-    ``files`` are the values of each task in order; of files with several the tasks are named ``concat task 1``.
-    Raises ValueError for a network without a file, and where it has another count of tasks.
+    ``files`` are the values of each task in order; of files with several the tasks are named
+    ``concat task 1``. Raises ValueError for a network without a file, and where it has another
+    count of tasks.
     """
     out: dict[str, tuple[Values, dict[str, int]]] = {}
     for name, network in networks.items():

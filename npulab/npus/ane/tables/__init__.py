@@ -1,9 +1,10 @@
 """Activation tables: decoded, encoded, and evaluated exactly for every input.
 
-A table is looked at in this order: an odd one takes ``|x|`` and puts the sign back; up to ``x_low`` it gives
-``y_low``, from ``x_high`` on ``y_high``; between its first and last knot it interpolates, left and right of them
-it is a line.  Kinds that are named after a function reduce ``x`` to a mantissa or a fraction first.  The value is
-rounded once, to fp16, half to even.  The tanh table gives captured outputs of a device bit for bit.
+A table is looked at in this order: an odd one takes ``|x|`` and puts the sign back; up to ``x_low``
+it gives ``y_low``, from ``x_high`` on ``y_high``; between its first and last knot it interpolates,
+left and right of them it is a line.  Kinds that are named after a function reduce ``x`` to a
+mantissa or a fraction first.  The value is rounded once, to fp16, half to even.  The tanh table
+gives captured outputs of a device bit for bit.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ CODES = 2 ** 16  # of inputs
 
 
 def evaluate(table: Table, x: Any) -> np.ndarray:
-    """The outputs ``float16`` of inputs of any shape, exact: interpolated without error, then rounded once.
+    """The outputs ``float16`` of inputs of any shape, exact: interpolated without error, then
+    rounded once.
 
-    Inputs are rounded to fp16.  Every one has an output: NaN gives NaN (0x7e00), and so does what is neither caught by
-    ``x_low`` or ``x_high`` nor covered by knots or lines (logarithm and roots below 0).  A value of 0 is +0 where
-    it is computed; one that rounds to 0 keeps its sign, and a result of an odd table gets the sign of x.
-    Raises ``Unanswerable`` with slot and byte offset for a kind, symmetry or flag that nobody knows.
+    Inputs are rounded to fp16.  Every one has an output: NaN gives NaN (0x7e00), and so does what
+    is neither caught by ``x_low`` or ``x_high`` nor covered by knots or lines (logarithm and roots
+    below 0).  A value of 0 is +0 where it is computed; one that rounds to 0 keeps its sign, and a
+    result of an odd table gets the sign of x. Raises ``Unanswerable`` with slot and byte offset for
+    a kind, symmetry or flag that nobody knows.
     """
     x = halves(x)
     if x.size >= CODES:
@@ -34,7 +37,8 @@ def evaluate(table: Table, x: Any) -> np.ndarray:
 
 
 def values(table: Table, x: Any) -> np.ndarray:
-    """What ``evaluate`` rounds to fp16, float64: rounded to odd there, so that rounding again is rounding once."""
+    """What ``evaluate`` rounds to fp16, float64: rounded to odd there, so that rounding again is
+    rounding once."""
     refuse_unknown(table)
     x = halves(x)
     given = x.astype(np.float64)
@@ -53,7 +57,8 @@ def values(table: Table, x: Any) -> np.ndarray:
 
 
 def outputs(table: Table) -> np.ndarray:
-    """The output ``(65536,) float16`` of every input, by the code of the input; errors as of ``evaluate``.
+    """The output ``(65536,) float16`` of every input, by the code of the input; errors as of
+    ``evaluate``.
 
     >>> line = Table(-np.inf, np.inf, -np.inf, np.inf, np.zeros(33), 0.5, 0, 2, 0)
     >>> outputs(line)[[0x3C00, 0xBC00]].tolist()
@@ -64,7 +69,8 @@ def outputs(table: Table) -> np.ndarray:
 
 
 def _plain(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Base, rise, t and power of two so that the value is ``(base + rise * t) * 2**power``; all float64, exact."""
+    """Base, rise, t and power of two so that the value is ``(base + rise * t) * 2**power``; all
+    float64, exact."""
     if table.step_exponent == NO_STEP:
         left, right = x < 0, x >= 0
         base, rise, t = np.zeros(x.shape), np.zeros(x.shape), x
@@ -96,7 +102,8 @@ def _reduced(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def _between(table: Table, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Knot, difference to the next one and the way toward it, of places in steps from the first knot."""
+    """Knot, difference to the next one and the way toward it, of places in steps from the first
+    knot."""
     knots = table.knots.astype(np.float64)
     place = np.where((place >= 0) & (place <= KNOTS - 1), place, 0.0)
     at = place.astype(np.intp)

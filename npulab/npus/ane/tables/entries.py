@@ -1,4 +1,5 @@
-"""The 128 bytes of an activation table: 64 slots of 16 bits, little-endian, decoded, encoded and judged."""
+"""The 128 bytes of an activation table: 64 slots of 16 bits, little-endian, decoded, encoded and
+judged."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ STEPS = range(-16, 25)
 KIND_CODES, SYMMETRY_CODES, FLAG_CODES = 2 ** 5, 2 ** 3, 2 ** 8  # mode: kind in the low bits, then symmetry, then flags
 # kind: place of the first knot, in steps
 PLAIN = {"from_zero": 0, "centred": -16, "to_zero": -32}
-# kind: place of the first knot, in steps, and the step exponent that tables of it have (sqrt leaves 8 knots unused)
+# kind: place of the first knot, in steps, and the step exponent that tables of it have (sqrt leaves
+# 8 knots unused)
 REDUCED = {"exp2": (0, 5), "log2": (32, 6), "inv": (32, 6), "sqrt": (0, 4), "rsqrt": (0, 4)}
 KINDS, SYMMETRIES = enum("table_kind"), enum("table_symmetry")
 
@@ -34,10 +36,11 @@ Half = np.float16 | float
 class Table:
     """An activation table as its 64 slots hold it; equal where the bytes are.
 
-    Numbers are rounded to fp16.  ``knots`` are ``(33,) float16``; neighbours lie ``2**-step_exponent`` apart (64: there
-    are none, only the two lines).  ``kind`` and ``symmetry`` are codes or their names in ``KINDS`` and ``SYMMETRIES``;
-    ``flags`` are the bits above them, ``rest`` the 21 slots behind, both 0 in every table seen.
-    Raises ValueError naming the value that its slot cannot hold.
+    Numbers are rounded to fp16.  ``knots`` are ``(33,) float16``; neighbours lie
+    ``2**-step_exponent`` apart (64: there are none, only the two lines).  ``kind`` and ``symmetry``
+    are codes or their names in ``KINDS`` and ``SYMMETRIES``; ``flags`` are the bits above them,
+    ``rest`` the 21 slots behind, both 0 in every table seen. Raises ValueError naming the value
+    that its slot cannot hold.
     """
 
     x_low: Half
@@ -127,7 +130,8 @@ _SCALARS = [one.name for one in fields(Table) if one.name in (SLOTS.names or ())
 
 
 def halves(values: Any) -> np.ndarray:
-    """Values as float16, half to even; what is too large becomes infinite, a NaN that is float16 keeps its bits."""
+    """Values as float16, half to even; what is too large becomes infinite, a NaN that is float16
+    keeps its bits."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.array(values, np.float16)
 

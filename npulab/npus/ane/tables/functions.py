@@ -1,4 +1,5 @@
-"""The functions that neurons compute, in float64; tables made for them, and how far a table is from its function."""
+"""The functions that neurons compute, in float64; tables made for them, and how far a table is from
+its function."""
 
 from __future__ import annotations
 
@@ -52,17 +53,18 @@ def _normal_distribution(x: float) -> float:
 
 @dataclass(frozen=True)
 class Neuron:
-    """A function of float64 arrays; ``table`` are the arguments of ``fit`` for it, empty where none are known."""
+    """A function of float64 arrays; ``table`` are the arguments of ``fit`` for it, empty where none
+    are known."""
 
     true: Function
     table: Mapping[str, Any] = field(default_factory=dict)
 
 
 LINES: Mapping[str, Any] = {"kind": "centred", "step_exponent": NO_STEP}
-# By the compiler's names in small letters where it has one.  Limits, lines and steps are those of the tables that
-# compilers 4.2.1 and later wrote for H13, and so are the knots but for gelu and selu, where they chose others.  Of
-# rsqrt, elu, relu and hard_tanh no table was seen.  Sigmoid less a half is what later compilers use for sigmoid and
-# silu.
+# By the compiler's names in small letters where it has one.  Limits, lines and steps are those of
+# the tables that compilers 4.2.1 and later wrote for H13, and so are the knots but for gelu and
+# selu, where they chose others.  Of rsqrt, elu, relu and hard_tanh no table was seen.  Sigmoid less
+# a half is what later compilers use for sigmoid and silu.
 NEURONS: Mapping[str, Neuron] = {
     "none": Neuron(np.positive),
     "relu": Neuron(lambda x: np.maximum(x, 0.0), {**LINES, "left": (0, 0), "right": (1, 0)}),
@@ -104,7 +106,8 @@ NEURONS: Mapping[str, Neuron] = {
 
 
 def true(function: str | Function, x: Any) -> np.ndarray:
-    """The function's values float64 at x, by its name in ``NEURONS`` or itself; NaN outside its domain.
+    """The function's values float64 at x, by its name in ``NEURONS`` or itself; NaN outside its
+    domain.
 
     Raises LookupError with the known names.
 
@@ -119,13 +122,14 @@ def fit(function: str | Function, kind: str | None = None, low: float | None = N
         symmetry: str | None = None, step_exponent: int | None = None, y_low: float | None = None,
         y_high: float | None = None, left: tuple[float, float] | None = None,
         right: tuple[float, float] | None = None) -> Table:
-    """A table whose knots are the function rounded to fp16; ``fit("tanh")`` makes the one that is known by name.
+    """A table whose knots are the function rounded to fp16; ``fit("tanh")`` makes the one that is
+    known by name.
 
-    ``low`` and ``high`` are where ``y_low`` and ``y_high`` begin (by default nowhere, and the function there).  The
-    step is the finest with which the knots reach all finite limits.  ``left`` and ``right`` are (slope, intercept) of
-    the lines beyond the knots, by default toward the limit, or on the function one step further.  What is not given
-    is taken from ``NEURONS``.
-    Raises ValueError naming the argument that is missing, or that a table cannot hold.
+    ``low`` and ``high`` are where ``y_low`` and ``y_high`` begin (by default nowhere, and the
+    function there).  The step is the finest with which the knots reach all finite limits.  ``left``
+    and ``right`` are (slope, intercept) of the lines beyond the knots, by default toward the limit,
+    or on the function one step further.  What is not given is taken from ``NEURONS``. Raises
+    ValueError naming the argument that is missing, or that a table cannot hold.
 
     >>> fit("tanh")
     Table(from_zero, odd, step 2**-3, x 0 to 4)
@@ -160,13 +164,14 @@ def fit(function: str | Function, kind: str | None = None, low: float | None = N
 
 def errors(table: Table, function: str | Function, low: float = -math.inf, high: float = math.inf, *,
            rounded: bool = True) -> pd.DataFrame:
-    """How far a table is from a function, over all finite inputs from ``low`` to ``high`` where the function is finite.
+    """How far a table is from a function, over all finite inputs from ``low`` to ``high`` where the
+    function is finite.
 
-    A row each for the absolute error, the relative one (where the true value is a normal fp16) and that in units of
-    the true value's last place in fp16; columns ``largest``, ``mean``, ``x``, ``y`` and ``true`` of the largest, and
-    how many ``inputs``.  An infinity where the true value rounds to it is no error, every other one and NaN is
-    infinite.  Without ``rounded``, y is the value before it is rounded to fp16.
-    Raises ValueError where no input is left.
+    A row each for the absolute error, the relative one (where the true value is a normal fp16) and
+    that in units of the true value's last place in fp16; columns ``largest``, ``mean``, ``x``,
+    ``y`` and ``true`` of the largest, and how many ``inputs``.  An infinity where the true value
+    rounds to it is no error, every other one and NaN is infinite.  Without ``rounded``, y is the
+    value before it is rounded to fp16. Raises ValueError where no input is left.
     """
     import pandas as pd
 
@@ -194,10 +199,11 @@ def errors(table: Table, function: str | Function, low: float = -math.inf, high:
 
 
 def closest(table: Table) -> pd.DataFrame:
-    """The named functions by how near a table is to them, the nearest first: mean and largest error, by name.
+    """The named functions by how near a table is to them, the nearest first: mean and largest
+    error, by name.
 
-    The error is over all finite inputs where the function is, as a share of the true value (or of 1/64 where that is
-    less), at most 1; values beyond fp16 count as its largest.
+    The error is over all finite inputs where the function is, as a share of the true value (or of
+    1/64 where that is less), at most 1; values beyond fp16 count as its largest.
     """
     import pandas as pd
 
@@ -216,7 +222,8 @@ def closest(table: Table) -> pd.DataFrame:
 
 
 def identify(table: Table) -> str | None:
-    """The name of the function that a table is of; None where it is near none, or near several alike.
+    """The name of the function that a table is of; None where it is near none, or near several
+    alike.
 
     >>> identify(fit("exp2"))
     'exp2'
@@ -271,7 +278,8 @@ def _limit(name: str, given: float | None, function: str | Function, x: float) -
 
 
 def _line(function: str | Function, edge: float, limit: float, y: float, way: float) -> tuple[float, float]:
-    """Slope and intercept of the line from the outermost knot to the limit, or to the function one step further."""
+    """Slope and intercept of the line from the outermost knot to the limit, or to the function one
+    step further."""
     if (limit - edge) * way <= 0:
         return 0.0, y
     near = float(halves(_finite(function, np.array([edge]))[0]))

@@ -1,8 +1,8 @@
 """Operations and bytes of a training step, kernel by kernel, and what a time makes of them.
 
-What people publish as the FLOPs of a step on an NPU is a convention: products with weights, forward and back, and
-the matrix products of the attention on the way back.  The rows here say for each operation whether that count has
-it, and if not why.
+What people publish as the FLOPs of a step on an NPU is a convention: products with weights, forward
+and back, and the matrix products of the attention on the way back.  The rows here say for each
+operation whether that count has it, and if not why.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ MOST_BYTES = 2 ** 16  # of an element or an alignment
 
 
 def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> pd.DataFrame:
-    """A row per operation of each kernel: kernel, unit (NPU or CPU), operation (its result), kind, size (the axes it
-    runs over), times (runs a step), flops (of all of them), counted (whether the published count has it) and
-    left_out (else why not).  The optimizer, which does not run every step, is not here.
+    """A row per operation of each kernel: kernel, unit (NPU or CPU), operation (its result), kind,
+    size (the axes it runs over), times (runs a step), flops (of all of them), counted (whether the
+    published count has it) and left_out (else why not).  The optimizer, which does not run every
+    step, is not here.
 
     Matrix products are two operations for each product and sum; see ``Operation.flops``.
     Raises LookupError for an unknown kernel.
@@ -57,9 +58,9 @@ def _left_out(kernel: Kernel, operation: Operation) -> str:
 
 
 def counts(step: Step) -> pd.DataFrame:
-    """FLOPs of a step by each way to count: the published count, then what it leaves out, row by row: count, flops
-    (of this row alone), with_published (the published count and this row), NPU and step (totals up to this row, of
-    the NPU's part and of all).
+    """FLOPs of a step by each way to count: the published count, then what it leaves out, row by
+    row: count, flops (of this row alone), with_published (the published count and this row), NPU
+    and step (totals up to this row, of the NPU's part and of all).
 
     >>> counts(Step(768, 2048, 512, 12))[["count", "flops", "step"]].head(2).values.tolist()
     [['published', 16508780544, 16508780544], ['forward attention', 805306368, 17314086912]]
@@ -79,8 +80,8 @@ def counts(step: Step) -> pd.DataFrame:
 
 
 def published(step: Step) -> int:
-    """FLOPs of a step as they are published: ``4 S (4 D D + 3 D H)`` of the linear layers, forward and for their
-    inputs, and five products ``2 S S D`` of the attention on the way back.
+    """FLOPs of a step as they are published: ``4 S (4 D D + 3 D H)`` of the linear layers, forward
+    and for their inputs, and five products ``2 S S D`` of the attention on the way back.
 
     >>> published(Step(768, 2048, 512, 12))
     16508780544
@@ -90,14 +91,14 @@ def published(step: Step) -> int:
 
 def traffic(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS), itemsize: int = 2, row_align: int = 1,
             weight_align: int = 1) -> pd.DataFrame:
-    """Bytes that each kernel reads and writes once, a row each: kernel, unit, times, weights, inputs, outputs, taps,
-    bytes (their sum), between (results that stay inside, if each were kept whole), flops, and intensity, which is
-    flops / bytes.
+    """Bytes that each kernel reads and writes once, a row each: kernel, unit, times, weights,
+    inputs, outputs, taps, bytes (their sum), between (results that stay inside, if each were kept
+    whole), flops, and intensity, which is flops / bytes.
 
-    Elements are ``itemsize`` bytes (2: float16; the CPU's are 4 where itemsize is less).  Rows of activations, the
-    positions of one channel, begin at multiples of ``row_align`` bytes, weights, which are packed, at multiples of
-    ``weight_align``; both are of the NPU's kernels.  Everything is of ``times`` runs.
-    Raises ValueError for a size that is not 1 to 65536.
+    Elements are ``itemsize`` bytes (2: float16; the CPU's are 4 where itemsize is less).  Rows of
+    activations, the positions of one channel, begin at multiples of ``row_align`` bytes, weights,
+    which are packed, at multiples of ``weight_align``; both are of the NPU's kernels.  Everything
+    is of ``times`` runs. Raises ValueError for a size that is not 1 to 65536.
 
     >>> traffic(Step(768, 2048, 512, 12), ["qkv_backward"])[["weights", "inputs", "outputs"]].values.tolist()
     [[3538944, 2359296, 786432]]
@@ -135,7 +136,8 @@ def _tensor(step: Step, axes: str, itemsize: int, align: int) -> int:
 
 
 def achieved(flops: float, ms: float) -> float:
-    """TFLOPS of so many operations in a time in milliseconds; ValueError where one is not positive and finite.
+    """TFLOPS of so many operations in a time in milliseconds; ValueError where one is not positive
+    and finite.
 
     >>> round(achieved(16508780544, 9.3), 4)
     1.7751
@@ -144,7 +146,8 @@ def achieved(flops: float, ms: float) -> float:
 
 
 def utilization(tflops: float, peak: float) -> float:
-    """The share of a peak, both in TFLOPS: 1 is all of it; ValueError where one is not positive and finite.
+    """The share of a peak, both in TFLOPS: 1 is all of it; ValueError where one is not positive and
+    finite.
 
     >>> f"{utilization(achieved(16508780544, 9.3), 15.8):.3%}"
     '11.235%'
@@ -153,8 +156,8 @@ def utilization(tflops: float, peak: float) -> float:
 
 
 def convolution_chain(channels: int, positions: int, depth: int) -> int:
-    """FLOPs of ``depth`` 1x1 convolutions one after the other, ``channels`` to ``channels``, over so many positions:
-    what programs that measure a peak run.
+    """FLOPs of ``depth`` 1x1 convolutions one after the other, ``channels`` to ``channels``, over
+    so many positions: what programs that measure a peak run.
 
     >>> convolution_chain(512, 64 * 64, 128)
     274877906944
@@ -167,8 +170,9 @@ def convolution_chain(channels: int, positions: int, depth: int) -> int:
 
 def roofline_points(step: Step, ms: Mapping[str, float] | None = None, itemsize: int = 2, row_align: int = 1,
                     weight_align: int = 1) -> pd.DataFrame:
-    """The NPU's kernels as points of a roofline: name, flops, bytes (of ``traffic``) and ms, where ``ms`` has a time
-    for the kernel.  Raises LookupError for a time of a kernel that is not the NPU's.
+    """The NPU's kernels as points of a roofline: name, flops, bytes (of ``traffic``) and ms, where
+    ``ms`` has a time for the kernel.  Raises LookupError for a time of a kernel that is not the
+    NPU's.
     """
     table = traffic(step, itemsize=itemsize, row_align=row_align, weight_align=weight_align)
     table = table.loc[table["unit"] == "NPU", ["kernel", "flops", "bytes"]].rename(columns={"kernel": "name"})

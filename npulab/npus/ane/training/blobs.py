@@ -1,8 +1,10 @@
-"""Weight files that a BLOBFILE constant of a MIL program points into: a header, then records and their data.
+"""Weight files that a BLOBFILE constant of a MIL program points into: a header, then records and
+their data.
 
-Everything is little-endian and starts at multiples of 64 bytes.  The offset of a BLOBFILE is that of the record, and
-the record says where its data is, counted from the start of the file.
-Source: Apple's MILBlob of coremltools (BlobDataType.hpp, StorageFormat.hpp); the quirks as maderix/ANE writes them.
+Everything is little-endian and starts at multiples of 64 bytes.  The offset of a BLOBFILE is that
+of the record, and the record says where its data is, counted from the start of the file. Source:
+Apple's MILBlob of coremltools (BlobDataType.hpp, StorageFormat.hpp); the quirks as maderix/ANE
+writes them.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ USUAL = {"float16": "fp16", "float32": "fp32"}  # numpy types that have another 
 class Record:
     """A record of a weight file and its data.
 
-    ``offset`` is what a BLOBFILE says, ``data_offset`` where the data is, ``size`` its bytes, ``padding_bits`` what
-    is not used of the last byte; ``name`` is the file's user's.
+    ``offset`` is what a BLOBFILE says, ``data_offset`` where the data is, ``size`` its bytes,
+    ``padding_bits`` what is not used of the last byte; ``name`` is the file's user's.
     """
 
     name: str
@@ -69,8 +71,9 @@ class Record:
     def values(self, shape: Sequence[int] | None = None, dtype: str = "") -> np.ndarray:
         """The elements, flat or of a ``shape``; ``dtype`` overrules the record's own.
 
-        fp16 and fp32 come as floats, bf16 and fp8 as their bits, types below a byte one element in each.
-        Raises ValueError where the bytes are not that many elements, LookupError for a type that is not known.
+        fp16 and fp32 come as floats, bf16 and fp8 as their bits, types below a byte one element in
+        each. Raises ValueError where the bytes are not that many elements, LookupError for a type
+        that is not known.
         """
         dtype = dtype or self.dtype
         kind = _stored(dtype)
@@ -87,7 +90,8 @@ class Record:
 
 @dataclass(frozen=True)
 class WeightFile:
-    """What a weight file holds: the count its header gives, the records in order, and what is odd about it."""
+    """What a weight file holds: the count its header gives, the records in order, and what is odd
+    about it."""
 
     count: int
     records: tuple[Record, ...]
@@ -115,10 +119,11 @@ class Written(NamedTuple):
 def write(weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, count: int | None = None) -> Written:
     """A weight file of arrays by name, in their order.
 
-    The type is that of the array unless ``dtypes`` says another of the same bits (``bf16`` of uint16, ``uint4`` of
-    uint8, one element in each, ...).  ``count`` is what the header says: the number of weights, as Apple writes it,
-    unless told; maderix/ANE writes 1 whatever follows.
-    Raises ValueError for values that the type cannot hold, LookupError for a type that is not known.
+    The type is that of the array unless ``dtypes`` says another of the same bits (``bf16`` of
+    uint16, ``uint4`` of uint8, one element in each, ...).  ``count`` is what the header says: the
+    number of weights, as Apple writes it, unless told; maderix/ANE writes 1 whatever follows.
+    Raises ValueError for values that the type cannot hold, LookupError for a type that is not
+    known.
 
     >>> data, offsets = write({"a": np.zeros(3, np.float16), "b": np.ones((2, 2), np.float32)})
     >>> offsets, len(data), read(data)[192].values((2, 2)).tolist()
@@ -144,14 +149,15 @@ def write(weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, c
 
 
 def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
-    """Every record of a weight file, with ``names`` by offset (``0x40`` and so on where none is given).
+    """Every record of a weight file, with ``names`` by offset (``0x40`` and so on where none is
+    given).
 
-    Records follow each other: the next is at the first multiple of 64 bytes after the data, or right after it.  Odd
-    files are read with warnings: a header count that is not that of the records; a data offset of 0, which is taken
-    for the byte after the record, and then a size that does not reach the next record for that distance; a size that
-    is no whole number of elements.
-    Raises ValueError with the byte for another version, a dtype that is not known, and data that overlaps, lies past
-    the end or is 4 GiB long.
+    Records follow each other: the next is at the first multiple of 64 bytes after the data, or
+    right after it.  Odd files are read with warnings: a header count that is not that of the
+    records; a data offset of 0, which is taken for the byte after the record, and then a size that
+    does not reach the next record for that distance; a size that is no whole number of elements.
+    Raises ValueError with the byte for another version, a dtype that is not known, and data that
+    overlaps, lies past the end or is 4 GiB long.
     """
     data = bytes(data)
     _at_least(data, ALIGN, "header", 0)
@@ -181,7 +187,8 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
 def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[str, ...]]:
     """The record that a BLOBFILE of this offset means, and what is odd about it.
 
-    Raises ValueError where there is none, saying so where the offset is that of the data behind a record.
+    Raises ValueError where there is none, saying so where the offset is that of the data behind a
+    record.
     """
     if not 0 <= offset <= len(data) - ALIGN:
         raise ValueError(f"weights: offset: got {offset}, allowed is 64 to {len(data) - ALIGN}, a record in the file")

@@ -1,4 +1,5 @@
-"""A whole training step from its kernels, and every gradient against differences of the forward kernels."""
+"""A whole training step from its kernels, and every gradient against differences of the forward
+kernels."""
 
 from __future__ import annotations
 
@@ -23,9 +24,10 @@ IMAGINARY = 1e-30
 
 
 def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
-    """What a step starts from, float64: activations of spread 1, weights ``(outputs, inputs)`` of spread
-    ``1 / sqrt(inputs)``, norm weights near 1, and a gradient ``dy`` of the layer's output of spread ``gradient``,
-    ``2 / (seq dim)`` where it is not said: that of a mean of squared differences that have spread 1.
+    """What a step starts from, float64: activations of spread 1, weights ``(outputs, inputs)`` of
+    spread ``1 / sqrt(inputs)``, norm weights near 1, and a gradient ``dy`` of the layer's output of
+    spread ``gradient``, ``2 / (seq dim)`` where it is not said: that of a mean of squared
+    differences that have spread 1.
 
     The same numbers for the same seed.
 
@@ -43,14 +45,15 @@ def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
 
 
 def train(step: Step, tensors: Mapping[str, Any], dtype: str = "float64", accumulate: str | None = None) -> Values:
-    """One training step of a layer, forward and back: the NPU's kernels in ``dtype``, the CPU's in float32 (float64
-    where dtype is).
+    """One training step of a layer, forward and back: the NPU's kernels in ``dtype``, the CPU's in
+    float32 (float64 where dtype is).
 
-    ``tensors`` are as ``example`` gives them.  The result holds them and ``attention`` and ``ffn`` (what is added to
-    the residual), ``x2``, ``y``, the taps (``xn1``, ``q``, ``k``, ``v``, ``attended``; ``xn2``, ``h1``, ``h3``,
-    ``gate``), the gradients ``dxn2``, ``dh1``, ``dh3``, ``dx2``, ``dv``, ``probs``, ``dp``, ``dq``, ``dk``, ``dxn1``,
-    ``dx``, those of every weight (``dwq`` ... ``drms1``) and what the norms give back (``dnorm1``, ``dnorm2``).
-    Raises ValueError naming a tensor that is missing or of another shape.
+    ``tensors`` are as ``example`` gives them.  The result holds them and ``attention`` and ``ffn``
+    (what is added to the residual), ``x2``, ``y``, the taps (``xn1``, ``q``, ``k``, ``v``,
+    ``attended``; ``xn2``, ``h1``, ``h3``, ``gate``), the gradients ``dxn2``, ``dh1``, ``dh3``,
+    ``dx2``, ``dv``, ``probs``, ``dp``, ``dq``, ``dk``, ``dxn1``, ``dx``, those of every weight
+    (``dwq`` ... ``drms1``) and what the norms give back (``dnorm1``, ``dnorm2``). Raises ValueError
+    naming a tensor that is missing or of another shape.
     """
     start = Kernel("train", "CPU", GIVEN, {}, (), ())
     values: Values = dict(checked(start, step, tensors))
@@ -93,7 +96,8 @@ RENAMED = {"forward_attention": {"rms": "rms1"}, "forward_ffn": {"x": "x2", "rms
 
 
 def given_to(kernel: str | Kernel, values: Mapping[str, np.ndarray]) -> Values:
-    """What a kernel of the step is given, out of what ``train`` gave; the norm of the FFN for ``rms_backward``.
+    """What a kernel of the step is given, out of what ``train`` gave; the norm of the FFN for
+    ``rms_backward``.
 
     >>> step = Step(4, 6, 3, 2)
     >>> list(given_to("ffn_backward", train(step, example(step))))
@@ -128,16 +132,19 @@ CLAIMS = (
 
 def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: int = 0, method: str = "central",
                     directions: int = 0) -> pd.DataFrame:
-    """Every gradient that the kernels compute, against differences of the forward kernels in float64.
+    """Every gradient that the kernels compute, against differences of the forward kernels in
+    float64.
 
-    A row per gradient: kernel, gradient, forward (the kernel that is varied), wrt (its tensor, given or a result of
-    the way), compared (numbers), largest (the largest of them), error (largest distance from the difference) and
-    relative (error / largest; 0 where both are 0).  ``method`` is "central" (fourth order) or "complex" (a step along
-    the imaginary axis, exact to rounding).  With ``directions`` the derivatives along so many random directions are
-    compared, otherwise those by every element, which takes one forward run each, four with "central".
-    The chain of the two forward kernels is covered: what ``x`` and every weight of both get back, and all that is
-    passed between the backward kernels; then the loss, and the gradient of the whole layer, residuals too.
-    Raises LookupError for another method, ValueError for a negative count of directions, and as ``train``.
+    A row per gradient: kernel, gradient, forward (the kernel that is varied), wrt (its tensor,
+    given or a result of the way), compared (numbers), largest (the largest of them), error (largest
+    distance from the difference) and relative (error / largest; 0 where both are 0).  ``method`` is
+    "central" (fourth order) or "complex" (a step along the imaginary axis, exact to rounding).
+    With ``directions`` the derivatives along so many random directions are compared, otherwise
+    those by every element, which takes one forward run each, four with "central". The chain of the
+    two forward kernels is covered: what ``x`` and every weight of both get back, and all that is
+    passed between the backward kernels; then the loss, and the gradient of the whole layer,
+    residuals too. Raises LookupError for another method, ValueError for a negative count of
+    directions, and as ``train``.
 
     >>> bool((check_gradients(Step(4, 3, 2, 2), method="complex")["relative"] < 1e-12).all())
     True
@@ -174,7 +181,8 @@ def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: 
 
 def differentiate(kernel: str | Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray,
                   method: str = "central") -> np.ndarray:
-    """The derivative of ``sum(dy * first output)`` of a kernel in float64 by each element of its tensor ``wrt``.
+    """The derivative of ``sum(dy * first output)`` of a kernel in float64 by each element of its
+    tensor ``wrt``.
 
     ``wrt`` is a tensor that is given, or a result: what comes before it stays as it is.
     Raises LookupError for another name or method, ValueError as ``run``.

@@ -25,18 +25,21 @@ def precision(kernel: str | Kernel, step: Step = USUAL, tensors: Mapping[str, An
               accumulate: str = "float32") -> pd.DataFrame:
     """A row per tensor that is given and per operation: what rounding it costs, against float64.
 
-    operation, kind ("given" or the operation's); own_max, own_rms and own_ulps: the error of the result where it
-    alone is rounded (and the constant it takes); effect: the relative RMS error that this makes in the output or tap
-    that it spoils most; share: of all effects, by their squares; all_max, all_rms and all_ulps: the error where
-    everything up to here is rounded; overflow, underflow and subnormal: how many of ``cells`` then became infinite
-    (or no number), became 0 for being too small (not by cancelling), and were too small for all bits.  max is the
-    largest |error| / |exact|, rms the norm of the error by that of the exact tensor, ulps the largest error in units
-    of the last place of ``dtype``.  Of scores, keys after the query are left out.
+    operation, kind ("given" or the operation's); own_max, own_rms and own_ulps: the error of the
+    result where it alone is rounded (and the constant it takes); effect: the relative RMS error
+    that this makes in the output or tap that it spoils most; share: of all effects, by their
+    squares; all_max, all_rms and all_ulps: the error where everything up to here is rounded;
+    overflow, underflow and subnormal: how many of ``cells`` then became infinite (or no number),
+    became 0 for being too small (not by cancelling), and were too small for all bits.  max is the
+    largest |error| / |exact|, rms the norm of the error by that of the exact tensor, ulps the
+    largest error in units of the last place of ``dtype``.  Of scores, keys after the query are left
+    out.
 
-    ``tensors`` are those of ``run``; without them they are the ones that ``train`` hands the kernel in float64 from
-    ``example(step, seed, gradient)``.  Gradients among them (names that begin with d) are multiplied by ``loss_scale``.
-    The same numbers for the same arguments.  Raises as ``run``, LookupError for a type that is not float16 or
-    float32, ValueError for a loss scale that is not positive and finite.
+    ``tensors`` are those of ``run``; without them they are the ones that ``train`` hands the kernel
+    in float64 from ``example(step, seed, gradient)``.  Gradients among them (names that begin with
+    d) are multiplied by ``loss_scale``. The same numbers for the same arguments.  Raises as
+    ``run``, LookupError for a type that is not float16 or float32, ValueError for a loss scale that
+    is not positive and finite.
 
     >>> table = precision("qkv_backward", Step(16, 24, 8, 2)).set_index("operation")
     >>> bool(table.loc["dxqk", "own_ulps"] <= 0.5), int(table["overflow"].sum())
@@ -69,8 +72,8 @@ def precision(kernel: str | Kernel, step: Step = USUAL, tensors: Mapping[str, An
 
 
 def summary(table: pd.DataFrame) -> str:
-    """What a table of ``precision`` says, in a sentence: the errors of each output and tap, the three operations
-    that cost most, and what did not fit."""
+    """What a table of ``precision`` says, in a sentence: the errors of each output and tap, the
+    three operations that cost most, and what did not fit."""
     rows = table.set_index("operation")
     about = table.attrs
     errors = ", ".join(f"{name} {rows.loc[name, 'all_rms']:.2g} RMS and {rows.loc[name, 'all_ulps']:.3g} ulps"
@@ -83,9 +86,10 @@ def summary(table: pd.DataFrame) -> str:
 
 
 def summaries(step: Step = USUAL, kernels: Iterable[str | Kernel] | None = None, **options: Any) -> pd.DataFrame:
-    """A row per output and tap of each kernel (the NPU's, where none are named): kernel, output, max, rms and ulps
-    (everything rounded), most and share (the operation of the kernel that costs most), overflow, underflow and
-    subnormal (of the whole kernel).  ``options`` are those of ``precision``.
+    """A row per output and tap of each kernel (the NPU's, where none are named): kernel, output,
+    max, rms and ulps (everything rounded), most and share (the operation of the kernel that costs
+    most), overflow, underflow and subnormal (of the whole kernel).  ``options`` are those of
+    ``precision``.
     """
     import pandas as pd
 
@@ -105,9 +109,10 @@ def summaries(step: Step = USUAL, kernels: Iterable[str | Kernel] | None = None,
 
 def loss_scales(step: Step = USUAL, scales: Iterable[float] = LOSS_SCALES, seed: int = 0, gradient: float | None = None,
                 dtype: str = "float16", accumulate: str = "float32") -> pd.DataFrame:
-    """What a loss scale saves and costs on the way back: a row per scale and backward kernel of the NPU, with the
-    numbers that overflow, underflow and are subnormal of all ``cells``, inputs too, and rms, the error of the output
-    that is off most.  ``gradient`` is the spread of ``dy`` before scaling, as in ``example``.
+    """What a loss scale saves and costs on the way back: a row per scale and backward kernel of the
+    NPU, with the numbers that overflow, underflow and are subnormal of all ``cells``, inputs too,
+    and rms, the error of the output that is off most.  ``gradient`` is the spread of ``dy`` before
+    scaling, as in ``example``.
 
     >>> table = loss_scales(Step(16, 24, 8, 2), [1, 1024], gradient=1e-6)
     >>> bool(table["underflow"][:4].sum() > 100 * table["underflow"][4:].sum())
@@ -157,7 +162,8 @@ def _rounded_alone(plan: Kernel, step: Step, exact: Values, name: str, dtype: st
 
 
 def _effect(plan: Kernel, step: Step, exact: Values, name: str, own: np.ndarray) -> float:
-    """The largest relative RMS error of an output or tap where one tensor is rounded and the rest is float64."""
+    """The largest relative RMS error of an output or tap where one tensor is rounded and the rest
+    is float64."""
     values: Values = {**exact, name: own}
     moved = {name}
     for operation in plan.operations:
@@ -169,7 +175,8 @@ def _effect(plan: Kernel, step: Step, exact: Values, name: str, own: np.ndarray)
 
 
 def _measured(plan: Kernel, name: str, values: Values) -> np.ndarray:
-    """What is measured of a tensor, flat: of queries and keys, where the key is not after the query."""
+    """What is measured of a tensor, flat: of queries and keys, where the key is not after the
+    query."""
     array = values[name]
     if plan.axes(name)[-2:] != "st":
         return array.ravel()
@@ -186,7 +193,8 @@ def _errors(exact: np.ndarray, got: np.ndarray, dtype: str) -> dict[str, float]:
 
 
 def _rms(exact: np.ndarray, got: np.ndarray) -> float:
-    """The norm of the error by that of the exact tensor; infinite where something is no finite number."""
+    """The norm of the error by that of the exact tensor; infinite where something is no finite
+    number."""
     if not np.isfinite(got).all():
         return float("inf")
     error, size = np.linalg.norm((got - exact).ravel()), np.linalg.norm(exact.ravel())

@@ -17,11 +17,12 @@ BANDWIDTH = 120e9  # bytes a second, M4: "memory bandwidth ... up to 120GB/s" (E
 
 
 def history() -> pd.DataFrame:
-    """The published history of one training step, a row per change, with what its own count makes of each time.
+    """The published history of one training step, a row per change, with what its own count makes
+    of each time.
 
-    change, ms, percent and tflops as printed (tflops is NaN where it was not), flops (the published count), achieved
-    (TFLOPS), utilization (percent), agrees (whether some time that is printed as this ms gives the printed numbers),
-    source and note.
+    change, ms, percent and tflops as printed (tflops is NaN where it was not), flops (the published
+    count), achieved (TFLOPS), utilization (percent), agrees (whether some time that is printed as
+    this ms gives the printed numbers), source and note.
 
     >>> history()[["ms", "percent"]].iloc[-1].tolist()
     [9.3, 11.2]
@@ -43,8 +44,9 @@ def history() -> pd.DataFrame:
 
 
 def peaks() -> pd.DataFrame:
-    """Peaks that were claimed or measured: what, chip, dtype, tops, kind; for a measured chain of convolutions flops
-    (0 where there is none), ms, achieved (TOPS) and agrees, as in ``history``; source and note.
+    """Peaks that were claimed or measured: what, chip, dtype, tops, kind; for a measured chain of
+    convolutions flops (0 where there is none), ms, achieved (TOPS) and agrees, as in ``history``;
+    source and note.
 
     >>> float(peaks().loc[lambda table: table["kind"] == "measured", "tops"].max())
     35.1

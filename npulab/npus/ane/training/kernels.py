@@ -1,8 +1,10 @@
-"""The kernels of a training step, a table each: one row per operation, which is also one result that is rounded.
+"""The kernels of a training step, a table each: one row per operation, which is also one result
+that is rounded.
 
-A row is ``name axes operation operands``.  Axes are the letters of ``Step.size``, ``-`` for a single number; an
-operand is a tensor by its axes, or with ``name:axes`` by others that hold the same elements in the same order
-(``q:hds``: the channels of ``q`` by head), or a constant.  Tensors are channel first, ``(channels, positions)``.
+A row is ``name axes operation operands``.  Axes are the letters of ``Step.size``, ``-`` for a
+single number; an operand is a tensor by its axes, or with ``name:axes`` by others that hold the
+same elements in the same order (``q:hds``: the channels of ``q`` by head), or a constant.  Tensors
+are channel first, ``(channels, positions)``.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ class Operation:
         return "".join(dict.fromkeys(self.axes + "".join(operand.axes for operand in self.operands)))
 
     def flops(self, step: Step) -> int:
-        """Floating-point operations: two for each product and sum of a contraction, one for each operand of a sum or
-        maximum, one for each result of any other (exp, sigmoid and the reciprocal root too).
+        """Floating-point operations: two for each product and sum of a contraction, one for each
+        operand of a sum or maximum, one for each result of any other (exp, sigmoid and the
+        reciprocal root too).
 
         >>> KERNELS["forward_ffn"].operation("h1").flops(Step(768, 2048, 512, 12))
         1610612736
@@ -64,8 +67,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A table of operations: what goes in, the weights that are built in, what comes out, and the taps, results of
-    the way that come out too; ``unit`` is "NPU" or "CPU", ``times`` how often a step runs it."""
+    """A table of operations: what goes in, the weights that are built in, what comes out, and the
+    taps, results of the way that come out too; ``unit`` is "NPU" or "CPU", ``times`` how often a
+    step runs it."""
 
     name: str
     unit: str
@@ -79,7 +83,8 @@ class Kernel:
     @classmethod
     def read(cls, name: str, table: str, inputs: str, outputs: str, weights: str = "", taps: str = "",
              unit: str = "NPU", times: int = 1) -> Kernel:
-        """A kernel from its table; ``inputs`` and ``weights`` are ``name:axes`` each, outputs and taps names.
+        """A kernel from its table; ``inputs`` and ``weights`` are ``name:axes`` each, outputs and
+        taps names.
 
         Raises ValueError with the row for a table that is not whole.
         """
@@ -157,7 +162,8 @@ def _operand(where: str, word: str, known: Mapping[str, str]) -> Operand:
 
 
 def _plain(axes: str) -> str:
-    """Axes that hold the same elements are the same here: heads as channels, one letter for each size."""
+    """Axes that hold the same elements are the same here: heads as channels, one letter for each
+    size."""
     return axes.replace("hd", "c").replace("e", "c").replace("t", "s")
 
 

@@ -27,7 +27,8 @@ Values = dict[str, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a kernel gave: ``outputs``, ``taps`` and ``values``, which is every tensor by name, what was given too."""
+    """What a kernel gave: ``outputs``, ``taps`` and ``values``, which is every tensor by name, what
+    was given too."""
 
     kernel: Kernel = field(repr=False)
     outputs: Mapping[str, np.ndarray] = field(repr=False)
@@ -41,15 +42,17 @@ class Run:
 
 def run(kernel: str | Kernel, step: Step, tensors: Mapping[str, Any], dtype: str = "float16",
         accumulate: str | None = None) -> Run:
-    """Run a kernel: what is given and the result of every operation are rounded to ``dtype``, half to even.
+    """Run a kernel: what is given and the result of every operation are rounded to ``dtype``, half
+    to even.
 
-    Tensors are channel first, ``(channels, positions)``, weights ``(outputs, inputs)``; scores ``(heads, seq, seq)``,
-    the key along the last axis.  ``mask`` may be left out: ``causal_mask`` is taken.  Sums, of contractions too, are
-    made in ``accumulate``: "float64" and "float32" in numpy's order, "float16" one product after the other, each
-    sum rounded once; the default is float32, or float64 where dtype is.  What does not fit a float16 becomes
-    infinite, what is too small for a subnormal becomes 0.
-    Raises LookupError for an unknown kernel or type, ValueError naming a tensor that is missing, unknown, no array of
-    real numbers or of another shape, or that would have more than 2**28 elements.
+    Tensors are channel first, ``(channels, positions)``, weights ``(outputs, inputs)``; scores
+    ``(heads, seq, seq)``, the key along the last axis.  ``mask`` may be left out: ``causal_mask``
+    is taken.  Sums, of contractions too, are made in ``accumulate``: "float64" and "float32" in
+    numpy's order, "float16" one product after the other, each sum rounded once; the default is
+    float32, or float64 where dtype is.  What does not fit a float16 becomes infinite, what is too
+    small for a subnormal becomes 0. Raises LookupError for an unknown kernel or type, ValueError
+    naming a tensor that is missing, unknown, no array of real numbers or of another shape, or that
+    would have more than 2**28 elements.
 
     >>> step = Step(2, 3, 1, 1)
     >>> run("qkv_backward", step, {**{f"d{n}": [[1], [2]] for n in "qkv"}, **{f"w{n}": np.eye(2) for n in "qkv"}})
@@ -65,7 +68,8 @@ def run(kernel: str | Kernel, step: Step, tensors: Mapping[str, Any], dtype: str
 
 
 def causal_mask(seq: int) -> np.ndarray:
-    """What is added to scores ``(query, key)``: 0, and the lowest float16 for keys that come after the query.
+    """What is added to scores ``(query, key)``: 0, and the lowest float16 for keys that come after
+    the query.
 
     >>> causal_mask(2).tolist()
     [[0.0, -65504.0], [0.0, 0.0]]
@@ -110,8 +114,9 @@ def result(operation: Operation, step: Step, values: Mapping[str, np.ndarray], d
            accumulate: str | None = None) -> np.ndarray:
     """The result of one operation, rounded to ``dtype``, in the shape it is kept in.
 
-    Elementwise it is what float64 gives, rounded once more (of float16 numbers, products, quotients, sums and
-    differences are taken in float32, which comes to the same); complex operands stay complex.
+    Elementwise it is what float64 gives, rounded once more (of float16 numbers, products,
+    quotients, sums and differences are taken in float32, which comes to the same); complex operands
+    stay complex.
     """
     sums = accumulate or ("float64" if dtype == "float64" else "float32")
     with np.errstate(all="ignore"):
@@ -129,7 +134,8 @@ def result(operation: Operation, step: Step, values: Mapping[str, np.ndarray], d
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """An array in a type, half to even; complex numbers, which carry derivatives, are not rounded."""
+    """An array in a type, half to even; complex numbers, which carry derivatives, are not
+    rounded."""
     with np.errstate(over="ignore", under="ignore"):
         return array if np.iscomplexobj(array) else array.astype(dtype)
 
@@ -153,7 +159,8 @@ def _viewed(operand: Operand, step: Step, values: Mapping[str, np.ndarray]) -> n
 
 
 def _operands(operation: Operation, step: Step, values: Mapping[str, np.ndarray], dtype: str) -> list[np.ndarray]:
-    """The operands of an elementwise operation, in the type it is computed in, and of axes that numpy repeats."""
+    """The operands of an elementwise operation, in the type it is computed in, and of axes that
+    numpy repeats."""
     arrays = [rounded(np.array(CONSTANTS[operand.name](step)), dtype) if operand.name in CONSTANTS else
               _viewed(operand, step, values) for operand in operation.operands]
     work = "complex128" if any(map(np.iscomplexobj, arrays)) else \

@@ -1,4 +1,5 @@
-"""The sizes of a training step of one transformer layer, and the letters that axes are written with."""
+"""The sizes of a training step of one transformer layer, and the letters that axes are written
+with."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ LETTERS = "cefsthd"
 
 @dataclass(frozen=True)
 class Step:
-    """One training step of a transformer layer: ``dim`` channels, ``hidden`` channels of the feed-forward part,
-    ``seq`` positions, ``heads`` of ``dim / heads`` channels each.
+    """One training step of a transformer layer: ``dim`` channels, ``hidden`` channels of the
+    feed-forward part, ``seq`` positions, ``heads`` of ``dim / heads`` channels each.
 
-    Raises ValueError for a size that is no whole number from 1 to 262144, and for heads that do not divide dim.
+    Raises ValueError for a size that is no whole number from 1 to 262144, and for heads that do not
+    divide dim.
 
     >>> Step(768, 2048, 512, 12).head
     64
@@ -45,7 +47,8 @@ class Step:
         return self.dim // self.heads
 
     def size(self, letter: str) -> int:
-        """The size of an axis: c and e dim, f hidden, s and t seq, h heads, d head; LookupError for another."""
+        """The size of an axis: c and e dim, f hidden, s and t seq, h heads, d head; LookupError for
+        another."""
         sizes = {"c": self.dim, "e": self.dim, "f": self.hidden, "s": self.seq, "t": self.seq, "h": self.heads,
                  "d": self.head}
         if letter not in sizes:

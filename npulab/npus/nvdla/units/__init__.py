@@ -1,1 +1,2 @@
-"""The units behind the accumulators: SDP (single points), PDP (pooling) and CDP (across channels)."""
+"""The units behind the accumulators: SDP (single points), PDP (pooling) and CDP (across
+channels)."""

@@ -1,7 +1,7 @@
 """CDP: normalisation across channels, each element by the squares of its neighbours and a table.
 
-Source: the int8 traces of nvdla/hw; nvdla/hw cmod/cdp and cmod/hls/cdp_libs for elements of two bytes and the lanes
-past the channels, which no trace tells.
+Source: the int8 traces of nvdla/hw; nvdla/hw cmod/cdp and cmod/hls/cdp_libs for elements of two
+bytes and the lanes past the channels, which no trace tells.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ OUT_BITS = {1: (25, 25), 2: (33, 32)}  # of what the output converter takes and 
 
 def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemory,
         lut: tuple[np.ndarray, np.ndarray] | None, rules: Rules = RULES) -> None:
-    """Run one CDP job from raw register values by full name (``CDP.*``, ``CDP_RDMA.*``) on a chip's features.
+    """Run one CDP job from raw register values by full name (``CDP.*``, ``CDP_RDMA.*``) on a chip's
+    features.
 
-    ``lut``: the tables (65,) and (257,) int16.  The output is written to ``memory``.
-    Raises Unanswerable, with register and value, for fp16 and compression, and where no tables are given.
+    ``lut``: the tables (65,) and (257,) int16.  The output is written to ``memory``. Raises
+    Unanswerable, with register and value, for fp16 and compression, and where no tables are given.
     """
     fields = Fields(values, features)
     fields.refuse("CDP.D_DST_COMPRESSION_EN.DST_COMPRESSION_EN", "CDP_RDMA.D_SRC_COMPRESSION_EN.SRC_COMPRESSION_EN")
@@ -57,7 +58,8 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
 
 def normalised(fields: Fields, x: np.ndarray, channels: int, itemsize: int, tables: Tables, how: Lookup,
                rules: Rules = RULES) -> np.ndarray:
-    """Output values of int64 ``(rows, width, lanes)``; lanes past the channels count as the input's offset."""
+    """Output values of int64 ``(rows, width, lanes)``; lanes past the channels count as the input's
+    offset."""
     rounding = rules.cdp_rounding
     offset_bits, z_bits = IN_BITS[itemsize]
     offset, scale, shift = (fields[f"CDP.D_DATIN_{name}.DATIN_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER"))

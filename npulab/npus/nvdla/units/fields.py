@@ -16,7 +16,8 @@ MOST_LANES, MOST_ROWS = 2 ** 25, 2 ** 19  # of a cube that is run
 
 @dataclass(frozen=True)
 class Fields:
-    """Raw register values by full name, as one unit reads them; a register that nobody wrote is 0."""
+    """Raw register values by full name, as one unit reads them; a register that nobody wrote is
+    0."""
 
     values: Mapping[str, int]
     features: Mapping[str, int]
@@ -33,7 +34,8 @@ class Fields:
         return self[name] * (FULL_MAP_UNIT if self.features.get("full_map") else 1)
 
     def address(self, low: str) -> int:
-        """A byte address from its low and its high register; ``low`` is the name of the low one's field."""
+        """A byte address from its low and its high register; ``low`` is the name of the low one's
+        field."""
         return self[low.replace("_LOW", "_HIGH")] * 2 ** 32 + self.pitch(low)
 
     def precision(self, name: str) -> int:
@@ -49,12 +51,14 @@ class Fields:
                 raise Unanswerable(f"{name} is {self[name]}, covered is 0")
 
     def shape(self, names: str) -> tuple[int, int, int]:
-        """(height, width, channels) of a cube's registers; ``names`` has {} where their names differ."""
+        """(height, width, channels) of a cube's registers; ``names`` has {} where their names
+        differ."""
         height, width, channels = (self.size(names.format(name)) for name in ("HEIGHT", "WIDTH", "CHANNEL"))
         return height, width, channels
 
     def cube(self, unit: str, side: str, ram_type: str, shape: tuple[int, int, int], itemsize: int) -> Cube:
-        """The cube that a unit's SRC or DST registers place; ``shape`` is (height, width, channels).
+        """The cube that a unit's SRC or DST registers place; ``shape`` is (height, width,
+        channels).
 
         Raises Unanswerable for one that takes too long to run.
         """

@@ -1,8 +1,8 @@
 """The two tables that SDP and CDP look a value up in: LE with 65 entries, LO with 257.
 
-A table spans what its start and index registers say; a value below or above it follows a slope from the end entry.
-Source: the LUT traces of nvdla/hw; nvdla/hw cmod/hls/sdp/sdp_y_idx.cpp, sdp_y_inp.cpp and cmod/cdp/NV_NVDLA_cdp.cpp for
-what no trace tells.
+A table spans what its start and index registers say; a value below or above it follows a slope from
+the end entry. Source: the LUT traces of nvdla/hw; nvdla/hw cmod/hls/sdp/sdp_y_idx.cpp,
+sdp_y_inp.cpp and cmod/cdp/NV_NVDLA_cdp.cpp for what no trace tells.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True)
 class Slope:
-    """What a value outside a table adds to the end entry: ``(value - bound) * scale / 2**shift``."""
+    """What a value outside a table adds to the end entry: ``(value - bound) * scale /
+    2**shift``."""
 
     bound: int
     scale: int
@@ -51,7 +52,8 @@ class Slope:
 
 @dataclass(frozen=True)
 class Table:
-    """How one table is entered: ``start``, an exponent less ``offset`` or a distance over ``2**select``."""
+    """How one table is entered: ``start``, an exponent less ``offset`` or a distance over
+    ``2**select``."""
 
     exponent: bool
     start: int
@@ -65,8 +67,8 @@ class Table:
 class Lookup:
     """Both tables and which one wins; ``fraction_bits`` of the way to the next entry are kept.
 
-    ``at_once``: both weighted entries are added before the one rounding (SDP), else the step between them is rounded
-    and added (CDP).
+    ``at_once``: both weighted entries are added before the one rounding (SDP), else the step
+    between them is rounded and added (CDP).
     """
 
     le: Table
@@ -121,7 +123,8 @@ class Entered(NamedTuple):
 
 
 def looked_up(values: np.ndarray, tables: Tables, how: Lookup, rounding: str = "half-away") -> np.ndarray:
-    """What the tables make of int64 values, of 32 bits in the SDP and 38 in CDP: int64, of 32 bits or 16."""
+    """What the tables make of int64 values, of 32 bits in the SDP and 38 in CDP: int64, of 32 bits
+    or 16."""
     le, lo = (entered(values, table, entries, how.fraction_bits)
               for table, entries in ((how.le, LE_ENTRIES), (how.lo, LO_ENTRIES)))
     both = how.hybrid_lo
@@ -134,7 +137,8 @@ def looked_up(values: np.ndarray, tables: Tables, how: Lookup, rounding: str = "
 
 
 def entered(values: np.ndarray, table: Table, entries: int, fraction_bits: int) -> Entered:
-    """Indices 0 to ``entries - 2`` and fractions of ``fraction_bits``, cut off; 0 where a value lies outside."""
+    """Indices 0 to ``entries - 2`` and fractions of ``fraction_bits``, cut off; 0 where a value
+    lies outside."""
     far = values - table.start
     under = far <= 0
     far = np.maximum(far, 1)

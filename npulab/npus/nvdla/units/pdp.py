@@ -25,7 +25,8 @@ CONFIG, PADS = "PDP.D_POOLING_KERNEL_CFG.KERNEL_", "PDP.D_POOLING_PADDING_CFG.PA
 
 @dataclass(frozen=True)
 class Axis:
-    """A window along one axis: input and output size, kernel, stride, padding before; with what padded taps add up to.
+    """A window along one axis: input and output size, kernel, stride, padding before; with what
+    padded taps add up to.
 
     ``pads[n]`` is the sum of n padded taps.
     Raises Unanswerable where an output has no tap inside the input.
@@ -51,7 +52,8 @@ class Axis:
         return self.kernel - np.maximum(inside, 0)
 
     def pooled(self, x: np.ndarray, axis: int, method: int, times: int = 1) -> np.ndarray:
-        """Windows of int64 ``x`` along an axis; for averages the sum, the pads counted so many times."""
+        """Windows of int64 ``x`` along an axis; for averages the sum, the pads counted so many
+        times."""
         first = np.arange(self.out) * self.stride - self.before
         shape = [1] * x.ndim
         shape[axis] = self.out
@@ -73,11 +75,13 @@ class Axis:
 
 def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemory, x: np.ndarray | None = None,
         rules: Rules = RULES) -> None:
-    """Run one PDP job from raw register values by full name (``PDP.*``, ``PDP_RDMA.*``) on a chip's features.
+    """Run one PDP job from raw register values by full name (``PDP.*``, ``PDP_RDMA.*``) on a chip's
+    features.
 
-    ``x``: what SDP hands over, ``(surfaces, height, width, lanes)``, where the job takes it on the fly.  The output is
-    written to ``memory``.  Splitting the width changes how lines are buffered and no result.
-    Raises Unanswerable, with register and value, for fp16 and windows that lie outside the input.
+    ``x``: what SDP hands over, ``(surfaces, height, width, lanes)``, where the job takes it on the
+    fly.  The output is written to ``memory``.  Splitting the width changes how lines are buffered
+    and no result. Raises Unanswerable, with register and value, for fp16 and windows that lie
+    outside the input.
     """
     fields = Fields(values, features)
     itemsize = fields.precision("PDP.D_DATA_FORMAT.INPUT_DATA")
@@ -126,9 +130,10 @@ def pooled(fields: Fields, x: np.ndarray, method: int, rows: Axis, columns: Axis
            rules: Rules = RULES) -> np.ndarray:
     """Windows of int64 ``(surfaces, height, width, lanes)``.
 
-    An average is the sum of valid taps, per valid row what its padded columns add, and per padded row what so many
-    padded taps add, once for each column of the kernel; times the reciprocals of width and height, rounded after each,
-    and limited to the element, where the C model cuts it off: no trace tells.
+    An average is the sum of valid taps, per valid row what its padded columns add, and per padded
+    row what so many padded taps add, once for each column of the kernel; times the reciprocals of
+    width and height, rounded after each, and limited to the element, where the C model cuts it off:
+    no trace tells.
     """
     y = rows.pooled(columns.pooled(x, 2, method), 1, method, times=columns.kernel)
     if method != AVERAGE:

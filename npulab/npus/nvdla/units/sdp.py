@@ -1,7 +1,8 @@
 """SDP: single-point processing of accumulators or of a cube in memory, fast on whole blocks.
 
-Three stages, X1 (BS), X2 (BN) and Y (EW with the tables), each of which can be passed by, and an output converter.
-Source: the int8 and int16 traces of nvdla/hw; nvdla/hw cmod/hls/sdp for widths that no trace tells.
+Three stages, X1 (BS), X2 (BN) and Y (EW with the tables), each of which can be passed by, and an
+output converter. Source: the int8 and int16 traces of nvdla/hw; nvdla/hw cmod/hls/sdp for widths
+that no trace tells.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ LETTERS = {"BS": "B", "BN": "N", "EW": "E"}  # of the stages' read units
 
 @dataclass(frozen=True)
 class Operands:
-    """A stage's operands: whole numbers, or arrays int64 that broadcast over ``(surfaces, rows, width, lanes)``."""
+    """A stage's operands: whole numbers, or arrays int64 that broadcast over ``(surfaces, rows,
+    width, lanes)``."""
 
     alu: Any = 0
     mul: Any = 0
@@ -41,13 +43,15 @@ class Operands:
 def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemory,
         lut: tuple[np.ndarray, np.ndarray] | None = None, accumulators: np.ndarray | None = None,
         rules: Rules = RULES) -> np.ndarray | None:
-    """Run one SDP job from raw register values by full name (``SDP.*``, ``SDP_RDMA.*``) on a chip's features.
+    """Run one SDP job from raw register values by full name (``SDP.*``, ``SDP_RDMA.*``) on a chip's
+    features.
 
-    ``accumulators``: ``(height, width, kernels)`` int32, or as many places in other rows, where the job takes them on
-    the fly; missing kernels, which are 0, fill the last atom.  ``lut``: the tables (65,) and (257,) int16.  The output
-    is written to ``memory``; a job that hands it to PDP gives it, ``(surfaces, height, width, lanes)`` int8 or int16,
-    and one that compares (EQL) writes nothing.
-    Raises Unanswerable, with register and value, for batches, Winograd and fp16; Hang for operands that nobody reads.
+    ``accumulators``: ``(height, width, kernels)`` int32, or as many places in other rows, where the
+    job takes them on the fly; missing kernels, which are 0, fill the last atom.  ``lut``: the
+    tables (65,) and (257,) int16.  The output is written to ``memory``; a job that hands it to PDP
+    gives it, ``(surfaces, height, width, lanes)`` int8 or int16, and one that compares (EQL) writes
+    nothing. Raises Unanswerable, with register and value, for batches, Winograd and fp16; Hang for
+    operands that nobody reads.
     """
     fields = Fields(values, features)
     fields.refuse("SDP.D_FEATURE_MODE_CFG.WINOGRAD", "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER")
@@ -116,7 +120,8 @@ def compares(fields: Fields) -> bool:
 
 
 def lanes_of(accumulators: np.ndarray, surfaces: slice, rows: slice, lanes: int) -> np.ndarray:
-    """A block ``(surfaces, rows, width, lanes)`` int64 of ``(height, width, kernels)``; kernels that lack are 0."""
+    """A block ``(surfaces, rows, width, lanes)`` int64 of ``(height, width, kernels)``; kernels
+    that lack are 0."""
     part = accumulators[rows, :, surfaces.start * lanes:surfaces.stop * lanes]
     count = surfaces.stop - surfaces.start
     block = np.zeros((*part.shape[:2], count * lanes), np.int64)
@@ -125,7 +130,8 @@ def lanes_of(accumulators: np.ndarray, surfaces: slice, rows: slice, lanes: int)
 
 
 def dealt(block: np.ndarray, surfaces: int, lanes: int) -> np.ndarray:
-    """A block of every surface ``(surfaces, rows, width, lanes)`` with its channels in atoms of other lanes.
+    """A block of every surface ``(surfaces, rows, width, lanes)`` with its channels in atoms of
+    other lanes.
 
     Channels that lack are 0.
 
@@ -175,7 +181,8 @@ class Stage:
                          MEMORIES[fields[f"{read_unit}RAM_TYPE"]], fields.address(place.format("BASE_ADDR_LOW")))
 
     def operands(self, surfaces: slice, rows: slice, rules: Rules = RULES) -> Operands:
-        """Of a block; two operands of an element lie side by side, the ALU's first (the RTL says so, no trace)."""
+        """Of a block; two operands of an element lie side by side, the ALU's first (the RTL says
+        so, no trace)."""
         found: dict[str, Any] = dict(self.registers)
         if self.from_memory:
             block = self.cube.read(self.memory, surfaces, rows if self.per_element else slice(0, 1)).astype(np.int64)
@@ -202,7 +209,8 @@ def converted(fields: Fields, part: str, operand: np.ndarray, rounding: str = "h
 
 def processed(fields: Fields, x: np.ndarray, operands: Mapping[str, Operands], tables: Tables | None, how: Lookup,
               rules: Rules = RULES) -> np.ndarray:
-    """Values of the output's element type from int64 values of 32 bits, by the stages that have operands."""
+    """Values of the output's element type from int64 values of 32 bits, by the stages that have
+    operands."""
     for stage, given in operands.items():
         x = stage_y(fields, x, given, tables, how, rules) if stage == "EW" else stage_x(fields, stage, x, given, rules)
     offset, scale, shift = (fields[f"SDP.D_CVT_{name}.CVT_{name}"] for name in ("OFFSET", "SCALE", "SHIFT"))
@@ -215,8 +223,9 @@ def processed(fields: Fields, x: np.ndarray, operands: Mapping[str, Operands], t
 def stage_x(fields: Fields, stage: str, x: np.ndarray, operands: Operands, rules: Rules = RULES) -> np.ndarray:
     """X1 ("BS") or X2 ("BN"): ALU, multiplier, shift, ReLU on values of 32 bits.
 
-    The shift is that of the multiplier and happens although the multiplier is passed by; where it works as PReLU,
-    values from 0 on skip both.  Such a sum past 32 bits is limited here, where the RTL cuts it off: no trace tells.
+    The shift is that of the multiplier and happens although the multiplier is passed by; where it
+    works as PReLU, values from 0 on skip both.  Such a sum past 32 bits is limited here, where the
+    RTL cuts it off: no trace tells.
     """
     bits = STAGE_BITS if rules.saturate_stages else WIDE_BITS
     config = f"SDP.D_DP_{stage}_"
@@ -243,7 +252,8 @@ def combined(algorithm: int, x: np.ndarray, operand: Any) -> np.ndarray:
 
 def stage_y(fields: Fields, x: np.ndarray, operands: Operands, tables: Tables | None, how: Lookup,
             rules: Rules = RULES) -> np.ndarray:
-    """Y (EW): multiplier with its truncation, ALU and tables on values of 32 bits; here the multiplier comes first."""
+    """Y (EW): multiplier with its truncation, ALU and tables on values of 32 bits; here the
+    multiplier comes first."""
     x = saturated(x, STAGE_BITS)
     if not fields["SDP.D_DP_EW_CFG.EW_MUL_BYPASS"]:
         truncate = fields["SDP.D_DP_EW_TRUNCATE_VALUE.EW_TRUNCATE"]

@@ -1,4 +1,5 @@
-"""The coefficient buffer between bytes and values: plain zero-run streams (V7) and Huffman streams (V8)."""
+"""The coefficient buffer between bytes and values: plain zero-run streams (V7) and Huffman streams
+(V8)."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
 
 def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
-    """Bytes of each core's stream as it lies in the buffer, 0 for idle cores; raises ValueError where they do
-    not fit the buffer."""
+    """Bytes of each core's stream as it lies in the buffer, 0 for idle cores; raises ValueError
+    where they do not fit the buffer."""
     if geometry.huffman:
         return [huffman.stream_bytes(bits) for bits in huffman.read_header(buffer, geometry).bits]
     return plain.sizes(buffer, geometry)
@@ -35,8 +36,8 @@ def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
 def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coefficients:
     """The buffer's content; raises ValueError as ``walk`` does.
 
-    ``fast`` uses compiled loops (the extra ``npulab[fast]``), by default for many weights where it is
-    installed; the content is the same.
+    ``fast`` uses compiled loops (the extra ``npulab[fast]``), by default for many weights where it
+    is installed; the content is the same.
     """
     return (pairs if geometry.huffman else runs).decode(buffer, geometry, _compiled(geometry, fast))
 
@@ -44,8 +45,8 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
 def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = None) -> bytes:
     """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``.
 
-    Raises ValueError for content that does not go with the geometry, Unanswerable for zero runs of the vendor.
-    ``fast`` as with ``decode``; the plain format has no need of it.
+    Raises ValueError for content that does not go with the geometry, Unanswerable for zero runs of
+    the vendor. ``fast`` as with ``decode``; the plain format has no need of it.
     """
     if geometry.huffman:
         return pairs.encode(coefficients, geometry, _compiled(geometry, fast))
@@ -53,7 +54,8 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = N
 
 
 def _compiled(geometry: Geometry, fast: bool | None) -> bool:
-    """Whether to use compiled loops; raises ModuleNotFoundError where they are asked for and are not there."""
+    """Whether to use compiled loops; raises ModuleNotFoundError where they are asked for and are
+    not there."""
     if fast is None:
         return geometry.slots * geometry.kernel_size >= MANY and compiles()
     if fast and not compiles():

@@ -1,7 +1,9 @@
-"""How many items each segment of a V7 stream with zero runs has, so that it is known where every bit lies.
+"""How many items each segment of a V7 stream with zero runs has, so that it is known where every
+bit lies.
 
-Where a segment begins depends on the items of all before it: what stands behind each bit is looked up in tables, which
-are made for all bits at once, and only from segment to segment it goes one by one.
+Where a segment begins depends on the items of all before it: what stands behind each bit is looked
+up in tables, which are made for all bits at once, and only from segment to segment it goes one by
+one.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ MANY = 2 ** 12  # items
 
 
 class Part(NamedTuple):
-    """Segments that are counted in one way: weights of each, bits behind it and, at least, ahead of it, bits of all at
-    most."""
+    """Segments that are counted in one way: weights of each, bits behind it and, at least, ahead of
+    it, bits of all at most."""
 
     lengths: list[int]
     gaps: list[int]
@@ -32,7 +34,8 @@ class Part(NamedTuple):
 
 
 def parts_of(lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[Part]:
-    """Parts of segments of ``lengths`` weights, ``gaps`` bits behind each: alternately of few and of many weights."""
+    """Parts of segments of ``lengths`` weights, ``gaps`` bits behind each: alternately of few and
+    of many weights."""
     width = zrl + WEIGHT_BITS
     turns = np.flatnonzero(np.diff(lengths > LONG)) + 1
     return [Part(some.tolist(), behind.tolist(), np.append(0, np.cumsum(behind - some // -2 ** zrl * width)),
@@ -41,8 +44,8 @@ def parts_of(lengths: np.ndarray, gaps: np.ndarray, zrl: int) -> list[Part]:
 
 
 def count_items(data: bytes, at: int, parts: list[Part], zrl: int) -> list[int] | None:
-    """Items of the segments from bit ``at`` on, each up to the item that ends it or goes too far; None where they go
-    past the end of ``data``."""
+    """Items of the segments from bit ``at`` on, each up to the item that ends it or goes too far;
+    None where they go past the end of ``data``."""
     out = list[int]()
     for part in parts:
         found = (_count_long if part.lengths[0] > LONG else _count_short)(data, at, part, zrl)
@@ -75,7 +78,8 @@ def _count_long(data: bytes, at: int, part: Part, zrl: int) -> tuple[list[int], 
 
 
 def _count_short(data: bytes, at: int, part: Part, zrl: int) -> tuple[list[int], int] | None:
-    """The same of segments of few, by tables of what the items from each bit of a chunk on stand for."""
+    """The same of segments of few, by tables of what the items from each bit of a chunk on stand
+    for."""
     width, out, longest = zrl + WEIGHT_BITS, list[int](), max(part.lengths)
     way = _by_count if longest <= FEW and len(part.lengths) > OFTEN * longest else _by_leaps
     while len(out) < len(part.lengths):
@@ -92,7 +96,8 @@ def _count_short(data: bytes, at: int, part: Part, zrl: int) -> tuple[list[int],
 
 
 def _runs(data: bytes, bits: int, zrl: int) -> np.ndarray:
-    """The zero run of an item at each of so many bits; behind the end of ``data`` all bits are 0."""
+    """The zero run of an item at each of so many bits; behind the end of ``data`` all bits are
+    0."""
     room = (bits + zrl) // 8 + 1
     planes = np.unpackbits(np.frombuffer(data[:room].ljust(room, b"\0"), np.uint8), bitorder="little")
     out = planes[zrl - 1:][:bits].copy()
@@ -104,8 +109,8 @@ def _runs(data: bytes, bits: int, zrl: int) -> np.ndarray:
 
 def _by_count(runs: np.ndarray, bits: int, at: int, lengths: list[int], gaps: list[int], zrl: int,
               ) -> tuple[list[int], int]:
-    """Items of those segments that begin in the first ``bits`` bits: of one that begins at any of them they
-    are counted for each length there is."""
+    """Items of those segments that begin in the first ``bits`` bits: of one that begins at any of
+    them they are counted for each length there is."""
     width, longest = zrl + WEIGHT_BITS, max(lengths)
     if 2 ** zrl + longest > 255:
         runs = np.minimum(runs, np.uint8(longest))  # a sum that is not too large yet does not overflow

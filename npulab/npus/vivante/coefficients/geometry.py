@@ -24,8 +24,8 @@ BLOCK = 9  # weights, etnaviv_ml_nn_v8.c
 
 
 class Event(NamedTuple):
-    """A step of a core's stream: ``weight`` at (plane, row, column), ``bias``, ``offset`` or ``flush``;
-    ``completion`` stands for a weight that completes a block."""
+    """A step of a core's stream: ``weight`` at (plane, row, column), ``bias``, ``offset`` or
+    ``flush``; ``completion`` stands for a weight that completes a block."""
 
     kind: str
     channel: int | None = 0
@@ -35,7 +35,8 @@ class Event(NamedTuple):
 
 
 class Superblock(NamedTuple):
-    """Kernels of one core that lie together: ``first`` channel, ``kernels`` of them, ``step`` between them."""
+    """Kernels of one core that lie together: ``first`` channel, ``kernels`` of them, ``step``
+    between them."""
 
     first: int
     kernels: int
@@ -48,11 +49,12 @@ class Superblock(NamedTuple):
 
 @dataclass(frozen=True)
 class Geometry:
-    """What fixes the order of a coefficient buffer: sizes after lowering, as the NN words have them.
+    """What fixes the order of a coefficient buffer: sizes after lowering, as the NN words have
+    them.
 
-    ``huffman`` says which format it is (V8), ``depthwise`` that a kernel reads one plane; in the plain
-    format (V7), where depthwise kernels are stored dense, it only changes the order of one wide kernel's
-    cells.  Raises ValueError for superblocks that leave the last one empty.
+    ``huffman`` says which format it is (V8), ``depthwise`` that a kernel reads one plane; in the
+    plain format (V7), where depthwise kernels are stored dense, it only changes the order of one
+    wide kernel's cells.  Raises ValueError for superblocks that leave the last one empty.
     """
 
     cores: int
@@ -94,7 +96,8 @@ class Geometry:
 
     @property
     def slots(self) -> int:
-        """Kernels in the buffer: the channels and, in the plain format, what fills up the last core's share."""
+        """Kernels in the buffer: the channels and, in the plain format, what fills up the last
+        core's share."""
         return self.channels if self.huffman else self.used * self.per_core
 
     @property
@@ -113,7 +116,8 @@ class Geometry:
 
     @property
     def order(self) -> str:
-        """``six``, ``inter`` or ``seq`` as the driver picks it, ``blocks`` in the Huffman format."""
+        """``six``, ``inter`` or ``seq`` as the driver picks it, ``blocks`` in the Huffman
+        format."""
         if self.huffman:
             return "blocks"
         if self.kernel_h == self.kernel_w == 1 and self.channels > SEVERAL_OUTPUTS:
@@ -127,7 +131,8 @@ class Geometry:
 
     @property
     def block(self) -> int:
-        """Weights of a kernel that come together in the Huffman format, with what completes them."""
+        """Weights of a kernel that come together in the Huffman format, with what completes
+        them."""
         whole = self.kernel_size if self.depthwise else BLOCK
         return up(max(whole, BLOCK), BLOCK)
 
@@ -162,8 +167,8 @@ class Geometry:
         return [block for block in out if block.kernels > 0]
 
     def _scattered(self, first: int, count: int) -> list[Superblock]:
-        """Depthwise kernels: cores take the channels in turn, the last core first; of a last group that
-        does not go round the first cores take all."""
+        """Depthwise kernels: cores take the channels in turn, the last core first; of a last group
+        that does not go round the first cores take all."""
         whole = self.channels // self.used * self.used
         inside = min(count, max(ceil_div(whole - first, self.used), 0))
         out = [Superblock(first, inside, self.used)]
@@ -206,12 +211,12 @@ class Geometry:
 class Coefficients:
     """A coefficient buffer's content, by output channel.
 
-    ``weights`` are ``(slots, planes, kernel_h, kernel_w) uint8``, ``bias`` ``(slots,) int32`` as stored,
-    ``size`` the buffer's bytes (when encoding, the least).  The plain format (V7) has ``offsets``
-    ``(slots,) uint32`` and ``zrl``, the zero-run width of each used core, and slots past the last channel are
-    what fills up a core's share.  The Huffman format (V8) has ``symbols``, the bit length that each of
-    the 8 symbols stands for, one plane of weights where the layer is depthwise, and ``runs``, the
-    header's bytes for zero runs, where those are used.
+    ``weights`` are ``(slots, planes, kernel_h, kernel_w) uint8``, ``bias`` ``(slots,) int32`` as
+    stored, ``size`` the buffer's bytes (when encoding, the least).  The plain format (V7) has
+    ``offsets`` ``(slots,) uint32`` and ``zrl``, the zero-run width of each used core, and slots
+    past the last channel are what fills up a core's share.  The Huffman format (V8) has
+    ``symbols``, the bit length that each of the 8 symbols stands for, one plane of weights where
+    the layer is depthwise, and ``runs``, the header's bytes for zero runs, where those are used.
     """
 
     weights: np.ndarray
@@ -224,7 +229,8 @@ class Coefficients:
 
 
 def refuse_size(buffer: bytes, geometry: Geometry, most: float) -> None:
-    """Raises ValueError, before anything of that size is made, for more weights than ``most`` in a byte."""
+    """Raises ValueError, before anything of that size is made, for more weights than ``most`` in a
+    byte."""
     g = geometry
     if g.slots * g.kernel_size > most * len(buffer):
         raise ValueError(f"coefficients: got {g.slots} kernels of {g.depth} planes of {g.kernel_h}x{g.kernel_w}, "
@@ -232,8 +238,8 @@ def refuse_size(buffer: bytes, geometry: Geometry, most: float) -> None:
 
 
 def refuse_content(content: Coefficients, geometry: Geometry) -> None:
-    """Raises ValueError for content of other shapes than the geometry's, or zero-run widths or symbols there are not;
-    Unanswerable for zero runs of the vendor."""
+    """Raises ValueError for content of other shapes than the geometry's, or zero-run widths or
+    symbols there are not; Unanswerable for zero runs of the vendor."""
     c, g = content, geometry
     if c.runs:
         raise Unanswerable("coefficients: got a header with zero runs, allowed is none: how the vendor writes them is "

@@ -1,8 +1,9 @@
 """The V8 coefficient buffer: a header, a Huffman coded bit string per core, then all biases.
 
-A byte is a symbol, which stands for a bit length, and a payload of so many bits.  Bytes go in pairs: a
-step has the 3-bit codes of a pair, the 2-bit escapes of the pair before and the payloads of the one
-before that.  A stream is two bytes with its number of kernels, then weights less their zero point.
+A byte is a symbol, which stands for a bit length, and a payload of so many bits.  Bytes go in
+pairs: a step has the 3-bit codes of a pair, the 2-bit escapes of the pair before and the payloads
+of the one before that.  A stream is two bytes with its number of kernels, then weights less their
+zero point.
 
 Here everything is read and written bit by bit; ``pairs`` does the same with whole arrays.
 """
@@ -45,7 +46,8 @@ NETWORK = ((0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7), (0, 1
 
 
 class Symbol(NamedTuple):
-    """How a symbol is written: 3-bit code, 2-bit escape, and what its free bit adds to the last of them."""
+    """How a symbol is written: 3-bit code, 2-bit escape, and what its free bit adds to the last of
+    them."""
 
     code: int
     escape: int | None = None
@@ -92,8 +94,8 @@ def header_bytes(cores: int) -> int:
 
 
 def read_header(buffer: bytes, geometry: Geometry) -> Header:
-    """The header; raises ValueError with the byte for one that says something else than is covered, or
-    whose streams and biases do not fit the buffer."""
+    """The header; raises ValueError with the byte for one that says something else than is covered,
+    or whose streams and biases do not fit the buffer."""
     cores, used = geometry.cores, geometry.used
     if len(buffer) < header_bytes(cores):
         raise ValueError(f"coefficients: got {len(buffer)} bytes, allowed is at least the header's "
@@ -130,11 +132,11 @@ def stream_bytes(bits: int) -> int:
 
 
 def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
-    """Every bit of the buffer as an ``Item``, in order; a ``weight`` lies where its payload does, be it
-    0 bits wide.
+    """Every bit of the buffer as an ``Item``, in order; a ``weight`` lies where its payload does,
+    be it 0 bits wide.
 
-    Raises ValueError with core, byte and bit where the buffer does not follow the format, Unanswerable where what
-    zero runs of the vendor say is not known.
+    Raises ValueError with core, byte and bit where the buffer does not follow the format,
+    Unanswerable where what zero runs of the vendor say is not known.
     """
     refuse_more_than_fits(buffer, geometry)
     header = read_header(buffer, geometry)
@@ -315,7 +317,8 @@ class _Values:
 
 
 def signed(bits: int, length: int, two: bool) -> int:
-    """The byte of sign and magnitude; a negative one is the complement, with zero runs that plus 1."""
+    """The byte of sign and magnitude; a negative one is the complement, with zero runs that plus
+    1."""
     magnitude = bits // 2 + (2 ** (length - 1) if length else 0)
     if bits % 2 == 0:
         return magnitude
@@ -323,7 +326,8 @@ def signed(bits: int, length: int, two: bool) -> int:
 
 
 def flush_of(geometry: Geometry, core: int) -> int:
-    """The codes of the pairs that push the last payloads out: their free bits are set where the bytes were odd.
+    """The codes of the pairs that push the last payloads out: their free bits are set where the
+    bytes were odd.
 
     The vendor sets them with an even number and zero runs too.
     """

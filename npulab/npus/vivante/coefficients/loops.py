@@ -14,9 +14,9 @@ HALF = np.uint64(2 ** 32)
 
 @compiled
 def runs(words, at, end, zrl, lengths, gaps, zero, counts, out):  # type: ignore[no-untyped-def]
-    """Opens zero runs from bit ``at`` of ``words`` (uint32) on: the weights to ``out``, the items of each segment of
-    so many weights to ``counts``; ``gaps`` are the bits behind each.  False where a run goes past its segment or
-    the stream past ``end``."""
+    """Opens zero runs from bit ``at`` of ``words`` (uint32) on: the weights to ``out``, the items
+    of each segment of so many weights to ``counts``; ``gaps`` are the bits behind each.  False
+    where a run goes past its segment or the stream past ``end``."""
     width, longest, place = zrl + 8, 2 ** zrl - 1, 0
     for segment in range(lengths.size):
         left, count = lengths[segment], 0
@@ -44,8 +44,8 @@ def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ign
     """Bytes of Huffman steps from bit ``at`` of ``words`` (uint32) on, to ``out (steps - 2, 2)``; the bit behind them,
     -1 where they go past ``end`` or the last codes are not ``flush``.
 
-    ``table`` is by codes and what may be their escapes: bits of both, widths of both payloads, ways of both bytes,
-    4 bits each; ``values`` by way and payload.
+    ``table`` is by codes and what may be their escapes: bits of both, widths of both payloads, ways
+    of both bytes, 4 bits each; ``values`` by way and payload.
     """
     before = info = np.int64(0)
     for step in range(steps):
@@ -72,8 +72,8 @@ def decode_pairs(words, at, end, steps, flush, table, values, out):  # type: ign
 
 @compiled
 def encode_pairs(stream, flush, code, escape, payload, out):  # type: ignore[no-untyped-def]
-    """Huffman steps of ``stream (pairs, 2)`` to ``out`` (uint32 words, 0); their bits.  The tables are (value, width)
-    by byte."""
+    """Huffman steps of ``stream (pairs, 2)`` to ``out`` (uint32 words, 0); their bits.  The tables
+    are (value, width) by byte."""
     buffer, held, total, word = np.uint64(0), np.int64(0), np.int64(0), 0
     for step in range(stream.shape[0] + 2):
         value, bits = np.uint64(flush), np.int64(6)

@@ -1,6 +1,8 @@
-"""The Huffman format (V8) with whole arrays: the same bytes and content as ``huffman``, which explains each bit.
+"""The Huffman format (V8) with whole arrays: the same bytes and content as ``huffman``, which
+explains each bit.
 
-Where a step begins depends on the two before it, so that these places are found one by one; all else is done at once.
+Where a step begins depends on the two before it, so that these places are found one by one; all
+else is done at once.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
 def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients:
     """Weights, biases and symbols of a buffer; raises ValueError as ``walk`` does.
 
-    ``fast`` runs compiled loops (``npulab[fast]``).  Of zero runs only those behind the last weight are understood.
+    ``fast`` runs compiled loops (``npulab[fast]``).  Of zero runs only those behind the last weight
+    are understood.
     """
     refuse_more_than_fits(buffer, geometry)
     header = read_header(buffer, geometry)
@@ -80,10 +83,11 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
 class _Tables(NamedTuple):
     """A symbol map, made ready.
 
-    By two codes: ``before``, the bits of a step ahead of its payloads in the step after.  By two codes and
-    4 bits that hold their escapes: ``step``, these bits times ``ROOM`` and the bits of the payloads; ``ways`` in
-    which both bytes are written and ``widths`` of their payloads; ``both``, all that in 4 bits each.
-    ``bytes`` is by way and payload.  ``code``, ``escape`` and ``payload`` are (value, width) by byte.
+    By two codes: ``before``, the bits of a step ahead of its payloads in the step after.  By two
+    codes and 4 bits that hold their escapes: ``step``, these bits times ``ROOM`` and the bits of
+    the payloads; ``ways`` in which both bytes are written and ``widths`` of their payloads;
+    ``both``, all that in 4 bits each. ``bytes`` is by way and payload.  ``code``, ``escape`` and
+    ``payload`` are (value, width) by byte.
     """
 
     before: np.ndarray
@@ -175,8 +179,8 @@ def _steps(data: bytes, bits: int, table: np.ndarray, steps: int) -> np.ndarray 
 
 
 def _take(stream: np.ndarray, geometry: Geometry, core: int, weights: np.ndarray) -> bool:
-    """Put a stream's bytes in their places; False where it has another number of kernels, or what completes
-    a block is not 0."""
+    """Put a stream's bytes in their places; False where it has another number of kernels, or what
+    completes a block is not 0."""
     g, at = geometry, COUNT_BYTES
     sound = stream[:at].tobytes() == g.kernels(core).to_bytes(COUNT_BYTES, "little")
     flat = weights.reshape(g.slots, g.kernel_size)
@@ -252,8 +256,8 @@ def _joined(stream: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def choose_symbols(weights: np.ndarray) -> tuple[int, ...]:
-    """The symbol map the driver picks for ``weights``, uint8 or int8 as the model has them: bit lengths by
-    falling count, in the order that its fixed comparisons leave them.
+    """The symbol map the driver picks for ``weights``, uint8 or int8 as the model has them: bit
+    lengths by falling count, in the order that its fixed comparisons leave them.
 
     >>> choose_symbols(np.array([0, 3, 3, 0xFF], np.uint8))
     (2, 1, 0, 3, 4, 5, 6, 7)

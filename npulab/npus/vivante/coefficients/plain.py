@@ -1,7 +1,7 @@
 """The V7 coefficient buffer: a header with one stream size per core, then a bit string per core.
 
-A stream is 8 bits zero-run width, 16 bits kernels per core, then weights in the driver's order.  The
-bias follows the first weight of a kernel, the output offset its last.  With a zero-run width, a
+A stream is 8 bits zero-run width, 16 bits kernels per core, then weights in the driver's order.
+The bias follows the first weight of a kernel, the output offset its last.  With a zero-run width, a
 weight item is a run of zero points and the literal behind it.
 """
 
@@ -152,7 +152,8 @@ def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
 
 
 def write_by_item(coefficients: Coefficients, geometry: Geometry) -> bytes:
-    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``."""
+    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
+    ``decode``."""
     refuse_content(coefficients, geometry)
     streams = [pack_bits(items(coefficients, geometry, core, coefficients.zrl[core]))
                for core in range(geometry.used)]

@@ -1,7 +1,8 @@
-"""The plain format (V7) with whole arrays: the same bytes and content as ``plain``, which explains each bit.
+"""The plain format (V7) with whole arrays: the same bytes and content as ``plain``, which explains
+each bit.
 
-All cores have streams of the same order.  Between two places where pending runs are flushed (a segment)
-items have one width, so that the count of items in each segment says where every bit lies.
+All cores have streams of the same order.  Between two places where pending runs are flushed (a
+segment) items have one width, so that the count of items in each segment says where every bit lies.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ SPARSE = 32  # weights in a byte
 class Order:
     """Where a core's stream has what, in weights from its start.
 
-    ``places (2 * kernels,)`` are where biases and offsets lie, in stream order, ``biases`` and ``offsets`` which of
-    them are of each kernel; ``breaks`` is where segments end and ``lengths`` the weights they have, ``gaps`` the bits
-    behind each; ``several`` are those of more than one weight, ``singles`` and ``skips`` the segments of one weight
-    and the gaps ahead of them and behind each; ``length`` are the weights in all, ``blocks`` the superblocks by core.
+    ``places (2 * kernels,)`` are where biases and offsets lie, in stream order, ``biases`` and
+    ``offsets`` which of them are of each kernel; ``breaks`` is where segments end and ``lengths``
+    the weights they have, ``gaps`` the bits behind each; ``several`` are those of more than one
+    weight, ``singles`` and ``skips`` the segments of one weight and the gaps ahead of them and
+    behind each; ``length`` are the weights in all, ``blocks`` the superblocks by core.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -113,7 +115,8 @@ class Order:
                 into[:, :, self.cells] = kernels
 
     def _parts(self, kernels: np.ndarray) -> list[np.ndarray]:
-        """Views of a superblock ``(kernels, planes, cells)`` in stream order: whole groups of planes, the rest."""
+        """Views of a superblock ``(kernels, planes, cells)`` in stream order: whole groups of
+        planes, the rest."""
         (count, planes, cells), group = kernels.shape, self.geometry.group
         whole = planes // group
         groups = kernels[:, :whole * group].reshape(count, whole, group, cells).transpose(1, 0, 2, 3)
@@ -184,8 +187,8 @@ def _gaps(weights: np.ndarray, order: Order) -> tuple[np.ndarray, np.ndarray]:
 
 
 def choose_zrl(coefficients: Coefficients, geometry: Geometry, widest: int) -> int:
-    """The zero-run width the driver picks: from the widest down, the smallest total of 32-bit words,
-    ties to the narrower, stopping at the first increase; 0 for pointwise layers."""
+    """The zero-run width the driver picks: from the widest down, the smallest total of 32-bit
+    words, ties to the narrower, stopping at the first increase; 0 for pointwise layers."""
     g = geometry
     if g.kernel_h == g.kernel_w == 1:
         return 0
@@ -227,7 +230,8 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
 
 
 def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coefficients | None:
-    """The content of the streams that lie between ``stops`` (bytes), or None where they do not follow the format."""
+    """The content of the streams that lie between ``stops`` (bytes), or None where they do not
+    follow the format."""
     g = order.geometry
     widths = [buffer[start] for start in stops[:-1]]
     if max(widths) > ZRL_BITS or any(buffer[start:start + HEAD_BITS // 8] != _head(order, zrl)
@@ -252,7 +256,8 @@ def _read(buffer: bytes, stops: list[int], order: Order, fast: bool) -> Coeffici
 
 
 def _split(data: bytes, stops: list[int], order: Order, fast: bool) -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """Weights and words of each of some streams without runs, or None where one does not end where it should."""
+    """Weights and words of each of some streams without runs, or None where one does not end where
+    it should."""
     length, out = HEAD_BITS // 8 + order.length + WORD_BYTES * len(order.places), []
     for start, stop in pairwise(stops):
         if not start + length <= stop < start + length + ALIGN or data[start + length:stop].strip(b"\0"):
@@ -299,8 +304,8 @@ def _ends(data: bytes, end: int, stop: int) -> bool:
 
 
 def _weights(data: bytes, starts: np.ndarray, items: np.ndarray, order: Order, zrl: int) -> np.ndarray | None:
-    """Weights of streams from bits ``starts (streams, 1)`` on, by the items ahead of each segment and of the end, or
-    None where a run goes past its segment."""
+    """Weights of streams from bits ``starts (streams, 1)`` on, by the items ahead of each segment
+    and of the end, or None where a run goes past its segment."""
     width, length = zrl + WEIGHT_BITS, order.length
     before = np.cumsum(items[:, -1:], axis=0) - items[:, -1:]  # in other streams
     first = starts + WORD_BITS * order.words_before - width * before
@@ -316,7 +321,8 @@ def _weights(data: bytes, starts: np.ndarray, items: np.ndarray, order: Order, z
 
 
 def _open(data: bytes, counts: np.ndarray, weights: np.ndarray, order: Order) -> bool:
-    """Items of each segment of a stream and its weights, compiled; False where it does not follow the format."""
+    """Items of each segment of a stream and its weights, compiled; False where it does not follow
+    the format."""
     from npulab.npus.vivante.coefficients import loops
 
     return bool(loops.runs(words_of(data), HEAD_BITS, 8 * len(data), data[0], order.lengths, order.gaps,

@@ -1,4 +1,5 @@
-"""Programs in the text form of MIL, as the ANE compiler takes them in memory: written, read, checked, run."""
+"""Programs in the text form of MIL, as the ANE compiler takes them in memory: written, read,
+checked, run."""
 
 from npulab.npus.ane.training.mil.checking import check
 from npulab.npus.ane.training.mil.known_quirks import Quirk, quirks

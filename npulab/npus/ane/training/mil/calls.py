@@ -58,7 +58,8 @@ class Call:
         return found
 
     def constant(self, name: str, default: Any = None) -> Any:
-        """The constant of an argument: a number, bool or string, or the tuple of a tensor's elements."""
+        """The constant of an argument: a number, bool or string, or the tuple of a tensor's
+        elements."""
         if name not in self.given and default is not None:
             return default
         found = self[name].constant
@@ -157,15 +158,16 @@ Compute = Callable[[Call, dict[str, Any]], Any]
 
 
 class Rule(NamedTuple):
-    """What an operation gives: the element types and shapes, and the values ``(call, arrays by argument)``, one array
-    or a list of them."""
+    """What an operation gives: the element types and shapes, and the values ``(call, arrays by
+    argument)``, one array or a list of them."""
 
     infer: Infer
     compute: Compute
 
 
 def known(value: Value) -> Known:
-    """A constant's type, and its data where it is in the text; a bare literal is a number of the usual type."""
+    """A constant's type, and its data where it is in the text; a bare literal is a number of the
+    usual type."""
     if isinstance(value.type, Type):
         return Known(value.type, None if isinstance(value.data, File) else value.data)
     usual = {bool: "bool", int: "int32", float: "fp32", str: "string"}.get(type(value.data))

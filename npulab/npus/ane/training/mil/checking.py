@@ -16,8 +16,8 @@ WORDS = ("dtype", "pad_type")  # arguments that are strings
 def check(program: Program) -> list[str]:
     """Refuse names that are not there or there twice, and types and shapes that do not go together.
 
-    Gives the operations that are not understood, whose outputs are taken as declared; so are those that depend on
-    sizes which are not known.  Raises ValueError with the line and the operation.
+    Gives the operations that are not understood, whose outputs are taken as declared; so are those
+    that depend on sizes which are not known.  Raises ValueError with the line and the operation.
 
     >>> x = Type("fp16", (1, 4, 1, 32))
     >>> check(Program((Function((("x", x),), (Operation("add", (("y", x),), (("x", "x"), ("y", "z"))),), ("y",)),)))
@@ -52,7 +52,8 @@ def inputs(function: Function) -> dict[str, Known]:
 
 
 def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[str, Known]]:
-    """An operation with its arguments, and what its outputs are; raises ValueError where they are not as declared."""
+    """An operation with its arguments, and what its outputs are; raises ValueError where they are
+    not as declared."""
     call = resolved(operation, scope)
     declared = dict(operation.outputs)
     if len(declared) < len(operation.outputs) or any(name in scope for name in declared):
@@ -82,7 +83,8 @@ def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[st
 
 
 def resolved(operation: Operation, scope: dict[str, Known]) -> Call:
-    """An operation with what its arguments stand for; attributes other than a name count as arguments."""
+    """An operation with what its arguments stand for; attributes other than a name count as
+    arguments."""
     given: dict[str, Any] = {}
     for name, argument in operation.arguments:
         if name in given:

@@ -12,7 +12,8 @@ Arrays = dict[str, Any]
 
 
 def _affine(call: Call) -> Results:
-    """``scale * (quantized_data - zero_point)``, scale and zero point one or one for each index of an axis."""
+    """``scale * (quantized_data - zero_point)``, scale and zero point one or one for each index of
+    an axis."""
     shape = call["quantized_data"].shape
     size = shape[call.axis("axis", len(shape))]
     call.number_type("quantized_data")
@@ -46,7 +47,8 @@ def _spread(array: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 def _blockwise(call: Call) -> Results:
-    """``scale * (data - offset)``, scale and offset for blocks of the data, sizes along every axis."""
+    """``scale * (data - offset)``, scale and offset for blocks of the data, sizes along every
+    axis."""
     shape = call["data"].shape
     call.number_type("data")
     for name in ["scale", "offset"] if call.has("offset") else ["scale"]:
@@ -64,7 +66,8 @@ def _blockwise_values(call: Call, x: Arrays) -> Any:
 
 
 def _looked_up(call: Call) -> Results:
-    """``lut[..., indices, 0]``: tables (blocks of the indices ..., entries, 1) of one number an entry."""
+    """``lut[..., indices, 0]``: tables (blocks of the indices ..., entries, 1) of one number an
+    entry."""
     indices, table = call["indices"], call["lut"].shape
     shape = indices.shape
     if call.has("shape") or not indices.dtype.startswith("uint") or len(table) != len(shape) + 2 or table[-1] != 1:

@@ -1,4 +1,5 @@
-"""What is known to go wrong with MIL programs on the ANE, told from a program and its weight files."""
+"""What is known to go wrong with MIL programs on the ANE, told from a program and its weight
+files."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ FORMAT = "apple/coremltools: MILBlob/Blob/StorageFormat.hpp"
 
 
 class Quirk(NamedTuple):
-    """A warning: line (0 of a program that was not read), operation or what else it is about, text, source."""
+    """A warning: line (0 of a program that was not read), operation or what else it is about, text,
+    source."""
 
     line: int
     op: str
@@ -31,8 +33,9 @@ class Quirk(NamedTuple):
 def quirks(program: Program, blobs: Mapping[str, bytes] | bytes | None = None) -> list[Quirk]:
     """Warnings for what the ANE or its compiler is known to do to such a program, in its order.
 
-    Each names where it was seen; other builds and chips may differ, and none makes a program wrong by itself.  With
-    ``blobs`` (a weight file, or by path) the records that constants point at are looked at too.
+    Each names where it was seen; other builds and chips may differ, and none makes a program wrong
+    by itself.  With ``blobs`` (a weight file, or by path) the records that constants point at are
+    looked at too.
     """
     found: list[Quirk] = []
     for function in program.functions:

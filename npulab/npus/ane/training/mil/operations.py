@@ -1,7 +1,7 @@
 """The operations of MIL that are understood: what shape they give, and what values.
 
-Names, arguments and defaults are those of Core ML's MIL operations (coremltools documentation, MIL Ops).  Sums and
-products are taken in the type of the arrays given, which the caller chooses.
+Names, arguments and defaults are those of Core ML's MIL operations (coremltools documentation, MIL
+Ops).  Sums and products are taken in the type of the arrays given, which the caller chooses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""MIL text read into a program by a parser of one look ahead, with line and column in every refusal."""
+"""MIL text read into a program by a parser of one look ahead, with line and column in every
+refusal."""
 
 from __future__ import annotations
 
@@ -30,11 +31,13 @@ VERSION = re.compile("[0-9.]*")
 
 
 def read(text: str) -> Program:
-    """The program that a MIL text says, of any version; names, types and shapes are for ``check`` to judge.
+    """The program that a MIL text says, of any version; names, types and shapes are for ``check``
+    to judge.
 
-    Constants may be written flat or in nested brackets, floats in decimal or hexadecimal; comments start with ``//``.
-    Raises ValueError with line and column for what is no MIL text, blocks inside of operations, texts of more than
-    8 MiB, 524,288 tokens or as many elements of constants, and brackets more than 16 deep.
+    Constants may be written flat or in nested brackets, floats in decimal or hexadecimal; comments
+    start with ``//``. Raises ValueError with line and column for what is no MIL text, blocks inside
+    of operations, texts of more than 8 MiB, 524,288 tokens or as many elements of constants, and
+    brackets more than 16 deep.
 
     >>> read("program(1.0) { func main<ios16>(tensor<fp16, [1, 2]> x) { } -> (x); }")["main"].inputs
     (('x', Type(dtype='fp16', shape=(1, 2), plain=False)),)

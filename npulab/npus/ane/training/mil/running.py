@@ -1,4 +1,5 @@
-"""A small interpreter of MIL programs: one numpy operation after the other, each result rounded to its type."""
+"""A small interpreter of MIL programs: one numpy operation after the other, each result rounded to
+its type."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ def run(program: Program, inputs: Mapping[str, Any], blobs: Blobs = None, *, flo
         function: str = "main", trace: bool = False) -> dict[str, np.ndarray]:
     """The outputs of a function by name, from its inputs by name.
 
-    ``blobs`` are the bytes of the weight file, or of each by its path in the program.  Every operation is taken in
-    float64 and its result rounded to its declared type, half to even, beyond the range infinite; with ``float64``
-    floats are never rounded, and constants are taken as they are written.  ``trace`` gives every result, not only the
-    outputs.  How the ANE rounds inside of an operation is not known.
-    Raises ValueError with line and operation for what ``check`` refuses and for weights that are not in the file,
-    LookupError for an operation that is not understood and inputs that are missing or too many.
+    ``blobs`` are the bytes of the weight file, or of each by its path in the program.  Every
+    operation is taken in float64 and its result rounded to its declared type, half to even, beyond
+    the range infinite; with ``float64`` floats are never rounded, and constants are taken as they
+    are written.  ``trace`` gives every result, not only the outputs.  How the ANE rounds inside of
+    an operation is not known. Raises ValueError with line and operation for what ``check`` refuses
+    and for weights that are not in the file, LookupError for an operation that is not understood
+    and inputs that are missing or too many.
 
     >>> from npulab.npus.ane.training.mil import read
     >>> text = "program(1.3) { func main<ios18>(fp16 x) { fp16 y = add(x=x,y=x); } -> (y); }"

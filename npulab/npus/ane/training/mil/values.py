@@ -24,11 +24,11 @@ MOST_AXES = 32
 
 @dataclass(frozen=True)
 class Type:
-    """An element type and a shape, None where a size is not known; ``plain`` is ``fp16`` rather than
-    ``tensor<fp16, []>``, which programs of version 1.0 write.
+    """An element type and a shape, None where a size is not known; ``plain`` is ``fp16`` rather
+    than ``tensor<fp16, []>``, which programs of version 1.0 write.
 
-    Raises ValueError for a size below 0 and a plain type with a shape, LookupError for an element type that is not
-    known.
+    Raises ValueError for a size below 0 and a plain type with a shape, LookupError for an element
+    type that is not known.
 
     >>> str(Type("fp16", (1, 768, 1, 512))), str(Type("int32", plain=True))
     ('tensor<fp16, [1, 768, 1, 512]>', 'int32')
@@ -66,7 +66,8 @@ class Type:
 
 @dataclass(frozen=True)
 class Compound:
-    """A type made of others: ``dict<string, string>``, ``tuple<...>``, ``list<...>``, ``state<...>``."""
+    """A type made of others: ``dict<string, string>``, ``tuple<...>``, ``list<...>``,
+    ``state<...>``."""
 
     kind: str
     of: tuple[Type | Compound, ...]
@@ -85,7 +86,8 @@ class Compound:
 
 @dataclass(frozen=True)
 class File:
-    """BLOBFILE: a constant whose data is in a weight file, at the record that starts at byte ``offset``."""
+    """BLOBFILE: a constant whose data is in a weight file, at the record that starts at byte
+    ``offset``."""
 
     path: str
     offset: int
@@ -106,11 +108,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Value:
-    """A constant: a number, bool or string, of a tensor the tuple of its elements (the last axis fastest), or a File.
+    """A constant: a number, bool or string, of a tensor the tuple of its elements (the last axis
+    fastest), or a File.
 
-    An array or list gives its elements.  Without a type it is a bare literal.  Numbers of a float type are kept as
-    they are written, not rounded to it.
-    Raises ValueError for elements that are not as many as the shape says, or that the type cannot hold.
+    An array or list gives its elements.  Without a type it is a bare literal.  Numbers of a float
+    type are kept as they are written, not rounded to it. Raises ValueError for elements that are
+    not as many as the shape says, or that the type cannot hold.
 
     >>> Value(Type("int32", (2,)), (1, 1)).data
     (1, 1)
@@ -133,7 +136,8 @@ Argument = str | Value | tuple[str | Value, ...]
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation: outputs (name, type) or none, arguments by name (a name, a constant, or several), attributes.
+    """An operation: outputs (name, type) or none, arguments by name (a name, a constant, or
+    several), attributes.
 
     ``line`` is where it was read, and no part of what it is.
     """
@@ -166,8 +170,8 @@ class Operation:
 
 @dataclass(frozen=True)
 class Function:
-    """A function: inputs (name, type), operations in order, names of the outputs; ``target`` is what it is compiled
-    for."""
+    """A function: inputs (name, type), operations in order, names of the outputs; ``target`` is
+    what it is compiled for."""
 
     inputs: tuple[tuple[str, Type | Compound], ...]
     operations: tuple[Operation, ...]

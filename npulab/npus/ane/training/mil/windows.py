@@ -1,4 +1,5 @@
-"""Convolution in MIL: weights ``(O, I / groups, *kernel)``, one to three spatial axes after channels."""
+"""Convolution in MIL: weights ``(O, I / groups, *kernel)``, one to three spatial axes after
+channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""MIL text of a program, in the form of maderix/ANE (training/stories_mil.h): compact inside of functions."""
+"""MIL text of a program, in the form of maderix/ANE (training/stories_mil.h): compact inside of
+functions."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ SMALLEST, LARGEST = 1e-8, 1e16  # numbers between them are written without an ex
 def write(program: Program) -> str:
     """The text of a program, which ``read`` turns into an equal one.
 
-    One operation a line, constants inside of functions without blanks, floats as the shortest decimal that is the
-    same float64, and as hexadecimal where they are very small or large.
+    One operation a line, constants inside of functions without blanks, floats as the shortest
+    decimal that is the same float64, and as hexadecimal where they are very small or large.
 
     >>> x = Type("fp16", (1, 4, 1, 32))
     >>> called = ("name", Value(Type("string", plain=True), "a"))

@@ -1,4 +1,5 @@
-"""MIL programs for the ANE, with their weight files: single operations, and the kernels of a training step."""
+"""MIL programs for the ANE, with their weight files: single operations, and the kernels of a
+training step."""
 
 from npulab.npus.ane.training.programs.bodies import Kernel
 from npulab.npus.ane.training.programs.single import convolution, matmul, packed_matmul

@@ -1,4 +1,5 @@
-"""The body of a MIL function put together, operation by operation, with the weight files it points at."""
+"""The body of a MIL function put together, operation by operation, with the weight files it points
+at."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ TARGETS = {"1.0": "ios16", "1.3": "ios18"}
 
 
 class Kernel(NamedTuple):
-    """A program, its weight files by path, the shapes of its inputs and outputs by name, and the parts of each along
-    the channels (name, channels), in order."""
+    """A program, its weight files by path, the shapes of its inputs and outputs by name, and the
+    parts of each along the channels (name, channels), in order."""
 
     program: Program
     blobs: dict[str, bytes]

@@ -1,6 +1,7 @@
 """MIL programs of one operation: a convolution, and matrix products of inputs.
 
-Source: maderix/ANE, training/ane_mil_gen.h (mil_gen_conv, mil_gen_matmul) and m5_performance_suite.m.
+Source: maderix/ANE, training/ane_mil_gen.h (mil_gen_conv, mil_gen_matmul) and
+m5_performance_suite.m.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ BOUNDARIES = ("fp32", "fp16")
 def convolution(weights: np.ndarray, columns: int, rows: int = 1, *, strides: Sequence[int] = (1, 1),
                 pad: Sequence[int] = (0, 0, 0, 0), dilations: Sequence[int] = (1, 1), groups: int = 1,
                 boundary: str = "fp32", version: str = "1.3", file: str = "weight.bin") -> Kernel:
-    """A convolution of x [1, I, rows, columns] with weights ``(O, I / groups, kernel_h, kernel_w)``, fp16 inside.
+    """A convolution of x [1, I, rows, columns] with weights ``(O, I / groups, kernel_h,
+    kernel_w)``, fp16 inside.
 
-    ``pad`` is (top, bottom, left, right); input and output are of the ``boundary`` type, fp32 or fp16 (M1 and M2 do
-    not compile casts).  Raises ValueError for shapes that do not fit, LookupError for another type or version.
+    ``pad`` is (top, bottom, left, right); input and output are of the ``boundary`` type, fp32 or
+    fp16 (M1 and M2 do not compile casts).  Raises ValueError for shapes that do not fit,
+    LookupError for another type or version.
 
     >>> convolution(np.ones((2, 3, 1, 1)), 32).outputs
     {'y': (1, 2, 1, 32)}
@@ -55,7 +58,8 @@ def convolution(weights: np.ndarray, columns: int, rows: int = 1, *, strides: Se
 
 
 def matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32", version: str = "1.3") -> Kernel:
-    """``y = W @ x``, both inputs: x [1, inner, columns], W [1, outputs, inner], y [1, outputs, columns].
+    """``y = W @ x``, both inputs: x [1, inner, columns], W [1, outputs, inner], y [1, outputs,
+    columns].
 
     >>> matmul(8, 4, 32).inputs
     {'x': (1, 8, 32), 'W': (1, 4, 8)}
@@ -72,8 +76,9 @@ def matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32", ve
 
 
 def packed_matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32") -> Kernel:
-    """``y = W^T @ x`` of one input that holds x (inner, columns) and W (inner, outputs) side by side along the
-    columns, so that weights change without another compilation; y [1, outputs, 1, columns].
+    """``y = W^T @ x`` of one input that holds x (inner, columns) and W (inner, outputs) side by
+    side along the columns, so that weights change without another compilation; y [1, outputs, 1,
+    columns].
 
     >>> packed_matmul(8, 4, 32).inputs
     {'x': (1, 8, 1, 36)}

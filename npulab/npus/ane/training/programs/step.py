@@ -1,9 +1,10 @@
 """The six kernels that a training step of one transformer layer runs on the ANE.
 
-Forward: RMSNorm as sum, power and product, then attention with a causal mask, or the FFN with SwiGLU.  Backward: from
-the gradient of an output to that of the input; gradients of weights, of RMSNorm and the residual sums are the CPU's.
-Tensors are [1, C, 1, S]; what one kernel hands on to another ("taps") lies one after the other along the channels of
-its one output.  Source: maderix/ANE@f213c8d, training/train_large.m; later training/stories_mil.h.
+Forward: RMSNorm as sum, power and product, then attention with a causal mask, or the FFN with
+SwiGLU.  Backward: from the gradient of an output to that of the input; gradients of weights, of
+RMSNorm and the residual sums are the CPU's. Tensors are [1, C, 1, S]; what one kernel hands on to
+another ("taps") lies one after the other along the channels of its one output.  Source:
+maderix/ANE@f213c8d, training/train_large.m; later training/stories_mil.h.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Weights = Mapping[str, Any]
 class Dims:
     """Sizes of a layer: channels, channels inside the FFN, heads, columns (the sequence).
 
-    ``printed`` gives constants the six decimals of C's ``%f`` that maderix/ANE prints: 1/768 is 0.001302.
-    Raises ValueError for sizes below 1 and heads that do not divide the channels.
+    ``printed`` gives constants the six decimals of C's ``%f`` that maderix/ANE prints: 1/768 is
+    0.001302. Raises ValueError for sizes below 1 and heads that do not divide the channels.
     """
 
     dim: int = 768
@@ -59,14 +60,14 @@ class Dims:
 
 
 def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = "") -> Kernel:
-    """One of the six kernels of a training step, by its name there: kFwdAttn, kFwdFFN, kFFNBwd, kSdpaBwd1, kSdpaBwd2,
-    kQKVb.
+    """One of the six kernels of a training step, by its name there: kFwdAttn, kFwdFFN, kFFNBwd,
+    kSdpaBwd1, kSdpaBwd2, kQKVb.
 
-    ``weights`` are Wq, Wk, Wv, Wo (dim, dim), W1, W3 (hidden, dim), W2 (dim, hidden), rms1, rms2 (dim,), those that
-    the kernel has; they are rounded to fp16, the backward kernels transpose them, and the causal mask is made.
-    Without them there are no weight files.  Each weight has a file of its own, as in the training, or all are
-    records of ``file``.
-    Raises LookupError for another name and weights that are missing, ValueError for shapes that do not fit.
+    ``weights`` are Wq, Wk, Wv, Wo (dim, dim), W1, W3 (hidden, dim), W2 (dim, hidden), rms1, rms2
+    (dim,), those that the kernel has; they are rounded to fp16, the backward kernels transpose
+    them, and the causal mask is made. Without them there are no weight files.  Each weight has a
+    file of its own, as in the training, or all are records of ``file``. Raises LookupError for
+    another name and weights that are missing, ValueError for shapes that do not fit.
 
     >>> program, blobs, inputs, outputs, parts = kernel("kQKVb", Dims(4, 8, 2, 32))
     >>> inputs, outputs, parts["x"]
@@ -137,7 +138,8 @@ def _forward_ffn(body: Body, dims: Dims) -> Kernel:
 
 
 def _backward_ffn(body: Body, dims: Dims) -> Kernel:
-    """(gradient of W2's output, W1 x, W3 x) -> (gradient of the normed x, those of W1 x and of W3 x)."""
+    """(gradient of W2's output, W1 x, W3 x) -> (gradient of the normed x, those of W1 x and of W3
+    x)."""
     dim, hidden, seq = dims.dim, dims.hidden, dims.seq
     wide = (1, hidden, 1, seq)
     _convolution_constants(body)
@@ -280,7 +282,8 @@ def _sliced(body: Body, shape: Shape, size: str, parts: Sequence[tuple[str, int]
 
 
 def _heads(body: Body, dims: Dims, shape: str, parts: Sequence[tuple[str, str, str]]) -> None:
-    """[1, dim, 1, seq] as [1, heads, seq, head]; ``parts`` are (result, what of, name in between)."""
+    """[1, dim, 1, seq] as [1, heads, seq, head]; ``parts`` are (result, what of, name in
+    between)."""
     turned = (1, dims.heads, dims.head, dims.seq)
     body.const(shape, "int32", turned)
     body.const("pm", "int32", (0, 1, 3, 2))
