@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 import npulab
+import npulab.captures.target
 
 # the same examples on every run
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -26,7 +27,7 @@ def captures() -> npulab.CaptureSet:
 
 
 @pytest.fixture(scope="session")
-def vivante() -> npulab.Target:
+def vivante() -> npulab.captures.target.Target:
     return npulab.target("vivante")
 
 

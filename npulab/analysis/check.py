@@ -45,7 +45,7 @@ class Comparison:
     and -0 are equal, and so are two NaN). ``predicted`` and ``captured`` are ``(H, W, C)``, of a
     fully connected layer ``(batches, 1, C)``, or None; ``reason`` says in words what is wrong;
     ``layer`` is what was lifted, ``rule`` the rounding rule it was emulated with, ``x`` the input.
-    ``neighbours`` says which other explanation would make it equal.  ``claims`` is what sources
+    ``hypotheses`` says which other explanation would make it equal.  ``claims`` is what sources
     beside the capture say of its fields; where no output was compared, the verdict is whether they
     agree.
     """
@@ -293,7 +293,7 @@ def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
         return _diff_sweeps(a, b, never)
     if isinstance(a, Sweep) or isinstance(b, Sweep):
         raise TypeError(f"diff: got {type(a).__name__} and {type(b).__name__}, allowed is a Sweep with a Sweep; "
-                        "npulab.sweep_of makes one of captures")
+                        "npulab.captures.sweep.sweep_of makes one of captures")
     sets = [one if isinstance(one, CaptureSet) else CaptureSet((one,)) for one in (a, b)]
     names = {capture.target for one in sets for capture in one}
     if len(names) > 1:

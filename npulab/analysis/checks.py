@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npulab.analysis.check import Comparison
-from npulab.analysis.mismatch.hypotheses import neighbours, told
+from npulab.analysis.mismatch.hypotheses import hypotheses, told
 from npulab.models.listing import counted
 from npulab.support.text import Row, in_columns, indented, rows_of
 
@@ -65,7 +65,7 @@ class Checks:
 def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.DataFrame | str:
     """The neighbouring explanations of what differs, or in a sentence why there are none."""
     try:
-        return neighbours(result, progress=progress)
+        return hypotheses(result, progress=progress)
     except ValueError as error:
         return f"no other explanation is tried: {' '.join(str(error).split())}"
 

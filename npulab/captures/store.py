@@ -112,7 +112,7 @@ def unread(path: str | os.PathLike[str], empty: bool = False) -> dict[str, Case]
            for folder in folders} or {name: Case(read, True) for name, read in case_readers(path).items()}
     if not out and not empty:
         raise ValueError(f"{path}: holds no capture" + (
-            ", npulab.check_sweep checks a sweep of models" if (path / SWEEP).is_file() else ""))
+            ", npulab.models.check_sweep checks a sweep of models" if (path / SWEEP).is_file() else ""))
     return out
 
 

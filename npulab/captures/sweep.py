@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SUFFIX = ".npz"
 ARRAYS = ("words", "parameters", "names")
 TEXTS = ("target", "chip", "block", "provenance", "source", "tool", "date")
-WRITERS = "npulab.save_sweep and numpy.savez"
+WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
 WHOLE = 2 ** 53  # whole numbers up to here are the same in a file's float64
 MOST_LISTED = 16  # a longer list is a tensor, not a parameter
 AXES = {"kernel": "hw", "stride": "hw", "dilation": "hw", "input_shape": "hwc", "output_shape": "hwc"}
@@ -239,7 +239,7 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
         for one, kind in zip(found, kinds, strict=True):
             if kind != kinds[0]:
                 raise ValueError(f"captures: got {what} {kinds[0]} ({found[0].name}) and {kind} ({one.name}), allowed "
-                                 "is one; npulab.sweep_of takes a part of the captures")
+                                 "is one; npulab.captures.sweep.sweep_of takes a part of the captures")
     first, columns = found[0], _columns(found)
     block = first.jobs[first.main].block
     return Sweep(np.stack([one.words for one in found]), columns, name, first.target, first.chip, block,
@@ -365,7 +365,8 @@ def _columns(captures: tuple[Capture, ...]) -> Any:
             if name not in one:
                 other = next(case for case, one in zip(cases, leaves, strict=True) if name in one)
                 raise ValueError(f"captures: got {case} without {name}, which {other} has, allowed are the same "
-                                 "parameters in all of them; npulab.sweep_of takes a part of the captures")
+                                 "parameters in all of them; npulab.captures.sweep.sweep_of takes a part "
+                                 "of the captures")
         values = [one[name] for one in leaves]
         for column, numbers in _column(name, values, cases):
             if column in out:

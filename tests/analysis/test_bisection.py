@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import npulab
+import npulab.analysis.bisect
 from npulab.analysis.bisect import Bisection, bisect_fields, mix
 from npulab.analysis.bisect.couplings import Couplings
 from npulab.analysis.bisect.kinds import Groups, Many
@@ -410,7 +411,7 @@ def test_what_cannot_be_bisected_is_refused() -> None:
         bisect_fields(good, bad, lambda capture: "ok")
     with pytest.raises(LookupError, match="do not have"):
         mix(good, bad, [(0, "NN", "a", "nothing")])
-    assert npulab.mix is mix
+    assert npulab.analysis.bisect.mix is mix
 
 
 def test_a_limit_of_hangs_ends_it() -> None:

@@ -11,6 +11,9 @@ import pytest
 from conftest import CAPTURES
 
 import npulab
+import npulab.analysis.check
+import npulab.analysis.mismatch.summary
+import npulab.captures.capture
 from npulab import cli
 from npulab.analysis.mismatch import model_run as runs
 from npulab.captures.target import Claim, Lifted, Target, Unanswerable
@@ -154,7 +157,7 @@ def test_comparison_that_is_none_says_so(captures: npulab.CaptureSet) -> None:
 
 def written(captures: npulab.CaptureSet, *writes: tuple[int, int]) -> npulab.Capture:
     capture = captures["update4-mesa"]
-    return replace(capture, jobs=(npulab.Job.from_writes("STATE", writes, capture.maps["STATE"]),))
+    return replace(capture, jobs=(npulab.captures.capture.Job.from_writes("STATE", writes, capture.maps["STATE"]),))
 
 
 def test_diff_sees_how_a_state_was_written(captures: npulab.CaptureSet) -> None:
@@ -181,10 +184,10 @@ def test_diff_of_buffers(captures: npulab.CaptureSet) -> None:
     data = bytearray(a.buffers["coefficients"])
     data[70] ^= 1
     b = a.with_buffers(coefficients=bytes(data), input=a.buffers["input"] + b"x", extra=b"ab")
-    assert npulab.diff_buffers(a, b).to_numpy().tolist() == [
+    assert npulab.analysis.check.diff_buffers(a, b).to_numpy().tolist() == [
         ["coefficients", 70, 1, len(data), len(data)], ["input", 2304, 1, 2304, 2305], ["extra", 0, 2, None, 2]]
     assert npulab.diff(a, b).empty
-    assert npulab.diff_buffers(a, a).empty
+    assert npulab.analysis.check.diff_buffers(a, a).empty
 
 
 def test_what_is_no_capture_is_refused(captures: npulab.CaptureSet) -> None:
@@ -289,8 +292,8 @@ def test_float16_outputs_are_compared_in_ulps(captures: npulab.CaptureSet, vivan
     # what differs by less than 1 differs: a difference of whole numbers would have been 0
     assert abs(float(output[3, 1, 2]) - float(found.predicted[3, 1, 2])) < 1
     with pytest.raises(ValueError, match=r"^layer: got Elementwise.*, allowed is a Conv2D or FullyConnected of int8, uint8, int16$"):
-        npulab.neighbours(found)
-    assert npulab.mismatches(found).differ == 2
+        npulab.hypotheses(found)
+    assert npulab.analysis.mismatch.summary.mismatches(found).differ == 2
     output[...] = 0
     found = npulab.check(captures["sim-1x1"])
     assert (found.verdict, found.reason) == ("not executed", "every output is 0, as before the job ran")
@@ -311,7 +314,7 @@ def test_network_of_several_inputs_is_checked(captures: npulab.CaptureSet, vivan
     output[1, 2, 3] += 1
     found = npulab.check(captures["sim-1x1"])
     assert (found.verdict, found.mismatches, found.first) == ("differs", 1, (1, 2, 3))
-    assert npulab.mismatches(found).border.sum() == 0
+    assert npulab.analysis.mismatch.summary.mismatches(found).border.sum() == 0
     one = Network((Elementwise("copy", a.shape),))
     lifted_as(monkeypatch, vivante, one, a, a)
     assert npulab.check(captures["sim-1x1"]).verdict == "equal"

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npulab
+import npulab.captures.target
 from npulab.analysis.draft import EDITS, Draft, draft
 from npulab.analysis.draft.sheet import Sheet
 from npulab.captures.capture import Capture, CaptureSet, Job
@@ -762,7 +763,7 @@ def slow_status(registers: RegisterMap, words: np.ndarray | None) -> list[list[i
     return out
 
 
-def test_status_adds_up(captures: CaptureSet, vivante: npulab.Target) -> None:
+def test_status_adds_up(captures: CaptureSet, vivante: npulab.captures.target.Target) -> None:
     registers = vivante.registers
     words = np.stack([one.words for one in captures if one.chip == "vipnano-qi-a311d"])
     for some in (None, words, words[:1], words[0]):
@@ -814,7 +815,7 @@ def agree(made: RegisterMap, shipped: RegisterMap) -> bool:
     return all((SAME.get(ours[bit][0], ours[bit][0]), *ours[bit][1:]) == theirs[bit] for bit in both)
 
 
-def test_the_struct_of_the_seed_in_three_edits(vivante: npulab.Target) -> None:
+def test_the_struct_of_the_seed_in_three_edits(vivante: npulab.captures.target.Target) -> None:
     text = shared("seeds/001_8829da847375e5fe.txt").read_text()
     members = [(name, int(width or 32)) for name, width in re.findall(r"^uint32_t (\w+)(?: : (\d+))?;", text, re.M)]
     shipped = vivante.maps("vipnano-qi-a311d")["NN"]

@@ -20,6 +20,7 @@ import time
 from dataclasses import replace
 import numpy as np
 import npulab
+import npulab.notebook.widgets
 from npulab.registers.map import RegisterMap
 from npulab.captures.capture import Capture, Job
 
@@ -36,7 +37,7 @@ def oracle(capture):
         time.sleep(0.01)
     return "fail" if capture.values["f7"] and capture.values["f30"] else "pass"
 """
-VIEW = 'view = npulab.BisectView(good, bad, oracle, journal="run.jsonl")\nview'
+VIEW = 'view = npulab.notebook.widgets.BisectView(good, bad, oracle, journal="run.jsonl")\nview'
 SEEN = 320  # ms, more than what a trial must be shown before an answer counts
 RUN_VIEW = """() => {
   window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1;

@@ -21,20 +21,21 @@ from test_maps_contract import EVIL, NASTY, folder, hostile, nasty_table  # noqa
 from test_views_browser import drawn
 
 import npulab
+import npulab.notebook.widgets
 
 CELLS = (
     "import npulab, numpy as np\n"
     "session = npulab.session('story.json', author='ada')\n"
     "a, b = (session.attach(f'captures/{name}') for name in ('sim-3x3-same', 'sim-3x3-stride2-relu'))\n"
     "draft = npulab.draft('nn.csv', features=['nn_v7'])",
-    "npulab.MapEditor(draft, b)",
+    "npulab.notebook.widgets.MapEditor(draft, b)",
     "view = npulab.RegisterView(b, draft=draft)\nview",
-    "npulab.DiffView(a, b)",
-    "npulab.ByteView(a)",
-    "npulab.OutputView(npulab.check(a))",
-    "npulab.BisectView(a, b)",
+    "npulab.notebook.widgets.DiffView(a, b)",
+    "npulab.notebook.widgets.ByteView(a)",
+    "npulab.notebook.widgets.OutputView(npulab.check(a))",
+    "npulab.notebook.widgets.BisectView(a, b)",
     "sweep = npulab.load_sweep('sweep.npz')\n"
-    "npulab.LawView(npulab.find_laws(sweep.words[:24, :2] & 0x3f, sweep.parameters.iloc[:24, :4]))",
+    "npulab.notebook.widgets.LawView(npulab.find_laws(sweep.words[:24, :2] & 0x3f, sweep.parameters.iloc[:24, :4]))",
 )
 EDITOR, REGISTERS, BYTES = 1, 2, 4
 # Of each frame, how long after the one before it came, while a tester scrolls.
@@ -148,7 +149,7 @@ def test_four_mebibytes_scroll_at_thirty_frames_a_second(opened: Opened) -> None
     opened.ask("from IPython.display import display")
     opened.page.evaluate("window.jupyterapp.commands.execute('notebook:insert-cell-below')")
     opened.page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCell.model.sharedModel.setSource("
-                         "'npulab.ByteView(np.random.default_rng(0).integers(0, 256, 2 ** 22, dtype=np.uint8))'); }")
+                         "'npulab.notebook.widgets.ByteView(np.random.default_rng(0).integers(0, 256, 2 ** 22, dtype=np.uint8))'); }")
     opened.page.evaluate("window.jupyterapp.commands.execute('notebook:run-cell')")
     opened.settle()
     last = opened.page.locator(".jp-OutputArea-output", has_text="4194304").last
@@ -193,21 +194,21 @@ def evil_capture(name: str = "sim-3x3-same") -> npulab.Capture:
                    buffers={**capture.buffers, EVIL: EVIL.encode() * 9})
 
 
-def evil_laws() -> npulab.LawView:
+def evil_laws() -> npulab.notebook.widgets.LawView:
     sweep = npulab.load_sweep(CAPTURES / "vivante/sweep-layers-s905d3.npz")
     parameters = sweep.parameters.iloc[:24, :3]
     parameters = parameters.rename(columns={parameters.columns[0]: EVIL})
-    return npulab.LawView(npulab.find_laws(sweep.words[:24, :1] & 0x3f, parameters))
+    return npulab.notebook.widgets.LawView(npulab.find_laws(sweep.words[:24, :1] & 0x3f, parameters))
 
 
 MAKES: dict[str, Callable[[], Any]] = {
     "registers": lambda: npulab.RegisterView(evil_capture(), evil_capture("sim-3x3-stride2-relu")),
-    "editor": lambda: npulab.MapEditor(npulab.draft(evil_capture().maps["NN"]), evil_capture()),
-    "rows": lambda: npulab.MapEditor(npulab.draft(nasty_table())),
-    "diff": lambda: npulab.DiffView(evil_capture(), evil_capture("sim-3x3-stride2-relu")),
-    "bytes": lambda: npulab.ByteView(evil_capture(), EVIL),
-    "outputs": lambda: npulab.OutputView(replace(npulab.check(npulab.load(CAPTURES / "vivante/sim-3x3-same")), case=EVIL, reason=EVIL)),
-    "bisection": lambda: npulab.BisectView(evil_capture(), evil_capture("sim-3x3-stride2-relu")),
+    "editor": lambda: npulab.notebook.widgets.MapEditor(npulab.draft(evil_capture().maps["NN"]), evil_capture()),
+    "rows": lambda: npulab.notebook.widgets.MapEditor(npulab.draft(nasty_table())),
+    "diff": lambda: npulab.notebook.widgets.DiffView(evil_capture(), evil_capture("sim-3x3-stride2-relu")),
+    "bytes": lambda: npulab.notebook.widgets.ByteView(evil_capture(), EVIL),
+    "outputs": lambda: npulab.notebook.widgets.OutputView(replace(npulab.check(npulab.load(CAPTURES / "vivante/sim-3x3-same")), case=EVIL, reason=EVIL)),
+    "bisection": lambda: npulab.notebook.widgets.BisectView(evil_capture(), evil_capture("sim-3x3-stride2-relu")),
     "laws": evil_laws,
 }
 

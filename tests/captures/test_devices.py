@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import npulab
+import npulab.captures.capture
 from npulab.captures.capture import Capture
 from npulab.captures.devices import Command, Device, Manual, Recorder, Run, Simulated, device
 from npulab.support.processes import NotRun, Stopped
@@ -426,7 +427,7 @@ def test_program_that_simulates_says_what_the_simulated_device_says(capture: Cap
 def test_register_writes_reach_the_program(captures: npulab.CaptureSet, program: Program, tmp_path: Path) -> None:
     """A command stream that no longer holds the writes is not what the folder points to."""
     whole = captures["update4-mesa"]
-    job = npulab.Job.from_writes("STATE", [(0x3930, 0x10), (0x7000, 5)], whole.maps["STATE"])
+    job = npulab.captures.capture.Job.from_writes("STATE", [(0x3930, 0x10), (0x7000, 5)], whole.maps["STATE"])
     copy = program("import shutil", f"shutil.copytree(here, {str(tmp_path / 'seen')!r})")
     Command(copy).run(replace(whole, jobs=(job,)))
     said = json.loads((tmp_path / "seen" / "capture.json").read_text())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import npulab
+import npulab.captures.target
 from npulab.captures.capture import Job
 from npulab.captures.target import Unanswerable
 
@@ -24,7 +25,7 @@ TARGET = Target("toy", "an NPU of nobody", {"toy-1": {}}, {"CONV": RegisterMap.r
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> npulab.Target:
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> npulab.captures.target.Target:
     folder = tmp_path / "npulab_targets" / "toy"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(FIRST_CODE)
@@ -33,12 +34,12 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> npulab.Target:
     return npulab.target("toy")
 
 
-def test_folder_beside_the_notebooks_is_a_target(toy: npulab.Target) -> None:
+def test_folder_beside_the_notebooks_is_a_target(toy: npulab.captures.target.Target) -> None:
     assert {"toy", "vivante"} <= set(npulab.targets())
     assert toy.registers.decode([0x20, 7]) == {"w0_0_4": 0, "stride": 2, "w0_7_25": 0, "src": 7}
 
 
-def test_a_changed_table_is_read_again(toy: npulab.Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_table_is_read_again(toy: npulab.captures.target.Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where modules of the folder read it, too; what was read before stays as it was."""
     assert npulab.target("toy") is toy
     folder = tmp_path / "npulab_targets" / "toy"
@@ -55,7 +56,7 @@ def test_a_changed_table_is_read_again(toy: npulab.Target, tmp_path: Path, monke
     assert npulab.target("toy").registers.decode([0x20, 7])["source"] == 7
 
 
-def test_table_alone_is_enough_to_decode_diff_and_check(toy: npulab.Target, tmp_path: Path) -> None:
+def test_table_alone_is_enough_to_decode_diff_and_check(toy: npulab.captures.target.Target, tmp_path: Path) -> None:
     capture = npulab.Capture("one", "toy", "toy-1", (Job("CONV", np.array([0x20, 7])),),
                              {"coefficients": b"\1", "input": b"\2"}, maps=toy.maps("toy-1"))
     again = npulab.load(npulab.save(capture, tmp_path / "captures" / "one"))

@@ -133,7 +133,7 @@ def test_a_model_is_shown(run: Any, tmp_path: Path) -> None:
 
     layer = npulab.Conv2D(np.ones((2, 3, 3, 1), np.int8), [1, 2], (8, 8, 1), output_q=npulab.QuantParams(0.5, -7))
     path = tmp_path / "model"
-    path.write_bytes(npulab.write_model([layer]))
+    path.write_bytes(npulab.models.write_model([layer]))
     status, lines, _ = run("show", path)
     assert (status, lines[0], lines[-1]) == (
         0, "Operator 0: CONV_2D", "Tensor    3 : scale 0.5 | zero point -7 (output)")
@@ -150,7 +150,7 @@ def test_numbers_of_a_model_stay_whole_beside_layers_without_them(run: Any, tmp_
     import npulab
 
     conv = npulab.Conv2D(np.ones((2, 8, 8, 1), np.int8), [1, 2], (8, 8, 1))
-    (tmp_path / "m").write_bytes(npulab.write_model([conv, npulab.FullyConnected(np.ones((3, 2), np.int8), [0, 0, 0])]))
+    (tmp_path / "m").write_bytes(npulab.models.write_model([conv, npulab.FullyConnected(np.ones((3, 2), np.int8), [0, 0, 0])]))
     first, second = map(json.loads, run("show", tmp_path / "m", "--json")[1])
     assert repr(first["kernel_h"]) == "8"
     assert "kernel_h" not in second
@@ -311,7 +311,7 @@ def made_sweep(path: Path, flip: int = 0, **more: Any) -> Path:
     rows = [known["input_w"] * 8 + known["relu"], random.integers(0, 64, n) * 64,
             known["input_c"] * np.where(known["stride"] == 2, 4, 1) * 2 + 5 * 2**16]
     words = np.stack([*rows, np.full(n, 7)], 1).astype(np.uint32) ^ np.uint32(flip)
-    return npulab.save_sweep(npulab.Sweep(words, known, provenance="simulated"), path)
+    return npulab.captures.sweep.save_sweep(npulab.Sweep(words, known, provenance="simulated"), path)
 
 
 def test_laws_of_a_sweep(run: Any, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from conftest import CAPTURES
 from test_cli import made_sweep, run  # noqa: F401 - a fixture
 
 import npulab
+import npulab.analysis.mismatch.model_run
 from npulab.analysis.checks import Checks
 from npulab.analysis.laws.summary import Summary
 from npulab.analysis.sides import differing, load_sides
@@ -37,7 +38,7 @@ def answers(folder: Path) -> dict[str, tuple[list[Any], Any]]:
         "diff": (["diff", MESA, VENDOR], differing(npulab.load(MESA), npulab.load(VENDOR))),
         "sweeps": (["diff", sweep, sweep], differing(*load_sides(sweep, sweep))),
         "check": (["check", VIVANTE], Checks([npulab.check(one) for one in npulab.load_all(VIVANTE)])),
-        "run": (["check", VIVANTE / "sim-1x1", "--model", model], npulab.check_run([npulab.load(VIVANTE / "sim-1x1")], model)),
+        "run": (["check", VIVANTE / "sim-1x1", "--model", model], npulab.analysis.mismatch.model_run.check_run([npulab.load(VIVANTE / "sim-1x1")], model)),
         "bisect": (["bisect", *pair, "--device", "simulated"],
                    npulab.bisect_fields(*map(npulab.load, pair), npulab.Simulated())),
         "laws": (["laws", sweep, "--plan", 2], Summary(npulab.load_sweep(sweep), laws, laws.open, laws.next_captures(2))),

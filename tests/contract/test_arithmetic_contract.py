@@ -22,6 +22,8 @@ from pace import limit
 from refusals import refused
 
 import npulab
+import npulab.models
+import npulab.quant.emulate
 from npulab import Add, Conv2D, FullyConnected, Network, Pool2D, QuantParams, accumulate, cli, emulate
 from npulab.models import write_sweep
 from npulab.quant import rules as quant
@@ -326,7 +328,7 @@ def test_odd_layers_are_plain_loops(seed: int) -> None:
         return int(max(info.min, min(info.max, got)))
 
     expected = [[[expect(value, c) for c, value in enumerate(at)] for at in row] for row in sums]
-    slow = npulab.prepare(layer, name, fast=False)
+    slow = npulab.quant.emulate.prepare(layer, name, fast=False)
     for given in ways_to_lie(x):
         before = given.copy()
         assert accumulate(layer, given).tolist() == sums
@@ -482,7 +484,7 @@ BAD: dict[str, Callable[[], Any]] = {
     "model of a list": lambda: npulab.single_op_model([PLAIN]),
     **{f"batch {batch!r}": lambda batch=batch: npulab.single_op_model(PLAIN, batch)
        for batch in (0, -1, None, "a", 2 ** 31)},
-    "network model of no network": lambda: npulab.write_model(None),
+    "network model of no network": lambda: npulab.models.write_model(None),
     "no model": lambda: npulab.read_model(b""),
     "model of None": lambda: npulab.read_model(None),
     "grid of None": lambda: write_sweep("never", None),
@@ -726,7 +728,7 @@ def test_a_sweep_that_is_killed_or_refused_leaves_no_folder(tmp_path: Path) -> N
     grid = {"op": ["conv2d", "add"], "dtype": ["int8", "uint8", "int16"], "kernel": [1, 3, 5], "stride": [1, 2, 3],
             "input": list(range(8, 40))}
     program = (f"import npulab, pathlib, sys; print('on', flush=True); "
-               f"npulab.write_sweep({str(tmp_path / 'sweep')!r}, {grid!r})")
+               f"npulab.models.write_sweep({str(tmp_path / 'sweep')!r}, {grid!r})")
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline()

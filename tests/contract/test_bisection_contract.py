@@ -22,7 +22,9 @@ from conftest import CAPTURES
 from refusals import refused
 
 import npulab
-from npulab import Bisection, Capture, Job, bisect_fields, cli, mix
+from npulab import Capture, bisect_fields, cli
+from npulab.analysis.bisect import Bisection, mix
+from npulab.captures.capture import Job
 from npulab.captures.devices import Command
 from npulab.captures.journal import Journal
 from npulab.registers.map import RegisterMap

@@ -15,6 +15,7 @@ from conftest import shared
 from refusals import refused
 
 import npulab
+import npulab.analysis.laws
 from npulab.captures.sweep import Sweep, load_sweep
 from npulab.registers.map import RegisterMap
 
@@ -52,7 +53,7 @@ PLAIN = (((lambda p: p["width"], 12), (lambda p: p["stride"] - 1, 4), (lambda p:
 
 
 @pytest.fixture(scope="module")
-def plain() -> npulab.Laws:
+def plain() -> npulab.analysis.laws.Laws:
     known = layers()
     return npulab.find_laws(words_of(*PLAIN, of=known), known)
 
@@ -76,19 +77,19 @@ def test_the_descriptor_is_as_hard_as_it_says() -> None:
     assert (square["padding"] == square["kernel_w"] // 2).all()
 
 
-def add(laws: npulab.Laws | None, frame: pd.DataFrame, seed: int) -> npulab.Laws:
+def add(laws: npulab.analysis.laws.Laws | None, frame: pd.DataFrame, seed: int) -> npulab.analysis.laws.Laws:
     made = descriptor.descriptors(frame, seed)
     return npulab.find_laws(made, frame, nuisance=descriptor.addresses()) if laws is None else laws.update(made, frame)
 
 
-def judged(laws: npulab.Laws, hard: bool = False) -> descriptor.Score:
+def judged(laws: npulab.analysis.laws.Laws, hard: bool = False) -> descriptor.Score:
     found = descriptor.score(laws, hard)
     print(f"{laws}: recall {found.recall:.3f}, precision {found.precision:.4f}, missed {found.missed}, "
           f"wrong {found.wrong}")
     return found
 
 
-def planned(laws: npulab.Laws, to: int, step: int, seed: int) -> npulab.Laws:
+def planned(laws: npulab.analysis.laws.Laws, to: int, step: int, seed: int) -> npulab.analysis.laws.Laws:
     while len(laws.words) < to:
         frame = laws.next_captures(min(step, to - len(laws.words)), ranges=descriptor.RANGES, seed=seed)
         laws = add(laws, frame, seed + len(laws.words))
@@ -97,7 +98,7 @@ def planned(laws: npulab.Laws, to: int, step: int, seed: int) -> npulab.Laws:
 
 @pytest.mark.long
 def test_one_sweep_of_32_planned_captures() -> None:
-    found = judged(add(None, npulab.plan_sweep(descriptor.RANGES, n=32, seed=1), 1))
+    found = judged(add(None, npulab.analysis.laws.plan_sweep(descriptor.RANGES, n=32, seed=1), 1))
     assert found.recall >= 0.95
     assert found.precision >= 0.99
 
@@ -105,7 +106,7 @@ def test_one_sweep_of_32_planned_captures() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_32_captures_planned_in_batches(seed: int) -> None:
-    laws = planned(add(None, npulab.plan_sweep(descriptor.RANGES, n=16, seed=seed), seed), 32, 8, seed)
+    laws = planned(add(None, npulab.analysis.laws.plan_sweep(descriptor.RANGES, n=16, seed=seed), seed), 32, 8, seed)
     found = judged(laws)
     assert found.recall >= 0.95
     assert found.precision >= 0.99
@@ -113,7 +114,7 @@ def test_32_captures_planned_in_batches(seed: int) -> None:
 
 @pytest.mark.long
 def test_256_captures_give_every_field() -> None:
-    laws = add(None, npulab.plan_sweep(descriptor.RANGES, n=192, seed=4), 4)
+    laws = add(None, npulab.analysis.laws.plan_sweep(descriptor.RANGES, n=192, seed=4), 4)
     found = judged(planned(laws, 256, 32, 4), hard=True)
     assert found.missed == ()
     assert found.wrong == ()
@@ -173,7 +174,7 @@ def test_a_drivers_sweep_on_unseen_rows(train: int, least: float) -> None:
 # What laws are
 
 
-def test_laws_are_named_and_placed(plain: npulab.Laws) -> None:
+def test_laws_are_named_and_placed(plain: npulab.analysis.laws.Laws) -> None:
     assert {"word", "lsb", "width", "when", "law", "support"} <= set(plain.table)
     rows = plain.table[plain.table["when"] == "always"]
     found = {(row.word, row.lsb): row for row in rows.itertuples()}
@@ -186,7 +187,7 @@ def test_laws_are_named_and_placed(plain: npulab.Laws) -> None:
     assert (1, 16) in {(row.word, row.lsb) for row in plain.table.itertuples()}
 
 
-def test_predictions_are_words_and_a_mask(plain: npulab.Laws) -> None:
+def test_predictions_are_words_and_a_mask(plain: npulab.analysis.laws.Laws) -> None:
     fresh = layers(500, 9)
     words, mask = plain.predict(fresh)
     assert words.dtype == mask.dtype == np.uint32
@@ -205,7 +206,7 @@ def test_predictions_are_words_and_a_mask(plain: npulab.Laws) -> None:
     assert not ((known[0] ^ plain.words) & known[1]).any()
 
 
-def test_rows_are_judged_one_by_one(plain: npulab.Laws) -> None:
+def test_rows_are_judged_one_by_one(plain: npulab.analysis.laws.Laws) -> None:
     """What is claimed of a layer does not depend on the layers asked for with it."""
     fresh = layers(60, 10)
     words, mask = plain.predict(fresh)
@@ -215,7 +216,7 @@ def test_rows_are_judged_one_by_one(plain: npulab.Laws) -> None:
         assert np.array_equal(known, mask[part])
 
 
-def test_every_bit_has_a_status(plain: npulab.Laws) -> None:
+def test_every_bit_has_a_status(plain: npulab.analysis.laws.Laws) -> None:
     status = plain.status
     assert status.shape == (2, 32)
     assert set(status.ravel().tolist()) <= STATUSES
@@ -225,7 +226,7 @@ def test_every_bit_has_a_status(plain: npulab.Laws) -> None:
     assert np.isin(status[~moved], ("constant", "never exercised")).all()
 
 
-def test_a_rival_is_what_a_capture_could_tell_apart(plain: npulab.Laws) -> None:
+def test_a_rival_is_what_a_capture_could_tell_apart(plain: npulab.analysis.laws.Laws) -> None:
     """Another way to write the same law is none: what is claimed on every layer has the status of a law."""
     for one in plain.fields:
         assert one.text not in one.rivals
@@ -242,7 +243,7 @@ def test_no_field_follows_from_itself() -> None:
     assert [one.name for one in laws.fields if one.name in one.follows] == []
 
 
-def test_fields_give_their_values(plain: npulab.Laws) -> None:
+def test_fields_give_their_values(plain: npulab.analysis.laws.Laws) -> None:
     fresh = layers(50, 4)
     words, _ = plain.predict(fresh)
     for one in plain.fields:
@@ -251,7 +252,7 @@ def test_fields_give_their_values(plain: npulab.Laws) -> None:
         assert np.array_equal(one.values(fresh), value)
 
 
-def test_laws_become_rows_of_a_map(plain: npulab.Laws) -> None:
+def test_laws_become_rows_of_a_map(plain: npulab.analysis.laws.Laws) -> None:
     rows = plain.register_rows()
     table = RegisterMap(rows)
     decoded = table.decode(plain.words)
@@ -260,7 +261,7 @@ def test_laws_become_rows_of_a_map(plain: npulab.Laws) -> None:
     assert all(row["evidence"] and row["note"] for row in rows)
 
 
-def test_the_same_search_finds_the_same(plain: npulab.Laws) -> None:
+def test_the_same_search_finds_the_same(plain: npulab.analysis.laws.Laws) -> None:
     known = layers()
     given, words = known.copy(), words_of(*PLAIN, of=known)
     before = words.copy()
@@ -281,7 +282,7 @@ def test_progress_is_lines_of_text() -> None:
     assert all(isinstance(one, str) and one and "\n" not in one for one in said)
 
 
-def test_an_update_is_the_search_of_both(plain: npulab.Laws) -> None:
+def test_an_update_is_the_search_of_both(plain: npulab.analysis.laws.Laws) -> None:
     more = layers(20, 5)
     words = words_of(*PLAIN, of=more)
     found = plain.update(words, more)
@@ -374,7 +375,7 @@ CONV_LAWS = ((lambda p: p["height"], 12), (lambda p: -(-p["channels"] // 8), 8),
     ((steps, 12), (lambda p: p["point"], 8)), ((lambda p: steps(p) * p["height"] - 1, 20),)
 
 
-def told_of(laws: npulab.Laws, fresh: pd.DataFrame) -> tuple[float, int]:
+def told_of(laws: npulab.analysis.laws.Laws, fresh: pd.DataFrame) -> tuple[float, int]:
     """(share of the bits that captures moved that is claimed, how many bits are claimed and wrong on any layer)."""
     words, mask = laws.predict(fresh)
     moved = np.bitwise_or.reduce(laws.words ^ laws.words[0], axis=0)
@@ -385,7 +386,7 @@ def told_of(laws: npulab.Laws, fresh: pd.DataFrame) -> tuple[float, int]:
 
 def test_layers_that_go_together_prove_little() -> None:
     """Square layers of powers of two: nothing wrong of any layer is claimed, and little of layers unlike them."""
-    known, fresh = square(16, 2), npulab.plan_sweep(CONV, n=600, seed=2)
+    known, fresh = square(16, 2), npulab.analysis.laws.plan_sweep(CONV, n=600, seed=2)
     laws = npulab.find_laws(words_of(*CONV_LAWS, of=known), known)
     claimed, wrong = told_of(laws, fresh)
     assert wrong == 0
@@ -394,8 +395,8 @@ def test_layers_that_go_together_prove_little() -> None:
 
 
 def test_other_layers_prove_the_rest() -> None:
-    known, fresh = square(16, 3), npulab.plan_sweep(CONV, n=600, seed=2)
-    both = pd.concat([known, npulab.plan_sweep(CONV, n=16, seed=3)], ignore_index=True)
+    known, fresh = square(16, 3), npulab.analysis.laws.plan_sweep(CONV, n=600, seed=2)
+    both = pd.concat([known, npulab.analysis.laws.plan_sweep(CONV, n=16, seed=3)], ignore_index=True)
     claimed, wrong = told_of(npulab.find_laws(words_of(*CONV_LAWS, of=both), both), fresh)
     assert wrong == 0
     assert claimed > 0.75
@@ -422,7 +423,7 @@ def test_what_follows_from_a_field_is_not_claimed_beyond_its_bits() -> None:
 
 
 def test_a_first_sweep_keeps_to_its_ranges() -> None:
-    frame = npulab.plan_sweep(RANGES, RULES, 24, derived={"padding": lambda p: p["kernel"] // 2}, seed=3)
+    frame = npulab.analysis.laws.plan_sweep(RANGES, RULES, 24, derived={"padding": lambda p: p["kernel"] // 2}, seed=3)
     assert list(frame) == [*RANGES, "padding"]
     assert len(frame) == 24
     assert not frame.duplicated().any()
@@ -433,10 +434,10 @@ def test_a_first_sweep_keeps_to_its_ranges() -> None:
     assert (frame["padding"] == frame["kernel"] // 2).all()
     assert all(rule(frame).all() for rule in RULES)
     assert (frame["width"] != frame["height"]).sum() > 18
-    pd.testing.assert_frame_equal(frame, npulab.plan_sweep(
+    pd.testing.assert_frame_equal(frame, npulab.analysis.laws.plan_sweep(
         RANGES, RULES, 24, derived={"padding": lambda p: p["kernel"] // 2}, seed=3))
-    assert not frame.equals(npulab.plan_sweep(RANGES, RULES, 24, derived={"padding": lambda p: p["kernel"] // 2}, seed=4))
-    assert len(npulab.plan_sweep(RANGES, RULES[0])) == 32
+    assert not frame.equals(npulab.analysis.laws.plan_sweep(RANGES, RULES, 24, derived={"padding": lambda p: p["kernel"] // 2}, seed=4))
+    assert len(npulab.analysis.laws.plan_sweep(RANGES, RULES[0])) == 32
 
 
 @pytest.mark.parametrize(("ranges", "options", "said"), [
@@ -447,10 +448,10 @@ def test_a_first_sweep_keeps_to_its_ranges() -> None:
     ({}, {}, "ranges"), ({"width": (1, 9)}, {"constraints": lambda p: p["height"] > 9}, "constraints"),
     ({"width": (1, 9)}, {"derived": {"area": lambda p: p["height"]}}, "area")])
 def test_a_sweep_that_cannot_be_planned(ranges: Any, options: Any, said: str) -> None:
-    refused(lambda: npulab.plan_sweep(ranges, **options), said)
+    refused(lambda: npulab.analysis.laws.plan_sweep(ranges, **options), said)
 
 
-def test_the_next_captures_are_chosen_from_what_is_possible(plain: npulab.Laws) -> None:
+def test_the_next_captures_are_chosen_from_what_is_possible(plain: npulab.analysis.laws.Laws) -> None:
     pool = layers(40, 12).set_index(np.arange(40) * 2 + 100)
     frame = plain.next_captures(5, pool)
     assert len(frame) == 5
@@ -484,12 +485,12 @@ def test_rows_that_are_planned_prove_more_than_random_ones() -> None:
                       (lambda p: np.where(p["width"] > 389, p["height"], 7), 12)), of=known)
     pool, unseen = known.iloc[:300], slice(300, 600)
 
-    def unproved(laws: npulab.Laws) -> int:
+    def unproved(laws: npulab.analysis.laws.Laws) -> int:
         """Rows with a bit of the two fields that is not claimed, or wrong."""
         found, mask = laws.predict(known.iloc[unseen])
         return int(((~mask | (found ^ words[unseen])) & 0x1FF1FF).any(axis=1).sum())
 
-    first = npulab.plan_sweep(candidates=pool, n=24, seed=1)
+    first = npulab.analysis.laws.plan_sweep(candidates=pool, n=24, seed=1)
     assert first.index.is_unique
     pd.testing.assert_frame_equal(first, pool.loc[first.index])
     laws = npulab.find_laws(words[first.index], first)
@@ -498,9 +499,9 @@ def test_rows_that_are_planned_prove_more_than_random_ones() -> None:
     planned = laws.update(words[more.index], more)
     assert unproved(planned) < unproved(laws)
     assert unproved(planned) < unproved(blind) / 2
-    refused(lambda: npulab.plan_sweep(RANGES, candidates=pool), "candidates")
-    refused(lambda: npulab.plan_sweep(candidates=pool.iloc[:0]), "candidates")
-    refused(lambda: npulab.plan_sweep(), "ranges")
+    refused(lambda: npulab.analysis.laws.plan_sweep(RANGES, candidates=pool), "candidates")
+    refused(lambda: npulab.analysis.laws.plan_sweep(candidates=pool.iloc[:0]), "candidates")
+    refused(lambda: npulab.analysis.laws.plan_sweep(), "ranges")
 
 
 def test_a_threshold_is_halved_until_it_is_found() -> None:
@@ -636,11 +637,11 @@ def test_bad_input_is_a_sentence(words: Any, parameters: Any, options: Any, said
     (layers(3).drop(columns="width"), "width"), (layers(3).assign(width=[1.5, 2, 3]), "1.5"),
     (layers(3).assign(width=np.nan), "width"), (layers(3).assign(width="x"), "width"), (None, "parameters"),
     (7, "parameters")])
-def test_layers_that_cannot_be_predicted(plain: npulab.Laws, parameters: Any, said: str) -> None:
+def test_layers_that_cannot_be_predicted(plain: npulab.analysis.laws.Laws, parameters: Any, said: str) -> None:
     refused(lambda: plain.predict(parameters), said)
 
 
-def test_no_layers_give_no_words(plain: npulab.Laws) -> None:
+def test_no_layers_give_no_words(plain: npulab.analysis.laws.Laws) -> None:
     words, mask = plain.predict(layers()[:0])
     assert words.shape == mask.shape == (0, 2)
 

@@ -31,6 +31,9 @@ from conftest import CAPTURES, ROOT, shared
 from pace import limit
 
 import npulab
+import npulab.analysis.draft
+import npulab.notebook.sessions
+import npulab.notebook.widgets
 from npulab.cli import main
 from npulab.registers.formats import FORMATS, RegisterTable
 
@@ -828,7 +831,7 @@ def nn(tmp_path: Path) -> Path:
     return tmp_path / "nn.csv"
 
 
-EDITS: dict[str, tuple[Callable[[npulab.Draft], None], int, int]] = {  # and how many lines go and come
+EDITS: dict[str, tuple[Callable[[npulab.analysis.draft.Draft], None], int, int]] = {  # and how many lines go and come
     "rename": (lambda one: one.rename("relu", "clamp_below"), 1, 1),
     "rename split": (lambda one: one.rename("kernel_z_size", "depth"), 2, 2),
     "note": (lambda one: one.set_note("brick_mode", 'tiles, "<b>"'), 1, 1),
@@ -846,7 +849,7 @@ def test_each_edit_is_a_named_step_of_few_lines_with_undo(name: str, nn: Path) -
     make, gone, new = EDITS[name]
     before = nn.read_bytes()
     draft = npulab.draft(nn, features=["nn_v7"])
-    seen: list[npulab.Draft] = []
+    seen: list[npulab.analysis.draft.Draft] = []
     draft.observe(seen.append)
     make(draft)
     assert (len(draft.steps), len(seen)) == (1, 1)
@@ -889,7 +892,7 @@ def test_status_counts_every_bit_once(captures: npulab.CaptureSet) -> None:
 def test_what_is_on_screen_decodes_anew(nn: Path) -> None:
     capture = npulab.load(CAPTURES / "vivante/sim-3x3-stride2-relu")
     draft = npulab.draft(nn, features=["nn_v7"])
-    editor, registers = npulab.MapEditor(draft, capture), npulab.RegisterView(capture, draft=draft)
+    editor, registers = npulab.notebook.widgets.MapEditor(draft, capture), npulab.RegisterView(capture, draft=draft)
     again: list[str] = []
     editor.observe(lambda change: again.append(change.name), ["rows", "steps"])
     registers.observe(lambda change: again.append(change.name), ["places", "values"])
@@ -917,7 +920,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(folder: Path) -> npulab.Session:
+def told(folder: Path) -> npulab.notebook.sessions.Session:
     """An investigation with something of everything."""
     one = npulab.session(folder / "story.json", author="ada")
     one.title = "What is <relu>?"
@@ -941,7 +944,7 @@ def told(folder: Path) -> npulab.Session:
     return one
 
 
-def texts(one: npulab.Session) -> set[str]:
+def texts(one: npulab.notebook.sessions.Session) -> set[str]:
     return {note.text for note in one.notes}
 
 
@@ -993,7 +996,7 @@ def test_two_peoples_sessions_lose_no_note(folder: Path) -> None:
     ours.remove(story.id)
     theirs.edit(story.id, "the story, told better")
     for a, b in ((ours, theirs), (theirs, ours)):
-        merged = npulab.merge_sessions(folder / "base.json", a.path if hasattr(a, "path") else a, b)
+        merged = npulab.notebook.sessions.merge_sessions(folder / "base.json", a.path if hasattr(a, "path") else a, b)
         all_text = " ".join(texts(merged)) + json.dumps([str(note) for note in merged.notes])
         assert {f"note {n}" for n in range(20)} <= texts(merged)
         assert all(reading in all_text for reading in ("our reading", "their reading", "told better"))
@@ -1052,7 +1055,7 @@ def test_what_is_no_session_is_refused_in_a_sentence(text: str, folder: Path, ca
 # The report
 
 
-def hostile(folder: Path) -> npulab.Session:
+def hostile(folder: Path) -> npulab.notebook.sessions.Session:
     one = told(folder)
     one.title = EVIL
     draft = one.draft
@@ -1145,7 +1148,7 @@ def test_a_value_is_found_wherever_it_stands(element: str) -> None:
         packed = struct.pack(order + CODES[element], value)
         for at in (0, 333, 334 + len(packed), 5000 - len(packed)):
             data[at:at + len(packed)] = packed
-        view = npulab.ByteView(bytes(data))
+        view = npulab.notebook.widgets.ByteView(bytes(data))
         view.element, view.big_endian, view.query = element, order == ">", str(value)
         want = [at for at in range(len(data)) if data[at:at + len(packed)] == packed]
         assert view.found == len(want) >= 4
@@ -1163,7 +1166,7 @@ def test_differences_filter_as_asked() -> None:
     a, b = (npulab.load(CAPTURES / "vivante" / name) for name in ("sim-3x3-same", "sim-5x5-same"))
     b = b.with_fields(kernel_address=0x5000_0000, w2_6_1=1)
     found = npulab.diff(a, b)
-    view = npulab.DiffView(a, b)
+    view = npulab.notebook.widgets.DiffView(a, b)
 
     def names() -> list[str]:
         return [view.rows[n]["cells"][1] for n in view.shown]
@@ -1186,7 +1189,7 @@ def test_outputs_are_compared_channel_by_channel() -> None:
     captured = found.predicted.copy()
     for place in draw.integers(0, 100, 25):
         captured[place // 10, place % 10, place % 5 + 2] ^= 5
-    view = npulab.OutputView(replace(found, captured=captured, verdict="differs"))
+    view = npulab.notebook.widgets.OutputView(replace(found, captured=captured, verdict="differs"))
     wrong = [(int(row), int(column), int(channel)) for channel in range(captured.shape[2])
              for row, column in np.argwhere(captured[..., channel] != found.predicted[..., channel])]
     assert tuple(view.place) == min(wrong)

@@ -22,6 +22,11 @@ from conftest import CAPTURES, shared
 from onert_by_hand import ARM, PATHS, File
 
 import npulab
+import npulab.analysis.mismatch.summary
+import npulab.captures.target
+import npulab.layout
+import npulab.models
+import npulab.notebook.pictures
 from npulab import FullyConnected, QuantParams, cli
 from npulab.captures.target import Hang, Unanswerable
 from npulab.npus.onert import cache, cache_log, layouts
@@ -94,14 +99,14 @@ def expected(layer: FullyConnected, x: np.ndarray, path: str) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def onert() -> npulab.Target:
+def onert() -> npulab.captures.target.Target:
     return npulab.target("onert")
 
 
 # ---- the target
 
 
-def test_every_path_of_the_issue_is_there(onert: npulab.Target) -> None:
+def test_every_path_of_the_issue_is_there(onert: npulab.captures.target.Target) -> None:
     assert set(PATHS) <= set(onert.chips)
     for path, (left, right, wide, narrow) in PATHS.items():
         known = onert.features(path)
@@ -112,7 +117,7 @@ def test_every_path_of_the_issue_is_there(onert: npulab.Target) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("shape", [*SHAPES, *long(*LONG_SHAPES)], ids=str)
-def test_a_layer_there_and_back(shape: tuple[int, int, int], path: str, onert: npulab.Target) -> None:
+def test_a_layer_there_and_back(shape: tuple[int, int, int], path: str, onert: npulab.captures.target.Target) -> None:
     """Packed bytes, sums, fill, output of the device, emulation, and the way back, of every kind of layer."""
     for kind in KINDS:
         layer, x = a_layer(kind, shape)
@@ -147,7 +152,7 @@ def test_a_layer_there_and_back(shape: tuple[int, int, int], path: str, onert: n
         assert onert.recode(capture) == capture.buffers["coefficients"]
 
 
-def test_features_of_a_call(onert: npulab.Target) -> None:
+def test_features_of_a_call(onert: npulab.captures.target.Target) -> None:
     """One rounding where the product is added; columns of whole KiB further apart; weights out of the cache."""
     layer, x = a_layer("hybrid channels", (9, 33, 6))
     scales = np.float32(layer.weight_q.scale)
@@ -168,7 +173,7 @@ def test_features_of_a_call(onert: npulab.Target) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_quantized_rows_of_a_hybrid_layer(path: str, onert: npulab.Target) -> None:
+def test_quantized_rows_of_a_hybrid_layer(path: str, onert: npulab.captures.target.Target) -> None:
     """Row by row: the scale is the largest size over 127, the codes are 127 over the largest times the value."""
     layer, _ = a_layer("hybrid", (4, 21, 1))
     x = np.float32([np.linspace(-1, 1, 21), np.zeros(21), np.linspace(0, 254, 21) ** 2, -np.linspace(5, 9, 21)])
@@ -220,11 +225,11 @@ def test_float_matrices_are_packed(path: str) -> None:
 @pytest.mark.parametrize("shape", [(5, 37), (18, 50), *long((33, 130), (96, 100), (1, 40), (3, 17))], ids=str)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_the_layout_is_found_from_markers_of_lowered_layers(path: str, shape: tuple[int, int], dtype: str,
-                                                            onert: npulab.Target) -> None:
+                                                            onert: npulab.captures.target.Target) -> None:
     """What a board's memory would show of layers whose weights are markers gives the layout of all others."""
     zero = 77 if dtype == "uint8" else 0
     pairs = []
-    for marker in npulab.markers(shape, dtype, avoid=[zero]):
+    for marker in npulab.layout.markers(shape, dtype, avoid=[zero]):
         if dtype == "int8":
             marker = np.maximum(marker, -127)
         layer = FullyConnected(marker, np.zeros(shape[0], np.int32), None, QuantParams(0.1), QuantParams(0.1, zero),
@@ -238,7 +243,7 @@ def test_the_layout_is_found_from_markers_of_lowered_layers(path: str, shape: tu
     assert found.sure, str(found)
 
 
-def test_every_byte_of_packed_weights_is_explained(onert: npulab.Target) -> None:
+def test_every_byte_of_packed_weights_is_explained(onert: npulab.captures.target.Target) -> None:
     for path, kind, shape in [("neon-armv7", "uint8", (5, 17, 1)), ("avx512", "hybrid", (17, 5, 1)),
                               ("neon-dotprod", "int8 channels", (1, 1, 1))]:
         layer, x = a_layer(kind, shape)
@@ -260,7 +265,7 @@ def damaged(capture: npulab.Capture, name: str, at: int, by: int = 1) -> npulab.
 
 
 @pytest.mark.parametrize("path", ["neon-armv7", *long(*(path for path in PATHS if path != "neon-armv7"))])
-def test_fill_and_sums_that_are_wrong_are_noticed(path: str, onert: npulab.Target) -> None:
+def test_fill_and_sums_that_are_wrong_are_noticed(path: str, onert: npulab.captures.target.Target) -> None:
     """Each byte of the packed weights: a changed weight breaks its sum, changed fill or a changed sum are named."""
     layer, x = a_layer("uint8", (5, 17, 3))
     capture = onert.lower(layer, path, x)
@@ -273,7 +278,7 @@ def test_fill_and_sums_that_are_wrong_are_noticed(path: str, onert: npulab.Targe
         assert found.coefficients != "equal"
 
 
-def test_buffers_of_another_size_and_words_of_anything(onert: npulab.Target) -> None:
+def test_buffers_of_another_size_and_words_of_anything(onert: npulab.captures.target.Target) -> None:
     """Whatever is cut off or changed, the answer is a value or a refusal, within bounds of memory."""
     rng = random.Random(9)
     layer, x = a_layer("hybrid channels", (6, 19, 3))
@@ -297,13 +302,13 @@ def test_buffers_of_another_size_and_words_of_anything(onert: npulab.Target) -> 
     tracemalloc.stop()
 
 
-def refused(onert: npulab.Target, capture: npulab.Capture) -> None:
+def refused(onert: npulab.captures.target.Target, capture: npulab.Capture) -> None:
     for call in (onert.simulate, onert.lift, onert.recode):
         with suppress(ValueError, Unanswerable, Hang):
             call(capture)
 
 
-def test_captures_say_that_they_are_simulated(onert: npulab.Target, capsys: pytest.CaptureFixture[str]) -> None:
+def test_captures_say_that_they_are_simulated(onert: npulab.captures.target.Target, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of the repository: recorded by the device, and again the same from what they say."""
     kept = npulab.load_all(CAPTURES / "onert")
     assert len(kept) >= 4
@@ -327,7 +332,7 @@ def test_captures_say_that_they_are_simulated(onert: npulab.Target, capsys: pyte
     assert "simulated" in out
 
 
-def test_two_captures_by_field(onert: npulab.Target, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_two_captures_by_field(onert: npulab.captures.target.Target, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Only what differs, in the names of ruy's parameters."""
     layer, x = a_layer("hybrid", (5, 17, 3))
     npulab.save(onert.lower(layer, "neon-armv7", x, name="a"), tmp_path / "a")
@@ -349,7 +354,7 @@ def test_two_captures_by_field(onert: npulab.Target, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("path", long(*PATHS))
-def test_a_sweep_of_layers_shows_the_blocks(path: str, onert: npulab.Target) -> None:
+def test_a_sweep_of_layers_shows_the_blocks(path: str, onert: npulab.captures.target.Target) -> None:
     """Nobody tells the search what a block is: rows and columns of packed matrices are found as rounded up to them."""
     rng = np.random.default_rng(8)
     captures = []
@@ -367,7 +372,7 @@ def test_a_sweep_of_layers_shows_the_blocks(path: str, onert: npulab.Target) -> 
     assert f"ceil(batches / {batches})" in told
 
 
-def test_where_outputs_of_rows_differ(onert: npulab.Target, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_where_outputs_of_rows_differ(onert: npulab.captures.target.Target, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A batch is a row of the views, one to four axes alike, and another rounding is named."""
     layer, _ = a_layer("int8", (9, 33, 5))
     for shape in [(33,), (6, 33), (3, 2, 1, 3, 11)]:
@@ -380,14 +385,14 @@ def test_where_outputs_of_rows_differ(onert: npulab.Target, capsys: pytest.Captu
         assert found.first is not None
         assert len(found.first) == found.predicted.ndim == 3
         assert np.ravel_multi_index(found.first, found.predicted.shape) == 13 % len(output)
-        assert npulab.mismatches(found).by_channel["differ"].sum() == 1
-        for view in (npulab.output_comparison, *[npulab.output_difference] * (shape == (6, 33))):
+        assert npulab.analysis.mismatch.summary.mismatches(found).by_channel["differ"].sum() == 1
+        for view in (npulab.notebook.pictures.output_comparison, *[npulab.notebook.pictures.output_difference] * (shape == (6, 33))):
             assert "differ" in repr(view(found))
-        assert npulab.neighbours(found).loc[0, ["mismatches", "compared"]].tolist() == [1, len(output)]
+        assert npulab.hypotheses(found).loc[0, ["mismatches", "compared"]].tolist() == [1, len(output)]
     capture = onert.lower(layer, "neon-armv7", np.random.default_rng(3).integers(-128, 128, (400, 33)).astype(np.int8))
     twice = npulab.emulate(layer, onert.lift(capture).x, "ruy-x86:P")
     captured = replace(capture, name="twice", buffers={**capture.buffers, "output": twice.tobytes()}, provenance="board")
-    told = npulab.neighbours(npulab.check(captured))
+    told = npulab.hypotheses(npulab.check(captured))
     assert "ruy-x86" in " ".join(told[told["equal"]]["change"])
     npulab.save(captured, tmp_path / "twice")
     status, out, _ = lines(capsys, "check", "--explain", tmp_path / "twice")
@@ -467,7 +472,7 @@ def test_both_variants_against_plain_arithmetic(seed: int) -> None:
 
 @pytest.mark.parametrize("x_shape", [(4, 1000), (4, 2, 1536)])
 @pytest.mark.parametrize("channels", [False, True])
-def test_the_operators_of_the_seed(x_shape: tuple[int, ...], channels: bool, onert: npulab.Target) -> None:
+def test_the_operators_of_the_seed(x_shape: tuple[int, ...], channels: bool, onert: npulab.captures.target.Target) -> None:
     """[4,1000]x[96,1000] and [4,2,1536]x[96,1536], from LiteRT and from the device of each path."""
     rng = np.random.default_rng(3)
     weights = rng.integers(-127, 128, (96, x_shape[-1])).astype(np.int8)
@@ -864,7 +869,7 @@ def read_or_refused(data: bytes) -> str:
     """The refusal of a file, or nothing where it is read, listed and taken apart."""
     try:
         model = npulab.read_model(data)
-        str(model), model.listing("later"), model.rows, list(model.quantization()), npulab.model_memory(model)
+        str(model), model.listing("later"), model.rows, list(model.quantization()), npulab.models.model_memory(model)
     except ValueError as problem:
         return str(problem)
     with suppress(ValueError):
@@ -1009,7 +1014,7 @@ def test_which_tensors_live_when(first: int) -> None:
             def packed(rows: int, columns: int, kr: int = kr, kc: int = kc) -> int:
                 return hand.up(rows, kr) * hand.up(columns, kc) + 4 * hand.up(columns, kc)
 
-            memory = npulab.model_memory(model, packed, planner=planner, align=align)
+            memory = npulab.models.model_memory(model, packed, planner=planner, align=align)
             assert memory.live.tolist() == live, seed
             assert (memory.peak, memory.total) == (max(live), total)
             assert memory.constants == sum(map(len, file.buffers))
@@ -1043,19 +1048,19 @@ def test_which_tensors_live_when(first: int) -> None:
         assert packs <= taken
 
 
-def test_memory_as_a_table_a_sentence_and_a_picture(onert: npulab.Target) -> None:
+def test_memory_as_a_table_a_sentence_and_a_picture(onert: npulab.captures.target.Target) -> None:
     """The seed's second operator: what prepacking adds is what the target packs."""
     layer = FullyConnected(np.zeros((96, 1536), np.int8), np.zeros(96, np.float32), dtype="float32")
     model = npulab.read_model(npulab.single_op_model(layer, (4, 2)))
     for path in PATHS:
         size = len(onert.lower(layer, path).buffers["coefficients"])
-        memory = npulab.model_memory(model, lambda rows, columns, p=path: layouts.packed((rows, columns), p).size)
+        memory = npulab.models.model_memory(model, lambda rows, columns, p=path: layouts.packed((rows, columns), p).size)
         assert memory.table.set_index("name")["packed"].to_dict() == {"input": 0, "weights": size, "bias": 0, "output": 0}
         assert memory.peak == 4 * 8 * 1536 + 4 * 8 * 96
         assert memory.spare == 96 * 1536
     assert "48.0K" not in memory.text
     assert f"{memory.peak / 1024:.1f}K" in memory.text
-    assert npulab.memory_picture(memory) is not None
+    assert npulab.notebook.pictures.memory_picture(memory) is not None
 
 
 # ---- the cache of packed weights

@@ -17,6 +17,7 @@ from test_cli import run  # noqa: F401 - a fixture
 from test_vivante_coefficients import vendor
 
 import npulab
+import npulab.layout
 from npulab import layout
 from npulab.captures.target import Hang, Target, Unanswerable
 from npulab.layout import Layout, Loop
@@ -551,7 +552,7 @@ def nests(seed: int) -> Layout:
 def test_layouts_are_found_from_markers() -> None:
     random = np.random.RandomState(0)
     for one in (*known_layouts(), *map(nests, range(24))):
-        tensors = npulab.markers(one.shape, one.dtype)
+        tensors = npulab.layout.markers(one.shape, one.dtype)
         found = npulab.find_layout(tensors, [one.pack(tensor) for tensor in tensors])
         assert np.array_equal(found.layout.index_map(), one.index_map()), one
         assert (len(found.missing), len(found.unexplained), found.rivals) == (0, 0, ()), (one, found)
@@ -563,7 +564,7 @@ def test_layouts_are_found_from_markers() -> None:
 
 def test_a_first_channel_alone_is_found() -> None:
     one = layout.only(layout.planar((8, 9, 4), row_align=64), 2, 0, 1)
-    tensors = npulab.markers(one.shape)
+    tensors = npulab.layout.markers(one.shape)
     found = npulab.find_layout(tensors, [one.pack(tensor) for tensor in tensors])
     assert np.array_equal(found.layout.index_map(), one.index_map())
     assert {tuple(index)[2] for index in found.missing.tolist()} == {1, 2, 3}
@@ -590,7 +591,7 @@ def test_no_layout_is_made_of_chance() -> None:
 
 def test_a_million_elements_take_three_captures() -> None:
     one = layout.nc1hwc2((64, 125, 126), 32)
-    tensors = npulab.markers(one.shape)
+    tensors = npulab.layout.markers(one.shape)
     assert len(tensors) == 3
     found = npulab.find_layout(tensors, [one.pack(tensor) for tensor in tensors])
     assert np.array_equal(found.layout.index_map(), one.index_map())

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from random_models import random_case
 
 import npulab
+import npulab.models
+import npulab.notebook.pictures
 from npulab.models import Graph, Memory, Operator, Tensor, model_memory, read_model, single_op_model
 from npulab.models.memory import KINDS, PLANNERS, place
 
@@ -149,7 +151,7 @@ def chain(count: int, seed: int = 0, far: int = 0) -> Graph:
 
 
 def test_a_network(net: Graph) -> None:
-    memory = npulab.model_memory(net)
+    memory = npulab.models.model_memory(net)
     table = memory.table
     assert list(table) == ["tensor", "name", "bytes", "kind", "first", "last", "offset", "packed"]
     assert list(zip(table.name, table.kind, table["first"], table["last"], strict=True)) == [
@@ -240,7 +242,7 @@ def test_no_operators() -> None:
     empty = model_memory(Graph((), ()))
     assert (empty.peak, empty.total, empty.planned, len(empty.table), len(empty.steps)) == (0, 0, 0, 0, 0)
     for one in (memory, empty):
-        assert npulab.memory_picture(one)._repr_png_().startswith(b"\x89PNG")
+        assert npulab.notebook.pictures.memory_picture(one)._repr_png_().startswith(b"\x89PNG")
 
 
 def test_ten_thousand_operators() -> None:
@@ -278,7 +280,7 @@ def test_tensors_without_end_are_refused() -> None:
 
 def test_picture(net: Graph) -> None:
     memory = model_memory(net, packed)
-    one, two = npulab.memory_picture(memory), npulab.memory_picture(memory)
+    one, two = npulab.notebook.pictures.memory_picture(memory), npulab.notebook.pictures.memory_picture(memory)
     assert repr(one) == ("4 operators, 11 tensors: peak 24.0K at operator 2, ADD, 31.0K in all, planned 24.0K (wic), constants 80.9K, packed "
                          "96.0K")
     assert one._repr_png_() == two._repr_png_()
@@ -295,14 +297,14 @@ def test_picture(net: Graph) -> None:
 
 
 def test_picture_of_many() -> None:
-    picture = npulab.memory_picture(model_memory(chain(2000, far=9)))
+    picture = npulab.notebook.pictures.memory_picture(model_memory(chain(2000, far=9)))
     assert sum(len(group.get_paths()) for group in picture.figure.axes[0].collections) == 2001
     assert not picture.figure.axes[0].texts
     assert {float(group.get_linewidth()[0]) for group in picture.figure.axes[0].collections} == {0}
     with pytest.raises(ValueError, match="memory: got int, allowed is what model_memory gives"):
-        npulab.memory_picture(3)
+        npulab.notebook.pictures.memory_picture(3)
 
 
 def test_what_is_no_model() -> None:
     with pytest.raises(ValueError, match=r"model: got str, allowed is what read_model gives$"):
-        npulab.model_memory("m.tflite")  # type: ignore[arg-type]
+        npulab.models.model_memory("m.tflite")  # type: ignore[arg-type]

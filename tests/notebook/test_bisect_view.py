@@ -18,6 +18,7 @@ from conftest import CAPTURES
 from playwright.sync_api import Browser
 
 import npulab
+import npulab.analysis.bisect
 from npulab.captures.capture import Capture, Job
 from npulab.captures.devices import Command, Recorder, Simulated
 from npulab.notebook.widgets import BisectModel, BisectView
@@ -424,7 +425,7 @@ def test_model_hands_its_journal_over(tmp_path: Path) -> None:
         oracle.go.release()
     until(lambda: two.state == "done")
     assert two.result.culprits == ((0, "NN", "R1", "f7"),)
-    assert len(npulab.Bisection(*pair(), journal=path).journal) == two.trial
+    assert len(npulab.analysis.bisect.Bisection(*pair(), journal=path).journal) == two.trial
 
 
 def test_model_is_not_set_from_outside() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import npulab
+import npulab.analysis.bisect
 from npulab.captures.journal import Journal
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -29,7 +30,7 @@ def test_a_session_opens() -> None:
 def test_a_journal_of_a_bisection_opens() -> None:
     journal = Journal.read(GOLDEN / "journal.jsonl")
     good, bad = (npulab.load(GOLDEN / "captures" / name) for name in ("good", "bad"))
-    assert "relu = 1 (good 0) breaks it" in npulab.Bisection(good, bad, journal=journal).result.sentence
+    assert "relu = 1 (good 0) breaks it" in npulab.analysis.bisect.Bisection(good, bad, journal=journal).result.sentence
 
 
 def test_a_draft_opens() -> None:

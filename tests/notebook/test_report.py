@@ -23,6 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import npulab
+import npulab.analysis.laws
+import npulab.notebook.pictures
+import npulab.notebook.sessions
 from npulab.cli import main
 from npulab.notebook.sessions.markdown import Block, plain, read_markdown, to_html, to_markdown
 
@@ -154,14 +157,14 @@ def read_and_written(text: str) -> None:
 # The whole report
 
 
-def find_relu(sweep: npulab.Sweep) -> npulab.FieldLaw:
+def find_relu(sweep: npulab.Sweep) -> npulab.analysis.laws.FieldLaw:
     mask = np.zeros(sweep.words.shape[1], np.uint32)
     mask[2] = 2 ** 24
     return npulab.find_laws(sweep.words[:40] & mask, sweep.parameters[["relu", "stride"]][:40]).fields[0]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> npulab.Session:
+def told(tmp_path_factory: pytest.TempPathFactory) -> npulab.notebook.sessions.Session:
     """A session with everything in it."""
     folder = tmp_path_factory.mktemp("told")
     for path in (VENDOR, MESA, SIM):
@@ -189,14 +192,14 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> npulab.Session:
     session.accept("input_w * 2", "w3_6_13", sweep=SWEEP, by="bob")
     found = npulab.bisect_fields(good, bad, npulab.Simulated(), journal=folder / "j.jsonl")
     session.journal(found, device="simulated")
-    session.figure(npulab.flip_map(sweep.words[:50]), "What <b>varies</b>, simulated", code=f"npulab.flip_map(npulab.load_sweep({SWEEP!r}).words[:50])")
+    session.figure(npulab.notebook.pictures.flip_map(sweep.words[:50]), "What <b>varies</b>, simulated", code=f"npulab.notebook.pictures.flip_map(npulab.load_sweep({SWEEP!r}).words[:50])")
     session.save()
     session.report(folder / "out.html")
     session.report(folder / "out.md")
     return session
 
 
-def test_the_story_is_told(told: npulab.Session) -> None:
+def test_the_story_is_told(told: npulab.notebook.sessions.Session) -> None:
     page = Seen((told.folder / "out.html").read_text(encoding="utf-8"))
     text = re.sub(r"\s+", " ", page.text)
     for words in ("Where is <relu>?", "It clamps below.", "2[24]", "Vivante kernel driver galcore", "2026-01-02",
@@ -213,7 +216,7 @@ def test_the_story_is_told(told: npulab.Session) -> None:
     assert sum(tag == "img" for tag, _ in page.tags) == 1
 
 
-def test_the_page_needs_nothing_and_runs_nothing(told: npulab.Session) -> None:
+def test_the_page_needs_nothing_and_runs_nothing(told: npulab.notebook.sessions.Session) -> None:
     page = (told.folder / "out.html").read_text(encoding="utf-8")
     seen = Seen(page)
     assert {tag for tag, _ in seen.tags} <= TAGS | {"html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "h3", "div", "caption",
@@ -231,7 +234,7 @@ def test_the_page_needs_nothing_and_runs_nothing(told: npulab.Session) -> None:
     assert len(places) == len({*places})
 
 
-def test_as_markdown_with_its_figures_beside_it(told: npulab.Session) -> None:
+def test_as_markdown_with_its_figures_beside_it(told: npulab.notebook.sessions.Session) -> None:
     text = (told.folder / "out.md").read_text(encoding="utf-8")
     picture = re.search(r"!\[[^\]]*\]\(<(out-figures/[0-9a-f]{16}\.png)>\)", text)
     assert picture
@@ -243,7 +246,7 @@ def test_as_markdown_with_its_figures_beside_it(told: npulab.Session) -> None:
     assert not re.search(r"(?<!\\)\]\((?!<)", outside)
 
 
-def test_the_same_session_gives_the_same_report(told: npulab.Session, tmp_path: Path) -> None:
+def test_the_same_session_gives_the_same_report(told: npulab.notebook.sessions.Session, tmp_path: Path) -> None:
     for name in ("out.html", "out.md"):
         before = (told.folder / name).read_bytes()
         npulab.session(told.path).report(told.folder / name)
@@ -254,13 +257,13 @@ def test_the_same_session_gives_the_same_report(told: npulab.Session, tmp_path: 
     assert (tmp_path / "out.html").read_bytes() == first
 
 
-def again(told: npulab.Session, kind: str) -> list[str]:
+def again(told: npulab.notebook.sessions.Session, kind: str) -> list[str]:
     """The commands of a kind that the report gives for real claims."""
     text = (told.folder / "out.md").read_text(encoding="utf-8")
     return [found for _, found in re.findall(rf"(?ms)^(`{{3,}}){kind}\n(.*?)\n\1$", text)]
 
 
-def test_every_command_of_the_report_runs(told: npulab.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_of_the_report_runs(told: npulab.notebook.sessions.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(told.folder)
     lines = sorted({line for block in again(told, "sh") for line in block.split("\n")})
     kinds = {shlex.split(line)[1] for line in lines}
@@ -278,7 +281,7 @@ def test_every_command_of_the_report_runs(told: npulab.Session, monkeypatch: pyt
         assert out.getvalue().strip(), line
 
 
-def test_every_line_of_python_of_the_report_runs(told: npulab.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_of_python_of_the_report_runs(told: npulab.notebook.sessions.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(told.folder)
     values = {}
     for block in again(told, "python"):
@@ -298,7 +301,7 @@ def test_every_line_of_python_of_the_report_runs(told: npulab.Session, monkeypat
     assert repr(npulab.load(VENDOR).buffers["output"].hex(" ")) in shown
 
 
-def test_what_is_refused(told: npulab.Session, tmp_path: Path) -> None:
+def test_what_is_refused(told: npulab.notebook.sessions.Session, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     for name, words in (("x.pdf", "got .pdf, allowed is .html or .md"), ("x", "got no suffix")):
         with pytest.raises(ValueError, match=words):
@@ -312,7 +315,7 @@ def test_what_is_refused(told: npulab.Session, tmp_path: Path) -> None:
     assert (tmp_path / "mine.md").read_text() == "my own words"
 
 
-def test_what_cannot_be_read_is_said_in_its_place(told: npulab.Session, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_said_in_its_place(told: npulab.notebook.sessions.Session, tmp_path: Path) -> None:
     shutil.copytree(told.folder, tmp_path / "x")
     folder = tmp_path / "x"
     shutil.rmtree(folder / VENDOR)
@@ -331,7 +334,7 @@ def test_what_cannot_be_read_is_said_in_its_place(told: npulab.Session, tmp_path
 
 def test_pictures_of_the_caller(tmp_path: Path) -> None:
     session = npulab.session(tmp_path / "x.json")
-    picture = npulab.flip_map(np.arange(8, dtype=np.uint32)[:, None])
+    picture = npulab.notebook.pictures.flip_map(np.arange(8, dtype=np.uint32)[:, None])
     session.report(tmp_path / "o.html", pictures=[picture, (picture.figure, "mine <b>"), picture._repr_png_()])
     seen = Seen((tmp_path / "o.html").read_text())
     assert [one["alt"] for tag, one in seen.tags if tag == "img"] == [picture.text, "mine <b>", "a picture"]
@@ -377,7 +380,7 @@ def chrome() -> Iterator[object]:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_in_a_browser_nothing_runs_and_everything_is_readable(told: npulab.Session, chrome: object, theme: str) -> None:
+def test_in_a_browser_nothing_runs_and_everything_is_readable(told: npulab.notebook.sessions.Session, chrome: object, theme: str) -> None:
     page = chrome.new_page(viewport={"width": 900, "height": 900}, color_scheme=theme)
     heard: list[str] = []
     page.on("dialog", lambda dialog: (heard.append(dialog.message), dialog.dismiss()))

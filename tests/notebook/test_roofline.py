@@ -11,6 +11,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 import npulab
+import npulab.notebook.pictures
 from npulab.notebook.pictures import Picture
 from npulab.npus.ane.training import Step, roofline_points
 
@@ -29,7 +30,7 @@ def numbers(picture: Picture) -> list[list[str]]:
 
 
 def test_points_lie_where_they_should() -> None:
-    picture = npulab.roofline(POINTS, 10, 100)
+    picture = npulab.notebook.pictures.roofline(POINTS, 10, 100)
     assert marks(picture) == {(1, 0.05): ("o", "#2b6ca3"), (100, 10): ("o", "none"), (4000, 5): ("o", "#2b6ca3")}
     roof = picture.figure.axes[0].lines[0]
     low, high = picture.figure.axes[0].get_xlim()
@@ -40,23 +41,23 @@ def test_points_lie_where_they_should() -> None:
 
 
 def test_numbers_are_beside() -> None:
-    assert numbers(npulab.roofline(POINTS, 10, 100)) == [
+    assert numbers(npulab.notebook.pictures.roofline(POINTS, 10, 100)) == [
         ["FLOP/byte", "allowed", "TFLOPS", "share"], ["1", "copy", "1", "0.1", "m", "0.05", "50.0%"],
         ["2", "bend", "100", "10", "c", "-", "-"], ["3", "product", "4e+03", "10", "c", "5", "50.0%"]]
 
 
 def test_picture_says_its_numbers_and_is_the_same_twice() -> None:
-    one, two = (npulab.roofline(pd.DataFrame(POINTS), 10, 100, title="made up") for _ in range(2))
+    one, two = (npulab.notebook.pictures.roofline(pd.DataFrame(POINTS), 10, 100, title="made up") for _ in range(2))
     assert repr(one) == ("made up: 3 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 1 bound by memory; 2 with times: "
                          "4.88 TFLOPS in 820.000 ms, 48.8% of the peak")
     assert one.figure.get_suptitle().replace("\n", " ") == one.text
     assert one._repr_png_() == two._repr_png_()
-    assert repr(npulab.roofline([{"name": "a", "flops": 1, "bytes": 2}], 10, 100)) == \
+    assert repr(npulab.notebook.pictures.roofline([{"name": "a", "flops": 1, "bytes": 2}], 10, 100)) == \
         "1 kernels under 10 TFLOPS and 100 GB/s (bend at 100 FLOP per byte): 1 bound by memory; 0 with times"
 
 
 def test_dark_is_the_same_picture() -> None:
-    light, dark = npulab.roofline(POINTS, 10, 100), npulab.roofline(POINTS, 10, 100, dark=True)
+    light, dark = npulab.notebook.pictures.roofline(POINTS, 10, 100), npulab.notebook.pictures.roofline(POINTS, 10, 100, dark=True)
     assert light.text == dark.text
     assert list(marks(light)) == list(marks(dark))
     assert numbers(light) == numbers(dark)
@@ -77,13 +78,13 @@ def luminance(colour: Any) -> float:
 
 
 def test_what_is_above_the_roof_is_told() -> None:
-    picture = npulab.roofline([*POINTS, {"name": "wrong", "flops": 1e12, "bytes": 1e9, "ms": 50.0}], 10, 100)
+    picture = npulab.notebook.pictures.roofline([*POINTS, {"name": "wrong", "flops": 1e12, "bytes": 1e9, "ms": 50.0}], 10, 100)
     assert picture.text.endswith("; above the roof, which cannot be: wrong")
     assert marks(picture)[1000, 20] == ("X", "#c4501b")
 
 
 def test_several_peaks() -> None:
-    picture = npulab.roofline(POINTS, {"claimed": 10, "measured": 18.6}, 100)
+    picture = npulab.notebook.pictures.roofline(POINTS, {"claimed": 10, "measured": 18.6}, 100)
     assert "under 10 TFLOPS (claimed) and" in picture.text
     dashed = picture.figure.axes[0].lines[1]
     assert dashed.get_linestyle() == "--"
@@ -93,14 +94,14 @@ def test_several_peaks() -> None:
 
 
 def test_numbers_of_points_that_crowd_do_not_cover_each_other() -> None:
-    picture = npulab.roofline([{"name": f"k{n}", "flops": 1e12 + n, "bytes": 1e9} for n in range(5)], 10, 100)
+    picture = npulab.notebook.pictures.roofline([{"name": f"k{n}", "flops": 1e12 + n, "bytes": 1e9} for n in range(5)], 10, 100)
     heights = [text.get_position()[1] for text in picture.figure.axes[0].texts]
     assert [text.get_text() for text in picture.figure.axes[0].texts] == ["1", "2", "3", "4", "5"]
     assert np.diff(heights).min() >= 9
 
 
 def test_kernels_of_a_training_step() -> None:
-    picture = npulab.roofline(roofline_points(Step(768, 2048, 512, 12), {"qkv_backward": 0.5}), 15.8, 120)
+    picture = npulab.notebook.pictures.roofline(roofline_points(Step(768, 2048, 512, 12), {"qkv_backward": 0.5}), 15.8, 120)
     assert repr(picture) == ("6 kernels under 15.8 TFLOPS and 120 GB/s (bend at 132 FLOP per byte): 2 bound by memory; 1 with times: "
                              "3.63 TFLOPS in 0.500 ms, 22.9% of the peak")
     assert [row[1] for row in numbers(picture)[1:]] == ["forward_attention", "forward_ffn", "ffn_backward", "sdpa_backward_1",
@@ -109,7 +110,7 @@ def test_kernels_of_a_training_step() -> None:
 
 
 def test_many_points_and_long_names() -> None:
-    picture = npulab.roofline([{"name": "kernel " * 9, "flops": 10.0 ** n, "bytes": 1e6} for n in range(50)], 10, 100)
+    picture = npulab.notebook.pictures.roofline([{"name": "kernel " * 9, "flops": 10.0 ** n, "bytes": 1e6} for n in range(50)], 10, 100)
     rows = picture.figure.axes[1].texts[0].get_text().splitlines()
     assert len(rows) == 42
     assert rows[-1] == "    and 10 more"
@@ -130,5 +131,5 @@ def test_many_points_and_long_names() -> None:
     (POINTS, 10, math.nan, "bandwidth: got nan, allowed is a positive finite number")])
 def test_points_refused(points: Any, peak: Any, bandwidth: Any, message: str) -> None:
     with pytest.raises(ValueError) as error:
-        npulab.roofline(points, peak, bandwidth)
+        npulab.notebook.pictures.roofline(points, peak, bandwidth)
     assert str(error.value) == message

@@ -19,6 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import npulab
+import npulab.captures.sweep
+import npulab.notebook.sessions
 import npulab.notebook.widgets
 from npulab.cli import main
 from npulab.notebook.sessions.file import MOST_BYTES, read_session, session_text
@@ -37,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def texts(session: npulab.Session) -> set[str]:
+def texts(session: npulab.notebook.sessions.Session) -> set[str]:
     return {note.text for note in session.notes}
 
 
@@ -83,7 +85,7 @@ def test_same_session_gives_same_bytes(folder: Path) -> None:
 
 
 def test_same_note_again_is_the_same_note() -> None:
-    session = npulab.Session()
+    session = npulab.notebook.sessions.Session()
     note = session.note("a", field="x")
     assert session.note("a", field="x") == note
     assert session.note("a", field="y").id != note.id
@@ -144,13 +146,13 @@ def test_without_autosave_nothing_is_written_until_it_is_said(tmp_path: Path) ->
     assert not (tmp_path / "x.json").exists()
     session.save()
     assert texts(npulab.session(tmp_path / "x.json")) == {"a"}
-    memory = npulab.Session()
+    memory = npulab.notebook.sessions.Session()
     memory.note("b")
     with pytest.raises(FileExistsError, match="is there already"):
         memory.save(tmp_path / "x.json")
     assert texts(npulab.session(memory.save(tmp_path / "deep/y.json"))) == {"b"}
     with pytest.raises(ValueError, match="got no path"):
-        npulab.Session().save()
+        npulab.notebook.sessions.Session().save()
 
 
 # What is refused
@@ -362,7 +364,7 @@ def test_a_draft_and_what_shows_it(folder: Path) -> None:
     assert again.registers.third.bits == again.draft.map.third.bits == "3[31:0]"
     assert again.decoded(VENDOR).values["third"] == capture.words[3]
     made.rename("a4", "fourth")
-    for view in (npulab.MapEditor(made, capture), npulab.RegisterView(capture, draft=made)):
+    for view in (npulab.notebook.widgets.MapEditor(made, capture), npulab.RegisterView(capture, draft=made)):
         session.open_view(view)
         shown = npulab.session(folder / "x.json").show()
         assert type(shown).__name__ == type(view).__name__
@@ -387,7 +389,7 @@ def test_what_is_made_on_the_draft_is_kept(folder: Path) -> None:
     assert session.registers.first.width == 16
     session.draft.undo()
     assert npulab.session(folder / "x.json").draft.steps == []
-    session.open_view(npulab.MapEditor(session.draft))
+    session.open_view(npulab.notebook.widgets.MapEditor(session.draft))
     again = npulab.session(folder / "x.json")
     again.show().model.act({"do": "cell", "field": "a", "column": "field", "text": "one"})
     assert again.draft.steps == npulab.session(folder / "x.json").draft.steps == ["rename a to one"]
@@ -431,17 +433,17 @@ def test_every_view_is_there_again(folder: Path, kind: str) -> None:
     session = npulab.session(folder / "x.json")
     capture, other = session.attach(VENDOR), session.attach("captures/vivante/sim-1x1")
     if kind == "ByteView":
-        view = npulab.ByteView(capture, buffer="commands", reference=other)
+        view = npulab.notebook.widgets.ByteView(capture, buffer="commands", reference=other)
         view.element, view.query, view.selection = "u32", "5", (8, 4)
         session.open_view(view, reference=other)
         state = ("element", "query", "selection", "cursor", "summary")
     elif kind == "DiffView":
-        view = npulab.DiffView(capture, other)
+        view = npulab.notebook.widgets.DiffView(capture, other)
         view.query, view.addresses = "in_*", False
         session.open_view(view)
         state = ("query", "addresses", "summary")
     else:
-        view = npulab.OutputView(npulab.check(capture))
+        view = npulab.notebook.widgets.OutputView(npulab.check(capture))
         view.place = (1, 2, 0)
         session.open_view(view)
         state = ("place", "about")
@@ -474,7 +476,7 @@ def test_a_law_of_which_the_field_cuts_something_off_is_held_against_its_capture
     random = np.random.default_rng(3)
     known = pd.DataFrame({"zero": random.integers(-128, 128, 40), "size": random.integers(1, 5000, 40), "wide": random.integers(0, 2, 40)})
     words = (known.zero % 256 + known["size"] % 64 * 256 + np.where(known.wide == 1, known["size"], 7) % 256 * 2 ** 16).to_numpy(np.uint32)
-    npulab.save_sweep(npulab.Sweep(words[:, None], known, provenance="simulated"), tmp_path / "sweep.npz")
+    npulab.captures.sweep.save_sweep(npulab.Sweep(words[:, None], known, provenance="simulated"), tmp_path / "sweep.npz")
     session = npulab.session(tmp_path / "x.json")
     sweep = session.attach("sweep.npz")
     laws = npulab.find_laws(sweep)
@@ -508,10 +510,10 @@ def test_journals_and_what_came_of_them(folder: Path) -> None:
 
 
 def test_both_sides_are_kept(tmp_path: Path) -> None:
-    base = npulab.Session()
+    base = npulab.notebook.sessions.Session()
     same, ours_only, theirs_only, both, gone, left = (base.note(text).id for text in "abcdef")
     base.title = "t"
-    ours, theirs = npulab.merge_sessions(base, base, base), npulab.merge_sessions(None, base, base)
+    ours, theirs = npulab.notebook.sessions.merge_sessions(base, base, base), npulab.notebook.sessions.merge_sessions(None, base, base)
     assert ours == theirs == base
     ours.note("new of ours")
     theirs.note("new of theirs")
@@ -523,7 +525,7 @@ def test_both_sides_are_kept(tmp_path: Path) -> None:
     theirs.remove(left)
     ours.edit(left, "f of ours")
     ours.title, theirs.title = "t of ours", "t of theirs"
-    merged = npulab.merge_sessions(base, ours, theirs)
+    merged = npulab.notebook.sessions.merge_sessions(base, ours, theirs)
     assert texts(merged) == {"a", "b of ours", "c of theirs", "d of ours", "d of theirs", "f of ours", "new of ours", "new of theirs"}
     marked = {note.text: note.conflict for note in merged.notes if note.conflict}
     assert {*marked} == {"d of ours", "d of theirs", "f of ours"}
@@ -534,15 +536,15 @@ def test_both_sides_are_kept(tmp_path: Path) -> None:
     assert merged.title == "t of ours"
     assert merged.conflicts[-1] == 'title: "t of ours" or "t of theirs"'
     assert same in ids.values()
-    assert npulab.merge_sessions(base, merged, theirs) == merged
+    assert npulab.notebook.sessions.merge_sessions(base, merged, theirs) == merged
     merged.settle()
     assert merged.conflicts == []
     assert "d of theirs" in texts(merged)
     # what was settled stays so where somebody else merged as well
-    before = npulab.merge_sessions(base, ours, theirs)
-    before_too = npulab.merge_sessions(base, ours, theirs)
+    before = npulab.notebook.sessions.merge_sessions(base, ours, theirs)
+    before_too = npulab.notebook.sessions.merge_sessions(base, ours, theirs)
     before_too.note("more")
-    assert npulab.merge_sessions(before, merged, before_too).conflicts == []
+    assert npulab.notebook.sessions.merge_sessions(before, merged, before_too).conflicts == []
 
 
 WORDS = st.sampled_from(["a", "b", "ü\nz", "", "<b>", "long " * 30])
@@ -550,8 +552,8 @@ CHANGES = st.lists(st.tuples(st.sampled_from(["edit", "remove", "note", "edit", 
                    min_size=1, max_size=6)
 
 
-def played(session: npulab.Session, changes: list[tuple[str, str, int]]) -> npulab.Session:
-    out = npulab.merge_sessions(session, session, session)
+def played(session: npulab.notebook.sessions.Session, changes: list[tuple[str, str, int]]) -> npulab.notebook.sessions.Session:
+    out = npulab.notebook.sessions.merge_sessions(session, session, session)
     for change, text, number in changes:
         ids = [note.id for note in out.notes]
         if change == "note":
@@ -570,12 +572,12 @@ def played(session: npulab.Session, changes: list[tuple[str, str, int]]) -> npul
 
 
 def check_merge(first: Any, second: Any, third: Any) -> None:
-    base = npulab.Session()
+    base = npulab.notebook.sessions.Session()
     for number in range(3):
         base.note(f"of both {number}")
     base = played(base, first[1:])
     ours, theirs = played(base, second), played(base, third)
-    merged = npulab.merge_sessions(base, ours, theirs)
+    merged = npulab.notebook.sessions.merge_sessions(base, ours, theirs)
     was, a, b = ({note.id: note for note in one.notes} for one in (base, ours, theirs))
     for mine, other in ((a, b), (b, a)):
         for key, note in mine.items():
@@ -587,10 +589,10 @@ def check_merge(first: Any, second: Any, third: Any) -> None:
         assert (key in a) + (key in b) or key not in {note.id for note in merged.notes}
     for kind in ("bookmarks", "laws"):
         assert {one.id for side in (ours, theirs) for one in getattr(side, kind)} == {one.id for one in getattr(merged, kind)}
-    assert npulab.merge_sessions(base, theirs, ours).text == merged.text
-    assert npulab.merge_sessions(base, merged, theirs).text == merged.text
-    assert npulab.merge_sessions(base, merged, merged).text == merged.text
-    assert npulab.merge_sessions(merged, merged, merged).text == merged.text
+    assert npulab.notebook.sessions.merge_sessions(base, theirs, ours).text == merged.text
+    assert npulab.notebook.sessions.merge_sessions(base, merged, theirs).text == merged.text
+    assert npulab.notebook.sessions.merge_sessions(base, merged, merged).text == merged.text
+    assert npulab.notebook.sessions.merge_sessions(merged, merged, merged).text == merged.text
     assert read_session(merged.text.encode(), "x.json")
 
 
@@ -618,11 +620,11 @@ def git() -> str:
 def test_git_itself_usually_merges_two_added_notes(tmp_path: Path, notes: int) -> None:
     merged, tries = 0, 12
     for number in range(tries):
-        base = npulab.Session()
+        base = npulab.notebook.sessions.Session()
         for one in range(notes):
             base.note(f"note {one}", field=f"f{one}")
         base.save(tmp_path / f"base{number}")
-        sides = [npulab.merge_sessions(base, base, base) for _ in range(2)]
+        sides = [npulab.notebook.sessions.merge_sessions(base, base, base) for _ in range(2)]
         paths = []
         for name, side in zip(("ours", "theirs"), sides, strict=True):
             side.note(f"{number} of {name}", field="stride", author=name)
@@ -630,7 +632,7 @@ def test_git_itself_usually_merges_two_added_notes(tmp_path: Path, notes: int) -
         done = subprocess.run([git(), "merge-file", "-p", paths[0], tmp_path / f"base{number}", paths[1]], capture_output=True, check=False)
         if not done.returncode:
             merged += 1
-            assert done.stdout.decode() == npulab.merge_sessions(base, *sides).text
+            assert done.stdout.decode() == npulab.notebook.sessions.merge_sessions(base, *sides).text
         else:
             with pytest.raises(ValueError, match="git's mark of a conflict"):
                 read_session(done.stdout, "x.json")

@@ -9,6 +9,7 @@ from lowered_layers import A311D, IMX8MP
 from matplotlib.colors import to_rgb
 
 import npulab
+import npulab.notebook.pictures
 from npulab import Conv2D, QuantParams
 from npulab.captures.target import Item, Target
 from npulab.notebook.pictures import Picture
@@ -45,7 +46,7 @@ def of(item: Item) -> str:
 def test_every_bit_has_the_colour_of_its_item(captures: npulab.CaptureSet, vivante: Target, case: str) -> None:
     capture = captures[case] if case == "update4-vendor" else lowered(vivante, case)
     size = len(capture.buffers["coefficients"])
-    bits = drawn(npulab.stream_map(capture)).reshape(-1)
+    bits = drawn(npulab.notebook.pictures.stream_map(capture)).reshape(-1)
     items = vivante.explain(capture)
     assert bits[:8 * size].tolist() == [of(item) for item in items for _ in range(item.bits)]
     assert (bits[8 * size:] == "").all()
@@ -53,7 +54,7 @@ def test_every_bit_has_the_colour_of_its_item(captures: npulab.CaptureSet, vivan
 
 
 def test_picture_says_its_numbers_and_is_the_same_twice(captures: npulab.CaptureSet) -> None:
-    one, two = (npulab.stream_map(captures["update4-vendor"]) for _ in range(2))
+    one, two = (npulab.notebook.pictures.stream_map(captures["update4-vendor"]) for _ in range(2))
     assert repr(one) == ("update4-vendor: 640 bytes of coefficients, 1 stream; bytes by kind: header 35, weight 16, bias 4, "
                          "offset 4, fill 581")
     assert one._repr_png_() == two._repr_png_()
@@ -67,7 +68,7 @@ def test_picture_says_its_numbers_and_is_the_same_twice(captures: npulab.Capture
 
 
 def test_simulated_is_said_and_cores_begin_where_they_do(vivante: Target) -> None:
-    picture = npulab.stream_map(lowered(vivante, IMX8MP))
+    picture = npulab.notebook.pictures.stream_map(lowered(vivante, IMX8MP))
     assert "lowered (simulated): 472 bytes of coefficients, 6 streams; " in repr(picture)
     assert "lowered (simulated): " in picture.figure.get_suptitle()
     labels = [label.get_text() for label in picture.figure.axes[0].get_yticklabels()]
@@ -76,7 +77,7 @@ def test_simulated_is_said_and_cores_begin_where_they_do(vivante: Target) -> Non
 
 def test_buffers_without_a_header_have_none() -> None:
     """Sixteen engines of 192 bytes from the first byte on, and an activation table."""
-    engines, table = (npulab.stream_map(npulab.load(CAPTURES / "ane" / name)) for name in ("sim-3x3-same", "sim-tanh"))
+    engines, table = (npulab.notebook.pictures.stream_map(npulab.load(CAPTURES / "ane" / name)) for name in ("sim-3x3-same", "sim-tanh"))
     labels = [label.get_text() for label in engines.figure.axes[0].get_yticklabels()]
     assert labels == [f"core {n}, {192 * n:#x}" for n in range(16)]
     assert "16 streams; bytes by kind: weight 2304, bias 64, fill 704" in repr(engines)
@@ -89,13 +90,13 @@ def test_of_many_rows_each_byte_has_what_most_bits_are_for(vivante: Target) -> N
     size = len(capture.buffers["coefficients"])
     rows = -(-size // WIDTH)
     assert rows > PANEL
-    names = drawn(npulab.stream_map(capture)).reshape(-1)
+    names = drawn(npulab.notebook.pictures.stream_map(capture)).reshape(-1)
     bits = np.repeat([NAMES.index(of(item)) for item in vivante.explain(capture)],
                      [item.bits for item in vivante.explain(capture)]).reshape(-1, 8)
     most = [NAMES[np.bincount(byte, minlength=len(NAMES)).argmax()] for byte in bits]
     assert names[:size].tolist() == most
     assert (names[size:] == "").all()
-    part = npulab.stream_map(capture, 640, 3)
+    part = npulab.notebook.pictures.stream_map(capture, 640, 3)
     assert repr(part).endswith("; drawn are bytes 640 to 831")
     assert drawn(part).shape == (1, 3, 8 * WIDTH)
     assert drawn(part)[0, :, ::8].reshape(-1).tolist() == [NAMES[one] for one in bits[640:832, 0]]
@@ -104,11 +105,11 @@ def test_of_many_rows_each_byte_has_what_most_bits_are_for(vivante: Target) -> N
 def test_what_is_no_row_is_refused(captures: npulab.CaptureSet) -> None:
     for first in (-64, 65, 640):
         with pytest.raises(ValueError, match=rf"^first: got byte {first}, allowed is a multiple of 64 from 0 to 639$"):
-            npulab.stream_map(captures["update4-vendor"], first)
+            npulab.notebook.pictures.stream_map(captures["update4-vendor"], first)
     with pytest.raises(ValueError, match=r"^rows: got 0, allowed is 1 or more$"):
-        npulab.stream_map(captures["update4-vendor"], 0, 0)
+        npulab.notebook.pictures.stream_map(captures["update4-vendor"], 0, 0)
     with pytest.raises(TypeError, match="explain: got str, allowed is Capture"):
-        npulab.stream_map("update4-vendor")
+        npulab.notebook.pictures.stream_map("update4-vendor")
 
 
 @pytest.mark.parametrize("chip", [A311D, IMX8MP])

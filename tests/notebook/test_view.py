@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 import npulab
+import npulab.analysis.mismatch.summary
+import npulab.notebook.pictures
+import npulab.quant.codes
 from npulab.analysis.mismatch.summary import touches_padding
 from npulab.notebook import pictures as view
 from npulab.quant.codes import same_codes
@@ -18,7 +21,7 @@ from npulab.quant.rules import rule
 
 def test_picture_says_its_number_and_is_the_same_twice(captures: npulab.CaptureSet) -> None:
     found = npulab.check(captures["update4-mesa"])
-    one, two = npulab.output_difference(found), npulab.output_difference(found)
+    one, two = npulab.notebook.pictures.output_difference(found), npulab.notebook.pictures.output_difference(found)
     assert repr(one) == "update4-mesa: not executed, 9 of 9 outputs differ, largest difference 136"
     assert one._repr_png_() == two._repr_png_()
     assert one == two
@@ -30,14 +33,14 @@ def test_picture_shows_the_channels_that_differ_most(captures: npulab.CaptureSet
     for channel, count in ((7, 30), (2, 20), (11, 10)):
         output[100 * channel:100 * channel + count] = bytes(255 - value for value in output[100 * channel:100 * channel + count])
     found = npulab.check(capture.with_buffers(output=bytes(output)))
-    titles = [ax.get_title() for ax in npulab.output_difference(found).figure.axes if ax.get_title().startswith("predicted")]
+    titles = [ax.get_title() for ax in npulab.notebook.pictures.output_difference(found).figure.axes if ax.get_title().startswith("predicted")]
     assert titles == ["predicted, channel 0", "predicted, channel 2", "predicted, channel 7", "predicted, channel 11"]
-    one = npulab.output_difference(found, channels=[7])
+    one = npulab.notebook.pictures.output_difference(found, channels=[7])
     assert [ax.get_title() for ax in one.figure.axes][:2] == ["predicted, channel 7", "captured, channel 7"]
 
 
 def test_picture_of_a_simulated_capture_says_so(captures: npulab.CaptureSet, tmp_path: Path) -> None:
-    picture = npulab.output_difference(npulab.check(captures["sim-1x1"]))
+    picture = npulab.notebook.pictures.output_difference(npulab.check(captures["sim-1x1"]))
     assert "(simulated)" in repr(picture)
     assert "(simulated)" in picture.figure.get_suptitle()
     picture.save(tmp_path / "p.png")
@@ -47,7 +50,7 @@ def test_picture_of_a_simulated_capture_says_so(captures: npulab.CaptureSet, tmp
 def test_nothing_to_draw(captures: npulab.CaptureSet) -> None:
     found = npulab.check(captures["sim-1x1"].with_buffers(coefficients=bytes(40)))
     with pytest.raises(ValueError, match=r"^sim-1x1: there is no output to draw \(differs: coefficients: got 40 bytes"):
-        npulab.output_difference(found)
+        npulab.notebook.pictures.output_difference(found)
 
 
 # Outputs side by side
@@ -62,7 +65,7 @@ def truncating(captures: npulab.CaptureSet) -> npulab.Capture:
 
 def test_comparison_says_its_numbers_and_is_the_same_twice(truncating: npulab.Capture) -> None:
     found = npulab.check(truncating)
-    one, two = npulab.output_comparison(found), npulab.output_comparison(found)
+    one, two = npulab.notebook.pictures.output_comparison(found), npulab.notebook.pictures.output_comparison(found)
     assert repr(one) == ("sim-5x5-same (simulated): differs; 466 of 968 outputs differ; 263 by -1, 203 by +1; in 8 of 8 "
                          "channels; border 294 of 576 (51%); interior 172 of 392 (44%)")
     assert one._repr_png_() == two._repr_png_()
@@ -75,7 +78,7 @@ def test_comparison_says_its_numbers_and_is_the_same_twice(truncating: npulab.Ca
 def test_mismatches_are_counted_as_by_hand(truncating: npulab.Capture) -> None:
     found = npulab.check(truncating)
     difference = found.captured.astype(int) - found.predicted
-    counted = npulab.mismatches(found)
+    counted = npulab.analysis.mismatch.summary.mismatches(found)
     assert dict(zip(counted.by_difference.difference, counted.by_difference.outputs, strict=True)) == {
         step: int((difference == step).sum()) for step in (-1, 0, 1)}
     assert counted.by_channel.differ.tolist() == [int(np.count_nonzero(difference[..., c])) for c in range(8)]
@@ -91,7 +94,7 @@ def test_mismatches_are_counted_as_by_hand(truncating: npulab.Capture) -> None:
 def test_wrong_border_shows_at_the_border_only(captures: npulab.CaptureSet) -> None:
     capture = captures["sim-5x5-same"]
     run = npulab.Simulated().run(capture.with_fields(in_image_border_const=0))
-    picture = npulab.output_comparison(npulab.check(capture.with_buffers(output=run.output)))
+    picture = npulab.notebook.pictures.output_comparison(npulab.check(capture.with_buffers(output=run.output)))
     assert repr(picture).endswith("border 562 of 576 (98%); interior 0 of 392 (0%)")
     assert len(picture.figure.axes[0].patches) == view.BINS  # too many differences for a bar each
     assert sum(bar.get_height() for bar in picture.figure.axes[0].patches) == 562
@@ -102,7 +105,7 @@ def test_wrong_border_shows_at_the_border_only(captures: npulab.CaptureSet) -> N
     ("update4-mesa", "update4-mesa: not executed; 9 of 9 outputs differ; by -136 to +79, mean -38.6; in "
                      "1 of 1 channels; border 0 of 0; interior 9 of 9 (100%)")])
 def test_comparison_of_what_is_equal_or_has_no_border(captures: npulab.CaptureSet, case: str, said: str) -> None:
-    assert repr(npulab.output_comparison(npulab.check(captures[case]))) == said
+    assert repr(npulab.notebook.pictures.output_comparison(npulab.check(captures[case]))) == said
 
 
 def test_border_is_where_a_window_reaches_the_padding(captures: npulab.CaptureSet) -> None:
@@ -120,17 +123,17 @@ def test_border_is_where_a_window_reaches_the_padding(captures: npulab.CaptureSe
 def test_nothing_to_compare(captures: npulab.CaptureSet) -> None:
     found = npulab.check(captures["sim-1x1"].with_buffers(coefficients=bytes(40)))
     with pytest.raises(ValueError, match=r"^sim-1x1: there are no two outputs to compare \(differs: coefficients: got 40"):
-        npulab.output_comparison(found)
+        npulab.notebook.pictures.output_comparison(found)
     flat = replace(npulab.check(captures["sim-1x1"]), predicted=np.zeros(4, np.uint8))
     with pytest.raises(ValueError, match=r"^sim-1x1: got outputs \(4,\), allowed is \(H, W, C\)$"):
-        npulab.mismatches(flat)
+        npulab.analysis.mismatch.summary.mismatches(flat)
 
 
 # The number line
 
 
 def test_number_line_says_its_numbers_and_is_the_same_twice() -> None:
-    one, two = (npulab.number_line(range(-3, 4), 0.5, rules=["vivante-v7:half-up", "vivante-v8:half-up", "nvdla"]) for _ in range(2))
+    one, two = (npulab.notebook.pictures.number_line(range(-3, 4), 0.5, rules=["vivante-v7:half-up", "vivante-v8:half-up", "nvdla"]) for _ in range(2))
     assert repr(one) == "3 rules, 7 accumulators, ratio 0.5: 2 different rows of codes; they disagree about -3, -1"
     assert one._repr_png_() == two._repr_png_()
     ax, = one.figure.axes
@@ -141,14 +144,14 @@ def test_number_line_says_its_numbers_and_is_the_same_twice() -> None:
 
 def test_number_line_shows_the_codes_of_every_rule() -> None:
     scales, sums = (0.0235, 0.0027, 0.047), range(60_000, 60_020)
-    codes = npulab.codes_by_rule(sums, scales, 3)
+    codes = npulab.quant.codes.codes_by_rule(sums, scales, 3)
     for name, row in zip(codes.index, codes.to_numpy(), strict=True):
         by = rule(name)
         assert row.tolist() == by.exact(np.array(sums), *by.multiplier(*scales), 3).tolist()
     groups = same_codes(codes)
     assert sum(len(names) for names, _ in groups) == len(codes)
     assert len(groups) == len(codes.drop_duplicates())
-    picture = npulab.number_line(sums, scales, 3)
+    picture = npulab.notebook.pictures.number_line(sums, scales, 3)
     assert f"{len(codes)} rules, 20 accumulators" in repr(picture)
     assert f"{len(groups)} different rows" in repr(picture)
     shown = [int(text.get_text()) for text in picture.figure.axes[0].texts]
@@ -156,16 +159,16 @@ def test_number_line_shows_the_codes_of_every_rule() -> None:
 
 
 def test_rules_that_agree_say_so() -> None:
-    assert repr(npulab.number_line([8], 0.25)).endswith("1 different rows of codes; none that they disagree about")
+    assert repr(npulab.notebook.pictures.number_line([8], 0.25)).endswith("1 different rows of codes; none that they disagree about")
 
 
 def test_rules_that_disagree_about_every_accumulator_say_so() -> None:
     rules = ["vivante-v7:floor", "vivante-v7:half-up"]
-    assert repr(npulab.number_line([2, 3, 6], 0.25, rules=rules)).endswith("; they disagree about all of them")
+    assert repr(npulab.notebook.pictures.number_line([2, 3, 6], 0.25, rules=rules)).endswith("; they disagree about all of them")
 
 
 def test_equal_outputs_are_drawn_by_their_codes(captures: npulab.CaptureSet) -> None:
-    codes, where = npulab.output_comparison(npulab.check(captures["sim-5x5-same"])).figure.axes[:2]
+    codes, where = npulab.notebook.pictures.output_comparison(npulab.check(captures["sim-5x5-same"])).figure.axes[:2]
     assert sum(bar.get_height() for bar in codes.patches) == 968
     assert where.get_title(loc="left") == "largest difference of a pixel"
 
@@ -176,4 +179,4 @@ def test_equal_outputs_are_drawn_by_their_codes(captures: npulab.CaptureSet) -> 
     ([2 ** 40], 0.5, r"accumulator: got 1099511627776 in channel 0, allowed with gemmlowp is")])
 def test_what_no_line_can_show_is_refused(sums: list[int], scales: float, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{said}"):
-        npulab.number_line(sums, scales)
+        npulab.notebook.pictures.number_line(sums, scales)

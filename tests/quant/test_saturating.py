@@ -136,7 +136,7 @@ PLANTED = [Saturation(), Saturation(order="CHW"), Saturation(order="WHC"), Satur
 def test_neighbours_name_the_saturation(saturation: Saturation, depth: int) -> None:
     layer, x = plain(depth, outputs=12)
     output = npulab.emulate(layer, x, "gemmlowp", saturation)
-    frame = npulab.neighbours(layer, x, output, "gemmlowp")
+    frame = npulab.hypotheses(layer, x, output, "gemmlowp")
     equal = frame[frame.equal]
     assert {*equal.kind} <= {"accumulator", "rule"}  # an engine that adds so, and rounds to the same outputs
     equal = equal[equal.kind == "accumulator"]
@@ -149,10 +149,10 @@ def test_neighbours_name_the_saturation(saturation: Saturation, depth: int) -> N
 def test_neighbours_name_the_engine() -> None:
     layer, x = plain(depth=3)
     output = npulab.emulate(layer, x, "onnxruntime:avx2")
-    frame = npulab.neighbours(layer, x, output, "onnxruntime")
+    frame = npulab.hypotheses(layer, x, output, "onnxruntime")
     assert "rounding rule onnxruntime:avx2" in {*frame[frame.equal].change}
     assert str(Saturation()) in {*frame[frame.equal].change}
-    assert npulab.neighbours(layer, x, output, "onnxruntime:avx2").equal.tolist() == [True]
+    assert npulab.hypotheses(layer, x, output, "onnxruntime:avx2").equal.tolist() == [True]
 
 
 def test_saturation_of_a_fully_connected_layer_and_of_several_images() -> None:
@@ -164,14 +164,14 @@ def test_saturation_of_a_fully_connected_layer_and_of_several_images() -> None:
         output = npulab.emulate(layer, x, "gemmlowp", Saturation(4))
         assert np.array_equal(output, npulab.emulate(layer, x, npulab.RULES["gemmlowp"], Saturation(4)))
         if shape != (50,):  # six outputs fit by chance
-            frame = npulab.neighbours(layer, x, output, "gemmlowp")
+            frame = npulab.hypotheses(layer, x, output, "gemmlowp")
             assert list(frame[frame.equal].change) == [str(Saturation(4))]
     layer, _ = plain(depth=3)
     x = random.integers(0, 256, (3, *layer.input_shape)).astype(np.uint8)
     together = npulab.emulate(layer, x, "onnxruntime:avx2")
     assert np.array_equal(together, np.stack([npulab.emulate(layer, one, "onnxruntime:avx2") for one in x]))
     output = npulab.emulate(layer, x, "gemmlowp", Saturation(order="CHW"))
-    frame = npulab.neighbours(layer, x, output, "gemmlowp")
+    frame = npulab.hypotheses(layer, x, output, "gemmlowp")
     assert list(frame[frame.equal].change) == [str(Saturation(order="CHW"))]
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import npulab
+import npulab.notebook.pictures
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import mismatches
 from npulab.quant.floats import steps, ulps, unit
@@ -105,12 +106,12 @@ def test_mismatches_are_counted_in_ulps(found: Comparison) -> None:
 
 
 def test_pictures_say_ulps(found: Comparison) -> None:
-    picture = npulab.output_difference(found)
+    picture = npulab.notebook.pictures.output_difference(found)
     assert repr(picture) == "made (simulated): differs, 3 of 60 outputs differ, largest difference 1 ulp"
     assert "difference in ulp, channel 2" in [ax.get_title() for ax in picture.figure.axes]
     nan = [text for text in picture.figure.axes[3].texts if text.get_text() == "nan"]
     assert [text.get_color() for text in nan] == ["black"]
-    compared = npulab.output_comparison(found)
+    compared = npulab.notebook.pictures.output_comparison(found)
     assert "+5, 1 by" in repr(compared)
     assert any("in ulp" in ax.get_xlabel() for ax in compared.figure.axes)
     assert any("in ulp" in ax.get_title(loc="left") for ax in compared.figure.axes)
@@ -120,5 +121,5 @@ def test_equal_and_odd_outputs_are_drawn() -> None:
     for fill in (1.5, np.nan, np.inf):
         same = np.full((2, 2, 1), fill, np.float16)
         found = Comparison("made", "none", False, True, None, "equal", 4, 0, None, 0, same, same, unit="ulp")
-        assert npulab.output_comparison(found).figure.axes[0].get_title(loc="left").startswith("captured numbers, ")
-        assert len(npulab.output_difference(found).figure.axes) == 3
+        assert npulab.notebook.pictures.output_comparison(found).figure.axes[0].get_title(loc="left").startswith("captured numbers, ")
+        assert len(npulab.notebook.pictures.output_difference(found).figure.axes) == 3

@@ -16,10 +16,11 @@ from conftest import CAPTURES, shared
 from descriptor import RANGES, addresses, confounded, decorrelated, descriptors, score
 
 import npulab
+import npulab.analysis.laws
 from npulab.captures.sweep import Sweep, load_sweep
 
 
-def told(how: str, laws: npulab.Laws, unseen: Sweep) -> None:
+def told(how: str, laws: npulab.analysis.laws.Laws, unseen: Sweep) -> None:
     """Print which of the bits that move in unseen captures the laws claim, and which of them they have right."""
     def count(masks: Any) -> int:
         return int(np.bitwise_count(masks & moves).sum())
@@ -36,7 +37,7 @@ def told(how: str, laws: npulab.Laws, unseen: Sweep) -> None:
           f"{count(mask & wrong)} of {count(mask)} claims wrong")
 
 
-def noted(benchmark: Any, laws: npulab.Laws) -> None:
+def noted(benchmark: Any, laws: npulab.analysis.laws.Laws) -> None:
     found = score(laws)
     benchmark.extra_info |= {"recall": found.recall, "precision": found.precision}
     print(f"\n{len(laws.words)} captures: {found.recall:.3f} of the fields that are not hard, bit precision "
@@ -54,7 +55,7 @@ def test_random(benchmark: Any, n: int) -> None:
 @pytest.mark.benchmark(group="planned captures")
 @pytest.mark.parametrize("n", [24, 32])
 def test_planned(benchmark: Any, n: int) -> None:
-    layers = npulab.plan_sweep(RANGES, n=n, seed=5)
+    layers = npulab.analysis.laws.plan_sweep(RANGES, n=n, seed=5)
     noted(benchmark, benchmark.pedantic(npulab.find_laws, (descriptors(layers), layers),
                                         {"nuisance": addresses()}))
 
@@ -82,7 +83,7 @@ def test_driver(benchmark: Any, how: str) -> None:
             for n in (30, 50, 75, 100, 200, 400):
                 told(how, npulab.find_laws(sweep.words[:n], known.iloc[:n]), unseen)
             return
-        rows = npulab.plan_sweep(candidates=known, n=30, seed=1)
+        rows = npulab.analysis.laws.plan_sweep(candidates=known, n=30, seed=1)
         laws, left = npulab.find_laws(sweep.words[rows.index], rows), known.drop(index=rows.index)
         told(how, laws, unseen)
         for batch in (20, 25, 25):

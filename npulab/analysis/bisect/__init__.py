@@ -111,6 +111,7 @@ class Bisected:
         groups = "".join(f"    {list(group)!r},\n" for group in self.groups)
         return f"""# {self.sentence}
 import npulab
+import npulab.analysis.bisect
 
 good, bad = npulab.load({paths[0]!r}), npulab.load({paths[1]!r})
 oracle = {oracle or self.oracle or "npulab.Simulated()"}
@@ -118,7 +119,7 @@ groups = [
 {groups}]
 print(oracle(good), "with nothing changed")
 for group in groups:
-    print(oracle(npulab.mix(good, bad, group)), group)
+    print(oracle(npulab.analysis.bisect.mix(good, bad, group)), group)
 """
 
     def records(self) -> list[Row]:

@@ -94,7 +94,7 @@ class Tried(NamedTuple):
     words: str
 
 
-def neighbours(layer: Weighted | Compared, x: Any = None, output: Any = None, rule: str | Rule = "tflite-reference",
+def hypotheses(layer: Weighted | Compared, x: Any = None, output: Any = None, rule: str | Rule = "tflite-reference",
                progress: Callable[[list[Change]], Iterable[Change]] = iter) -> pd.DataFrame:
     """How many outputs differ with each neighbouring explanation: kind, change, mismatches,
     compared, equal.
@@ -123,7 +123,7 @@ def neighbours(layer: Weighted | Compared, x: Any = None, output: Any = None, ru
 
 
 def told(frame: pd.DataFrame) -> list[str]:
-    """What ``neighbours`` found, in lines: what makes the outputs equal or what is nearest, then
+    """What ``hypotheses`` found, in lines: what makes the outputs equal or what is nearest, then
     the best of each kind.
 
     >>> import pandas as pd
@@ -155,7 +155,7 @@ def told(frame: pd.DataFrame) -> list[str]:
 def _taken(one: Any) -> tuple[Any, Any, Any, str]:
     layer, x, captured = (getattr(one, name, None) for name in ("layer", "x", "captured"))
     if layer is None or x is None or captured is None:
-        raise ValueError(f"neighbours: got {one!r}, allowed is a layer with x and output, or a Comparison with layer, "
+        raise ValueError(f"hypotheses: got {one!r}, allowed is a layer with x and output, or a Comparison with layer, "
                          "x and captured output")
     if isinstance(layer, FullyConnected):  # a row for each batch
         units, inputs = layer.weights.shape

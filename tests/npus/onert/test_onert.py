@@ -17,6 +17,7 @@ from oracles import litert
 from record_simulated_onert import record
 
 import npulab
+import npulab.analysis.mismatch.model_run
 from npulab import cli
 from npulab.captures.devices import Simulated
 from npulab.captures.target import Hang, Target, Unanswerable
@@ -435,11 +436,11 @@ def test_calls_are_found_in_their_model(kept: npulab.CaptureSet, onert: Target) 
     for capture in kept:
         layer = onert.lift(capture).layer
         assert onert.outline(capture) == onert.outline(layer)
-        assert npulab.check_run([capture], npulab.single_op_model(layer)).counts == {"equal": 1}
+        assert npulab.analysis.mismatch.model_run.check_run([capture], npulab.single_op_model(layer)).counts == {"equal": 1}
         if capture.values["per_channel"]:
             continue  # weights with a scale each are not compared with the model's
         other = replace(layer, weights=np.roll(layer.weights, 1, 0))
-        assert npulab.check_run([capture], npulab.single_op_model(other)).counts == {"differs": 1}
+        assert npulab.analysis.mismatch.model_run.check_run([capture], npulab.single_op_model(other)).counts == {"differs": 1}
     assert onert.outline(kept["sim-uint8"].with_fields(units=0)) == {}
     assert onert.outline(npulab.Conv2D(np.ones((1, 1, 1, 1), np.int8), [0], (1, 1, 1))) == {}
 

@@ -19,6 +19,8 @@ from test_cli import run  # noqa: F401 - a fixture
 from test_vivante import random_case
 
 import npulab
+import npulab.analysis.mismatch.model_run
+import npulab.models
 from npulab import QuantParams
 from npulab.analysis.mismatch.model_run import RunCheck, _alignments
 from npulab.captures.devices import Simulated
@@ -108,7 +110,7 @@ def tensor_job(folder: Path, number: int, parts: int, reads: int, writes: int) -
 
 
 def checked(folder: Path, layers: Sequence[Layer]) -> RunCheck:
-    return npulab.check_run(npulab.load_all(folder), npulab.write_model(list(layers)))
+    return npulab.analysis.mismatch.model_run.check_run(npulab.load_all(folder), npulab.models.write_model(list(layers)))
 
 
 # The folder
@@ -159,7 +161,7 @@ def test_import_writes_what_was_recorded(tmp_path: Path, run: Any) -> None:  # n
     for capture, recorded in zip(again, npulab.load_all(tmp_path / "run"), strict=True):
         assert (capture.jobs, capture.buffers, capture.addresses) == (recorded.jobs, recorded.buffers, recorded.addresses)
         assert capture.simulated
-    assert npulab.check_run(again, npulab.write_model(three())).counts["equal"] == 3
+    assert npulab.analysis.mismatch.model_run.check_run(again, npulab.models.write_model(three())).counts["equal"] == 3
     dumped(tmp_path / "plain", three())
     run("import", tmp_path / "plain", tmp_path / "s.npz", "--provenance", "simulated")
     assert npulab.load_sweep(tmp_path / "s.npz").simulated
@@ -298,7 +300,7 @@ def test_broken_folders_say_which_file(tmp_path: Path, run: Any, change: Callabl
         npulab.load_all(tmp_path / "run")
     assert words in str(caught.value)
     assert str(tmp_path) in str(caught.value)
-    (tmp_path / "m.tflite").write_bytes(npulab.write_model(three()))
+    (tmp_path / "m.tflite").write_bytes(npulab.models.write_model(three()))
     for arguments in (["check"], ["check", "--model", tmp_path / "m.tflite"], ["import", tmp_path / "to"], ["list"]):
         status, _, err = run(arguments[0], tmp_path / "run", *arguments[1:])
         assert (status, err.count("\n"), err.startswith("npulab: ")) == (2, 1, True)
@@ -308,7 +310,7 @@ def test_broken_folders_say_which_file(tmp_path: Path, run: Any, change: Callabl
 def test_bytes_at_random_are_refused_or_read(tmp_path: Path) -> None:
     dumped(tmp_path / "good", three(), turned=True)
     names = sorted(file.name for file in (tmp_path / "good").iterdir())
-    model = npulab.read_model(npulab.write_model(three()))
+    model = npulab.read_model(npulab.models.write_model(three()))
     random = np.random.RandomState(3)
     read, told = 0, list[str]()
     for n in range(16):
@@ -326,7 +328,7 @@ def test_bytes_at_random_are_refused_or_read(tmp_path: Path) -> None:
             except ValueError as error:
                 told.append(str(error))
                 continue
-        npulab.check_run(captures, model)
+        npulab.analysis.mismatch.model_run.check_run(captures, model)
         read += 1
     assert read > 3
     assert len(told) > 3
@@ -338,7 +340,7 @@ def test_bytes_at_random_are_refused_or_read(tmp_path: Path) -> None:
 
 def test_the_wrong_layer_in_the_middle_is_named(tmp_path: Path, run: Any) -> None:  # noqa: F811
     sent = dumped(tmp_path / "run", three())
-    (tmp_path / "m.tflite").write_bytes(npulab.write_model(three()))
+    (tmp_path / "m.tflite").write_bytes(npulab.models.write_model(three()))
     arguments = ["check", tmp_path / "run", "--model", tmp_path / "m.tflite"]
     status, lines, err = run(*arguments)
     assert (status, err, lines[-1]) == (0, "", "3 operators (3 equal)")
@@ -412,7 +414,7 @@ def test_a_job_of_another_model(tmp_path: Path, run: Any) -> None:  # noqa: F811
     assert [(one.operator, one.verdict, one.cases) for one in found.operators] == [
         (0, "equal", ("000-nn",)), (None, "no operator", ("001-nn",)), (None, "no operator", ("002-nn",))]
     assert found.table.operator.isna().sum() == 2
-    (tmp_path / "m.tflite").write_bytes(npulab.write_model([layer(3, (4, 4, 2), 2, 1)]))
+    (tmp_path / "m.tflite").write_bytes(npulab.models.write_model([layer(3, (4, 4, 2), 2, 1)]))
     status, lines, _ = run("check", tmp_path / "run", "--model", tmp_path / "m.tflite")
     assert (status, lines[-1]) == (0, "4 operators (1 not run, 3 no operator)")
 
@@ -488,7 +490,7 @@ def test_several_inferences_in_one_recording(tmp_path: Path, run: Any) -> None: 
     assert [(one.inference, one.operator, one.verdict) for one in found.operators] == [
         (0, 0, "equal"), (0, 1, "equal"), (0, 2, "equal"), (1, 0, "equal"), (1, 1, "not executed"), (1, 2, "equal")]
     assert found.ok
-    (tmp_path / "m.tflite").write_bytes(npulab.write_model(three()))
+    (tmp_path / "m.tflite").write_bytes(npulab.models.write_model(three()))
     _, lines, _ = run("check", tmp_path / "run", "--model", tmp_path / "m.tflite")
     assert lines[0].split()[0] == "inference"
     # the same job twice is no second inference where the model has it twice
@@ -502,11 +504,11 @@ def test_several_inferences_in_one_recording(tmp_path: Path, run: Any) -> None: 
 def test_what_is_not_covered_says_why(tmp_path: Path) -> None:
     dumped(tmp_path, three())
     captures = [replace(one, chip="vipnano-qi-s905d3") for one in npulab.load_all(tmp_path)]
-    found = npulab.check_run(captures, npulab.write_model(three()))
+    found = npulab.analysis.mismatch.model_run.check_run(captures, npulab.models.write_model(three()))
     assert found.counts == {"not covered": 3}
     assert "S905D3".lower() in found.operators[0].reason
     with pytest.raises(ValueError, match="captures: got 0 of targets none"):
-        npulab.check_run([], npulab.write_model(three()))
+        npulab.analysis.mismatch.model_run.check_run([], npulab.models.write_model(three()))
 
 
 def test_outlines_of_words_are_those_of_layers(vivante: Target) -> None:
@@ -578,14 +580,14 @@ def test_a_model_of_every_kind_of_operator(chip: str, dtype: str, tmp_path: Path
     assert moved_and_run(tmp_path / "run", model, chip, vivante) == 11
     recorded = npulab.load_all(tmp_path / "run")
     assert {one.chip for one in recorded} == {chip}
-    found = npulab.check_run(recorded, npulab.write_model(model))
+    found = npulab.analysis.mismatch.model_run.check_run(recorded, npulab.models.write_model(model))
     assert [(one.name, one.verdict, one.cases) for one in found.operators] == [
         ("CONV_2D", "equal", ("000-tp", "001-tp", "002-nn", "003-tp")), ("DEPTHWISE_CONV_2D", "equal", ("004-nn",)),
         ("ADD", "equal", ("005-nn",)), ("CONV_2D", "equal", ("006-nn",)),
         ("CONV_2D", "equal", ("007-tp", "008-nn", "009-tp")), ("FULLY_CONNECTED", "equal", ("010-nn",))]
     if dtype == "int8":
         return
-    (tmp_path / "m.tflite").write_bytes(npulab.write_model(model))
+    (tmp_path / "m.tflite").write_bytes(npulab.models.write_model(model))
     file = tmp_path / "run" / "mesa-output-005-000.bin"
     file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
     status, lines, _ = run("check", tmp_path / "run", "--model", tmp_path / "m.tflite")
@@ -620,7 +622,7 @@ def test_mesa_vectors_as_folders(tmp_path: Path) -> None:
         assert [len(one.jobs) for one in found] == [len(parts)] * bool(len(parts)) + [1]
         if len(found[-1].buffers["coefficients"]) > 2 ** 15:
             continue
-        row, *others = npulab.check_run(found, npulab.single_op_model(one)).operators
+        row, *others = npulab.analysis.mismatch.model_run.check_run(found, npulab.single_op_model(one)).operators
         assert (row.operator, others) == (0, []), entry["id"]
         assert row.cases == tuple(found.names)
         if entry["nn_version"] == 7:

@@ -145,7 +145,7 @@ def right() -> np.ndarray:
 
 
 def test_a_correct_output_is_equal_at_once(right: np.ndarray) -> None:
-    found = npulab.neighbours(layer(), X, right, RULE)
+    found = npulab.hypotheses(layer(), X, right, RULE)
     assert found.to_numpy().tolist() == [["present", f"rule {RULE}", 0, 96, True]]
     assert list(found) == COLUMNS
     assert told(found) == [f"equal with: rule {RULE} (0 of 96 differ)"]
@@ -154,7 +154,7 @@ def test_a_correct_output_is_equal_at_once(right: np.ndarray) -> None:
 @pytest.mark.parametrize(("kind", "words", "make"), PLANTS, ids=[words for _, words, _ in PLANTS])
 def test_planted_error_is_named_and_nothing_else(kind: str, words: str, make: Any, right: np.ndarray) -> None:
     output = np.ascontiguousarray(make())
-    found = npulab.neighbours(layer(), X, output, RULE)
+    found = npulab.hypotheses(layer(), X, output, RULE)
     assert found.iloc[0].to_list() == ["present", f"rule {RULE}", np.count_nonzero(output != right), 96, False]
     equal = found[found.equal]
     assert (kind, words) in set(zip(equal.kind, equal.change, strict=True))
@@ -169,7 +169,7 @@ def test_planted_rounding_is_named(rounding: str) -> None:
     small = (119 + WEIGHTS % 5).astype(np.uint8)  # an output has a tie in one of four
     output = planted(weights=small, bias=BIAS % 64, rounding=rounding, shift=2)
     one = layer(weights=small, bias=BIAS % 64, output_q=npulab.QuantParams(0.5, ZEROS[2]))
-    found = npulab.neighbours(one, X, output, RULE)
+    found = npulab.hypotheses(one, X, output, RULE)
     equal = found[found.equal]
     assert equal.change.iloc[0] == f"rounding rule {RULE.partition(':')[0]}:{rounding}"
     assert set(equal.kind) == {"rule"}
@@ -200,7 +200,7 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
     assert len(outputs) > 6
     mine = next(iter(outputs))
     for name, output in {output.tobytes(): (name, output) for name, output in outputs.items()}.values():
-        found = npulab.neighbours(one, x, output, mine)
+        found = npulab.hypotheses(one, x, output, mine)
         same = {other for other, its in outputs.items() if np.array_equal(its, output)}
         if mine in same:
             assert len(found) == 1
@@ -214,7 +214,7 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
     (lambda: planted(weights=WEIGHTS[:, ::-1], rounding="floor"), {"kernel rows flipped", "rounding rule vivante-v7:floor"}),
     (lambda: planted(X[..., ::-1])[..., ::-1], {"input channels reversed", "output channels reversed"})])
 def test_two_errors_are_named_together(make: Any, words: set[str], right: np.ndarray) -> None:
-    found = npulab.neighbours(layer(), X, np.ascontiguousarray(make()), RULE)
+    found = npulab.hypotheses(layer(), X, np.ascontiguousarray(make()), RULE)
     equal = found[found.equal & found.kind.str.contains(" + ", regex=False)]
     if words == {"input channels reversed", "output channels reversed"}:
         assert equal.empty  # neither of them alone is nearer
@@ -228,7 +228,7 @@ def test_other_bias_is_fitted(channels: tuple[int, ...]) -> None:
     steps = [1700 * (-1) ** channel + 90 * channel for channel in channels]
     bias[list(channels)] += steps
     assert len(channels) < 6 or len(set(steps)) == 6
-    found = npulab.neighbours(layer(), X, planted(bias=bias), RULE)
+    found = npulab.hypotheses(layer(), X, planted(bias=bias), RULE)
     (words,) = found[found.equal].change
     assert words.startswith("bias off by ")
     step, channel = words.removeprefix("bias off by ").split(",")[0].split(" in channel ")
@@ -239,24 +239,24 @@ def test_other_bias_is_fitted(channels: tuple[int, ...]) -> None:
 def test_garbage_names_nothing() -> None:
     random = np.random.RandomState(1)
     for _ in range(4):
-        found = npulab.neighbours(layer(), X, random.randint(0, 256, (4, 4, 6)).astype(np.uint8), RULE)
+        found = npulab.hypotheses(layer(), X, random.randint(0, 256, (4, 4, 6)).astype(np.uint8), RULE)
         assert not found.equal.any()
         assert told(found)[0] == f"no neighbouring explanation is nearer ({found.mismatches[0]} of 96 differ)"
     # of nearly the right outputs, too
     for _ in range(4):
         wrong = planted().ravel()
         wrong[random.choice(96, 12, replace=False)] ^= 77
-        assert not npulab.neighbours(layer(), X, wrong.reshape(4, 4, 6), RULE).equal.any()
+        assert not npulab.hypotheses(layer(), X, wrong.reshape(4, 4, 6), RULE).equal.any()
     for code in (0, 255):
-        assert not npulab.neighbours(layer(), X, np.full((4, 4, 6), code, np.uint8), RULE).equal.any()
+        assert not npulab.hypotheses(layer(), X, np.full((4, 4, 6), code, np.uint8), RULE).equal.any()
 
 
 def test_another_output_shape_is_explained_by_padding() -> None:
     output = planted(pads=((0, 0), (0, 0)))
-    found = npulab.neighbours(layer(), X, output, RULE)
+    found = npulab.hypotheses(layer(), X, output, RULE)
     assert found.iloc[0].to_list() == ["present", f"rule {RULE}, output shape (4, 4, 6)", 54, 54, False]
     assert found[found.equal].change.to_list() == ["padding valid"]
-    back = npulab.neighbours(layer(padding="valid"), X, planted(), RULE)
+    back = npulab.hypotheses(layer(padding="valid"), X, planted(), RULE)
     assert set(back[back.equal].change) == {"padding same"}
 
 
@@ -267,25 +267,25 @@ def test_signed_fully_connected_depthwise_and_batches() -> None:
                            input_q=q(1.0, 3), weight_q=q(1.0), output_q=q(600.0, -4))
     x = random.randint(-128, 128, (4, 3, 4)).astype(np.int8)
     output = npulab.emulate(dense, np.ascontiguousarray(x.transpose(2, 0, 1)).reshape(4, 3, 4))
-    found = npulab.neighbours(dense, x, output)
+    found = npulab.hypotheses(dense, x, output)
     assert "input stored plane by plane" in set(found[found.equal].change)
     rows = random.randint(-128, 128, (5, 48)).astype(np.int8)
-    found = npulab.neighbours(dense, rows, npulab.emulate(dense, rows)[:, ::-1])
+    found = npulab.hypotheses(dense, rows, npulab.emulate(dense, rows)[:, ::-1])
     assert found[found.equal].change.to_list() == ["output channels reversed"]
 
     depthwise = npulab.Conv2D(random.randint(-90, 90, (1, 3, 3, 8)).astype(np.int8), random.randint(-900, 900, 8),
                               (7, 7, 8), padding="same", depthwise=True, input_q=q(1.0, 3), output_q=q(150.0, -4))
     batch = random.randint(-128, 128, (2, 7, 7, 8)).astype(np.int8)
     flipped = replace(depthwise, weights=depthwise.weights[:, ::-1, ::-1])
-    found = npulab.neighbours(depthwise, batch, npulab.emulate(flipped, batch, "tflite-builtin"), "tflite-builtin")
+    found = npulab.hypotheses(depthwise, batch, npulab.emulate(flipped, batch, "tflite-builtin"), "tflite-builtin")
     assert found[found.equal].change.to_list() == ["kernel flipped (convolution)"]
     codes = np.maximum(npulab.emulate(depthwise, batch), 0)
-    found = npulab.neighbours(depthwise, batch, codes)
+    found = npulab.hypotheses(depthwise, batch, codes)
     assert set(found[found.equal].change) == {"nothing below code 0"}
     # the border of an int8 input that a driver filled with the byte 0x80
     padded = np.pad(batch, [(0, 0), (1, 1), (1, 1), (0, 0)], constant_values=-128)
     inside = replace(depthwise, input_shape=(9, 9, 8), padding="valid")
-    found = npulab.neighbours(depthwise, batch, npulab.emulate(inside, padded))
+    found = npulab.hypotheses(depthwise, batch, npulab.emulate(inside, padded))
     assert found[found.equal].change.to_list() == ["border of code -128"]
 
 
@@ -293,7 +293,7 @@ def test_windows_moved_at_stride_1() -> None:
     one = layer(stride=(1, 1))
     for pads, words in ((((2, 0), (1, 1)), "windows one row up"), (((1, 1), (0, 2)), "windows one column right"),
                         (((0, 2), (0, 2)), "border behind only")):
-        found = npulab.neighbours(one, X, npulab.emulate(replace(one, padding=pads), X, RULE), RULE)
+        found = npulab.hypotheses(one, X, npulab.emulate(replace(one, padding=pads), X, RULE), RULE)
         assert words in set(found[found.equal].change)
         assert set(found[found.equal].kind) == {"padding"}
 
@@ -301,10 +301,10 @@ def test_windows_moved_at_stride_1() -> None:
 def test_a_comparison_is_explained(captures: npulab.CaptureSet) -> None:
     capture = captures["sim-3x3-same"]
     wrong = npulab.check(capture.with_fields(out_zero_point=capture.values["out_zero_point"] + 1))
-    found = npulab.neighbours(wrong)
+    found = npulab.hypotheses(wrong)
     assert found.mismatches[0] == wrong.mismatches
     assert found[found.equal].change.to_list() == ["output zero point -1"]
-    assert npulab.neighbours(npulab.check(capture)).equal.to_list() == [True]
+    assert npulab.hypotheses(npulab.check(capture)).equal.to_list() == [True]
 
 
 def test_bad_input_is_one_sentence(captures: npulab.CaptureSet, right: np.ndarray) -> None:
@@ -319,9 +319,9 @@ def test_bad_input_is_one_sentence(captures: npulab.CaptureSet, right: np.ndarra
             ((half, X, right), "layer: got Conv2D.* allowed is a Conv2D or FullyConnected of int8, uint8, int16"),
             ((Add((2, 2)), X, right), "layer: got Add")):
         with pytest.raises(ValueError, match=words):
-            npulab.neighbours(*arguments)
+            npulab.hypotheses(*arguments)
     with pytest.raises(LookupError, match="rule: got 'x', allowed is one of"):
-        npulab.neighbours(layer(), X, right, "x")
+        npulab.hypotheses(layer(), X, right, "x")
 
 
 def test_the_shell_tells_what_makes_it_equal(captures: npulab.CaptureSet, tmp_path: Any, capsys: Any) -> None:
@@ -359,7 +359,7 @@ def test_the_shell_tells_what_makes_it_equal(captures: npulab.CaptureSet, tmp_pa
 
 def test_the_input_is_left_as_it_is(right: np.ndarray) -> None:
     x, weights = X.copy(), WEIGHTS.copy()
-    npulab.neighbours(layer(), X, right ^ np.uint8(1), RULE)
+    npulab.hypotheses(layer(), X, right ^ np.uint8(1), RULE)
     assert np.array_equal(x, X)
     assert np.array_equal(weights, WEIGHTS)
 
@@ -368,19 +368,19 @@ def test_channels_and_rows_that_nobody_wrote_are_named(right: np.ndarray) -> Non
     for code in (0, ZEROS[2]):
         output = right.copy()
         output[..., [1, 2, 3, 5]] = code
-        found = npulab.neighbours(layer(), X, output, RULE)
+        found = npulab.hypotheses(layer(), X, output, RULE)
         assert found[found.equal].change.to_list() == [f"channels 1 to 3, 5: captured is {code} everywhere"]
         assert set(found[found.equal].kind) == {"unwritten"}
     output = planted(rounding="floor")
     output[2:] = 0
-    found = npulab.neighbours(layer(), X, output, RULE)
+    found = npulab.hypotheses(layer(), X, output, RULE)
     assert "rows 2 and 3: captured is 0 everywhere" in found[~found.kind.str.contains(" + ", regex=False)].change.to_list()
     assert any(set(change.split(" with ")) >= {"rows 2 and 3: captured is 0 everywhere"} for change in found[found.equal].change)
     output = np.random.RandomState(6).randint(1, 256, right.shape).astype(np.uint8)
     output[..., :2] = 0
     kept = right.copy()
     kept[..., :2], kept[:2, :, 2:] = 0, output[:2, :, 2:]
-    assert "channels 0 and 1: captured is 0 everywhere" in told(npulab.neighbours(layer(), X, kept, RULE))[0]
+    assert "channels 0 and 1: captured is 0 everywhere" in told(npulab.hypotheses(layer(), X, kept, RULE))[0]
 
 
 def test_small_and_constant_outputs_are_not_fitted() -> None:
@@ -390,10 +390,10 @@ def test_small_and_constant_outputs_are_not_fitted() -> None:
                         padding="same", output_q=npulab.QuantParams(9000.0, 3))
     x = random.randint(0, 256, (3, 3, 2)).astype(np.uint8)
     output = npulab.emulate(one, x)
-    found = npulab.neighbours(one, x, output[:, ::-1])
+    found = npulab.hypotheses(one, x, output[:, ::-1])
     assert found[found.equal].change.to_list() == ["output columns flipped"]
     output[..., 1] = 77
-    assert not npulab.neighbours(one, x, output).equal.any()
-    few = npulab.neighbours(replace(one, input_shape=(1, 1, 2)), x[:1, :1], np.full((1, 1, 3), 9, np.uint8))
+    assert not npulab.hypotheses(one, x, output).equal.any()
+    few = npulab.hypotheses(replace(one, input_shape=(1, 1, 2)), x[:1, :1], np.full((1, 1, 3), 9, np.uint8))
     assert len(few) > 20
     assert told(few.assign(equal=few.index == 1, mismatches=(few.index != 1) * 3))[0].endswith("; 3 outputs are few to tell")
