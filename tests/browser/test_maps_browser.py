@@ -24,7 +24,7 @@ import npulab
 import npulab.notebook.widgets
 
 CELLS = (
-    "import npulab, numpy as np\n"
+    "import npulab.notebook.widgets, numpy as np\n"
     "session = npulab.session('story.json', author='ada')\n"
     "a, b = (session.attach(f'captures/{name}') for name in ('sim-3x3-same', 'sim-3x3-stride2-relu'))\n"
     "draft = npulab.draft('nn.csv', features=['nn_v7'])",

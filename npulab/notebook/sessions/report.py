@@ -372,8 +372,10 @@ def _bisection(one: Bisected, journal: Journal, known: Evidence) -> Iterator[Pie
            for name, capture in zip(("good", "bad"), both, strict=True)):
         paths = f"{shlex.quote(one.good)} {shlex.quote(one.bad)}"
         shell = f"npulab bisect {paths} --device {shlex.quote(one.device)} --resume {shlex.quote(one.path)}"
-        yield _again([shell] * bool(one.device), [f"npulab.analysis.bisect.Bisection(npulab.load({one.good!r}), "
-                                                  f"npulab.load({one.bad!r}), journal={one.path!r}).result"])
+        python = (f"Bisection(npulab.load({one.good!r}), npulab.load({one.bad!r}), "
+                  f"journal={one.path!r}).result")
+        yield _again([shell] * bool(one.device),
+                     ["from npulab.analysis.bisect import Bisection", python])
 
 
 def _result(both: Sequence[Any], journal: Journal) -> str:
