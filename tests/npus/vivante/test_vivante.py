@@ -276,7 +276,8 @@ def test_device_calls_neither_lift_nor_emulate(captures: npulab.CaptureSet, viva
         module = sys.modules[f"npulab.npus.vivante.{name}"]
         for function in [key for key, value in vars(module).items() if isinstance(value, FunctionType)]:
             monkeypatch.setattr(module, function, forbidden)
-    for name, functions in (("quant.emulate", ("emulate", "accumulate")), ("quant.rules", ("requantize", "shift_right"))):
+    for name, functions in (("quant.emulate", ("emulate", "accumulate")), ("quant.requantize", ("requantize",)),
+                            ("quant.rules", ("shift_right",))):
         for function in functions:
             monkeypatch.setattr(sys.modules[f"npulab.{name}"], function, forbidden)
     assert simulate.simulate(captures["sim-1x1"]) == captures["sim-1x1"].buffers["output"]
