@@ -16,7 +16,7 @@ import numpy as np
 
 from npulab.quant.emulate import ENGINES, Saturation, accumulate, clamp_range
 from npulab.quant.emulate.engines import activation_codes, multipliers, parts_of, saturation_of
-from npulab.quant.emulate.saturating import excess, of_outputs
+from npulab.quant.emulate.saturating import of_outputs
 from npulab.quant.layers import ACTIVATIONS, Conv2D, FullyConnected, Pair, pads
 from npulab.quant.requantize import within
 from npulab.quant.rules import ORDERS, QUANTIZED, RULES, Rule
@@ -272,15 +272,17 @@ class Sums:
     def __init__(self) -> None:
         self._held: dict[tuple[Any, ...], tuple[Any, np.ndarray]] = {}
 
-    def of(self, layer: Weighted, x: np.ndarray) -> np.ndarray:
+    def of(self, layer: Weighted, x: np.ndarray,
+           saturation: Saturation | None = None) -> np.ndarray:
         """Accumulators ``(..., C)`` int64 with the bias; a new array."""
         window = (layer.pads, layer.stride, layer.dilation) if isinstance(layer, Conv2D) else ()
-        key = (id(layer.weights), id(x), layer.input_q.zero_point, layer.weight_q.zero_point, window)
+        key = (id(layer.weights), id(x), layer.input_q.zero_point, layer.weight_q.zero_point, window,
+               saturation)
         if key not in self._held:
             if len(self._held) > 1:
                 del self._held[list(self._held)[-1]]
             plain = replace(layer, bias=np.zeros_like(layer.bias))
-            self._held[key] = ((layer.weights, x), accumulate(plain, x))  # what is held keeps its id
+            self._held[key] = ((layer.weights, x), accumulate(plain, x, saturation))  # what is held keeps its id
         return self._held[key][1] + layer.bias
 
 
@@ -289,21 +291,8 @@ def predict(one: Explanation, sums: Sums, shape: tuple[int, ...] | None = None) 
     layer, dtype = one.layer, one.x.dtype
     if shape is not None and layer.output_shape != shape[-len(layer.output_shape):]:
         raise ValueError(f"shape: got {layer.output_shape}, allowed is {shape}")
-    total = sums.of(layer, one.x)
     saturation = one.saturation or saturation_of(layer, dtype, one.rule)
-    if saturation is not None:
-        total = total - _excess(layer, one.x, saturation)
-    return _codes(one, total)
-
-
-def _excess(layer: Weighted, x: np.ndarray, saturation: Saturation) -> np.ndarray:
-    """What saturation takes off the accumulators of an input with or without a batch axis."""
-    if isinstance(layer, FullyConnected):
-        x = x.reshape(*x.shape[:-1], -1) if x.shape[-1] == layer.weights.shape[1] else \
-            x.reshape(*x.shape[:-3], layer.weights.shape[1])
-        return excess(layer, x, saturation)
-    off = excess(layer, x.reshape(-1, *layer.input_shape), saturation)
-    return off.reshape(*x.shape[:-3], *layer.output_shape)
+    return _codes(one, sums.of(layer, one.x, saturation))
 
 
 def _codes(one: Explanation, total: np.ndarray) -> np.ndarray:
@@ -585,7 +574,8 @@ def _saturations(start: Explanation, output: np.ndarray) -> Changes:
     """Ways to add products that are right for half of a sample of the wrong outputs, or for
     more."""
     layer, x = start.layer, start.x
-    predicted = predict(start, Sums())
+    sums = Sums()
+    predicted = predict(start, sums)
     if predicted.shape != output.shape or _varied(output) < ENOUGH:  # narrow registers make any constant output
         return
     channels = output.shape[-1]
@@ -593,7 +583,7 @@ def _saturations(start: Explanation, output: np.ndarray) -> Changes:
     # evenly from all of them, so that no single channel or corner decides
     places = wrong[np.linspace(0, wrong.size - 1, min(SEEN, wrong.size)).astype(int)]
     positions, columns = np.divmod(places, channels)
-    total = accumulate(layer, x).reshape(-1, channels)[positions]
+    total = sums.of(layer, x).reshape(-1, channels)[positions]
     shown = output.reshape(-1, channels)[positions, columns]
     for saturation in _ways_to_saturate(layer):
         off = of_outputs(layer, x, saturation, positions)
