@@ -186,3 +186,11 @@ def test_an_earlier_name_still_works_and_warns(old: str, module: str, now: str) 
     with pytest.warns(DeprecationWarning, match=f"^npulab.{old} is now {module}.{now}$"):
         value = getattr(npulab, old)
     assert value is getattr(importlib.import_module(module), now)
+
+
+def test_an_earlier_name_of_a_folders_targets_still_works_and_warns() -> None:
+    import npulab.target
+
+    with pytest.warns(DeprecationWarning, match=r"^npulab\.target\.Unanswerable is now npulab\.target\.Unsupported$"):
+        earlier = npulab.target.Unanswerable
+    assert earlier is npulab.target.Unsupported

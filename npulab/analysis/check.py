@@ -15,7 +15,7 @@ from npulab.analysis.mismatch.summary import in_hex, window
 from npulab.captures.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.captures.registry import target
 from npulab.captures.sweep import Sweep
-from npulab.captures.target import Claim, Range, Target, Unanswerable
+from npulab.captures.target import Claim, Range, Target, Unsupported
 from npulab.quant.emulate import emulate
 from npulab.quant.floats import steps, unit
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
@@ -136,13 +136,13 @@ def check(capture: Capture) -> Comparison:
     try:
         ranges = of.replay(capture)
         said = _replayed(said, ranges) if ranges else _compared(said, of, capture)
-    except Unanswerable as error:
+    except Unsupported as error:
         said = replace(said, verdict="nothing to compare", reason=str(error))
     except (ValueError, LookupError) as error:
         reasons.append(str(error))
     try:
         said = _claimed(replace(said, claims=tuple(of.claims(capture))))
-    except Unanswerable as error:
+    except Unsupported as error:
         reasons.append(str(error))
     except (ValueError, LookupError) as error:
         said = replace(said, verdict="differs")
@@ -188,7 +188,7 @@ def _same_coefficients(of: Target, capture: Capture) -> tuple[bool | None, list[
         return None, []
     try:
         return of.recode(capture) == capture.buffers["coefficients"], []
-    except Unanswerable as error:
+    except Unsupported as error:
         return None, [str(error)]
     except ValueError as error:
         return False, [str(error)]

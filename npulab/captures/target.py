@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Features = Mapping[str, int]
 
 
-class Unanswerable(ValueError):
+class Unsupported(ValueError):
     """A step has nothing to work on: the target does not cover it yet, or the capture does not hold
     it."""
 
@@ -146,7 +146,7 @@ class Importer:
 
 def _not_yet(what: str) -> Callable[..., Any]:
     def refuse(*_: object, **__: object) -> Any:
-        raise Unanswerable(f"this target does not {what} yet")
+        raise Unsupported(f"this target does not {what} yet")
     return refuse
 
 
@@ -164,7 +164,7 @@ def _no_range(_: object) -> Sequence[Range]:
 
 @dataclass(frozen=True)
 class Target:
-    """One NPU family, as far as it is understood: steps left out raise ``Unanswerable``.
+    """One NPU family, as far as it is understood: steps left out raise ``Unsupported``.
 
     ``chips`` maps a chip to its features (name to number), the first chip being the usual one;
     ``tables`` are the register maps by block, the first one that of the parameter block; ``rule``

@@ -16,7 +16,7 @@ import npulab.analysis.mismatch.summary
 import npulab.captures.capture
 from npulab import cli
 from npulab.analysis.mismatch import model_run as runs
-from npulab.captures.target import Claim, Lifted, Target, Unanswerable
+from npulab.captures.target import Claim, Lifted, Target, Unsupported
 from npulab.npus.vivante import lifting
 from npulab.npus.vivante.coefficients import geometry
 from npulab.quant.layers import Concat, Elementwise, Network
@@ -360,7 +360,7 @@ def test_claims_beside_a_compared_output(captures: npulab.CaptureSet, vivante: T
     assert (found.verdict, found.reason) == ("differs", "net.txt: got no tree, allowed is one")
 
     def unknown(_: object) -> tuple[Claim, ...]:
-        raise Unanswerable("net.txt is of another kind")
+        raise Unsupported("net.txt is of another kind")
 
     lifted_as(monkeypatch, vivante, layer, None, None, claims=unknown)
     found = npulab.check(capture)

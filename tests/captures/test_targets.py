@@ -10,7 +10,7 @@ import pytest
 import npulab
 import npulab.captures.target
 from npulab.captures.capture import Job
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 
 FIRST_TABLE = """block,offset,register,field,lsb,width,value,evidence
 CONV,0x0,CFG,stride,4,3,,guess
@@ -65,7 +65,7 @@ def test_table_alone_is_enough_to_decode_diff_and_check(toy: npulab.captures.tar
     found = npulab.check(again)
     assert (found.words, found.coefficients, found.verdict, found.ok) == (True, None, "nothing to compare", True)
     assert found.reason == "this target does not decode coefficients yet; this target does not lift captures to layers yet"
-    with pytest.raises(Unanswerable, match="does not simulate captures yet"):
+    with pytest.raises(Unsupported, match="does not simulate captures yet"):
         toy.simulate(again)
 
 

@@ -20,7 +20,7 @@ import pytest
 from conftest import shared
 
 import npulab
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.ane import coefficients, hwx, imported, tasks
 from npulab.npus.ane.coefficients.kernel import Kernel
 from npulab.npus.ane.coefficients.registers import from_registers, places_of
@@ -522,7 +522,7 @@ def test_a_file_of_h14_made_by_hand() -> None:
     # nobody held the meaning of these fields against a file: no layer is made of them
     ane = npulab.target("ane")
     for answer in (ane.lift, ane.explain, ane.simulate):
-        with pytest.raises(Unanswerable, match="H14"):
+        with pytest.raises(Unsupported, match="H14"):
             answer(capture)
     assert ane.outline(capture) == {}
     assert npulab.check(capture).verdict == "nothing to compare"

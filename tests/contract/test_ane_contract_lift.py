@@ -15,7 +15,7 @@ from conftest import shared
 from test_ane_contract import ELSEWHERE, ORACLES, bare, capture_of, oracle, raw, real
 
 import npulab
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.ane import imported, tables
 from npulab.npus.ane.tables.entries import decode
 from npulab.quant.floats import ulps
@@ -144,7 +144,7 @@ def test_the_captured_convolution() -> None:
 
 def test_what_is_not_covered_is_said_with_its_task_and_field() -> None:
     softmax = npulab.load(shared("data/ane/h13_tasks/activation/softmax.bin"))
-    with pytest.raises(Unanswerable, match=r"task \d.*got.*covered"):
+    with pytest.raises(Unsupported, match=r"task \d.*got.*covered"):
         ANE.lift(softmax)
     twos = capture_of("conv_twos")
     for field, value in (("Dout", 2), ("Src2InFmt", 1), ("PalettizedEn", 1), ("InFmt", 0), ("KernelFmt", 0), ("MatrixBiasEn", 1)):
@@ -155,7 +155,7 @@ def test_what_is_not_covered_is_said_with_its_task_and_field() -> None:
         if field == "Src2InFmt":
             assert ANE.lift(changed).layer.output_shape == (1, 1, 3)
             continue
-        with pytest.raises((Unanswerable, ValueError)) as caught:
+        with pytest.raises((Unsupported, ValueError)) as caught:
             ANE.lift(changed)
         assert field in str(caught.value) or "got" in str(caught.value)
 
@@ -304,7 +304,7 @@ def test_a_concatenation_of_three() -> None:
     ids=repr,
 )
 def test_what_no_file_shows_is_refused_in_a_sentence(layer: object) -> None:
-    with pytest.raises((ValueError, Unanswerable)) as caught:
+    with pytest.raises((ValueError, Unsupported)) as caught:
         ANE.lower(layer)  # type: ignore[arg-type]
     assert "got" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -341,10 +341,10 @@ def test_words_that_cannot_be_are_answered_in_a_sentence() -> None:
         for answer in (ANE.lift, ANE.recode, ANE.explain, ANE.simulate):
             try:
                 answer(capture)
-            except (ValueError, Unanswerable, Hang) as error:
+            except (ValueError, Unsupported, Hang) as error:
                 sentences.append(str(error))
     assert len(sentences) > 10
     assert all(sentence and "\n" not in sentence for sentence in sentences)
     for capture in broken[:3]:
-        with pytest.raises((Unanswerable, Hang)):
+        with pytest.raises((Unsupported, Hang)):
             ANE.simulate(capture)

@@ -28,7 +28,7 @@ import npulab.layout
 import npulab.models
 import npulab.notebook.pictures
 from npulab import FullyConnected, QuantParams, cli
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.onert import cache, cache_log, layouts
 
 SEED = "seeds/003_78f469e58df80a91.txt"
@@ -287,7 +287,7 @@ def test_buffers_of_another_size_and_words_of_anything(onert: npulab.captures.ta
     for name, data in capture.buffers.items():
         for cut in {0, 1, len(data) // 2, len(data) - 1}:
             short = replace(capture, buffers={**capture.buffers, name: data[:cut]})
-            with pytest.raises((ValueError, Unanswerable)):
+            with pytest.raises((ValueError, Unsupported)):
                 onert.lift(short)
             if name != "input":  # or the rows are packed anew from it
                 refused(onert, short)
@@ -304,7 +304,7 @@ def test_buffers_of_another_size_and_words_of_anything(onert: npulab.captures.ta
 
 def refused(onert: npulab.captures.target.Target, capture: npulab.Capture) -> None:
     for call in (onert.simulate, onert.lift, onert.recode):
-        with suppress(ValueError, Unanswerable, Hang):
+        with suppress(ValueError, Unsupported, Hang):
             call(capture)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 import npulab
 from npulab.captures.devices import Simulated
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.ane import tables
 from npulab.npus.ane.source import plist
 from npulab.npus.ane.source.of_layers import source_of
@@ -61,7 +61,7 @@ def record() -> Iterator[npulab.Capture]:
     for name, layer, x in layers():
         made = Simulated().record(npulab.target("ane").lower(layer, x=x, name=name))
         files = {key: data for key, data in made.buffers.items() if key != "hwx"}
-        with suppress(Unanswerable):
+        with suppress(Unsupported):
             network, weights = source_of(layer)
             files |= {"net.plist": plist.write_plist(network), **weights}
         yield replace(made, buffers=files, source=SOURCE)

@@ -17,7 +17,7 @@ import numpy as np
 
 import npulab
 from npulab.captures.devices import Simulated
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.quant.layers import Add, Pool2D
 
 SEED = 9
@@ -76,7 +76,7 @@ def another_driver(good: npulab.Capture) -> npulab.Capture:
         changed = job.with_fields(**{registers.key(item): item.value(np.uint32(other))})
         try:
             job = changed if oracle(changed) == "pass" else job
-        except Unanswerable:
+        except Unsupported:
             continue
     names = {f"{item.block}.{item.register}.{item.name}": registers.key(item) for item in registers}
     job = job.with_fields(**{names["CSC.D_CONV_STRIDE_EXT.CONV_X_STRIDE_EXT"]: 1,

@@ -15,7 +15,7 @@ import traitlets
 
 from npulab.captures.capture import Capture, CaptureSet
 from npulab.captures.registry import target
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.layout.stored import bytes_in
 from npulab.notebook.widgets.byte_meanings import FILL, Meaning, meaning, runs_of
 from npulab.notebook.widgets.byte_places import Ends, Offset, Pointed, Span, between
@@ -270,7 +270,7 @@ class ByteModel(traitlets.HasTraits):
     def _asked(self, capture: Capture) -> Any:
         try:
             return target(capture.target).explain(capture)
-        except Unanswerable:
+        except Unsupported:
             return None
         except (ValueError, LookupError) as error:
             self.said = f"what they mean is not known: {error}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Claim, Unanswerable
+from npulab.captures.target import Claim, Unsupported
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.source import agreement, espresso, plist
 from npulab.npus.ane.source.network import Network
@@ -95,7 +95,7 @@ def _table(capture: Capture, network: Network) -> Iterator[Claim]:
         at, size = coefficients.places_of(users[0])[0]
         table = entries.decode(capture.buffers[COEFFICIENTS][at:at + size])
         found = functions.identify(table)
-    except (ValueError, IndexError, Unanswerable):
+    except (ValueError, IndexError, Unsupported):
         return
     if found is not None:
         # an odd one, to which a task behind it adds the half
@@ -115,7 +115,7 @@ def _weights(capture: Capture, network: Network) -> Iterator[Claim]:
             kernel, places = coefficients.from_registers(fields), coefficients.places_of(fields)
             weights, bias = coefficients.decode(kernel, capture.buffers[COEFFICIENTS], places)
         except ValueError as error:
-            raise Unanswerable(f"weights of {unit} are not compared: {error}") from None
+            raise Unsupported(f"weights of {unit} are not compared: {error}") from None
         for what, mine, theirs in (("weights", weights, source.weights), ("biases", bias, source.bias)):
             if mine is not None and theirs is not None:
                 same = int(np.count_nonzero(mine == theirs)) if mine.shape == theirs.shape else 0

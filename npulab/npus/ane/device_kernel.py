@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.ane.facts import ENGINES
 
 ALIGN = 64  # bytes: of bases, sizes, and what a group's planes fill up
@@ -48,15 +48,15 @@ def kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Weig
     """(group, output channel, bias, weights) of every output channel of a convolution task.
 
     ``data`` is what the kernel base points to.  Raises Hang for streams that are off or end too
-    early, Unanswerable for forms that are not known.
+    early, Unsupported for forms that are not known.
     """
     for name in ("NE.KernelCfg.PalettizedEn", "NE.KernelCfg.RuntimeKernel"):
         if v[name]:
-            raise Unanswerable(f"{name}: got {v[name]}, known is 0")
+            raise Unsupported(f"{name}: got {v[name]}, known is 0")
     if v["NE.KernelCfg.KernelFmt"] != FLOAT16:
-        raise Unanswerable(f"NE.KernelCfg.KernelFmt: got {v['NE.KernelCfg.KernelFmt']}, known is {FLOAT16}")
+        raise Unsupported(f"NE.KernelCfg.KernelFmt: got {v['NE.KernelCfg.KernelFmt']}, known is {FLOAT16}")
     if v["Common.ConvCfg.Ox"] != 1 or v["Common.ConvCfg.Oy"] != 1:
-        raise Unanswerable(f"Common.ConvCfg.Ox: got {v['Common.ConvCfg.Ox']} and Oy {v['Common.ConvCfg.Oy']}, known "
+        raise Unsupported(f"Common.ConvCfg.Ox: got {v['Common.ConvCfg.Ox']} and Oy {v['Common.ConvCfg.Oy']}, known "
                            "is 1")
     each, share, parts = (v["Common.GroupConvCfg.UnicastEn"], v["Common.Cout.Cout"],
                           v["Common.GroupConvCfg.NumGroups"])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Lifted, Unanswerable
+from npulab.captures.target import Lifted, Unsupported
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.activations import activation, relu_outputs
 from npulab.npus.ane.lowering import RELU, TABLE
@@ -81,7 +81,7 @@ def lift(capture: Capture) -> Lifted:
     Several tasks give a ``Network``, copies into one tensor a ``Concat``; the inputs are those of
     the capture's tensors in their order, without tensors those of the lowest base addresses first,
     and ``x`` is a tuple where there are several.  Tensors come from the buffers ``input``,
-    ``input1``, ... and ``output``, None where one is not there. Raises ``Unanswerable`` naming
+    ``input1``, ... and ``output``, None where one is not there. Raises ``Unsupported`` naming
     task, field, what it is and what is covered; ValueError for coefficients that cannot be, and for
     tensors that are cut short.
     """
@@ -106,7 +106,7 @@ def lift(capture: Capture) -> Lifted:
             write(wired, work.result, last, task)
     final = works[-1].result
     if final is None:
-        raise Unanswerable(f"task {len(works) - 1}: Header.Header[8].WBE: got 0 in the last task, covered is 1")
+        raise Unsupported(f"task {len(works) - 1}: Header.Header[8].WBE: got 0 in the last task, covered is 1")
     node, surface = whole(wired, final.bar, last, final)
     if node < 0 or not wired.layers:
         node = wired.add(Elementwise("copy", shape_of(surface)), (node,))
@@ -129,7 +129,7 @@ def raw(capture: Capture, task: int) -> dict[str, int]:
     """Raw values of a task by full name, ``Common.InDim.Win``."""
     job = capture.jobs[task]
     if job.block != BLOCK or BLOCK not in capture.maps:
-        raise Unanswerable(f"task {task}: got block {job.block}, covered is {BLOCK}")
+        raise Unsupported(f"task {task}: got block {job.block}, covered is {BLOCK}")
     return values_of(job, capture.maps, raw=True, unwritten=True)
 
 
@@ -146,7 +146,7 @@ def work_of(capture: Capture, task: int) -> Work:
     source = Surface(v["Common.InDim.Hin"], v["Common.InDim.Win"], groups * v["Common.Cin.Cin"])
     result = Surface(v["Common.OutDim.Hout"], v["Common.OutDim.Wout"], groups * v["Common.Cout.Cout"])
     if min(*source, *result) < 1:
-        raise Unanswerable(f"task {task}: Common.InDim, Common.OutDim: got sizes {source} and {result}, covered are 1 "
+        raise Unsupported(f"task {task}: Common.InDim, Common.OutDim: got sizes {source} and {result}, covered are 1 "
                            "and more")
     layer = _planar(task, v, source) if planar else _neural(capture, task, v, source, result)
     after = None
@@ -157,7 +157,7 @@ def work_of(capture: Capture, task: int) -> Work:
     else:
         _covered(task, v, SAME_SIZE)
         if source != result:
-            raise Unanswerable(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, covered are "
+            raise Unsupported(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, covered are "
                                "results of the source's sizes")
     two = planar and v["Common.Cfg.TaskType"] == PLANAR_TWO
     sources = (_source(task, v, source, ""), *([_source(task, v, source, "Src2")] if two else []))
@@ -179,7 +179,7 @@ def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
 
 def _covered(task: int, values: Mapping[str, int], allowed: Mapping[str, tuple[int, ...]]) -> None:
     expect(values, allowed, f"task {task}: {{name}}: got {{got}}, covered is {{allowed}}",
-           Unanswerable, "#x")
+           Unsupported, "#x")
 
 
 def _planar(task: int, v: Mapping[str, int], source: Surface) -> Layer:
@@ -200,7 +200,7 @@ def _planar(task: int, v: Mapping[str, int], source: Surface) -> Layer:
         kind, prescale = "subtract", ONE
     values = [_float(number) for number in (prescale, v["PE.BiasScale.Scale"], v["PE.BiasScale.Bias"])]
     if not np.all(np.isfinite(values)):
-        raise Unanswerable(f"task {task}: PE.PreScale, PE.BiasScale: got {values}, covered are finite numbers")
+        raise Unsupported(f"task {task}: PE.PreScale, PE.BiasScale: got {values}, covered are finite numbers")
     return Elementwise(kind, shape_of(source), prescale=values[0], scale=values[1], bias=values[2])
 
 
@@ -212,7 +212,7 @@ def _neural(capture: Capture, task: int, v: Mapping[str, int], source: Surface, 
     mode, prescale = v["NE.MACCfg.NonlinearMode"], _float(v["NE.PostScale.PostScale"])
     _covered(task, v, {"Common.GroupConvCfg.UnicastEn": (1,), "NE.MACCfg.BiasMode": (0,)})
     if not np.isfinite(prescale):
-        raise Unanswerable(f"task {task}: NE.PostScale.PostScale: got {prescale}, covered are finite numbers")
+        raise Unsupported(f"task {task}: NE.PostScale.PostScale: got {prescale}, covered are finite numbers")
     if mode == TABLE:
         return activation(table_at(capture, task, v), shape_of(source), prescale)
     if mode == RELU:
@@ -232,14 +232,14 @@ def _convolution(capture: Capture, task: int, v: Mapping[str, int], source: Surf
     after = map(behind, source[:2], result[:2], taps, kernel.stride, before)
     border = tuple((first, max(last, 0)) for first, last in zip(before, after, strict=True))
     if any(max(pair) >= size for pair, size in zip(border, taps, strict=True)):
-        raise Unanswerable(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, which takes a "
+        raise Unsupported(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, which takes a "
                            f"border of {border}; covered is less than the kernel of {kernel.kernel_h} x "
                            f"{kernel.kernel_w}")
     layer = Conv2D(weights, np.zeros(kernel.outputs, np.float16) if bias is None else bias, shape_of(source),
                    kernel.stride, border, depthwise=kernel.depthwise, groups=kernel.parts,
                    activation="relu" if v["NE.MACCfg.NonlinearMode"] == RELU else None)
     if layer.output_shape != shape_of(result):
-        raise Unanswerable(f"task {task}: Common.OutDim: got {shape_of(result)}, a convolution with these sizes and "
+        raise Unsupported(f"task {task}: Common.OutDim: got {shape_of(result)}, a convolution with these sizes and "
                            f"padding gives {layer.output_shape}")
     return replace(layer, padding=next(iter(padding_names(layer)), border))
 
@@ -251,8 +251,8 @@ def _behind(capture: Capture, task: int, v: Mapping[str, int], result: Surface) 
     kernel, data, at = kernel_at(capture, task, v)
     try:
         return activation(entries.decode(coefficients.table_of(kernel, data, at)), shape_of(result))
-    except Unanswerable as error:
-        raise Unanswerable(f"task {task}: {error}") from None
+    except Unsupported as error:
+        raise Unsupported(f"task {task}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{capture.name}: task {task}: {error}") from None
 
@@ -271,7 +271,7 @@ def kernel_at(capture: Capture, task: int, v: Mapping[str, int]) -> tuple[coeffi
     try:
         return coefficients.from_registers(v), data, coefficients.places_of(v)
     except ValueError as error:
-        raise Unanswerable(f"task {task}: {error}") from None
+        raise Unsupported(f"task {task}: {error}") from None
 
 
 def table_at(capture: Capture, task: int, v: Mapping[str, int]) -> entries.Table:
@@ -281,7 +281,7 @@ def table_at(capture: Capture, task: int, v: Mapping[str, int]) -> entries.Table
     found = {data[at:at + entries.SIZE] for at, _ in places.tolist()}
     if len(found) != 1 or len(next(iter(found))) != entries.SIZE or {size for _, size in places.tolist()} \
             != {entries.SIZE}:
-        raise Unanswerable(f"task {task}: KernelDMASrc.CoeffBaseAddr: got {len(found)} tables for {len(places)} engines"
+        raise Unsupported(f"task {task}: KernelDMASrc.CoeffBaseAddr: got {len(found)} tables for {len(places)} engines"
                            f" in {len(data)} bytes, covered is one of {entries.SIZE} bytes")
     return entries.decode(found.pop())
 
@@ -290,7 +290,7 @@ def _section(capture: Capture, task: int, v: Mapping[str, int]) -> bytes:
     bar = capture.parameters.get("coefficients_bar", COEFFICIENT_BAR)
     _covered(task, v, {"Header.Header[9].KBE0": (1,), "Header.Header[9].KBase0": (bar,)})
     if "coefficients" not in capture.buffers:
-        raise Unanswerable(f"task {task}: the capture has no coefficients")
+        raise Unsupported(f"task {task}: the capture has no coefficients")
     return capture.buffers["coefficients"]
 
 
@@ -326,7 +326,7 @@ def _dense(task: int, what: str, strides: tuple[int, int], surface: Surface) -> 
     """Refuse strides other than rows filled up to 64 bytes, one behind another."""
     wanted = surface.row // UNIT, surface.plane // UNIT
     if strides != wanted:
-        raise Unanswerable(f"task {task}: {what}: got {strides[0]:#x} and {strides[1]:#x}, covered is {wanted[0]:#x} "
+        raise Unsupported(f"task {task}: {what}: got {strides[0]:#x} and {strides[1]:#x}, covered is {wanted[0]:#x} "
                            f"and {wanted[1]:#x} for {surface.height} rows of {surface.width}")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.activations import refused, relu_outputs, same_outputs, table_of
 from npulab.npus.ane.facts import ENGINES, FACTS, USUAL_CHIP
@@ -61,7 +61,7 @@ def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: 
     compilers.
     """
     if chip != USUAL_CHIP:
-        raise Unanswerable(f"chip: got {chip!r}, allowed is {USUAL_CHIP}")
+        raise Unsupported(f"chip: got {chip!r}, allowed is {USUAL_CHIP}")
     if compiler not in HABITS:
         raise ValueError(f"compiler: got {compiler!r}, allowed is one of {', '.join(HABITS)}")
     after = None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Item, Unanswerable
+from npulab.captures.target import Item, Unsupported
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.lifting import BLOCK, CONVOLUTION, NEURAL, kernel_at, raw, table_at
 from npulab.npus.ane.lowering import TABLE
@@ -25,7 +25,7 @@ def recode(capture: Capture) -> bytes:
     """The coefficient buffer with every kernel and activation table decoded and encoded again,
     zeros elsewhere.
 
-    Raises ``Unanswerable`` and ValueError as ``lift`` does, for a capture without coefficients too.
+    Raises ``Unsupported`` and ValueError as ``lift`` does, for a capture without coefficients too.
     """
     out = bytearray(len(_data(capture)))
     for task, v in _users(capture):
@@ -110,14 +110,14 @@ def _users(capture: Capture) -> Iterator[tuple[int, dict[str, int]]]:
         if v["Common.Cfg.TaskType"] != NEURAL or not v["Header.Header[9].KBE0"]:
             continue
         if v["NE.MACCfg.OpMode"] != CONVOLUTION and v["NE.MACCfg.NonlinearMode"] != TABLE:
-            raise Unanswerable(f"task {task}: NE.MACCfg.NonlinearMode: got {v['NE.MACCfg.NonlinearMode']} with "
+            raise Unsupported(f"task {task}: NE.MACCfg.NonlinearMode: got {v['NE.MACCfg.NonlinearMode']} with "
                                f"coefficients and no convolution, covered is {TABLE} (a table)")
         yield task, v
 
 
 def _data(capture: Capture) -> bytes:
     if "coefficients" not in capture.buffers:
-        raise Unanswerable(f"{capture.name} has no coefficients")
+        raise Unsupported(f"{capture.name} has no coefficients")
     return capture.buffers["coefficients"]
 
 

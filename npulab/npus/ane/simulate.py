@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.ane import device_kernel, tables
 from npulab.npus.ane.facts import ENGINES
 from npulab.npus.kit.fields import values_of
@@ -69,11 +69,11 @@ def simulate(capture: Capture) -> bytes:
 
     Inputs are the buffers ``input``, ``input1``, ... in the order of the capture's tensors; where
     it has none, in that of the bases that tasks read and none of them writes.  Raises Hang with the
-    reason for reads where nothing is and sizes that do not go together, Unanswerable for what is
+    reason for reads where nothing is and sizes that do not go together, Unsupported for what is
     not understood.
     """
     if not capture.jobs or any(job.block != "H13" for job in capture.jobs):
-        raise Unanswerable(f"capture {capture.name}: got blocks {', '.join({job.block for job in capture.jobs})}, the "
+        raise Unsupported(f"capture {capture.name}: got blocks {', '.join({job.block for job in capture.jobs})}, the "
                            "simulated device runs H13")
     tasks: list[Values] = [values_of(job, capture.maps, raw=True, unwritten=True)
                            for job in capture.jobs]
@@ -83,7 +83,7 @@ def simulate(capture: Capture) -> bytes:
     for number, v in enumerate(tasks):
         try:
             last = _run(v, memory, last)
-        except (Hang, Unanswerable) as error:
+        except (Hang, Unsupported) as error:
             raise type(error)(f"task {number}: {error}") from None
     if last not in memory.written:
         raise Hang("no task writes to memory")
@@ -120,10 +120,10 @@ def _run(v: Values, memory: Memory, last: int | None) -> int | None:
             ("Cout", "Cout"))) < 1 or not groups:
         raise Hang("a size is 0")
     if kind not in (NE, PE_UNARY, PE_BINARY, PE_REDUCE):
-        raise Unanswerable(f"Common.Cfg.TaskType: got {kind}, known are {NE}, {PE_UNARY}, {PE_BINARY}, {PE_REDUCE}")
+        raise Unsupported(f"Common.Cfg.TaskType: got {kind}, known are {NE}, {PE_UNARY}, {PE_BINARY}, {PE_REDUCE}")
     for name in ("Common.InDepth.Din", "Common.OutDepth.Dout"):
         if v[name] > 1:
-            raise Unanswerable(f"{name}: got {v[name]}, known is 1")
+            raise Unsupported(f"{name}: got {v[name]}, known is 1")
     x = _source(v, memory, groups)
     out = _neural(v, x, memory) if kind == NE else _planar(v, x, memory, kind, groups)
     with np.errstate(over="ignore"):
@@ -142,7 +142,7 @@ def _source(v: Values, memory: Memory, groups: int) -> np.ndarray:
     if kind == RESIDENT:
         return _left(memory, v["L2.SourceBase.Addr"], v["Common.PECfg.Src1Broadcast"])
     if kind != DMA:
-        raise Unanswerable(f"L2.SourceCfg.SourceType: got {kind}, known are {RESIDENT}, {DMA}, {CHAINED}")
+        raise Unsupported(f"L2.SourceCfg.SourceType: got {kind}, known are {RESIDENT}, {DMA}, {CHAINED}")
     _is_half(v, "TileDMASrc.Fmt.MemFmt")
     steps = [v[f"TileDMASrc.{name}"] for name in ("GroupStride.Stride", "PlaneStride.PlaneStride", "RowStride.Stride")]
     return memory.read(_base(v, "RBase0", "RBE0"), _places(shape, v["TileDMASrc.BaseAddr.Addr"], steps))
@@ -177,7 +177,7 @@ def _base(v: Values, name: str, valid: str) -> int:
 
 def _is_half(v: Values, name: str) -> None:
     if v[name] != FLOAT16:
-        raise Unanswerable(f"{name}: got {v[name]}, known is {FLOAT16} (float16)")
+        raise Unsupported(f"{name}: got {v[name]}, known is {FLOAT16} (float16)")
 
 
 def _places(shape: tuple[int, ...], base: int, steps: list[int]) -> np.ndarray:
@@ -209,7 +209,7 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     elif mode == CONVOLUTION:
         out = _convolution(v, x.astype(np.float64), kernel)
     else:
-        raise Unanswerable(f"NE.MACCfg.OpMode: got {mode}, known are {CONVOLUTION} and {BYPASS}")
+        raise Unsupported(f"NE.MACCfg.OpMode: got {mode}, known are {CONVOLUTION} and {BYPASS}")
     out = out * scale
     how = v["NE.MACCfg.NonlinearMode"]
     if how == RELU:
@@ -220,7 +220,7 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
         every = tables.outputs(tables.decode(device_kernel.table(v, kernel)))
         return every[codes].astype(np.float64)
     if how:
-        raise Unanswerable(f"NE.MACCfg.NonlinearMode: got {how}, known are 0, {RELU} and {TABLE}")
+        raise Unsupported(f"NE.MACCfg.NonlinearMode: got {how}, known are 0, {RELU} and {TABLE}")
     return out
 
 
@@ -236,7 +236,7 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
     if max(height * step_h, width * step_w) > 2 ** 16:
         raise Hang("the output reaches past what rows and columns can be counted with")
     if each and groups > 1:
-        raise Unanswerable(f"Common.GroupConvCfg.NumGroups: got {groups} of a channelwise layer, known is 1")
+        raise Unsupported(f"Common.GroupConvCfg.NumGroups: got {groups} of a channelwise layer, known is 1")
     bordered = (*x.shape[:2], max((height - 1) * step_h + kernel_h, top + x.shape[2]),
                 max((width - 1) * step_w + kernel_w, left + x.shape[3]))
     for shape in (bordered, (groups, channels, height, width)):
@@ -262,15 +262,15 @@ def _planar(v: Values, x: np.ndarray, memory: Memory, kind: int, groups: int) ->
     if v["PE.Cfg.Cond"] == ABSOLUTE:
         a = np.abs(a)
     elif v["PE.Cfg.Cond"]:
-        raise Unanswerable(f"PE.Cfg.Cond: got {v['PE.Cfg.Cond']}, known are 0 and {ABSOLUTE} (absolute)")
+        raise Unsupported(f"PE.Cfg.Cond: got {v['PE.Cfg.Cond']}, known are 0 and {ABSOLUTE} (absolute)")
     a = a * _half(v["PE.PreScale.PreScale"])
     pool, op = v["PE.Cfg.PoolMode"], v["PE.Cfg.OpMode"]
     if kind == PE_REDUCE:
         if pool not in (0, POOL_MAXIMUM):
-            raise Unanswerable(f"PE.Cfg.PoolMode: got {pool}, known are 0 (sum) and {POOL_MAXIMUM} (maximum)")
+            raise Unsupported(f"PE.Cfg.PoolMode: got {pool}, known are 0 (sum) and {POOL_MAXIMUM} (maximum)")
         a = a.max(-1, keepdims=True) if pool else a.sum(-1, keepdims=True)
     elif pool:
-        raise Unanswerable(f"PE.Cfg.PoolMode: got {pool} in a task of type {kind}, known is 0")
+        raise Unsupported(f"PE.Cfg.PoolMode: got {pool} in a task of type {kind}, known is 0")
     if kind == PE_BINARY:
         b = _second(v, memory, groups).astype(np.float64)
         if v["PE.Cfg.SecSrc"] == SUBTRACT:
@@ -278,7 +278,7 @@ def _planar(v: Values, x: np.ndarray, memory: Memory, kind: int, groups: int) ->
         try:
             a = (np.add, np.multiply, np.maximum, np.minimum)[op](a, b)
         except IndexError:
-            raise Unanswerable(f"PE.Cfg.OpMode: got {op}, known are {ADD} to {MINIMUM}") from None
+            raise Unsupported(f"PE.Cfg.OpMode: got {op}, known are {ADD} to {MINIMUM}") from None
         except ValueError:
             raise Hang(f"its sources are {a.shape} and {b.shape}") from None
     a = a * _half(v["PE.BiasScale.Scale"]) + _half(v["PE.BiasScale.Bias"])
@@ -287,7 +287,7 @@ def _planar(v: Values, x: np.ndarray, memory: Memory, kind: int, groups: int) ->
         with np.errstate(divide="ignore"):
             a = 1 / a
     elif v["PE.Cfg.NLMode"]:
-        raise Unanswerable(f"PE.Cfg.NLMode: got {v['PE.Cfg.NLMode']}, known are 0 and {RECIPROCAL} (reciprocal)")
+        raise Unsupported(f"PE.Cfg.NLMode: got {v['PE.Cfg.NLMode']}, known are 0 and {RECIPROCAL} (reciprocal)")
     if kind != PE_REDUCE and a.shape != shape and a.size == np.prod(shape):
         a = a.reshape(shape)
     if kind != PE_REDUCE and a.shape != shape:
@@ -305,7 +305,7 @@ def _result(v: Values, memory: Memory, out: np.ndarray, last: int | None) -> int
         memory.resident[v["L2.ResultBase.Addr"]] = out
     if kind != DMA:
         if kind not in (CHAINED, RESIDENT):
-            raise Unanswerable(f"L2.ResultCfg.ResultType: got {kind}, known are {RESIDENT}, {DMA}, {CHAINED}")
+            raise Unsupported(f"L2.ResultCfg.ResultType: got {kind}, known are {RESIDENT}, {DMA}, {CHAINED}")
         return last
     _is_half(v, "TileDMADst.Fmt.MemFmt")
     steps = [v[f"TileDMADst.{name}.{name}"] for name in ("GroupStride", "PlaneStride", "RowStride")]

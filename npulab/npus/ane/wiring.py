@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.ane.memory import Surface
 from npulab.quant.layers import Concat, Elementwise, Layer, Network
 
@@ -42,27 +42,27 @@ def resolve(wired: Wiring, place: Place | None, in_l2: int | None, task: int, su
     """The node whose value a source is."""
     if place is None:
         if in_l2 is None or wired.shapes.get(in_l2, surface) != surface:
-            raise Unanswerable(f"task {task}: L2.SourceCfg.SourceType: got a source in L2, no task before left one of "
+            raise Unsupported(f"task {task}: L2.SourceCfg.SourceType: got a source in L2, no task before left one of "
                                f"{shape_of(surface)} there")
         return in_l2
     if place.bar in wired.memory:
         return whole(wired, place.bar, None, place)[0]
     node = -1 - wired.inputs.index(place.bar)
     if place.offset or wired.shapes.setdefault(node, place.surface) != place.surface:
-        raise Unanswerable(f"task {task}: TileDMASrc.BaseAddr: got {shape_of(place.surface)} from byte "
+        raise Unsupported(f"task {task}: TileDMASrc.BaseAddr: got {shape_of(place.surface)} from byte "
                            f"{place.offset:#x} of an input, covered are whole tensors")
     return node
 
 
 def write(wired: Wiring, place: Place, node: int, task: int) -> None:
-    """Note where a task puts a result; Unanswerable where another one's lies, or an input."""
+    """Note where a task puts a result; Unsupported where another one's lies, or an input."""
     parts = wired.memory.setdefault(place.bar, [])
     for other, _ in parts:
         if place.offset < other.offset + other.surface.bytes and other.offset < place.offset + place.surface.bytes:
-            raise Unanswerable(f"task {task}: TileDMADst.BaseAddr: got bytes {place.offset:#x} to "
+            raise Unsupported(f"task {task}: TileDMADst.BaseAddr: got bytes {place.offset:#x} to "
                                f"{place.offset + place.surface.bytes:#x}, which another task wrote before")
     if place.bar in wired.inputs:
-        raise Unanswerable(f"task {task}: Header.Header[8].WBase: got {place.bar}, an input")
+        raise Unsupported(f"task {task}: Header.Header[8].WBase: got {place.bar}, an input")
     parts.append((place, node))
 
 
@@ -83,7 +83,7 @@ def whole(wired: Wiring, bar: int, last: int | None, wanted: Place) -> tuple[int
                                                for i in range(len(places))]
     if not chosen or not joined or (last is None and total != wanted.surface):
         got = ", ".join(f"{shape_of(one.surface)} at {one.offset:#x}" for one in places)
-        raise Unanswerable(f"base address {bar}: got {got or 'nothing'} written, covered are parts of "
+        raise Unsupported(f"base address {bar}: got {got or 'nothing'} written, covered are parts of "
                            f"{shape_of(wanted.surface)} one behind another from {begin:#x} on")
     if len(chosen) == 1:
         return chosen[0][1], total
@@ -94,7 +94,7 @@ def whole(wired: Wiring, bar: int, last: int | None, wanted: Place) -> tuple[int
 def network(wired: Wiring, node: int) -> Layer | Network:
     """The layer, or layers, whose result a node is."""
     if node != len(wired.layers) - 1:
-        raise Unanswerable(f"tasks: got a result that is not that of the last of {len(wired.layers)} layers")
+        raise Unsupported(f"tasks: got a result that is not that of the last of {len(wired.layers)} layers")
     if len(wired.layers) == 1 and wired.sources[0] == tuple(-1 - i for i in range(len(wired.inputs))):
         return wired.layers[0]
     (layer, *more), (sources, *_) = wired.layers, wired.sources

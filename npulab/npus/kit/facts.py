@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from npulab.captures.target import Unanswerable, read_chips, select
+from npulab.captures.target import Unsupported, read_chips, select
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
 
@@ -32,9 +32,9 @@ class Facts(NamedTuple):
         return cls(here, chips, next(iter(chips)), maps)
 
     def features(self, chip: str) -> dict[str, int]:
-        """The features of a chip; Unanswerable for one that is not known."""
+        """The features of a chip; Unsupported for one that is not known."""
         if chip not in self.chips:
-            raise Unanswerable(f"chip: got {chip!r}, allowed is one of {', '.join(self.chips)}")
+            raise Unsupported(f"chip: got {chip!r}, allowed is one of {', '.join(self.chips)}")
         return self.chips[chip]
 
     def maps(self, chip: str) -> dict[str, RegisterMap]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Job
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 
@@ -22,7 +22,7 @@ class Values(dict[str, int]):
     """Values by full name; one of a register that is not written is refused in a sentence."""
 
     def __missing__(self, name: str) -> int:
-        raise Unanswerable(f"field {name}: the task does not write its register")
+        raise Unsupported(f"field {name}: the task does not write its register")
 
 
 def values_of(job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False,

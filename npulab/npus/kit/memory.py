@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.layout import Layout
 
 PAGE, MOST_PAGES = 4096, 2 ** 14
@@ -95,17 +95,17 @@ class Memory:
 
 
 def buffer_of(capture: Capture, name: str) -> bytes:
-    """A buffer by name; Unanswerable without it."""
+    """A buffer by name; Unsupported without it."""
     if name not in capture.buffers:
-        raise Unanswerable(f"capture {capture.name}: buffer {name!r} is missing, there are "
+        raise Unsupported(f"capture {capture.name}: buffer {name!r} is missing, there are "
                            f"{', '.join(capture.buffers) or 'none'}")
     return capture.buffers[name]
 
 
 def address_of(capture: Capture, name: str, why: str) -> int:
-    """The address of a buffer by name; Unanswerable without it, saying what it is needed for."""
+    """The address of a buffer by name; Unsupported without it, saying what it is needed for."""
     if name not in capture.addresses:
-        raise Unanswerable(f"capture {capture.name}: address {name!r} is missing, which says {why}")
+        raise Unsupported(f"capture {capture.name}: address {name!r} is missing, which says {why}")
     return capture.addresses[name]
 
 

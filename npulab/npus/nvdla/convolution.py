@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from npulab.captures.target import Features, Hang, Unanswerable
+from npulab.captures.target import Features, Hang, Unsupported
 from npulab.npus.nvdla.fetch import read_features, read_image, read_weights, weights_of
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.products import Window, convolve
@@ -39,7 +39,7 @@ def run(values: Mapping[str, int], features: Features, memory: ByteMemory, rules
 
     ``features`` are those of a chip (``atomic_c``, ``atomic_k``, ``atomic_k_int16`` where it
     differs, ``memory_atom``, ``int16``, ``full_map``).  The lanes are the kernels, and accumulators
-    of 0 up to a whole atom of memory. Raises Unanswerable, naming register and value, for what is
+    of 0 up to a whole atom of memory. Raises Unsupported, naming register and value, for what is
     not covered: Winograd, batches, compressed weights, fp16, int16 on a chip without it, pixel
     formats that no source states, and jobs too large to be simulated; Hang for registers that
     contradict each other.  What ``memory`` raises comes through.
@@ -51,7 +51,7 @@ def run(values: Mapping[str, int], features: Features, memory: ByteMemory, rules
     pixels, atom = prod(window.output), features["memory_atom"] // itemsize
     lanes = -(-stored.kernels // atom) * atom
     if pixels * lanes > MOST_SUMS or pixels * prod(stored.shape) > MOST_PRODUCTS:
-        raise Unanswerable(f"CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH: got {pixels} pixels of {lanes} lanes and "
+        raise Unsupported(f"CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH: got {pixels} pixels of {lanes} lanes and "
                            f"{pixels * prod(stored.shape)} products, allowed to be simulated are {MOST_SUMS} "
                            f"accumulators and {MOST_PRODUCTS} products")
     read = read_image if image else read_features
@@ -92,15 +92,15 @@ def _covered(fields: Fields) -> int:
     """Bytes of a processed element, where the job is one that is covered."""
     for name, what in UNCOVERED.items():
         if fields[name]:
-            raise Unanswerable(f"{name}: got {fields[name]}, covered is 0 and not {what}")
+            raise Unsupported(f"{name}: got {fields[name]}, covered is 0 and not {what}")
     given = {name: fields.precision(name) for name in PROCESSED if name in fields.values}
     if len(set(given.values())) > 1:
-        raise Unanswerable(f"{', '.join(given)}: got {', '.join(str(fields[name]) for name in given)}, allowed is "
+        raise Unsupported(f"{', '.join(given)}: got {', '.join(str(fields[name]) for name in given)}, allowed is "
                            "one precision for all")
     itemsize = next(iter(given.values()), 1)
     wide = max(itemsize, fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"))
     if wide == 2 and not fields.features.get("int16"):
-        raise Unanswerable(f"{PROCESSED[0]}: got int16, the chip has no int16")
+        raise Unsupported(f"{PROCESSED[0]}: got int16, the chip has no int16")
     formats = [fields[f"{unit}.D_DATAIN_FORMAT.DATAIN_FORMAT"] for unit in ("CDMA", "CSC")]
     if formats[0] != formats[1]:
         raise Hang(f"CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT is {formats[0]} and CSC.D_DATAIN_FORMAT.DATAIN_FORMAT "

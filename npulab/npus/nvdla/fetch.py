@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.memory import ByteMemory
@@ -54,7 +54,7 @@ def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weight
     channels.
 
     Raises Hang where they are not of the features' channels or take more bytes than are read,
-    Unanswerable for rows of an image that are extended as no source states.
+    Unsupported for rows of an image that are extended as no source states.
     """
     kernels, channels = (fields.size(f"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_{name}") for name in ("KERNEL", "CHANNEL_EXT"))
     height, width = (fields.size(f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_{name}_EXT") for name in ("HEIGHT", "WIDTH"))
@@ -71,7 +71,7 @@ def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weight
     try:
         out = Weights(kernels, height, width, channels, group, features["atomic_c"], itemsize, 2 ** extended)
     except ValueError as error:
-        raise Unanswerable(f"CSC.D_POST_Y_EXTENSION.Y_EXTENSION: got {extended}; {error}") from None
+        raise Unsupported(f"CSC.D_POST_Y_EXTENSION.Y_EXTENSION: got {extended}; {error}") from None
     stated = fields["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] * (FULL_MAP_BYTES if features.get("full_map") else 1)
     if stated < out.used:
         raise Hang(f"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES are {stated} bytes, weights {out.shape} take {out.used}: the "
@@ -83,7 +83,7 @@ def read_features(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: 
     """The features ``(height, width, channels)`` of ``itemsize`` bytes, converted where the job
     asks for it.
 
-    Raises Unanswerable for more than 32 MiB.
+    Raises Unsupported for more than 32 MiB.
     """
     cube = cube_of(fields)
     _refuse_large("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL", "features", cube.filled)
@@ -95,7 +95,7 @@ def read_image(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rul
     """The image ``(height, width, channels)`` of ``itemsize`` bytes, converted, with the padding
     left and right of it.
 
-    Raises Unanswerable for more than 32 MiB and for formats that are not covered, Hang where the
+    Raises Unsupported for more than 32 MiB and for formats that are not covered, Hang where the
     registers state another count of channels than the format has.
     """
     form, (height, width) = format_of(fields), _extents(fields)
@@ -130,16 +130,16 @@ def read_weights(fields: Fields, memory: ByteMemory, stored: Weights, rules: Rul
 
 
 def format_of(fields: Fields) -> Format:
-    """The pixel format; raises Unanswerable for one that is not covered."""
+    """The pixel format; raises Unsupported for one that is not covered."""
     raw, mapping = (fields[f"CDMA.D_DATAIN_FORMAT.PIXEL_{name}"] for name in ("FORMAT", "MAPPING"))
     if mapping != PITCH_LINEAR:
-        raise Unanswerable(f"CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING: got {mapping}, covered is 0, rows of pixels")
+        raise Unsupported(f"CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING: got {mapping}, covered is 0, rows of pixels")
     form = FORMATS.get(raw)
     if form is None or not form.channels:
         what = ", which no source names" if form is None else f" ({form.name}, floating point)"
-        raise Unanswerable(f"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT: got {raw}{what}, covered are those of whole numbers")
+        raise Unsupported(f"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT: got {raw}{what}, covered are those of whole numbers")
     if fields.precision("CDMA.D_MISC_CFG.IN_PRECISION") != form.element:
-        raise Unanswerable(f"CDMA.D_MISC_CFG.IN_PRECISION: got {fields['CDMA.D_MISC_CFG.IN_PRECISION']}, allowed "
+        raise Unsupported(f"CDMA.D_MISC_CFG.IN_PRECISION: got {fields['CDMA.D_MISC_CFG.IN_PRECISION']}, allowed "
                            f"for {form.name} is {form.element - 1}")
     return form
 
@@ -167,7 +167,7 @@ def _converted(fields: Fields, x: np.ndarray, offsets: Sequence[int], itemsize: 
     """Elements in the type that is multiplied."""
     if not fields["CDMA.D_CVT_CFG.CVT_EN"]:
         if x.itemsize != itemsize:
-            raise Unanswerable(f"CDMA.D_CVT_CFG.CVT_EN: got 0 with elements of {x.itemsize} bytes to be processed as "
+            raise Unsupported(f"CDMA.D_CVT_CFG.CVT_EN: got 0 with elements of {x.itemsize} bytes to be processed as "
                                f"{itemsize}, allowed is 1")
         return x
     scale, truncate = signed(fields["CDMA.D_CVT_SCALE.CVT_SCALE"], 16), fields["CDMA.D_CVT_CFG.CVT_TRUNCATE"]
@@ -186,4 +186,4 @@ def _blocks(rows: int, row: int) -> Iterator[tuple[int, int]]:
 
 def _refuse_large(name: str, what: str, size: int) -> None:
     if size > MOST_BYTES:
-        raise Unanswerable(f"{name}: got {size} bytes of {what}, allowed to be simulated are {MOST_BYTES}")
+        raise Unsupported(f"{name}: got {size} bytes of {what}, allowed to be simulated are {MOST_BYTES}")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Item, Lifted, Unanswerable
+from npulab.captures.target import Item, Lifted, Unsupported
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import CHIPS
 from npulab.npus.nvdla.layouts import Cube, Weights
@@ -35,29 +35,29 @@ def lift(capture: Capture) -> Lifted:
     Input and output scales are 1 and the weight scales say the multipliers, as words do not tell
     them apart; of two inputs that are added only the sum of the zero points is known.  The input is
     read from memory, the output from the buffer of that name; a tensor nobody recorded is None.
-    Raises Unanswerable naming what the layer cannot say: other units, tables, PReLU, two roundings,
+    Raises Unsupported naming what the layer cannot say: other units, tables, PReLU, two roundings,
     fp16 and int16.
     """
     v, units = _job(capture)
     chip, memory = CHIPS[capture.chip], Memory.of(capture)
     if units & {"CDP", "RBK", "BDMA"}:
-        raise Unanswerable(f"capture {capture.name}: got {', '.join(sorted(units))}, allowed are a convolution into "
+        raise Unsupported(f"capture {capture.name}: got {', '.join(sorted(units))}, allowed are a convolution into "
                            "SDP, SDP and PDP, each alone")
     try:
         if "PDP" in units:
             if "SDP" in units:
-                raise Unanswerable(f"capture {capture.name}: got SDP into PDP, which is no one layer")
+                raise Unsupported(f"capture {capture.name}: got SDP into PDP, which is no one layer")
             return _pooling(capture, v, chip, memory)
         if "SDP" not in units:
-            raise Unanswerable(f"capture {capture.name}: got {', '.join(sorted(units)) or 'no unit'} started, allowed "
+            raise Unsupported(f"capture {capture.name}: got {', '.join(sorted(units)) or 'no unit'} started, allowed "
                                "are jobs of SDP or PDP")
         return (_convolution if units & {*CONVOLUTION} else _addition)(capture, v, chip, memory)
     except Outside as error:
-        raise Unanswerable(f"capture {capture.name}: {error}") from None
+        raise Unsupported(f"capture {capture.name}: {error}") from None
     except ValueError as error:
-        if isinstance(error, Unanswerable):
+        if isinstance(error, Unsupported):
             raise
-        raise Unanswerable(f"capture {capture.name}: its words say no layer: {error}") from None
+        raise Unsupported(f"capture {capture.name}: its words say no layer: {error}") from None
 
 
 def rule_of(capture: Capture) -> str:
@@ -68,13 +68,13 @@ def rule_of(capture: Capture) -> str:
 
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer unpacked and packed again; Unanswerable without one."""
+    """The coefficient buffer unpacked and packed again; Unsupported without one."""
     weights, data = _coefficients(capture)
     return weights.pack(weights.unpack(data))
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Every weight of the coefficient buffer and the fill behind them, in order; Unanswerable
+    """Every weight of the coefficient buffer and the fill behind them, in order; Unsupported
     without one."""
     weights, data = _coefficients(capture)
     places = weights.places().reshape(-1)
@@ -89,11 +89,11 @@ def explain(capture: Capture) -> list[Item]:
 
 def _job(capture: Capture) -> tuple[Values, set[str]]:
     if len(capture.jobs) != 1 or capture.chip not in CHIPS:
-        raise Unanswerable(f"capture {capture.name}: got {len(capture.jobs)} jobs on {capture.chip}, allowed is one on "
+        raise Unsupported(f"capture {capture.name}: got {len(capture.jobs)} jobs on {capture.chip}, allowed is one on "
                            f"{', '.join(CHIPS)}")
     (job,) = capture.jobs
     if not job.writes:
-        raise Unanswerable(f"capture {capture.name}: got a job without register writes, allowed is one with")
+        raise Unsupported(f"capture {capture.name}: got a job without register writes, allowed is one with")
     return values_of(job), {*units_of(job)}
 
 
@@ -105,10 +105,10 @@ def _weights(v: Values, chip: Mapping[str, int]) -> Weights:
 
 def _coefficients(capture: Capture) -> tuple[Weights, bytes]:
     if "coefficients" not in capture.buffers:
-        raise Unanswerable(f"capture {capture.name}: buffer 'coefficients' is missing")
+        raise Unsupported(f"capture {capture.name}: buffer 'coefficients' is missing")
     v, units = _job(capture)
     if "CSC" not in units:
-        raise Unanswerable(f"capture {capture.name}: got {', '.join(sorted(units))}, a convolution has coefficients")
+        raise Unsupported(f"capture {capture.name}: got {', '.join(sorted(units))}, a convolution has coefficients")
     _whole(v, "CSC.D_MISC_CFG.PROC_PRECISION", "CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT")
     weights, data = _weights(v, CHIPS[capture.chip]), capture.buffers["coefficients"]
     if len(data) != weights.size:
@@ -120,7 +120,7 @@ def _whole(v: Values, *names: str) -> None:
     """Refuse fields that are not 0: other types, other ways to compute."""
     for name in names:
         if v[name]:
-            raise Unanswerable(f"{name} is {v[name]}, layers are lifted where it is 0")
+            raise Unsupported(f"{name} is {v[name]}, layers are lifted where it is 0")
 
 
 def _address(v: Values, low: str) -> int:
@@ -158,7 +158,7 @@ def _operands(v: Values, memory: Memory, shape: tuple[int, int, int], atom: int)
         reader = f"SDP_RDMA.D_{READERS[stage]}RDMA_CFG.{READERS[stage]}RDMA_"
         use, size = v[f"{reader}DATA_USE"], v[f"{reader}DATA_SIZE"] + 1
         if v[f"{reader}DISABLE"] or use not in (BOTH, {"ALU": ALU, "MUL": MUL}[part]):
-            raise Unanswerable(f"{reader}DATA_USE is {use} and DISABLE {v[f'{reader}DISABLE']}, the {part} of {stage} "
+            raise Unsupported(f"{reader}DATA_USE is {use} and DISABLE {v[f'{reader}DISABLE']}, the {part} of {stage} "
                                "waits for an operand")
         per, parts = bool(v[f"{reader}DATA_MODE"]), 1 + (use == BOTH)
         place = f"SDP_RDMA.D_{stage}_{{0}}.{stage}_{{0}}"
@@ -169,7 +169,7 @@ def _operands(v: Values, memory: Memory, shape: tuple[int, int, int], atom: int)
         where = MEMORIES[v[f"{reader}RAM_TYPE"]], _address(v, place.format("BASE_ADDR_LOW"))
         if per and not memory.holds(*where, cube.size):
             if np.prod(shape) > MOST:
-                raise Unanswerable(f"SDP.D_DATA_CUBE is {shape}, a tensor that nobody recorded is lifted up to {MOST} "
+                raise Unsupported(f"SDP.D_DATA_CUBE is {shape}, a tensor that nobody recorded is lifted up to {MOST} "
                                    "elements")
             return np.zeros(shape, np.int64)
         data = memory.read(*where, cube.size)
@@ -196,9 +196,9 @@ def _convolution(capture: Capture, v: Values, chip: Mapping[str, int], memory: M
         none + 1, v["CACC.D_CLIP_CFG.CLIP_TRUNCATE"], "CACC.D_CLIP_CFG.CLIP_TRUNCATE")
     found = scaling_of(v, given, _operands(v, memory, shape, chip["memory_atom"]))
     if found.other is not None:
-        raise Unanswerable("SDP.D_DP_BS_ALU_CFG adds a tensor to a convolution, which is no one layer")
+        raise Unsupported("SDP.D_DP_BS_ALU_CFG adds a tensor to a convolution, which is no one layer")
     if np.any(found.most >= 2 ** 31):
-        raise Unanswerable("SDP may saturate sums at 32 bits, which no layer says")
+        raise Unsupported("SDP may saturate sums at 32 bits, which no layer says")
     zero = signed(v["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8)
     strides = _pair(v, "CSC.D_CONV_STRIDE_EXT.CONV_Y_STRIDE_EXT", "CSC.D_CONV_STRIDE_EXT.CONV_X_STRIDE_EXT")
     dilation = _pair(v, "CSC.D_DILATION_EXT.Y_DILATION_EXT", "CSC.D_DILATION_EXT.X_DILATION_EXT")
@@ -211,7 +211,7 @@ def _convolution(capture: Capture, v: Values, chip: Mapping[str, int], memory: M
                    input_q=QuantParams(1.0, zero), weight_q=QuantParams(found.scales),
                    output_q=QuantParams(1.0, found.zero_point))
     if layer.output_shape != shape:
-        raise Unanswerable(f"SDP.D_DATA_CUBE is {shape}, the convolution gives {layer.output_shape}")
+        raise Unsupported(f"SDP.D_DATA_CUBE is {shape}, the convolution gives {layer.output_shape}")
     source = Cube(*size, chip["memory_atom"], v["CDMA.D_LINE_STRIDE.LINE_STRIDE"], v["CDMA.D_SURF_STRIDE.SURF_STRIDE"])
     x = _read(memory, MEMORIES[v["CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"]], source,
               _address(v, "CDMA.D_DAIN_ADDR_LOW_0.DATAIN_ADDR_LOW_0"))
@@ -250,7 +250,7 @@ def _pooling(capture: Capture, v: Values, chip: Mapping[str, int], memory: Memor
     stride = _pair(v, f"{config}STRIDE_HEIGHT", f"{config}STRIDE_WIDTH")
     pads = {name: v[f"PDP.D_POOLING_PADDING_CFG.PAD_{name}"] for name in ("TOP", "LEFT", "BOTTOM", "RIGHT")}
     if method >= len(POOLS):
-        raise Unanswerable(f"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD is {method}, layers have 0 to 2")
+        raise Unsupported(f"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD is {method}, layers have 0 to 2")
     stride, padding = zip(*map(_axis, shape[:2], out[:2], kernel, stride, (1, 1), (pads["TOP"], pads["LEFT"]),
                                (pads["BOTTOM"], pads["RIGHT"])), strict=True)
     if POOLS[method] == "average":
@@ -258,14 +258,14 @@ def _pooling(capture: Capture, v: Values, chip: Mapping[str, int], memory: Memor
         padding = tuple((before, behind if (n - 1) * step + taps > size + before else 0) for (before, behind), n, step,
                         taps, size in zip(padding, out, stride, kernel, shape, strict=False))
         if np.any(padding):
-            raise Unanswerable(f"PDP averages {kernel} with padding {padding}, which it counts; a layer does not")
+            raise Unsupported(f"PDP averages {kernel} with padding {padding}, which it counts; a layer does not")
         across, down = (v[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"] for name in ("WIDTH", "HEIGHT"))
         if not averages(kernel[0] * kernel[1], across, down):
-            raise Unanswerable(f"PDP.D_RECIP_KERNEL_WIDTH is {across}, D_RECIP_KERNEL_HEIGHT {down}, which rounds "
+            raise Unsupported(f"PDP.D_RECIP_KERNEL_WIDTH is {across}, D_RECIP_KERNEL_HEIGHT {down}, which rounds "
                                f"averages of {kernel} otherwise than a layer")
     layer = _named(Pool2D, kind=POOLS[method], kernel=kernel, input_shape=shape, stride=stride, padding=padding)
     if layer.output_shape != out:
-        raise Unanswerable(f"PDP.D_DATA_CUBE_OUT is {out}, the pooling gives {layer.output_shape}")
+        raise Unsupported(f"PDP.D_DATA_CUBE_OUT is {out}, the pooling gives {layer.output_shape}")
     source, where = _cube(v, "PDP_RDMA", "SRC", shape, chip["memory_atom"])
     x = _read(memory, MEMORIES[v["PDP_RDMA.D_SRC_RAM_CFG.SRC_RAM_TYPE"]], source, where)
     return Lifted(layer, x, _output(capture, _cube(v, "PDP", "DST", out, chip["memory_atom"])[0]))
@@ -278,11 +278,11 @@ def _addition(capture: Capture, v: Values, chip: Mapping[str, int], memory: Memo
     none = np.zeros(shape[2], np.int64)
     found = scaling_of(v, Scaling(none + 128, none, none + 1), _operands(v, memory, shape, chip["memory_atom"]))
     if found.other is None:
-        raise Unanswerable("SDP scales one tensor from memory, which no layer says")
+        raise Unsupported("SDP scales one tensor from memory, which no layer says")
     if np.any(found.multiplier != 1) or np.any(found.bias != found.bias[0]):
-        raise Unanswerable("SDP scales what it adds, or adds a number per channel, which no layer says")
+        raise Unsupported("SDP scales what it adds, or adds a number per channel, which no layer says")
     if found.other.min() < -128 or found.other.max() > 127:
-        raise Unanswerable(f"SDP adds a tensor of {int(found.other.min())} to {int(found.other.max())}, layers have "
+        raise Unsupported(f"SDP adds a tensor of {int(found.other.min())} to {int(found.other.max())}, layers have "
                            "int8")
     first = int(np.clip(-found.bias[0], -128, 127))
     layer = Add(shape, "relu" if found.relu else None, QuantParams(1.0, first),

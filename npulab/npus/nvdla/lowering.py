@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.nvdla.facts import CHIPS, USUAL_CHIP, block_of, maps
 from npulab.npus.nvdla.layouts import Cube, Weights
 from npulab.npus.nvdla.points import RULE, Operands, Points, reading, scaled, summed
@@ -37,11 +37,11 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     W, C)`` int8, for additions a pair.  The whole input and a group of kernels have to fit into the
     convolution buffer: nothing is cut into several jobs.  Numbers that the hardware takes and
     nobody checked in a trace: biases of two bytes, and pairs of bias and multiplier. Raises
-    ValueError for a layer that is not covered, Unanswerable for an unknown chip, LookupError for an
+    ValueError for a layer that is not covered, Unsupported for an unknown chip, LookupError for an
     unknown address.
     """
     if chip not in CHIPS:
-        raise Unanswerable(f"chip: got {chip!r}, allowed is one of {', '.join(CHIPS)}")
+        raise Unsupported(f"chip: got {chip!r}, allowed is one of {', '.join(CHIPS)}")
     where = _placed(addresses or {})
     if layer.dtype != "int8" or not isinstance(layer, Conv2D | Pool2D | Add):
         raise ValueError(f"lower for nvdla: got {layer!r} of {layer.dtype}, allowed is a Conv2D, Pool2D or Add of int8")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.nvdla.events import ANY_MEMORY
 from npulab.npus.nvdla.images import merged
 
@@ -46,7 +46,7 @@ class Memory:
         zero where no image was loaded yet; of a capture that says of neither, its buffers but the
         output.
 
-        Raises Unanswerable for more than ``most`` bytes set aside.
+        Raises Unsupported for more than ``most`` bytes set aside.
         """
         if not {"memory", "checks"} & {*capture.parameters}:
             return cls(tuple((ANY_MEMORY, capture.addresses[name],
@@ -60,7 +60,7 @@ class Memory:
                   for start, size in merged(*np.array(rows, np.int64).T).tolist()]
         if most is not None and sum(size for _, _, size in ranges) > most:
             _, start, size = max(ranges, key=lambda row: row[2])
-            raise Unanswerable(f"memory at {start:#x}: got {size} bytes, covered are {most} in all")
+            raise Unsupported(f"memory at {start:#x}: got {size} bytes, covered are {most} in all")
         out = cls(tuple((memory, start, np.zeros(size, np.uint8))
                         for memory, start, size in ranges))
         out.load(capture, 0)

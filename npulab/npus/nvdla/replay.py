@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Features, Hang, Range, Unanswerable
+from npulab.captures.target import Features, Hang, Range, Unsupported
 from npulab.npus.nvdla import convolution
 from npulab.npus.nvdla.facts import CHIPS
 from npulab.npus.nvdla.memory import Memory
@@ -29,7 +29,7 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
     order.
 
     The checks are those of ``parameters["checks"]``; without one nothing runs and nothing is given.
-    Raises Unanswerable, with register and value, for what the units do not cover; ValueError where
+    Raises Unsupported, with register and value, for what the units do not cover; ValueError where
     an operation would hang or reaches memory that the trace does not set aside, with its number
     counted from 0 and the line that enabled it.
     """
@@ -42,7 +42,7 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
             memory.load(capture, task)
         try:
             run(job, memory, CHIPS[capture.chip], rules)
-        except Unanswerable:
+        except Unsupported:
             raise
         except (Hang, ValueError) as error:
             line = capture.parameters["operations"][task]["line"] if "operations" in capture.parameters else None
@@ -55,12 +55,12 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
 def run(job: Job, memory: Memory, features: Features, rules: Rules = RULES) -> None:
     """Run one operation, the units that its job enables, in memory.
 
-    Raises Unanswerable for a unit, or what a unit is asked for, that is not covered; Hang for what
+    Raises Unsupported for a unit, or what a unit is asked for, that is not covered; Hang for what
     would never end.
     """
     units = set(units_of(job))
     if units - set(RUN):
-        raise Unanswerable(f"units: got {', '.join(sorted(units - set(RUN)))}, covered are {', '.join(RUN)}")
+        raise Unsupported(f"units: got {', '.join(sorted(units - set(RUN)))}, covered are {', '.join(RUN)}")
     values = values_of(job)
     flying = {"SDP": values["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"],
               "PDP": not values["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]}

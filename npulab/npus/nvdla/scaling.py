@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.nvdla.points import PAST_CODES
 from npulab.npus.nvdla.units.rounding import saturated, signed
 
@@ -41,20 +41,20 @@ class Scaling:
         """The same with a number (or a tensor) added behind what is there."""
         if operand.ndim == 3:
             if self.other is not None or self.rounded or self.zero_point or self.relu or np.any(self.multiplier != 1):
-                raise Unanswerable(f"{what} adds a tensor behind other steps, which no layer says")
+                raise Unsupported(f"{what} adds a tensor behind other steps, which no layer says")
             return replace(self, other=operand, reach=self.reach + 128)
         if not np.any(operand):
             return self
         if self.rounded or self.relu:
             if np.any(operand != operand[0]):
-                raise Unanswerable(f"{what} adds a number per channel behind the scaling, which no layer says")
+                raise Unsupported(f"{what} adds a number per channel behind the scaling, which no layer says")
             if self.relu and not (self.rounded or np.all(self.multiplier == 1)):
-                raise Unanswerable(f"{what} adds behind ReLU and before the scaling, which no layer says")
+                raise Unsupported(f"{what} adds behind ReLU and before the scaling, which no layer says")
             return replace(self, zero_point=self.zero_point + int(operand[0]))
         if np.any(operand % self.multiplier):
-            raise Unanswerable(f"{what} adds {int(operand[0])} behind a multiplication, which no layer says")
+            raise Unsupported(f"{what} adds {int(operand[0])} behind a multiplication, which no layer says")
         if np.any(self.most * self.multiplier >= 2 ** 31):
-            raise Unanswerable(f"{what} adds to sums that may have saturated at 32 bits, which no layer says")
+            raise Unsupported(f"{what} adds to sums that may have saturated at 32 bits, which no layer says")
         return replace(self, bias=self.bias + operand // self.multiplier)
 
     def scale(self, operand: np.ndarray, shift: int, what: str) -> Scaling:
@@ -62,12 +62,12 @@ class Scaling:
         if np.all(operand == 1) and not shift:
             return self
         if self.rounded or self.zero_point:
-            raise Unanswerable(f"{what} scales a second time, which rounds twice: no layer says that")
+            raise Unsupported(f"{what} scales a second time, which rounds twice: no layer says that")
         if np.any(operand <= 0):
-            raise Unanswerable(f"{what} multiplies by {int(operand.min())}, layers have scales above 0")
+            raise Unsupported(f"{what} multiplies by {int(operand.min())}, layers have scales above 0")
         saturates = self.most * self.multiplier >= 2 ** 31
         if np.any(saturates & (2 ** 31 * operand.astype(object) < PAST_CODES * 2 ** shift)):
-            raise Unanswerable(f"{what} scales sums that may have saturated at 32 bits, which no layer says")
+            raise Unsupported(f"{what} scales sums that may have saturated at 32 bits, which no layer says")
         return replace(self, multiplier=self.multiplier * operand, shift=shift)
 
     @property
@@ -80,7 +80,7 @@ class Scaling:
         """The weight scale that says the same where those of input and output are 1."""
         for one in self.multiplier.tolist():
             if (one // (one & -one)).bit_length() > MOST_BITS or one >= 2 ** (MOST_BITS + self.shift):
-                raise Unanswerable(f"SDP multiplies by {one} / 2**{self.shift}, the rule's multipliers have "
+                raise Unsupported(f"SDP multiplies by {one} / 2**{self.shift}, the rule's multipliers have "
                                    f"{MOST_BITS} bits")
         real = [float(one) * 2.0 ** -self.shift for one in self.multiplier.tolist()]
         return real[0] if len({*real}) == 1 else tuple(real)
@@ -89,7 +89,7 @@ class Scaling:
 def scaling_of(v: Values, given: Scaling, operand: Operand) -> Scaling:
     """The scaling of SDP's registers (raw values by full name) behind what is given.
 
-    Raises Unanswerable naming the register of a step that no layer says.
+    Raises Unsupported naming the register of a step that no layer says.
     """
     for stage in ("BS", "BN"):
         config = f"SDP.D_DP_{stage}_"
@@ -98,25 +98,25 @@ def scaling_of(v: Values, given: Scaling, operand: Operand) -> Scaling:
             continue
         if on["ALU"]:
             if v[f"{config}CFG.{stage}_ALU_ALGO"] != SUM:
-                raise Unanswerable(f"{config}CFG.{stage}_ALU_ALGO is {v[f'{config}CFG.{stage}_ALU_ALGO']}, layers have "
+                raise Unsupported(f"{config}CFG.{stage}_ALU_ALGO is {v[f'{config}CFG.{stage}_ALU_ALGO']}, layers have "
                                    f"{SUM} (SUM) only")
             shift = v[f"{config}ALU_CFG.{stage}_ALU_SHIFT_VALUE"] % 64
             given = given.add(saturated(operand(stage, "ALU") * 2 ** min(shift, 40), 32), f"{config}ALU_CFG")
         factor = np.ones_like(given.multiplier)
         if on["MUL"]:
             if v[f"{config}CFG.{stage}_MUL_PRELU"]:
-                raise Unanswerable(f"{config}CFG.{stage}_MUL_PRELU is 1, which no layer says")
+                raise Unsupported(f"{config}CFG.{stage}_MUL_PRELU is 1, which no layer says")
             factor = operand(stage, "MUL")
             if factor.ndim == 3:
-                raise Unanswerable(f"{config}MUL_CFG multiplies by a tensor, which no layer says")
+                raise Unsupported(f"{config}MUL_CFG multiplies by a tensor, which no layer says")
         given = given.scale(factor, v[f"{config}MUL_CFG.{stage}_MUL_SHIFT_VALUE"] % 64, f"{config}MUL_CFG")
         if on["RELU"]:
             if given.zero_point:
-                raise Unanswerable(f"{config}CFG.{stage}_RELU_BYPASS is 0 behind an added zero point, which no layer "
+                raise Unsupported(f"{config}CFG.{stage}_RELU_BYPASS is 0 behind an added zero point, which no layer "
                                    "says")
             given = replace(given, relu=True)
     if not v["SDP.D_DP_EW_CFG.EW_BYPASS"]:
-        raise Unanswerable("SDP.D_DP_EW_CFG.EW_BYPASS is 0, which no layer says")
+        raise Unsupported("SDP.D_DP_EW_CFG.EW_BYPASS is 0, which no layer says")
     offset = np.full_like(given.bias, -signed(v["SDP.D_CVT_OFFSET.CVT_OFFSET"], 32))
     factor = np.full_like(given.bias, signed(v["SDP.D_CVT_SCALE.CVT_SCALE"], 16))
     shift = v["SDP.D_CVT_SHIFT.CVT_SHIFT"]

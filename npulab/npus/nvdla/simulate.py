@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import waiting
 from npulab.npus.nvdla.events import MOST_MEMORY
 from npulab.npus.nvdla.facts import CHIPS, maps
@@ -31,7 +31,7 @@ def simulate(capture: Capture) -> bytes:
 
     Gaps between rows and surfaces are as memory has them.  Raises Hang, with the reason, for what
     would hang the hardware: units that wait for one another, sizes that disagree, an address off
-    its alignment, memory that nobody wrote; Unanswerable for what is not covered (fp16, Winograd,
+    its alignment, memory that nobody wrote; Unsupported for what is not covered (fp16, Winograd,
     compressed weights, batches, RUBIK and BDMA).
     """
     memory, place = executed(capture)
@@ -46,15 +46,15 @@ def executed(capture: Capture) -> tuple[Memory, Cube]:
     Raises as ``simulate``.
     """
     if capture.chip not in CHIPS:
-        raise Unanswerable(f"chip: got {capture.chip!r}, allowed is one of {', '.join(CHIPS)}")
+        raise Unsupported(f"chip: got {capture.chip!r}, allowed is one of {', '.join(CHIPS)}")
     if not capture.jobs:
-        raise Unanswerable(f"capture {capture.name}: got no jobs, the simulated device runs one or more")
+        raise Unsupported(f"capture {capture.name}: got no jobs, the simulated device runs one or more")
     registers, memory = capture.maps or maps(capture.chip), Memory.of(capture, MOST_MEMORY)
     for task, job in enumerate(capture.jobs):
         if task:
             memory.load(capture, task)
         if job.block not in registers:
-            raise Unanswerable(f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}")
+            raise Unsupported(f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}")
         tables = {unit: tables_behind(capture.jobs[:task + 1], unit) for unit in ("SDP", "CDP")}
         v = values_of(job, registers[job.block])
         memory, place = _run(v, CHIPS[capture.chip], memory, tables,
@@ -67,7 +67,7 @@ def _run(v: Values, chip: Mapping[str, int], memory: Memory, tables: Tables,
     """Memory behind one job and where it writes; ``anywhere`` if no memory is set aside."""
     on = {name.partition(".")[0] for name, value in v.items() if name.endswith(".D_OP_ENABLE.OP_EN") and value}
     if on - {*RUN}:
-        raise Unanswerable(f"the job starts {', '.join(sorted(on - {*RUN}))}, the simulated device runs "
+        raise Unsupported(f"the job starts {', '.join(sorted(on - {*RUN}))}, the simulated device runs "
                            f"{', '.join(RUN)}")
     # the values count bytes in both maps; elements of two bytes are computed alike on every chip
     features = {**chip, "full_map": 0, "int16": 1}
@@ -120,12 +120,12 @@ def _work(units: set[str], v: Values, tables: Tables, memory: Memory,
 def _reserved(memory: Memory, place: Cube, anywhere: bool) -> Memory:
     """Memory with a place for a result, where the capture does not say what it sets aside.
 
-    Raises Unanswerable for more than 64 MiB, Hang for a result that begins or ends inside a buffer.
+    Raises Unsupported for more than 64 MiB, Hang for a result that begins or ends inside a buffer.
     """
     if not anywhere or memory.holds(place.memory, place.base, place.size):
         return memory
     if place.size > MOST_RESULT:
-        raise Unanswerable(f"the result at {place.base:#x} spans {place.size} bytes, covered are {MOST_RESULT}")
+        raise Unsupported(f"the result at {place.base:#x} spans {place.size} bytes, covered are {MOST_RESULT}")
     for _, start, data in memory.ranges:
         if start < place.base + place.size and place.base < start + len(data):
             raise Hang(f"the result at {place.base:#x}, {place.size} bytes, overlaps a buffer at {start:#x}")

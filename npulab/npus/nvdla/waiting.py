@@ -1,7 +1,7 @@
 """What a job waits for in vain, unit by unit: sizes that disagree, operands or memory not there.
 
 Each function looks at the registers and at which memory is there, and computes nothing.  All raise
-Hang, with the reason, for a job that would never end, and Unanswerable for what the simulated
+Hang, with the reason, for a job that would never end, and Unsupported for what the simulated
 device does not cover.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory
@@ -95,7 +95,7 @@ def for_convolution(v: Values, chip: Chip, memory: Memory) -> tuple[int, int, in
           [f"{unit}.D_MISC_CFG.CONV_MODE" for unit in units])
     size = _element(v, *(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in units))
     if v["CDMA.D_MISC_CFG.IN_PRECISION"] != v["CDMA.D_MISC_CFG.PROC_PRECISION"]:
-        raise Unanswerable(f"CDMA.D_MISC_CFG.IN_PRECISION is {v['CDMA.D_MISC_CFG.IN_PRECISION']}, the simulated "
+        raise Unsupported(f"CDMA.D_MISC_CFG.IN_PRECISION is {v['CDMA.D_MISC_CFG.IN_PRECISION']}, the simulated "
                            f"device covers that of PROC_PRECISION, {v['CDMA.D_MISC_CFG.PROC_PRECISION']}")
     height, width = (v[f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_{name}_EXT"] + 1
                      for name in ("HEIGHT", "WIDTH"))
@@ -160,7 +160,7 @@ def for_points(v: Values, chip: Chip, memory: Memory, output: Cube,
                 _operand(v, stage, part, memory, shape, output.lanes)
     if not v["SDP.D_DP_EW_CFG.EW_BYPASS"] and not v["SDP.D_DP_EW_CFG.EW_ALU_BYPASS"] \
             and v["SDP.D_DP_EW_CFG.EW_ALU_ALGO"] == EQUAL:
-        raise Unanswerable("SDP.D_DP_EW_CFG.EW_ALU_ALGO is 3 (EQL), which writes no output; the simulated device "
+        raise Unsupported("SDP.D_DP_EW_CFG.EW_ALU_ALGO is 3 (EQL), which writes no output; the simulated device "
                            "covers 0 to 2")
 
 
@@ -222,7 +222,7 @@ def _windows(v: Values, shape: tuple[int, int, int], output: Cube) -> None:
     outside = []
     kernel = [v[f"PDP.D_POOLING_KERNEL_CFG.KERNEL_{name}"] + 1 for name in ("HEIGHT", "WIDTH")]
     if max(kernel) > MOST_KERNEL:
-        raise Unanswerable(f"PDP.D_POOLING_KERNEL_CFG is {kernel[0]}x{kernel[1]}, the simulated device covers up to "
+        raise Unsupported(f"PDP.D_POOLING_KERNEL_CFG is {kernel[0]}x{kernel[1]}, the simulated device covers up to "
                            f"{MOST_KERNEL}x{MOST_KERNEL}")
     for size, count, taps, axis, side in zip(shape, (output.height, output.width), kernel,
                                              ("HEIGHT", "WIDTH"),
@@ -232,7 +232,7 @@ def _windows(v: Values, shape: tuple[int, int, int], output: Cube) -> None:
         outside.append(np.minimum(first + taps, size) <= np.maximum(first, 0))
     bad = np.argwhere(outside[0][:, None] | outside[1][None, :])
     if len(bad):
-        raise Unanswerable(f"PDP: the window of output ({bad[0][0]}, {bad[0][1]}) lies outside the input of "
+        raise Unsupported(f"PDP: the window of output ({bad[0][0]}, {bad[0][1]}) lies outside the input of "
                            f"{shape[0]}x{shape[1]}, the simulated device covers windows with an element")
 
 
@@ -296,20 +296,20 @@ def _points_agree(v: Values) -> None:
 def _covered(v: Values, fields: Mapping[str, tuple[int, ...]]) -> None:
     for name, values in fields.items():
         if v[name] not in values:
-            raise Unanswerable(f"{name} is {v[name]}, the simulated device covers {', '.join(map(str, values))}")
+            raise Unsupported(f"{name} is {v[name]}, the simulated device covers {', '.join(map(str, values))}")
 
 
 def _element(v: Values, *names: str) -> int:
-    """Bytes of an element that precision fields agree on; raises Unanswerable where they do not."""
+    """Bytes of an element that precision fields agree on; raises Unsupported where they do not."""
     for name in names:
         if v[name] not in BYTES or v[name] != v[names[0]]:
-            raise Unanswerable(f"{name} is {v[name]}, the simulated device covers 0 and 1, the same as {names[0]}")
+            raise Unsupported(f"{name} is {v[name]}, the simulated device covers 0 and 1, the same as {names[0]}")
     return BYTES[v[names[0]]]
 
 
 def _few(count: int, what: str, most: int = MOST) -> None:
     if count > most:
-        raise Unanswerable(f"{what} are {count}, the simulated device covers {most}")
+        raise Unsupported(f"{what} are {count}, the simulated device covers {most}")
 
 
 def _shape(v: Values, names: str) -> tuple[int, int, int]:

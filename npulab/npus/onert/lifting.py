@@ -25,7 +25,7 @@ def lift(capture: Capture) -> Lifted:
     ``(batches, ...)``. A hybrid layer has float32 input and output, a quantized one codes; scales
     are those of the words and buffers. Raises ValueError where words or bytes make no layer (blocks
     of another path, sizes that do not fit, fill that is not the zero point, wrong sums, packed rows
-    that are not the input's), Unanswerable without the weights' buffers.
+    that are not the input's), Unsupported without the weights' buffers.
     """
     v = values_of(capture)
     hybrid, count = v["operation"] == HYBRID, v["units"] if v["per_channel"] else 1

@@ -36,7 +36,7 @@ def lower(layer: FullyConnected, chip: str = USUAL_CHIP, x: Any = None, name: st
     the prepacked cache), ``fused-multiply-add`` (of a hybrid layer) and ``avoid-aliasing`` (ruy as
     of the notes: a depth of whole KiB has its columns 64 bytes further apart).  Without ``x`` there
     is one batch. The runtime takes this way where the units are a multiple of 4; nothing here asks
-    for it. Raises ValueError for a layer or input that is not covered, Unanswerable for an unknown
+    for it. Raises ValueError for a layer or input that is not covered, Unsupported for an unknown
     chip, LookupError for an unknown feature.
     """
     FACTS.features(chip)

@@ -18,7 +18,7 @@ PACKED = {"lhs": LHS, "rhs": RHS}
 
 
 def buffer_of(capture: Capture, name: str, size: int) -> bytes:
-    """A buffer by name; Unanswerable without it, ValueError where its words say another size."""
+    """A buffer by name; Unsupported without it, ValueError where its words say another size."""
     data = memory.buffer_of(capture, name)
     if len(data) != size:
         raise ValueError(f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed by its words are "

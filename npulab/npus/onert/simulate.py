@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.kit.fields import nonzero
 from npulab.npus.kit.numbers import wrapped
 from npulab.npus.onert.facts import BLOCK, CHIPS, MOST_BYTES
@@ -35,11 +35,11 @@ def simulate(capture: Capture) -> bytes:
 
     Rows that are not prepacked are quantized and packed from ``input``.  Raises Hang, with the
     reason, for what would fault: sizes of 0, blocks that do not fill their matrix, reads past the
-    end of a buffer; Unanswerable for other jobs and for buffers that are missing.
+    end of a buffer; Unsupported for other jobs and for buffers that are missing.
     """
     if [job.block for job in capture.jobs] != [BLOCK]:
         blocks = ", ".join(job.block for job in capture.jobs) or "none"
-        raise Unanswerable(f"capture {capture.name}: got jobs {blocks}, the simulated device runs one of {BLOCK}")
+        raise Unsupported(f"capture {capture.name}: got jobs {blocks}, the simulated device runs one of {BLOCK}")
     v = capture.maps[BLOCK].decode(capture.words)
     facts = next((facts for facts in CHIPS.values() if facts["path"] == v["path"]), None)
     if facts is None:
@@ -214,7 +214,7 @@ def _count(v: Values) -> int:
 
 def _held(capture: Capture, name: str) -> bytes:
     if name not in capture.buffers:
-        raise Unanswerable(f"capture {capture.name}: buffer {name!r} is missing, which the call reads")
+        raise Unsupported(f"capture {capture.name}: buffer {name!r} is missing, which the call reads")
     return capture.buffers[name]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.kit.fields import expect
 from npulab.npus.kit.numbers import up
 from npulab.npus.onert.facts import AVOIDS, BLOCK, CACHED, FACTS, FEATURES, FUSED, MOST_BYTES, SIDES, enum
@@ -27,12 +27,12 @@ Values = dict[str, Any]
 def values_of(capture: Capture) -> Values:
     """The words of the capture's one multiplication, by field, as meant.
 
-    Raises Unanswerable where it has other jobs, ValueError where its words contradict the path, one
+    Raises Unsupported where it has other jobs, ValueError where its words contradict the path, one
     another or the sizes that a buffer may have.
     """
     if [job.block for job in capture.jobs] != [BLOCK]:
         blocks = ", ".join(job.block for job in capture.jobs) or "none"
-        raise Unanswerable(f"capture {capture.name}: got jobs {blocks}, a layer is lifted from one of {BLOCK}")
+        raise Unsupported(f"capture {capture.name}: got jobs {blocks}, a layer is lifted from one of {BLOCK}")
     facts = FACTS.features(capture.chip)
     v = capture.maps[BLOCK].decode(capture.words)
     _sizes(v)

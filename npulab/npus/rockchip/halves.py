@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Lifted, Unanswerable
+from npulab.captures.target import Lifted, Unsupported
 from npulab.layout import hwc
 from npulab.npus.kit.fields import Raw
 from npulab.npus.kit.memory import tensor_at
@@ -25,9 +25,9 @@ def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     v = next(v for v in jobs if CONVOLUTION in v)
     covered(v)
     if not v["DPU.BS_CFG.BS_BYPASS"] or v[CONVOLUTION]:
-        raise Unanswerable("lift for rockchip: got fp16 with biases or depthwise, a layer is lifted without so far")
+        raise Unsupported("lift for rockchip: got fp16 with biases or depthwise, a layer is lifted without so far")
     if v["DPU.DATA_FORMAT.OUT_PRECISION"] != FP16 or not v["CNA.CONV_CON1.ARGB_IN"]:
-        raise Unanswerable("lift for rockchip: got fp16 of several channels or to another type, a layer is lifted from "
+        raise Unsupported("lift for rockchip: got fp16 of several channels or to another type, a layer is lifted from "
                            "one channel to fp16 so far")
     weights, width = weights_of(capture, v), v["CNA.FC_DATA_SIZE0.DMA_WIDTH"]
     height = v["CNA.DATA_SIZE0.DATAIN_HEIGHT"]
@@ -64,16 +64,16 @@ def _elements(v: Raw, shape: tuple[int, int, int]) -> Elementwise:
     size = v["DPU.DATA_CUBE_HEIGHT.HEIGHT"] + 1, v["DPU.DATA_CUBE_WIDTH.WIDTH"] + 1
     if size != shape[:2] or any(v[f"DPU.{unit}_CFG.{unit}_BYPASS"] != 1 for unit in ("BN", "EW")) \
             or v["DPU.DATA_FORMAT.OUT_PRECISION"] != FP16:
-        raise Unanswerable(f"lift for rockchip: got elements of {size} with more than the first unit of the DPU, or "
+        raise Unsupported(f"lift for rockchip: got elements of {size} with more than the first unit of the DPU, or "
                            f"not to fp16, allowed are {shape[:2]} to fp16 with that one")
     scale, bias = 1.0, 0.0
     if not v["DPU.BS_CFG.BS_BYPASS"] and not v["DPU.BS_CFG.BS_ALU_BYPASS"]:
         if v["DPU.BS_CFG.BS_ALU_SRC"] or v["DPU.BS_CFG.BS_ALU_ALGO"] != SUM or not v["DPU.BS_CFG.BS_MUL_BYPASS"]:
-            raise Unanswerable("lift for rockchip: got elements that are not added or multiplied alone, by a register")
+            raise Unsupported("lift for rockchip: got elements that are not added or multiplied alone, by a register")
         bias = float(np.array(v["DPU.BS_ALU_CFG.BS_ALU_OPERAND"], np.uint32).view(np.float32))
     elif not v["DPU.BS_CFG.BS_BYPASS"] and not v["DPU.BS_CFG.BS_MUL_BYPASS"]:
         if v["DPU.BS_MUL_CFG.BS_MUL_SRC"]:
-            raise Unanswerable("lift for rockchip: got elements that are multiplied by memory, allowed is a register")
+            raise Unsupported("lift for rockchip: got elements that are multiplied by memory, allowed is a register")
         scale = float(np.array(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"], np.uint16).view(np.float16))
     relu = not v["DPU.BS_CFG.BS_BYPASS"] and not v["DPU.BS_CFG.BS_RELU_BYPASS"]
     return Elementwise("copy", shape, scale=scale, bias=bias, activation="relu" if relu else None)

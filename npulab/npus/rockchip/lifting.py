@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Lifted, Range, Unanswerable
+from npulab.captures.target import Lifted, Range, Unsupported
 from npulab.layout import hwc
 from npulab.npus.kit.fields import Raw, expect, values_of
 from npulab.npus.kit.layers import behind, of_type, padding_names
@@ -46,29 +46,29 @@ def lift(capture: Capture) -> Lifted:
     else with int8 codes as memory has them; a matrix multiplication to int32 as a 1x1 layer over
     one column whose output are sums; fp16 captures as a convolution and the elements that follow
     it, as far as task records or the output show that they ran. Raises ValueError where words or
-    bytes make no layer, Unanswerable without registers, weights or addresses.
+    bytes make no layer, Unsupported without registers, weights or addresses.
     """
     jobs = [values_of(job, capture.maps) for job in capture.jobs]
     first = next((v for v in jobs if CONVOLUTION in v), None)
     if first is None:
-        raise Unanswerable(f"capture {capture.name}: got no task with a convolution, a layer is lifted from one so far")
+        raise Unsupported(f"capture {capture.name}: got no task with a convolution, a layer is lifted from one so far")
     if first["CNA.CONV_CON1.IN_PRECISION"] == FP16:
         return halves(capture, jobs)
     if first["CNA.CONV_CON1.IN_PRECISION"] != INT8:
-        raise Unanswerable(f"lift for rockchip: got IN_PRECISION {first['CNA.CONV_CON1.IN_PRECISION']}, allowed are "
+        raise Unsupported(f"lift for rockchip: got IN_PRECISION {first['CNA.CONV_CON1.IN_PRECISION']}, allowed are "
                            f"{INT8} (int8) and {FP16} (fp16) so far")
     if any(CONVOLUTION not in v for v in jobs):
-        raise Unanswerable(f"capture {capture.name}: got other tasks beside a convolution of int8, a layer is lifted "
+        raise Unsupported(f"capture {capture.name}: got other tasks beside a convolution of int8, a layer is lifted "
                            "from one so far")
     return _codes(capture, jobs)
 
 
 def rule_of(capture: Capture) -> str:
-    """The rounding rule of a capture's first convolution; Unanswerable without one."""
+    """The rounding rule of a capture's first convolution; Unsupported without one."""
     jobs = (values_of(job, capture.maps) for job in capture.jobs)
     v = next((v for v in jobs if CONVOLUTION in v), None)
     if v is None:
-        raise Unanswerable(f"capture {capture.name}: got no task with a convolution")
+        raise Unsupported(f"capture {capture.name}: got no task with a convolution")
     return "fp16" if v["CNA.CONV_CON1.IN_PRECISION"] == FP16 else RULES[by_channel(v)]
 
 
@@ -80,7 +80,7 @@ def replay(capture: Capture) -> Sequence[Range]:
     """
     try:
         layer, x, output = lift(capture)
-    except Unanswerable:
+    except Unsupported:
         return ()
     if not isinstance(layer, Conv2D) or ACCUMULATORS not in layer.habits or x is None or output is None:
         return ()
@@ -97,7 +97,7 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     depthwise, (outputs, channels) = v[CONVOLUTION] == DEPTHWISE, channels_of(v)
     sums = v["DPU.DATA_FORMAT.OUT_PRECISION"] == INT32
     if not sums and v["DPU.DATA_FORMAT.OUT_PRECISION"] != INT8:
-        raise Unanswerable(f"lift for rockchip: got OUT_PRECISION {v['DPU.DATA_FORMAT.OUT_PRECISION']}, allowed are "
+        raise Unsupported(f"lift for rockchip: got OUT_PRECISION {v['DPU.DATA_FORMAT.OUT_PRECISION']}, allowed are "
                            f"{INT8} and {INT32} with int8 input so far")
     shape, *_ = weights_shape(v)
     single = bool(v["CNA.CONV_CON1.ARGB_IN"])

@@ -53,7 +53,7 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     registers and bias blocks of open-rknpu; geometry and weights are those of RK3588. It departs
     from Mesa where that packs weights of more than 16 and less than 32 channels without their fill,
     in rows after the first task of a one-channel input, and in ReLU, which Mesa leaves to the
-    type's range. Raises ValueError for a layer that is not covered, Unanswerable for an unknown
+    type's range. Raises ValueError for a layer that is not covered, Unsupported for an unknown
     chip, LookupError for an unknown feature or address.
     """
     facts, habits = FACTS.features(chip), {*getattr(layer, "habits", ()), *features}

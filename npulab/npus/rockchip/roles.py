@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.kit.fields import Raw
 from npulab.npus.kit.numbers import up
 from npulab.npus.rockchip.layouts import ATOM
@@ -28,7 +28,7 @@ def by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, tuple[int, int]]:
     """
     try:
         return _told(v, buffers) if len(buffers) <= MOST_BUFFERS else {}
-    except Unanswerable:  # a register that is not written
+    except Unsupported:  # a register that is not written
         return {}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.kit.fields import Raw, known, nonzero, values_of
 from npulab.npus.kit.memory import Memory, address_of
 from npulab.npus.kit.numbers import ceil_div, wrapped
@@ -42,7 +42,7 @@ def simulate(capture: Capture) -> bytes:
 
     Buffers lie at their addresses.  Lanes of the output past ORIG_CHANNEL are 0 (C:dump-+2, which
     adds 2 to one of 8). Raises Hang, with the reason, for sizes of 0, memory that no buffer holds
-    and windows that no output fits; Unanswerable for units and modes that the simulated device does
+    and windows that no output fits; Unsupported for units and modes that the simulated device does
     not have.
     """
     base = address_of(capture, "output", "where its tasks write")
@@ -86,7 +86,7 @@ def run(v: Raw, memory: Memory) -> None:
     elif v.get("DPU.FEATURE_MODE_CFG.FLYING_MODE"):
         elements(v, memory)
     else:
-        raise Unanswerable("the simulated device runs convolutions and elements of the DPU")
+        raise Unsupported("the simulated device runs convolutions and elements of the DPU")
 
 
 def convolution(v: Raw, memory: Memory) -> None:
@@ -235,7 +235,7 @@ def elements(v: Raw, memory: Memory) -> None:
     for name in ("DPU_RDMA.RDMA_FEATURE_MODE_CFG.IN_PRECISION", "DPU.DATA_FORMAT.OUT_PRECISION"):
         planes = not v["DPU.FEATURE_MODE_CFG.TP_EN"] and not v["DPU.FEATURE_MODE_CFG.NONALIGN"]
         if PRECISIONS.get(v[name]) != np.float16 or not planes:
-            raise Unanswerable(f"{name} is {v[name]}, the simulated device runs elements of fp16 in planes only")
+            raise Unsupported(f"{name} is {v[name]}, the simulated device runs elements of fp16 in planes only")
     height, width = v["DPU.DATA_CUBE_HEIGHT.HEIGHT"] + 1, v["DPU.DATA_CUBE_WIDTH.WIDTH"] + 1
     channels, lanes = v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1, ATOM // 2
     plane = width * height + v["DPU_RDMA.RDMA_SURF_NOTCH.SURF_NOTCH_ADDR"]
@@ -255,11 +255,11 @@ def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
         return values
     if not v["DPU.BS_CFG.BS_ALU_BYPASS"]:
         if v["DPU.BS_CFG.BS_ALU_SRC"] or v["DPU.BS_CFG.BS_ALU_ALGO"] != 2:
-            raise Unanswerable("the simulated device adds a register to fp16 elements only")
+            raise Unsupported("the simulated device adds a register to fp16 elements only")
         values = values + np.array(v["DPU.BS_ALU_CFG.BS_ALU_OPERAND"], np.uint32).view(np.float32)
     if not v["DPU.BS_CFG.BS_MUL_BYPASS"]:
         if v["DPU.BS_MUL_CFG.BS_MUL_SRC"]:
-            raise Unanswerable("the simulated device multiplies fp16 elements by a register only")
+            raise Unsupported("the simulated device multiplies fp16 elements by a register only")
         values = values * np.array(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"], np.uint16).view(np.float16).astype(np.float32)
     return values if v["DPU.BS_CFG.BS_RELU_BYPASS"] else np.maximum(values, 0)
 
@@ -288,5 +288,5 @@ def store(v: Raw, memory: Memory, planes: np.ndarray) -> None:
 
 def _precision(v: Raw, name: str) -> np.dtype[Any]:
     if v[name] not in PRECISIONS:
-        raise Unanswerable(f"{name} is {v[name]}, the simulated device knows {', '.join(map(str, PRECISIONS))} only")
+        raise Unsupported(f"{name} is {v[name]}, the simulated device knows {', '.join(map(str, PRECISIONS))} only")
     return PRECISIONS[v[name]]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Item, Lifted, Unanswerable
+from npulab.captures.target import Item, Lifted, Unsupported
 from npulab.npus.kit.fields import expect
 from npulab.npus.kit.layers import behind, padding_names
 from npulab.npus.kit.memory import buffer_of
@@ -46,11 +46,11 @@ def lift(capture: Capture) -> Lifted:
     whose TP jobs were not recorded, 1x1 on one channel), ``capture.parameters`` decide if they are
     there, else the plainest reading does. int8 models come back as uint8, fully connected layers
     and additions as the convolution that ran. Raises ValueError where words or coefficients make no
-    layer, Unanswerable without coefficients.
+    layer, Unsupported without coefficients.
     """
     facts, v, blocks = coded_chip(capture.chip), _nn_values(capture), [job.block for job in capture.jobs]
     if blocks.count("NN") != 1 or {*blocks} - {"NN", "TP"}:
-        raise Unanswerable(f"capture {capture.name}: got {_told_jobs(capture)}, a layer is lifted from one NN job and "
+        raise Unsupported(f"capture {capture.name}: got {_told_jobs(capture)}, a layer is lifted from one NN job and "
                            "the TP jobs around it so far")
     known, moved = _known(capture.parameters), moves_of(capture)
     _liftable(v, facts)
@@ -78,7 +78,7 @@ def lift(capture: Capture) -> Lifted:
 def rule_of(capture: Capture) -> str:
     """The rounding rule that a capture's rounding_mode asks for.
 
-    Raises ValueError for an unknown mode, Unanswerable without an NN job.
+    Raises ValueError for an unknown mode, Unsupported without an NN job.
     """
     mode = _nn_values(capture)["rounding_mode"]
     if mode not in ROUNDING:
@@ -89,7 +89,7 @@ def rule_of(capture: Capture) -> str:
 
 
 def recode(capture: Capture) -> bytes:
-    """The coefficient buffer decoded and encoded again; Unanswerable without one or without an NN
+    """The coefficient buffer decoded and encoded again; Unsupported without one or without an NN
     job."""
     geometry = geometry_of(_nn_values(capture), coded_chip(capture.chip))
     content = coefficients.decode(buffer_of(capture, "coefficients"), geometry)
@@ -97,7 +97,7 @@ def recode(capture: Capture) -> bytes:
 
 
 def explain(capture: Capture) -> list[Item]:
-    """Every bit of the coefficient buffer, as items in order; Unanswerable without one or without
+    """Every bit of the coefficient buffer, as items in order; Unsupported without one or without
     an NN job."""
     geometry = geometry_of(_nn_values(capture), coded_chip(capture.chip))
     return list(coefficients.walk(buffer_of(capture, "coefficients"), geometry))
@@ -121,7 +121,7 @@ def _nn_values(capture: Capture) -> dict[str, Any]:
     """Fields of the NN job, the first of several, as meant."""
     words = next((job.words for job in capture.jobs if job.block == "NN"), None)
     if words is None:
-        raise Unanswerable(f"capture {capture.name}: got {_told_jobs(capture)}, allowed are captures with an NN job")
+        raise Unsupported(f"capture {capture.name}: got {_told_jobs(capture)}, allowed are captures with an NN job")
     return capture.maps["NN"].decode(words)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.kit.layers import of_type
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.kit.numbers import SIGNED, as_codes, up
@@ -129,11 +129,11 @@ def planned(layer: Layer, facts: Mapping[str, int], habits: Set[str]) -> tuple[C
 
 
 def coded_chip(chip: str) -> Mapping[str, int]:
-    """The features of a chip whose coefficient streams are known; Unanswerable for any other."""
+    """The features of a chip whose coefficient streams are known; Unsupported for any other."""
     facts = FACTS.features(chip)
     if facts.get("unknown_coefficients"):
         known = [name for name, found in CHIPS.items() if not found.get("unknown_coefficients")]
-        raise Unanswerable(f"chip: got {chip!r}, coefficient streams are known of {', '.join(known)}")
+        raise Unsupported(f"chip: got {chip!r}, coefficient streams are known of {', '.join(known)}")
     return facts
 
 

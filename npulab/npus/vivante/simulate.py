@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit.fields import known, nonzero
 from npulab.npus.kit.memory import Memory, address_of
@@ -41,10 +41,10 @@ def simulate(capture: Capture) -> bytes:
     """
     chip, blocks = CHIPS.get(capture.chip, {}), [job.block for job in capture.jobs]
     if not blocks or {*blocks} - {"NN", "TP"}:
-        raise Unanswerable(f"capture {capture.name}: got jobs {', '.join(blocks) or 'none'}, the simulated "
+        raise Unsupported(f"capture {capture.name}: got jobs {', '.join(blocks) or 'none'}, the simulated "
                            "device runs NN and TP jobs")
     if not chip or chip.get("unknown_coefficients"):
-        raise Unanswerable(f"chip: got {capture.chip!r}, the simulated device does not know its coefficient streams")
+        raise Unsupported(f"chip: got {capture.chip!r}, the simulated device does not know its coefficient streams")
     if blocks == ["NN"]:
         v = _values(capture, capture.jobs[0])
         return _run(v, capture.buffers.get("input", b""), capture.buffers.get("coefficients", b""), chip)

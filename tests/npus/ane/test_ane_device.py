@@ -12,7 +12,7 @@ from conftest import shared
 
 import npulab
 from npulab.captures.capture import Capture
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.ane.simulate import simulate
 
 ROWS, WIDTH = 2560, 1600  # of the bare task lists
@@ -108,7 +108,7 @@ def test_what_cannot_run_hangs_with_its_reason() -> None:
             run(capture.with_fields(**values), x)
     for values, words in (({"NE.MACCfg.OpMode": 5}, "NE.MACCfg.OpMode: got 5"), ({"Din": 2}, "Din: got 2"),
                           ({"PalettizedEn": 1}, "PalettizedEn: got 1")):
-        with pytest.raises(Unanswerable, match=f"task 0: .*{words}"):
+        with pytest.raises(Unsupported, match=f"task 0: .*{words}"):
             run(capture.with_fields(**values), x)
     with pytest.raises(Hang, match="base 5 is read, and nothing is there"):
         simulate(capture)

@@ -9,7 +9,7 @@ from conftest import shared
 
 import npulab
 from npulab.captures.capture import Job
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.ane import coefficients, hwx, tables
 from npulab.npus.ane.activations import activation, relu_outputs
 from npulab.npus.ane.facts import HEADER, TABLES
@@ -281,7 +281,7 @@ def test_networks_are_linked_by_where_results_lie():
 
 
 def test_reductions_are_refused():
-    with pytest.raises(Unanswerable, match=r"task 0: Common.Cfg.TaskType: got 0x5, covered is 0x0 or 0x2 or 0x3"):
+    with pytest.raises(Unsupported, match=r"task 0: Common.Cfg.TaskType: got 0x5, covered is 0x0 or 0x2 or 0x3"):
         lift(npulab.load(shared("data/ane/h13_tasks/activation/softmax.bin")))
 
 
@@ -365,14 +365,14 @@ def test_words_that_no_layer_says_are_refused(fields, words):
     changed = capture.words.copy()
     for name, value in fields.items():
         registers[name].insert(changed, value)
-    with pytest.raises(Unanswerable, match=words):
+    with pytest.raises(Unsupported, match=words):
         lift(capture.with_words(changed))
 
 
 def test_groups_that_lie_apart_are_refused():
     capture = lower(convolution(64, 64, 16, groups=4), compiler="9.x")
     assert lift(capture).layer.groups == 4
-    with pytest.raises(Unanswerable, match=r"task 0: TileDMASrc.GroupStride.Stride: got 0x200, covered is 0x100"):
+    with pytest.raises(Unsupported, match=r"task 0: TileDMASrc.GroupStride.Stride: got 0x200, covered is 0x100"):
         lift(capture.with_fields(**{"TileDMASrc.GroupStride.Stride": 0x200 * 64}))
 
 
@@ -384,7 +384,7 @@ def test_broken_coefficients_name_their_place():
         lift(capture.with_buffers(coefficients=bytes(data)))
     with pytest.raises(ValueError, match="conv_twos: task 0: coefficients"):
         lift(capture.with_buffers(coefficients=bytes(data[:100])))
-    with pytest.raises(Unanswerable, match="got 1 tables for 1 engines in 90 bytes"):
+    with pytest.raises(Unsupported, match="got 1 tables for 1 engines in 90 bytes"):
         lift(real("sigmoid77").with_buffers(coefficients=bytes(90)))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.ane import beside, tables
 from npulab.npus.ane.source import plist
 from npulab.npus.ane.source.of_layers import source_of
@@ -108,7 +108,7 @@ OPEN = [DEPTHWISE, GROUPED, DILATED, Elementwise("subtract", (2, 2, 2)), Element
 
 @pytest.mark.parametrize("layer", OPEN, ids=repr)
 def test_what_no_network_says_is_refused(layer: Any) -> None:
-    with pytest.raises(Unanswerable, match=r"^source network: got .*allowed is "):
+    with pytest.raises(Unsupported, match=r"^source network: got .*allowed is "):
         source_of(layer)
 
 

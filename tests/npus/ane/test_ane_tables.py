@@ -18,7 +18,7 @@ from conftest import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.ane import tables
 from npulab.npus.ane.facts import HERE
 from npulab.npus.ane.tables import Table, decode, entries, evaluate, functions, outputs, values
@@ -277,9 +277,9 @@ def test_rounding_is_that_of_numpy_from_whole_fractions() -> None:
     ({"rest": [0, 0, 9, *[0] * 18]}, r"slot 45 at byte 90 \(rest\): got 0x9, allowed is 0 ")])
 def test_what_nobody_knows_is_refused_with_its_place(what: dict[str, object], message: str) -> None:
     for call in (evaluate, evaluate_reference, values):
-        with pytest.raises(Unanswerable, match=f"^activation table, {message}"):
+        with pytest.raises(Unsupported, match=f"^activation table, {message}"):
             call(ramp(**what), [1.0])
-    with pytest.raises(Unanswerable, match=f"^activation table, {message}"):
+    with pytest.raises(Unsupported, match=f"^activation table, {message}"):
         outputs(ramp(**what))
 
 
@@ -479,7 +479,7 @@ def test_other_tables_are_not_named() -> None:
     tanh = fit("tanh")
     knots = np.where(np.arange(33) == 9, 0, tanh.knots)
     assert identify(replace(tanh, knots=knots)) is None
-    with pytest.raises(Unanswerable, match="slot 42"):
+    with pytest.raises(Unsupported, match="slot 42"):
         identify(ramp(kind="int"))
 
 

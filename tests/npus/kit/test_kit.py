@@ -11,7 +11,7 @@ import pytest
 
 import npulab
 from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.layout import hwc
 from npulab.npus.kit.facts import Facts
 from npulab.npus.kit.fields import agree, expect, known, nonzero, values_of
@@ -89,7 +89,7 @@ def test_only_what_is_written_has_values() -> None:
     assert (v["U.SIZE.width"], v["U.SIZE.zero"]) == (5, -1)
     assert "U.SCALE.real" not in v
     with pytest.raises(
-        Unanswerable, match=re.escape("field U.SCALE.real: the task does not write its register")
+        Unsupported, match=re.escape("field U.SCALE.real: the task does not write its register")
     ):
         v["U.SCALE.real"]
     assert v.get("U.SCALE.real") is None
@@ -278,7 +278,7 @@ def test_facts_of_a_folder(tmp_path: Path) -> None:
     )
     assert [len(table) for table in facts.maps("barn").values()] == [3, 4, 2]
     assert [len(table) for table in facts.maps("snow").values()] == [1, 4, 1]
-    with pytest.raises(Unanswerable, match=r"^chip: got 'fog', allowed is one of barn, snow$"):
+    with pytest.raises(Unsupported, match=r"^chip: got 'fog', allowed is one of barn, snow$"):
         facts.features("fog")
     capture = lowered(facts, "n", "snow", [], {"input": b"1"}, {"input": 4}, {"k": 1})
     assert (capture.target, capture.provenance, capture.tool) == (

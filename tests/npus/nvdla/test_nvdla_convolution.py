@@ -23,7 +23,7 @@ from nvdla_convolution_plain import (
 )
 
 import npulab
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import fetch, products
 from npulab.npus.nvdla.accumulate import handed_over
 from npulab.npus.nvdla.convolution import run, window_of
@@ -506,7 +506,7 @@ def job(features: Mapping[str, int] = SMALL, itemsize: int = 1, image: bool = Fa
 ])
 def test_what_is_not_covered_is_told(changed: dict[str, int], words: str) -> None:
     values, memory = job()
-    with pytest.raises(Unanswerable, match=words):
+    with pytest.raises(Unsupported, match=words):
         run({**values, **changed}, SMALL, memory)
 
 
@@ -524,7 +524,7 @@ def test_what_is_not_covered_is_told(changed: dict[str, int], words: str) -> Non
 def test_images_that_are_not_covered_are_told(changed: dict[str, int], words: str) -> None:
     values, memory = job(image=True)
     memory.ranges["sec_mem", 0x2000] += bytes(9999)
-    with pytest.raises(Unanswerable, match=words):
+    with pytest.raises(Unsupported, match=words):
         run({**values, **changed}, FULL, memory)
 
 

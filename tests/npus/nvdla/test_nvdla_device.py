@@ -12,7 +12,7 @@ import pytest
 from conftest import shared
 
 import npulab
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import imported
 from npulab.npus.nvdla.simulate import executed, simulate
 
@@ -84,14 +84,14 @@ def test_what_hangs_says_why(name: str, changed: dict[str, int], why: str) -> No
     (FEATURES, {"SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER": 3}, "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER is 3"),
 ])
 def test_what_is_not_covered_is_named(name: str, changed: dict[str, int], why: str) -> None:
-    with pytest.raises(Unanswerable, match=why):
+    with pytest.raises(Unsupported, match=why):
         simulate(trace(name).with_fields(**short(trace(name), changed)))
 
 
 def test_a_chip_with_other_atoms_gives_another_output() -> None:
     capture = trace(DIRECT)
     assert simulate(replace(capture, chip="nv_small_256")) != simulate(capture)
-    with pytest.raises(Unanswerable, match="chip: got 'nv_none', allowed is one of nv_small, "):
+    with pytest.raises(Unsupported, match="chip: got 'nv_none', allowed is one of nv_small, "):
         simulate(replace(capture, chip="nv_none"))
 
 
@@ -109,7 +109,7 @@ def test_large_cubes_are_refused_before_anything_is_made(changed: dict[str, int]
     capture = trace("nv_small/sdp_8x8x32_bypass_int8_1")
     capture = capture.with_fields(**short(capture, changed))
     tracemalloc.start()
-    with pytest.raises((Hang, Unanswerable), match=r"the elements of SDP's output are|where nothing was put|past what is"):
+    with pytest.raises((Hang, Unsupported), match=r"the elements of SDP's output are|where nothing was put|past what is"):
         simulate(capture)
     assert tracemalloc.get_traced_memory()[1] < 64 * 2 ** 20
     tracemalloc.stop()

@@ -17,7 +17,7 @@ from record_sweeps_nvdla import LAYERS, row, sweep
 
 import npulab
 from npulab.captures.devices import Simulated
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import imported
 from npulab.npus.nvdla.facts import CHIPS
 from npulab.npus.nvdla.lowering import averages, lower
@@ -160,7 +160,7 @@ def test_what_is_refused_says_why(layer: Any, words: str) -> None:
 def test_wrong_input_and_chip_are_refused() -> None:
     with pytest.raises(ValueError, match=r"x: got shape \(2,\) int64, allowed is \(5, 6, 2\) of int8"):
         lower(small(), x=np.zeros(2, int))
-    with pytest.raises(Unanswerable, match="chip: got 'nv_tiny', allowed is one of nv_small, "):
+    with pytest.raises(Unsupported, match="chip: got 'nv_tiny', allowed is one of nv_small, "):
         lower(small(), "nv_tiny")
 
 
@@ -196,7 +196,7 @@ def test_layers_without_input_are_lifted() -> None:
 ])
 def test_what_no_layer_says_is_named(changed: dict[str, int], words: str) -> None:
     capture = lower(small(bias=np.array([300, -7, 1, 50])))
-    with pytest.raises(Unanswerable, match=words):
+    with pytest.raises(Unsupported, match=words):
         NVDLA.lift(capture.with_fields(**changed))
 
 
@@ -241,7 +241,7 @@ def test_recorded_traces_are_lifted_to_layers_that_predict_them(name: str, op: s
     ("nvdlav1/conv_8x8_fc_int16", "IN_PRECISION is 1")])
 def test_recorded_traces_that_no_layer_says_are_named(name: str, words: str) -> None:
     (capture,) = traces(shared(f"data/nvdla/{name}")).values()
-    with pytest.raises(Unanswerable, match=words):
+    with pytest.raises(Unsupported, match=words):
         NVDLA.lift(capture)
 
 
@@ -260,18 +260,18 @@ def test_broken_words_are_refused_and_never_hang() -> None:
         changed = capture.with_words(words)
         try:
             outcomes["same" if simulate(changed) == capture.buffers["output"] else "other"] += 1
-        except (Hang, Unanswerable) as error:
+        except (Hang, Unsupported) as error:
             outcomes[type(error).__name__] += 1
         try:
             NVDLA.lift(changed)
-        except Unanswerable:
+        except Unsupported:
             outcomes["no layer"] += 1
-    assert min(outcomes[name] for name in ("same", "other", "Hang", "Unanswerable", "no layer")) > 0, outcomes
+    assert min(outcomes[name] for name in ("same", "other", "Hang", "Unsupported", "no layer")) > 0, outcomes
 
 
 def test_several_jobs_are_no_layer() -> None:
     capture = lower(small())
-    with pytest.raises(Unanswerable, match="got 2 jobs on nv_small, allowed is one"):
+    with pytest.raises(Unsupported, match="got 2 jobs on nv_small, allowed is one"):
         NVDLA.lift(replace(capture, jobs=capture.jobs * 2))
 
 

@@ -11,7 +11,7 @@ from conftest import shared
 
 import npulab
 from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.nvdla import facts, imported, registers
 from npulab.npus.nvdla.replay import changed_rules, mutated, replay
 from npulab.npus.nvdla.rules import MUTATIONS
@@ -155,9 +155,9 @@ def test_what_cannot_run_is_told() -> None:
         replay(made({**PASS, "SDP.D_DP_BS_CFG": 0, "SDP.D_DP_BS_ALU_CFG": 1, "SDP_RDMA.D_BRDMA_CFG": 1}))
     with pytest.raises(ValueError, match="capture made, operation 0: CDP waits for CDP_RDMA, which nobody started"):
         replay(made({"CDP.D_OP_ENABLE": 1}))
-    with pytest.raises(Unanswerable, match=r"SDP\.D_DATA_FORMAT\.PROC_PRECISION is 2, covered are 0"):
+    with pytest.raises(Unsupported, match=r"SDP\.D_DATA_FORMAT\.PROC_PRECISION is 2, covered are 0"):
         replay(made({**PASS, "SDP.D_DATA_FORMAT": 2}))
-    with pytest.raises(Unanswerable, match="units: got RBK, covered are CDMA, CSC"):
+    with pytest.raises(Unsupported, match="units: got RBK, covered are CDMA, CSC"):
         replay(made({"RBK.D_OP_ENABLE": 1}))
     assert npulab.check(made({**PASS, "SDP.D_DATA_FORMAT": 2})).verdict == "nothing to compare"
     assert replay(replace(made(PASS), parameters={})) == ()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import layouts
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
@@ -306,16 +306,16 @@ def test_sdp_compares_and_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("changes", "error", "words"), [
-    ({"SDP.D_DATA_FORMAT.PROC_PRECISION": 2}, Unanswerable, "SDP.D_DATA_FORMAT.PROC_PRECISION is 2, covered are 0 (INT8) and 1 (INT16)"),
-    ({"SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER": 3}, Unanswerable, "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER is 3, covered is 0"),
-    ({"SDP.D_FEATURE_MODE_CFG.WINOGRAD": 1}, Unanswerable, "SDP.D_FEATURE_MODE_CFG.WINOGRAD is 1, covered is 0"),
-    ({"SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER": 1, "SDP.D_DP_EW_CFG.EW_BYPASS": 1}, Unanswerable, "SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER is 1, covered is 0"),
+    ({"SDP.D_DATA_FORMAT.PROC_PRECISION": 2}, Unsupported, "SDP.D_DATA_FORMAT.PROC_PRECISION is 2, covered are 0 (INT8) and 1 (INT16)"),
+    ({"SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER": 3}, Unsupported, "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER is 3, covered is 0"),
+    ({"SDP.D_FEATURE_MODE_CFG.WINOGRAD": 1}, Unsupported, "SDP.D_FEATURE_MODE_CFG.WINOGRAD is 1, covered is 0"),
+    ({"SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER": 1, "SDP.D_DP_EW_CFG.EW_BYPASS": 1}, Unsupported, "SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER is 1, covered is 0"),
     ({"SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 1, "SDP.D_DP_EW_CFG.EW_BYPASS": 1}, ValueError, "accumulators: got none, allowed is (1, 1, kernels) as SDP.D_DATA_CUBE says"),
     ({"SDP.D_DP_BS_ALU_CFG.BS_ALU_SRC": 1, "SDP_RDMA.D_BRDMA_CFG.BRDMA_DISABLE": 1}, Hang,
      "SDP.D_DP_BS_ALU_CFG takes operands from memory, SDP_RDMA.D_BRDMA_CFG.BRDMA_DISABLE is 1"),
     ({"SDP.D_DP_BN_ALU_CFG.BN_ALU_SRC": 1}, Hang,
      "SDP.D_DP_BN_ALU_CFG takes operands from memory, SDP_RDMA.D_NRDMA_CFG.NRDMA_DATA_USE is 0"),
-    ({}, Unanswerable, "the tables are looked up, and none were given"),
+    ({}, Unsupported, "the tables are looked up, and none were given"),
 ])
 def test_sdp_says_what_it_does_not_run(changes: dict[str, int], error: type[Exception], words: str) -> None:
     with pytest.raises(error) as told:
@@ -374,12 +374,12 @@ def test_pdp_against_plain_windows(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("changes", "error", "words"), [
-    ({"PDP.D_DATA_FORMAT.INPUT_DATA": 2}, Unanswerable, "PDP.D_DATA_FORMAT.INPUT_DATA is 2, covered are 0 (INT8) and 1 (INT16)"),
-    ({"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD": 3}, Unanswerable, "PDP.D_OPERATION_MODE_CFG.POOLING_METHOD is 3, covered are 0 to 2"),
-    ({"PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT": 8}, Unanswerable, "PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT is 8, covered are 0 to 7"),
-    ({"PDP.D_DATA_CUBE_OUT_WIDTH.CUBE_OUT_WIDTH": 4}, Unanswerable,
+    ({"PDP.D_DATA_FORMAT.INPUT_DATA": 2}, Unsupported, "PDP.D_DATA_FORMAT.INPUT_DATA is 2, covered are 0 (INT8) and 1 (INT16)"),
+    ({"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD": 3}, Unsupported, "PDP.D_OPERATION_MODE_CFG.POOLING_METHOD is 3, covered are 0 to 2"),
+    ({"PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT": 8}, Unsupported, "PDP.D_POOLING_KERNEL_CFG.KERNEL_HEIGHT is 8, covered are 0 to 7"),
+    ({"PDP.D_DATA_CUBE_OUT_WIDTH.CUBE_OUT_WIDTH": 4}, Unsupported,
      "PDP: an output's window of 1 along the width has no tap in the 1 elements there, covered is one or more"),
-    ({"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL": 4}, Unanswerable,
+    ({"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL": 4}, Unsupported,
      "PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is 4, covered is that of the input, 0"),
     ({}, ValueError, "input: got none, allowed is (1, 1, 1, 8) of 1 bytes as PDP.D_DATA_CUBE_IN and D_DATA_FORMAT say"),
 ])
@@ -459,9 +459,9 @@ def test_first_entry_of_an_exponent_table_stands_for_a_distance() -> None:
 def test_tables_of_another_size_are_refused() -> None:
     with pytest.raises(ValueError, match=r"tables: got \(64,\) and \(257,\) entries, allowed are \(65,\) and \(257,\)"):
         lut.Tables.of((np.zeros(64, np.int16), np.zeros(257, np.int16)))
-    with pytest.raises(Unanswerable, match=r"CDP\.D_DST_COMPRESSION_EN\.DST_COMPRESSION_EN is 1, covered is 0"):
+    with pytest.raises(Unsupported, match=r"CDP\.D_DST_COMPRESSION_EN\.DST_COMPRESSION_EN is 1, covered is 0"):
         cdp.run({"CDP.D_DST_COMPRESSION_EN.DST_COMPRESSION_EN": 1}, {"memory_atom": 8}, Bytes(0), None)
-    with pytest.raises(Unanswerable, match=r"CDP_RDMA\.D_DATA_FORMAT\.INPUT_DATA is 1, covered is that of"):
+    with pytest.raises(Unsupported, match=r"CDP_RDMA\.D_DATA_FORMAT\.INPUT_DATA is 1, covered is that of"):
         cdp.run({"CDP_RDMA.D_DATA_FORMAT.INPUT_DATA": 1}, {"memory_atom": 8}, Bytes(0), None)
 
 

@@ -20,7 +20,7 @@ import npulab
 import npulab.analysis.mismatch.model_run
 from npulab import cli
 from npulab.captures.devices import Simulated
-from npulab.captures.target import Hang, Target, Unanswerable
+from npulab.captures.target import Hang, Target, Unsupported
 from npulab.layout import find_layout, markers
 from npulab.npus.onert import layouts
 from npulab.npus.onert.facts import CHIPS, HERE, SIDES
@@ -452,7 +452,7 @@ def test_a_layer_without_an_input_is_lowered_for_one_batch(onert: Target) -> Non
     assert {*capture.buffers} == {"coefficients", "weight_scales", "biases"}
     assert same_layer(onert.lift(capture).layer, layer)
     assert onert.lift(capture)[1:] == (None, None)
-    with pytest.raises(Unanswerable, match=r"^capture lowered: buffer 'input' is missing, which the call reads$"):
+    with pytest.raises(Unsupported, match=r"^capture lowered: buffer 'input' is missing, which the call reads$"):
         onert.simulate(capture)
 
 
@@ -471,7 +471,7 @@ CODES = FullyConnected(np.ones((4, 3), np.uint8), np.zeros(4, int), weight_q=Q(1
 
 
 @pytest.mark.parametrize(("layer", "options", "kind", "words"), [
-    (HYBRID, {"chip": "sse"}, Unanswerable, "chip: got 'sse', allowed is one of neon-aarch64, neon-armv7, neon-dotprod, avx, avx2, avx512"),
+    (HYBRID, {"chip": "sse"}, Unsupported, "chip: got 'sse', allowed is one of neon-aarch64, neon-armv7, neon-dotprod, avx, avx2, avx512"),
     (HYBRID, {"features": ["fast"]}, LookupError, "features: got 'fast', allowed are cached-weights, fused-multiply-add, avoid-aliasing"),
     (CODES, {"features": ["fused-multiply-add"]}, LookupError, "features: got 'fused-multiply-add' with .*, allowed is a hybrid layer"),
     (HYBRID, {"x": np.zeros((2, 4), np.float32)}, ValueError, r"x: got shape \(2, 4\) float32, allowed is \(..., 3\), or \(..., H, W, C\) of as many, of float32"),
@@ -556,7 +556,7 @@ def test_bytes_that_make_no_layer(kept: npulab.CaptureSet, onert: Target) -> Non
             onert.lift(changed(case, name, edit))
     assert npulab.check(changed("sim-hybrid-2d", "coefficients", add(0))).coefficients is False
     bare = replace(kept["sim-hybrid-2d"], buffers={})
-    with pytest.raises(Unanswerable, match=r"^capture sim-hybrid-2d: buffer 'weight_scales' is missing, there are none$"):
+    with pytest.raises(Unsupported, match=r"^capture sim-hybrid-2d: buffer 'weight_scales' is missing, there are none$"):
         onert.lift(bare)
 
 
@@ -564,7 +564,7 @@ def test_jobs_of_other_kinds_are_not_answered(kept: npulab.CaptureSet, onert: Ta
     capture = kept["sim-uint8"]
     two = replace(capture, jobs=capture.jobs * 2)
     for call in (onert.lift, onert.simulate, onert.recode, onert.explain):
-        with pytest.raises(Unanswerable, match="got jobs TRMUL, TRMUL"):
+        with pytest.raises(Unsupported, match="got jobs TRMUL, TRMUL"):
             call(two)
 
 

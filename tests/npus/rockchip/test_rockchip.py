@@ -14,7 +14,7 @@ from record_rockchip_sweep import LAYERS, NAME, row
 
 import npulab
 from npulab.captures.devices import Simulated
-from npulab.captures.target import Hang, Target, Unanswerable
+from npulab.captures.target import Hang, Target, Unsupported
 from npulab.npus.kit.fields import values_of
 from npulab.npus.rockchip import commands, layouts, lowering, plans, tasks
 from npulab.quant.layers import Conv2D, FullyConnected
@@ -373,7 +373,7 @@ def test_layer_that_is_not_covered(change: dict[str, Any], words: str, rockchip:
 
 
 def test_what_is_asked_for_wrongly(rockchip: Target) -> None:
-    with pytest.raises(Unanswerable, match=r"^chip: got 'rk1', allowed is one of rk3588, "):
+    with pytest.raises(Unsupported, match=r"^chip: got 'rk1', allowed is one of rk3588, "):
         rockchip.lower(small(), chip="rk1")
     with pytest.raises(LookupError, match=r"^features: got 'x', allowed are int32-output$"):
         rockchip.lower(small(), features=["x"])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import shared
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.vivante import coefficients
 from npulab.npus.vivante.coefficients import Coefficients, Geometry, counts, huffman, plain
 from npulab.quant.emulate import compiles
@@ -336,7 +336,7 @@ def test_the_vendors_job() -> None:
     read = [(item.kind, item.value, item.bits) for item in items if item.kind not in ("symbol", "flush")]
     assert read == [("kernels per core", 1, 0), ("kernels per core", 0, 8), *[("weight", 0xFF, 0)] * 4, ("run", 0, 1),
                     ("completion", 0, 8)]
-    with pytest.raises(Unanswerable, match="got a header with zero runs, allowed is none"):
+    with pytest.raises(Unsupported, match="got a header with zero runs, allowed is none"):
         coefficients.encode(found, VENDOR)
 
 

@@ -17,7 +17,7 @@ from lowered_layers import A311D, IMX8MP, S905D3, STM32MP25, random_layer
 
 import npulab
 from npulab.captures.devices import Simulated
-from npulab.captures.target import Hang, Target, Unanswerable
+from npulab.captures.target import Hang, Target, Unsupported
 from npulab.npus.kit import memory as memory_of
 from npulab.npus.vivante import (
     commands,
@@ -245,11 +245,11 @@ def test_chip_with_words_only(chip: str, vivante: Target) -> None:
         assert np.array_equal(registers.encode(registers.decode(capture.words)), capture.words)
         assert "coefficients" not in capture.buffers
         assert npulab.check(capture).verdict == "nothing to compare"
-        with pytest.raises(Unanswerable, match=rf"^chip: got '{chip}', coefficient streams are known of {A311D}, {IMX8MP}$"):
+        with pytest.raises(Unsupported, match=rf"^chip: got '{chip}', coefficient streams are known of {A311D}, {IMX8MP}$"):
             vivante.lift(capture)
-        with pytest.raises(Unanswerable, match=f"^chip: got '{chip}', coefficient streams are known of "):
+        with pytest.raises(Unsupported, match=f"^chip: got '{chip}', coefficient streams are known of "):
             vivante.recode(capture.with_buffers(coefficients=bytes(64)))
-        with pytest.raises(Unanswerable, match=f"^chip: got '{chip}', the simulated device does not know its"):
+        with pytest.raises(Unsupported, match=f"^chip: got '{chip}', the simulated device does not know its"):
             Simulated().run(capture)
 
 
@@ -596,7 +596,7 @@ def test_lift_refuses_tp_jobs_that_do_not_belong(vivante: Target) -> None:
     turned = replace(capture, jobs=(*capture.jobs[1:], capture.jobs[0]))
     with pytest.raises(ValueError, match=r"^lift for vivante: "):
         vivante.lift(turned)
-    with pytest.raises(Unanswerable, match="a layer is lifted from one NN job"):
+    with pytest.raises(Unsupported, match="a layer is lifted from one NN job"):
         vivante.lift(replace(capture, jobs=(*capture.jobs, capture.jobs[capture.main])))
 
 
@@ -606,14 +606,14 @@ def test_capture_without_an_nn_job_is_a_sentence(chosen: str, told: str, vivante
     capture = vivante.lower(layer, x=x, features=["hwc-tensors"])
     less = replace(capture, jobs=tuple(job for job in capture.jobs if job.block == chosen)[:5])
     for ask in (vivante.lift, vivante.recode, vivante.explain, vivante.rule_of):
-        with pytest.raises(Unanswerable, match=f"^capture lowered: got {told}, "):
+        with pytest.raises(Unsupported, match=f"^capture lowered: got {told}, "):
             ask(less)
     found = npulab.check(less)
     said = f"capture lowered: got {told}, allowed are captures with an NN job"
     assert (found.verdict, found.reason) == ("nothing to compare", said)
     assert vivante.outline(less) == {}
     assert vivante.outline(replace(capture, chip="of tomorrow")) == {}
-    with pytest.raises(Hang if less.jobs else Unanswerable):
+    with pytest.raises(Hang if less.jobs else Unsupported):
         simulate.simulate(less)
 
 

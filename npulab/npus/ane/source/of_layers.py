@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.ane.lowering import as_convolution
 from npulab.npus.ane.source.network import Input, Network, Output, Unit
 from npulab.npus.ane.source.parameters import NEURONS, ONE, strides
@@ -30,7 +30,7 @@ def source_of(layer: Layer, names: Sequence[str] = (), name: str = "net") -> tup
     column].
 
     ``names`` are those of the inputs and the output, as ``lower`` takes them: ``input``,
-    ``input1``, ``output``. Raises ``Unanswerable`` for what no public network says: groups,
+    ``input1``, ``output``. Raises ``Unsupported`` for what no public network says: groups,
     dilation, depthwise, subtraction, constants, broadcasting, activations that the compiler has no
     name for; ValueError for another count of names.
 
@@ -42,7 +42,7 @@ def source_of(layer: Layer, names: Sequence[str] = (), name: str = "net") -> tup
         layer = as_convolution(layer)
     shapes = input_shapes(layer)
     if any(len(shape) != 3 for shape in shapes):
-        raise Unanswerable(f"source network: got tensors of {shapes}, allowed is (H, W, C)")
+        raise Unsupported(f"source network: got tensors of {shapes}, allowed is (H, W, C)")
     names = tuple(names) or (*(f"input{i or ''}" for i in range(len(shapes))), "output")
     if len({*names}) != len(shapes) + 1:
         raise ValueError(f"names: got {tuple(names)}, allowed are {len(shapes) + 1} different ones, the output's last")
@@ -67,14 +67,14 @@ def _units(layer: Layer, names: Sequence[str]) -> tuple[list[Unit], dict[str, by
         return [_unit("ScaledElementWise", last, list(names[:-1]), {"Scale": ONE, "Type": KINDS[layer.kind]})], {}
     if isinstance(layer, Activation) and layer.name.replace("_", "") in SPELLED and np.all(layer.prescale == 1):
         return [_unit("Neuron", last, names[0], {"Type": SPELLED[layer.name.replace("_", "")]})], {}
-    raise Unanswerable(f"source network: got {layer!r}, allowed is a convolution, a concatenation of channels, "
+    raise Unsupported(f"source network: got {layer!r}, allowed is a convolution, a concatenation of channels, "
                        f"{', '.join(KINDS)} of two tensors without constants, or an activation by the name of one of "
                        f"{', '.join(NEURONS)}")
 
 
 def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], dict[str, bytes]]:
     if layer.groups > 1 or (layer.depthwise and layer.input_shape[2] > 1) or layer.dilation != (1, 1):
-        raise Unanswerable(f"source network: got {layer!r}, allowed is a convolution of all channels without dilation: "
+        raise Unsupported(f"source network: got {layer!r}, allowed is a convolution of all channels without dilation: "
                            "how a network says depthwise, groups or dilation is not known")
     weights = layer.weights if not layer.depthwise else layer.weights.transpose(3, 1, 2, 0)
     files = {WEIGHTS: _halves(weights.transpose(0, 3, 1, 2))}
@@ -94,7 +94,7 @@ def _convolution(layer: Conv2D, bottom: str, last: str) -> tuple[list[Unit], dic
         elif layer.activation == "relu":
             units.append(_unit("Neuron", name, units[-1].name, {"Type": "ReLU"}))
         else:
-            raise Unanswerable(f"source network: got activation {layer.activation!r}, allowed is None or 'relu'")
+            raise Unsupported(f"source network: got activation {layer.activation!r}, allowed is None or 'relu'")
     return units, files
 
 

@@ -27,7 +27,7 @@ def evaluate(table: Table, x: Any) -> np.ndarray:
     Inputs are rounded to fp16.  Every one has an output: NaN gives NaN (0x7e00), and so does what
     is neither caught by ``x_low`` or ``x_high`` nor covered by knots or lines (logarithm and roots
     below 0).  A value of 0 is +0 where it is computed; one that rounds to 0 keeps its sign, and a
-    result of an odd table gets the sign of x. Raises ``Unanswerable`` with slot and byte offset for
+    result of an odd table gets the sign of x. Raises ``Unsupported`` with slot and byte offset for
     a kind, symmetry or flag that nobody knows.
     """
     x = halves(x)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.ane.facts import enum
 
 KNOTS = 33
@@ -102,7 +102,7 @@ class Table:
     def positions(self) -> np.ndarray:
         """``(33,) float64``: the (reduced) x of each knot; empty where the table has none.
 
-        Raises ``Unanswerable`` as ``evaluate`` does.
+        Raises ``Unsupported`` as ``evaluate`` does.
         """
         refuse_unknown(self)
         if self.step_exponent == NO_STEP:
@@ -152,7 +152,7 @@ def decode(data: bytes) -> Table:
 
 
 def refuse_unknown(table: Table) -> None:
-    """Raises ``Unanswerable`` with slot and byte offset where nobody knows what a table means."""
+    """Raises ``Unsupported`` with slot and byte offset where nobody knows what a table means."""
     kinds = [*PLAIN, *REDUCED]
     exponent = REDUCED[table.kind_name][1] if table.kind_name in REDUCED else None
     if table.kind_name not in kinds:
@@ -179,10 +179,10 @@ def _code(what: str, given: Any, codes: dict[str, int]) -> Any:
     return codes[given] if isinstance(given, str) else given
 
 
-def _unknown(name: str, got: str, allowed: str, further: int = 0) -> Unanswerable:
+def _unknown(name: str, got: str, allowed: str, further: int = 0) -> Unsupported:
     assert SLOTS.fields is not None
     slot = int(SLOTS.fields[name][1]) // 2 + further
-    return Unanswerable(f"activation table, slot {slot} at byte {2 * slot} ({name}): got {got}, allowed is {allowed} "
+    return Unsupported(f"activation table, slot {slot} at byte {2 * slot} ({name}): got {got}, allowed is {allowed} "
                         "(what others mean is not known)")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.nvdla.layouts import BLOCK
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
@@ -29,13 +29,13 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
     features.
 
     ``lut``: the tables (65,) and (257,) int16.  The output is written to ``memory``. Raises
-    Unanswerable, with register and value, for fp16 and compression, and where no tables are given.
+    Unsupported, with register and value, for fp16 and compression, and where no tables are given.
     """
     fields = Fields(values, features)
     fields.refuse("CDP.D_DST_COMPRESSION_EN.DST_COMPRESSION_EN", "CDP_RDMA.D_SRC_COMPRESSION_EN.SRC_COMPRESSION_EN")
     itemsize = fields.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE")
     if fields.precision("CDP_RDMA.D_DATA_FORMAT.INPUT_DATA") != itemsize:
-        raise Unanswerable(f"CDP_RDMA.D_DATA_FORMAT.INPUT_DATA is {fields['CDP_RDMA.D_DATA_FORMAT.INPUT_DATA']}, "
+        raise Unsupported(f"CDP_RDMA.D_DATA_FORMAT.INPUT_DATA is {fields['CDP_RDMA.D_DATA_FORMAT.INPUT_DATA']}, "
                            "covered is that of CDP.D_DATA_FORMAT.INPUT_DATA_TYPE, "
                            f"{fields['CDP.D_DATA_FORMAT.INPUT_DATA_TYPE']}")
     shape = _, width, channels = fields.shape("CDP_RDMA.D_DATA_CUBE_{0}.{0}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.layouts import Cube
 
@@ -39,16 +39,16 @@ class Fields:
         return self[low.replace("_LOW", "_HIGH")] * 2 ** 32 + self.pitch(low)
 
     def precision(self, name: str) -> int:
-        """Bytes of an element; Unanswerable for what is no whole number."""
+        """Bytes of an element; Unsupported for what is no whole number."""
         if self[name] not in PRECISIONS:
-            raise Unanswerable(f"{name} is {self[name]}, covered are 0 (INT8) and 1 (INT16)")
+            raise Unsupported(f"{name} is {self[name]}, covered are 0 (INT8) and 1 (INT16)")
         return PRECISIONS[self[name]]
 
     def refuse(self, *names: str) -> None:
-        """Raise Unanswerable where one of these fields is not 0."""
+        """Raise Unsupported where one of these fields is not 0."""
         for name in names:
             if self[name]:
-                raise Unanswerable(f"{name} is {self[name]}, covered is 0")
+                raise Unsupported(f"{name} is {self[name]}, covered is 0")
 
     def shape(self, names: str) -> tuple[int, int, int]:
         """(height, width, channels) of a cube's registers; ``names`` has {} where their names
@@ -60,12 +60,12 @@ class Fields:
         """The cube that a unit's SRC or DST registers place; ``shape`` is (height, width,
         channels).
 
-        Raises Unanswerable for one that takes too long to run.
+        Raises Unsupported for one that takes too long to run.
         """
         atom = self.features["memory_atom"]
         rows = -(-shape[2] // (atom // itemsize)) * shape[0]
         if rows > MOST_ROWS or rows * shape[1] * (atom // itemsize) > MOST_LANES:
-            raise Unanswerable(f"{unit}: got a cube of {shape[0]} x {shape[1]} x {shape[2]}, covered are up to "
+            raise Unsupported(f"{unit}: got a cube of {shape[0]} x {shape[1]} x {shape[2]}, covered are up to "
                                f"{MOST_LANES} elements with the padding, in up to {MOST_ROWS} rows of all surfaces")
         base, line, surface = (f"{unit}.D_{side}_{part}.{side}_{part}"
                                for part in ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE"))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.nvdla.rules import Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import POWERS, saturated, shifted, shifted_either_way, signed
@@ -30,9 +30,9 @@ class Tables(NamedTuple):
 
     @classmethod
     def of(cls, pair: tuple[np.ndarray, np.ndarray] | None) -> Tables:
-        """Tables of a pair of arrays; Unanswerable where there is none."""
+        """Tables of a pair of arrays; Unsupported where there is none."""
         if pair is None:
-            raise Unanswerable("the tables are looked up, and none were given")
+            raise Unsupported("the tables are looked up, and none were given")
         le, lo = (np.asarray(table) for table in pair)
         if le.shape != (LE_ENTRIES,) or lo.shape != (LO_ENTRIES,):
             raise ValueError(f"tables: got {le.shape} and {lo.shape} entries, allowed are ({LE_ENTRIES},) and "

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
@@ -29,7 +29,7 @@ class Axis:
     padded taps add up to.
 
     ``pads[n]`` is the sum of n padded taps.
-    Raises Unanswerable where an output has no tap inside the input.
+    Raises Unsupported where an output has no tap inside the input.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Axis:
 
     def __post_init__(self) -> None:
         if self.padded().max(initial=0) >= self.kernel:
-            raise Unanswerable(f"PDP: an output's window of {self.kernel} along the {self.name} has no tap in the "
+            raise Unsupported(f"PDP: an output's window of {self.kernel} along the {self.name} has no tap in the "
                                f"{self.size} elements there, covered is one or more")
 
     def padded(self) -> np.ndarray:
@@ -80,18 +80,18 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
 
     ``x``: what SDP hands over, ``(surfaces, height, width, lanes)``, where the job takes it on the
     fly.  The output is written to ``memory``.  Splitting the width changes how lines are buffered
-    and no result. Raises Unanswerable, with register and value, for fp16 and windows that lie
+    and no result. Raises Unsupported, with register and value, for fp16 and windows that lie
     outside the input.
     """
     fields = Fields(values, features)
     itemsize = fields.precision("PDP.D_DATA_FORMAT.INPUT_DATA")
     shape, out = (fields.shape(f"PDP.D_DATA_CUBE_{way}_{{0}}.CUBE_{way}_{{0}}") for way in ("IN", "OUT"))
     if shape[2] != out[2]:
-        raise Unanswerable(f"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is {out[2] - 1}, covered is that of the "
+        raise Unsupported(f"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is {out[2] - 1}, covered is that of the "
                            f"input, {shape[2] - 1}")
     method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
     if method not in (AVERAGE, MAX, MIN):
-        raise Unanswerable(f"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD is {method}, covered are 0 to 2")
+        raise Unsupported(f"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD is {method}, covered are 0 to 2")
     rows, columns = axes(fields, shape, out)
     output = fields.cube("PDP", "DST", "PDP.D_DST_RAM_CFG.DST_RAM_TYPE", out, itemsize)
     source = fields.cube("PDP_RDMA", "SRC", "PDP_RDMA.D_SRC_RAM_CFG.SRC_RAM_TYPE", shape, itemsize)
@@ -122,7 +122,7 @@ def axes(fields: Fields, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[
                      for n, (name, before) in enumerate((("HEIGHT", "TOP"), ("WIDTH", "LEFT"))))
     for axis in (rows, columns):
         if axis.kernel > len(pads):
-            raise Unanswerable(f"{CONFIG}{axis.name.upper()} is {axis.kernel - 1}, covered are 0 to {len(pads) - 1}")
+            raise Unsupported(f"{CONFIG}{axis.name.upper()} is {axis.kernel - 1}, covered are 0 to {len(pads) - 1}")
     return rows, columns
 
 

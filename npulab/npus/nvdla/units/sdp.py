@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import ByteMemory
@@ -50,7 +50,7 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
     job takes them on the fly; missing kernels, which are 0, fill the last atom.  ``lut``: the
     tables (65,) and (257,) int16.  The output is written to ``memory``; a job that hands it to PDP
     gives it, ``(surfaces, height, width, lanes)`` int8 or int16, and one that compares (EQL) writes
-    nothing. Raises Unanswerable, with register and value, for batches, Winograd and fp16; Hang for
+    nothing. Raises Unsupported, with register and value, for batches, Winograd and fp16; Hang for
     operands that nobody reads.
     """
     fields = Fields(values, features)
@@ -80,7 +80,7 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
     # where elements change their size the channels are dealt out anew, across all surfaces of a row
     whole = output.lanes != inner or (source is not None and source.lanes != inner)
     if whole and width * channels > MOST_DEALT:
-        raise Unanswerable(f"SDP.D_DATA_FORMAT: elements change their size in rows of {width} x {channels}, covered "
+        raise Unsupported(f"SDP.D_DATA_FORMAT: elements change their size in rows of {width} x {channels}, covered "
                            f"are up to {MOST_DEALT} elements")
     for surfaces, rows in output.blocks(whole):
         within = slice(0, -(-channels // inner)) if whole else surfaces

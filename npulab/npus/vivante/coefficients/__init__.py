@@ -45,7 +45,7 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
 def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = None) -> bytes:
     """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``.
 
-    Raises ValueError for content that does not go with the geometry, Unanswerable for zero runs of
+    Raises ValueError for content that does not go with the geometry, Unsupported for zero runs of
     the vendor. ``fast`` as with ``decode``; the plain format has no need of it.
     """
     if geometry.huffman:

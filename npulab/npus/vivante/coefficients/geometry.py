@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.target import Unanswerable
+from npulab.captures.target import Unsupported
 from npulab.npus.kit.numbers import ceil_div, up
 
 COUNT_BITS = 16  # of the number of kernels per core
@@ -239,10 +239,10 @@ def refuse_size(buffer: bytes, geometry: Geometry, most: float) -> None:
 
 def refuse_content(content: Coefficients, geometry: Geometry) -> None:
     """Raises ValueError for content of other shapes than the geometry's, or zero-run widths or
-    symbols there are not; Unanswerable for zero runs of the vendor."""
+    symbols there are not; Unsupported for zero runs of the vendor."""
     c, g = content, geometry
     if c.runs:
-        raise Unanswerable("coefficients: got a header with zero runs, allowed is none: how the vendor writes them is "
+        raise Unsupported("coefficients: got a header with zero runs, allowed is none: how the vendor writes them is "
                            "not known")
     shapes = {"weights": g.shape, "bias": (g.slots,), **({} if g.huffman else {"offsets": (g.slots,)})}
     for name, shape in shapes.items():

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import construct
 import numpy as np
 
-from npulab.captures.target import Item, Unanswerable
+from npulab.captures.target import Item, Unsupported
 from npulab.layout.bitstream import BitReader, pack_bits
 from npulab.npus.kit.numbers import ceil_div, up
 from npulab.npus.vivante.coefficients.geometry import (
@@ -136,7 +136,7 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     be it 0 bits wide.
 
     Raises ValueError with core, byte and bit where the buffer does not follow the format,
-    Unanswerable where what zero runs of the vendor say is not known.
+    Unsupported where what zero runs of the vendor say is not known.
     """
     refuse_more_than_fits(buffer, geometry)
     header = read_header(buffer, geometry)
@@ -290,11 +290,11 @@ class _Values:
         where = f"coefficients: core {self.core} at {place(at)}"
         if self.runs and length == RUN_LENGTH:
             if self.left or of.kind == "kernels per core":
-                raise Unanswerable(f"{where}: a zero run with {self.left} weights to come, and for how many a run "
+                raise Unsupported(f"{where}: a zero run with {self.left} weights to come, and for how many a run "
                                    "stands is not known")
             return bits
         if self.runs and length > RAW_LENGTH:
-            raise Unanswerable(f"{where}: got bit length {length}, allowed is up to {RAW_LENGTH}")
+            raise Unsupported(f"{where}: got bit length {length}, allowed is up to {RAW_LENGTH}")
         value = bits if self.runs and length == RAW_LENGTH else signed(bits, length, self.runs)
         if of.kind == "kernels per core":
             want = self.count.pop(0)
