@@ -189,8 +189,7 @@ def test_an_earlier_name_still_works_and_warns(old: str, module: str, now: str) 
 
 
 def test_an_earlier_name_of_a_folders_targets_still_works_and_warns() -> None:
-    import npulab.target
-
+    target = importlib.import_module("npulab.target")
     with pytest.warns(DeprecationWarning, match=r"^npulab\.target\.Unanswerable is now npulab\.target\.Unsupported$"):
-        earlier = npulab.target.Unanswerable
-    assert earlier is npulab.target.Unsupported
+        earlier = target.Unanswerable
+    assert earlier is target.Unsupported
