@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npulab.analysis.check import Comparison
-from npulab.analysis.mismatch.hypotheses import hypotheses, told
-from npulab.models.listing import counted
-from npulab.support.text import Row, in_columns, indented, rows_of
+from npulab.analysis.mismatch.hypotheses import hypotheses, summary_lines
+from npulab.support.text import Row, in_columns, indented, plural, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +54,7 @@ class Checks:
         counts = Counter("not compared" if _uncompared(result) else result.verdict
                          for result in self.results)
         bad = sum(not result.ok and not _uncompared(result) for result in self.results)
-        parts = [counted(len(self.results), "capture"), f"{bad} differ{'s' * (bad == 1)}",
+        parts = [plural(len(self.results), "capture"), f"{bad} differ{'s' * (bad == 1)}",
                  *[f"{counts['not compared']} cannot be compared"] * bool(counts["not compared"]),
                  *[f"{self.unreadable} unreadable"] * bool(self.unreadable)]
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
@@ -72,7 +71,7 @@ def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.D
 
 def explained(result: Comparison, near: pd.DataFrame | str | None) -> list[str]:
     """A comparison in lines, a blank one first, with what ``nearby`` gave."""
-    lines = [] if near is None else [near] if isinstance(near, str) else told(near)
+    lines = [] if near is None else [near] if isinstance(near, str) else summary_lines(near)
     return ["", str(result), *indented(lines)]
 
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Decode = Callable[[np.ndarray], Mapping[str, Any]]
+TABLE = ["field", "bits", "kind", "value", "false_positive_probability"]
 FEWEST, MOST = 3, 32  # checks: with three there are codes enough for any number of bits, up to MOST_WORDS
-DOUBTED = 0.01  # luck above which a field gives way to others in a map
+DOUBTED = 0.01  # false positive probability above which a field gives way to others in a map
 SHOWN = 80  # characters of an error or a text
 
 
@@ -47,8 +48,8 @@ class Reading:
 
     The sources make up a raw number, two's complement where ``signed``; the value is ``raw * factor
     + offset``, divided by ``2 ** right_shift``; the float32 of that pattern where ``f32``; one of
-    two ``names`` of a text. ``luck`` is the chance at most that an XOR of bits had read like this,
-    nan for a constant; an AND or OR never does where every call was answered.  A value that mostly
+    two ``names`` of a text.  ``false_positive_probability`` is at most the chance that an XOR of
+    bits reads like this, nan for a constant; an AND or OR never does if every call was answered.  A value that mostly
     is a copy, or a constant, reads as one until a call shows that it is not.
     """
 
@@ -60,7 +61,7 @@ class Reading:
     right_shift: int = 0
     f32: bool = False
     names: tuple[str, ...] = ()
-    luck: float = math.nan
+    false_positive_probability: float = math.nan
 
     @property
     def kind(self) -> str:
@@ -160,12 +161,11 @@ class ProbedLayout:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per field that was found, in the order printed: field, bits, kind, value,
-        luck."""
+        """One row per field that was found, in the order printed: ``TABLE``."""
         import pandas as pd
 
-        return pd.DataFrame([(one.field, one.bits, one.kind, one.value, one.luck) for one in self.readings],
-                            columns=["field", "bits", "kind", "value", "luck"])
+        return pd.DataFrame([{name: getattr(reading, name) for name in TABLE} for reading in self.readings],
+                            columns=TABLE)
 
     @property
     def unverified(self) -> pd.DataFrame:
@@ -181,7 +181,8 @@ class ProbedLayout:
 
     def more(self, decode: Decode, calls: int = 8, *, seed: int = 1) -> ProbedLayout:
         """The same after further calls with random bits: readings that fail one become unverified,
-        and the luck of the others is halved by every call for each of their bits."""
+        and the false positive probability of the others is halved by every call for each of their
+        bits."""
         if calls < 1:
             raise ValueError(f"calls: got {calls}, allowed is at least 1")
         free = np.flatnonzero(_bits(self.keep) == 0)
@@ -200,8 +201,9 @@ class ProbedLayout:
                     refuted.setdefault(one.field, f"read as {one.bits or 'a constant'}; {name}: got {_short(got)}, "
                                                   f"predicted {_short(predicted)}")
         answered = calls - len(raised)
-        kept = [replace(one, luck=one.luck * 2.0 ** -(answered * len({source.bit for source in one.sources})))
-                for one in self.readings if one.field not in refuted]
+        kept = [replace(reading, false_positive_probability=reading.false_positive_probability
+                        * 2.0 ** -(answered * len({source.bit for source in reading.sources})))
+                for reading in self.readings if reading.field not in refuted]
         return replace(self, readings=tuple(kept), unread=(*self.unread, *refuted.items()),
                        calls=self.calls + calls, raised=(*self.raised, *raised))
 
@@ -209,7 +211,8 @@ class ProbedLayout:
         """A map of the W words that decodes as the printer does; ``left_out`` are the fields it
         cannot hold.
 
-        Of fields that share bits it has the narrow ones, unless their luck is above 0.01.  A text
+        Of fields that share bits it has the narrow ones, unless their false
+        positive probability is above 0.01.  A text
         is an enum, decoded as 0 or 1.
         """
         rows, enums, _ = self._mapped
@@ -230,11 +233,13 @@ class ProbedLayout:
         fits: dict[str, list[dict[str, Any]]] = {}
         lost: dict[str, str] = {}
         # of fields that share bits the narrow ones stay, so that most names do; but not those that
-        # luck may have read
-        for one in sorted(self.readings, key=lambda one: (one.luck > DOUBTED, len(one.sources))):
+        # may be false positives
+        for one in sorted(self.readings, key=lambda one: (one.false_positive_probability > DOUBTED, len(one.sources))):
             bits = [source.bit for source in one.sources]
             taken = next((owner[bit] for bit in bits if bit in owner), "")
-            lost[one.field] = _unsayable(one) or (f"shares bits with {taken}, luck {one.luck:.2g}" if taken else "")
+            lost[one.field] = _unsayable(one) or (
+                f"shares bits with {taken}, false positive probability {one.false_positive_probability:.2g}"
+                if taken else "")
             if not lost[one.field]:
                 owner.update(dict.fromkeys(bits, one.field))
                 fits[one.field] = _rows(one)
@@ -451,7 +456,7 @@ class _Codes:
         out[self.places] = self.patterns[call]
         return out
 
-    def luck(self, bits: int, calls: int) -> float:
+    def false_positive_probability(self, bits: int, calls: int) -> float:
         """An odd XOR agrees by itself in the two calls with all bits alike, and in the parity of
         its ones."""
         return min(1.0, math.ldexp(len(self.places), 3 - calls)) ** bits
@@ -598,7 +603,8 @@ def _read_bits(view: Reading, ints: Sequence[int], used: np.ndarray, book: _Code
         return "some bits of its float32 are always 1"
     return replace(view, sources=tuple(one._replace(at=one.at - low) for one in sources), signed=bool(top),
                    factor=view.factor * 2 ** low, offset=view.offset + view.factor * fixed,
-                   luck=book.luck(len({one.bit for one in sources}), calls))
+                   false_positive_probability=book.false_positive_probability(
+                       len({source.bit for source in sources}), calls))
 
 
 def _unsayable(one: Reading) -> str:

@@ -12,8 +12,7 @@ from npulab.captures.capture import Capture, CaptureSet
 from npulab.captures.listing import ALL, Wanted
 from npulab.captures.store import load_all
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
-from npulab.models.listing import counted
-from npulab.support.text import Row, in_columns, rows_of
+from npulab.support.text import Row, in_columns, plural, rows_of
 
 SOME = ("differs", "constant", "pairs")  # columns that only sets have
 
@@ -35,7 +34,7 @@ def load_sides(a: Place, b: Place | None = None) -> tuple[Any, Any]:
     sides: list[Any] = [load_all(path) for path in paths]
     if b is None:
         if len(sides[0]) != 2:
-            raise ValueError(f"{a}: holds {counted(len(sides[0]), 'capture')}, allowed without B is two")
+            raise ValueError(f"{a}: holds {plural(len(sides[0]), 'capture')}, allowed without B is two")
         return sides[0][0], sides[0][1]
     for path, side in zip(paths, sides, strict=True):
         if not len(side):
@@ -68,7 +67,7 @@ class Differing:
         names = ["task", "block", "register", "field",
                  *(name for name in (self.fields[0] if self.fields else ()) if name in SOME), "a", "b"]
         lines = [f"a {self.a!r}", f"b {self.b!r}", "",
-                 f"{counted(len(fields), 'field')} differ{'s' * (len(fields) == 1)}"
+                 f"{plural(len(fields), 'field')} differ{'s' * (len(fields) == 1)}"
                  + ", addresses apart" * bool(addresses), *in_columns(fields, names)]
         if addresses:
             lines += ["", f"{len(addresses)} addresses differ", *in_columns(addresses, names)]

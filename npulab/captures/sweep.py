@@ -17,9 +17,9 @@ import numpy as np
 from npulab.captures.capture import CHANGED, PROVENANCES, Capture, CaptureSet
 from npulab.captures.registry import target, targets
 from npulab.captures.store import load_all
-from npulab.models.listing import counted
 from npulab.registers.map import RegisterMap
 from npulab.support.files import write_file
+from npulab.support.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,9 +129,9 @@ class Sweep:
         return f"Sweep({', '.join(told)}{': ' if told else ''}{self._counts()})"
 
     def _counts(self) -> str:
-        return (f"{counted(len(self), 'capture')} of {counted(self.words.shape[1], 'word')}, "
-                f"{counted(self.bits, 'bit')} {'varies' if self.bits == 1 else 'vary'}, "
-                f"{counted(self.parameters.shape[1], 'parameter')}")
+        return (f"{plural(len(self), 'capture')} of {plural(self.words.shape[1], 'word')}, "
+                f"{plural(self.bits, 'bit')} {'varies' if self.bits == 1 else 'vary'}, "
+                f"{plural(self.parameters.shape[1], 'parameter')}")
 
     def _repr_html_(self) -> str:
         told = [(name, getattr(self, name)) for name in TEXTS] + [("holds", self._counts())]
@@ -273,8 +273,8 @@ def _parameters(given: Any, rows: int) -> pd.DataFrame:
         if not isinstance(name, str) or not name or names.count(name) > 1:
             raise ValueError(f"parameters: got column {name!r:.80}, allowed are names, each once")
     if names and len(frame) != rows:
-        raise ValueError(f"parameters: got {counted(len(frame), 'row')}, allowed is one for each of the "
-                         f"{counted(rows, 'capture')}")
+        raise ValueError(f"parameters: got {plural(len(frame), 'row')}, allowed is one for each of the "
+                         f"{plural(rows, 'capture')}")
     return pd.DataFrame({name: _numbers(name, frame[name].tolist()) for name in names}, index=range(rows))
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from npulab.captures.registry import LOCAL
 from npulab.cli.output import Add, Done, show
-from npulab.models.listing import counted
 from npulab.npus.template import WORDS, new_target
 from npulab.registers.formats import FORMATS, of_chip, read_map, write_map
+from npulab.support.text import plural
 
 
 def _map_options(add: Add) -> None:
@@ -31,7 +31,7 @@ def _map(options: argparse.Namespace) -> None:
         written = write_map(table, options.dest, options.to)
     except ModuleNotFoundError as error:  # of an extra
         raise ValueError(str(error)) from None
-    counts = ", ".join(counted(count, name[:-1]) for name, count in table.counts.items())
+    counts = ", ".join(plural(count, name[:-1]) for name, count in table.counts.items())
     show(options, Done({"in": options.path, "out": [str(path) for path in written], **table.counts},
                        f"{Path(options.dest)}: {counts}"))
 

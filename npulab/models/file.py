@@ -28,7 +28,8 @@ from npulab.models.facts import (
     TYPES,
 )
 from npulab.models.graph import Graph, Operator, Tensor
-from npulab.models.listing import counted, shown
+from npulab.models.listing import shown
+from npulab.support.text import plural
 
 
 class Field(NamedTuple):
@@ -178,7 +179,7 @@ def unpack(data: bytes) -> Graph:
     model = file.table("Model", file.number("I", 0, "Model"))
     version = FORMS[form][1]
     if model["version"] != version or not model["graphs"]:
-        raise ValueError(f"model: got version {model['version']} with {counted(len(model['graphs']), 'graph')}, "
+        raise ValueError(f"model: got version {model['version']} with {plural(len(model['graphs']), 'graph')}, "
                          f"allowed in a .{form} is version {version} with at least 1")
     # in a file of more than 2 GB the data lies behind the tables
     buffers = tuple(file.take(one["offset"], one["size"], "buffer") if one["offset"] > 1 else one["data"]
@@ -213,7 +214,7 @@ class _File:
     def take(self, at: int, size: int, what: str, memory: int = 1) -> bytes:
         """Some bytes; ``memory`` is how much of it each of them takes."""
         if not 0 <= at <= len(self.data) - size:
-            raise ValueError(f"{what}: got {counted(size, 'byte')} at offset {at}, allowed is inside the file of "
+            raise ValueError(f"{what}: got {plural(size, 'byte')} at offset {at}, allowed is inside the file of "
                              f"{len(self.data)}; the file is cut off or broken")
         self.spend(size * memory, what, at)
         return self.data[at:at + size]

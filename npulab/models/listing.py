@@ -65,15 +65,6 @@ def memory_text(size: int) -> str:
     return f"{size / 1024 ** power:.1f}{'BKMGT'[power]}"
 
 
-def counted(number: int, name: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "model"), counted(2, "model")
-    ('1 model', '2 models')
-    """
-    return f"{number} {name}{'s' * (number != 1)}"
-
-
 def numbered(names: Sequence[str], number: int) -> str:
     """The name of a number, or the number where it has none."""
     return names[number] if 0 <= number < len(names) else str(number)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npulab.models.graph import Graph, Operator
-from npulab.models.listing import counted, memory_text
+from npulab.models.listing import memory_text
+from npulab.support.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +126,7 @@ class Memory:
     @property
     def text(self) -> str:
         """What there is, in one sentence."""
-        said = [f"{counted(len(self.operators), 'operator')}, {counted(len(self.names), 'tensor')}: peak "
+        said = [f"{plural(len(self.operators), 'operator')}, {plural(len(self.names), 'tensor')}: peak "
                 f"{memory_text(self.peak)}"]
         if self.operators:
             said[0] += f" at operator {self.at}, {self.operators[self.at]}"

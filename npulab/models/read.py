@@ -17,11 +17,11 @@ import numpy as np
 from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
 from npulab.models.file import form_of, unpack
 from npulab.models.graph import Graph, Operator
-from npulab.models.listing import LISTINGS, counted, numbered
+from npulab.models.listing import LISTINGS, numbered
 from npulab.models.write import ONE_ELEMENT, lowest
 from npulab.quant.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads, per_channel
 from npulab.quant.rules import QUANTIZED, QuantParams
-from npulab.support.text import Row, known, rows_of
+from npulab.support.text import Row, known, plural, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,7 @@ class Model(Graph):
 
     def __repr__(self) -> str:
         of = f", the first of {len(self.graphs)} graphs" * bool(self.others)
-        return f"Model({', '.join(counted(len(getattr(self, name)), name[:-1]) for name in PARTS)}{of})"
+        return f"Model({', '.join(plural(len(getattr(self, name)), name[:-1]) for name in PARTS)}{of})"
 
     @cached_property
     def _found(self) -> tuple[list[_Found], dict[int, str]]:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.models.facts import PADDINGS
-from npulab.models.listing import counted
 from npulab.models.read import read_model
 from npulab.models.write import single_op_model
 from npulab.quant.emulate import emulate
 from npulab.quant.layers import ACTIVATIONS, POOLS, UNIT, Add, Conv2D, FullyConnected, Layer, Pool2D
 from npulab.quant.rules import QUANTIZED, QuantParams, Rule
 from npulab.support.files import write_folders
+from npulab.support.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ class Sweep:
         return len(self.layers)
 
     def __repr__(self) -> str:
-        return f"Sweep({counted(len(self), 'model')}, {counted(len(self.skipped), 'point')} skipped)"
+        return f"Sweep({plural(len(self), 'model')}, {plural(len(self.skipped), 'point')} skipped)"
 
     @property
     def parameters(self) -> pd.DataFrame:
@@ -135,7 +135,7 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
         raise FileExistsError(f"{folder}: is there already")
     made = sweep(grid, make, seed)
     if not made:
-        raise ValueError(f"grid: got {counted(len(made.skipped), 'point')}, none of which can be: "
+        raise ValueError(f"grid: got {plural(len(made.skipped), 'point')}, none of which can be: "
                          f"{made.skipped[0][1] if made.skipped else 'a name has no values'}")
     digits = max(3, len(str(len(made) - 1)))
     rows, files = [], dict[str, bytes]()
@@ -177,7 +177,7 @@ def check_sweep(folder: str | os.PathLike[str], outputs: str | os.PathLike[str] 
             rows.append((row["model"], 0, 0, None, "missing"))
             continue
         if (size := path.stat().st_size) != len(raw):
-            raise ValueError(f"{path}: got {counted(size, 'byte')}, allowed is {len(raw)} as {row['expected']} has")
+            raise ValueError(f"{path}: got {plural(size, 'byte')}, allowed is {len(raw)} as {row['expected']} has")
         (layer,) = read_model(folder / row["model"]).layers
         got, expected = (np.frombuffer(data, np.dtype(layer.dtype).newbyteorder("<")).reshape(layer.output_shape)
                          for data in (path.read_bytes(), raw))

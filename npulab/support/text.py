@@ -32,6 +32,15 @@ def cell(value: Any) -> str:
     return "-" if value is None else " ".join(map(cell, value)) if isinstance(value, list) else str(value)
 
 
+def plural(number: int, name: str) -> str:
+    """A number of things.
+
+    >>> plural(1, "model"), plural(2, "model")
+    ('1 model', '2 models')
+    """
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
 def rows_of(frame: Any) -> list[Row]:
     """The rows of a DataFrame."""
     return frame.to_dict("records")

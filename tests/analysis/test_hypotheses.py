@@ -12,7 +12,7 @@ import pytest
 
 import npulab
 from npulab import cli
-from npulab.analysis.mismatch.hypotheses import COLUMNS, told
+from npulab.analysis.mismatch.hypotheses import COLUMNS, summary_lines
 from npulab.quant.emulate import ENGINES, emulate_reference
 from npulab.quant.layers import Add, FullyConnected
 from npulab.quant.rules import RULES
@@ -148,7 +148,7 @@ def test_a_correct_output_is_equal_at_once(right: np.ndarray) -> None:
     found = npulab.hypotheses(layer(), X, right, RULE)
     assert found.to_numpy().tolist() == [["present", f"rule {RULE}", 0, 96, True]]
     assert list(found) == COLUMNS
-    assert told(found) == [f"equal with: rule {RULE} (0 of 96 differ)"]
+    assert summary_lines(found) == [f"equal with: rule {RULE} (0 of 96 differ)"]
 
 
 @pytest.mark.parametrize(("kind", "words", "make"), PLANTS, ids=[words for _, words, _ in PLANTS])
@@ -241,7 +241,7 @@ def test_garbage_names_nothing() -> None:
     for _ in range(4):
         found = npulab.hypotheses(layer(), X, random.randint(0, 256, (4, 4, 6)).astype(np.uint8), RULE)
         assert not found.equal.any()
-        assert told(found)[0] == f"no neighbouring explanation is nearer ({found.mismatches[0]} of 96 differ)"
+        assert summary_lines(found)[0] == f"no neighbouring explanation is nearer ({found.mismatches[0]} of 96 differ)"
     # of nearly the right outputs, too
     for _ in range(4):
         wrong = planted().ravel()
@@ -380,7 +380,7 @@ def test_channels_and_rows_that_nobody_wrote_are_named(right: np.ndarray) -> Non
     output[..., :2] = 0
     kept = right.copy()
     kept[..., :2], kept[:2, :, 2:] = 0, output[:2, :, 2:]
-    assert "channels 0 and 1: captured is 0 everywhere" in told(npulab.hypotheses(layer(), X, kept, RULE))[0]
+    assert "channels 0 and 1: captured is 0 everywhere" in summary_lines(npulab.hypotheses(layer(), X, kept, RULE))[0]
 
 
 def test_small_and_constant_outputs_are_not_fitted() -> None:
@@ -396,4 +396,4 @@ def test_small_and_constant_outputs_are_not_fitted() -> None:
     assert not npulab.hypotheses(one, x, output).equal.any()
     few = npulab.hypotheses(replace(one, input_shape=(1, 1, 2)), x[:1, :1], np.full((1, 1, 3), 9, np.uint8))
     assert len(few) > 20
-    assert told(few.assign(equal=few.index == 1, mismatches=(few.index != 1) * 3))[0].endswith("; 3 outputs are few to tell")
+    assert summary_lines(few.assign(equal=few.index == 1, mismatches=(few.index != 1) * 3))[0].endswith("; 3 outputs are few to tell")

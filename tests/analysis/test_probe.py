@@ -119,7 +119,7 @@ def test_xors_and_choices_read_wrong_no_oftener_than_luck_says() -> None:
         printer.refuse_mistakes(probed)
         luck = 1216 * 2.0 ** -14
         bound += sum(luck ** len(bits) for name, bits in printer.bits.items() if printer.kinds[name] in printer.odd)
-        assert all(np.isclose(one.luck, luck ** len(one.sources)) for one in probed.readings
+        assert all(np.isclose(one.false_positive_probability, luck ** len(one.sources)) for one in probed.readings
                    if printer.kinds[one.field] == "plain")
         wrong += len(printer.wrong(probed))
         more = probed.more(printer, 16)
@@ -279,7 +279,7 @@ def test_a_decoder_that_raises_now_and_then_loses_those_calls() -> None:
     assert probed.raised == (("all ones", "KeyError: 'no such mode'"), ("code 5", "KeyError: 'no such mode'"))
     assert str(probed).endswith("17 calls, 1216 bits; 2 calls raised, first all ones: KeyError: 'no such mode'")
     wrong = printer.wrong(probed)
-    assert all(one.luck > 0.01 for one in probed.readings if one.field in wrong)
+    assert all(one.false_positive_probability > 0.01 for one in probed.readings if one.field in wrong)
     assert not printer.missed(probed)
     again = probed.more(decode, 12)
     assert not printer.wrong(again)
@@ -306,7 +306,7 @@ def test_fields_that_share_bits_are_all_found_and_the_narrow_ones_are_in_the_map
     registers = probed.register_map("CFG", evidence="C:run")
     assert (len(registers), registers.mode.bits, registers.mode.block, registers.mode.evidence) == (3, "0[6:3]", "CFG", "C:run")
     assert probed.left_out.values.tolist() == [
-        ["word", "shares bits with mode, luck 1.3e-33"], ["also", "shares bits with mode, luck 7.7e-05"]]
+        ["word", "shares bits with mode, false positive probability 1.3e-33"], ["also", "shares bits with mode, false positive probability 7.7e-05"]]
     assert registers.top.bits == "0[31:30] 1[1:0]"
     assert registers.decode(np.array([0, 2 ** 8, 0], np.uint32))["twice"] == 5
     again = RegisterMap(registers.fields.to_dict("records"))
@@ -319,9 +319,9 @@ def test_a_field_that_luck_may_have_read_takes_no_bits_from_others_in_the_map() 
         return {"flag": cut(words, 3, 1), "word": int(words[0]), "alone": cut(words, 50, 1)}
 
     probed = probe_layout(decode, 34)
-    assert probed.left_out.values.tolist() == [["flag", "shares bits with word, luck 0.066"]]
+    assert probed.left_out.values.tolist() == [["flag", "shares bits with word, false positive probability 0.066"]]
     assert probed.register_map().alone.bits == "1[18]"
-    assert probed.more(decode).left_out.values.tolist() == [["word", "shares bits with flag, luck 1.8e-115"]]
+    assert probed.more(decode).left_out.values.tolist() == [["word", "shares bits with flag, false positive probability 1.8e-115"]]
 
 
 def test_the_same_seed_gives_the_same_calls_and_another_others() -> None:
@@ -377,7 +377,7 @@ def test_refusals(arguments: dict[str, Any], said: str) -> None:
 def test_a_decoder_that_prints_nothing_is_no_error() -> None:
     probed = probe_layout(lambda words: {}, 1)
     assert str(probed) == "0 fields found, 0 unverified, 12 calls, 32 bits"
-    assert probed.table.columns.tolist() == ["field", "bits", "kind", "value", "luck"]
+    assert probed.table.columns.tolist() == ["field", "bits", "kind", "value", "false_positive_probability"]
     assert probed.unverified.empty
     assert len(probed.register_map()) == 1
     with pytest.raises(ValueError, match=r"^calls: got 0, allowed is at least 1$"):

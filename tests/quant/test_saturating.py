@@ -12,7 +12,7 @@ from random_models import random_case
 from record_engines import stored
 
 import npulab
-from npulab.analysis.mismatch.hypotheses import told
+from npulab.analysis.mismatch.hypotheses import summary_lines
 from npulab.quant.emulate import accumulate_reference, emulate_reference, prepare
 from npulab.quant.emulate.saturating import Saturation, of_outputs
 from npulab.quant.layers import Conv2D, FullyConnected
@@ -143,7 +143,7 @@ def test_neighbours_name_the_saturation(saturation: Saturation, depth: int) -> N
     if saturation.order == "WHC" and depth % saturation.group == 0:  # no group leaves its tap: the same groups
         saturation = replace(saturation, order="HWC")
     assert list(equal.change) == [str(saturation)]
-    assert f"equal with: {saturation} (0 of {output.size} differ)" in told(frame)
+    assert f"equal with: {saturation} (0 of {output.size} differ)" in summary_lines(frame)
 
 
 def test_neighbours_name_the_engine() -> None:

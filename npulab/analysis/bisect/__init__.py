@@ -20,8 +20,7 @@ from npulab.analysis.check import Difference, Key
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import OUTCOMES, Journal, Trial
-from npulab.models.listing import counted
-from npulab.support.text import Row, in_columns, rows_of
+from npulab.support.text import Row, in_columns, plural, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +48,7 @@ class Trying:
 
     def __str__(self) -> str:
         """What a person has to set by hand."""
-        return "\n".join([self.reason, f"The good job with {counted(len(self.changed), 'part')} of the bad one:",
+        return "\n".join([self.reason, f"The good job with {plural(len(self.changed), 'part')} of the bad one:",
                           *(f"  {name_of(part.key)} = {part.b} (good {part.a})" for part in self.changed)])
 
 

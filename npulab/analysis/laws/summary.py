@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from npulab.analysis.laws.found import Laws
 from npulab.captures.sweep import Sweep
-from npulab.models.listing import counted
-from npulab.support.text import Row, brief, in_columns, rows_of
+from npulab.support.text import Row, brief, in_columns, plural, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +61,7 @@ class Summary:
         varying = {name: counts[name] for name in ("law", "rivals", "open")}
         lines = [repr(self.sweep),
                  *in_columns(fields, ["word", "bits", "support", "rivals", "when", "law"]), "",
-                 f"{counted(sum(varying.values()), 'varying bit')}{' (simulated)' * self.sweep.simulated}: "
+                 f"{plural(sum(varying.values()), 'varying bit')}{' (simulated)' * self.sweep.simulated}: "
                  + ", ".join(f"{count} {name}" for name, count in varying.items())
                  + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised"]
         if unproved := rows_of(self.open):

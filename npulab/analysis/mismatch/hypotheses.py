@@ -59,7 +59,7 @@ class Compared(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Hypothesis:
     """How an input is thought to become an output; what is left out is as ``emulate`` has it.
 
     ``saturation`` is how products are added, by default as the rule's engine adds them, ``sums``
@@ -81,7 +81,7 @@ class Change(NamedTuple):
 
     kind: str
     words: str
-    apply: Callable[[Explanation], Explanation]
+    apply: Callable[[Hypothesis], Hypothesis]
     part: str
 
 
@@ -122,13 +122,13 @@ def hypotheses(layer: Weighted | Compared, x: Any = None, output: Any = None, ru
                         columns=COLUMNS)
 
 
-def told(frame: pd.DataFrame) -> list[str]:
+def summary_lines(frame: pd.DataFrame) -> list[str]:
     """What ``hypotheses`` found, in lines: what makes the outputs equal or what is nearest, then
     the best of each kind.
 
     >>> import pandas as pd
-    >>> print(*told(pd.DataFrame([("present", "rule gemmlowp", 2, 90, False), ("bias", "bias left out", 0, 90, True)],
-    ...                          columns=COLUMNS)), sep="\\n")
+    >>> rows = [("present", "rule gemmlowp", 2, 90, False), ("bias", "bias left out", 0, 90, True)]
+    >>> print(*summary_lines(pd.DataFrame(rows, columns=COLUMNS)), sep="\\n")
     equal with: bias left out (0 of 90 differ)
     best of each kind alone: bias 0
     """
@@ -163,7 +163,7 @@ def _taken(one: Any) -> tuple[Any, Any, Any, str]:
     return layer, x, captured, one.rule
 
 
-def _begin(layer: Any, x: Any, output: Any, rule: str | Rule) -> tuple[Explanation, np.ndarray]:
+def _begin(layer: Any, x: Any, output: Any, rule: str | Rule) -> tuple[Hypothesis, np.ndarray]:
     if not isinstance(layer, Conv2D | FullyConnected) or layer.dtype not in QUANTIZED:
         raise ValueError(f"layer: got {layer!r}, allowed is a Conv2D or FullyConnected of {', '.join(QUANTIZED)}")
     if x is None or output is None:
@@ -172,13 +172,13 @@ def _begin(layer: Any, x: Any, output: Any, rule: str | Rule) -> tuple[Explanati
     if output.dtype != x.dtype or output.size == 0:
         raise ValueError(f"output: got shape {output.shape} {output.dtype}, allowed is {x.dtype} as the input is, "
                          "at least one")
-    return Explanation(layer, x, rule), output
+    return Hypothesis(layer, x, rule), output
 
 
 # The search
 
 
-def _search(start: Explanation, output: np.ndarray, progress: Callable[[list[Change]], Iterable[Change]],
+def _search(start: Hypothesis, output: np.ndarray, progress: Callable[[list[Change]], Iterable[Change]],
             ) -> list[Tried]:
     sums = Sums()
     predicted = predict(start, sums)
@@ -212,13 +212,13 @@ def _open(found: list[Tried]) -> bool:
     return all(one.mismatches for one in found)
 
 
-def _fitted(fit: Fit, start: Explanation, predicted: np.ndarray, output: np.ndarray, sums: Sums, number: int,
+def _fitted(fit: Fit, start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums, number: int,
             ) -> list[Tried]:
     changes = fit(start, predicted, output, sums) if predicted.shape == output.shape else []
     return [one._replace(number=number) for one in _tried(start, changes, output, sums)]
 
 
-def _tried(start: Explanation, changes: Iterable[Change], output: np.ndarray, sums: Sums) -> Iterator[Tried]:
+def _tried(start: Hypothesis, changes: Iterable[Change], output: np.ndarray, sums: Sums) -> Iterator[Tried]:
     for number, change in enumerate(changes):
         try:
             predicted = predict(change.apply(start), sums, output.shape)
@@ -228,7 +228,7 @@ def _tried(start: Explanation, changes: Iterable[Change], output: np.ndarray, su
             yield Tried(_mismatches(predicted, output), number, change.kind, change.words)
 
 
-def _pairs(start: Explanation, changes: list[Change], output: np.ndarray, singles: list[Tried], wrong: int,
+def _pairs(start: Hypothesis, changes: list[Change], output: np.ndarray, singles: list[Tried], wrong: int,
            progress: Callable[[list[Change]], Iterable[Change]]) -> list[Tried]:
     """Pairs of changes that are nearer than every single one: the nearest of each kind with every
     other change."""
@@ -286,7 +286,7 @@ class Sums:
         return self._held[key][1] + layer.bias
 
 
-def predict(one: Explanation, sums: Sums, shape: tuple[int, ...] | None = None) -> np.ndarray:
+def predict(one: Hypothesis, sums: Sums, shape: tuple[int, ...] | None = None) -> np.ndarray:
     """The output of an explanation; raises ValueError where that would not have the shape."""
     layer, dtype = one.layer, one.x.dtype
     if shape is not None and layer.output_shape != shape[-len(layer.output_shape):]:
@@ -295,7 +295,7 @@ def predict(one: Explanation, sums: Sums, shape: tuple[int, ...] | None = None) 
     return _codes(one, sums.of(layer, one.x, saturation))
 
 
-def _codes(one: Explanation, total: np.ndarray) -> np.ndarray:
+def _codes(one: Hypothesis, total: np.ndarray) -> np.ndarray:
     """The outputs of an explanation's accumulators ``(..., C)``."""
     layer, dtype = one.layer, one.x.dtype
     total = total if one.sums is None else one.sums(total)
@@ -319,10 +319,10 @@ def _bounds(layer: Weighted, dtype: np.dtype, rule: str | Rule) -> Pair:
 
 # The changes: each gives (words, part, function) of what can be changed in an explanation
 
-Changes = Iterator[tuple[str, str, Callable[[Explanation], Explanation]]]
+Changes = Iterator[tuple[str, str, Callable[[Hypothesis], Hypothesis]]]
 
 
-def _rules(start: Explanation, output: np.ndarray) -> Changes:
+def _rules(start: Hypothesis, output: np.ndarray) -> Changes:
     mine = start.rule if isinstance(start.rule, str) else start.rule.name
     base = mine if mine in RULES else mine.rpartition(":")[0]
     names = [name for name, by in RULES.items() if output.dtype.name in by.types]
@@ -332,7 +332,7 @@ def _rules(start: Explanation, output: np.ndarray) -> Changes:
             yield f"rounding rule {name}", "rule", partial(_with, rule=name)
 
 
-def _zero_points(start: Explanation, output: np.ndarray) -> Changes:
+def _zero_points(start: Hypothesis, output: np.ndarray) -> Changes:
     for step, name in product((1, -1), ("input", "weight", "output")):
         yield (f"{name} zero point {step:+d}", f"{name} zero point",
                partial(_with_zero_point, name=f"{name}_q", step=step))
@@ -342,20 +342,20 @@ def _zero_points(start: Explanation, output: np.ndarray) -> Changes:
                    partial(_with_layer, **{f"{name}_q": replace(getattr(start.layer, f"{name}_q"), zero_point=0)}))
 
 
-def _with(e: Explanation, **changed: Any) -> Explanation:
+def _with(e: Hypothesis, **changed: Any) -> Hypothesis:
     return replace(e, **changed)
 
 
-def _with_layer(e: Explanation, **changed: Any) -> Explanation:
+def _with_layer(e: Hypothesis, **changed: Any) -> Hypothesis:
     return replace(e, layer=replace(e.layer, **changed))
 
 
-def _with_zero_point(e: Explanation, name: str, step: int) -> Explanation:
+def _with_zero_point(e: Hypothesis, name: str, step: int) -> Hypothesis:
     q = getattr(e.layer, name)
     return _with_layer(e, **{name: replace(q, zero_point=q.zero_point + step)})
 
 
-def _paddings(start: Explanation, output: np.ndarray) -> Changes:
+def _paddings(start: Hypothesis, output: np.ndarray) -> Changes:
     layer = start.layer
     if not isinstance(layer, Conv2D):
         return
@@ -403,7 +403,7 @@ def _moved_words(down: int, across: int) -> str:
     return f"windows {' and '.join(filter(None, (rows, columns)))}"
 
 
-def _with_pads(e: Explanation, border: tuple[Pair, Pair]) -> Explanation:
+def _with_pads(e: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:
     """Other borders, where a negative one cuts the image."""
     height, width = e.x.shape[-3:-1]
     (top, bottom), (left, right) = (tuple(max(-n, 0) for n in pair) for pair in border)
@@ -413,7 +413,7 @@ def _with_pads(e: Explanation, border: tuple[Pair, Pair]) -> Explanation:
     return _with_layer(replace(e, x=x), input_shape=x.shape[-3:], padding=padding)
 
 
-def _bordered(e: Explanation, **how: Any) -> Explanation:
+def _bordered(e: Hypothesis, **how: Any) -> Hypothesis:
     """The border made part of the image."""
     assert isinstance(e.layer, Conv2D)
     x = np.pad(e.x, [(0, 0)] * (e.x.ndim - 3) + [*e.layer.pads, (0, 0)], **how)
@@ -437,7 +437,7 @@ def _other_sign(info: np.iinfo[Any]) -> Pair:
     return (0, 2 * half - 1) if info.min else (-half, half - 1)
 
 
-def _clamps(start: Explanation, output: np.ndarray) -> Changes:
+def _clamps(start: Hypothesis, output: np.ndarray) -> Changes:
     for activation in ACTIVATIONS:
         if activation != start.layer.activation:
             yield (f"activation {activation}" if activation else "no activation", "activation",
@@ -452,15 +452,15 @@ def _flipped_sign(out: np.ndarray) -> np.ndarray:
     return (out.view(np.uint8) ^ np.uint8(0x80)).view(out.dtype)
 
 
-def _after(e: Explanation, change: Callable[[np.ndarray], np.ndarray]) -> Explanation:
+def _after(e: Hypothesis, change: Callable[[np.ndarray], np.ndarray]) -> Hypothesis:
     return replace(e, after=(*e.after, change))
 
 
-def _before(e: Explanation, change: Callable[[np.ndarray], np.ndarray]) -> Explanation:
+def _before(e: Hypothesis, change: Callable[[np.ndarray], np.ndarray]) -> Hypothesis:
     return replace(e, x=change(e.x))
 
 
-def _orders(start: Explanation, output: np.ndarray) -> Changes:
+def _orders(start: Hypothesis, output: np.ndarray) -> Changes:
     image = isinstance(start.layer, Conv2D)
     for words, change in _reorders(output.shape, image):
         yield f"output {words}", "output order", partial(_after, change=change)
@@ -499,7 +499,7 @@ def _reorders(shape: tuple[int, ...], image: bool) -> Iterator[tuple[str, Callab
             a.reshape(*a.shape[:-3], count, height, width), -3, -1)
 
 
-def _phases(start: Explanation, output: np.ndarray) -> Changes:
+def _phases(start: Hypothesis, output: np.ndarray) -> Changes:
     if not isinstance(start.layer, Conv2D):
         return
     down, across = start.layer.stride
@@ -512,12 +512,12 @@ def _phases(start: Explanation, output: np.ndarray) -> Changes:
         yield "stride swapped", "window", partial(_refitted, output=output, stride=(across, down))
 
 
-def _sampled(e: Explanation, down: int, across: int) -> Explanation:
+def _sampled(e: Hypothesis, down: int, across: int) -> Hypothesis:
     assert isinstance(e.layer, Conv2D)
     return _with_pads(e, _moved(e.layer.pads, down, across))
 
 
-def _kernels(start: Explanation, output: np.ndarray) -> Changes:
+def _kernels(start: Hypothesis, output: np.ndarray) -> Changes:
     layer = start.layer
     weights = layer.weights
     if not isinstance(layer, Conv2D) or layer.kernel == (1, 1):
@@ -543,7 +543,7 @@ def _kernels(start: Explanation, output: np.ndarray) -> Changes:
                    partial(_refitted, output=output, dilation=dilation))
 
 
-def _refitted(e: Explanation, output: np.ndarray, **changed: Any) -> Explanation:
+def _refitted(e: Hypothesis, output: np.ndarray, **changed: Any) -> Hypothesis:
     """A changed layer with its border as it is, or else as the output's shape needs it."""
     layer = e.layer
     assert isinstance(layer, Conv2D)
@@ -559,18 +559,18 @@ def _refitted(e: Explanation, output: np.ndarray, **changed: Any) -> Explanation
     return replace(e, layer=replace(layer, padding=tuple((n // 2, n - n // 2) for n in more), **changed))
 
 
-def _biases(start: Explanation, output: np.ndarray) -> Changes:
+def _biases(start: Hypothesis, output: np.ndarray) -> Changes:
     if np.any(start.layer.bias):
         yield "bias left out", "bias", partial(_with_layer, bias=np.zeros_like(start.layer.bias))
 
 
-def _accumulators(start: Explanation, output: np.ndarray) -> Changes:
+def _accumulators(start: Hypothesis, output: np.ndarray) -> Changes:
     yield ("wrapped at 16 bits", "accumulator",
            partial(_with, sums=lambda sums: sums.astype(np.int16).astype(np.int64)))
     yield "saturated at 16 bits", "accumulator", partial(_with, sums=lambda sums: sums.clip(-2 ** 15, 2 ** 15 - 1))
 
 
-def _saturations(start: Explanation, output: np.ndarray) -> Changes:
+def _saturations(start: Hypothesis, output: np.ndarray) -> Changes:
     """Ways to add products that are right for half of a sample of the wrong outputs, or for
     more."""
     layer, x = start.layer, start.x
@@ -607,13 +607,13 @@ def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
             yield Saturation(group, bits, order, kept)
 
 
-CHANGES: tuple[tuple[str, Callable[[Explanation, np.ndarray], Changes]], ...] = (
+CHANGES: tuple[tuple[str, Callable[[Hypothesis, np.ndarray], Changes]], ...] = (
     ("rule", _rules), ("zero point", _zero_points), ("clamp", _clamps), ("bias", _biases),
     ("accumulator", _accumulators), ("accumulator", _saturations), ("padding", _paddings), ("stride phase", _phases),
     ("channel order", _orders), ("kernel", _kernels))
 
 
-def _unwritten(start: Explanation, predicted: np.ndarray, output: np.ndarray) -> list[Change]:
+def _unwritten(start: Hypothesis, predicted: np.ndarray, output: np.ndarray) -> list[Change]:
     """Channels, else rows, that hold 0 or the zero point everywhere, and should not: nobody wrote
     them."""
     if predicted.shape != output.shape:
@@ -645,10 +645,10 @@ def _spans(name: str, runs: list[np.ndarray]) -> str:
 
 # What is fitted to the output, where nothing above holds
 
-Fit = Callable[[Explanation, np.ndarray, np.ndarray, Sums], list[Change]]
+Fit = Callable[[Hypothesis, np.ndarray, np.ndarray, Sums], list[Change]]
 
 
-def _permutation(start: Explanation, predicted: np.ndarray, output: np.ndarray, sums: Sums) -> list[Change]:
+def _permutation(start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums) -> list[Change]:
     """Every captured channel found among the predicted ones."""
     columns = [np.ascontiguousarray(one.reshape(-1, one.shape[-1]).T) for one in (predicted, output)]
     where: dict[bytes, list[int]] = {}
@@ -666,7 +666,7 @@ def _permutation(start: Explanation, predicted: np.ndarray, output: np.ndarray, 
                    partial(_after, change=partial(np.take, indices=order, axis=-1)), "output order")]
 
 
-def _other_bias(start: Explanation, predicted: np.ndarray, output: np.ndarray, sums: Sums) -> list[Change]:
+def _other_bias(start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums) -> list[Change]:
     """Biases that explain every output of their channel: what rounds to an output is an interval of
     accumulators."""
     layer = start.layer

@@ -18,10 +18,9 @@ from npulab.captures.capture import Capture
 from npulab.captures.registry import target
 from npulab.captures.target import Hang
 from npulab.models import Model, read_model
-from npulab.models.listing import counted
 from npulab.quant.layers import Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QUANTIZED
-from npulab.support.text import Row, in_columns
+from npulab.support.text import Row, in_columns, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +115,7 @@ class RunCheck:
         rows = [row if row["compared"] else {**row, "compared": None, "mismatches": None} for row in self.records()]
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
         lines = [*in_columns(rows, COLUMNS[not any(one.inference for one in self.operators):]),
-                 f"{counted(len(self.operators), 'operator')} ({verdicts})"
+                 f"{plural(len(self.operators), 'operator')} ({verdicts})"
                  + (f"; first wrong: {self.first.text}: {self.first.reason}" if self.first else "")]
         for one in self.operators if self.explain else ():
             if one.verdict == "differs" and (found := one.comparison):

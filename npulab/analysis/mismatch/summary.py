@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.models.listing import counted
 from npulab.quant.floats import steps, unit
+from npulab.support.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,5 +140,5 @@ def window(predicted: np.ndarray, captured: np.ndarray) -> list[str]:
     marks = " ".join(("^" if differs else " ") * 2 * size for differs in wrong[part]).rstrip()
     more = int(wrong[part.stop:].sum())
     return [f"outputs {start} to {min(part.stop, wrong.size) - 1} of {wrong.size}, by row, column, channel"
-            + f"; {counted(more, 'difference')} behind them" * bool(more),
+            + f"; {plural(more, 'difference')} behind them" * bool(more),
             f"predicted {lines[0]}", f"captured  {lines[1]}", f"          {marks}"]

@@ -23,7 +23,6 @@ from npulab.analysis.laws import Stated, check_stated
 from npulab.captures.capture import Capture
 from npulab.captures.journal import Journal
 from npulab.captures.sweep import Sweep
-from npulab.models.listing import counted
 from npulab.notebook.sessions.contents import Contents
 from npulab.notebook.sessions.evidence import DEFINED, HELD, SIMULATED, Evidence, origin
 from npulab.notebook.sessions.file import PNG, inside, png, sum_of
@@ -39,6 +38,7 @@ from npulab.notebook.sessions.markdown import (
 )
 from npulab.registers.map import RegisterMap
 from npulab.support.files import replace_file
+from npulab.support.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -236,7 +236,7 @@ def _status(registers: RegisterMap, known: Evidence) -> Iterator[Piece]:
     used = [one for path, one in known.captures.items() if known.own_map(path) and len(one.words) == len(registers)]
     frame = registers.status(np.stack([one.words for one in used]) if used else None)
     said = f" ({count} {SIMULATED})" if (count := sum(one.simulated for one in used)) else ""
-    yield _frame(frame, f"the map's bits over {counted(len(used), 'capture')}{said}" if used else "the map's bits")
+    yield _frame(frame, f"the map's bits over {plural(len(used), 'capture')}{said}" if used else "the map's bits")
 
 
 def _notes(session: Contents, known: Evidence) -> Iterator[Piece]:
@@ -297,8 +297,8 @@ def _laws(session: Contents, known: Evidence) -> Iterator[Piece]:
     rows, python, shell = [], [], []
     for law in session.laws:
         sweep = known.found.get(law.sweep)
-        rivals = f", {counted(law.rivals, 'rival')}" if law.rivals else ""
-        support = f"{counted(law.support, 'capture')}{rivals}" if law.support else "not said"
+        rivals = f", {plural(law.rivals, 'rival')}" if law.rivals else ""
+        support = f"{plural(law.support, 'capture')}{rivals}" if law.support else "not said"
         captures = f"{law.sweep} ({origin(sweep)})" if isinstance(sweep, Sweep | Capture) else law.sweep
         captures += f" ({SIMULATED})" * (law.simulated and SIMULATED not in captures)
         rows.append((law.field, _names_at(law, sweep, known), law.law, support,
@@ -362,7 +362,7 @@ def _bisection(one: Bisected, journal: Journal, known: Evidence) -> Iterator[Pie
     counts = ", ".join(f"{sum(trial.outcome == outcome for trial in journal)} {outcome}"
                        for outcome in ("pass", "fail", "hang"))
     tried = f" on a {SIMULATED} device" if one.simulated else f" on {one.device}" if one.device else ""
-    yield Text(f"{about}; {counted(len(journal), 'trial')}{tried}: {counts}.")
+    yield Text(f"{about}; {plural(len(journal), 'trial')}{tried}: {counts}.")
     if result := one.result or _result(both, journal):
         yield Text(f"Found: {result}.")
     yield Table(("trial", "outcome", "changed", "why"), tuple(
