@@ -17,18 +17,6 @@ const WIDEST = [24, 38, 12, 12, 12]; // letters of a column
 const HELP = "the keys work while this view has the focus: click into it, or Tab to its buttons · Escape stops, too · " +
   "its .capture is what to run";
 
-function make(tag, name, text = "", attributes = {}) {
-  const element = document.createElement(tag);
-  element.className = name;
-  element.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-}
-
-function clamp(number, end) {
-  return Math.max(0, Math.min(end - 1, number));
-}
-
 function counted(number, name) {
   return `${number} ${name}${number === 1 ? "" : "s"}`;
 }
@@ -37,9 +25,9 @@ function percent(probability) {
   return `${(100 * probability).toFixed(1)} %`;
 }
 
-class View {
+class View extends Frame {
   constructor(model, el) {
-    this.model = model;
+    super(model);
     this.turn = null;
     this.build(el);
     this.draw();
@@ -60,6 +48,7 @@ class View {
       "aria-valuemax": 100 });
     this.bar.append(make("div", "done"));
     this.counts = make("div", "counts");
+    this.where = make("span", "where");
     this.status = make("div", "status", "", { role: "status" });
     this.reason = make("div", "reason");
     const line = make("div", "line");
@@ -67,18 +56,9 @@ class View {
     const columns = make("div", "columns"), beside = make("div", "beside");
     beside.append(this.suspects(), this.trials());
     columns.append(this.tried(), this.result(), beside);
-    this.root.append(this.heading(), this.bar, line, this.status, this.reason, columns,
+    this.root.append(this.heading(this.where), this.bar, line, this.status, this.reason, columns,
       make("div", "npulab-help", HELP));
     el.append(this.root);
-  }
-
-  heading() {
-    const line = make("div", "npulab-heading");
-    line.append(make("strong", "", this.model.get("title")));
-    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
-    this.where = make("span", "where");
-    line.append(this.where);
-    return line;
   }
 
   // One tab stop: the arrows move between the buttons. They are never `disabled`, which would drop the focus
@@ -86,7 +66,7 @@ class View {
   toolbar() {
     const bar = make("div", "tools", "", { role: "toolbar", "aria-label": "answer" });
     this.buttons = BUTTONS.map(([act, key, name], index) => {
-      const button = make("button", act, name, { type: "button", tabindex: index ? -1 : 0, "aria-keyshortcuts": key });
+      const button = this.button(act, name, { tabindex: index ? -1 : 0, "aria-keyshortcuts": key });
       button.dataset.act = act;
       button.append(make("kbd", "", key, { "aria-hidden": "true" }));
       return button;
@@ -131,7 +111,7 @@ class View {
     this.kept.hidden = true;
     table.append(this.kept);
     scroll.append(table);
-    this.fold = make("button", "fold", "", { type: "button", "aria-expanded": "false" });
+    this.fold = this.button("fold", "", { "aria-expanded": "false" });
     this.triedSection.append(scroll, this.fold);
     return this.triedSection;
   }
@@ -158,7 +138,7 @@ class View {
     const [table, body] = this.table(["register", "field", "good", "bad", "group"], "the smallest diff");
     [this.diff, this.diffRows] = [table, body];
     this.script = make("pre", "script", "", { tabindex: 0, role: "region", "aria-label": "script that shows it again" });
-    this.copy = make("button", "copy", "Copy script", { type: "button" });
+    this.copy = this.button("copy", "Copy script");
     this.resultSection.append(table, this.script, this.copy);
     return this.resultSection;
   }
@@ -302,8 +282,7 @@ class View {
   // ---- listening ----
 
   listen() {
-    this.drawn = () => this.draw();
-    this.model.on("change:shown", this.drawn);
+    this.events = { shown: () => this.draw() };
     this.tools.addEventListener("click", event => this.click(event));
     this.fold.addEventListener("click", () => this.unfold());
     this.copy.addEventListener("click", () => this.copied());
@@ -318,28 +297,17 @@ class View {
   }
 
   press(event) {
-    // JupyterLab takes single letters for commands (m makes a cell Markdown), Enter for editing the cell and arrows
-    // for going to the next, so that none may leave the view; Tab, Ctrl+S, Shift+Enter and the like go on to it.
     const letter = event.key.length === 1, key = letter ? event.key.toLowerCase() : event.key;
-    if (event.ctrlKey || event.metaKey || event.altKey || event.shiftKey && !letter) return;
+    if (passes(event) || event.shiftKey && !letter) return;
     const act = event.shiftKey || !Object.hasOwn(KEYS, key) ? null : KEYS[key];
     const moves = Object.hasOwn(MOVES, key) && this.tools.contains(event.target);
-    if (key === "Tab" || /^F\d+$/.test(key) || key === "Escape" && !this.shown.allowed.includes(act)) return;
+    if (key === "Escape" && !this.shown.allowed.includes(act)) return;
     event.stopPropagation();
     // a key that is held down says a thing once: each Enter would press the button again
     if (act || moves || event.repeat && (key === "Enter" || key === " ")) event.preventDefault();
     if (moves) this.move(MOVES[key]);
     else if (act && !event.repeat) this.act(act);
   }
-
-  close() {
-    this.model.off("change:shown", this.drawn);
-  }
 }
 
-function render({ model, el }) {
-  const view = new View(model, el);
-  return () => view.close();
-}
-
-export default { render };
+export default mount(View);

@@ -27,7 +27,7 @@ from npulab.analysis.check import Difference
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import OUTCOMES, Journal
-from npulab.notebook.widgets.look import HERE, Faced, styles, table_html
+from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.support.processes import Stopped
 
 STATES = ("asks", "runs", "stops", "stopped", "failed", "done")
@@ -54,7 +54,7 @@ class Row(NamedTuple):
 _WRITERS: WeakValueDictionary[Path, BisectModel] = WeakValueDictionary()
 
 
-class BisectModel(traitlets.HasTraits):
+class BisectModel(Model):
     """A bisection that a person answers, or an oracle in a thread; it needs no browser.
 
     ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.  An
@@ -129,6 +129,15 @@ class BisectModel(traitlets.HasTraits):
     @property
     def simulated(self) -> bool:
         return self.session.good.simulated or self.session.bad.simulated
+
+    @property
+    def summary(self) -> str:
+        end = self.found["sentence"] if self.state == "done" else f"trial {self.trial}, about {self.left} left"
+        return f"{_counted(self.parts)} differ: {self.state}, {end}"
+
+    @property
+    def line(self) -> str:
+        return f"{self.title}{', simulated' if self.simulated else ''}, {self.summary}"
 
     @property
     def changed(self) -> list[Row]:
@@ -345,24 +354,20 @@ class BisectModel(traitlets.HasTraits):
                 self.error = error
                 self._publish("failed", _sentence(error))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self)})"
-
     def _repr_html_(self) -> str:
-        simulated = ", <b>simulated</b>" if self.simulated else ""
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
-        head = f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.status)}<br>{counts}"
+        head = self.heading_html(self.status)
         if self.state == "done":
             rows = [(*row[:4], "" if len(self.result.groups) < 2 else str(row[4])) for row in self.found["rows"]]
             table = table_html(("register", "field", "good", "bad", ""), rows)
-            return f"{head}</p>{table}" if rows else f"{head}</p>"
+            return f"{head}<p>{counts}</p>{table if rows else ''}"
         suspects = [(f"{probability:.1%}", text) for text, probability in self.suspects]
-        return (f"{head}, about {self.left} trials left; {html.escape(self.reason)}</p>"
+        return (f"{head}<p>{counts}, about {self.left} trials left; {html.escape(self.reason)}</p>"
                 f"{table_html(('register', 'field', 'good', 'tried, bad'), self.changed)}"
                 f"{table_html(('probable', 'suspect'), suspects)}")
 
 
-class BisectView(Faced):
+class BisectView(View):
     """A bisection to answer by button and by key, or to run with an oracle and to stop.
 
     ``options`` are those of ``Bisection``; with a ``journal`` it goes on where that ended.
@@ -370,45 +375,19 @@ class BisectView(Faced):
     what is known.
     """
 
-    _esm = HERE / "bisect_view.js"
-    _css = styles("bisect_view.css")
+    _esm, _css = assets("bisect_view")
 
-    title = traitlets.Unicode().tag(sync=True)
-    simulated = traitlets.Bool().tag(sync=True)
     good = traitlets.Unicode().tag(sync=True)
     bad = traitlets.Unicode().tag(sync=True)
     parts = traitlets.List().tag(sync=True)
     shown = traitlets.Dict().tag(sync=True)
 
     def __init__(self, good: Capture, bad: Capture, oracle: Oracle | None = None, **options: Any) -> None:
-        self.model = model = BisectModel(good, bad, oracle, **options)
-        super().__init__(title=model.title, simulated=model.simulated, good=good.name, bad=bad.name,
-                         parts=[list(row) for row in model.parts], shown=model.shown)
+        model = BisectModel(good, bad, oracle, **options)
+        super().__init__(model, good=good.name, bad=bad.name, shown=model.shown,
+                         parts=[list(row) for row in model.parts])
         model.observe(self._show)
         self.on_msg(self._receive)
-
-    @property
-    def capture(self) -> Capture | None:
-        return self.model.capture
-
-    @property
-    def result(self) -> Bisected:
-        return self.model.result
-
-    def answer(self, outcome: str) -> None:
-        self.model.answer(outcome)
-
-    def undo(self) -> None:
-        self.model.undo()
-
-    def again(self) -> None:
-        self.model.again()
-
-    def run(self, oracle: Oracle | None = None, wait: bool = False) -> None:
-        self.model.run(oracle, wait)
-
-    def stop(self) -> None:
-        self.model.stop()
 
     def _show(self, _: Any) -> None:
         self.shown = self.model.shown
@@ -418,9 +397,6 @@ class BisectView(Faced):
         if not isinstance(content, dict) or content.keys() != {"act", "turn"}:
             raise ValueError(f"message: got {content!r:.80}, allowed is an act and its turn")
         self.model.press(content["act"], content["turn"])
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self.model)})"
 
 
 def _callable(oracle: Any) -> Callable[[Capture], str] | None:
@@ -468,9 +444,3 @@ def _counted(rows: Sequence[Row]) -> str:
     told = [f"{count} {name}{'s' * (count != 1)}" for count, name in ((len(rows) - buffers, "field"),
                                                                      (buffers, "buffer")) if count]
     return " and ".join(told) or "nothing"
-
-
-def _state(model: BisectModel) -> str:
-    simulated = ", simulated" if model.simulated else ""
-    said = model.found["sentence"] if model.state == "done" else f"trial {model.trial}, about {model.left} left"
-    return f"{model.title}{simulated}, {_counted(model.parts)} differ: {model.state}, {said}"

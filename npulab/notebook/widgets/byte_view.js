@@ -34,18 +34,6 @@ const ACTS = {
   k: view => view.ask({ colour: view.model.get("colour") === "kind" ? "status" : "kind" }),
 };
 
-function make(tag, name, text = "", attributes = {}) {
-  const element = document.createElement(tag);
-  element.className = name;
-  element.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-}
-
-function clamp(number, low, high) {
-  return Math.max(low, Math.min(high, number));
-}
-
 function bytes(view) {
   return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
 }
@@ -53,9 +41,9 @@ function bytes(view) {
 const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, "0"));
 const TEXT = Array.from({ length: 256 }, (_, byte) => byte > 31 && byte < 127 ? String.fromCharCode(byte) : "·");
 
-class View {
+class View extends Frame {
   constructor(model, el) {
-    this.model = model;
+    super(model);
     this.asked = {};
     this.build(el);
     this.take();
@@ -93,17 +81,9 @@ class View {
     this.legend = make("div", "legend");
     this.probe = make("span", "probe swatch", "", { "aria-hidden": "true" });
     this.summary = make("span", "npulab-summary");
-    this.root.append(this.heading(), this.tools(), this.status, columns, this.legend,
+    this.root.append(this.heading(this.summary), this.tools(), this.status, columns, this.legend,
       make("div", "npulab-help", HELP), this.probe);
     el.append(this.root);
-  }
-
-  heading() {
-    const line = make("div", "npulab-heading");
-    line.append(make("strong", "", this.model.get("title")));
-    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
-    line.append(this.summary);
-    return line;
   }
 
   tools() {
@@ -187,13 +167,6 @@ class View {
       this.grid.style.height = `${(SHOWN + 1) * HIGH}px`;
     }
     return true;
-  }
-
-  later() {
-    this.frame ??= requestAnimationFrame(() => {
-      this.frame = null;
-      this.draw();
-    });
   }
 
   get top() {
@@ -395,11 +368,6 @@ class View {
 
   // ---- acting ----
 
-  ask(traits) {
-    for (const [name, value] of Object.entries(traits)) this.model.set(name, value);
-    this.model.save_changes();
-  }
-
   // Scroll so that the cursor is seen.
   see() {
     const row = Math.floor((this.cursor - this.start) / ROW), top = this.top;
@@ -408,7 +376,7 @@ class View {
   }
 
   go(place, extend = false) {
-    const cursor = clamp(place, 0, this.model.get("total") - 1);
+    const cursor = clamp(place, this.model.get("total"));
     this.ask({ ends: [extend ? this.model.get("ends")[0] : cursor, cursor], pointed: -1 });
     this.see();
     this.showAbout();
@@ -450,7 +418,7 @@ class View {
   scrollTo(event) {
     const box = this.map.getBoundingClientRect(), rows = Math.ceil(this.size / ROW);
     const row = Math.floor((event.clientY - box.top) / box.height * Math.max(rows, SHOWN) - SHOWN / 2);
-    this.grid.scrollTop = clamp(row, 0, rows) * HIGH;
+    this.grid.scrollTop = clamp(row, rows + 1) * HIGH;
   }
 
   copy(event) {
@@ -467,26 +435,25 @@ class View {
   listen() {
     const { model } = this;
     this.events = {
-      "change:data": () => this.renew(),
-      "change:classes": () => this.renew(),
-      "change:start": () => this.renew(),
-      "change:summary": () => (this.summary.textContent = model.get("summary")),
-      "change:kinds": () => this.showLegend(),
-      "change:statuses": () => this.showLegend(),
-      "change:colour": () => this.showLegend(),
-      "change:marks": () => { this.takeMarks(); this.showSearch(); },
-      "change:length": () => this.later(),
-      "change:query": () => this.showSearch(),
-      "change:element": () => this.showSearch(),
-      "change:big_endian": () => this.showSearch(),
-      "change:found": () => this.showSearch(),
-      "change:ordinal": () => this.showSearch(),
-      "change:about": () => this.showAbout(),
-      "change:note": () => this.showAbout(),
-      "change:pointed": () => this.showAbout(),
-      "change:ends": () => { this.see(); this.showAbout(); },
+      data: () => this.renew(),
+      classes: () => this.renew(),
+      start: () => this.renew(),
+      summary: () => (this.summary.textContent = model.get("summary")),
+      kinds: () => this.showLegend(),
+      statuses: () => this.showLegend(),
+      colour: () => this.showLegend(),
+      marks: () => { this.takeMarks(); this.showSearch(); },
+      length: () => this.later(),
+      query: () => this.showSearch(),
+      element: () => this.showSearch(),
+      big_endian: () => this.showSearch(),
+      found: () => this.showSearch(),
+      ordinal: () => this.showSearch(),
+      about: () => this.showAbout(),
+      note: () => this.showAbout(),
+      pointed: () => this.showAbout(),
+      ends: () => { this.see(); this.showAbout(); },
     };
-    for (const [event, act] of Object.entries(this.events)) model.on(event, act);
     this.grid.addEventListener("scroll", () => this.later());
     this.grid.addEventListener("pointerdown", event => this.press(event));
     this.grid.addEventListener("pointermove", event => this.hover(event));
@@ -502,14 +469,7 @@ class View {
     this.order.addEventListener("change", () => this.ask({ big_endian: this.order.checked }));
     this.colour.addEventListener("change", () => this.ask({ colour: this.colour.value }));
     this.root.addEventListener("keydown", event => this.key(event));
-    // A canvas has to be drawn again when the theme or its place on the page is another.
-    this.sizes = new ResizeObserver(() => this.later());
-    this.sizes.observe(this.root);
-    this.themes = new MutationObserver(() => this.later());
-    this.themes.observe(document.body, { attributes: true });
-    this.dark = window.matchMedia("(prefers-color-scheme: dark)");
-    this.turned = () => this.later();
-    this.dark.addEventListener("change", this.turned);
+    this.watch();
   }
 
   renew() {
@@ -525,11 +485,8 @@ class View {
   }
 
   key(event) {
-    // JupyterLab takes single letters for commands and Enter for editing the cell, so that none may leave the view;
-    // Ctrl+S, Shift+Enter and the like go on to it.
     const { key, target } = event, letter = key.length === 1, ends = event.ctrlKey && (key === "Home" || key === "End");
-    const held = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph") && !ends;
-    if (held || key === "Tab" || /^F\d+$/.test(key)) return;
+    if (passes(event) && !ends) return;
     if (target !== this.grid) return this.type(event, key);
     const moves = Object.hasOwn(KEYS, key), acts = Object.hasOwn(ACTS, key);
     if (moves || acts || letter || key === "Enter" && !event.shiftKey) event.stopPropagation();
@@ -543,9 +500,9 @@ class View {
   // Rows up and down keep the column: they do not go past the first and the last row.
   moved(by) {
     const end = this.model.get("total") - 1, to = this.cursor + by;
-    if (Math.abs(by) < ROW) return clamp(to, 0, end);
+    if (Math.abs(by) < ROW) return clamp(to, end + 1);
     const column = this.cursor % ROW, last = Math.floor((end - column) / ROW) * ROW + column;
-    return clamp(to, column, last);
+    return Math.max(column, Math.min(last, to));
   }
 
   type(event, key) {
@@ -559,19 +516,6 @@ class View {
       this.grid.focus();
     }
   }
-
-  close() {
-    for (const [event, act] of Object.entries(this.events)) this.model.off(event, act);
-    this.sizes.disconnect();
-    this.themes.disconnect();
-    this.dark.removeEventListener("change", this.turned);
-    if (this.frame) cancelAnimationFrame(this.frame);
-  }
 }
 
-function render({ model, el }) {
-  const view = new View(model, el);
-  return () => view.close();
-}
-
-export default { render };
+export default mount(View);

@@ -20,7 +20,7 @@ from npulab.layout.stored import bytes_in
 from npulab.notebook.widgets.byte_meanings import FILL, Meaning, meaning, runs_of
 from npulab.notebook.widgets.byte_places import Ends, Offset, Pointed, Span, between
 from npulab.notebook.widgets.byte_search import ELEMENTS, MOST_DIGITS, NUMBERS, find, pattern
-from npulab.notebook.widgets.look import HERE, Faced, styles
+from npulab.notebook.widgets.frame import Model, View, assets
 
 COEFFICIENTS = "coefficients"
 MOST_BYTES = 2 ** 26
@@ -38,7 +38,7 @@ COLOURS = ("kind", "status")
 STATUS_STEP = 32  # a class is the status times this plus the kind
 
 
-class ByteModel(traitlets.HasTraits):
+class ByteModel(Model):
     """The bytes of a buffer, with a cursor, a selection and a search; it needs no browser.
 
     ``data`` is bytes, uint8 of one axis, or a Capture, of which ``buffer`` names one (left out: the
@@ -344,21 +344,16 @@ class ByteModel(traitlets.HasTraits):
                                  "values": [list(one) for one in self.values(byte)],
                                  "meanings": self._meanings(byte, MOST_SHOWN), "spans": [list(one) for one in spans]})
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self)})"
-
     def _repr_html_(self) -> str:
-        simulated = ", <b>simulated</b>" if self.simulated else ""
         rows = [_face_row(self, first) for first in range(0, min(self.size, FACE_ROWS * ROW), ROW)]
         left = self.size - FACE_ROWS * ROW
         rows += [f"… {left} more bytes"] if left > 0 else []
         if kinds := ", ".join(f"{name} {count}" for name, count in self.kind_counts.items()):
             rows.append(f"bytes by kind: {kinds}")
-        return (f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.summary)}</p>"
-                f"<pre>{html.escape(chr(10).join(rows))}</pre>")
+        return f"{self.heading_html()}<pre>{html.escape(chr(10).join(rows))}</pre>"
 
 
-class ByteView(Faced):
+class ByteView(View):
     """The bytes of a buffer: arrows move, / looks for a value, g goes to an offset, Shift selects.
 
     The arguments are those of ``ByteModel``.  ``cursor``, ``selection``, ``colour``, ``query``,
@@ -366,12 +361,10 @@ class ByteView(Faced):
     and ``note`` follow them. Everything else is on ``model``.
     """
 
-    _esm = HERE / "byte_view.js"
-    _css = styles("byte_view.css")
+    _esm, _css = assets("byte_view")
+    _linked = ("cursor", "selection", "ends", "pointed", "colour", "query", "element", "big_endian")
+    _followed = ("found", "ordinal", "about", "note")
 
-    title = traitlets.Unicode().tag(sync=True)
-    summary = traitlets.Unicode().tag(sync=True)
-    simulated = traitlets.Bool().tag(sync=True)
     total = traitlets.Int().tag(sync=True)
     start = traitlets.Int().tag(sync=True)
     data = traitlets.Bytes().tag(sync=True)
@@ -395,38 +388,12 @@ class ByteView(Faced):
     selection = Span()
 
     def __init__(self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None) -> None:
-        self.model = model = ByteModel(data, buffer, items, reference)
-        super().__init__(title=model.title, simulated=model.simulated, total=model.size)
-        for name in ("cursor", "selection", "ends", "pointed", "colour", "query", "element", "big_endian"):
-            traitlets.link((model, name), (self, name))
-        for name in ("found", "ordinal", "about", "note"):
-            traitlets.dlink((model, name), (self, name))
+        model = ByteModel(data, buffer, items, reference)
+        super().__init__(model, total=model.size)
         model.observe(self._show, ["start", "turn"])
         model.observe(self._mark, ["start", "query", "element", "big_endian"])
         self._show(None)
         self.on_msg(self._receive)
-
-    @property
-    def size(self) -> int:
-        return self.model.size
-
-    def compare(self, reference: Any) -> None:
-        self.model.compare(reference)
-
-    def read_as(self, items: Any) -> None:
-        self.model.read_as(items)
-
-    def follow(self, draft: Any) -> None:
-        self.model.follow(draft)
-
-    def leave(self, draft: Any) -> None:
-        self.model.leave(draft)
-
-    def seek(self, step: int = 1) -> None:
-        self.model.seek(step)
-
-    def go(self, asked: str) -> None:
-        self.model.go(asked)
 
     def _show(self, _: Any) -> None:
         """The bytes that are looked at, in one message with what is known of them."""
@@ -445,12 +412,6 @@ class ByteView(Faced):
         with self.hold_sync():
             self.marks = matches[first:min(end, first + MOST_MARKS)].astype("<u4").tobytes()
             self.length = model.length
-
-    def _receive(self, _: Any, content: Any, __: Any) -> None:
-        self.model.press(content)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self.model)})"
 
 
 def _buffer(capture: Capture, name: str | None) -> str:
@@ -477,7 +438,3 @@ def _face_row(model: ByteModel, first: int) -> str:
                      for byte, status in zip(row, model.statuses[first:first + ROW], strict=True))
     text = "".join(chr(byte) if 0x20 <= byte < 0x7f else "." for byte in row)
     return f"{first:08x}  {shown:{4 * ROW - 1}}  {text}"
-
-
-def _state(model: ByteModel) -> str:
-    return f"{model.title}{', simulated' if model.simulated else ''}: {model.summary}"

@@ -19,17 +19,9 @@ const KEYS = {
   c: view => view.copy(),
 };
 
-function make(tag, name, text = "", attributes = {}) {
-  const element = document.createElement(tag);
-  element.className = name;
-  element.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-}
-
-class View {
+class View extends Frame {
   constructor(model, el) {
-    this.model = model;
+    super(model);
     this.limit = MOST;
     this.lines = new Map();
     this.build(el);
@@ -57,21 +49,13 @@ class View {
     el.append(this.root);
   }
 
-  heading() {
-    const line = make("div", "npulab-heading");
-    line.append(make("strong", "", this.model.get("title")));
-    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
-    return line;
-  }
-
   tools() {
     const line = make("div", "tools"), label = make("label", "", "filter ");
     this.search = make("input", "search", "", { type: "search", spellcheck: "false", placeholder: "name or glob" });
     label.append(this.search);
-    const button = (name, text) => make("button", name, text, { type: "button" });
-    this.unknown = button("unknown", "only unknown");
-    this.addresses = button("addresses", "addresses");
-    this.copying = button("copy", "copy as Markdown");
+    this.unknown = this.button("unknown", "only unknown");
+    this.addresses = this.button("addresses", "addresses");
+    this.copying = this.button("copy", "copy as Markdown");
     line.append(label, this.unknown, this.addresses, this.copying);
     return line;
   }
@@ -103,25 +87,13 @@ class View {
 
   choose(held = this.body.contains(document.activeElement)) {
     const selected = this.model.get("selected"), line = this.lines.get(selected) ?? null;
-    if (this.stop) {
-      this.stop.tabIndex = -1;
-      this.stop.removeAttribute("aria-selected");
-    }
-    this.stop = this.body.contains(line) ? line : this.body.firstElementChild;
-    if (this.stop) {
-      this.stop.tabIndex = 0;
-      this.stop.setAttribute("aria-selected", "true");
-      if (held) this.stop.focus();
-    }
+    this.stop?.removeAttribute("aria-selected");
+    this.stopAt(this.body.contains(line) ? line : this.body.firstElementChild, held);
+    this.stop?.setAttribute("aria-selected", "true");
     this.status.textContent = selected < 0 ? this.none.textContent : this.model.get("rows")[selected].line;
   }
 
   // ---- acting ----
-
-  ask(traits) {
-    for (const [name, value] of Object.entries(traits)) this.model.set(name, value);
-    this.model.save_changes();
-  }
 
   turn(name) {
     this.ask({ [name]: !this.model.get(name) });
@@ -130,7 +102,7 @@ class View {
   move(by) {
     const shown = this.model.get("shown");
     if (!shown.length) return;
-    const to = Math.max(0, Math.min(shown.length - 1, shown.indexOf(this.model.get("selected")) + by));
+    const to = clamp(shown.indexOf(this.model.get("selected")) + by, shown.length);
     if (to >= this.limit) {
       this.limit = to + MOST;
       this.show();
@@ -153,14 +125,13 @@ class View {
 
   listen() {
     this.events = {
-      "change:shown": () => this.show(),
-      "change:summary": () => this.show(),
-      "change:query": () => this.show(),
-      "change:unknown": () => this.show(),
-      "change:addresses": () => this.show(),
-      "change:selected": () => this.choose(),
+      shown: () => this.show(),
+      summary: () => this.show(),
+      query: () => this.show(),
+      unknown: () => this.show(),
+      addresses: () => this.show(),
+      selected: () => this.choose(),
     };
-    for (const [event, act] of Object.entries(this.events)) this.model.on(event, act);
     this.body.addEventListener("click", event => {
       const line = event.target.closest("tr");
       if (!line) return;
@@ -175,11 +146,8 @@ class View {
   }
 
   press(event) {
-    // JupyterLab takes single letters for commands and Enter for editing the cell, so that none may leave the view;
-    // Ctrl+C, Shift+Enter and the like go on to it.
     const { key, target } = event, letter = key.length === 1;
-    const held = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
-    if (held || event.shiftKey && !letter || key === "Tab" || /^F\d+$/.test(key)) return;
+    if (passes(event) || event.shiftKey && !letter) return;
     if (target === this.search) {
       event.stopPropagation();
       if (key !== "Escape" && key !== "Enter" && key !== "ArrowDown" || event.isComposing) return;
@@ -192,15 +160,6 @@ class View {
     event.preventDefault();
     KEYS[key](this);
   }
-
-  close() {
-    for (const [event, act] of Object.entries(this.events)) this.model.off(event, act);
-  }
 }
 
-function render({ model, el }) {
-  const view = new View(model, el);
-  return () => view.close();
-}
-
-export default { render };
+export default mount(View);

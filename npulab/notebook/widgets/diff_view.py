@@ -16,7 +16,7 @@ import traitlets
 from npulab.analysis.check import diff_buffers
 from npulab.captures.capture import Capture, CaptureSet
 from npulab.notebook.widgets.diff_rows import DiffRow, rows
-from npulab.notebook.widgets.look import HERE, Faced, styles, table_html
+from npulab.notebook.widgets.frame import Model, View, assets, table_html
 
 MOST_QUERY = 200  # letters
 COLUMNS = ("register", "field", "bits", "a", "b", "xor", "meaning")
@@ -37,7 +37,7 @@ class Chosen(traitlets.TraitType[int, Any]):
         return index
 
 
-class DiffModel(traitlets.HasTraits):
+class DiffModel(Model):
     """The fields that differ between two captures or two CaptureSets, by place, with filters; it
     needs no browser.
 
@@ -172,16 +172,11 @@ class DiffModel(traitlets.HasTraits):
         if change.new not in self.shown and self.shown:
             self.selected = self.shown[0]
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self)})"
-
     def _repr_html_(self) -> str:
-        simulated = ", <b>simulated</b>" if self.simulated else ""
-        return (f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.summary)}</p>"
-                f"{table_html(self.columns, self._cells(self.shown))}")
+        return self.heading_html() + table_html(self.columns, self._cells(self.shown))
 
 
-class DiffView(Faced):
+class DiffView(View):
     """The fields that differ between two captures: arrows go through them, / filters by name, u
     leaves those that nobody named, a takes addresses in or out, c copies the table as Markdown.
 
@@ -190,11 +185,10 @@ class DiffView(Faced):
     ``model``.
     """
 
-    _esm = HERE / "diff_view.js"
-    _css = styles("diff_view.css")
+    _esm, _css = assets("diff_view")
+    _linked = ("query", "unknown", "addresses", "selected")
+    _followed = ("shown",)
 
-    title = traitlets.Unicode().tag(sync=True)
-    simulated = traitlets.Bool().tag(sync=True)
     columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
     rows = traitlets.List().tag(sync=True)
     query = traitlets.Unicode().tag(sync=True)
@@ -202,37 +196,18 @@ class DiffView(Faced):
     addresses = traitlets.Bool(True).tag(sync=True)
     selected = Chosen().tag(sync=True)
     shown = traitlets.List(traitlets.Int()).tag(sync=True)
-    summary = traitlets.Unicode().tag(sync=True)
     markdown = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:
-        self.model = model = DiffModel(a, b)
+        model = DiffModel(a, b)
         rows = [{"cells": cells, "line": row.line, "address": row.address, "automatic": row.automatic}
                 for row, cells in zip(model.rows, model._cells(range(model.count)), strict=True)]
-        super().__init__(title=model.title, simulated=model.simulated, columns=list(model.columns), rows=rows)
-        for name in ("query", "unknown", "addresses", "selected"):
-            traitlets.link((model, name), (self, name))
-        for name in ("shown", "summary"):
-            traitlets.dlink((model, name), (self, name))
+        super().__init__(model, columns=list(model.columns), rows=rows)
         model.observe(self._copy, ["summary", "shown"])
         self._copy(None)
 
-    @property
-    def count(self) -> int:
-        return self.model.count
-
-    @property
-    def selection(self) -> DiffRow | None:
-        return self.model.selection
-
-    def to_markdown(self) -> str:
-        return self.model.to_markdown()
-
     def _copy(self, _: Any) -> None:
         self.markdown = self.model.to_markdown()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self.model)})"
 
 
 def _plain(text: str) -> str:
@@ -252,7 +227,3 @@ def _plain(text: str) -> str:
 def _name(side: Capture | CaptureSet) -> str:
     return f"{side.target}/{side.name}" if isinstance(side, Capture) else \
         f"{len(side)} capture{'s' * (len(side) != 1)}"
-
-
-def _state(model: DiffModel) -> str:
-    return f"{model.title}{', simulated' if model.simulated else ''}: {model.summary}"

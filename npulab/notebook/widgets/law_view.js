@@ -30,27 +30,15 @@ const KEYS = {
   p: view => view.seek(-1),
 };
 
-function make(tag, name, text = "", attributes = {}) {
-  const element = document.createElement(tag);
-  element.className = name;
-  element.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-}
-
 function draw(tag, attributes) {
   const element = document.createElementNS(SVG, tag);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   return element;
 }
 
-function clamp(number, end) {
-  return Math.max(0, Math.min(end - 1, number));
-}
-
-class View {
+class View extends Frame {
   constructor(model, el) {
-    this.model = model;
+    super(model);
     this.runs = model.get("runs").map(([name, word, lsb, width, status, about], index) =>
       ({ index, name, word, lsb, width, status, about }));
     this.names = Object.fromEntries(model.get("letters").map(([letter, name]) => [letter, name]));
@@ -80,21 +68,13 @@ class View {
     this.panel = make("section", "panel", "", { "aria-label": "field" });
     const columns = make("div", "columns");
     columns.append(this.grid, this.panel);
-    this.root.append(this.heading(), this.tools(), this.status, columns, this.legend(), this.scale,
+    this.root.append(this.heading(make("span", "npulab-summary", this.model.get("summary"))), this.tools(), this.status, columns, this.legend(), this.scale,
       make("div", "npulab-help", HELP));
     this.paint();
     this.showMatches();
     this.showCursor();
     this.showPanel();
     el.append(this.root);
-  }
-
-  heading() {
-    const line = make("div", "npulab-heading");
-    line.append(make("strong", "", this.model.get("title")));
-    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
-    line.append(make("span", "npulab-summary", this.model.get("summary")));
-    return line;
   }
 
   tools() {
@@ -188,11 +168,8 @@ class View {
   }
 
   showCursor() {
-    const [word, bit] = this.place, before = this.stop;
-    this.stop = this.cells[word][bit];
-    if (before) before.tabIndex = -1;
-    this.stop.tabIndex = 0;
-    if (this.grid.contains(document.activeElement)) this.stop.focus();
+    const [word, bit] = this.place;
+    this.stopAt(this.cells[word][bit], this.grid.contains(document.activeElement));
     this.tell();
   }
 
@@ -215,7 +192,7 @@ class View {
     const held = this.panel.contains(document.activeElement) && document.activeElement.dataset.parameter;
     if (!open) return void (held && this.stop.focus());
     this.panel.setAttribute("aria-label", `field ${panel.name}`);
-    const head = make("div", "title"), close = make("button", "close", "Close", { type: "button" });
+    const head = make("div", "title"), close = this.button("close", "Close");
     head.append(make("h4", "", panel.name), make("span", "quiet", `${panel.bits} · ${panel.status}`), close);
     this.panel.replaceChildren(head, panel.law ? this.steps(panel.steps) : make("p", "about", panel.about),
       ...this.list("rivals", panel.rivals), ...this.list("open", panel.open), this.scatter(panel.scatter),
@@ -299,11 +276,6 @@ class View {
 
   // ---- acting ----
 
-  ask(traits) {
-    for (const [name, value] of Object.entries(traits)) this.model.set(name, value);
-    this.model.save_changes();
-  }
-
   go(word, bit, traits = {}) {
     this.pointed = null;
     this.ask({ place: [clamp(word, this.cells.length), clamp(bit, BITS)], ...traits });
@@ -343,14 +315,13 @@ class View {
 
   listen() {
     this.events = {
-      "change:place": () => this.showCursor(),
-      "change:matches": () => this.showMatches(),
-      "change:query": () => this.showMatches(),
-      "change:shades": () => this.paint(),
-      "change:panel": () => this.showPanel(),
-      "change:opened": () => this.showPanel(),
+      place: () => this.showCursor(),
+      matches: () => this.showMatches(),
+      query: () => this.showMatches(),
+      shades: () => this.paint(),
+      panel: () => this.showPanel(),
+      opened: () => this.showPanel(),
     };
-    for (const [event, act] of Object.entries(this.events)) this.model.on(event, act);
     this.grid.addEventListener("click", event => this.at(event, ([word, bit]) => this.go(word, bit, { opened: true })));
     this.grid.addEventListener("pointerover", event => this.hover(event));
     this.grid.addEventListener("pointerleave", () => this.point(null));
@@ -360,16 +331,8 @@ class View {
     this.root.addEventListener("keydown", event => this.press(event));
   }
 
-  at(event, act) {
-    const { word, bit } = event.target.dataset;
-    if (bit !== undefined) act([Number(word), Number(bit)]);
-  }
-
-  // Scrolling moves bits under a resting pointer: only one that has moved points at something.
   hover(event) {
-    const { clientX, clientY } = event, rest = this.rest;
-    this.rest = { clientX, clientY };
-    if (rest?.clientX !== clientX || rest?.clientY !== clientY) this.at(event, place => this.point(place));
+    if (this.pointerMoved(event)) this.at(event, place => this.point(place));
   }
 
   point(place) {
@@ -384,12 +347,8 @@ class View {
   }
 
   press(event) {
-    // JupyterLab takes single letters for commands (m makes a cell Markdown), Enter for editing the cell and arrows
-    // for going to the next, so that none may leave the view; Ctrl+S, Tab, Shift+Enter and the like go on to it.
     const { key, target } = event, letter = key.length === 1;
-    // AltGr is how some keyboards type [ and ]; it counts as Control and Alt.
-    const held = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
-    if (held || event.shiftKey && !letter || key === "Tab" || /^F\d+$/.test(key)) return;
+    if (passes(event) || event.shiftKey && !letter) return;
     const inside = this.grid.contains(target), escape = key === "Escape";
     if (inside && escape && !this.model.get("opened")) return; // leaves the view
     event.stopPropagation();
@@ -411,15 +370,6 @@ class View {
     if (this.model.get("matches").includes(here)) this.stop.focus();
     else this.seek(1);
   }
-
-  close() {
-    for (const [event, act] of Object.entries(this.events)) this.model.off(event, act);
-  }
 }
 
-function render({ model, el }) {
-  const view = new View(model, el);
-  return () => view.close();
-}
-
-export default { render };
+export default mount(View);

@@ -18,7 +18,7 @@ import traitlets
 
 from npulab.analysis.correlate import best_related, bit_effects, flips, related
 from npulab.captures.capture import ROWS_SHOWN
-from npulab.notebook.widgets.look import HERE, Faced, styles, table_html
+from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.notebook.widgets.register_view import Place
 from npulab.registers.fields import WORD_BITS, Field, Piece
 
@@ -67,7 +67,7 @@ class Run:
         return Field("", "", self.name, (Piece(self.word, self.lsb, self.width, 0),)).extract(words).astype(np.int64)
 
 
-class LawModel(traitlets.HasTraits):
+class LawModel(Model):
     """What is known of each bit, with a cursor, a search and the panel of a field; it needs no
     browser.
 
@@ -247,12 +247,8 @@ class LawModel(traitlets.HasTraits):
                 "ends": [_short(end) for end in (ends[0], ends[-1])],
                 "text": f"{run.name} against {against}: {len(values)} captures, {said}"}
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self)})"
-
     def _repr_html_(self) -> str:
-        simulated = ", <b>simulated</b>" if self.simulated else ""
-        head = f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.summary)}</p>"
+        head = self.heading_html()
         legend = ", ".join(f"{LETTERS[name]} {name}" for name, count in self.counts.items() if count)
         lines = [f"w{word:<4}{_nibbles(row)}" for word, row in enumerate(self.grid)]
         if len(lines) >= ROWS_SHOWN:
@@ -263,7 +259,7 @@ class LawModel(traitlets.HasTraits):
         return f"{head}<pre>{html.escape(grid)}</pre>{table_html(('field', 'bits', 'status', 'law'), rows)}"
 
 
-class LawView(Faced):
+class LawView(View):
     """What is known of each bit of a block, to search and to open field by field.
 
     ``laws`` is what ``find_laws`` gives.  Arrows move, Enter opens the field's panel, Escape closes
@@ -272,12 +268,10 @@ class LawView(Faced):
     ``model``.
     """
 
-    _esm = HERE / "law_view.js"
-    _css = styles("law_view.css")
+    _esm, _css = assets("law_view")
+    _linked = ("place", "opened", "query", "colour", "parameter", "against")
+    _followed = ("matches", "shades", "panel")
 
-    title = traitlets.Unicode().tag(sync=True)
-    summary = traitlets.Unicode().tag(sync=True)
-    simulated = traitlets.Bool().tag(sync=True)
     grid = traitlets.List(traitlets.Unicode()).tag(sync=True)
     letters = traitlets.List().tag(sync=True)
     runs = traitlets.List().tag(sync=True)
@@ -293,27 +287,12 @@ class LawView(Faced):
     panel = traitlets.Dict().tag(sync=True)
 
     def __init__(self, laws: Any) -> None:
-        self.model = model = LawModel(laws)
-        super().__init__(title=model.title, summary=model.summary, simulated=model.simulated, grid=model.grid,
+        model = LawModel(laws)
+        super().__init__(model, grid=model.grid,
                          letters=[[letter, name, model.counts[name]] for name, letter in LETTERS.items()],
                          runs=[[run.name, run.word, run.lsb, run.width, run.status, model.about(run)]
                                for run in model.runs],
-                         parameters=list(model.parameters), place=model.place)
-        for name in ("place", "opened", "query", "colour", "parameter", "against"):
-            traitlets.link((model, name), (self, name))
-        for name in ("matches", "shades", "panel"):
-            traitlets.dlink((model, name), (self, name))
-
-    @property
-    def laws(self) -> Any:
-        return self.model.laws
-
-    @property
-    def count(self) -> int:
-        return self.model.count
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self.model)})"
+                         parameters=list(model.parameters))
 
 
 def _runs(laws: Any, status: np.ndarray) -> tuple[Run, ...]:
@@ -392,7 +371,3 @@ def _short(value: Any) -> str:
 
 def _nibbles(row: str) -> str:
     return " ".join(row[at:at + 4] for at in range(0, WORD_BITS, 4))
-
-
-def _state(model: LawModel) -> str:
-    return f"{model.title}{', simulated' if model.simulated else ''}: {model.summary}"

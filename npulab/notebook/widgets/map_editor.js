@@ -30,21 +30,9 @@ const KEYS = {
 
 let views = 0;
 
-function make(tag, name, text = "", attributes = {}) {
-  const element = document.createElement(tag);
-  element.className = name;
-  element.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-}
-
-function clamp(number, end) {
-  return Math.max(0, Math.min(end - 1, number));
-}
-
-class View {
+class View extends Frame {
   constructor(model, el) {
-    this.model = model;
+    super(model);
     this.id = `npulab-map-${++views}`;
     this.cursor = [0, 2];
     this.drawn = new Map();
@@ -57,8 +45,9 @@ class View {
 
   build(el) {
     this.root = make("div", "npulab-map", "", { role: "group" });
-    this.strong = make("strong", "");
     this.summary = make("span", "npulab-summary");
+    const heading = this.heading(this.summary);
+    this.strong = heading.firstChild;
     this.status = make("div", "status", "", { role: "status" });
     this.detail = make("div", "detail");
     this.grid = make("div", "grid", "", { role: "grid", tabindex: 0 });
@@ -67,20 +56,12 @@ class View {
     this.grid.append(this.header(), this.body);
     const side = make("section", "side", "", { "aria-label": "steps" });
     side.append(this.buttons(), this.steps);
-    this.root.append(this.heading(), this.tools(), this.status, this.prompt(), this.grid, this.detail,
+    this.root.append(heading, this.tools(), this.status, this.prompt(), this.grid, this.detail,
       make("div", "npulab-help", HELP), side);
     el.append(this.root);
     this.take();
     this.showSteps();
     this.tell(this.model.get("status"));
-  }
-
-  heading() {
-    const line = make("div", "npulab-heading");
-    line.append(this.strong);
-    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
-    line.append(this.summary);
-    return line;
   }
 
   tools() {
@@ -106,8 +87,8 @@ class View {
 
   buttons() {
     const line = make("div", "buttons");
-    this.undo = make("button", "undo", "Undo", { type: "button", tabindex: -1 });
-    this.redo = make("button", "redo", "Redo", { type: "button", tabindex: -1 });
+    this.undo = this.button("undo", "Undo", { tabindex: -1 });
+    this.redo = this.button("redo", "Redo", { tabindex: -1 });
     line.append(this.undo, this.redo);
     return line;
   }
@@ -295,14 +276,13 @@ class View {
 
   listen() {
     this.events = {
-      "change:rows": () => this.take(),
-      "change:title": () => { this.strong.textContent = this.model.get("title"); },
-      "change:summary": () => this.showSteps(),
-      "change:steps": () => this.showSteps(),
-      "change:undone": () => this.showSteps(),
-      "change:status": () => this.tell(this.model.get("status")),
+      rows: () => this.take(),
+      title: () => { this.strong.textContent = this.model.get("title"); },
+      summary: () => this.showSteps(),
+      steps: () => this.showSteps(),
+      undone: () => this.showSteps(),
+      status: () => this.tell(this.model.get("status")),
     };
-    for (const [event, act] of Object.entries(this.events)) this.model.on(event, act);
     this.grid.addEventListener("scroll", () => this.paint());
     this.grid.addEventListener("mousedown", event => this.click(event));
     this.grid.addEventListener("dblclick", event => event.target.dataset.row !== undefined && this.edit());
@@ -318,11 +298,8 @@ class View {
   }
 
   press(event) {
-    // JupyterLab takes single letters for commands (m makes a cell Markdown), Enter for editing the cell and arrows
-    // for going to the next, so that none may leave the view; Ctrl+S, Tab, Shift+Enter and the like go on to it.
     const { key, target } = event, letter = key.length === 1;
-    const held = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
-    if (held || event.shiftKey && !letter && !this.typed(target) || key === "Tab" || /^F\d+$/.test(key)) return;
+    if (passes(event) || event.shiftKey && !letter && !this.typed(target)) return;
     if (target === this.grid && key === "Escape") return; // leaves the view
     event.stopPropagation();
     if (target === this.grid) {
@@ -349,15 +326,6 @@ class View {
     }
     this.grid.focus({ preventScroll: true });
   }
-
-  close() {
-    for (const [event, act] of Object.entries(this.events)) this.model.off(event, act);
-  }
 }
 
-function render({ model, el }) {
-  const view = new View(model, el);
-  return () => view.close();
-}
-
-export default { render };
+export default mount(View);

@@ -14,7 +14,7 @@ import traitlets
 
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture
-from npulab.notebook.widgets.look import HERE, Faced, styles, table_html
+from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.registers.fields import Field
 from npulab.registers.map import STATUS
 
@@ -24,7 +24,7 @@ STEPS_SHOWN = 12
 ACTS = ("cell", "split", "join", "remove", "undo", "redo")
 
 
-class MapModel(traitlets.HasTraits):
+class MapModel(Model):
     """The fields of a draft as rows of texts, edited by messages; it needs no browser.
 
     ``rows`` has, for each field, what ``draft`` calls it and a text for each of ``COLUMNS``;
@@ -65,6 +65,10 @@ class MapModel(traitlets.HasTraits):
     @property
     def simulated(self) -> bool:
         return self.capture is not None and self.capture.simulated
+
+    @property
+    def line(self) -> str:
+        return f"{self.title}{', simulated' if self.simulated else ''}; {self.summary}"
 
     @property
     def columns(self) -> list[str]:
@@ -150,12 +154,8 @@ class MapModel(traitlets.HasTraits):
         words = f"{len(registers)} word{'s' * (len(registers) != 1)}"
         self.title = f"{draft.name}: {len(self.rows)} field{'s' * (len(self.rows) != 1)} of {words}{read}"
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self)})"
-
     def _repr_html_(self) -> str:
-        simulated = ", <b>simulated</b>" if self.simulated else ""
-        head = f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.summary)}</p>"
+        head = self.heading_html()
         shown = [place for place, name in enumerate(COLUMNS, 1) if name in self.columns]
         rows = [[row[place] for place in shown] for row in self.rows]
         steps = "".join(f"<li>{html.escape(step)}</li>" for step in self.steps[-STEPS_SHOWN:])
@@ -163,7 +163,7 @@ class MapModel(traitlets.HasTraits):
         return head + table_html(self.columns, rows) + (f"<ol start='{first}'>{steps}</ol>" if steps else "")
 
 
-class MapEditor(Faced):
+class MapEditor(View):
     """The fields of a draft as a table: arrows move, Enter edits a cell, s splits, j joins, x takes
     a name away, u and U undo and redo, / filters.
 
@@ -171,40 +171,27 @@ class MapEditor(Faced):
     ``status`` are the model's; everything else is on ``model`` and on ``draft``, which also saves.
     """
 
-    _esm = HERE / "map_editor.js"
-    _css = styles("map_editor.css")
+    _esm, _css = assets("map_editor")
+    _followed = ("rows", "steps", "undone", "status")
 
-    title = traitlets.Unicode().tag(sync=True)
-    summary = traitlets.Unicode().tag(sync=True)
-    simulated = traitlets.Bool().tag(sync=True)
     columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
     rows = traitlets.List().tag(sync=True)
     steps = traitlets.List(traitlets.Unicode()).tag(sync=True)
     undone = traitlets.Unicode().tag(sync=True)
     status = traitlets.Unicode().tag(sync=True)
-    model: MapModel | None = None  # until it is made, as where the capture does not fit
 
     def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None) -> None:
-        self.model = model = MapModel(draft, capture, task)
-        super().__init__(simulated=model.simulated, columns=list(COLUMNS) if capture is not None else model.columns)
-        for name in ("title", "summary", "rows", "steps", "undone", "status"):
-            traitlets.dlink((model, name), (self, name))
+        model = MapModel(draft, capture, task)
+        super().__init__(model, columns=list(COLUMNS) if capture is not None else model.columns)
         self.on_msg(self._receive)
 
-    @property
-    def draft(self) -> Draft:
-        return self.model.draft
-
-    def _receive(self, _: object, content: Any, buffers: object) -> None:
+    def _receive(self, _: Any, content: Any, __: Any) -> None:
         self.model.act(content)
 
     def close(self) -> None:
         if self.model is not None:
             self.model.close()
         super().close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self.model)})"
 
 
 def _task(capture: Capture, block: str, task: int | None) -> int:
@@ -224,7 +211,3 @@ def _row(key: str, item: Field, raw: int | None) -> list[str]:
     shown = f"{value:#x}" if item.address and isinstance(value, int) else str(value)
     return [key, item.register, item.bits, item.name, "" if raw is None else f"{raw:#x} = {shown}", str(item.meaning),
             item.evidence, item.note, "automatic" if item.automatic else ""]
-
-
-def _state(model: MapModel) -> str:
-    return f"{model.title}{', simulated' if model.simulated else ''}; {model.summary}"

@@ -23,17 +23,9 @@ const KEYS = {
 const CHANNELS = { "[": -1, "]": 1 };
 const SEEKS = { d: 1, D: -1 };
 
-function make(tag, name, text = "", attributes = {}) {
-  const element = document.createElement(tag);
-  element.className = name;
-  element.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-}
-
-class View {
+class View extends Frame {
   constructor(model, el) {
-    this.model = model;
+    super(model);
     this.build(el);
     this.listen();
     this.show();
@@ -77,17 +69,9 @@ class View {
     const columns = make("div", "columns");
     columns.append(this.list(), this.grid);
     this.probe = make("span", "probe", "", { "aria-hidden": "true" });
-    this.root.append(this.heading(), this.status, columns, this.legend(), make("div", "npulab-help", HELP), this.probe);
+    const summary = make("div", "npulab-summary", model.get("summary"));
+    this.root.append(this.heading(), summary, this.status, columns, this.legend(), make("div", "npulab-help", HELP), this.probe);
     el.append(this.root);
-  }
-
-  heading() {
-    const line = make("div", "npulab-heading");
-    line.append(make("strong", "", this.model.get("title")));
-    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
-    const box = make("div", "");
-    box.append(line, make("div", "npulab-summary", this.model.get("summary")));
-    return box;
   }
 
   legend() {
@@ -160,13 +144,6 @@ class View {
     });
   }
 
-  later() {
-    this.frame ??= requestAnimationFrame(() => {
-      this.frame = null;
-      this.draw();
-    });
-  }
-
   draw() {
     if (!this.root.isConnected) return;
     this.takeColours();
@@ -228,14 +205,13 @@ class View {
 
   go(place) {
     const size = this.model.get("size");
-    this.model.set("place", place.map((n, axis) => Math.max(0, Math.min(size[axis] - 1, n))));
-    this.model.save_changes();
+    this.ask({ place: place.map((n, axis) => clamp(n, size[axis])) });
   }
 
   // To a place of the plane.
   put(...spot) {
     const spread = this.model.get("spread");
-    const [row, column] = spot.map((n, axis) => Math.max(0, Math.min(this.plane[axis] - 1, n)));
+    const [row, column] = spot.map((n, axis) => clamp(n, this.plane[axis]));
     this.go(spread ? [0, 0, row * spread + column] : [row, column, this.place[2]]);
   }
 
@@ -250,33 +226,22 @@ class View {
 
   listen() {
     this.events = {
-      "change:place": () => this.show(),
-      "change:about": () => this.show(),
-      "change:pictures": () => this.later(),
+      place: () => this.show(),
+      about: () => this.show(),
+      pictures: () => this.later(),
     };
-    for (const [event, act] of Object.entries(this.events)) this.model.on(event, act);
     this.grid.addEventListener("click", event => this.click(event));
     this.box.addEventListener("click", event => {
       const row = event.target.closest("[data-channel]");
       if (row) this.go([this.place[0], this.place[1], Number(row.dataset.channel)]);
     });
     this.root.addEventListener("keydown", event => this.press(event));
-    // A canvas has to be drawn again when the theme or its place on the page is another.
-    this.sizes = new ResizeObserver(() => this.later());
-    this.sizes.observe(this.root);
-    this.themes = new MutationObserver(() => this.later());
-    this.themes.observe(document.body, { attributes: true });
-    this.dark = window.matchMedia("(prefers-color-scheme: dark)");
-    this.turned = () => this.later();
-    this.dark.addEventListener("change", this.turned);
+    this.watch();
   }
 
   press(event) {
-    // JupyterLab takes single letters for commands and Enter for editing the cell, so that none may leave the view;
-    // Ctrl+S, Shift+Enter and the like go on to it.
     const { key } = event, letter = key.length === 1;
-    const held = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
-    if (held || event.shiftKey && !letter || key === "Tab" || /^F\d+$/.test(key)) return;
+    if (passes(event) || event.shiftKey && !letter) return;
     const moves = Object.hasOwn(KEYS, key), seeks = Object.hasOwn(SEEKS, key), turns = Object.hasOwn(CHANNELS, key);
     if (letter || moves || key === "Enter") event.stopPropagation();
     if (event.target !== this.grid && !letter || !moves && !seeks && !turns) return; // the list scrolls by itself
@@ -286,19 +251,6 @@ class View {
     else if (turns) this.go([row, column, channel + CHANNELS[key]]);
     else this.put(...KEYS[key](...this.spot));
   }
-
-  close() {
-    for (const [event, act] of Object.entries(this.events)) this.model.off(event, act);
-    this.sizes.disconnect();
-    this.themes.disconnect();
-    this.dark.removeEventListener("change", this.turned);
-    if (this.frame) cancelAnimationFrame(this.frame);
-  }
 }
 
-function render({ model, el }) {
-  const view = new View(model, el);
-  return () => view.close();
-}
-
-export default { render };
+export default mount(View);

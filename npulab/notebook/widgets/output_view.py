@@ -16,7 +16,7 @@ import traitlets
 
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import mismatches
-from npulab.notebook.widgets.look import HERE, Faced, styles, table_html
+from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.quant.floats import steps
 
 MOST_CELLS = 512  # of a picture's side; of a larger one several outputs share a cell
@@ -44,7 +44,7 @@ class Element(traitlets.TraitType[tuple[int, int, int], Any]):
         return place[0], place[1], place[2]
 
 
-class OutputModel(traitlets.HasTraits):
+class OutputModel(Model):
     """The two outputs ``(H, W, C)`` of a comparison, as ``npulab.check`` gives it, with a cursor;
     it needs no browser.
 
@@ -212,18 +212,14 @@ class OutputModel(traitlets.HasTraits):
     def _tell(self, _: Any) -> None:
         self.set_trait("about", self.describe(*self.place))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self)})"
-
     def _repr_html_(self) -> str:
-        simulated = ", <b>simulated</b>" if self.simulated else ""
         rows = [tuple(map(str, row)) for row in self.channels if row[2]]
         table = table_html(("channel", "outputs", "differ", "largest"), rows) if rows else ""
-        about = "" if self.first is None else f"<br>{html.escape(self.describe(*self.first))}"
-        return f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.summary)}{about}</p>{table}"
+        about = "" if self.first is None else f"<p>{html.escape(self.describe(*self.first))}</p>"
+        return f"{self.heading_html()}{about}{table}"
 
 
-class OutputView(Faced):
+class OutputView(View):
     """Predicted and captured output of a comparison, a channel at a time: arrows move, [ and ]
     change the channel, d goes to the next difference.
 
@@ -231,12 +227,10 @@ class OutputView(Faced):
     it.  Everything else is on ``model``.
     """
 
-    _esm = HERE / "output_view.js"
-    _css = styles("output_view.css")
+    _esm, _css = assets("output_view")
+    _linked = ("place",)
+    _followed = ("about",)
 
-    title = traitlets.Unicode().tag(sync=True)
-    summary = traitlets.Unicode().tag(sync=True)
-    simulated = traitlets.Bool().tag(sync=True)
     size = traitlets.List(traitlets.Int()).tag(sync=True)
     channels = traitlets.List().tag(sync=True)
     scale = traitlets.List(traitlets.Unicode()).tag(sync=True)
@@ -247,25 +241,15 @@ class OutputView(Faced):
     about = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, comparison: Comparison) -> None:
-        self.model = model = OutputModel(comparison)
+        model = OutputModel(comparison)
         low, high = model.extremes
         wrong = [list(row) for row in model.channels if row[2]][:MOST_CHANNELS]
-        super().__init__(title=model.title, summary=model.summary, simulated=model.simulated, size=list(model.shape),
-                         channels=wrong, cell=model.cell, spread=model.spread, place=model.place,
+        super().__init__(model, size=list(model.shape), channels=wrong, cell=model.cell, spread=model.spread,
                          scale=[f"{low:g}", f"{high:g}", f"{model.largest}{' ulp' * (comparison.unit == 'ulp')}"])
-        traitlets.link((model, "place"), (self, "place"))
-        traitlets.dlink((model, "about"), (self, "about"))
         model.observe(self._draw, ["place"])
         self._drawn = -1
         self._draw(None)
         self.on_msg(self._receive)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.model.shape
-
-    def seek(self, step: int = 1) -> None:
-        self.model.seek(step)
 
     def _draw(self, _: Any) -> None:
         """The pictures of the channel that is looked at, when it is another."""
@@ -273,12 +257,6 @@ class OutputView(Faced):
         if channel != self._drawn and not (self.model.spread and self._drawn >= 0):
             self._drawn = channel
             self.pictures = self.model.pictures(channel).tobytes()
-
-    def _receive(self, _: Any, content: Any, __: Any) -> None:
-        self.model.press(content)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self.model)})"
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
@@ -301,7 +279,3 @@ def _worst(plane: np.ndarray, side: int) -> np.ndarray:
     cells = padded.reshape(rows, side, columns, side).swapaxes(1, 2).reshape(rows, columns, side * side)
     at = np.abs(cells).argmax(2)
     return np.take_along_axis(cells, at[:, :, None], 2)[:, :, 0]
-
-
-def _state(model: OutputModel) -> str:
-    return f"{model.title}{', simulated' if model.simulated else ''}: {model.summary}"

@@ -26,25 +26,13 @@ const KEYS = {
   "[": view => view.seek(-1),
 };
 
-function make(tag, name, text = "", attributes = {}) {
-  const element = document.createElement(tag);
-  element.className = name;
-  element.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-}
-
 function hex(word) {
   return "0x" + word.toString(16).padStart(8, "0");
 }
 
-function clamp(number, end) {
-  return Math.max(0, Math.min(end - 1, number));
-}
-
-class View {
+class View extends Frame {
   constructor(model, el) {
-    this.model = model;
+    super(model);
     this.words = model.get("words");
     this.reference = model.get("reference");
     this.history = [];
@@ -89,13 +77,6 @@ class View {
     root.replaceWith(this.root);
     this.grid.scrollTop = top;
     if (held) this.stop.focus();
-  }
-
-  heading() {
-    const line = make("div", "npulab-heading");
-    line.append(make("strong", "", this.model.get("title")));
-    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
-    return line;
   }
 
   // Which field each bit belongs to, and where its run of bits begins and ends.
@@ -180,11 +161,8 @@ class View {
   }
 
   showCursor() {
-    const [word, bit] = this.cursor, before = this.stop;
-    this.stop = this.cells[word][bit];
-    if (before) before.tabIndex = -1;
-    this.stop.tabIndex = 0;
-    if (this.grid.contains(document.activeElement)) this.stop.focus();
+    const [word, bit] = this.cursor;
+    this.stopAt(this.cells[word][bit], this.grid.contains(document.activeElement));
     this.tell();
   }
 
@@ -214,8 +192,7 @@ class View {
 
   go(word, bit) {
     this.pointed = null;
-    this.model.set("cursor", [clamp(word, this.words.length), clamp(bit, BITS)]);
-    this.model.save_changes();
+    this.ask({ cursor: [clamp(word, this.words.length), clamp(bit, BITS)] });
     this.stop.focus();
     this.tell();
   }
@@ -233,8 +210,7 @@ class View {
 
   undo() {
     if (!this.history.length) return this.tell("nothing to undo");
-    this.model.set("words", this.history.at(-1));
-    this.model.save_changes();
+    this.ask({ words: this.history.at(-1) });
   }
 
   // Go to the next (1) or previous (-1) bit that differs, in reading order and round the end; by `field`,
@@ -260,14 +236,13 @@ class View {
 
   listen() {
     this.events = {
-      "change:words": () => this.remember(),
-      "change:reference": () => this.repaint(),
-      "change:cursor": () => this.showCursor(),
-      "change:places": () => this.rebuild(),
-      "change:values": () => this.tell(),
-      "change:summary": () => this.showSummary(),
+      words: () => this.remember(),
+      reference: () => this.repaint(),
+      cursor: () => this.showCursor(),
+      places: () => this.rebuild(),
+      values: () => this.tell(),
+      summary: () => this.showSummary(),
     };
-    for (const [event, act] of Object.entries(this.events)) this.model.on(event, act);
   }
 
   wire() {
@@ -277,16 +252,8 @@ class View {
     this.grid.addEventListener("keydown", event => this.press(event));
   }
 
-  at(event, act) {
-    const { word, bit } = event.target.dataset;
-    if (bit !== undefined) act([Number(word), Number(bit)]);
-  }
-
-  // Scrolling moves bits under a resting pointer: only one that has moved points at something.
   hover(event) {
-    const { clientX, clientY } = event, rest = this.rest;
-    this.rest = { clientX, clientY };
-    if (rest?.clientX !== clientX || rest?.clientY !== clientY) this.at(event, place => this.point(place));
+    if (this.pointerMoved(event)) this.at(event, place => this.point(place));
   }
 
   point(place) {
@@ -296,26 +263,13 @@ class View {
 
   // A typed letter that went on to the notebook would change it (m, a, d d); shortcuts are not ours.
   press(event) {
-    // JupyterLab takes single letters for commands (m makes a cell Markdown), so none may leave the view;
-    // Ctrl+S and the like go on to it.
     const { key } = event, letter = key.length === 1, used = Object.hasOwn(KEYS, key);
-    // AltGr is how some keyboards type [ and ]; it counts as Control and Alt.
-    const held = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
-    if (held || event.shiftKey && !letter) return;
+    if (passes(event) || event.shiftKey && !letter) return;
     if (used || letter) event.stopPropagation();
     if (!used) return;
     event.preventDefault();
     KEYS[key](this, event.repeat);
   }
-
-  close() {
-    for (const [event, act] of Object.entries(this.events)) this.model.off(event, act);
-  }
 }
 
-function render({ model, el }) {
-  const view = new View(model, el);
-  return () => view.close();
-}
-
-export default { render };
+export default mount(View);

@@ -16,7 +16,7 @@ import traitlets
 
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import ROWS_SHOWN, Capture, Job
-from npulab.notebook.widgets.look import HERE, Faced, styles
+from npulab.notebook.widgets.frame import Model, View, assets
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
 
@@ -130,7 +130,7 @@ class Rows:
         return " ".join(f"{self.registers[p.word]}{_span(p.lsb, p.width)}" for p in item.pieces)
 
 
-class RegisterModel(traitlets.HasTraits):
+class RegisterModel(Model):
     """The words of one job, flipped bit by bit and compared with a reference.
 
     ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit); all three can be set
@@ -204,6 +204,12 @@ class RegisterModel(traitlets.HasTraits):
     @property
     def simulated(self) -> bool:
         return self._given.simulated
+
+    @property
+    def line(self) -> str:
+        bits = self.differing
+        return (f"{self.title}{', simulated' if self.simulated else ''}, "
+                f"{bits} bit{'' if bits == 1 else 's'} differ{'s' if bits == 1 else ''}")
 
     @property
     def differing(self) -> int:
@@ -287,21 +293,17 @@ class RegisterModel(traitlets.HasTraits):
                    in zip(self.rows.names, self.rows.fields, before, now, strict=True) if old != new]
         self.summary = _summary(self.differing, changes)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self)})"
-
     def _repr_html_(self) -> str:
         words = [_html_row(self, word) for word in range(self.count)]
         if len(words) >= ROWS_SHOWN:
             left = len(words) - ROWS_SHOWN + 2
             words[-left:] = [f"<tr><td colspan='3'>… {left} more words</td></tr>"]
         head = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("register", "word", "fields"))
-        simulated = ", <b>simulated</b>" if self.simulated else ""
-        return (f"<p><b>{html.escape(self.title)}</b>{simulated}; {html.escape(self.summary)}</p>"
+        return (f"{self.heading_html()}"
                 f"<table style='font-family:monospace'><tr>{head}</tr>{''.join(words)}</table>")
 
 
-class RegisterView(Faced):
+class RegisterView(View):
     """The words of one job of a capture as rows of bits: click one, or press Space on it, to flip
     it.
 
@@ -310,16 +312,14 @@ class RegisterView(Faced):
     ``model``.  With a ``draft`` the words are read with its map and anew after each of its edits.
     """
 
-    _esm = HERE / "register_view.js"
-    _css = styles("register_view.css")
+    _esm, _css = assets("register_view")
+    _linked = ("words", "reference", "cursor")
+    _followed = ("values",)
 
     words = Words().tag(sync=True)
     reference = Words().tag(sync=True)
     cursor = Place().tag(sync=True)
     values = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    summary = traitlets.Unicode().tag(sync=True)
-    title = traitlets.Unicode().tag(sync=True)
-    simulated = traitlets.Bool().tag(sync=True)
     registers = traitlets.List(traitlets.Unicode()).tag(sync=True)
     places: traitlets.List[Any] = traitlets.List().tag(sync=True)
     draft: Draft | None = None
@@ -327,14 +327,9 @@ class RegisterView(Faced):
     def __init__(self, capture: Capture, reference: Capture | None = None, task: int = 0,
                  draft: Draft | None = None) -> None:
         capture = capture if draft is None else draft.decode(capture)
-        self.model = model = RegisterModel(capture, reference, task)
+        model = RegisterModel(capture, reference, task)
         self.draft = draft
-        super().__init__(words=model.words, reference=model.reference, cursor=model.cursor,
-                         title=model.title, simulated=model.simulated, **_drawn(model))
-        for name in ("words", "reference", "cursor"):
-            traitlets.link((model, name), (self, name))
-        for name in ("values", "summary"):
-            traitlets.dlink((model, name), (self, name))
+        super().__init__(model, **_drawn(model))
         model.observe(self._redraw, "read")
         if draft is not None:
             model.follow(draft)
@@ -347,25 +342,6 @@ class RegisterView(Faced):
         if self.draft is not None:
             self.model.leave(self.draft)
         super().close()
-
-    @property
-    def count(self) -> int:
-        return self.model.count
-
-    @property
-    def capture(self) -> Capture:
-        return self.model.capture
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        return self.model.fields
-
-    @property
-    def changed(self) -> dict[str, tuple[Any, Any]]:
-        return self.model.changed
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({_state(self.model)})"
 
 
 def _drawn(model: RegisterModel) -> dict[str, Any]:
@@ -419,12 +395,6 @@ def _summary(bits: int, changes: Sequence[str]) -> str:
     return (f"{bits} bit{'s' if bits > 1 else ''} in {len(changes)} field{'s' if len(changes) > 1 else ''} "
             f"differ{'' if bits > 1 else 's'} from the reference: "
             f"{', '.join(changes[:CHANGES_NAMED])}{more}")
-
-
-def _state(model: RegisterModel) -> str:
-    bits = model.differing
-    return (f"{model.title}{', simulated' if model.simulated else ''}, "
-            f"{bits} bit{'' if bits == 1 else 's'} differ{'s' if bits == 1 else ''}")
 
 
 def _html_row(model: RegisterModel, word: int) -> str:

@@ -1,0 +1,112 @@
+// What every view is made of; it stands in front of each view's own script.
+//
+// A view builds `this.root`, names in `this.events` what it does when a trait changes, and ends with
+// `export default mount(View)`.
+
+function make(tag, name, text = "", attributes = {}) {
+  const element = document.createElement(tag);
+  element.className = name;
+  element.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+}
+
+function clamp(number, end) {
+  return Math.max(0, Math.min(end - 1, number));
+}
+
+// Keys that are JupyterLab's or the browser's. JupyterLab takes single letters for commands (m makes a cell
+// Markdown), Enter for editing the cell and arrows for going to the next: none of those may leave a view, while
+// Ctrl+S, Tab, Shift+Enter and the like go on to it. AltGr is how some keyboards type [ and ]; it counts as Control
+// and Alt.
+function passes(event) {
+  const { key } = event, held = event.ctrlKey || event.metaKey || event.altKey;
+  return held && !event.getModifierState("AltGraph") || key === "Tab" || /^F\d+$/.test(key);
+}
+
+class Frame {
+  constructor(model) {
+    this.model = model;
+    this.events = {};
+    this.ends = [];
+  }
+
+  heading(...more) {
+    const line = make("div", "npulab-heading");
+    line.append(make("strong", "", this.model.get("title")));
+    if (this.model.get("simulated")) line.append(make("span", "npulab-simulated", "simulated"));
+    line.append(...more);
+    return line;
+  }
+
+  button(name, text, attributes = {}) {
+    return make("button", name, text, { type: "button", ...attributes });
+  }
+
+  // Several traits in one message.
+  ask(traits) {
+    for (const [name, value] of Object.entries(traits)) this.model.set(name, value);
+    this.model.save_changes();
+  }
+
+  // Make one element of a group its tab stop; it takes the focus if the group has it.
+  stopAt(element, focused) {
+    if (this.stop) this.stop.tabIndex = -1;
+    this.stop = element;
+    if (!element) return;
+    element.tabIndex = 0;
+    if (focused) element.focus();
+  }
+
+  // The word and the bit of what an event is about.
+  at(event, act) {
+    const { word, bit } = event.target.dataset;
+    if (bit !== undefined) act([Number(word), Number(bit)]);
+  }
+
+  // Scrolling moves bits under a resting pointer: only one that has moved points at something.
+  pointerMoved(event) {
+    const { clientX, clientY } = event, rest = this.rest;
+    this.rest = { clientX, clientY };
+    return rest?.clientX !== clientX || rest?.clientY !== clientY;
+  }
+
+  // Draw again in the next frame, however often it is asked for.
+  later() {
+    this.request ??= requestAnimationFrame(() => {
+      this.request = null;
+      this.draw();
+    });
+  }
+
+  // A canvas has to be drawn again when the theme or its place on the page is another.
+  watch() {
+    const again = () => this.later(), dark = window.matchMedia("(prefers-color-scheme: dark)");
+    const sizes = new ResizeObserver(again), themes = new MutationObserver(again);
+    sizes.observe(this.root);
+    themes.observe(document.body, { attributes: true });
+    dark.addEventListener("change", again);
+    this.ends.push(() => sizes.disconnect(), () => themes.disconnect(), () => dark.removeEventListener("change", again));
+  }
+
+  follow() {
+    for (const [event, act] of Object.entries(this.events)) this.model.on(`change:${event}`, act);
+  }
+
+  close() {
+    for (const [event, act] of Object.entries(this.events)) this.model.off(`change:${event}`, act);
+    for (const end of this.ends) end();
+    if (this.request) cancelAnimationFrame(this.request);
+  }
+}
+
+function mount(View) {
+  return {
+    render({ model, el }) {
+      const view = new View(model, el);
+      view.follow();
+      return () => view.close();
+    },
+  };
+}
+
