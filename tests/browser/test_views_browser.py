@@ -36,7 +36,7 @@ function revived(model, name) {
   }
   return kept.get(name).view;
 }
-export default { render: ({ model, el }) => render({ model: { ...model, get: name => revived(model, name) }, el }) };
+export default { render: ({ model, el }) => mount(View).render({ model: { ...model, get: name => revived(model, name) }, el }) };
 """
 KEYS = "() => { window.leaked = []; document.addEventListener('keydown', event => window.leaked.push(event.key)); }"
 # The cost of what the view does in each frame, and the time from one frame to the next.
@@ -77,7 +77,7 @@ def text(value: Any) -> Any:
 def drawn(widget: AnyWidget) -> Any:
     """The widget as a page takes it: bytes as texts."""
     state = {name: text(value) for name, value in widget.get_state().items()}
-    return SimpleNamespace(_esm=str(widget._esm).replace("export default { render };", BYTES), _css=widget._css,
+    return SimpleNamespace(_esm=str(widget._esm).replace("export default mount(View);", BYTES), _css=widget._css,
                            get_state=lambda: state)
 
 

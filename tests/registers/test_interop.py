@@ -19,7 +19,7 @@ from pace import limit
 from refusals import refused
 from test_cli import run  # noqa: F401 - a fixture
 
-from npulab.registers.formats import RegisterTable, map_files, read_csv, read_map, read_rnndb, rnndb_text, xml
+from npulab.registers.formats import RegisterTable, map_files, placing, read_csv, read_map, read_rnndb, rnndb_text, xml
 from npulab.registers.formats import rnndb as module
 from npulab.registers.map import RegisterMap
 
@@ -221,7 +221,7 @@ def test_of_two_registers_at_an_address_the_first_stays(tmp_path: Path) -> None:
     path = written(tmp_path, domain(body))
     with pytest.warns(UserWarning) as told:  # noqa: PT030 - all of its text is pinned
         table = read_rnndb(path)
-    assert str(told[0].message) == f"{path}: not carried over: {path}, line 2: register X[1].S at 0x10, where R lies"
+    assert str(told[0].message) == f"{path}: not carried over (1 register): {path}, line 2: register X[1].S at 0x10, where R lies"
     assert table.registers == [("A", 12, "X[0].S"), ("A", 16, "R"), ("A", 20, "X[2].S"), ("A", 64, "T"), ("A", 64, "U")]
     assert table.rows[1]["value"] == "signed raw>>16"
     assert again(table, tmp_path) == table
@@ -260,23 +260,50 @@ def test_imports_named_from_the_folder_above(tmp_path: Path) -> None:
     assert (table.rows[0]["value"], table.copyright) == ("enum:E", "Copyright 2020")
     written(tmp_path, f"{HEAD}</database>", "secret.xml")
     refused(lambda: read_rnndb(written(folder, f'{HEAD}{imports}<import file="../secret.xml"/></database>', "b.xml")), "import: got '../secret.xml'")
-    refused(lambda: read_rnndb(written(folder, f'{HEAD}<import file="copyright.xml"/></database>', "c.xml")), "import: got 'copyright.xml'")
+    assert read_rnndb(written(folder, f'{HEAD}<import file="copyright.xml"/></database>', "c.xml")).copyright == "Copyright 2020"
+    (tmp_path / "other").mkdir()
+    written(tmp_path / "other", f'{HEAD}<copyright year="2021"/></database>', "more.xml")
+    path = written(folder, f'{HEAD}<import file="more.xml"/></database>', "d.xml")
+    refused(lambda: read_rnndb(path), "import: got 'more.xml'", "--include")
+    assert read_rnndb(path, [tmp_path / "other"]).copyright == "Copyright 2021"
+
+
+def test_a_second_field_on_the_same_bits_is_lost(tmp_path: Path) -> None:
+    body = '<reg32 offset="0" name="R">\n<bitfield name="F" low="0" high="4"/>\n<bitfield name="G" pos="4"/></reg32><reg32 offset="4" name="S"/>'
+    path = written(tmp_path, domain(body))
+    with pytest.warns(UserWarning, match="line 3: field G of register R at 0x0, of whose bits another field has some$"):
+        assert [row["field"] for row in read_rnndb(path).rows] == ["F", "S"]
+
+
+def test_a_group_that_no_domain_uses_is_lost(tmp_path: Path) -> None:
+    group = '<group name="G"><reg32 offset="0" name="A"/><array name="B" offset="4"><reg32 offset="0" name="C"/></array></group>'
+    path = written(tmp_path, domain('<reg32 offset="0" name="R"/>', group))
+    with pytest.warns(UserWarning, match=r"not carried over \(2 registers\): .*line 1: group G, which no domain uses$"):
+        assert read_rnndb(path).registers == [("A", 0, "R")]
+
+
+def test_small_and_unaligned_registers_share_words(tmp_path: Path) -> None:
+    body = ('<reg8 offset="0" name="A"/><reg16 offset="2" name="B"><bitfield name="F" low="4" high="7" type="T"/></reg16>'
+            '<reg32 offset="6" name="C"><bitfield name="G" low="0" high="19"/></reg32>')
+    path = written(tmp_path, domain(body, '<spectype name="T" type="int"/>'))
+    assert [(row["offset"], row["register"], row["field"], row["lsb"], row["width"], row.get("at"), row.get("value", ""))
+            for row in read_rnndb(path).rows] == [
+        (0, "A_B", "A", 0, 8, None, ""), (0, "A_B", "B.F", 20, 4, None, "signed"),
+        (4, "C", "C.G", 16, 16, 0, ""), (8, "C", "C.G", 0, 4, 16, "")]
 
 
 # Refusals
 
 
 @pytest.mark.parametrize(("body", "said"), [
-    ('<reg32 offset="2" name="R"/>', ["line 1", "offset 0x2", "multiple of 4"]),
     ('<reg32 offset="x" name="R"/>', ["line 1: reg32 R: got offset 'x'"]),
     ('<reg32 offset="-4" name="R"/>', ["got offset '-4'"]),
     ('<reg32 offset="0"/>', ["register without a name"]),
-    ('<reg16 offset="0" name="R"/>', ["the element reg16 in domain A", "reg32, reg64"]),
+    ('<reg24 offset="0" name="R"/>', ["the element reg24 in domain A", "reg32, reg64"]),
     ('<reg32 offset="0" name="R"><bitfield name="F" low="30" high="32"/></reg32>', ["field F of register R: got bits 30 to 32, allowed is inside 0 to 31"]),
     ('<reg32 offset="0" name="R"><bitfield name="F" low="3" high="2"/></reg32>', ["got bits 3 to 2"]),
     ('<reg32 offset="0" name="R"><bitfield name="F" low="3"/></reg32>', ["got no high"]),
     ('<reg32 offset="0" name="R"><bitfield low="3" high="4"/></reg32>', ["got no name"]),
-    ('<reg32 offset="0" name="R">\n<bitfield name="F" low="0" high="4"/>\n<bitfield name="G" pos="4"/></reg32>', ["line 3: field G of register R at 0x0: got bits 4 to 4"]),
     ('<reg32 offset="0" name="R"><bitfield name="F" pos="0"/><bitfield name="F" pos="4"/></reg32>', ["got this name a second time"]),
     ('<reg32 offset="0" name="R"><bitfield name="F" low="0" high="3" type="float" shr="40"/></reg32>', ["got shr 40"]),
     ('<reg32 offset="0" name="R"><bitfield xmlns:n="urn:npulab:registers" name="F" pos="3" n:at="z"/></reg32>', ["at 'z'"]),
@@ -286,12 +313,13 @@ def test_imports_named_from_the_folder_above(tmp_path: Path) -> None:
     ('<array name="X" length="99999999999" stride="4"><reg32 offset="0" name="R"/></array>', ["length 99999999999"]),
     ('<array name="X" length="2049" stride="4"/>', ["length 2049, stride 4, allowed is up to 2048"]),
     ('<reg32 offset="0" name="R" length="2000" stride="4"/><reg32 offset="0x100000" name="S" length="49" stride="4"/>', ["more than 2048 fields"]),
-    ('<stripe length="2000" stride="4"><stripe length="2000" stride="4"/></stripe>', ["more than 262144 elements"]),
+    ('<stripe length="2000" stride="4"><stripe length="2000" stride="4"/></stripe>', ["more than 524288 elements"]),
     ('<foo/>', ["the element foo in domain A"]),
     ('<stripe varset="V" variants="C"><reg32 offset="0" name="R"/></stripe>', ["variants: got 'C', allowed are B and ranges"]),
 ])
 def test_broken_elements_are_refused_with_their_line(body: str, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_ROWS", 2048)
+    monkeypatch.setattr(placing, "MOST_ROWS", 2048)
     path = written(tmp_path, domain(body, '<enum name="V"><value name="B" value="0"/></enum>'))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -313,7 +341,8 @@ def test_broken_elements_are_refused_with_their_line(body: str, said: list[str],
     (f'{HEAD}<group name="B"><use-group name="B"/></group><domain name="A"><use-group name="B"/></domain></database>', "groups within each other"),
 ])
 def test_files_that_go_too_far_are_refused(text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xml, "MOST_ELEMENTS", 4096)
+    monkeypatch.setattr(module, "MOST_ELEMENTS", 4096)
+    monkeypatch.setattr(xml, "MOST_BYTES", 2 ** 23)
     written(tmp_path, f"{HEAD}</database>", "secret.xml")
     (tmp_path / "in").mkdir()
     path = written(tmp_path / "in", text)
@@ -334,9 +363,9 @@ def test_imports_once_and_not_through_links(tmp_path: Path) -> None:
     assert read_rnndb(a).rows[0]["value"] == "enum:E"
     outside = written(tmp_path, f"{HEAD}</database>", "c.xml")
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "c.xml").symlink_to(outside)
-    path = written(tmp_path / "in", f'{HEAD}<import file="c.xml"/></database>')
-    refused(lambda: read_rnndb(path), "import: got 'c.xml'")
+    (tmp_path / "in" / "link.xml").symlink_to(outside)
+    path = written(tmp_path / "in", f'{HEAD}<import file="link.xml"/></database>')
+    refused(lambda: read_rnndb(path), "import: got 'link.xml'")
 
 
 @pytest.mark.parametrize(("text", "said"), [

@@ -29,6 +29,7 @@ from npulab.registers.formats import (
     read_rnndb,
     rnndb_text,
     svd_names,
+    xml,
 )
 from npulab.registers.formats import svd as svd_module
 from npulab.registers.formats import systemrdl as rdl_module
@@ -514,14 +515,13 @@ def bits(more: str, name: str = "F") -> str:
 
 @pytest.mark.parametrize(("text", "said"), [
     ("<device>", "no element found"), ("<devices/>", "the element devices, allowed is device"),
-    ("<device><addressUnitBits>16</addressUnitBits></device>", "got addressUnitBits 16, allowed is 8"),
+    ("<device><addressUnitBits>12</addressUnitBits></device>", "got addressUnitBits 12, allowed is 8, 16, 32 or 64"),
     ('<!DOCTYPE d [<!ENTITY a "b">]><device>&a;</device>', "a document type or an entity"),
     ("<device>" * 70, "64 within each other"), (f"<device>{'<x/>' * 4096}</device>", "4096 elements"),
     ("<device>" + " " * 2 ** 23, "8388616 bytes, allowed are 8388608"),
     (device(register(), "<name>P</name>"), "peripheral P: got no baseAddress"),
     (device("<register><addressOffset>0</addressOffset></register>"), "got no name"),
     (device("<register><name>R</name></register>"), "register P.R: got no addressOffset"),
-    (device("<register><name>R</name><addressOffset>2</addressOffset></register>"), "register R: got 32 bits at offset 0x2"),
     (device("<register><name>R</name><addressOffset>0xG</addressOffset></register>"), "got addressOffset '0xG'"),
     (device(register(more="<size>12</size>")), "register R: got 12 bits"),
     (device(register(more="<dim>2</dim>")), "got no dimIncrement"),
@@ -531,10 +531,8 @@ def bits(more: str, name: str = "F") -> str:
     (device("<register><dim>1000</dim><dimIncrement>4</dimIncrement><name>R%s</name><addressOffset>0</addressOffset></register>"
             "<register><name>S</name><addressOffset>0x20000</addressOffset></register>"), "more than 1000 fields"),
     (device("<register><dim>2</dim><dimIncrement>4</dimIncrement><dimIndex>A,B,C</dimIndex><name>R%s</name><addressOffset>0</addressOffset></register>"), "got dimIndex 'A,B,C', allowed are 2 words"),
-    (device(bits("<bitRange>[31:32]</bitRange>")), "field F of register R: got bits 32 to 31"),
     (device(bits("<bitRange>3:1</bitRange>")), "got bitRange '3:1', allowed is [HIGH:LOW]"),
     (device(bits("<lsb>3</lsb>")), "got no msb"), (device(bits("")), "field R.F: got no bits"),
-    (device(bits("<bitOffset>31</bitOffset><bitWidth>2</bitWidth>")), "got bits 31 to 32"),
     (device('<register derivedFrom="Q"><name>R</name><addressOffset>0</addressOffset></register>'), "got derivedFrom 'Q', allowed is another register"),
     (device('<register derivedFrom="R"><name>R</name><addressOffset>0</addressOffset></register>'), "not derived from this one"),
     (device("<cluster><name>C</name><addressOffset>0</addressOffset><cluster derivedFrom='C'><name>E</name><addressOffset>0</addressOffset></cluster></cluster>"), "more than 16 clusters"),
@@ -544,6 +542,7 @@ def bits(more: str, name: str = "F") -> str:
 def test_broken_svd_is_refused_with_its_line(text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(svd_module, "MOST_ELEMENTS", 4096)
     monkeypatch.setattr(svd_names, "MOST_STEPS", 4096)
+    monkeypatch.setattr(xml, "MOST_BYTES", 2 ** 23)
     monkeypatch.setattr(placing, "MOST_ROWS", 1000)
     path = written(tmp_path, text, "x.svd")
     assert refused(lambda: read_svd(path), said).startswith(f"{path}")
@@ -557,8 +556,8 @@ def test_what_svd_says_and_a_table_does_not_is_told(tmp_path: Path) -> None:
     with pytest.warns(UserWarning) as told:  # noqa: PT030 - all of its text is pinned
         table = read_svd(path)
     assert [str(one.message) for one in told] == [
-        f"{path}: not carried over: {path}, line 1: A of R_F, whose value #1x has bits that do not matter; {path}, line 1: B of R_F, "
-        f"which has no number; {path}, line 2: the element odd; 1 more"]
+        f"{path}: not carried over (1 register): {path}, line 2: register S at 0x0, where R lies; {path}, line 1: A of R_F, whose "
+        f"value #1x has bits that do not matter; {path}, line 1: B of R_F, which has no number; 1 more"]
     assert table.registers == [("P", 0, "R")]
 
 
@@ -575,8 +574,8 @@ def test_svd_as_makers_write_it(tmp_path: Path) -> None:
     with pytest.warns(UserWarning) as told:  # noqa: PT030 - all of its text is pinned
         table = read_svd(path)
     assert [str(one.message) for one in told] == [
-        f"{path}: not carried over: {path}, line 2: field ALL of register R, of whose bits another has some; {path}, line 1: the reset "
-        f"value of R, which is no number; {path}, line 3: register LOW at 0x4, where WORD lies"]
+        f"{path}: not carried over (1 register): {path}, line 3: register LOW at 0x4, where WORD lies; {path}, line 2: field ALL of "
+        f"register R, of whose bits another has some; {path}, line 1: the reset value of R, which is no number"]
     assert [(row["register"], row["field"], row["offset"], row["lsb"], row["width"]) for row in table.rows] == [
         ("R", "RESERVED", 0, 0, 4), ("R", "EN", 0, 4, 1), ("R", "RESERVED_5", 0, 5, 5), ("WORD_HIGH", "WORD", 4, 0, 16),
         ("WORD_HIGH", "HIGH", 4, 16, 8), ("Q", "Q", 8, 0, 32), ("Q_0xc", "Q_0xc", 12, 0, 32)]
@@ -595,8 +594,8 @@ def test_what_rdl_says_and_a_table_does_not_is_told(tmp_path: Path) -> None:
     with pytest.warns(UserWarning) as told:  # noqa: PT030 - all of its text is pinned
         table = here(path)
     assert [str(one.message) for one in told] == [
-        f"{path}: not carried over: {path}, line 3: memory ram; {path}, line 1: the address map one, which is not in whole"]
-    assert table.registers == [("t", 0, "q")]
+        f"{path}: not carried over: {path}, line 3: memory ram of 64 bytes"]
+    assert table.registers == [("t", 0, "q"), ("one", 0, "q")]
 
 
 @pytest.mark.parametrize(("text", "said"), [

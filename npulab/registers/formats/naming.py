@@ -79,3 +79,8 @@ def name_of(row: Row) -> str:
     'w0_4_2'
     """
     return str(row.get("field") or f"w0_{row['lsb']}_{row['width']}")
+
+
+def unnumbered(name: str) -> str:
+    """A name without the numbers of its arrays: ``CORE[0].SIZE`` is ``CORE.SIZE``."""
+    return re.sub(r"\[\d+\]", "", name)

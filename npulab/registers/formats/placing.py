@@ -11,9 +11,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
-from npulab.registers.formats.rnndb_names import unnumbered
+from npulab.registers.formats.naming import unnumbered
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable, Row
-from npulab.registers.formats.taken import Taken
 from npulab.registers.meaning import Meaning
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -46,110 +45,175 @@ class Register(NamedTuple):
     note: str = ""
     fields: tuple[Found, ...] = ()
 
+    @property
+    def words(self) -> range:
+        """The indices of the words of its block that it has bits of."""
+        return range(self.offset // WORD_BYTES, (self.offset + self.size // 8 - 1) // WORD_BYTES + 1)
+
 
 @dataclass(frozen=True)
-class Told:
-    """What of a file could not be carried over, each thing once."""
+class Losses:
+    """What of a file could not be carried over, each thing once, and how many registers of it."""
 
-    lost: dict[str, None] = field(default_factory=dict)
+    things: dict[str, int] = field(default_factory=dict)
 
-    def lose(self, where: str, what: str) -> None:
-        self.lost.setdefault(f"{where}: {what}")
+    def lose(self, where: str, what: str, registers: int = 0) -> None:
+        self.things.setdefault(f"{where}: {what}", registers)
 
     def warn(self, path: Path) -> None:
-        """A UserWarning of the first few, where there are any."""
-        if self.lost:
-            some = [*self.lost][:SHOWN] + ([f"{len(self.lost) - SHOWN} more"] if len(self.lost) > SHOWN else [])
-            warnings.warn(f"{path}: not carried over: {'; '.join(some)}", stacklevel=4)
+        """A UserWarning that counts lost registers and names the first few things, if there are
+        any."""
+        if not self.things:
+            return
+        registers = sum(self.things.values())
+        count = f" ({registers} register{'s' * (registers != 1)})" if registers else ""
+        # lost registers come before the rest
+        first = sorted(self.things, key=lambda thing: not self.things[thing])[:SHOWN]
+        more = [f"{len(self.things) - SHOWN} more"] if len(self.things) > SHOWN else []
+        warnings.warn(f"{path}: not carried over{count}: {'; '.join(first + more)}", stacklevel=4)
 
 
-def placed(registers: Iterable[Register], enums: Mapping[str, Mapping[int, str]], told: Told,
+@dataclass(frozen=True)
+class Occupancy:
+    """The bits and names that rows have, by what place and which feature they are of."""
+
+    bits: dict[tuple[Any, ...], dict[str, int]] = field(default_factory=dict)
+    registers: dict[tuple[Any, ...], dict[str, str]] = field(default_factory=dict)
+    fields: dict[tuple[Any, ...], set[str]] = field(default_factory=dict)
+
+    def alias(self, rows: Iterable[Row]) -> str:
+        """The register that lies where rows of another would go, on a chip that has both; blank if
+        there is none."""
+        return next((other for row in rows for other in _both(
+            self.registers.get((row["block"], row["offset"]), {}), row["feature"]) if other != row["register"]), "")
+
+    def clash(self, row: Row) -> bool:
+        """Whether another field has bits of this row on a chip that has both."""
+        mask = (2 ** row["width"] - 1) * 2 ** row["lsb"]
+        return any(bits & mask for bits in _both(self.bits.get((row["block"], row["offset"]), {}), row["feature"]))
+
+    def add(self, row: Row, where: str) -> None:
+        """Note the bits and the name of a row; raises ValueError if another has the name on the
+        same chip."""
+        feature, place = row["feature"], (row["block"], row["offset"])
+        bits = self.bits.setdefault(place, {})
+        bits[feature] = bits.get(feature, 0) | (2 ** row["width"] - 1) * 2 ** row["lsb"]
+        self.registers.setdefault(place, {})[feature] = row["register"]
+        if "at" not in row:
+            names = self.fields.setdefault((row["block"], row["register"], row["field"]), set())
+            if feature in names or "" in names or (names and not feature):
+                raise ValueError(f"{where}: field {row['field']} of register {row['register']} at {row['offset']:#x}: "
+                                 "got this name a second time, allowed is once in its register and a register once in "
+                                 "its domain")
+            names.add(feature)
+
+
+def _both(have: Mapping[str, Any], feature: str) -> list[Any]:
+    """What a chip with this feature has too; any chip, if it is blank."""
+    return [*have.values()] if not feature else [have[name] for name in (feature, "") if name in have]
+
+
+def placed(registers: Iterable[Register], enums: Mapping[str, Mapping[int, str]], losses: Losses,
            copyright: str = "") -> RegisterTable:  # noqa: A002 - as the file has it
     """The table of registers: those of 64 bits and more are words of one name, those of 8 and 16
-    bits share a word.
+    bits, and those that no word begins with, share words.
 
-    A field of more than 64 bits is one of each word.  Of two registers at an address the first
-    stays, the other is told.  Raises ValueError with where it stands for what lies in no word, has
-    bits twice or a value that no field of its width holds.
+    A field of more than 64 bits is one of each word.  Of two registers at an address, and of two
+    fields that share bits, the first stays, the other is a loss.  Raises ValueError with where it
+    stands for what lies in no word, for a name twice, for a value that no field of its width holds
+    and for more than MOST_ROWS fields.
     """
-    everything = [*_apart(registers, told)]
+    everything = [*_apart(registers, losses)]
     names = _shared(everything)
     rows: list[dict[str, Any]] = []
-    taken = Taken()
-    for one in everything:
-        more = [*_rows(one, names)]
-        if len(rows) + len(more) > MOST_ROWS:
-            raise ValueError(f"{one.where}: got more than {MOST_ROWS} fields, allowed are as many")
-        if other := taken.alias(row for row, _ in more):
-            told.lose(one.where, f"register {one.name} at {one.offset:#x}, where {other} lies")
+    occupancy = Occupancy()
+    for register in everything:
+        fields = [*_fields(register, names)]
+        if len(rows) + sum(len(runs) for _, runs in fields) > MOST_ROWS:
+            raise ValueError(f"{register.where}: got more than {MOST_ROWS} fields, at most {MOST_ROWS} are allowed")
+        if other := occupancy.alias(row for _, runs in fields for row in runs):
+            losses.lose(register.where, f"register {register.name} at {register.offset:#x}, where {other} lies", 1)
             continue
-        for row, where in more:
-            taken.add(row, where)
-            rows.append(row)
+        for one, runs in fields:
+            if any(map(occupancy.clash, runs)):
+                losses.lose(one.where, f"field {one.name} of register {register.name} at {register.offset:#x}, of "
+                            "whose bits another field has some")
+                continue
+            for row in runs:
+                occupancy.add(row, one.where)
+            rows += runs
     return RegisterTable.of(rows, enums, copyright)
 
 
-def _apart(registers: Iterable[Register], told: Told) -> Iterator[Register]:
-    """Registers without those that share bytes with one of less than a word before them."""
-    taken: dict[tuple[str, int], Register] = {}
-    for one in registers:
-        places = [(one.block, one.offset + n) for n in range(min(one.size, SIZES[-1]) // 8)]
-        others = [taken[place] for place in places if place in taken]
-        other = next((some for some in others if some[1:4] != one[1:4] and min(some.size, one.size) < WORD_BITS), None)
+def _apart(registers: Iterable[Register], losses: Losses) -> Iterator[Register]:
+    """Registers without those that share bytes with one before them and are not at its words."""
+    holders: dict[tuple[str, int], Register] = {}
+    for register in registers:
+        places = [(register.block, register.offset + n) for n in range(min(register.size, SIZES[-1]) // 8)]
+        others = [holders[place] for place in places if place in holders]
+        other = next((some for some in others if some[1:4] != register[1:4]
+                      and not (_of_words(some) and _of_words(register))), None)
         if other is not None:
-            told.lose(one.where, f"register {one.name} at {one.offset:#x}, where {other.name} lies")
+            losses.lose(register.where, f"register {register.name} at {register.offset:#x}, where {other.name} lies", 1)
             continue
-        taken.update(dict.fromkeys(places, one))
-        yield one
+        holders.update(dict.fromkeys(places, register))
+        yield register
+
+
+def _of_words(register: Register) -> bool:
+    return register.size >= WORD_BITS and not register.offset % WORD_BYTES
 
 
 def _shared(registers: Sequence[Register]) -> dict[tuple[str, int], str]:
-    """The name of each word that several registers share, by block and offset."""
+    """The name of each word that several registers share, by block and index."""
     words: dict[tuple[str, int], dict[str, int]] = {}
-    for one in registers:
-        if one.size < WORD_BITS:
-            words.setdefault((one.block, one.offset // WORD_BYTES), {}).setdefault(one.name, one.offset)
+    for register in registers:
+        if not _of_words(register):
+            for word in register.words:
+                words.setdefault((register.block, word), {}).setdefault(register.name, register.offset)
     return {place: "_".join(sorted(names, key=names.__getitem__)) for place, names in words.items() if len(names) > 1}
 
 
-def _rows(one: Register, names: Mapping[tuple[str, int], str]) -> Iterator[tuple[dict[str, Any], str]]:
-    """A row for each run of bits of a register, and where it stands in the file."""
-    step = min(one.size // 8, WORD_BYTES)
-    if one.size not in SIZES or not one.name or not 0 <= one.offset < 2 ** WORD_BITS or one.offset % max(1, step):
-        raise ValueError(f"{one.where}: register {one.name or 'without a name'}: got {one.size} bits at offset "
-                         f"{one.offset:#x}, allowed is a name, a size of {SIZES[0]} to {SIZES[-1]} bits, a power of "
-                         "two, and an offset below 2**32 that is a multiple of the size or of a word")
-    shift = 8 * (one.offset % WORD_BYTES)
-    word = names.get((one.block, one.offset // WORD_BYTES), one.name) if one.size < WORD_BITS else one.name
-    prefix = f"{one.name}." if word != one.name else ""
-    fields = sorted(one.fields, key=lambda run: run.low) or [Found("", 0, one.size - 1, one.where)]
-    for n, run in enumerate(fields):
-        if not 0 <= run.low <= run.high < one.size:
-            raise ValueError(f"{run.where}: field {run.name} of register {one.name}: got bits {run.low} to {run.high}, "
-                             f"allowed is inside 0 to {one.size - 1}")
-        low, high = run.low + shift, run.high + shift
+def _fields(register: Register, names: Mapping[tuple[str, int], str],
+            ) -> Iterator[tuple[Found, list[dict[str, Any]]]]:
+    """Each field of a register with a row for each run of its bits."""
+    if register.size not in SIZES or not register.name or not 0 <= register.offset < 2 ** WORD_BITS:
+        raise ValueError(f"{register.where}: register {register.name or 'without a name'}: got {register.size} bits at "
+                         f"offset {register.offset:#x}, allowed is a name, a size of {SIZES[0]} to {SIZES[-1]} bits, a "
+                         "power of two, and an offset below 2**32")
+    shift = 8 * (register.offset % WORD_BYTES)
+    prefix = f"{register.name}." if any((register.block, word) in names for word in register.words) else ""
+    fields = sorted(register.fields, key=lambda one: one.low) or [Found("", 0, register.size - 1, register.where)]
+    for one in fields:
+        if not 0 <= one.low <= one.high < register.size:
+            raise ValueError(f"{one.where}: field {one.name} of register {register.name}: got bits {one.low} to "
+                             f"{one.high}, allowed is inside 0 to {register.size - 1}")
+        low, high = one.low + shift, one.high + shift
         crosses = low // WORD_BITS != high // WORD_BITS
-        name = run.name or unnumbered(one.name).rpartition(".")[2]
-        name = (f"{one.name}.{run.name}".rstrip(".") if crosses else f"{prefix}{name}" if run.name or not prefix
-                else one.name)
-        note = str(run.row.get("note", ""))
-        if one.note and not n:
-            note = f"{unnumbered(one.name)}: {one.note} {note}".strip() if run.name else one.note
-        value = str(run.row.get("value", ""))
+        name = one.name or unnumbered(register.name).rpartition(".")[2]
+        name = (f"{register.name}.{one.name}".rstrip(".") if crosses else f"{prefix}{name}" if one.name or not prefix
+                else register.name)
+        note = str(one.row.get("note", ""))
+        if register.note and one[:3] == fields[0][:3]:
+            note = f"{unnumbered(register.name)}: {register.note} {note}".strip() if one.name else register.note
+        value = str(one.row.get("value", ""))
         try:
-            Meaning.parse(value).refuse_width(max(0, int(run.row.get("at", 0))) + high - low + 1)
+            Meaning.parse(value).refuse_width(max(0, int(one.row.get("at", 0))) + high - low + 1)
         except ValueError as error:
-            raise ValueError(f"{run.where}: field {run.name} of register {one.name}: {error}") from None
-        for n_word in range(low // WORD_BITS, high // WORD_BITS + 1):
-            first, last = max(low, WORD_BITS * n_word), min(high, WORD_BITS * (n_word + 1) - 1)
-            offset = WORD_BYTES * (one.offset // WORD_BYTES + n_word)
-            row = {"block": one.block, "offset": offset, "register": word, "field": name,
-                   "lsb": first - WORD_BITS * n_word, "width": last - first + 1, "feature": "", **run.row, "note": note}
+            raise ValueError(f"{one.where}: field {one.name} of register {register.name}: {error}") from None
+        rows = []
+        for n, word in enumerate(range(low // WORD_BITS, high // WORD_BITS + 1)):
+            first, last = max(low, WORD_BITS * word), min(high, WORD_BITS * (word + 1) - 1)
+            index = register.offset // WORD_BYTES + word
+            row = {"block": register.block, "offset": WORD_BYTES * index,
+                   "register": names.get((register.block, index), register.name), "field": name,
+                   "lsb": first - WORD_BITS * word, "width": last - first + 1, "feature": "", **one.row, "note": note}
             if high - low >= MOST_FIELD_BITS:
-                row |= {"field": f"{name}[{n_word - low // WORD_BITS}]", "value": ""}
+                row |= {"field": f"{name}[{n}]", "value": ""}
             elif crosses:
                 row |= {"at": first - low}
-            yield row, run.where
+            rows.append(row)
+        yield one, rows
 
 
 @dataclass(frozen=True)

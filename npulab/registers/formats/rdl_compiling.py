@@ -17,7 +17,7 @@ from typing import Any
 
 OWN = "npulab_"  # of the properties of our own
 CHIP = "has_"  # of the parameters that stand for a feature, in files of our own
-KEPT = ("is_signed", "fracwidth")  # properties that others declare, and we know
+KEPT = {"is_signed": bool, "intwidth": int, "fracwidth": int}  # properties of PeakRDL's, and their types
 EFFECTS = ("onread", "onwrite")
 
 
@@ -27,9 +27,22 @@ class TooMuch(Exception):
 
 def compiled(source: Path, most: int) -> dict[str, Any]:
     """The records of a file, of as many fields and registers at most."""
+    made: dict[str, Any] = {}
+    properties: list[str] = []
+    for _ in range(len(KEPT) + 1):
+        made = _compiled(source, most, properties)
+        name = str(made.get("error", "")).partition("Unrecognized property '")[2].rstrip("'")
+        if name not in KEPT or name in properties:
+            break
+        properties.append(name)  # a file may declare it, and need not
+    return made
+
+
+def _compiled(source: Path, most: int, properties: list[str]) -> dict[str, Any]:
     from systemrdl.compiler import RDLCompiler
-    from systemrdl.component import Addrmap
+    from systemrdl.component import Addrmap, Field
     from systemrdl.messages import MessagePrinter, RDLCompileError, Severity
+    from systemrdl.udp import UDPDefinition
 
     errors: list[dict[str, Any]] = []
 
@@ -40,6 +53,9 @@ def compiled(source: Path, most: int) -> dict[str, Any]:
 
     compiler = RDLCompiler(message_printer=Printer())
     try:
+        for name in properties:
+            compiler.register_udp(type(name, (UDPDefinition,), {
+                "name": name, "valid_components": {Field}, "valid_type": KEPT[name]}), soft=False)
         compiler.compile_file(str(source))
         tops = [one for one in compiler.root.comp_defs.values() if isinstance(one, Addrmap)]
         out = Records(most)
@@ -52,7 +68,10 @@ def compiled(source: Path, most: int) -> dict[str, Any]:
             # compile
             root = compiler.elaborate(parameters={name: name == chip for name in chips if name and chip})
             out.take(root.top, chip)
-        out.tell_others(tops)
+        for other in tops[:-1]:
+            # a map beside the last one, and in no other, is a block of its own
+            if f"{OWN}map" not in tops[-1].properties and other.type_name not in out.types:
+                out.take(compiler.elaborate(top_def_name=other.type_name).top, None)
         return out.made
     except RDLCompileError as error:
         return errors[0] if errors else {"error": str(error)}
@@ -69,25 +88,22 @@ class Records:
         self.made: dict[str, Any] = {"registers": [], "enums": [], "top": {}, "told": []}
         self._most, self._count = most, 0
         self._enums: dict[Any, int] = {}
-        self._types: set[str] = set()
+        self.types: set[str] = set()  # of the address maps that are in others
 
     def take(self, top: Any, chip: str | None) -> None:
-        if chip is None:
+        if chip is None and not self.made["top"]:
             self.made["top"] = _own(top)
         self._inside(top, top.inst_name, top, "", chip)
-
-    def tell_others(self, tops: list[Any]) -> None:
-        """Tell of address maps that stand beside the last one, not in it."""
-        self.made["told"] += [[f"the address map {one.type_name}, which is not in {tops[-1].type_name}",
-                               _line(one.def_src_ref)] for one in tops[:-1] if one.type_name not in self._types]
 
     def _inside(self, around: Any, block: str, home: Any, prefix: str, chip: str | None) -> None:
         from systemrdl.node import AddrmapNode, MemNode, RegfileNode, RegNode
 
         for array in around.children():
-            if not isinstance(array, AddrmapNode | RegfileNode | RegNode):
-                if isinstance(array, MemNode):
-                    self.made["told"].append([f"memory {prefix}{array.inst_name}", _line(array.inst.inst_src_ref)])
+            if isinstance(array, MemNode) and not any(isinstance(inner, RegNode) for inner in array.children()):
+                self.made["told"].append([f"memory {prefix}{array.inst_name} of {array.size} bytes",
+                                          _line(array.inst.inst_src_ref)])
+                continue
+            if not isinstance(array, AddrmapNode | RegfileNode | RegNode | MemNode):
                 continue
             count = math.prod(array.array_dimensions or [1])
             if self._count + count > self._most:
@@ -96,10 +112,10 @@ class Records:
                 self._count += 1
                 name = one.get_path_segment()
                 if isinstance(one, AddrmapNode):
-                    self._types.add(one.orig_type_name or "")
+                    self.types.add(one.orig_type_name or "")
                     inner = name if home.parent.parent is None else f"{block}.{name}"
                     self._inside(one, inner, one, "", chip)
-                elif isinstance(one, RegfileNode):
+                elif isinstance(one, RegfileNode | MemNode):
                     self._inside(one, block, home, f"{prefix}{name}.", chip)
                 else:
                     self._register(one, block, home, f"{prefix}{name}", chip)

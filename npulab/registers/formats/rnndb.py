@@ -2,7 +2,8 @@
 
 ==================================== ==================================================================================
 ``domain``                           a block; offsets count ``width`` bits (8 where it is not said)
-``reg32``, ``reg64``                 a register, with ``length`` and ``stride`` an array of them; 64 bits are two words
+``reg32``, ``reg64``                 a register, with ``length`` and ``stride`` an array of them; 64 bits are two words,
+                                     ``reg8`` and ``reg16`` share one
 ``array``, ``stripe``, ``use-group`` what is inside, ``length`` times: ``NAME[2].REGISTER``, without a name
                                      ``REGISTER[2]``; a group, and a stripe without a length, stand once; an array
                                      with nothing inside is one of registers
@@ -11,13 +12,12 @@
 ``align``                            of an address, the bytes it is a multiple of
 ``type``                             uint, hex, boolean, int (signed), fixed and ufixed (``radix``), fixedp (half of the
                                      bits), float, a named enum or bitset, a domain (the field is an address); ``shr``:
-                                     stored shifted right
+                                     stored shifted right; ``spectype`` gives a type another name
 ``value``                            in a field or register: its own enum, named after it
 ``variants``                         the feature that has it; a list or range (``A-C``) of the ``varset`` gives a row
                                      for each; of two varsets the inner one
 ``brief``, ``doc``                   the note of the field; of a register, of its lowest field, behind its name
-``import``                           another file in the same folder or below; one that is named from the folder above
-                                     (``FOLDER/FILE``) says that all are
+``import``                           another file, named from the folder of this one or from one above it
 ==================================== ==================================================================================
 
 A domain of width 32 counts bytes where every offset of such domains is a multiple of 4, as in the
@@ -29,12 +29,12 @@ Mesa.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.formats.placing import Found, Register, placed
 from npulab.registers.formats.rnndb_names import (
     WORDS,
     Names,
@@ -47,23 +47,21 @@ from npulab.registers.formats.rnndb_names import (
     own_enum,
     parsed,
     refuse_others,
-    unnumbered,
     values_in,
 )
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
-from npulab.registers.formats.taken import Taken
 from npulab.registers.formats.xml import MOST_DEPTH, Element, read_xml
-from npulab.registers.meaning import Meaning
 
 NAMESPACE = "http://nouveau.freedesktop.org/"
 NPULAB = "urn:npulab:registers"  # of our own attributes: at, value, address, align, evidence, nameless
 FILES = 64
-SHOWN = 3
+FOLDERS_ABOVE = 3  # that imports are looked for in
+MOST_ELEMENTS = 2 ** 18
 PLAIN = ("", "uint", "hex", "boolean", "bitfield", "address", "waddress")
 POINTERS = ("address", "waddress")
-SIZES = {"reg32": WORD_BITS, "reg64": 2 * WORD_BITS}
-TOP = ("copyright", "import", "enum", "bitset", "group", "domain", "doc", "brief")
-INSIDE = ("reg32", "reg64", "array", "stripe", "use-group", "doc", "brief", "enum", "bitset", "group")
+SIZES = {"reg8": 8, "reg16": 16, "reg32": WORD_BITS, "reg64": 2 * WORD_BITS}
+TOP = ("copyright", "import", "enum", "bitset", "spectype", "group", "domain", "doc", "brief")
+INSIDE = (*SIZES, "array", "stripe", "use-group", "doc", "brief", "enum", "bitset", "group")
 REGISTER = ("bitfield", "value", "doc", "brief")
 
 
@@ -79,7 +77,7 @@ class Place(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run of bits of a register, as a field says it."""
+    """A run of bits of a register, as a field says it; blank is the name of the register itself."""
 
     name: str
     low: int
@@ -91,22 +89,35 @@ class Run(NamedTuple):
     pointer: bool
 
 
-def read_rnndb(path: Path) -> RegisterTable:
-    """The registers of a database and of the files it imports.
+def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
+    """The registers of a database and of the files it imports, which lie in its folder or below, in
+    a folder above or in one of ``include``.
 
     A UserWarning names what the table has no place for: a second register at an address, a second
-    name of an enum's value, a value without a number, a type that nobody declares.  Raises
-    ValueError with file and line for what is broken, FileNotFoundError for no file.
+    field on the same bits, a group that no domain uses, a second name of an enum's value, a value
+    without a number, a type that nobody declares.  Raises ValueError with file and line for what is
+    broken, FileNotFoundError for no file.
     """
     path = Path(path)
-    tops = [*_tops(path, _root_of(path.resolve()), {path.resolve()})]
+    own = path.resolve().parent
+    folders = [own, *(Path(folder).resolve() for folder in include), *[*own.parents][:FOLDERS_ABOVE]]
+    tops = [*_tops(path, folders, {path.resolve()})]
     names = Names()
     for one in tops:
         declare(one, names)
     domains = [one for one in tops if one.tag == "domain"]
     by_words = _by_words(domains, names)
-    rows: list[dict[str, Any]] = []
-    taken = Taken()
+    table = placed(_every_register(domains, by_words, names), names.enums, names.losses, "\n\n".join(dict.fromkeys(
+        _copyright(one) for one in tops if one.tag == "copyright")))
+    for name, group in names.groups.items():
+        if name not in names.used:
+            count = sum(inner.tag in SIZES for inner in _below(group))
+            names.losses.lose(group.where, f"group {name}, which no domain uses", count)
+    names.losses.warn(path)
+    return table
+
+
+def _every_register(domains: Sequence[Element], by_words: bool, names: Names) -> Iterator[Register]:
     for domain in domains:
         block = domain.get("name") if domain.get(f"{NPULAB} nameless") != "yes" else ""
         width = number(domain, "width", 8)
@@ -115,40 +126,38 @@ def read_rnndb(path: Path) -> RegisterTable:
                              "64")
         unit = width // 8 if width != WORD_BITS or by_words else 1
         start = Place(0, "", *features_of(domain, None, "", names))
-        for register, place in _registers(domain, start, names, unit):
-            more = [*_rows(block, register, place, unit, names)]
-            if len(rows) + len(more) > MOST_ROWS:
-                raise ValueError(f"{register.where}: got more than {MOST_ROWS} fields, allowed are as many; its arrays "
-                                 "are too long")
-            if other := taken.alias(row for row, _ in more):
-                names.lose(register, f"register {place.name} at {place.offset * unit:#x}, where {other} lies")
-                continue
-            for row, run in more:
-                taken.add(row, run.element.where)
-                rows.append(row)
-    if names.lost:
-        told = [f"{where}: {what}" for (where, _), what in [*names.lost.items()][:SHOWN]]
-        told += [f"{len(names.lost) - SHOWN} more"] if len(names.lost) > SHOWN else []
-        warnings.warn(f"{path}: not carried over: {'; '.join(told)}", stacklevel=3)
-    return RegisterTable.of(rows, names.enums, "\n\n".join(dict.fromkeys(
-        _copyright(one) for one in tops if one.tag == "copyright")))
+        for element, place in _registers(domain, start, names, unit):
+            fields = tuple(_found(run, feature) for run in sorted(_runs(element, place, block, names), key=lambda run:
+                           run.low) for feature in _features(run))
+            if fields:  # else it is of no variant
+                yield Register(block, place.offset * unit, SIZES.get(element.tag, WORD_BITS), place.name, element.where,
+                               note_of(element), fields)
 
 
-def _root_of(path: Path) -> Path:
-    """The folder that imports of a database are named from: its own, or the one above where they
-    name its own too."""
-    own = path.parent
-    for one in read_xml(path, NAMESPACE):
-        file = Path(one.get("file")) if one.tag == "import" else Path()
-        if len(file.parts) > 1 and file.parts[0] == own.name and ".." not in file.parts \
-                and not (own / file).exists() and (own.parent / file).is_file():
-            return own.parent
-    return own
+def _features(run: Run) -> list[str]:
+    own = run.element.get(f"{NPULAB} feature")
+    return [own] if own else [""] if run.variants is None else sorted(run.variants)
 
 
-def _tops(path: Path, folder: Path, seen: set[Path]) -> Iterator[Element]:
-    """What stands in a database, its imports in their place, each file once."""
-    root = read_xml(path, NAMESPACE)
+def _found(run: Run, feature: str) -> Found:
+    row: dict[str, Any] = {"value": run.value, "note": run.note, "feature": feature,
+                           "evidence": run.element.get(f"{NPULAB} evidence")}
+    row |= {"address": "yes"} if run.pointer else {}
+    row |= {"align": number(run.element, "align")} if run.pointer and run.element.get("align") else {}
+    row |= {name: number(run.element, f"{NPULAB} {name}") for name in ("at", "align")
+            if run.element.get(f"{NPULAB} {name}")}
+    return Found(run.name, run.low, run.high, run.element.where, row)
+
+
+def _below(element: Element) -> Iterator[Element]:
+    for inner in element:
+        yield inner
+        yield from _below(inner)
+
+
+def _tops(path: Path, folders: Sequence[Path], seen: set[Path]) -> Iterator[Element]:
+    """The top elements of a database, its imports in their place, each file once."""
+    root = read_xml(path, NAMESPACE, MOST_ELEMENTS)
     if root.tag != "database":
         raise ValueError(f"{root.where}: got the element {root.tag}, allowed is database")
     for one in root:
@@ -156,16 +165,24 @@ def _tops(path: Path, folder: Path, seen: set[Path]) -> Iterator[Element]:
         if one.tag != "import":
             yield one
             continue
-        file = folder / need(one, "file")
-        real = file.resolve()
-        if not real.is_relative_to(folder) or not real.is_file():
-            raise ValueError(f"{one.where}: import: got {one.get('file')!r}, allowed is a file that lies in "
-                             f"{folder} or below")
+        real = _imported(one, folders)
         if real not in seen:
             if len(seen) >= FILES:
-                raise ValueError(f"{one.where}: import: got more than {FILES} files, allowed are as many")
+                raise ValueError(f"{one.where}: import: got more than {FILES} files, at most {FILES} are allowed")
             seen.add(real)
-            yield from _tops(real, folder, seen)
+            yield from _tops(real, folders, seen)
+
+
+def _imported(one: Element, folders: Sequence[Path]) -> Path:
+    """The file that an import names, from the first of the folders that has it."""
+    file = Path(need(one, "file"))
+    if not file.is_absolute() and ".." not in file.parts:
+        for folder in folders:
+            real = (folder / file).resolve()
+            if real.is_file() and real.is_relative_to(folder):
+                return real
+    raise ValueError(f"{one.where}: import: got {one.get('file')!r}, allowed is a file that lies in {folders[0]} or "
+                     "below, in a folder above it, or in one given with --include")
 
 
 def _by_words(domains: Sequence[Element], names: Names) -> bool:
@@ -178,7 +195,8 @@ def _registers(around: Element, place: Place, names: Names, unit: int, depth: in
                ) -> Iterator[tuple[Element, Place]]:
     """Every register below an element, those of arrays one by one."""
     if depth > MOST_DEPTH:
-        raise ValueError(f"{around.where}: got more than {MOST_DEPTH} groups within each other, allowed are as many")
+        raise ValueError(f"{around.where}: got more than {MOST_DEPTH} groups within each other, at most {MOST_DEPTH} "
+                         "are allowed")
     for one in around:
         refuse_others(one, INSIDE, around)
         if one.tag in (*WORDS, "enum", "bitset", "group"):
@@ -188,6 +206,7 @@ def _registers(around: Element, place: Place, names: Names, unit: int, depth: in
             if one.tag in SIZES or (one.tag == "array" and inner.name and all(some.tag in WORDS for some in one)):
                 yield one, inner
             elif one.tag == "use-group":
+                names.used.add(one.get("name"))
                 yield from _registers(named(one, "name", names.groups), inner, names, unit, depth + 1)
             else:
                 yield from _registers(one, inner, names, unit, depth + 1)
@@ -216,43 +235,6 @@ def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[P
             yield Place(place.offset + begin, own, variants, varset, numbers)
 
 
-def _rows(block: str, register: Element, place: Place, unit: int, names: Names,
-          ) -> Iterator[tuple[dict[str, Any], Run]]:
-    """A row for each run of bits of a register, and what it is of."""
-    offset = place.offset * unit
-    if offset % WORD_BYTES or offset >= 2 ** WORD_BITS or not place.name:
-        raise ValueError(f"{register.where}: register {place.name or 'without a name'}: got offset {offset:#x} bytes, "
-                         f"allowed is a name and a multiple of {WORD_BYTES} below 2**32")
-    size = SIZES.get(register.tag, WORD_BITS)
-    runs = sorted(_runs(register, place, block, names), key=lambda run: run.low)
-    about = note_of(register)
-    for n, run in enumerate(runs):
-        if not run.low <= run.high < size:
-            raise ValueError(f"{run.element.where}: field {run.name} of register {place.name}: got bits {run.low} to "
-                             f"{run.high}, allowed is inside 0 to {size - 1}")
-        whole = run.element is register
-        note = run.note if not about or n or whole else f"{unnumbered(place.name)}: {about} {run.note}".strip()
-        crosses = run.low < WORD_BITS <= run.high
-        field_name = run.name if not crosses else place.name if whole else f"{place.name}.{run.name}"
-        try:
-            Meaning.parse(run.value).refuse_width(run.high - run.low + 1)
-        except ValueError as error:
-            raise ValueError(f"{run.element.where}: field {run.name} of register {place.name}: {error}") from None
-        for word in range(run.low // WORD_BITS, run.high // WORD_BITS + 1):
-            low, high = max(run.low, WORD_BITS * word), min(run.high, WORD_BITS * (word + 1) - 1)
-            row = {"block": block, "offset": offset + WORD_BYTES * word, "register": place.name, "field": field_name,
-                   "lsb": low - WORD_BITS * word, "width": high - low + 1, "value": run.value, "note": note}
-            row |= {"at": low - run.low} if crosses else {}
-            row |= {"address": "yes"} if run.pointer else {}
-            row |= {"align": number(run.element, "align")} if run.pointer and run.element.get("align") else {}
-            row |= {name: number(run.element, f"{NPULAB} {name}") for name in ("at", "align")
-                    if run.element.get(f"{NPULAB} {name}")}
-            row |= {"evidence": run.element.get(f"{NPULAB} evidence")}
-            own = run.element.get(f"{NPULAB} feature")
-            for feature in [own] if own else sorted(run.variants) if run.variants is not None else [""]:
-                yield {**row, "feature": feature}, run
-
-
 def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0, prefix: str = "", depth: int = 0,
           ) -> Iterator[Run]:
     """The fields that an element has, those of the bitset that is its type too; the register itself
@@ -267,10 +249,9 @@ def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0,
         inside, varset = features_of(bitset, place.variants, place.varset, names)
         yield from _runs(bitset, place._replace(variants=inside, varset=varset), block, names, low, prefix, depth + 1)
     if not fields and bitset is None and around.tag in (*SIZES, "array"):
-        name, size = unnumbered(place.name).rpartition(".")[2], SIZES.get(around.tag, WORD_BITS)
-        first, last = _bits(around, 0, size - 1)
+        first, last = _bits(around, 0, SIZES.get(around.tag, WORD_BITS) - 1)
         value, pointer = _value(around, last - first + 1, place.name, block, names)
-        yield Run(name, first, last, value, note_of(around), place.variants, around, pointer)
+        yield Run("", first, last, value, note_of(around), place.variants, around, pointer)
     for one in fields:
         names.step(one)
         variants, varset = features_of(one, place.variants, place.varset, names)
@@ -293,7 +274,7 @@ def _bits(one: Element, low: int | None = None, high: int | None = None) -> tupl
 
 def _value(one: Element, width: int, name: str, block: str, names: Names) -> tuple[str, bool]:
     """The value column of a field, and whether it is an address."""
-    kind, shift = one.get("type"), number(one, "shr", 0)
+    kind, shift = names.types.get(one.get("type"), one.get("type")), number(one, "shr", 0)
     said = one.get(f"{NPULAB} value")
     block_of_it = kind in names.domains and kind not in (*names.enums, *names.bitsets)  # these come first by their name
     pointer = kind in POINTERS or block_of_it or one.get(f"{NPULAB} address") == "yes"

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from npulab.registers.formats.naming import unnumbered
+from npulab.registers.formats.placing import Losses
 from npulab.registers.formats.xml import Element
 
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}")
-MOST_STEPS = 2 ** 18  # registers, array elements and fields that are looked at
+MOST_STEPS = 2 ** 19  # registers, array elements and fields that are looked at
 WORDS = ("doc", "brief")
 
 
@@ -22,19 +24,21 @@ class Names:
     bitsets: dict[str, Element] = field(default_factory=dict)
     groups: dict[str, Element] = field(default_factory=dict)
     domains: set[str] = field(default_factory=set)
-    lost: dict[tuple[str, str], str] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)  # of spectype
+    used: set[str] = field(default_factory=set)  # groups
+    losses: Losses = field(default_factory=Losses)
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
     def lose(self, one: Element, what: str) -> None:
-        """Keep what is to be told of an element, once."""
-        self.lost.setdefault((one.where, one.get("name")), what)
+        """Note what of an element could not be carried over."""
+        self.losses.lose(one.where, what)
 
     def step(self, one: Element) -> None:
         """One step more; raises ValueError where arrays, groups or bitsets within each other take
         too many."""
         if next(self.steps, None) is None:
-            raise ValueError(f"{one.where}: {one.tag} {one.get('name')}: got more than {MOST_STEPS} elements, allowed "
-                             "are as many; its arrays are too long")
+            raise ValueError(f"{one.where}: {one.tag} {one.get('name')}: got more than {MOST_STEPS} elements, at most "
+                             f"{MOST_STEPS} are allowed; its arrays are too long")
 
 
 def declare(one: Element, names: Names) -> None:
@@ -48,6 +52,8 @@ def declare(one: Element, names: Names) -> None:
         names.bitsets[need(one, "name")] = one
     elif one.tag == "group":
         names.groups[need(one, "name")] = one
+    elif one.tag == "spectype":
+        names.types[need(one, "name")] = one.get("type")
     elif one.tag == "domain":
         names.domains.add(need(one, "name"))
     if one.tag in ("group", "domain", "array", "stripe"):
@@ -122,10 +128,6 @@ def features_of(one: Element, around: frozenset[str] | None, varset: str, names:
         names.lose(one, f"that {one.get('name') or one.tag} is for {', '.join(sorted(around))} of {outer} alone")
         around = None
     return frozenset(mine) if around is None else around & mine, varset
-
-
-def unnumbered(name: str) -> str:
-    return re.sub(r"\[\d+\]", "", name)
 
 
 def note_of(one: Element) -> str:

@@ -14,7 +14,7 @@
 ============================ ==========================================================================================
 
 Of two registers at an address, as ``alternateRegister`` has them, and of two fields that share
-bits, the first stays and the other is told; a second name of a register or field, as ``RESERVED``,
+bits, the first stays and the other is lost; a second name of a register or field, as ``RESERVED``,
 gets its place behind it.  What npulab's table has and SVD has no word for stands in
 ``vendorExtensions``.  Source: the CMSIS-SVD format description and its schema 1.3.
 """
@@ -22,16 +22,26 @@ gets its place behind it.  What npulab's table has and SVD has no word for stand
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from npulab.registers.formats.placing import Found, Register, placed
-from npulab.registers.formats.svd_names import MOST_DERIVED, Device, View, declare, elements, parsed, view_of
+from npulab.registers.formats.svd_names import (
+    MOST_DERIVED,
+    Device,
+    TooMuch,
+    View,
+    declare,
+    elements,
+    parsed,
+    view_of,
+)
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.formats.xml import Element, read_xml
 
-MOST_ELEMENTS = 2 ** 17  # of a file
+MOST_ELEMENTS = 2 ** 20  # of a file: a chip of 100,000 fields has some 800,000
 PLAIN_ACCESS = "read-write"
 ROW = ("value", "feature", "at", "align", "evidence")
 
@@ -52,8 +62,9 @@ class Around(NamedTuple):
 def read_svd(path: Path) -> RegisterTable:
     """The registers of a device.
 
-    A UserWarning names what the table has no place for.  Raises ValueError with file and line for
-    what is broken, FileNotFoundError for no file.
+    A UserWarning counts and names what the table has no place for, and registers and peripherals
+    that are not understood.  Raises ValueError with file and line if the file is broken or nothing
+    of it is understood, FileNotFoundError for no file.
     """
     path = Path(path)
     root = read_xml(path, "", MOST_ELEMENTS)
@@ -61,14 +72,33 @@ def read_svd(path: Path) -> RegisterTable:
         raise ValueError(f"{root.where}: got the element {root.tag}, allowed is device")
     device = Device()
     view = View((root,), "")
-    if view.number("addressUnitBits", 8) != 8:
-        raise ValueError(f"{root.where}: got addressUnitBits {view.text('addressUnitBits')}, allowed is 8")
     if any(one.text == "big" for cpu in root if cpu.tag == "cpu" for one in cpu if one.tag == "endian"):
-        device.told.lose(root.where, "that the device is big-endian: bits and offsets are taken as little-endian")
+        device.losses.lose(root.where, "that the device is big-endian: bits and offsets are taken as little-endian")
     declare(root, "", device)
-    table = placed(_registers(view, device), device.enums.by_name, device.told, _copyright(root))
-    device.told.warn(path)
+    registers = _in_bytes(_registers(view, device), view, device)
+    table = placed(registers, device.enums.by_name, device.losses, _copyright(root))
+    if device.errors and not table.rows:
+        raise device.errors[0]
+    device.losses.warn(path)
     return table
+
+
+def _in_bytes(registers: Iterator[Register], root: View, device: Device) -> Iterable[Register]:
+    """The registers with offsets in bytes: makers that state a wider address unit often count bytes
+    all the same; they do if no two registers share bytes then."""
+    unit = root.number("addressUnitBits", 8)
+    if unit == 8:
+        return registers
+    if unit not in (16, 32, 64):
+        raise ValueError(f"{root.where}: got addressUnitBits {root.text('addressUnitBits')}, allowed is 8, 16, 32 or "
+                         "64")
+    every = [*registers]
+    places = sorted({(register.block, register.offset, register.size) for register in every})
+    by_bytes = all(one[0] != other[0] or one[1] == other[1] or one[1] + one[2] // 8 <= other[1]
+                   for one, other in pairwise(places))
+    device.losses.lose(root.where, f"the address unit of {unit} bits: offsets are taken as "
+                       f"{'bytes' if by_bytes else 'counts of it'}")
+    return every if by_bytes else [register._replace(offset=register.offset * unit // 8) for register in every]
 
 
 def _registers(root: View, device: Device) -> Iterator[Register]:
@@ -77,23 +107,48 @@ def _registers(root: View, device: Device) -> Iterator[Register]:
     seen = set[tuple[str, str]]()
     for one in (inner for some in root.every("peripherals") for inner in some):
         if one.tag != "peripheral":
-            device.told.lose(one.where, f"the element {one.tag}")
+            device.losses.lose(one.where, f"the element {one.tag}")
             continue
-        view = view_of(one, device)
-        for place in elements(view, "baseAddress", device):
-            block = _own_name(device, "block", view.path, place.name)
-            about = "" if is_own else f"{place.name} at {place.offset:#x}: {view.text('description')}".rstrip(": ")
-            for some in view.every("registers"):
-                for register in _inside(some, block, "", 0, around.of(view), device):
-                    unique = f"{register.name}_{register.offset:#x}"
-                    if not is_own and (block, unique) in seen:
-                        device.told.lose(register.where, f"the second register {register.name} at {register.offset:#x}")
-                        continue
-                    if not is_own and (block, register.name) in seen:
-                        register = register._replace(name=unique)
-                    seen |= {(block, register.name), (block, unique)}
-                    yield register._replace(note=". ".join(filter(None, (about, register.note))))
-                    about = ""
+        try:
+            blocks = [*_peripheral(one, around, device)]
+        except TooMuch:
+            raise
+        except ValueError as error:
+            if is_own:
+                raise
+            count = sum(inner.tag == "register" for some in one for inner in some)
+            device.lose(one.where, f"the peripheral {_name(one)}", error, count)
+            continue
+        for block, about, register in blocks:
+            unique = f"{register.name}_{register.offset:#x}"
+            if not is_own and (block, unique) in seen:
+                device.losses.lose(register.where, f"the second register {register.name} at {register.offset:#x}", 1)
+                continue
+            if not is_own and (block, register.name) in seen:
+                register = register._replace(name=unique)
+            seen |= {(block, register.name), (block, unique)}
+            yield register._replace(note=". ".join(filter(None, (about, register.note))))
+
+
+def _peripheral(one: Element, around: Around, device: Device) -> Iterator[tuple[str, str, Register]]:
+    """(block, what the note of the block's first register begins with, register) of a
+    peripheral."""
+    view = view_of(one, device)
+    empty = any(inner.tag == "baseAddress" and not inner.text for inner in one)
+    if empty:
+        device.losses.lose(one.where, f"where the peripheral {_name(one)} lies: its baseAddress is empty")
+    for place in elements(view, "baseAddress", device, 0 if empty else None):
+        block = _own_name(device, "block", view.path, place.name)
+        about = "" if ("map", "") in device.own else \
+            f"{place.name} at {place.offset:#x}: {view.text('description')}".rstrip(": ")
+        for some in view.every("registers"):
+            for register in _inside(some, block, "", 0, around.of(view), device):
+                yield block, about, register
+                about = ""
+
+
+def _name(one: Element) -> str:
+    return next((inner.text for inner in one if inner.tag == "name"), "")
 
 
 def _inside(around_it: Element, block: str, prefix: str, offset: int, around: Around, device: Device, depth: int = 0,
@@ -105,13 +160,18 @@ def _inside(around_it: Element, block: str, prefix: str, offset: int, around: Ar
     for one in around_it:
         if one.tag not in ("register", "cluster"):
             if one.tag not in KNOWN:
-                device.told.lose(one.where, f"the element {one.tag}")
+                device.losses.lose(one.where, f"the element {one.tag}")
             continue
         view = view_of(one, device)
         for place in elements(view, "addressOffset", device):
             name, at, said = f"{prefix}{place.name}", offset + place.offset, around.of(view)
             if one.tag == "register":
-                yield _register(view, block, name, at, said, device)
+                try:
+                    yield _register(view, block, name, at, said, device)
+                except ValueError as error:
+                    if ("map", "") in device.own or isinstance(error, TooMuch):
+                        raise
+                    device.lose(view.where, f"register {name} of {block}", error, 1)
                 continue
             source = next((some for some in view.chain if any(i.tag in ("register", "cluster") for i in some)), one)
             yield from _inside(source, block, f"{name}.", at, said, device, depth + 1)
@@ -123,7 +183,7 @@ def _register(view: View, block: str, name: str, offset: int, around: Around, de
     fields: list[Found] = []
     for one in (inner for some in view.every("fields") for inner in some):
         if one.tag != "field":
-            device.told.lose(one.where, f"the element {one.tag}")
+            device.losses.lose(one.where, f"the element {one.tag}")
             continue
         field_view = view_of(one, device)
         low, high = _bits(field_view, name)
@@ -138,8 +198,12 @@ def _register(view: View, block: str, name: str, offset: int, around: Around, de
             found = Found(_own_name(device, "field", field_view.path, place.name), low + place.offset,
                           high + place.offset, field_view.where, row)
             if ("map", "") not in device.own:
+                if not found.low <= found.high < size:
+                    device.losses.lose(found.where, f"field {found.name} of register {name}, whose bits {found.low} to "
+                                       f"{found.high} are not inside 0 to {size - 1}")
+                    continue
                 if any(found.low <= other.high and other.low <= found.high for other in fields):
-                    device.told.lose(found.where, f"field {found.name} of register {name}, of whose bits another has "
+                    device.losses.lose(found.where, f"field {found.name} of register {name}, of whose bits another has "
                                      "some")
                     continue
                 if any(found.name == other.name for other in fields):
@@ -153,7 +217,7 @@ def _register(view: View, block: str, name: str, offset: int, around: Around, de
             reset &= parsed(view.where, f"register {name}", "resetMask", around.mask) if around.mask else -1
             said += [f"reset {reset:#x}"] if view.text("resetValue") or reset else []
         except ValueError:
-            device.told.lose(view.where, f"the reset value of {name}, which is no number")
+            device.losses.lose(view.where, f"the reset value of {name}, which is no number")
     note = _noted(view.text("description"), said)
     return Register(block, offset, size, real, view.where, note, tuple(fields))
 
@@ -180,13 +244,13 @@ def _enum(view: View, block: str, name: str, width: int, device: Device) -> str:
     """The value of a field that has enumerated values; they are added to the enums."""
     some = view.every("enumeratedValues")
     for other in some[1:]:
-        device.told.lose(other.where, f"the second enumeratedValues of {name}")
+        device.losses.lose(other.where, f"the second enumeratedValues of {name}")
     if not some:
         return ""
     one, seen = some[0], 0
-    label = next((inner.text for inner in one if inner.tag == "name"), "")
+    label = _name(one)
     while not any(inner.tag == "enumeratedValue" for inner in one) and (source := one.get("derivedFrom")):
-        base = device.enum_elements.get(source)
+        base = device.enum_named(source, view.path)
         seen += 1
         if base is None or seen > MOST_DERIVED:
             raise ValueError(f"{one.where}: enumeratedValues of {name}: got derivedFrom {source!r}, allowed is the "
@@ -204,17 +268,17 @@ def _values(one: Element, name: str, width: int, device: Device) -> dict[int, st
         view = View((value,), "")
         label, text = view.text("name"), view.text("value")
         if not text or not label:
-            device.told.lose(value.where, f"{label or 'a value without a name'} of {name}, which has no number"
+            device.losses.lose(value.where, f"{label or 'a value without a name'} of {name}, which has no number"
                              if not text else f"{text} of {name}, which has no name")
             continue
         if re.fullmatch(r"(#|0b)[01]*[xX][01xX]*", text):
-            device.told.lose(value.where, f"{label} of {name}, whose value {text} has bits that do not matter")
+            device.losses.lose(value.where, f"{label} of {name}, whose value {text} has bits that do not matter")
             continue
         raw = parsed(value.where, f"enumeratedValue {label}", "value", re.sub("^0b", "#", text))
         if raw in out or label in out.values():
-            device.told.lose(value.where, f"{label} = {raw} of {name}, of which one is there before")
+            device.losses.lose(value.where, f"{label} = {raw} of {name}, of which one is there before")
         elif raw >= 2 ** width:
-            device.told.lose(value.where, f"{label} = {raw} of {name}, which has {width} bits")
+            device.losses.lose(value.where, f"{label} = {raw} of {name}, which has {width} bits")
         else:
             out[raw] = label
     return out

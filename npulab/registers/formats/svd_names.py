@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from npulab.registers.formats.placing import Enums, Told
+from npulab.registers.formats.placing import Enums, Losses
 from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.xml import Element
 
 NPULAB = "urn:npulab:registers"
 MOST_DERIVED = 16
-MOST_STEPS = 2 ** 18  # elements of arrays
+MOST_STEPS = 2 ** 19  # elements of arrays
 NUMBER = re.compile(r"\+?(?:(?P<hex>0[xX][0-9a-fA-F]{1,16})|#(?P<bits>[01xX]{1,64})|(?P<dec>[0-9]{1,20}))"
                     r"(?P<scale>[kKmMgG]?)")
 SCALES = {"": 1, "k": 2 ** 10, "m": 2 ** 20, "g": 2 ** 30}
@@ -23,15 +23,32 @@ DERIVED = ("peripheral", "cluster", "register", "field", "enumeratedValues")
 
 @dataclass(frozen=True)
 class Device:
-    """What a file declares by name, and what is told of it."""
+    """What a file declares by name, and what could not be carried over."""
 
     places: dict[str, Element] = field(default_factory=dict)  # by path, of what may be derived from
     scopes: dict[int, str] = field(default_factory=dict)  # the path around it, by identity of an element
     enums: Enums = field(default_factory=lambda: Enums({}))
     enum_elements: dict[str, Element] = field(default_factory=dict)
     own: dict[tuple[str, str], Element] = field(default_factory=dict)  # of vendorExtensions, by tag and path
-    told: Told = field(default_factory=Told)
+    losses: Losses = field(default_factory=Losses)
+    errors: list[ValueError] = field(default_factory=list)  # of what was skipped
     steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
+
+    def lose(self, where: str, what: str, error: ValueError, registers: int) -> None:
+        """Skip an element that is not understood."""
+        self.errors.append(error)
+        self.losses.lose(where, f"{what}, which is not understood: {error}", registers)
+
+    def enum_named(self, source: str, scope: str) -> Element | None:
+        """The enumeratedValues of a name, or of a path that begins at any scope around the field of
+        this path."""
+        names = scope.split(".")
+        tries = [".".join([*names[:n], source]) for n in range(len(names), -1, -1)]
+        return next((self.enum_elements[path] for path in tries if path in self.enum_elements), None)
+
+
+class TooMuch(ValueError):
+    """Arrays that hold more elements than are allowed in all."""
 
 
 class View(NamedTuple):
@@ -117,18 +134,18 @@ def view_of(one: Element, device: Device) -> View:
     return View(tuple(chain), ".".join(filter(None, (path, name))))
 
 
-def elements(view: View, offset_tag: str, device: Device) -> Iterator[Place]:
-    """Each element of an array, or what is none."""
+def elements(view: View, offset_tag: str, device: Device, default: int | None = None) -> Iterator[Place]:
+    """Each element of an array, or the element itself; ``default`` stands for an empty offset."""
     what = f"{view.chain[0].tag} {view.path}"
     name = view.text("name")
     if not name:
         raise ValueError(f"{view.where}: {view.chain[0].tag} in {view.path or 'the device'}: got no name, allowed "
                          "is one")
-    begin = view.number(offset_tag) if offset_tag else 0
+    begin = view.number(offset_tag, default) if offset_tag else 0
     count = view.number("dim", 1) if view.text("dim") else 0
     if next(device.steps, None) is None or count > MOST_ROWS:
-        raise ValueError(f"{view.where}: {what}: got dim {count}, allowed are {MOST_ROWS} and {MOST_STEPS} elements in "
-                         "all; its arrays are too long")
+        raise TooMuch(f"{view.where}: {what}: got dim {count}, at most {MOST_ROWS} and {MOST_STEPS} elements in "
+                      "all are allowed; its arrays are too long")
     if not count:
         if "%s" in name:
             raise ValueError(f"{view.where}: {what}: got no dim, allowed is one where the name has %s")
@@ -138,8 +155,8 @@ def elements(view: View, offset_tag: str, device: Device) -> Iterator[Place]:
     words = _index(view, count, what)
     for n, word in enumerate(words):
         if next(device.steps, None) is None:
-            raise ValueError(f"{view.where}: {what}: got more than {MOST_STEPS} elements, allowed are as many; its "
-                             "arrays are too long")
+            raise TooMuch(f"{view.where}: {what}: got more than {MOST_STEPS} elements in arrays, at most "
+                          f"{MOST_STEPS} are allowed")
         yield Place(name.replace("%s", word) if "%s" in name else f"{name}[{word}]", begin + step * n)
 
 

@@ -2,8 +2,9 @@
 systemrdl-compiler.
 
 ================ =====================================================================================================
-``addrmap``      a block, of the last one in the file; one inside another is a block of its own, ``OUTER.INNER``
-``regfile``      what is inside, named ``REGFILE.REGISTER``
+``addrmap``      a block; one inside another is a block of its own, ``OUTER.INNER``
+``regfile``,     what is inside, named ``REGFILE.REGISTER``; a memory without registers is a loss
+``mem``
 ``reg``          8 bits and more; 64 are two words, registers of 8 and 16 bits share a word
 arrays           ``NAME[0]``, ``NAME[1]``, ...; parameters have their values
 ``field``        its bits; ``name`` and ``desc`` are the note, with ``sw``, ``hw``, ``onread``, ``onwrite`` and
@@ -31,7 +32,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from npulab.registers.formats import rdl_compiling
-from npulab.registers.formats.placing import Enums, Found, Register, Told, placed
+from npulab.registers.formats.placing import Enums, Found, Losses, Register, placed
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.support.files import text_of
 from npulab.support.processes import execute
@@ -45,7 +46,7 @@ PACKAGE = "systemrdl-compiler"
 
 
 def read_rdl(path: Path) -> RegisterTable:
-    """The registers of the last address map of a file.
+    """The registers of a file: of its last address map and of those that stand beside it.
 
     A UserWarning names what the table has no place for.  Raises ValueError with file and line for
     what is broken or refused, FileNotFoundError for no file, ModuleNotFoundError naming
@@ -120,7 +121,7 @@ def table_of(path: Path, records: Mapping[str, Any]) -> RegisterTable:
             raise ValueError(f"{_where(records, path)}: got {text}, allowed {records['allowed']}")
         raise ValueError(f"{_where(records, path)}: got what is no SystemRDL, or has a fault ({text}), allowed is a "
                          "description that compiles")
-    told, own = Told(), records["top"]
+    losses, own = Losses(), records["top"]
     enums = Enums({})
     for said in own.get("enums", ()):
         name, *value = said.split(" ", 2)
@@ -128,10 +129,10 @@ def table_of(path: Path, records: Mapping[str, Any]) -> RegisterTable:
         if len(value) == 2:
             names[int(value[0], 0)] = unquote(value[1])
     for what, line in records["told"]:
-        told.lose(_where(line, path), what)
-    table = placed(_registers(path, records, "map" in own, enums, told), enums.by_name, told,
+        losses.lose(_where(line, path), what)
+    table = placed(_registers(path, records, "map" in own, enums, losses), enums.by_name, losses,
                    unquote(own.get("copyright", "")))
-    told.warn(path)
+    losses.warn(path)
     return table
 
 
@@ -140,7 +141,7 @@ def _where(said: Mapping[str, Any], path: Path) -> str:
         else str(path)
 
 
-def _registers(path: Path, records: Mapping[str, Any], own: bool, enums: Enums, told: Told) -> Iterator[Register]:
+def _registers(path: Path, records: Mapping[str, Any], own: bool, enums: Enums, losses: Losses) -> Iterator[Register]:
     homes = set[str]()
     found = records["registers"]
     # of our own maps, blocks that only some chips have come last and belong where they lie
@@ -153,12 +154,12 @@ def _registers(path: Path, records: Mapping[str, Any], own: bool, enums: Enums, 
             address = "" if home["top"] else f" at {home['address']:#x}"
             about.insert(0, f"{one['block']}{address}: {home['desc']}".rstrip(": ") if address or home["desc"] else "")
         name = unquote(one["own"]["name"]) if "name" in one["own"] else one["name"]
-        fields = tuple(_field(path, one, field, enums, records["enums"], told) for field in one["fields"])
+        fields = tuple(_field(path, one, field, enums, records["enums"], losses) for field in one["fields"])
         yield Register(block, one["offset"], one["size"], name, _where(one, path), _joined(about), fields)
 
 
 def _field(path: Path, register: Mapping[str, Any], one: Mapping[str, Any], enums: Enums, declared: list[Any],
-           told: Told) -> Found:
+           losses: Losses) -> Found:
     own, where = one["own"], _where(one, path)
     name = unquote(own["name"]) if "name" in own else one["name"]
     said = [f"{key}={one[key]}" for key in ("sw", "hw") if one[key] != PLAIN]
@@ -166,7 +167,7 @@ def _field(path: Path, register: Mapping[str, Any], one: Mapping[str, Any], enum
     note = _joined([one["title"], one["desc"]])
     row: dict[str, Any] = {"note": f"{note} ({', '.join(said)})".strip() if said else note}
     if one["msb0"]:
-        told.lose(where, f"that the bits of {one['name']} are in order of msb0")
+        losses.lose(where, f"that the bits of {one['name']} are in order of msb0")
     fraction = one.get("fracwidth", 0)
     value = "signed " if one.get("is_signed") else ""
     row["value"] = f"{value}raw>>{fraction}" if fraction > 0 else value.strip()

@@ -20,8 +20,8 @@ ENUMS = "enums.csv"
 ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # controls, halves of pairs
-MOST_BYTES = 2 ** 23  # of a table
-MOST_ROWS = 2 ** 14
+MOST_BYTES = 2 ** 25  # of a table
+MOST_ROWS = 2 ** 17
 
 Row = Mapping[str, Any]
 

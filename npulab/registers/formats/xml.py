@@ -13,7 +13,7 @@ from xml.parsers import expat
 
 from npulab.support.files import need_file
 
-MOST_BYTES = 2 ** 23  # of a file
+MOST_BYTES = 2 ** 26  # of a file
 MOST_ELEMENTS, MOST_DEPTH = 2 ** 15, 64
 CHUNK = 2 ** 16
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -75,8 +75,8 @@ def read_xml(path: Path, namespace: str, most: int | None = None) -> Element:
         count += 1
         inside = False
         if count > most or len(above) >= MOST_DEPTH:
-            raise ValueError(f"{path}, line {parser.CurrentLineNumber}: got more than {most} elements or "
-                             f"{MOST_DEPTH} within each other, allowed are as many")
+            raise ValueError(f"{path}, line {parser.CurrentLineNumber}: got more than {most} elements, at "
+                             f"most {most} and {MOST_DEPTH} within each other are allowed")
         element = Element(sys.intern(tag.removeprefix(f"{namespace} ")), attributes or NOTHING, path,
                           parser.CurrentLineNumber)
         (above[-1].children if above else roots).append(element)
