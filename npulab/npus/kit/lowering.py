@@ -17,18 +17,18 @@ def features_asked(features: Collection[str], known: Collection[str]) -> None:
 
 
 def placed(defaults: Mapping[str, int], addresses: Mapping[str, int] | None, align: int,
-           ) -> dict[str, int]:
+           bits: int = ADDRESS_BITS) -> dict[str, int]:
     """The addresses of buffers by name: those asked for, in the place of the defaults.
 
     Raises LookupError for a name that has no default, ValueError for an address that is not a
-    multiple of ``align`` within 32 bits.
+    multiple of ``align`` within ``bits``.
     """
     where = {**defaults, **(addresses or {})}
     _all_known("addresses", where, sorted(defaults))
     for name, at in where.items():
-        if not isinstance(at, int) or not 0 <= at < 2 ** ADDRESS_BITS or at % align:
+        if not isinstance(at, int) or not 0 <= at < 2 ** bits or at % align:
             raise ValueError(f"addresses: got {name} {at!r}, allowed is a multiple of {align} "
-                             f"within {ADDRESS_BITS} bits")
+                             f"within {bits} bits")
     return where
 
 

@@ -1,21 +1,12 @@
 """The tables beside this file, read once."""
 
-from pathlib import Path
+from npulab.npus.kit.facts import Facts
 
-from npulab.captures.target import read_chips, select
-from npulab.registers.map import RegisterMap
-
-HERE = Path(__file__).parent
-CHIPS = read_chips(HERE / "chips.csv")
-USUAL_CHIP = next(iter(CHIPS))
-FULL_CHIP = next(chip for chip, facts in CHIPS.items() if facts.get("full_map"))
 # one map of all units by byte address: that of the int8 configurations, and that of the full one
-TABLES = {name: RegisterMap.read(HERE / f"{name.lower()}.csv", dense=False) for name in ("SMALL", "FULL")}
-
-
-def maps(chip: str) -> dict[str, RegisterMap]:
-    """The register maps of a chip, by block."""
-    return select(TABLES, CHIPS[chip])
+FACTS = Facts.beside(__file__, {"SMALL": "small.csv", "FULL": "full.csv"}, sparse=("SMALL", "FULL"))
+HERE, CHIPS, USUAL_CHIP, TABLES = FACTS
+FULL_CHIP = next(chip for chip, features in CHIPS.items() if features.get("full_map"))
+maps = FACTS.maps
 
 
 def block_of(chip: str) -> str:

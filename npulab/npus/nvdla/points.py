@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from npulab.npus.nvdla.words import address, spread
+from npulab.npus.nvdla.words import halves, spread
 from npulab.quant.rules import RULES
 
 RULE = RULES["nvdla"]
@@ -123,7 +123,8 @@ def reading(stage: str, operands: Operands | None, where: int, pitches: tuple[in
         return {f"{name}DISABLE": 1}
     out = {f"{name}DISABLE": 0, f"{name}DATA_USE": operands.use, f"{name}DATA_SIZE": operands.size - 1,
            f"{name}DATA_MODE": int(pitches is not None), f"{name}RAM_TYPE": 1,
-           **address(f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW", where)}
+           **{f"SDP_RDMA.D_{stage}_BASE_ADDR_{half}.{stage}_BASE_ADDR_{half}": value
+              for half, value in zip(("LOW", "HIGH"), halves(where), strict=True)}}
     for part, pitch in zip(("LINE_STRIDE", "SURFACE_STRIDE"), pitches or (), strict=False):
         out[f"SDP_RDMA.D_{stage}_{part}.{stage}_{part}"] = pitch
     return out

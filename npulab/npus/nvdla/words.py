@@ -55,6 +55,7 @@ def spread(names: str, values: Iterable[int]) -> dict[str, int]:
     return {f"{register}.{field}": int(value) for field, value in zip(fields.split(), values, strict=True)}
 
 
-def address(low: str, where: int) -> dict[str, int]:
-    """An address in its two registers; ``low`` is the full name of the low one's field."""
-    return {low: where % 2 ** (8 * WORD_BYTES), low.replace("_LOW", "_HIGH"): where // 2 ** (8 * WORD_BYTES)}
+def halves(where: int) -> tuple[int, int]:
+    """(low, high) of an address in its two registers."""
+    high, low = divmod(where, 2 ** (8 * WORD_BYTES))
+    return low, high

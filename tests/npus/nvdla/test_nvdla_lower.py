@@ -127,7 +127,7 @@ def test_addresses_are_the_callers() -> None:
     v = values_of(capture.jobs[0])
     assert (v["SDP.D_DST_BASE_ADDR_HIGH.DST_BASE_ADDR_HIGH"], v["SDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW"]) \
         == (1, 0x23456780)
-    with pytest.raises(LookupError, match="addresses: got 'x', allowed are input, other, coefficients, bs, bn, output"):
+    with pytest.raises(LookupError, match="addresses: got 'x', allowed are bn, bs, coefficients, input, other, output"):
         lower(small(), addresses={"x": 0})
     with pytest.raises(ValueError, match="addresses: got output 8, allowed is a multiple of 32"):
         lower(small(), addresses={"output": 8})
