@@ -19,6 +19,7 @@ from npulab.captures.target import Features, Hang, Unsupported
 from npulab.npus.nvdla.fetch import read_features, read_image, read_weights, weights_of
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.products import Window, convolve
+from npulab.npus.nvdla.registers import CONVOLUTION
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import signed
@@ -26,11 +27,10 @@ from npulab.npus.nvdla.units.rounding import signed
 PIXEL = 1  # DATAIN_FORMAT of an image
 MOST_SUMS = 2 ** 24  # accumulators
 MOST_PRODUCTS = 2 ** 37
-# fields that have to be 0, as nothing here covers them otherwise: what they would be
-UNCOVERED = {
-    **{f"{unit}.D_MISC_CFG.CONV_MODE": "Winograd convolution" for unit in ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC")},
-    **{f"{unit}.D_BATCH_NUMBER.BATCHES": "several batches" for unit in ("CDMA", "CSC", "CACC")},
-    **{f"{unit}.D_WEIGHT_FORMAT.WEIGHT_FORMAT": "compressed weights" for unit in ("CDMA", "CSC")}}
+# fields that have to be 0: no Winograd convolution, no batches, no compressed weights
+REFUSED = (*(f"{unit}.D_MISC_CFG.CONV_MODE" for unit in CONVOLUTION),
+           *(f"{unit}.D_BATCH_NUMBER.BATCHES" for unit in ("CDMA", "CSC", "CACC")),
+           *(f"{unit}.D_WEIGHT_FORMAT.WEIGHT_FORMAT" for unit in ("CDMA", "CSC")))
 PROCESSED = tuple(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in ("CSC", "CDMA", "CMAC_A", "CMAC_B", "CACC"))
 
 
@@ -70,11 +70,9 @@ def window_of(values: Mapping[str, int], itemsize: int = 1, rules: Rules = RULES
     fields = Fields(values, {})
     image = fields["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"] == PIXEL
     return Window(
-        (fields.size("CSC.D_DATAOUT_SIZE_0.DATAOUT_HEIGHT"), fields.size("CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH")),
-        (fields.size("CSC.D_CONV_STRIDE_EXT.CONV_Y_STRIDE_EXT"),
-         fields.size("CSC.D_CONV_STRIDE_EXT.CONV_X_STRIDE_EXT")),
-        (1, 1) if image else (fields.size("CSC.D_DILATION_EXT.Y_DILATION_EXT"),
-                              fields.size("CSC.D_DILATION_EXT.X_DILATION_EXT")),
+        fields.pair("CSC.D_DATAOUT_SIZE_0.DATAOUT_{}"),
+        fields.pair("CSC.D_CONV_STRIDE_EXT.CONV_{}_STRIDE_EXT", ("Y", "X")),
+        (1, 1) if image else fields.pair("CSC.D_DILATION_EXT.{}_DILATION_EXT", ("Y", "X")),
         (fields["CSC.D_ZERO_PADDING.PAD_TOP"], 0 if image else fields["CSC.D_ZERO_PADDING.PAD_LEFT"]),
         signed(fields["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize) if rules.pad_value else 0)
 
@@ -90,9 +88,7 @@ def _by_pixels(weights: np.ndarray, channels: int) -> np.ndarray:
 
 def _covered(fields: Fields) -> int:
     """Bytes of a processed element, where the job is one that is covered."""
-    for name, what in UNCOVERED.items():
-        if fields[name]:
-            raise Unsupported(f"{name}: got {fields[name]}, covered is 0 and not {what}")
+    fields.refuse(*REFUSED)
     given = {name: fields.precision(name) for name in PROCESSED if name in fields.values}
     if len(set(given.values())) > 1:
         raise Unsupported(f"{', '.join(given)}: got {', '.join(str(fields[name]) for name in given)}, allowed is "

@@ -21,58 +21,62 @@ from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import signed
 
-PITCH_LINEAR = 0  # PIXEL_MAPPING of rows of pixels
 FULL_MAP_BYTES = 128  # that a count of bytes of the full map counts
 BLOCK = 2 ** 14  # elements converted at a time: temporaries stay small beside the tensors
 MOST_BYTES = 2 ** 25  # of features or of an image: rows may overlap, so that memory does not bound them
-DATA, DATA_UV, WEIGHT = "CDMA.D_DAIN_ADDR_LOW_0.DATAIN_ADDR_LOW_0", "CDMA.D_DAIN_ADDR_LOW_1.DATAIN_ADDR_LOW_1", \
-    "CDMA.D_WEIGHT_ADDR_LOW.WEIGHT_ADDR_LOW"
+DATA, DATA_UV = (f"CDMA.D_DAIN_ADDR_LOW_{plane}.DATAIN_ADDR_LOW_{plane}" for plane in (0, 1))
+FEATURES, DATA_MEMORY = "CDMA.D_DATAIN_SIZE_{1}.DATAIN_{0}", "CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"
+WEIGHT = "CDMA.D_WEIGHT_ADDR_LOW.WEIGHT_ADDR_LOW"
+PITCHES = "CDMA.D_LINE_STRIDE.LINE_STRIDE", "CDMA.D_SURF_STRIDE.SURF_STRIDE"
+KERNELS, DEPTH = (f"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_{name}" for name in ("KERNEL", "CHANNEL_EXT"))
 MEANS = ("CDMA.D_MEAN_GLOBAL_0.MEAN_RY", "CDMA.D_MEAN_GLOBAL_0.MEAN_GU",
          "CDMA.D_MEAN_GLOBAL_1.MEAN_BV", "CDMA.D_MEAN_GLOBAL_1.MEAN_AX")
 
 
 def cube_of(fields: Fields) -> Cube:
-    """Where the features lie; raises Hang where CDMA and CSC disagree about their size."""
+    """Where the features lie; raises Hang if CDMA and CSC disagree about their size."""
     for register, name in (("D_DATAIN_SIZE_0", "DATAIN_HEIGHT"), ("D_DATAIN_SIZE_0", "DATAIN_WIDTH"),
                            ("D_DATAIN_SIZE_1", "DATAIN_CHANNEL")):
         read, used = f"CDMA.{register}.{name}", f"CSC.{register.replace('SIZE', 'SIZE_EXT')}.{name}_EXT"
         if fields[read] != fields[used]:
             raise Hang(f"{used} is {fields[used]} and {read} {fields[read]}: the convolution waits for features "
                        "that are not read, or for fewer")
-    height, width = _extents(fields)
-    plane, atom = fields.pitch("CDMA.D_SURF_STRIDE.SURF_STRIDE"), fields.features["memory_atom"]
-    if height == width == 1 and all(fields[f"CDMA.D_DAIN_MAP.{name}_PACKED"] for name in ("LINE", "SURF")):
+    shape, atom = fields.shape(FEATURES), fields.features["memory_atom"]
+    line, plane = (fields.pitch(name) for name in PITCHES)
+    if shape[:2] == (1, 1) and all(fields[f"CDMA.D_DAIN_MAP.{name}_PACKED"] for name in ("LINE", "SURF")):
         plane = atom  # the surfaces of a single pixel are then read as one run, whatever the stride says
-    return Cube(height, width, fields.size("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"), atom,
-                fields.pitch("CDMA.D_LINE_STRIDE.LINE_STRIDE"), plane,
-                fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"),
-                MEMORIES[fields["CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"]], fields.address(DATA))
+    return Cube(*shape, atom, line, plane, fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"),
+                MEMORIES[fields[DATA_MEMORY]], fields.address(DATA))
 
 
-def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
+def stored_weights(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
     """How the weights lie from their address on; those of an image have all that a row reads as
     channels.
 
-    Raises Hang where they are not of the features' channels or take more bytes than are read,
-    Unsupported for rows of an image that are extended as no source states.
+    Raises Unsupported for rows of an image that are extended as no source states.
     """
-    kernels, channels = (fields.size(f"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_{name}") for name in ("KERNEL", "CHANNEL_EXT"))
-    height, width = (fields.size(f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_{name}_EXT") for name in ("HEIGHT", "WIDTH"))
-    given, wanted = fields.size("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"), "CSC.D_WEIGHT_SIZE_EXT"
-    if image and width != 1:
-        raise Hang(f"{wanted}_0.WEIGHT_WIDTH_EXT is {width - 1}, where an image's kernel has 0: all that it takes of a "
-                   "row are channels")
-    if not image and channels != given:
-        raise Hang(f"{wanted}_1.WEIGHT_CHANNEL_EXT is {channels - 1}, CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL "
-                   f"{given - 1}: kernels have to have the channels of the features")
-    extended = fields["CSC.D_POST_Y_EXTENSION.Y_EXTENSION"] if image else 0
     features = fields.features
+    extended = fields["CSC.D_POST_Y_EXTENSION.Y_EXTENSION"] if image else 0
     group = features.get("atomic_k_int16", features["atomic_k"]) if itemsize == 2 else features["atomic_k"]
     try:
-        out = Weights(kernels, height, width, channels, group, features["atomic_c"], itemsize, 2 ** extended)
+        return Weights(fields.size(KERNELS), *fields.pair("CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_{}_EXT"),
+                       fields.size(DEPTH), group, features["atomic_c"], itemsize, 2 ** extended)
     except ValueError as error:
         raise Unsupported(f"CSC.D_POST_Y_EXTENSION.Y_EXTENSION: got {extended}; {error}") from None
-    stated = fields["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] * (FULL_MAP_BYTES if features.get("full_map") else 1)
+
+
+def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weights:
+    """As ``stored_weights``; Hang if they are not of the features' channels or take more bytes than
+    are read."""
+    out = stored_weights(fields, itemsize, image)
+    channels = fields["CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"]
+    if image and out.width != 1:
+        raise Hang(f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_WIDTH_EXT is {out.width - 1}, where an image's kernel has 0: all "
+                   "that it takes of a row are channels")
+    if not image and out.channels - 1 != channels:
+        raise Hang(f"{DEPTH} is {out.channels - 1}, CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL {channels}: kernels have to "
+                   "have the channels of the features")
+    stated = fields["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] * (FULL_MAP_BYTES if fields.features.get("full_map") else 1)
     if stated < out.used:
         raise Hang(f"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES are {stated} bytes, weights {out.shape} take {out.used}: the "
                    "convolution waits for the rest")
@@ -98,12 +102,11 @@ def read_image(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rul
     Raises Unsupported for more than 32 MiB and for formats that are not covered, Hang where the
     registers state another count of channels than the format has.
     """
-    form, (height, width) = format_of(fields), _extents(fields)
-    channels, planes = fields.size("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"), form.pixel + form.pixel_uv
+    form, (height, width, channels) = format_of(fields), fields.shape(FEATURES)
     if channels != len(form.channels):
         raise Hang(f"CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL is {channels - 1}, where {form.name} has "
                    f"{len(form.channels) - 1}")
-    _refuse_large("CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH", "pixels", height * width * planes)
+    _refuse_large("CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH", "pixels", height * width * (form.pixel + form.pixel_uv))
     offsets = [signed(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)]
     if fields["CDMA.D_MEAN_FORMAT.MEAN_FORMAT"]:
         offsets = [signed(fields[name], 16) for name in MEANS[:channels]]
@@ -118,10 +121,14 @@ def read_image(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rul
     return out
 
 
+def weights_at(fields: Fields) -> tuple[str, int]:
+    """Memory and address of the weights."""
+    return MEMORIES[fields["CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"]], fields.address(WEIGHT)
+
+
 def read_weights(fields: Fields, memory: ByteMemory, stored: Weights, rules: Rules = RULES) -> np.ndarray:
     """The weights ``(kernels, height, width, channels)``, int8 or int16."""
-    name = MEMORIES[fields["CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"]]
-    data = memory.read(name, fields.address(WEIGHT), stored.used)
+    data = memory.read(*weights_at(fields), stored.used)
     if rules.weight_order == "plain":
         return np.frombuffer(data, np.uint8).view(TYPES[stored.itemsize]).reshape(stored.shape)
     if rules.transposed and stored.lines == 1:
@@ -131,9 +138,8 @@ def read_weights(fields: Fields, memory: ByteMemory, stored: Weights, rules: Rul
 
 def format_of(fields: Fields) -> Format:
     """The pixel format; raises Unsupported for one that is not covered."""
-    raw, mapping = (fields[f"CDMA.D_DATAIN_FORMAT.PIXEL_{name}"] for name in ("FORMAT", "MAPPING"))
-    if mapping != PITCH_LINEAR:
-        raise Unsupported(f"CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING: got {mapping}, covered is 0, rows of pixels")
+    fields.refuse("CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING")  # 0 is rows of pixels
+    raw = fields["CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT"]
     form = FORMATS.get(raw)
     if form is None or not form.channels:
         what = ", which no source names" if form is None else f" ({form.name}, floating point)"
@@ -144,18 +150,14 @@ def format_of(fields: Fields) -> Format:
     return form
 
 
-def _extents(fields: Fields) -> tuple[int, int]:
-    return (fields.size("CDMA.D_DATAIN_SIZE_0.DATAIN_HEIGHT"), fields.size("CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH"))
-
-
 def _pixels(fields: Fields, memory: ByteMemory, form: Format, rows: tuple[int, int], width: int) -> np.ndarray:
     """Some rows of an image as they are stored."""
     skipped, atom = fields["CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET"], fields.features["memory_atom"]
-    planes = [(DATA, "CDMA.D_LINE_STRIDE.LINE_STRIDE", form.pixel, skipped * form.pixel)]
+    planes = [(DATA, PITCHES[0], form.pixel, skipped * form.pixel)]
     if form.pixel_uv:
         # the second plane's address is that of the atom in which its first pixel lies
         planes += [(DATA_UV, "CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE", form.pixel_uv, skipped * form.pixel_uv % atom)]
-    name, read = MEMORIES[fields["CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"]], []
+    name, read = MEMORIES[fields[DATA_MEMORY]], []
     for address, stride, size, start in planes:
         first, pitch = fields.address(address) + start, fields.pitch(stride)
         data = b"".join([memory.read(name, first + row * pitch, width * size) for row in range(*rows)])

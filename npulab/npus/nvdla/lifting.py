@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Item, Lifted, Unsupported
+from npulab.captures.target import Hang, Item, Lifted, Unsupported
+from npulab.npus.kit.layers import behind
+from npulab.npus.kit.memory import buffer_of
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import CHIPS
+from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES, stored_weights, weights_at
 from npulab.npus.nvdla.layouts import Cube, Weights
-from npulab.npus.nvdla.lowering import averages
+from npulab.npus.nvdla.lowering import POOLS, averages
 from npulab.npus.nvdla.memory import Memory, Outside
-from npulab.npus.nvdla.points import ALU, BOTH, MUL, READERS, RULE
-from npulab.npus.nvdla.registers import CONVOLUTION, units_of, values_of
+from npulab.npus.nvdla.points import RULE
+from npulab.npus.nvdla.registers import CONVOLUTION, units_of
 from npulab.npus.nvdla.scaling import Scaling, scaling_of
+from npulab.npus.nvdla.units.fields import Fields
+from npulab.npus.nvdla.units.pdp import METHODS
 from npulab.npus.nvdla.units.rounding import signed
+from npulab.npus.nvdla.units.sdp import Stage
 from npulab.quant.layers import Add, Conv2D, Pool2D, padding_name
 from npulab.quant.rules import QuantParams
 
-POOLS = ("average", "max", "min")
 MOST = 2 ** 22
 # an addition of tensors of one scale rounds as TensorFlow Lite's does, once
 ADDITION = "tflite-reference"
-Values = Mapping[str, int]
+# fields that are 0 in what is lifted: other types, other ways to compute
+CONVOLVED = (
+    "CSC.D_MISC_CFG.CONV_MODE", "CDMA.D_MISC_CFG.IN_PRECISION", "CSC.D_MISC_CFG.PROC_PRECISION",
+    "SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP.D_DATA_FORMAT.OUT_PRECISION",
+    "CSC.D_DATAIN_FORMAT.DATAIN_FORMAT", "CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT",
+    "CSC.D_BATCH_NUMBER.BATCHES", "CSC.D_POST_Y_EXTENSION.Y_EXTENSION", "CDMA.D_CVT_CFG.CVT_EN",
+    "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER", "SDP.D_FEATURE_MODE_CFG.WINOGRAD")
+ADDED = ("SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP.D_DATA_FORMAT.OUT_PRECISION",
+         "SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION", "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER")
+Shape = tuple[int, int, int]
 
 
 def lift(capture: Capture) -> Lifted:
@@ -39,24 +54,23 @@ def lift(capture: Capture) -> Lifted:
     fp16 and int16.
     """
     v, units = _job(capture)
-    chip, memory = CHIPS[capture.chip], Memory.of(capture)
+    memory = Memory.of(capture)
     if units & {"CDP", "RBK", "BDMA"}:
         raise Unsupported(f"capture {capture.name}: got {', '.join(sorted(units))}, allowed are a convolution into "
                            "SDP, SDP and PDP, each alone")
+    if {"PDP", "SDP"} <= units:
+        raise Unsupported(f"capture {capture.name}: got SDP into PDP, which is no one layer")
+    if not units & {"PDP", "SDP"}:
+        raise Unsupported(f"capture {capture.name}: got {', '.join(sorted(units)) or 'no unit'} started, allowed "
+                           "are jobs of SDP or PDP")
+    lifted = _pooling if "PDP" in units else _convolution if units & {*CONVOLUTION} else _addition
     try:
-        if "PDP" in units:
-            if "SDP" in units:
-                raise Unsupported(f"capture {capture.name}: got SDP into PDP, which is no one layer")
-            return _pooling(capture, v, chip, memory)
-        if "SDP" not in units:
-            raise Unsupported(f"capture {capture.name}: got {', '.join(sorted(units)) or 'no unit'} started, allowed "
-                               "are jobs of SDP or PDP")
-        return (_convolution if units & {*CONVOLUTION} else _addition)(capture, v, chip, memory)
-    except Outside as error:
+        return lifted(capture, v, memory)
+    except Unsupported:
+        raise
+    except (Outside, Hang) as error:
         raise Unsupported(f"capture {capture.name}: {error}") from None
     except ValueError as error:
-        if isinstance(error, Unsupported):
-            raise
         raise Unsupported(f"capture {capture.name}: its words say no layer: {error}") from None
 
 
@@ -87,208 +101,151 @@ def explain(capture: Capture) -> list[Item]:
     return [*out, Item(8 * weights.used, 8 * fill, "fill")] if fill else out
 
 
-def _job(capture: Capture) -> tuple[Values, set[str]]:
+def _job(capture: Capture) -> tuple[Fields, set[str]]:
     if len(capture.jobs) != 1 or capture.chip not in CHIPS:
         raise Unsupported(f"capture {capture.name}: got {len(capture.jobs)} jobs on {capture.chip}, allowed is one on "
                            f"{', '.join(CHIPS)}")
     (job,) = capture.jobs
     if not job.writes:
         raise Unsupported(f"capture {capture.name}: got a job without register writes, allowed is one with")
-    return values_of(job), {*units_of(job)}
-
-
-def _weights(v: Values, chip: Mapping[str, int]) -> Weights:
-    height, width = (v[f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_{name}_EXT"] + 1 for name in ("HEIGHT", "WIDTH"))
-    channels, kernels = (v[f"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_{name}"] + 1 for name in ("CHANNEL_EXT", "KERNEL"))
-    return Weights(kernels, height, width, channels, chip["atomic_k"], chip["atomic_c"])
+    return Fields.of(job, CHIPS[capture.chip]), {*units_of(job)}
 
 
 def _coefficients(capture: Capture) -> tuple[Weights, bytes]:
-    if "coefficients" not in capture.buffers:
-        raise Unsupported(f"capture {capture.name}: buffer 'coefficients' is missing")
+    data = buffer_of(capture, "coefficients")
     v, units = _job(capture)
     if "CSC" not in units:
         raise Unsupported(f"capture {capture.name}: got {', '.join(sorted(units))}, a convolution has coefficients")
-    _whole(v, "CSC.D_MISC_CFG.PROC_PRECISION", "CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT")
-    weights, data = _weights(v, CHIPS[capture.chip]), capture.buffers["coefficients"]
+    v.refuse("CSC.D_MISC_CFG.PROC_PRECISION", "CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT")
+    weights = stored_weights(v)
     if len(data) != weights.size:
         raise ValueError(f"buffer 'coefficients': got {len(data)} bytes, allowed for {weights.shape} is {weights.size}")
     return weights, data
 
 
-def _whole(v: Values, *names: str) -> None:
-    """Refuse fields that are not 0: other types, other ways to compute."""
-    for name in names:
-        if v[name]:
-            raise Unsupported(f"{name} is {v[name]}, layers are lifted where it is 0")
-
-
-def _address(v: Values, low: str) -> int:
-    return v[low] + 2 ** 32 * v[low.replace("_LOW", "_HIGH")]
-
-
-def _cube(v: Values, unit: str, side: str, shape: tuple[int, int, int], atom: int) -> tuple[Cube, int]:
-    """The cube that SRC or DST registers place, and its address."""
-    line, surface = (v[f"{unit}.D_{side}_{part}_STRIDE.{side}_{part}_STRIDE"] for part in ("LINE", "SURFACE"))
-    return Cube(*shape, atom, line, surface), _address(v, f"{unit}.D_{side}_BASE_ADDR_LOW.{side}_BASE_ADDR_LOW")
-
-
-def _read(memory: Memory, name: str, cube: Cube, where: int) -> np.ndarray | None:
-    if not memory.holds(name, where, cube.size):
+def _read(memory: Memory, cube: Cube) -> np.ndarray | None:
+    """The tensor of a cube; None if nobody recorded it."""
+    if not memory.holds(cube.memory, cube.base, cube.size):
         return None
-    return cube.unpack(memory.read(name, where, cube.size).tobytes())[..., :cube.channels]
+    return cube.unpack(memory.read(cube.memory, cube.base, cube.size).tobytes())[..., :cube.channels]
 
 
-def _output(capture: Capture, cube: Cube) -> np.ndarray | None:
+def _output(capture: Capture, v: Fields, unit: str, shape: Shape) -> np.ndarray | None:
+    """The output that a unit wrote; None if nobody recorded it."""
     data = capture.buffers.get("output")
-    return None if data is None else cube.unpack(data)[..., :cube.channels]
+    return None if data is None else v.placed(unit, "DST", shape).unpack(data)[..., :shape[2]]
 
 
-def _shape(v: Values, names: str) -> tuple[int, int, int]:
-    height, width, channels = (v[names.format(name)] + 1 for name in ("HEIGHT", "WIDTH", "CHANNEL"))
-    return height, width, channels
-
-
-def _operands(v: Values, memory: Memory, shape: tuple[int, int, int], atom: int) -> Any:
-    """What gives a stage's operands."""
-    def operand(stage: str, part: str) -> np.ndarray:
-        register = signed(v[f"SDP.D_DP_{stage}_{part}_SRC_VALUE.{stage}_{part}_OPERAND"], 16)
-        if not v[f"SDP.D_DP_{stage}_{part}_CFG.{stage}_{part}_SRC"]:
-            return np.full(shape[2], register, np.int64)
-        reader = f"SDP_RDMA.D_{READERS[stage]}RDMA_CFG.{READERS[stage]}RDMA_"
-        use, size = v[f"{reader}DATA_USE"], v[f"{reader}DATA_SIZE"] + 1
-        if v[f"{reader}DISABLE"] or use not in (BOTH, {"ALU": ALU, "MUL": MUL}[part]):
-            raise Unsupported(f"{reader}DATA_USE is {use} and DISABLE {v[f'{reader}DISABLE']}, the {part} of {stage} "
-                               "waits for an operand")
-        per, parts = bool(v[f"{reader}DATA_MODE"]), 1 + (use == BOTH)
-        place = f"SDP_RDMA.D_{stage}_{{0}}.{stage}_{{0}}"
-        each = atom * parts * size
-        pitches = (v[place.format("LINE_STRIDE")], v[place.format("SURFACE_STRIDE")]) if per else (each, each)
-        rows = shape[:2] if per else (1, 1)
-        cube = Cube(*rows, -(-shape[2] // atom) * atom * parts, each, *pitches, itemsize=size)
-        where = MEMORIES[v[f"{reader}RAM_TYPE"]], _address(v, place.format("BASE_ADDR_LOW"))
-        if per and not memory.holds(*where, cube.size):
+def _operands(v: Fields, memory: Memory, shape: Shape) -> Callable[[str, str], np.ndarray]:
+    """What gives the operands of a stage's part: ``(C,)``, or ``(H, W, C)`` per element."""
+    def operand(name: str, part: str) -> np.ndarray:
+        stage = Stage(v, name, shape, v.features["memory_atom"])
+        if part not in stage.from_memory:
+            return np.full(shape[2], stage.registers[part], np.int64)
+        cube = stage.cube
+        if stage.per_element and not memory.holds(cube.memory, cube.base, cube.size):
             if np.prod(shape) > MOST:
                 raise Unsupported(f"SDP.D_DATA_CUBE is {shape}, a tensor that nobody recorded is lifted up to {MOST} "
                                    "elements")
             return np.zeros(shape, np.int64)
-        data = memory.read(*where, cube.size)
-        read = cube.unpack(data.tobytes())[..., (parts - 1) * (part == "MUL")::parts][..., :shape[2]].astype(np.int64)
-        return read if per else read[0, 0]
+        operands = stage.operands(memory, slice(0, cube.surfaces), slice(0, cube.height))
+        block = operands.alu if part == "ALU" else operands.mul
+        tensor = block.transpose(1, 2, 0, 3).reshape(cube.height, cube.width, -1)[..., :shape[2]]
+        return tensor if stage.per_element else tensor[0, 0]
     return operand
 
 
-def _convolution(capture: Capture, v: Values, chip: Mapping[str, int], memory: Memory) -> Lifted:
-    _whole(v, "CSC.D_MISC_CFG.CONV_MODE", "CDMA.D_MISC_CFG.IN_PRECISION", "CSC.D_MISC_CFG.PROC_PRECISION",
-           "SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP.D_DATA_FORMAT.OUT_PRECISION", "CSC.D_DATAIN_FORMAT.DATAIN_FORMAT",
-           "CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT", "CSC.D_BATCH_NUMBER.BATCHES", "CSC.D_POST_Y_EXTENSION.Y_EXTENSION",
-           "CDMA.D_CVT_CFG.CVT_EN", "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER", "SDP.D_FEATURE_MODE_CFG.WINOGRAD")
-    weights = _weights(v, chip)
-    data = memory.read(MEMORIES[v["CDMA.D_WEIGHT_RAM_TYPE.WEIGHT_RAM_TYPE"]],
-                       _address(v, "CDMA.D_WEIGHT_ADDR_LOW.WEIGHT_ADDR_LOW"), weights.used)
-    codes = weights.unpack(data.tobytes())
-    shape = _shape(v, "SDP.D_DATA_CUBE_{0}.{0}")
-    size = (v["CDMA.D_DATAIN_SIZE_0.DATAIN_HEIGHT"] + 1, v["CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH"] + 1,
-            v["CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"] + 1)
+def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
+    v.refuse(*CONVOLVED)
+    weights = stored_weights(v)
+    codes = weights.unpack(memory.read(*weights_at(v), weights.used).tobytes())
+    shape, size = v.shape("SDP.D_DATA_CUBE_{0}.{0}"), v.shape(FEATURES)
     wide = codes.astype(np.int64)
     none = np.zeros(weights.kernels, np.int64)
-    given = Scaling(128 * np.abs(wide).sum((1, 2, 3)), none, none + 1).scale(
+    truncated = Scaling(128 * np.abs(wide).sum((1, 2, 3)), none, none + 1).scale(
         none + 1, v["CACC.D_CLIP_CFG.CLIP_TRUNCATE"], "CACC.D_CLIP_CFG.CLIP_TRUNCATE")
-    found = scaling_of(v, given, _operands(v, memory, shape, chip["memory_atom"]))
-    if found.other is not None:
+    scaling = scaling_of(v, truncated, _operands(v, memory, shape))
+    if scaling.other is not None:
         raise Unsupported("SDP.D_DP_BS_ALU_CFG adds a tensor to a convolution, which is no one layer")
-    if np.any(found.most >= 2 ** 31):
+    if np.any(scaling.most >= 2 ** 31):
         raise Unsupported("SDP may saturate sums at 32 bits, which no layer says")
     zero = signed(v["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8)
-    strides = _pair(v, "CSC.D_CONV_STRIDE_EXT.CONV_Y_STRIDE_EXT", "CSC.D_CONV_STRIDE_EXT.CONV_X_STRIDE_EXT")
-    dilation = _pair(v, "CSC.D_DILATION_EXT.Y_DILATION_EXT", "CSC.D_DILATION_EXT.X_DILATION_EXT")
-    behind = v["CDMA.D_ZERO_PADDING.PAD_BOTTOM"], v["CDMA.D_ZERO_PADDING.PAD_RIGHT"]
-    dilation = tuple(1 if taps == 1 else step for taps, step in zip(weights.shape[1:3], dilation, strict=True))
-    strides, padding = zip(*map(_axis, size[:2], shape[:2], weights.shape[1:3], strides, dilation, (
-        v["CSC.D_ZERO_PADDING.PAD_TOP"], v["CSC.D_ZERO_PADDING.PAD_LEFT"]), behind), strict=True)
-    layer = _named(Conv2D, weights=codes, bias=found.bias + zero * wide.sum((1, 2, 3)), input_shape=size,
-                   stride=strides, padding=padding, dilation=dilation, activation="relu" if found.relu else None,
-                   input_q=QuantParams(1.0, zero), weight_q=QuantParams(found.scales),
-                   output_q=QuantParams(1.0, found.zero_point))
+    down, across = v.pair("CSC.D_DILATION_EXT.{}_DILATION_EXT", ("Y", "X"))
+    dilation = 1 if weights.height == 1 else down, 1 if weights.width == 1 else across
+    stride, padding = zip(*map(
+        _axis, size[:2], shape[:2], weights.shape[1:3],
+        v.pair("CSC.D_CONV_STRIDE_EXT.CONV_{}_STRIDE_EXT", ("Y", "X")), dilation,
+        (v["CSC.D_ZERO_PADDING.PAD_TOP"], v["CSC.D_ZERO_PADDING.PAD_LEFT"]),
+        (v["CDMA.D_ZERO_PADDING.PAD_BOTTOM"], v["CDMA.D_ZERO_PADDING.PAD_RIGHT"])), strict=True)
+    layer = _named(Conv2D(codes, scaling.bias + zero * wide.sum((1, 2, 3)), size, stride, padding, dilation,
+                          activation="relu" if scaling.relu else None, input_q=QuantParams(1.0, zero),
+                          weight_q=QuantParams(scaling.scales), output_q=QuantParams(1.0, scaling.zero_point)))
     if layer.output_shape != shape:
         raise Unsupported(f"SDP.D_DATA_CUBE is {shape}, the convolution gives {layer.output_shape}")
-    source = Cube(*size, chip["memory_atom"], v["CDMA.D_LINE_STRIDE.LINE_STRIDE"], v["CDMA.D_SURF_STRIDE.SURF_STRIDE"])
-    x = _read(memory, MEMORIES[v["CDMA.D_DAIN_RAM_TYPE.DATAIN_RAM_TYPE"]], source,
-              _address(v, "CDMA.D_DAIN_ADDR_LOW_0.DATAIN_ADDR_LOW_0"))
-    return Lifted(layer, x, _output(capture, _cube(v, "SDP", "DST", shape, chip["memory_atom"])[0]))
+    source = Cube(*size, v.features["memory_atom"], v[PITCHES[0]], v[PITCHES[1]], 1, MEMORIES[v[DATA_MEMORY]],
+                  v.address(DATA))
+    return Lifted(layer, _read(memory, source), _output(capture, v, "SDP", shape))
 
 
-def _named(layer_type: Any, **parameters: Any) -> Any:
-    """A layer whose padding has a name where one says the same."""
-    layer = layer_type(**parameters)
-    name = padding_name(layer)
-    return layer_type(**{**parameters, "padding": name}) if name else layer
+def _named(layer: Any) -> Any:
+    """The layer with the name of its padding, if it has one."""
+    return replace(layer, padding=padding_name(layer) or layer.padding)
 
 
-def _pair(v: Values, down: str, across: str) -> tuple[int, ...]:
-    return v[down] + 1, v[across] + 1
-
-
-def _axis(size: int, out: int, taps: int, stride: int, spread: int, before: int, behind: int,
+def _axis(size: int, out: int, taps: int, stride: int, spread: int, before: int, stated: int,
           ) -> tuple[int, tuple[int, int]]:
     """(stride, border before and behind) that give the output's size: what the registers say, or
     the border that the windows reach; a step that is never made may be any number."""
     reach = (taps - 1) * spread + 1
-    needed = max((out - 1) * stride + reach - size - before, 0)
-    for border in (behind, needed):
+    needed = max(behind(size, out, taps, stride, before, spread), 0)
+    for border in (stated, needed):
         if (size + before + border - reach) // stride + 1 == out:
             return stride, (before, border)
     return (size + before + needed - reach + 1 if out == 1 else stride), (before, needed)
 
 
-def _pooling(capture: Capture, v: Values, chip: Mapping[str, int], memory: Memory) -> Lifted:
-    _whole(v, "PDP.D_DATA_FORMAT.INPUT_DATA")
-    method = v["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
-    shape, out = (_shape(v, f"PDP.D_DATA_CUBE_{side}_{{0}}.CUBE_{side}_{{0}}") for side in ("IN", "OUT"))
-    config = "PDP.D_POOLING_KERNEL_CFG.KERNEL_"
-    kernel = _pair(v, f"{config}HEIGHT", f"{config}WIDTH")
-    stride = _pair(v, f"{config}STRIDE_HEIGHT", f"{config}STRIDE_WIDTH")
-    pads = {name: v[f"PDP.D_POOLING_PADDING_CFG.PAD_{name}"] for name in ("TOP", "LEFT", "BOTTOM", "RIGHT")}
-    if method >= len(POOLS):
-        raise Unsupported(f"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD is {method}, layers have 0 to 2")
-    stride, padding = zip(*map(_axis, shape[:2], out[:2], kernel, stride, (1, 1), (pads["TOP"], pads["LEFT"]),
-                               (pads["BOTTOM"], pads["RIGHT"])), strict=True)
-    if POOLS[method] == "average":
+def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
+    v.refuse("PDP.D_DATA_FORMAT.INPUT_DATA")
+    v.cover(METHODS)
+    kind = POOLS[v["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]]
+    shape, out = (v.shape(f"PDP.D_DATA_CUBE_{side}_{{0}}.CUBE_{side}_{{0}}") for side in ("IN", "OUT"))
+    kernel, stride = (v.pair(f"PDP.D_POOLING_KERNEL_CFG.KERNEL_{name}") for name in ("{}", "STRIDE_{}"))
+    top, left, bottom, right = (v[f"PDP.D_POOLING_PADDING_CFG.PAD_{side}"]
+                                for side in ("TOP", "LEFT", "BOTTOM", "RIGHT"))
+    stride, padding = zip(*map(_axis, shape[:2], out[:2], kernel, stride, (1, 1), (top, left),
+                               (bottom, right)), strict=True)
+    if kind == "average":
         # the border behind counts only where a window reaches it
-        padding = tuple((before, behind if (n - 1) * step + taps > size + before else 0) for (before, behind), n, step,
-                        taps, size in zip(padding, out, stride, kernel, shape, strict=False))
+        reached = map(behind, shape, out, kernel, stride, (top, left))
+        padding = tuple((before, after if reach > 0 else 0)
+                        for (before, after), reach in zip(padding, reached, strict=True))
         if np.any(padding):
             raise Unsupported(f"PDP averages {kernel} with padding {padding}, which it counts; a layer does not")
         across, down = (v[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"] for name in ("WIDTH", "HEIGHT"))
         if not averages(kernel[0] * kernel[1], across, down):
             raise Unsupported(f"PDP.D_RECIP_KERNEL_WIDTH is {across}, D_RECIP_KERNEL_HEIGHT {down}, which rounds "
                                f"averages of {kernel} otherwise than a layer")
-    layer = _named(Pool2D, kind=POOLS[method], kernel=kernel, input_shape=shape, stride=stride, padding=padding)
+    layer = _named(Pool2D(kind, kernel, shape, stride, padding))
     if layer.output_shape != out:
         raise Unsupported(f"PDP.D_DATA_CUBE_OUT is {out}, the pooling gives {layer.output_shape}")
-    source, where = _cube(v, "PDP_RDMA", "SRC", shape, chip["memory_atom"])
-    x = _read(memory, MEMORIES[v["PDP_RDMA.D_SRC_RAM_CFG.SRC_RAM_TYPE"]], source, where)
-    return Lifted(layer, x, _output(capture, _cube(v, "PDP", "DST", out, chip["memory_atom"])[0]))
+    return Lifted(layer, _read(memory, v.placed("PDP_RDMA", "SRC", shape)), _output(capture, v, "PDP", out))
 
 
-def _addition(capture: Capture, v: Values, chip: Mapping[str, int], memory: Memory) -> Lifted:
-    _whole(v, "SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP.D_DATA_FORMAT.OUT_PRECISION",
-           "SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION", "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER")
-    shape = _shape(v, "SDP.D_DATA_CUBE_{0}.{0}")
+def _addition(capture: Capture, v: Fields, memory: Memory) -> Lifted:
+    v.refuse(*ADDED)
+    shape = v.shape("SDP.D_DATA_CUBE_{0}.{0}")
     none = np.zeros(shape[2], np.int64)
-    found = scaling_of(v, Scaling(none + 128, none, none + 1), _operands(v, memory, shape, chip["memory_atom"]))
-    if found.other is None:
+    scaling = scaling_of(v, Scaling(none + 128, none, none + 1), _operands(v, memory, shape))
+    other, bias = scaling.other, int(scaling.bias[0])
+    if other is None:
         raise Unsupported("SDP scales one tensor from memory, which no layer says")
-    if np.any(found.multiplier != 1) or np.any(found.bias != found.bias[0]):
+    if np.any(scaling.multiplier != 1) or np.any(scaling.bias != bias):
         raise Unsupported("SDP scales what it adds, or adds a number per channel, which no layer says")
-    if found.other.min() < -128 or found.other.max() > 127:
-        raise Unsupported(f"SDP adds a tensor of {int(found.other.min())} to {int(found.other.max())}, layers have "
-                           "int8")
-    first = int(np.clip(-found.bias[0], -128, 127))
-    layer = Add(shape, "relu" if found.relu else None, QuantParams(1.0, first),
-                QuantParams(1.0, -int(found.bias[0]) - first), QuantParams(2.0 ** found.shift, found.zero_point))
-    source, where = _cube(v, "SDP_RDMA", "SRC", shape, chip["memory_atom"])
-    x = _read(memory, MEMORIES[v["SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE"]], source, where)
-    other = found.other.astype(np.int8) if "other" in capture.buffers or "memory" in capture.parameters else None
-    return Lifted(layer, (x, other),
-                  _output(capture, _cube(v, "SDP", "DST", shape, chip["memory_atom"])[0]))
+    if other.min() < -128 or other.max() > 127:
+        raise Unsupported(f"SDP adds a tensor of {int(other.min())} to {int(other.max())}, layers have int8")
+    first = int(np.clip(-bias, -128, 127))
+    layer = Add(shape, "relu" if scaling.relu else None, QuantParams(1.0, first), QuantParams(1.0, -bias - first),
+                QuantParams(2.0 ** scaling.shift, scaling.zero_point))
+    recorded = "other" in capture.buffers or "memory" in capture.parameters
+    x = _read(memory, v.placed("SDP_RDMA", "SRC", shape)), other.astype(np.int8) if recorded else None
+    return Lifted(layer, x, _output(capture, v, "SDP", shape))

@@ -23,11 +23,12 @@ class Outside(ValueError):
 
 
 class ByteMemory(Protocol):
-    """Memory by name and byte address; both raise where nothing was reserved."""
+    """Memory by name and byte address, which gives and takes bytes or arrays of them; both raise
+    where nothing was reserved."""
 
-    def read(self, memory: str, address: int, size: int, /) -> bytes: ...
+    def read(self, memory: str, address: int, size: int, /) -> Any: ...
 
-    def write(self, memory: str, address: int, data: bytes, /) -> None: ...
+    def write(self, memory: str, address: int, data: Any, /) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from npulab.npus.nvdla.registers import ALU, BOTH, LETTERS, MUL, SUM
 from npulab.npus.nvdla.words import halves, spread
 from npulab.quant.rules import RULES
 
 RULE = RULES["nvdla"]
-SUM = 2  # of an ALU
-MUL, ALU, BOTH = range(3)  # what operands in memory are for
 OPERAND = 2 ** 15  # operands are below, and not below minus this
 # An accumulator that saturates at 32 bits before the multiplier of shift s gives an output past
 # every code while 2**31 * multiplier / 2**s is at least this.
 PAST_CODES = 2 ** 9
-READERS = {"BS": "B", "BN": "N"}
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ def reading(stage: str, operands: Operands | None, where: int, pitches: tuple[in
             ) -> dict[str, int]:
     """SDP_RDMA's fields for a stage's operands: per channel, or with pitches (row, plane) bytes per
     element."""
-    name = f"SDP_RDMA.D_{READERS[stage]}RDMA_CFG.{READERS[stage]}RDMA_"
+    name = f"SDP_RDMA.D_{LETTERS[stage]}RDMA_CFG.{LETTERS[stage]}RDMA_"
     if operands is None:
         return {f"{name}DISABLE": 1}
     out = {f"{name}DISABLE": 0, f"{name}DATA_USE": operands.use, f"{name}DATA_SIZE": operands.size - 1,

@@ -20,6 +20,9 @@ UNITS = tuple(unit for pair in PAIRS for unit in pair)
 ENABLE, POINTER = "D_OP_ENABLE", "S_POINTER"
 LAUNCHES = {"CFG_LAUNCH0": 0, "CFG_LAUNCH1": 1}  # of BDMA, which has no enable
 ACCESS, DATA = "S_LUT_ACCESS_CFG", "S_LUT_ACCESS_DATA"
+LETTERS = {"BS": "B", "BN": "N", "EW": "E"}  # of SDP's stages in the names of what reads operands
+MAX, MIN, SUM, EQUAL = range(4)  # what an ALU of SDP does; its first two stages add instead of comparing
+MUL, ALU, BOTH = range(3)  # what operands in memory are for
 TABLE_ENTRIES = {0: 65, 1: 257}  # LE, LO
 
 

@@ -4,7 +4,7 @@ find."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -79,16 +79,15 @@ def work(units: Collection[str], values: Mapping[str, int],
 
     Raises what the units raise.
     """
-    held: Any = memory  # which gives arrays of bytes for bytes
     accumulators = lanes = None
     if CONVOLVES in units:
-        accumulators = convolution.run(values, features, held, rules)
+        accumulators = convolution.run(values, features, memory, rules)
     if "SDP" in units:
-        lanes = sdp.run(values, features, held, tables["SDP"], accumulators, rules)
+        lanes = sdp.run(values, features, memory, tables["SDP"], accumulators, rules)
     if "PDP" in units:
-        pdp.run(values, features, held, lanes, rules)
+        pdp.run(values, features, memory, lanes, rules)
     if "CDP" in units:
-        cdp.run(values, features, held, tables["CDP"], rules)
+        cdp.run(values, features, memory, tables["CDP"], rules)
 
 
 def mutated(capture: Capture, mutations: Mapping[str, Rules] = MUTATIONS) -> dict[str, bool]:

@@ -3,18 +3,18 @@ that is the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from npulab.captures.target import Unsupported
 from npulab.npus.nvdla.points import PAST_CODES
+from npulab.npus.nvdla.registers import SUM
+from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import saturated, signed
 
-SUM = 2
 MOST_BITS = 15  # of a multiplier
-Values = Mapping[str, int]
 # operands of a stage and part ("BS", "ALU"): (C,), or (H, W, C) where there is one for each element
 Operand = Callable[[str, str], np.ndarray]
 
@@ -86,7 +86,7 @@ class Scaling:
         return real[0] if len({*real}) == 1 else tuple(real)
 
 
-def scaling_of(v: Values, given: Scaling, operand: Operand) -> Scaling:
+def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:
     """The scaling of SDP's registers (raw values by full name) behind what is given.
 
     Raises Unsupported naming the register of a step that no layer says.

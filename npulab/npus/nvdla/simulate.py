@@ -17,9 +17,9 @@ from npulab.npus.nvdla.events import MOST_MEMORY
 from npulab.npus.nvdla.facts import CHIPS, maps
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory, Outside
-from npulab.npus.nvdla.registers import tables_behind, values_of
+from npulab.npus.nvdla.registers import tables_behind
 from npulab.npus.nvdla.replay import RUN, work
-from npulab.npus.nvdla.waiting import Values
+from npulab.npus.nvdla.units.fields import Fields
 
 MOST_RESULT = 2 ** 26  # bytes of a result that a capture set no memory aside for
 NORMALISES = {"CDP", "CDP_RDMA"}
@@ -50,69 +50,69 @@ def executed(capture: Capture) -> tuple[Memory, Cube]:
     if not capture.jobs:
         raise Unsupported(f"capture {capture.name}: got no jobs, the simulated device runs one or more")
     registers, memory = capture.maps or maps(capture.chip), Memory.of(capture, MOST_MEMORY)
+    # elements of two bytes are computed alike on every chip
+    features = {**CHIPS[capture.chip], "int16": 1}
     for task, job in enumerate(capture.jobs):
         if task:
             memory.load(capture, task)
         if job.block not in registers:
             raise Unsupported(f"block: got {job.block!r}, the simulated device runs {', '.join(registers)}")
         tables = {unit: tables_behind(capture.jobs[:task + 1], unit) for unit in ("SDP", "CDP")}
-        v = values_of(job, registers[job.block])
-        memory, place = _run(v, CHIPS[capture.chip], memory, tables,
-                             "memory" not in capture.parameters)
+        v = Fields.of(job, features, registers[job.block])
+        memory, place = _run(v, memory, tables, "memory" not in capture.parameters)
     return memory, place
 
 
-def _run(v: Values, chip: Mapping[str, int], memory: Memory, tables: Tables,
-         anywhere: bool) -> tuple[Memory, Cube]:
+def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Memory, Cube]:
     """Memory behind one job and where it writes; ``anywhere`` if no memory is set aside."""
-    on = {name.partition(".")[0] for name, value in v.items() if name.endswith(".D_OP_ENABLE.OP_EN") and value}
+    on = {name.partition(".")[0] for name, value in v.values.items()
+          if name.endswith(".D_OP_ENABLE.OP_EN") and value}
     if on - {*RUN}:
         raise Unsupported(f"the job starts {', '.join(sorted(on - {*RUN}))}, the simulated device runs "
                            f"{', '.join(RUN)}")
-    # the values count bytes in both maps; elements of two bytes are computed alike on every chip
-    features = {**chip, "full_map": 0, "int16": 1}
     flies = waiting.for_units(v, on)
     if on & NORMALISES:
         waiting.needs(on, "CDP", "CDP", "CDP_RDMA")
-        place = waiting.normalised_to(v, chip)
+        place = waiting.normalised_to(v)
         memory = _reserved(memory, place, anywhere)
-        waiting.for_normalisation(v, chip, memory, place)
-        _work(on & NORMALISES, v, tables, memory, features)
+        waiting.for_normalisation(v, memory, place)
+        _work(on & NORMALISES, v, tables, memory)
         if not on - NORMALISES:
             return memory, place
+    to_memory = "SDP" in on and not v["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]
+    handed = None
     if "SDP" in on:
-        to_memory = not v["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]
         waiting.needs(on, "SDP from memory", *(() if flies else ("SDP_RDMA",)))
         waiting.needs(on, "SDP into PDP", *(() if to_memory else ("PDP",)))
-        place = waiting.points_to(v, chip)
-        sums = waiting.for_convolution(v, chip, memory) if flies else None
+        place = waiting.points_to(v)
+        sums = waiting.for_convolution(v, memory) if flies else None
         if to_memory:
             memory = _reserved(memory, place, anywhere)
-        waiting.for_points(v, chip, memory, place, sums)
+        waiting.for_points(v, memory, place, sums)
         if to_memory:
             waiting.writes(memory, place, "SDP (DST)")
+        else:
+            handed = place
     if "PDP" in on:
         reader = "PDP_RDMA" if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"] else "SDP"
         waiting.needs(on, "PDP", "PDP", reader)
-        handed = None if "SDP" not in on or to_memory else place
-        place = waiting.pooled_to(v, chip)
+        place = waiting.pooled_to(v)
         memory = _reserved(memory, place, anywhere)
-        waiting.for_pooling(v, chip, memory, place, handed)
+        waiting.for_pooling(v, memory, place, handed)
     if not on & {"SDP", "PDP", "CDP"}:
         raise Hang(f"nothing is written: the job starts {', '.join(sorted(on)) or 'no unit'}")
-    _work(on - NORMALISES, v, tables, memory, features)
+    _work(on - NORMALISES, v, tables, memory)
     return memory, place
 
 
-def _work(units: set[str], v: Values, tables: Tables, memory: Memory,
-          features: Mapping[str, int]) -> None:
+def _work(units: set[str], v: Fields, tables: Tables, memory: Memory) -> None:
     # a half of the multipliers that is off decides nothing, and CSC alone counts batches
     off = {"CMAC_B"} - units
-    v = {**v, "CDMA.D_BATCH_NUMBER.BATCHES": 0, "CACC.D_BATCH_NUMBER.BATCHES": 0,
-         **{f"{unit}.D_MISC_CFG.{name}": v[f"CSC.D_MISC_CFG.{name}"]
-            for unit in off for name in ("CONV_MODE", "PROC_PRECISION")}}
+    values = {**v.values, "CDMA.D_BATCH_NUMBER.BATCHES": 0, "CACC.D_BATCH_NUMBER.BATCHES": 0,
+              **{f"{unit}.D_MISC_CFG.{name}": v[f"CSC.D_MISC_CFG.{name}"]
+                 for unit in off for name in ("CONV_MODE", "PROC_PRECISION")}}
     try:
-        work(units, v, tables, memory, features)
+        work(units, values, tables, memory, v.features)
     except Outside as error:  # the rest of an atom whose channels lie in memory
         raise Hang(str(error)) from error
 

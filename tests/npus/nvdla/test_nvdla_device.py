@@ -59,17 +59,17 @@ def test_memory_is_as_recorded(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "changed", "why"), [
-    (DIRECT, {"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_CHANNEL_EXT": 6}, "kernels have 7 channels, the input has 14"),
+    (DIRECT, {"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_CHANNEL_EXT": 6}, "WEIGHT_CHANNEL_EXT is 6, CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL 13: kernels have to have the channels"),
     (DIRECT, {"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES": 128}, "WEIGHT_BYTES is 128: CSC looks for data elsewhere than CDMA puts them"),
     (DIRECT, {"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES": 128, "CSC.D_WEIGHT_BYTES.WEIGHT_BYTES": 128},
-     "CSC waits for 8610 bytes of weights, CDMA.D_WEIGHT_BYTES gives 128"),
+     r"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES are 128 bytes, weights .* take 8610: the convolution waits for the rest"),
     (DIRECT, {"CACC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH": 3}, "CACC waits for sums that CSC never asks for"),
     (DIRECT, {"SDP.D_DATA_CUBE_WIDTH.WIDTH": 3}, "SDP waits for 41 channels of 45x4, CACC gives 41 of 45x26"),
     (DIRECT, {"SDP.D_FEATURE_MODE_CFG.FLYING_MODE": 0}, "CACC waits for SDP, whose SDP.D_FEATURE_MODE_CFG.FLYING_MODE is 0"),
     (DIRECT, {"SDP.D_OP_ENABLE.OP_EN": 0}, "a convolution waits for SDP, which nobody started"),
     (DIRECT, {"CDMA.D_DAIN_ADDR_HIGH_0.DATAIN_ADDR_HIGH_0": 1}, "reads pri_mem 0x180018400 to .*, where nothing was put"),
     (DIRECT, {"CDMA.D_LINE_STRIDE.LINE_STRIDE": 9}, "CDMA.D_LINE_STRIDE.LINE_STRIDE is 0x9, off its alignment of 8"),
-    (FEATURES, {"SDP_RDMA.D_BRDMA_CFG.BRDMA_DISABLE": 1}, "waits for an operand from memory; .*DISABLE is 1"),
+    (FEATURES, {"SDP_RDMA.D_BRDMA_CFG.BRDMA_DISABLE": 1}, "BS_MUL_CFG takes operands from memory, .*BRDMA_DISABLE is 1"),
     (FEATURES, {"SDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": 0x10}, "writes pri_mem 0x10 to .*, past what is set aside"),
     (FEATURES, {"SDP_RDMA.D_OP_ENABLE.OP_EN": 0}, "SDP from memory waits for SDP_RDMA, which nobody started"),
 ])
@@ -79,8 +79,8 @@ def test_what_hangs_says_why(name: str, changed: dict[str, int], why: str) -> No
 
 
 @pytest.mark.parametrize(("name", "changed", "why"), [
-    (DIRECT, {"CDMA.D_MISC_CFG.CONV_MODE": 1}, "CDMA.D_MISC_CFG.CONV_MODE is 1, the simulated device covers 0"),
-    (DIRECT, {"CSC.D_MISC_CFG.PROC_PRECISION": 2}, "CSC.D_MISC_CFG.PROC_PRECISION is 2, the simulated device covers 0 and 1"),
+    (DIRECT, {"CDMA.D_MISC_CFG.CONV_MODE": 1}, "CDMA.D_MISC_CFG.CONV_MODE is 1, covered is 0"),
+    (DIRECT, {"CSC.D_MISC_CFG.PROC_PRECISION": 2}, "CSC.D_MISC_CFG.PROC_PRECISION is 2, covered is 0 as in CDMA.D_MISC_CFG.PROC_PRECISION"),
     (FEATURES, {"SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER": 3}, "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER is 3"),
 ])
 def test_what_is_not_covered_is_named(name: str, changed: dict[str, int], why: str) -> None:

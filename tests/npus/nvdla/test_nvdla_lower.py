@@ -235,7 +235,7 @@ def test_recorded_traces_are_lifted_to_layers_that_predict_them(name: str, op: s
 @pytest.mark.parametrize(("name", "words"), [
     ("nv_small/cdp_8x8x32_lrn3_int8_1", "got CDP, CDP_RDMA, allowed are a convolution into SDP"),
     ("nv_small/dc_1x1x8_1x1x8x1_int8_0", "scales a second time, which rounds twice"),
-    ("nv_small/img_51x96x4_1x10x4x32_A8B8G8R8_int8_0", "DATAIN_FORMAT is 1, layers are lifted where it is 0"),
+    ("nv_small/img_51x96x4_1x10x4x32_A8B8G8R8_int8_0", "DATAIN_FORMAT is 1, covered is 0"),
     ("nv_small/pdp_7x9x10_3x3_int8", "which it counts; a layer does not"),
     ("nv_small/sdp_23x13x42_bs_int8_mem_0", "BS_MUL_PRELU is 1"),
     ("nvdlav1/conv_8x8_fc_int16", "IN_PRECISION is 1")])

@@ -39,8 +39,8 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
                            "covered is that of CDP.D_DATA_FORMAT.INPUT_DATA_TYPE, "
                            f"{fields['CDP.D_DATA_FORMAT.INPUT_DATA_TYPE']}")
     shape = _, width, channels = fields.shape("CDP_RDMA.D_DATA_CUBE_{0}.{0}")
-    source = fields.cube("CDP_RDMA", "SRC", "CDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE", shape, itemsize)
-    output = fields.cube("CDP", "DST", "CDP.D_DST_DMA_CFG.DST_RAM_TYPE", shape, itemsize)
+    source = fields.cube("CDP_RDMA", "SRC", shape, itemsize)
+    output = fields.cube("CDP", "DST", shape, itemsize)
     tables, how = Tables.of(lut), Lookup.of(fields, "CDP", rules)
     for surfaces, rows in source.blocks(whole_rows=True):
         block = source.read(memory, surfaces, rows)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from npulab.captures.capture import Job
 from npulab.captures.target import Unsupported
+from npulab.npus.kit.fields import expect
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.layouts import Cube
+from npulab.npus.nvdla.registers import values_of
+from npulab.registers.map import RegisterMap
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
 FULL_MAP_UNIT = 32  # bytes that an address or pitch of the full map counts
@@ -22,12 +26,27 @@ class Fields:
     values: Mapping[str, int]
     features: Mapping[str, int]
 
+    @classmethod
+    def of(cls, job: Job, features: Mapping[str, int], registers: RegisterMap | None = None) -> Fields:
+        """Those of a job on a chip's features; its values count bytes in both maps."""
+        return cls(values_of(job, registers), {**features, "full_map": 0})
+
     def __getitem__(self, name: str) -> int:
         return int(self.values.get(name, 0))
 
     def size(self, name: str) -> int:
         """A size that is stored less 1."""
         return self[name] + 1
+
+    def pair(self, names: str, axes: tuple[str, str] = ("HEIGHT", "WIDTH")) -> tuple[int, int]:
+        """Two sizes that are stored less 1; ``names`` has {} where their names differ."""
+        return self.size(names.format(axes[0])), self.size(names.format(axes[1]))
+
+    def shape(self, names: str) -> tuple[int, int, int]:
+        """(height, width, channels) of a cube's registers; ``names`` has {} or {0} where their
+        names differ, and {1} for 1 of channels, else 0."""
+        return (self.size(names.format("HEIGHT", 0)), self.size(names.format("WIDTH", 0)),
+                self.size(names.format("CHANNEL", 1)))
 
     def pitch(self, name: str) -> int:
         """Bytes, of a field that holds them or a 32nd of them."""
@@ -44,30 +63,34 @@ class Fields:
             raise Unsupported(f"{name} is {self[name]}, covered are 0 (INT8) and 1 (INT16)")
         return PRECISIONS[self[name]]
 
+    def cover(self, allowed: Mapping[str, Collection[int]]) -> None:
+        """Raise Unsupported if a field has none of its allowed values."""
+        values = {name: self[name] for name in allowed}
+        expect(values, allowed, "{name} is {got}, covered is {allowed}", Unsupported)
+
     def refuse(self, *names: str) -> None:
-        """Raise Unsupported where one of these fields is not 0."""
-        for name in names:
-            if self[name]:
-                raise Unsupported(f"{name} is {self[name]}, covered is 0")
+        """Raise Unsupported if one of these fields is not 0."""
+        self.cover(dict.fromkeys(names, (0,)))
 
-    def shape(self, names: str) -> tuple[int, int, int]:
-        """(height, width, channels) of a cube's registers; ``names`` has {} where their names
-        differ."""
-        height, width, channels = (self.size(names.format(name)) for name in ("HEIGHT", "WIDTH", "CHANNEL"))
-        return height, width, channels
+    def places(self, unit: str, side: str) -> list[str]:
+        """The names of address, row pitch and plane pitch of a unit's SRC or DST."""
+        return [f"{unit}.D_{side}_{part}.{side}_{part}"
+                for part in ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE")]
 
-    def cube(self, unit: str, side: str, ram_type: str, shape: tuple[int, int, int], itemsize: int) -> Cube:
+    def placed(self, unit: str, side: str, shape: tuple[int, int, int], itemsize: int = 1) -> Cube:
         """The cube that a unit's SRC or DST registers place; ``shape`` is (height, width,
-        channels).
+        channels)."""
+        base, line, surface = self.places(unit, side)
+        config = "RAM_CFG" if unit.startswith("PDP") else "DMA_CFG"
+        memory = MEMORIES[self[f"{unit}.D_{side}_{config}.{side}_RAM_TYPE"]]
+        return Cube(*shape, self.features["memory_atom"], self.pitch(line), self.pitch(surface), itemsize,
+                    memory, self.address(base))
 
-        Raises Unsupported for one that takes too long to run.
-        """
-        atom = self.features["memory_atom"]
-        rows = -(-shape[2] // (atom // itemsize)) * shape[0]
-        if rows > MOST_ROWS or rows * shape[1] * (atom // itemsize) > MOST_LANES:
+    def cube(self, unit: str, side: str, shape: tuple[int, int, int], itemsize: int) -> Cube:
+        """As ``placed``; Unsupported for one that takes too long to run."""
+        cube = self.placed(unit, side, shape, itemsize)
+        rows = cube.surfaces * cube.height
+        if rows > MOST_ROWS or rows * cube.width * cube.lanes > MOST_LANES:
             raise Unsupported(f"{unit}: got a cube of {shape[0]} x {shape[1]} x {shape[2]}, covered are up to "
                                f"{MOST_LANES} elements with the padding, in up to {MOST_ROWS} rows of all surfaces")
-        base, line, surface = (f"{unit}.D_{side}_{part}.{side}_{part}"
-                               for part in ("BASE_ADDR_LOW", "LINE_STRIDE", "SURFACE_STRIDE"))
-        return Cube(*shape, atom, self.pitch(line), self.pitch(surface), itemsize, MEMORIES[self[ram_type]],
-                    self.address(base))
+        return cube

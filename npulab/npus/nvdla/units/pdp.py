@@ -18,6 +18,7 @@ from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import saturated, shifted, signed
 
 AVERAGE, MAX, MIN = range(3)
+METHODS = {"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD": (AVERAGE, MAX, MIN)}
 RECIPROCAL_BITS = 16
 PAD_BITS = 19
 CONFIG, PADS = "PDP.D_POOLING_KERNEL_CFG.KERNEL_", "PDP.D_POOLING_PADDING_CFG.PAD_"
@@ -90,11 +91,10 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
         raise Unsupported(f"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is {out[2] - 1}, covered is that of the "
                            f"input, {shape[2] - 1}")
     method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
-    if method not in (AVERAGE, MAX, MIN):
-        raise Unsupported(f"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD is {method}, covered are 0 to 2")
+    fields.cover(METHODS)
     rows, columns = axes(fields, shape, out)
-    output = fields.cube("PDP", "DST", "PDP.D_DST_RAM_CFG.DST_RAM_TYPE", out, itemsize)
-    source = fields.cube("PDP_RDMA", "SRC", "PDP_RDMA.D_SRC_RAM_CFG.SRC_RAM_TYPE", shape, itemsize)
+    output = fields.cube("PDP", "DST", out, itemsize)
+    source = fields.cube("PDP_RDMA", "SRC", shape, itemsize)
     if not fields["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]:
         whole = (source.surfaces, source.height, source.width, source.lanes)
         if x is None or x.size != prod(whole) or x.shape[::3] != whole[::3] or x.itemsize != itemsize:

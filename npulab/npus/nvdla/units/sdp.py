@@ -15,20 +15,19 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Hang, Unsupported
+from npulab.npus.kit.numbers import ceil_div
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import ByteMemory
+from npulab.npus.nvdla.registers import ALU, BOTH, EQUAL, LETTERS, MAX, MIN, MUL
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
 from npulab.npus.nvdla.units.rounding import saturated, shifted, shifted_left, signed
 
-MAX, MIN, SUM, EQUAL = range(4)  # what a stage's ALU does; the first two stages add where Y would compare
-MUL, ALU, BOTH = range(3)  # what operands in memory are for
 STAGE_BITS, CONVERTER_BITS = 32, 17
 MOST_DEALT = 2 ** 19
 WIDE_BITS = 44  # of a rule without saturation: as much as the products leave room for
-LETTERS = {"BS": "B", "BN": "N", "EW": "E"}  # of the stages' read units
 
 
 @dataclass(frozen=True)
@@ -57,15 +56,14 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
     fields.refuse("SDP.D_FEATURE_MODE_CFG.WINOGRAD", "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER")
     shape = height, width, channels = fields.shape("SDP.D_DATA_CUBE_{0}.{0}")
     inner = features["memory_atom"] // fields.precision("SDP.D_DATA_FORMAT.PROC_PRECISION")
-    output = fields.cube("SDP", "DST", "SDP.D_DST_DMA_CFG.DST_RAM_TYPE", shape,
-                         fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))
-    stages = [Stage(fields, name, shape, inner, memory) for name in ("BS", "BN", "EW") if not bypassed(fields, name)]
+    output = fields.cube("SDP", "DST", shape, fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))
+    stages = [Stage(fields, name, shape, inner) for name in LETTERS if not bypassed(fields, name)]
     tables = Tables.of(lut) if looks_up(fields) else None
     how = Lookup.of(fields, "SDP", rules)
     source = None
     if not fields["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"]:
         fields.refuse("SDP_RDMA.D_FEATURE_MODE_CFG.WINOGRAD", "SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER")
-        source = fields.cube("SDP_RDMA", "SRC", "SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE", shape,
+        source = fields.cube("SDP_RDMA", "SRC", shape,
                              fields.precision("SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION"))
     elif accumulators is None or prod(accumulators.shape[:2]) != height * width:
         got = "none" if accumulators is None else accumulators.shape
@@ -83,14 +81,14 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
         raise Unsupported(f"SDP.D_DATA_FORMAT: elements change their size in rows of {width} x {channels}, covered "
                            f"are up to {MOST_DEALT} elements")
     for surfaces, rows in output.blocks(whole):
-        within = slice(0, -(-channels // inner)) if whole else surfaces
+        within = slice(0, ceil_div(channels, inner)) if whole else surfaces
         if source is not None:
             x = source.read(memory, slice(0, source.surfaces) if whole else surfaces, rows).astype(np.int64)
             x = dealt(x, within.stop, inner) if whole else x
         else:
             assert accumulators is not None
             x = lanes_of(accumulators, within, rows, inner)
-        operands = {stage.name: stage.operands(within, rows, rules) for stage in stages}
+        operands = {stage.name: stage.operands(memory, within, rows, rules) for stage in stages}
         y = processed(fields, x, operands, tables, how, rules)
         y = dealt(y, output.surfaces, output.lanes) if whole else y
         if not rules.padding_lanes:
@@ -148,52 +146,49 @@ def dealt(block: np.ndarray, surfaces: int, lanes: int) -> np.ndarray:
 
 
 class Stage:
-    """Where a stage's operands come from: registers, or memory by channel or by element."""
+    """Where a stage's operands come from: registers, or memory by channel or by element.
 
-    def __init__(self, fields: Fields, name: str, shape: tuple[int, int, int], lanes: int, memory: ByteMemory,
-                 ) -> None:
-        self.name, self.fields, self.memory = name, fields, memory
-        bits = 32 if name == "EW" else 16
-        config = f"SDP.D_DP_{name}_"
-        self.registers = {part: signed(fields[f"{config}{part}_SRC_VALUE.{name}_{part}_OPERAND"], bits)
-                          for part in ("ALU", "MUL")}
-        self.from_memory = [part for part in ("ALU", "MUL") if fields[f"{config}{part}_CFG.{name}_{part}_SRC"]
+    ``from_memory`` are the parts, ALU or MUL, that ``cube`` holds; raises Hang if nobody reads them.
+    """
+
+    def __init__(self, fields: Fields, name: str, shape: tuple[int, int, int], lanes: int) -> None:
+        self.name, self.fields = name, fields
+        config, place = f"SDP.D_DP_{name}_", f"SDP_RDMA.D_{name}_{{0}}.{name}_{{0}}"
+        reader = f"SDP_RDMA.D_{LETTERS[name]}RDMA_CFG.{LETTERS[name]}RDMA_"
+        self.registers = {part: signed(fields[f"{config}{part}_SRC_VALUE.{name}_{part}_OPERAND"],
+                                       32 if name == "EW" else 16) for part in ("ALU", "MUL")}
+        self.from_memory = [part for part in ("ALU", "MUL")
+                            if fields[f"{config}{part}_CFG.{name}_{part}_SRC"]
                             and not fields[f"{config}CFG.{name}_{part}_BYPASS"]]
-        read_unit = f"SDP_RDMA.D_{LETTERS[name]}RDMA_CFG.{LETTERS[name]}RDMA_"
-        self.use = fields[f"{read_unit}DATA_USE"]
-        self.per_element = bool(fields[f"{read_unit}DATA_MODE"])
-        self.size = 1 + fields[f"{read_unit}DATA_SIZE"]
+        use, size = fields[f"{reader}DATA_USE"], fields.size(f"{reader}DATA_SIZE")
+        self.held = {MUL: ["MUL"], ALU: ["ALU"], BOTH: ["ALU", "MUL"]}.get(use, [])
+        self.per_element = bool(fields[f"{reader}DATA_MODE"])
         if not self.from_memory:
             return
-        if fields[f"{read_unit}DISABLE"]:
-            raise Hang(f"{config}{self.from_memory[0]}_CFG takes operands from memory, {read_unit}DISABLE is 1")
-        unused = {MUL: "ALU", ALU: "MUL"}.get(self.use)
-        if self.use > BOTH or unused in self.from_memory:
-            raise Hang(f"{config}{unused or 'MUL'}_CFG takes operands from memory, {read_unit}DATA_USE is {self.use}")
-        parts = 2 if self.use == BOTH else 1
-        place = f"SDP_RDMA.D_{name}_{{0}}.{name}_{{0}}"
+        if fields[f"{reader}DISABLE"]:
+            raise Hang(f"{config}{self.from_memory[0]}_CFG takes operands from memory, {reader}DISABLE is 1")
+        for part in self.from_memory:
+            if part not in self.held:
+                raise Hang(f"{config}{part}_CFG takes operands from memory, {reader}DATA_USE is {use}")
         height, width, channels = shape
-        atom = lanes * parts * self.size
-        line, plane = fields.pitch(place.format("LINE_STRIDE")), fields.pitch(place.format("SURFACE_STRIDE"))
+        inner = lanes * len(self.held)
+        line, plane = (fields.pitch(place.format(part)) for part in ("LINE_STRIDE", "SURFACE_STRIDE"))
         if not self.per_element:
-            height, width, line, plane = 1, 1, atom, atom
-        self.cube = Cube(height, width, -(-channels // lanes) * lanes * parts, atom, line, plane, self.size,
-                         MEMORIES[fields[f"{read_unit}RAM_TYPE"]], fields.address(place.format("BASE_ADDR_LOW")))
+            height, width, line, plane = 1, 1, inner * size, inner * size
+        self.cube = Cube(height, width, ceil_div(channels, lanes) * inner, inner * size, line, plane, size,
+                         MEMORIES[fields[f"{reader}RAM_TYPE"]], fields.address(place.format("BASE_ADDR_LOW")))
 
-    def operands(self, surfaces: slice, rows: slice, rules: Rules = RULES) -> Operands:
+    def operands(self, memory: ByteMemory, surfaces: slice, rows: slice, rules: Rules = RULES) -> Operands:
         """Of a block; two operands of an element lie side by side, the ALU's first (the RTL says
         so, no trace)."""
-        found: dict[str, Any] = dict(self.registers)
+        operands: dict[str, Any] = dict(self.registers)
         if self.from_memory:
-            block = self.cube.read(self.memory, surfaces, rows if self.per_element else slice(0, 1)).astype(np.int64)
-            if self.use == BOTH:
-                read = {"ALU": block[..., 0::2], "MUL": block[..., 1::2]}
-            else:
-                read = {"MUL" if self.use == MUL else "ALU": block}
+            block = self.cube.read(memory, surfaces, rows if self.per_element else slice(0, 1))
             for part in self.from_memory:
-                found[part] = read[part] if self.name != "EW" \
-                    else converted(self.fields, part, read[part], rules.table_rounding)
-        return Operands(found["ALU"], found["MUL"])
+                operand = block[..., self.held.index(part)::len(self.held)].astype(np.int64)
+                operands[part] = operand if self.name != "EW" \
+                    else converted(self.fields, part, operand, rules.table_rounding)
+        return Operands(operands["ALU"], operands["MUL"])
 
 
 def converted(fields: Fields, part: str, operand: np.ndarray, rounding: str = "half-away") -> np.ndarray:
