@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import vivante_by_item
 from conftest import shared
 
 from npulab.captures.target import Unsupported
@@ -131,13 +132,12 @@ def test_arrays_and_loops_do_as_bit_by_bit_very_often(huffman_format: bool) -> N
 
 
 def as_bit_by_bit(huffman_format: bool, seeds: range) -> None:
-    by_bit = huffman if huffman_format else plain
     for seed in seeds:
         random = np.random.RandomState(seed)
         g = geometry(random, huffman_format)
         given = content(random, g)
-        buffer = by_bit.write_by_item(given, g)
-        assert same(by_bit.read_by_item(buffer, g), given), (seed, g)
+        buffer = vivante_by_item.write(given, g)
+        assert same(vivante_by_item.read(buffer, g), given), (seed, g)
         for fast in FAST:
             assert coefficients.encode(given, g, fast) == buffer, (seed, g)
             assert same(coefficients.decode(buffer, g, fast), given), (seed, g)
@@ -161,7 +161,7 @@ def test_long_segments() -> None:
         weights = random.randint(0, 256, g.shape).astype(np.uint8)
         weights[random.random_sample(g.shape) < share] = 77
         given = Coefficients(weights, np.arange(40, dtype=np.int32), np.arange(40, dtype=np.uint32), (zrl,) * 2)
-        buffer = plain.write_by_item(given, g)
+        buffer = vivante_by_item.write(given, g)
         for fast in FAST:
             assert coefficients.encode(given, g, fast) == buffer
             assert same(coefficients.decode(buffer, g, fast), dataclasses.replace(given, size=len(buffer)))
@@ -174,7 +174,8 @@ def test_zero_run_width_is_the_smallest_from_the_widest_down() -> None:
         g = dataclasses.replace(geometry(random, False), channels=5, superblocks=1)
         given = content(random, g)
         widest = int(random.randint(2, 9))
-        words = [sum(-(-sum(width for _, width in plain.items(given, g, core, zrl)) // 32) for core in range(g.used))
+        words = [sum(-(-sum(width for _, width in vivante_by_item.plain_items(given, g, core, zrl)) // 32)
+                     for core in range(g.used))
                  for zrl in range(widest + 1)]
         best = widest
         while best and words[best - 1] <= words[best]:
@@ -290,7 +291,7 @@ def test_shares_that_do_not_go_round(cores: int, channels: int, superblocks: int
     """Several superblocks, cores with one kernel less, fewer channels than cores: every way of reading agrees."""
     g = Geometry(cores, channels, 2, 3, 3, superblocks, 9, depthwise=depthwise, huffman=True)
     given = content(np.random.RandomState(channels), g)
-    buffer = huffman.write_by_item(given, g)
+    buffer = vivante_by_item.write(given, g)
     assert np.array_equal(by_item(buffer, g), given.weights)
     for fast in FAST:
         assert coefficients.encode(given, g, fast) == buffer
@@ -426,7 +427,7 @@ def broken_streams(huffman_format: bool, seeds: range) -> tuple[int, int]:
 
 def outcome(buffer: bytes, g: Geometry) -> str:
     """What becomes of a buffer, the same with arrays, compiled and bit by bit."""
-    by_bit = error_or_content(lambda: (huffman if g.huffman else plain).read_by_item(buffer, g))
+    by_bit = error_or_content(lambda: vivante_by_item.read(buffer, g))
     for fast in FAST:
         found = error_or_content(lambda: coefficients.decode(buffer, g, fast))  # noqa: B023
         assert found == by_bit if isinstance(by_bit, str) or isinstance(found, str) else same(found, by_bit)

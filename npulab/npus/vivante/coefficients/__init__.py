@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 from npulab.captures.target import Item
 from npulab.npus.vivante.coefficients import huffman, pairs, plain, runs
-from npulab.npus.vivante.coefficients.geometry import Coefficients, Event, Geometry
+from npulab.npus.vivante.coefficients.geometry import (
+    Coefficients,
+    Event,
+    Geometry,
+    refuse_content,
+    refuse_size,
+)
 from npulab.npus.vivante.coefficients.pairs import choose_symbols
 from npulab.npus.vivante.coefficients.runs import choose_zrl
 from npulab.quant.emulate import compiles
@@ -39,7 +45,14 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
     ``fast`` uses compiled loops (the extra ``npulab[fast]``), by default for many weights where it
     is installed; the content is the same.
     """
-    return (pairs if geometry.huffman else runs).decode(buffer, geometry, _compiled(geometry, fast))
+    compiled = _compiled(geometry, fast)
+    refuse_size(buffer, geometry)
+    content = (pairs if geometry.huffman else runs).decode(buffer, geometry, compiled)
+    if content is None:
+        for _ in walk(buffer, geometry):  # says what is wrong
+            pass
+        raise AssertionError("coefficients: array and bit by bit readings differ")
+    return content
 
 
 def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = None) -> bytes:
@@ -48,6 +61,7 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = N
     Raises ValueError for content that does not go with the geometry, Unsupported for zero runs of
     the vendor. ``fast`` as with ``decode``; the plain format has no need of it.
     """
+    refuse_content(coefficients, geometry)
     if geometry.huffman:
         return pairs.encode(coefficients, geometry, _compiled(geometry, fast))
     return runs.encode(coefficients, geometry)

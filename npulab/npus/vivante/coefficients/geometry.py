@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.target import Unsupported
+from npulab.captures.target import Item, Unsupported
+from npulab.layout.bitstream import BitReader
 from npulab.npus.kit.numbers import ceil_div, up
 
 COUNT_BITS = 16  # of the number of kernels per core
 ZRL_BITS = 8
 SYMBOLS = 8
+CODE_BITS = 3  # of a byte's code in the Huffman format
 ALIGN = 64  # bytes of the header and of each stream
+FIRST_SIZE, SIZE_BYTES = 28, 4  # in the Huffman header: the byte where the stream sizes begin
+BIAS_BYTES = 4
 # the orders as Mesa 25.0.7 writes them, etnaviv_ml_nn_v7.c
 PLANES_PER_GROUP = 6  # pointwise layers with more outputs than this order needs, see `order`
 SEVERAL_OUTPUTS = 8
@@ -99,6 +103,11 @@ class Geometry:
         """Kernels in the buffer: the channels and, in the plain format, what fills up the last
         core's share."""
         return self.channels if self.huffman else self.used * self.per_core
+
+    @property
+    def header_bytes(self) -> int:
+        """What precedes the streams: a size per core, in the Huffman format behind other fields."""
+        return up((FIRST_SIZE if self.huffman else 0) + SIZE_BYTES * self.cores, ALIGN)
 
     @property
     def depth(self) -> int:
@@ -228,18 +237,18 @@ class Coefficients:
     runs: bytes = b""
 
 
-def refuse_size(buffer: bytes, geometry: Geometry, most: float) -> None:
-    """Raises ValueError, before anything of that size is made, for more weights than ``most`` in a
-    byte."""
+def refuse_size(buffer: bytes, geometry: Geometry) -> None:
+    """Raises ValueError, before anything of that size is made, for more weights than the buffer can
+    have codes for, or in the plain format longest runs."""
     g = geometry
-    if g.slots * g.kernel_size > most * len(buffer):
+    if g.slots * g.kernel_size > (8 / CODE_BITS if g.huffman else 2 ** ZRL_BITS) * len(buffer):
         raise ValueError(f"coefficients: got {g.slots} kernels of {g.depth} planes of {g.kernel_h}x{g.kernel_w}, "
                          f"allowed is what {len(buffer)} bytes can hold")
 
 
 def refuse_content(content: Coefficients, geometry: Geometry) -> None:
-    """Raises ValueError for content of other shapes than the geometry's, or zero-run widths or
-    symbols there are not; Unsupported for zero runs of the vendor."""
+    """Raises ValueError if a shape is not the geometry's or a zero-run width or symbol is not of
+    the format; Unsupported for zero runs of the vendor."""
     c, g = content, geometry
     if c.runs:
         raise Unsupported("coefficients: got a header with zero runs, allowed is none: how the vendor writes them is "
@@ -264,3 +273,43 @@ def words_of(data: bytes) -> np.ndarray:
 def place(bit: int) -> str:
     """A bit's place in words."""
     return f"byte {bit // 8} bit {bit % 8}"
+
+
+def fill(buffer: bytes, start: int, stop: int, core: int | None = None) -> Iterator[Item]:
+    """The zeros from bit ``start`` up to ``stop`` as one item, if there are any; ValueError for a
+    bit that is set."""
+    if stop > start:
+        value = BitReader(buffer, start, stop).read(stop - start)
+        if value:
+            first = start + (value & -value).bit_length() - 1
+            raise ValueError(f"coefficients: got a bit that is set at {place(first)}, in the fill "
+                             f"from {place(start)} to byte {stop // 8}, allowed is 0")
+        yield Item(start, stop - start, "fill", value, core)
+
+
+def walk_streams(buffer: bytes, geometry: Geometry, sizes: Sequence[int],
+                 stream: Callable[[BitReader, Geometry, int], Iterator[Item]]) -> Iterator[Item]:
+    """The items behind the header: of each ``stream``, which has so many bits, and of the fill
+    behind it; of the biases, in the Huffman format; of the fill at the end.
+
+    Raises ValueError with core, byte and bit if a stream does not end where its size says.
+    """
+    start = 8 * geometry.header_bytes
+    for core, size in enumerate(sizes):
+        reader, end = BitReader(buffer, start, start + size), start + size
+        try:
+            yield from stream(reader, geometry, core)
+        except EOFError:
+            raise ValueError(f"coefficients: the stream of core {core} from {place(start)} runs "
+                             f"past its end at {place(end)}") from None
+        # the size of a plain stream includes its fill
+        if end - reader.position >= (1 if geometry.huffman else 8 * ALIGN):
+            raise ValueError(f"coefficients: the stream of core {core} ends at "
+                             f"{place(reader.position)}, its size says {place(end)}")
+        start += up(size, 8 * ALIGN)
+        yield from fill(buffer, reader.position, start, core)
+    for channel in range(geometry.channels if geometry.huffman else 0):
+        bias = BitReader(buffer, start).read(8 * BIAS_BYTES)
+        yield Item(start, 8 * BIAS_BYTES, "bias", bias, None, channel)
+        start += 8 * BIAS_BYTES
+    yield from fill(buffer, start, 8 * len(buffer))

@@ -13,63 +13,43 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
-from typing import NamedTuple
 
 import construct
 import numpy as np
 
 from npulab.captures.target import Item, Unsupported
-from npulab.layout.bitstream import BitReader, pack_bits
+from npulab.layout.bitstream import BitReader
 from npulab.npus.kit.numbers import ceil_div, up
 from npulab.npus.vivante.coefficients.geometry import (
     ALIGN,
+    BIAS_BYTES,
+    CODE_BITS,
+    FIRST_SIZE,
     SYMBOLS,
     Coefficients,
     Event,
     Geometry,
+    fill,
     place,
-    refuse_content,
     refuse_size,
+    walk_streams,
 )
 
 VERSION = 1
-CODE_BITS, ESCAPE_BITS, COUNT_BYTES, BIAS_BYTES = 3, 2, 2, 4
+ESCAPE_BITS, COUNT_BYTES = 2, 2
 LENGTH_BITS, MOST_LENGTH = 4, 7
 DELAY = 2  # steps from a byte's code to its payload
 RUN_LENGTH, RAW_LENGTH = 0, 7  # with zero runs, what these lengths mean
 TABLE_BYTES = 18
-FIRST_SIZE = 28  # byte of the header where the stream sizes begin
-# Mesa 25.0.7, etnaviv_ml_nn_v8.c: the comparisons that sort the symbols
-NETWORK = ((0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7), (0, 1), (2, 3), (4, 5), (6, 7),
-           (2, 4), (3, 5), (1, 4), (3, 6), (1, 2), (3, 4), (5, 6))
-
-
-class Symbol(NamedTuple):
-    """How a symbol is written: 3-bit code, 2-bit escape, and what its free bit adds to the last of
-    them."""
-
-    code: int
-    escape: int | None = None
-    free: int = 0
-
-
-WRITTEN = (Symbol(0, free=4), Symbol(1, free=4), Symbol(7), Symbol(3), Symbol(6), Symbol(2, 1, free=2), Symbol(2, 2),
-           Symbol(2, 0))
 ESCAPED = 2  # the code that an escape follows
-
-
-def _readings() -> dict[tuple[int, int | None], tuple[int, int | None]]:
-    """(symbol, its free bit) of every (code, escape)."""
-    out: dict[tuple[int, int | None], tuple[int, int | None]] = {}
-    for number, (code, escape, free) in enumerate(WRITTEN):
-        for bit in (0, 1) if free else (0,):
-            key = (code + bit * free, None) if escape is None else (code, escape + bit * free)
-            out[key] = number, bit if free else None
-    return out
-
-
-READ = _readings()
+FREE_CODE = 4  # what the free bit of the shortest symbols adds to their code
+# (symbol, its free bit) by (code, escape)
+READ: dict[tuple[int, int | None], tuple[int, int | None]] = {
+    (0, None): (0, 0), (4, None): (0, 1), (1, None): (1, 0), (5, None): (1, 1), (7, None): (2, None),
+    (3, None): (3, None), (6, None): (4, None), (2, 1): (5, 0), (2, 3): (5, 1), (2, 2): (6, None),
+    (2, 0): (7, None)}
 
 
 @dataclass(frozen=True)
@@ -89,17 +69,13 @@ def layout(cores: int) -> construct.Construct:
         "bits" / construct.Array(cores, construct.Int32ul)))
 
 
-def header_bytes(cores: int) -> int:
-    return up(FIRST_SIZE + 4 * cores, ALIGN)
-
-
 def read_header(buffer: bytes, geometry: Geometry) -> Header:
     """The header; raises ValueError with the byte for one that says something else than is covered,
     or whose streams and biases do not fit the buffer."""
-    cores, used = geometry.cores, geometry.used
-    if len(buffer) < header_bytes(cores):
+    cores, used, start = geometry.cores, geometry.used, geometry.header_bytes
+    if len(buffer) < start:
         raise ValueError(f"coefficients: got {len(buffer)} bytes, allowed is at least the header's "
-                         f"{header_bytes(cores)}")
+                         f"{start}")
     raw = layout(cores).parse(buffer)
     for name, at, allowed in (("flags", 0, VERSION * 16), ("average_bias", 24, 0), ("reserved", 26, 0)):
         if raw[name] != allowed:
@@ -119,7 +95,7 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
     if any((size > 0) != (core < used) for core, size in enumerate(bits)):
         raise ValueError(f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)}, allowed are bits "
                          f"for the first {used} cores")
-    end = header_bytes(cores) + sum(map(stream_bytes, bits)) + BIAS_BYTES * geometry.channels
+    end = start + sum(map(stream_bytes, bits)) + BIAS_BYTES * geometry.channels
     if end > len(buffer):
         raise ValueError(f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)} (bits), which with "
                          f"{geometry.channels} biases end at byte {end}, allowed is {len(buffer)} bytes")
@@ -138,24 +114,11 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     Raises ValueError with core, byte and bit where the buffer does not follow the format,
     Unsupported where what zero runs of the vendor say is not known.
     """
-    refuse_more_than_fits(buffer, geometry)
+    refuse_size(buffer, geometry)
     header = read_header(buffer, geometry)
     yield from _header_items(buffer, geometry)
-    start = 8 * header_bytes(geometry.cores)
-    for core, bits in enumerate(header.bits[:geometry.used]):
-        stop = start + 8 * stream_bytes(bits)
-        yield from _stream(BitReader(buffer, start, start + bits), geometry, header, core)
-        yield from _padding(buffer, start + bits, stop, core)
-        start = stop
-    for channel in range(geometry.channels):
-        yield Item(start, 8 * BIAS_BYTES, "bias", BitReader(buffer, start).read(8 * BIAS_BYTES), None, channel)
-        start += 8 * BIAS_BYTES
-    yield from _padding(buffer, start, 8 * len(buffer), None)
-
-
-def refuse_more_than_fits(buffer: bytes, geometry: Geometry) -> None:
-    """Raises ValueError for more weights than codes could be there for."""
-    refuse_size(buffer, geometry, 8 / CODE_BITS)
+    yield from walk_streams(buffer, geometry, header.bits[:geometry.used],
+                            partial(_stream, header=header))
 
 
 def _header_items(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
@@ -167,18 +130,7 @@ def _header_items(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
         yield Item(reader.position, width, kind, reader.read(width))
     for core in range(geometry.cores):
         yield Item(reader.position, 32, "core size", reader.read(32), core)
-    yield from _padding(buffer, reader.position, 8 * header_bytes(geometry.cores), None)
-
-
-def _padding(buffer: bytes, start: int, stop: int, core: int | None) -> Iterator[Item]:
-    """The zeros up to ``stop``, as one item."""
-    if stop > start:
-        value = BitReader(buffer, start, stop).read(stop - start)
-        if value:
-            first = start + (value & -value).bit_length() - 1
-            raise ValueError(f"coefficients: got a bit that is set at {place(first)}, in the fill from {place(start)} "
-                             f"to byte {stop // 8}, allowed is 0")
-        yield Item(start, stop - start, "fill", value, core)
+    yield from fill(buffer, reader.position, 8 * geometry.header_bytes)
 
 
 def _owners(geometry: Geometry, core: int) -> Iterator[Event]:
@@ -208,45 +160,40 @@ class _Byte:
     escape: int | None = None
 
 
-def _stream(reader: BitReader, g: Geometry, header: Header, core: int) -> Iterator[Item]:
+def _stream(reader: BitReader, g: Geometry, core: int, header: Header) -> Iterator[Item]:
     """One stream, step by step; two pairs of codes that mean nothing push the last payloads out."""
-    start, end = reader.position, reader.end
-    pairs = _pairs_with_runs(reader, header) if header.runs else pairs_of(g, core)
+    runs = bool(header.runs)
+    pairs = _pairs_with_runs(reader, header) if runs else pairs_of(g, core)
     owners, recent = _owners(g, core), deque[list[_Byte]](maxlen=DELAY + 1)
-    values = _Values(g, core, bool(header.runs))
-    try:
-        for step in range(pairs + DELAY):
-            recent.append([])
-            for _ in range(2):
-                byte = _Byte(reader.read(CODE_BITS), next(owners) if step < pairs else Event("flush"))
-                recent[-1].append(byte)
-                yield _item(reader, CODE_BITS, "flush" if step >= pairs else "symbol", byte.code, core, byte.of)
-            if step >= pairs:
-                values.refuse_flush(reader.position - 2 * CODE_BITS, recent[-1])
-            for byte in recent[-2] if 0 < step <= pairs else []:
-                if byte.code == ESCAPED:
-                    byte.escape = reader.read(ESCAPE_BITS)
-                    yield _item(reader, ESCAPE_BITS, "escape", byte.escape, core, byte.of)
-            for byte in recent[0] if step >= DELAY else []:
-                at = reader.position
-                length, free, width = _payload(byte, header.symbols, bool(header.runs))
-                payload = reader.read(width)
-                value = values.next(payload if free is None else 2 * payload + free, length, byte.of, at)
-                kind = "run" if header.runs and length == RUN_LENGTH else byte.of.kind
-                yield _item(reader, width, kind, value, core, byte.of, int(kind == "weight"))
-    except EOFError:
-        raise ValueError(f"coefficients: the stream of core {core} from {place(start)} runs past its end at "
-                         f"{place(end)}") from None
-    if reader.position != end:
-        raise ValueError(f"coefficients: the stream of core {core} ends at {place(reader.position)}, its size says "
-                         f"{place(end)}")
+    values = _Values(g, core, runs)
+    for step in range(pairs + DELAY):
+        recent.append([])
+        for _ in range(2):
+            byte = _Byte(reader.read(CODE_BITS), next(owners) if step < pairs else Event("flush"))
+            recent[-1].append(byte)
+            kind = "flush" if step >= pairs else "symbol"
+            yield _item(reader, CODE_BITS, kind, byte.code, core, byte.of)
+        if step >= pairs:
+            values.refuse_flush(reader.position - 2 * CODE_BITS, recent[-1])
+        for byte in recent[-2] if 0 < step <= pairs else []:
+            if byte.code == ESCAPED:
+                byte.escape = reader.read(ESCAPE_BITS)
+                yield _item(reader, ESCAPE_BITS, "escape", byte.escape, core, byte.of)
+        for byte in recent[0] if step >= DELAY else []:
+            at = reader.position
+            length, free, width = _payload(byte, header.symbols, runs)
+            payload = reader.read(width)
+            bits = payload if free is None else 2 * payload + free
+            value = values.next(bits, length, byte.of, at)
+            kind = "run" if runs and length == RUN_LENGTH else byte.of.kind
+            yield _item(reader, width, kind, value, core, byte.of)
 
 
-def _item(reader: BitReader, width: int, kind: str, value: int, core: int, of: Event, weights: int = 0) -> Item:
+def _item(reader: BitReader, width: int, kind: str, value: int, core: int, of: Event) -> Item:
     """The bits just read."""
     at = reader.position - width
     if of.kind == "weight":
-        return Item(at, width, kind, value, core, *of[1:], weights)
+        return Item(at, width, kind, value, core, *of[1:], int(kind == "weight"))
     return Item(at, width, kind, value, core, of.channel if of.kind == "completion" else None)
 
 
@@ -335,17 +282,11 @@ def flush_of(geometry: Geometry, core: int) -> int:
 
 
 def _flush_codes(free: int) -> int:
-    return (1 + 2 ** CODE_BITS) * WRITTEN[0].free * free
-
-
-def magnitude_bits(byte: int) -> int:
-    """Bits of a byte's magnitude, which is the byte or, with the sign bit, its complement."""
-    return (byte if byte < 128 else 255 - byte).bit_length()
+    return (1 + 2 ** CODE_BITS) * FREE_CODE * free
 
 
 def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
     """The content as ``walk`` reads it."""
-    refuse_more_than_fits(buffer, geometry)
     header = read_header(buffer, geometry)
     weights = np.full(geometry.shape, geometry.zero_point, np.uint8)
     bias = np.zeros(geometry.channels, np.uint32)
@@ -356,48 +297,6 @@ def read_by_item(buffer: bytes, geometry: Geometry) -> Coefficients:
             bias[item.channel] = item.value
     return Coefficients(weights, bias.astype(np.int32), np.zeros(0, np.uint32), size=len(buffer),
                         symbols=header.symbols, runs=header.runs)
-
-
-def write_by_item(coefficients: Coefficients, geometry: Geometry) -> bytes:
-    """The buffer of ``coefficients``, bit by bit."""
-    refuse_content(coefficients, geometry)
-    streams = []
-    for core in range(geometry.used):
-        items = list(_items(coefficients, geometry, core))
-        streams.append((sum(width for _, width in items), pack_bits(items)))
-    return join(streams, coefficients, geometry)
-
-
-def _items(c: Coefficients, geometry: Geometry, core: int) -> Iterator[tuple[int, int]]:
-    """(value, width) of a stream's bits."""
-    given = list(geometry.kernels(core).to_bytes(COUNT_BYTES, "little"))
-    for event in geometry.events(core):
-        given.append((int(c.weights[event[1:]]) - geometry.zero_point) % 256 if event.kind == "weight" else 0)
-    given += [0] * (len(given) % 2)
-    written = [_written(byte, c.symbols) for byte in given]
-    flush = flush_of(geometry, core)
-    for step in range(0, len(written) + 2 * DELAY, 2):
-        for byte in written[step:step + 2]:
-            yield byte[0]
-        if step >= len(written):
-            yield flush, 2 * CODE_BITS
-        for part in (1, 2):
-            for byte in written[max(step - 2 * part, 0):max(step - 2 * part + 2, 0)]:
-                yield byte[part]
-
-
-def _written(byte: int, symbols: tuple[int, ...]) -> list[tuple[int, int]]:
-    """(value, width) of the code, the escape and the payload of a byte."""
-    length = magnitude_bits(byte)
-    symbol = WRITTEN[symbols.index(length)]
-    sign, magnitude = (1, 255 - byte) if byte > 127 else (0, byte)
-    payload, width = sign + 2 * (magnitude - (2 ** (length - 1) if length else 0)), max(length, 1)
-    free = 0
-    if symbol.free:
-        free, payload, width = symbol.free * (payload % 2), payload // 2, width - 1
-    if symbol.escape is None:
-        return [(symbol.code + free, CODE_BITS), (0, 0), (payload, width)]
-    return [(symbol.code, CODE_BITS), (symbol.escape + free, ESCAPE_BITS), (payload, width)]
 
 
 def join(streams: list[tuple[int, bytes]], coefficients: Coefficients, geometry: Geometry) -> bytes:

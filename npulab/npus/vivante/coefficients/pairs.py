@@ -8,6 +8,7 @@ else is done at once.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,68 +17,66 @@ import numpy as np
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
 from npulab.npus.kit.numbers import ceil_div
 from npulab.npus.vivante.coefficients.geometry import (
+    BIAS_BYTES,
+    CODE_BITS,
+    FIRST_SIZE,
+    SIZE_BYTES,
     SYMBOLS,
     Coefficients,
     Geometry,
-    refuse_content,
     words_of,
 )
 from npulab.npus.vivante.coefficients.huffman import (
-    BIAS_BYTES,
-    CODE_BITS,
     COUNT_BYTES,
     DELAY,
     ESCAPE_BITS,
     ESCAPED,
-    FIRST_SIZE,
-    NETWORK,
     READ,
     Header,
     bytes_of,
     flush_of,
-    header_bytes,
     join,
-    magnitude_bits,
     pairs_of,
     read_by_item,
     read_header,
-    refuse_more_than_fits,
     signed,
     stream_bytes,
-    walk,
 )
 
+# Mesa 25.0.7, etnaviv_ml_nn_v8.c: the comparisons that sort the symbols
+NETWORK = ((0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7), (0, 1), (2, 3), (4, 5),
+           (6, 7), (2, 4), (3, 5), (1, 4), (3, 6), (1, 2), (3, 4), (5, 6))
 CHUNK = 2 ** 16  # bytes
 ROOM = 32  # for the bits of two payloads
 ONES = (2 ** np.arange(9) - 1).astype(np.uint32)
 PAIR_CODES, PAIR_ESCAPES = 2 ** (2 * CODE_BITS), 2 ** (2 * ESCAPE_BITS)
 
 
-def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients:
-    """Weights, biases and symbols of a buffer; raises ValueError as ``walk`` does.
+def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficients | None:
+    """Weights, biases and symbols of a buffer, or None if it does not follow the format.
 
     ``fast`` runs compiled loops (``npulab[fast]``).  Of zero runs only those behind the last weight
     are understood.
     """
-    refuse_more_than_fits(buffer, geometry)
     header = read_header(buffer, geometry)
     if header.runs:
         return read_by_item(buffer, geometry)
     weights = np.empty(geometry.shape, np.uint8)
-    start = header_bytes(geometry.cores)
-    sound = not buffer[FIRST_SIZE + 4 * geometry.cores:start].strip(b"\0")
+    start = geometry.header_bytes
+    if buffer[FIRST_SIZE + SIZE_BYTES * geometry.cores:start].strip(b"\0"):
+        return None
     for core, bits in enumerate(header.bits[:geometry.used]):
         data = buffer[start:start + stream_bytes(bits)]
-        stream = _bytes(data, bits, header, geometry, core, fast) if sound else None
-        sound = stream is not None and _take(stream, geometry, core, weights) \
-            and not BitReader(data, bits).read(8 * len(data) - bits)
+        stream = _bytes(data, bits, header, geometry, core, fast)
+        if stream is None or not _take(stream, geometry, core, weights) \
+                or BitReader(data, bits).read(8 * len(data) - bits):
+            return None
         start += len(data)
-    if not sound or buffer[start + BIAS_BYTES * geometry.channels:].strip(b"\0"):
-        for _ in walk(buffer, geometry):  # says what is wrong
-            pass
-        raise AssertionError("coefficients: array and bit by bit readings differ")
+    if buffer[start + BIAS_BYTES * geometry.channels:].strip(b"\0"):
+        return None
     bias = np.frombuffer(buffer, "<i4", geometry.channels, start).astype(np.int32)
-    return Coefficients(weights, bias, np.zeros(0, np.uint32), size=len(buffer), symbols=header.symbols)
+    return Coefficients(weights, bias, np.zeros(0, np.uint32), size=len(buffer),
+                        symbols=header.symbols)
 
 
 class _Tables(NamedTuple):
@@ -178,49 +177,49 @@ def _steps(data: bytes, bits: int, table: np.ndarray, steps: int) -> np.ndarray 
     return np.frombuffer(found, np.int64) if at == bits and len(found) == steps else None
 
 
-def _take(stream: np.ndarray, geometry: Geometry, core: int, weights: np.ndarray) -> bool:
-    """Put a stream's bytes in their places; False where it has another number of kernels, or what
-    completes a block is not 0."""
-    g, at = geometry, COUNT_BYTES
-    sound = stream[:at].tobytes() == g.kernels(core).to_bytes(COUNT_BYTES, "little")
-    flat = weights.reshape(g.slots, g.kernel_size)
+def _parts(stream: np.ndarray, weights: np.ndarray, g: Geometry, core: int,
+           ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each superblock the bytes of the stream ``(kernels, blocks, weights of a block)`` and the
+    weights ``(kernels, kernel_size)``, both as views."""
+    flat, at = weights.reshape(g.slots, g.kernel_size), COUNT_BYTES
     blocks = ceil_div(g.kernel_size, g.block)
     for first, count, step in g.blocks(core):
         size = count * blocks * g.block
-        kernels = stream[at:at + size].reshape(blocks, count, g.block).transpose(1, 0, 2).reshape(count, -1)
-        flat[first:first + step * count:step] = kernels[:, :g.kernel_size] + np.uint8(g.zero_point)
-        sound = sound and not kernels[:, g.kernel_size:].any()
+        yield (stream[at:at + size].reshape(blocks, count, g.block).transpose(1, 0, 2),
+               flat[first:first + step * count:step])
         at += size
-    return sound and not stream[at:].any()
+
+
+def _take(stream: np.ndarray, geometry: Geometry, core: int, weights: np.ndarray) -> bool:
+    """Put a stream's bytes in their places; False if it has another number of kernels, or what
+    completes a block is not 0."""
+    g, behind = geometry, bytes_of(geometry, core)
+    sound = stream[:COUNT_BYTES].tobytes() == g.kernels(core).to_bytes(COUNT_BYTES, "little")
+    for blocks, into in _parts(stream, weights, g, core):
+        kernels = blocks.reshape(len(into), -1)
+        into[...] = kernels[:, :g.kernel_size] + np.uint8(g.zero_point)
+        sound = sound and not kernels[:, g.kernel_size:].any()
+    return sound and not stream[behind:].any()
 
 
 def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -> bytes:
-    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of ``decode``.
-
-    Raises ValueError for content that does not go with the geometry, and for zero runs.
-    """
+    """The buffer of ``coefficients``, filled with zeros to its ``size``; the inverse of
+    ``decode``."""
     c, g = coefficients, geometry
-    refuse_content(c, g)
-    tables, streams = _tables(tuple(c.symbols)), []
-    for core in range(g.used):
-        streams.append((_written_fast if fast else _written)(_given(c, g, core), tables, flush_of(g, core)))
-    return join(streams, c, g)
+    write = _written_fast if fast else _written
+    tables = _tables(tuple(c.symbols))
+    return join([write(_stream(c, g, core), tables, flush_of(g, core)) for core in range(g.used)],
+                c, g)
 
 
-def _given(c: Coefficients, g: Geometry, core: int) -> np.ndarray:
+def _stream(c: Coefficients, g: Geometry, core: int) -> np.ndarray:
     """The bytes of a core's stream, the last pair completed."""
-    flat = c.weights.reshape(g.slots, g.kernel_size)
-    blocks = ceil_div(g.kernel_size, g.block)
-    length = bytes_of(g, core)
-    out = np.zeros(length + length % 2, np.uint8)
+    out = np.zeros(2 * pairs_of(g, core), np.uint8)
     out[:COUNT_BYTES] = np.frombuffer(g.kernels(core).to_bytes(COUNT_BYTES, "little"), np.uint8)
-    at = COUNT_BYTES
-    for first, count, step in g.blocks(core):
-        kernels = np.zeros((count, blocks * g.block), np.uint8)
-        kernels[:, :g.kernel_size] = flat[first:first + step * count:step] - np.uint8(g.zero_point)
-        size = kernels.size
-        out[at:at + size] = kernels.reshape(count, blocks, g.block).transpose(1, 0, 2).reshape(-1)
-        at += size
+    for blocks, weights in _parts(out, c.weights, g, core):
+        kernels = np.zeros((len(weights), blocks[0].size), np.uint8)
+        kernels[:, :g.kernel_size] = weights - np.uint8(g.zero_point)
+        blocks[...] = kernels.reshape(blocks.shape)
     return out
 
 
@@ -264,13 +263,11 @@ def choose_symbols(weights: np.ndarray) -> tuple[int, ...]:
     """
     raw = np.ascontiguousarray(weights).view(np.uint8)
     counts = np.bincount(raw.reshape(-1), minlength=256)
-    # 0xFF has length 0, and is counted as 1
-    lengths = [magnitude_bits(byte) if byte < 255 else 1 for byte in range(256)]
+    # a negative byte's magnitude is its complement; 0xFF has length 0, and is counted as 1
+    lengths = [max(min(byte, 255 - byte).bit_length(), byte // 255) for byte in range(256)]
     histogram = np.bincount(lengths, counts, SYMBOLS).tolist()
     out = list(range(SYMBOLS))
     for a, b in NETWORK:
         if histogram[out[a]] < histogram[out[b]]:
             out[a], out[b] = out[b], out[a]
     return tuple(out)
-
-
