@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -19,7 +19,7 @@ from npulab.npus.vivante import coefficients
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
 from npulab.npus.vivante.facts import FACTS, HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, UNCOVERED
 from npulab.npus.vivante.lowering import coded_chip, planned
-from npulab.npus.vivante.moves import Moved, Sides, moved_by, moved_input, moves_of
+from npulab.npus.vivante.moves import Moved, Sides, moved_by, moved_input, moves_of, tensor_of
 from npulab.npus.vivante.plans import join_planes, plan
 from npulab.npus.vivante.words import (
     FIRST_PIXEL,
@@ -36,7 +36,62 @@ from npulab.quant.rules import QuantParams
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the
 # vendor's API
 ROUNDING = {1: MULTIPLIERS["nn_v7"].ties, 0: "toward-zero"}
+TENSORS = "input", "weight", "output"
+# of recorded parameters the type and the least value
+KINDS: dict[str, tuple[type, Any]] = {
+    **dict.fromkeys((f"{name}_{axis}" for name in ("input", "kernel", "stride") for axis in "hw"),
+                    (int, 1)),
+    **dict.fromkeys(("pad_top", "pad_bottom", "pad_left", "pad_right"), (int, 0)),
+    **dict.fromkeys((f"{name}_scale" for name in TENSORS), (float, 0.0)),
+    "padding": (str, ""), "depthwise": (bool, False)}
 Facts = Mapping[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What is read of an NN job before it is known which layer it makes.
+
+    ``v`` are its fields; ``weights`` ``(channels, planes, kernel_h, kernel_w)`` and ``bias`` those
+    of the unit; ``planar`` the planes that it reads, if they were recorded and no job makes them of
+    a recorded tensor; ``known`` the recorded parameters of the layer.
+    """
+
+    v: Mapping[str, Any]
+    facts: Facts
+    moved: Moved
+    known: Mapping[str, Any]
+    weights: np.ndarray
+    bias: np.ndarray
+    planar: np.ndarray | None
+
+    @property
+    def zero(self) -> int:
+        return int(self.v["coef_zero_point"])
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """(rows, columns) of the planes that the unit reads."""
+        return self.v["in_image_y_size"], self.v["in_image_x_size"]
+
+    @property
+    def output(self) -> tuple[int, int]:
+        return _output_size(self.v)
+
+    def layer(self, weights: np.ndarray, shape: tuple[int, int], stride: int, border: Sides,
+              depthwise: bool = False) -> Conv2D:
+        """A layer of these weights ``(O, C, kernel_h, kernel_w)`` and (H, W), with the activation
+        and quantization that the words say; the known scales if they give these words, else all
+        of the scale in the weights."""
+        v, want = self.v, (self.v["post_multiplier"], self.v["post_shift"])
+        scales: list[Any] = [self.known.get(f"{name}_scale") for name in TENSORS]
+        if not all(scales) or multiplier_of(self.facts, *scales) != want:
+            scales = [1.0, ratio_of(self.facts, *want), 1.0]
+        input_q, weight_q, output_q = map(
+            QuantParams, scales, (v["in_image_border_const"], self.zero, v["out_zero_point"]))
+        ohwi = weights.transpose(0, 2, 3, 1)
+        return Conv2D(ohwi, self.bias, (*shape, v["kernel_z_size"] if depthwise else ohwi.shape[3]),
+                      (stride, stride), border, depthwise=depthwise, input_q=input_q,
+                      weight_q=weight_q, output_q=output_q, activation="relu" if v["relu"] else None)
 
 
 def lift(capture: Capture) -> Lifted:
@@ -52,7 +107,7 @@ def lift(capture: Capture) -> Lifted:
     if blocks.count("NN") != 1 or {*blocks} - {"NN", "TP"}:
         raise Unsupported(f"capture {capture.name}: got {_told_jobs(capture)}, a layer is lifted from one NN job and "
                            "the TP jobs around it so far")
-    known, moved = _known(capture.parameters), moves_of(capture)
+    moved = moves_of(capture)
     _liftable(v, facts)
     _packed(v, moved)
     geometry = geometry_of(v, facts)
@@ -61,16 +116,17 @@ def lift(capture: Capture) -> Lifted:
         _offsets(content, geometry)
     weights = content.weights[:geometry.channels]
     sums = (weights.astype(np.int64) - geometry.zero_point).sum((1, 2, 3))
-    bias = (content.bias[:geometry.channels] + folded_zero(facts, v["in_image_border_const"]) * sums).astype(np.int32)
-    planar = None if moved.image and "tensor" in capture.buffers else _image(capture, v)
-    layer, border = _unlowered(v, weights, bias, known, planar, moved, facts)
-    x = None if planar is None else _input(planar, layer, border)
-    if moved.image is not None and "tensor" in capture.buffers:
-        x = moved_input(capture, moved)
+    zero = folded_zero(facts, v["in_image_border_const"])
+    bias = (content.bias[:geometry.channels] + zero * sums).astype(np.int32)
+    before = moved_input(capture, moved) if moved.image and "tensor" in capture.buffers else None
+    planar = _image(capture, v) if before is None else None
+    known = {name: value for name, value in capture.parameters.items() if _is_known(name, value)}
+    layer, border = _unlowered(Reading(v, facts, moved, known, weights, bias, planar))
+    x = before if planar is None else _input(planar, layer, border)
     if moved.border is not None:
         layer, x = _without(moved.border, layer, x, planar is not None)
     seen = {INT8_MODEL} if _signed(weights, content.symbols) else set()
-    layer = _with_habits(layer, v, moved, facts, seen)
+    layer = _with_quirks(layer, v, moved, facts, seen)
     _refuse_other_moves(capture, layer, facts)
     return Lifted(layer, x, _output(capture, v, moved))
 
@@ -132,36 +188,33 @@ def _told_jobs(capture: Capture) -> str:
 def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Facts) -> None:
     """Refuse TP jobs that are not those which the layer needs, wherever its tensors lie."""
     registers = capture.maps["TP"]
-    tasks = [task for task, job in enumerate(capture.jobs) if job.block == "TP"]
-    got = {task: registers.decode(capture.jobs[task].words) for task in tasks}
+    left = [(task, registers.decode(job.words)) for task, job in enumerate(capture.jobs)
+            if job.block == "TP"]
     conv, low, moves = planned(layer, facts, layer.habits)
-    for move in moves if tasks else []:
-        first = got[tasks[0]] if tasks else {}
-        where = {end: first.get(f"{side}_image_base_address", 0)
-                 for side, end in (("in", move.source), ("out", move.target))}
+    for move in moves if left else []:
+        first = left[0][1] if left else {}
+        where = {move.source: first.get("in_image_base_address", 0),
+                 move.target: first.get("out_image_base_address", 0)}
         for part in moved_by(move, conv, low, facts, where):
-            if not tasks:
+            if not left:
                 raise ValueError(f"lift for vivante: a {move.kind} job is missing")
-            task = tasks.pop(0)
+            task, got = left.pop(0)
             want = registers.decode(registers.encode(part))
-            wrong = next((name for name, value in want.items() if got[task][name] != value), None)
+            wrong = next((name for name, value in want.items() if got[name] != value), None)
             if wrong:
-                raise ValueError(f"lift for vivante: task {task}, a {move.kind} job, field {wrong}: got "
-                                 f"{got[task][wrong]}, allowed with {layer} is {want[wrong]}")
-    if tasks:
-        raise ValueError(f"lift for vivante: task {tasks[0]} is a TP job that {layer} does not need")
+                raise ValueError(f"lift for vivante: task {task}, a {move.kind} job, field {wrong}: "
+                                 f"got {got[wrong]}, allowed with {layer} is {want[wrong]}")
+    if left:
+        raise ValueError(f"lift for vivante: task {left[0][0]} is a TP job that {layer} does not "
+                         "need")
 
 
-def _known(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the recorded parameters those that are of the kind they should be."""
-    whole = {f"{name}_{axis}" for name in ("input", "kernel", "stride") for axis in "hw"}
-    pads_ = {f"pad_{side}" for side in ("top", "bottom", "left", "right")}
-    kinds = dict.fromkeys(whole, (int, 1)) | dict.fromkeys(pads_, (int, 0)) \
-        | {f"{name}_scale": (float, 0.0) for name in ("input", "weight", "output")}
-    out = {name: value for name, value in parameters.items() if name in kinds and not isinstance(value, bool)
-           and isinstance(value, kinds[name][0]) and value >= kinds[name][1]}
-    plain = {"padding": str, "depthwise": bool}
-    return out | {name: parameters[name] for name, kind in plain.items() if isinstance(parameters.get(name), kind)}
+def _is_known(name: str, value: Any) -> bool:
+    """Whether a recorded parameter is of the kind that it should be."""
+    kind, least = KINDS.get(name, (None, None))
+    if kind is None or not isinstance(value, kind):
+        return False
+    return isinstance(value, bool) == (kind is bool) and bool(value >= least)
 
 
 def _liftable(v: Mapping[str, Any], facts: Facts) -> None:
@@ -169,21 +222,19 @@ def _liftable(v: Mapping[str, Any], facts: Facts) -> None:
     allowed = {**dict.fromkeys(UNCOVERED, (0,)), "no_z_offset": (int(bool(facts.get("nn_v8"))),),
                "depthwise": (0, 1) if facts.get("native_depthwise") else (0,), "pooling": (0, FIRST_PIXEL)}
     expect(v, allowed, "lift for vivante: block NN field {name}: got {got}, allowed is {allowed}")
-    for name in ("out_image_tile_x_size", "out_image_tile_y_size"):
-        if v[name] == 0:
-            raise ValueError(f"lift for vivante: block NN field {name}: got 0, allowed is at least 1")
-    for name in ("in_image_x_offset", "in_image_y_offset"):
-        if v[name] > 0:
-            raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is up to 0")
+    ranges = [(f"out_image_tile_{axis}_size", 1, np.inf, "at least 1") for axis in "xy"]
+    ranges += [(f"in_image_{axis}_offset", -np.inf, 0, "up to 0") for axis in "xy"]
     for axis in "xy":
-        size, room = v[f"in_image_{axis}_size"], v[f"in_image_{axis}_stride"]
-        if not 0 < size <= room:
-            raise ValueError(f"lift for vivante: block NN field in_image_{axis}_size: got {size}, allowed is 1 to "
-                             f"{room} (in_image_{axis}_stride)")
-    for size, room in zip(_output_size(v), (v["out_image_y_stride"], v["out_image_x_stride"]), strict=True):
-        if not 0 < size <= room:
-            raise ValueError(f"lift for vivante: output of {_output_size(v)} rows and columns, allowed is up to its "
-                             f"strides {v['out_image_y_stride']} and {v['out_image_x_stride']}")
+        pitch = f"in_image_{axis}_stride"
+        ranges.append((f"in_image_{axis}_size", 1, v[pitch], f"1 to {v[pitch]} ({pitch})"))
+    for name, least, most, allowed_ in ranges:
+        if not least <= v[name] <= most:
+            raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is "
+                             f"{allowed_}")
+    size, pitches = _output_size(v), (v["out_image_y_stride"], v["out_image_x_stride"])
+    if not all(0 < length <= room for length, room in zip(size, pitches, strict=True)):
+        raise ValueError(f"lift for vivante: output of {size} rows and columns, allowed is up to "
+                         f"its strides {pitches[0]} and {pitches[1]}")
 
 
 def _packed(v: Mapping[str, Any], moved: Moved) -> None:
@@ -213,125 +264,126 @@ def _offsets(content: Coefficients, geometry: Geometry) -> None:
                          f"allowed is {want[wrong[0]]}")
 
 
-def _unlowered(v: Mapping[str, Any], weights: np.ndarray, bias: np.ndarray, known: Mapping[str, Any],
-               planar: np.ndarray | None, moved: Moved, facts: Facts) -> tuple[Conv2D, tuple[int, int] | None]:
+def _unlowered(r: Reading) -> tuple[Conv2D, tuple[int, int] | None]:
     """The layer, and for split planes the (top, left) border that the joined input carries."""
-    common: dict[str, Any] = {"bias": bias, "activation": "relu" if v["relu"] else None,
-                              **_quantization(v, known, facts)}
-    split = moved.split is not None or (moved.image is None and not v["depthwise"] and _is_split(v, weights, known))
-    if v["pooling"] == 0 and split:
-        return _strided(v, weights, known, common, planar, moved, facts)
-    plainest = _at_once(v, weights, known, common, facts)
-    may_be_split = moved.image is None and not v["depthwise"] and v["pooling"] == 0 and len(weights[0]) % 4 == 0
-    if may_be_split and "stride_h" not in known and not _agrees(plainest, v, facts):
-        layer, border = _strided(v, weights, known, common, planar, moved, facts)
-        if _agrees(layer, v, facts):
+    pooled, split = r.v["pooling"] != 0, r.moved.split is not None
+    may_be_split = r.moved.image is None and not r.v["depthwise"]
+    if not pooled and (split or (may_be_split and _is_split(r))):
+        return _strided(r)
+    plainest = _at_once(r)
+    if may_be_split and not pooled and r.weights.shape[1] % 4 == 0 and "stride_h" not in r.known \
+            and not _agrees(plainest, r):
+        layer, border = _strided(r)
+        if _agrees(layer, r):
             return layer, border
     return plainest, None
 
 
-def _agrees(layer: Conv2D, v: Mapping[str, Any], facts: Facts) -> bool:
+def _agrees(layer: Conv2D, r: Reading) -> bool:
     """Whether a layer is lowered to the sizes, offsets, tile and kernels per core that the words
     have."""
-    low = plan(layer, facts)
-    share = ceil_div(low.channels, facts["nn_cores"])
-    tiled = [(tile[0], ceil_div(share, blocks))
-             for tile, blocks in (tiling(low, facts, habits) for habits in (set[str](), {ODD_STRIDE2_TILE}))]
-    sizes, pad = (v["in_image_y_size"], v["in_image_x_size"]), (-v["in_image_y_offset"], -v["in_image_x_offset"])
-    return (low.rows, low.columns, low.pad) == (*sizes, pad) \
+    v, low = r.v, plan(layer, r.facts)
+    share = ceil_div(low.channels, r.facts["nn_cores"])
+    tiled = [(tile[0], ceil_div(share, blocks)) for tile, blocks
+             in (tiling(low, r.facts, quirks) for quirks in (set[str](), {ODD_STRIDE2_TILE}))]
+    pad = -v["in_image_y_offset"], -v["in_image_x_offset"]
+    return ((low.rows, low.columns), low.pad) == (r.sizes, pad) \
         and (v["out_image_tile_y_size"], v["kernels_per_core"]) in tiled
 
 
-def _at_once(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any], common: Mapping[str, Any],
-             facts: Facts) -> Conv2D:
+def _at_once(r: Reading) -> Conv2D:
     """The layer whose planes are not split: at stride 1, or pooled."""
-    zero, out, sizes = v["coef_zero_point"], _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
+    v, weights, depthwise = r.v, r.weights, bool(r.v["depthwise"])
     stride = 2 if v["pooling"] == FIRST_PIXEL else 1
-    one_plane = v["kernel_z_size"] == 1  # not only each kernel's, as of a native depthwise layer
-    if one_plane and _is_pointwise(weights, zero, [ceil_div(size, stride) for size in sizes] == list(out), known):
+    # one plane in all, not only of each kernel as in a native depthwise layer
+    if v["kernel_z_size"] == 1 and _is_pointwise(r, stride):
         weights = weights[:, :, :1, :1]
-    depthwise = bool(v["depthwise"])
     if depthwise:
         weights = weights.transpose(1, 0, 2, 3)
-    elif not facts.get("native_depthwise") \
-            and _is_depthwise(weights, zero, stride == 2 and weights.shape[2:] != (1, 1), known):
-        depthwise, weights = True, weights[range(len(weights)), range(len(weights))][None]
     offsets = -v["in_image_y_offset"], -v["in_image_x_offset"]
-    shape, border = _border(sizes, offsets, out, weights.shape[2:], stride)
-    layer = Conv2D(weights.transpose(0, 2, 3, 1), input_shape=(*shape, v["kernel_z_size"]),
-                   stride=(stride, stride), padding=border, depthwise=depthwise, **common)
-    return _named(layer, known, lambda one: not plan(one, facts).split)
+    shape, border = _border(r.sizes, offsets, r.output, weights.shape[2:], stride)
+    layer = r.layer(weights, shape, stride, border, depthwise)
+    layer = _as_depthwise(layer, r, stride == 2 and layer.kernel != (1, 1))
+    return _named(layer, r.known, lambda option: not plan(option, r.facts).split)
 
 
-def _strided(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any], common: Mapping[str, Any],
-             planar: np.ndarray | None, moved: Moved, facts: Facts) -> tuple[Conv2D, tuple[int, int]]:
+def _strided(r: Reading) -> tuple[Conv2D, tuple[int, int]]:
     """A stride 2 layer from split planes: as known, if that gives these sizes and the planes hold
     nothing but the zero point around its image, else as TP jobs say, else without a border
     before."""
-    out, sizes = _output_size(v), (v["in_image_y_size"], v["in_image_x_size"])
-    if weights.shape[1] % 4:
-        raise ValueError(f"lift for vivante: block NN field kernel_z_size: got {weights.shape[1]}, allowed with planes "
-                         "that TP jobs split is a multiple of 4")
-    zero, joined = v["coef_zero_point"], join_planes(weights)
+    if r.weights.shape[1] % 4:
+        raise ValueError("lift for vivante: block NN field kernel_z_size: got "
+                         f"{r.weights.shape[1]}, allowed with planes that TP jobs split is a "
+                         "multiple of 4")
+    joined = join_planes(r.weights)
 
     def fits(layer: Conv2D) -> bool:
-        low = plan(layer, facts)
-        return low.split and (low.output, (low.rows, low.columns)) == (out, sizes)
+        low = plan(layer, r.facts)
+        return low.split and (low.output, (low.rows, low.columns)) == (r.output, r.sizes)
 
     plainest = None
-    for kernel in product(_used(joined, 2, known.get("kernel_h"), zero), _used(joined, 3, known.get("kernel_w"), zero)):
-        ohwi = joined[:, :, :kernel[0], :kernel[1]].transpose(0, 2, 3, 1)
-        for shape, border, name in _places(out, sizes, kernel, known, moved):
+    for kernel in product(_used(joined, 2, r.known.get("kernel_h"), r.zero),
+                          _used(joined, 3, r.known.get("kernel_w"), r.zero)):
+        for shape, border, name in _places(r, kernel):
             try:
-                dense = Conv2D(ohwi, input_shape=(*shape, ohwi.shape[3]), stride=(2, 2), padding=border, **common)
+                dense = r.layer(joined[:, :, :kernel[0], :kernel[1]], shape, 2, border)
             except ValueError:
                 continue  # what is known is not what ran
-            for layer in (_as_depthwise(dense, zero, known, facts), dense):
+            for layer in (_as_depthwise(dense, r, False), dense):
                 layer = _named(layer, name, fits)
                 before = layer.pads[0][0], layer.pads[1][0]
-                if fits(layer) and _only_fill_around(planar, layer, before):
+                if fits(layer) and _only_fill_around(r.planar, layer, before):
                     return layer, before
-            plainest = plainest or (_named(dense, name, fits), (dense.pads[0][0], dense.pads[1][0]))
+            plainest = plainest or (layer, before)
     if plainest is None:
-        raise ValueError(f"lift for vivante: got planes of {sizes} for an output of {out}, which no layer of stride 2 "
-                         f"with a kernel of up to {joined.shape[2:]} makes")
+        raise ValueError(f"lift for vivante: got planes of {r.sizes} for an output of {r.output}, "
+                         f"which no layer of stride 2 with a kernel of at most {joined.shape[2:]} "
+                         "makes")
     return plainest
 
 
-def _places(out: tuple[int, int], sizes: tuple[int, int], kernel: tuple[int, ...], known: Mapping[str, Any],
-            moved: Moved) -> Iterator[tuple[tuple[int, int], Sides, Mapping[str, Any]]]:
+def _places(r: Reading, kernel: tuple[int, ...],
+            ) -> Iterator[tuple[tuple[int, int], Sides, Mapping[str, Any]]]:
     """(input sizes, border, what is known of the border's name) that split planes can come from."""
+    known, split = r.known, r.moved.split
     if {"input_h", "input_w", "pad_top", "pad_bottom", "pad_left", "pad_right"} <= set(known):
         shape = known["input_h"], known["input_w"]
-        border = (known["pad_top"], known["pad_bottom"]), (known["pad_left"], known["pad_right"])
-        if moved.split is None or (moved.split_size, moved.split) == (shape, (border[0][0], border[1][0])):
-            yield shape, border, known
-    if moved.split is None:
-        shape, border = _border((2 * sizes[0], 2 * sizes[1]), (0, 0), out, kernel, 2)
+        rows, columns = ((known[f"pad_{a}"], known[f"pad_{b}"])
+                         for a, b in (("top", "bottom"), ("left", "right")))
+        if split is None or (r.moved.split_size, split) == (shape, (rows[0], columns[0])):
+            yield shape, (rows, columns), known
+    if split is None:
+        yield *_border((2 * r.sizes[0], 2 * r.sizes[1]), (0, 0), r.output, kernel, 2), {}
     else:
-        shape = moved.split_size
-        below, right = map(behind, shape, out, kernel, (2, 2), moved.split)
-        border = (moved.split[0], max(below, 0)), (moved.split[1], max(right, 0))
-    yield shape, border, {}
+        shape = r.moved.split_size
+        below, right = map(behind, shape, r.output, kernel, (2, 2), split)
+        yield shape, ((split[0], max(below, 0)), (split[1], max(right, 0))), {}
 
 
-def _as_depthwise(layer: Conv2D, zero: int, known: Mapping[str, Any], facts: Facts) -> Conv2D:
-    """The depthwise layer that a dense one stands for, if it does."""
-    weights = layer.weights.transpose(0, 3, 1, 2)
-    if facts.get("native_depthwise") or not _is_depthwise(weights, zero, False, known):
+def _as_depthwise(layer: Conv2D, r: Reading, pooled: bool) -> Conv2D:
+    """The depthwise layer that a dense one stands for, if it does: all kernels off the diagonal are
+    empty, and it is known to be depthwise, or only such a layer is pooled, or those on the diagonal
+    are not empty."""
+    outputs, _, _, planes = layer.weights.shape
+    used = np.any(layer.weights != r.zero, axis=(1, 2))
+    if r.facts.get("native_depthwise") or outputs != planes \
+            or np.any(used & ~np.eye(outputs, dtype=bool)):
         return layer
-    channels = range(len(weights))
-    return replace(layer, weights=weights[channels, channels].transpose(1, 2, 0)[None], depthwise=True)
+    if not r.known.get("depthwise", pooled or (outputs > 1 and np.all(used.diagonal()))):
+        return layer
+    channels = range(outputs)
+    weights = layer.weights[channels, :, :, channels].transpose(1, 2, 0)
+    return replace(layer, weights=weights[None], depthwise=True)
 
 
 def _only_fill_around(planar: np.ndarray | None, layer: Conv2D, before: tuple[int, int]) -> bool:
     """Whether joined planes hold the input's zero point wherever the layer's image does not lie."""
     if planar is None:
         return True
-    around = join_planes(planar).copy()
-    around[:, before[0]:before[0] + layer.input_shape[0], before[1]:before[1] + layer.input_shape[1]] \
-        = layer.input_q.zero_point
-    return bool(np.all(around == layer.input_q.zero_point))
+    (height, width, _), (top, left) = layer.input_shape, before
+    around = join_planes(planar) != layer.input_q.zero_point
+    around[:, top:top + height, left:left + width] = False
+    return not around.any()
 
 
 def _used(joined: np.ndarray, axis: int, known: int | None, zero: int) -> list[int]:
@@ -362,54 +414,31 @@ def _named(layer: Conv2D, known: Mapping[str, Any], fits: Callable[[Conv2D], boo
     fits."""
     names = padding_names(layer, (known.get("padding"), "valid", "same"))
     options = [*(replace(layer, padding=name) for name in names), layer]
-    return next((one for one in options if fits(one)), options[0])
+    return next((option for option in options if fits(option)), options[0])
 
 
-def _is_pointwise(weights: np.ndarray, zero: int, full: bool, known: Mapping[str, Any]) -> bool:
+def _is_pointwise(r: Reading, stride: int) -> bool:
     """Whether a 2x2 kernel on one plane stands for 1x1: its other cells are empty, and it is known
     to or the output is as large as a 1x1 kernel makes it."""
-    if weights.shape[1:] != (1, 2, 2) or np.any(weights.reshape(-1, 4)[:, 1:] != zero):
+    if r.weights.shape[1:] != (1, 2, 2) or np.any(r.weights.reshape(-1, 4)[:, 1:] != r.zero):
         return False
-    kernel = known.get("kernel_h"), known.get("kernel_w")
-    return full if None in kernel else kernel == (1, 1)
+    kernel = r.known.get("kernel_h"), r.known.get("kernel_w")
+    if None in kernel:
+        return r.output == (ceil_div(r.sizes[0], stride), ceil_div(r.sizes[1], stride))
+    return kernel == (1, 1)
 
 
-def _is_split(v: Mapping[str, Any], weights: np.ndarray, known: Mapping[str, Any]) -> bool:
+def _is_split(r: Reading) -> bool:
     """Whether planes are a split stride 2 image: known, or an odd kernel's missing cells are all
     empty."""
-    if weights.shape[1] % 4 or v["in_image_x_offset"] or v["in_image_y_offset"]:
+    if r.weights.shape[1] % 4 or r.v["in_image_x_offset"] or r.v["in_image_y_offset"]:
         return False
-    if "stride_h" in known:
-        return bool(known["stride_h"] == 2)
-    if min(weights.shape[2:]) < 2:
+    if "stride_h" in r.known:
+        return bool(r.known["stride_h"] == 2)
+    if min(r.weights.shape[2:]) < 2:
         return False
-    joined = join_planes(weights)
-    return bool(np.all(joined[:, :, -1] == v["coef_zero_point"])
-                and np.all(joined[:, :, :, -1] == v["coef_zero_point"])
-                and np.any(joined != v["coef_zero_point"]))
-
-
-def _is_depthwise(weights: np.ndarray, zero: int, pooled: bool, known: Mapping[str, Any]) -> bool:
-    """Whether all kernels off the diagonal are empty, and it is known to be depthwise, or only such
-    a layer is pooled, or those on the diagonal are not empty."""
-    outputs, planes_in = weights.shape[:2]
-    used = np.any(weights != zero, axis=(2, 3))
-    if outputs != planes_in or np.any(used & ~np.eye(outputs, dtype=bool)):
-        return False
-    if "depthwise" in known:
-        return bool(known["depthwise"])
-    return pooled or (outputs > 1 and bool(np.all(used.diagonal())))
-
-
-def _quantization(v: Mapping[str, Any], known: Mapping[str, Any], facts: Facts) -> dict[str, QuantParams]:
-    """The known scales if they give these words, else all of the scale in the weights."""
-    want = v["post_multiplier"], v["post_shift"]
-    scales: list[Any] = [known.get(name) for name in ("input_scale", "weight_scale", "output_scale")]
-    if not all(isinstance(scale, float) and scale > 0 for scale in scales) or multiplier_of(facts, *scales) != want:
-        scales = [1.0, ratio_of(facts, *want), 1.0]
-    zeros = v["in_image_border_const"], v["coef_zero_point"], v["out_zero_point"]
-    return {name: QuantParams(scale, zero) for name, scale, zero
-            in zip(("input_q", "weight_q", "output_q"), scales, zeros, strict=True)}
+    used = join_planes(r.weights) != r.zero
+    return bool(used.any()) and not (used[:, :, -1].any() or used[..., -1].any())
 
 
 def _signed(weights: np.ndarray, symbols: tuple[int, ...]) -> bool:
@@ -418,13 +447,14 @@ def _signed(weights: np.ndarray, symbols: tuple[int, ...]) -> bool:
         and symbols == coefficients.choose_symbols(weights - np.uint8(128))
 
 
-def _with_habits(layer: Conv2D, v: Mapping[str, Any], moved: Moved, facts: Facts, seen: set[str]) -> Conv2D:
-    """Note the driver's habits, those ``seen`` and those that the jobs show."""
+def _with_quirks(layer: Conv2D, v: Mapping[str, Any], moved: Moved, facts: Facts,
+                 seen: set[str]) -> Conv2D:
+    """The layer with the driver's quirks: those ``seen`` and those that the jobs show."""
     seen = seen | ({HWC_TENSORS} if moved.hwc_in or moved.hwc_out else set())
     seen |= {PAD_JOB} if moved.border is not None else set()
     _, low, _ = planned(layer, facts, seen)
     seen |= {NN_ALONE} if low.split and moved.split is None else set()
-    even, odd = (tiling(low, facts, habits)[0][0] for habits in (set[str](), {ODD_STRIDE2_TILE}))
+    even, odd = (tiling(low, facts, quirks)[0][0] for quirks in (set[str](), {ODD_STRIDE2_TILE}))
     if v["out_image_tile_y_size"] == odd != even:
         seen.add(ODD_STRIDE2_TILE)
     return replace(layer, habits=frozenset(seen))
@@ -448,7 +478,8 @@ def _image(capture: Capture, v: Mapping[str, Any]) -> np.ndarray | None:
     """The planes that the unit reads, ``(planes, rows, columns)``."""
     if "input" not in capture.buffers:
         return None
-    planar = _planar(capture, "input", v["kernel_z_size"], v["in_image_y_stride"], v["in_image_x_stride"])
+    planar = tensor_of(capture, "input", (v["kernel_z_size"], v["in_image_y_stride"],
+                                          v["in_image_x_stride"]))
     return planar[:, :v["in_image_y_size"], :v["in_image_x_size"]]
 
 
@@ -469,25 +500,14 @@ def _output(capture: Capture, v: Mapping[str, Any], moved: Moved) -> np.ndarray 
     if "output" not in capture.buffers:
         return None
     rows, columns = _output_size(v)
+    channels = v["out_image_z_size"]
     if moved.hwc_out:
-        shape = rows, columns, v["out_image_z_size"]
-        data, need = capture.buffers["output"], rows * columns * shape[2]
-        if len(data) < need:
-            raise ValueError(f"capture {capture.name}: buffer 'output' has {len(data)} bytes, its words say "
-                             f"{rows} x {columns} x {shape[2]}, {need} bytes")
-        return np.frombuffer(data, np.uint8, need).reshape(shape)
-    planar = _planar(capture, "output", v["out_image_z_size"], v["out_image_y_stride"], v["out_image_x_stride"])
+        return tensor_of(capture, "output", (rows, columns, channels))
+    planar = tensor_of(capture, "output", (channels, v["out_image_y_stride"],
+                                           v["out_image_x_stride"]))
     outside = np.ones(planar.shape, bool)
     outside[:, :rows, :columns] = False
     if len(np.unique(planar[outside])) > 1:
-        raise ValueError(f"lift for vivante: the output buffer holds data outside the {rows} rows and {columns} "
-                         "columns that its words say")
+        raise ValueError(f"lift for vivante: the output buffer holds data outside the {rows} rows "
+                         f"and {columns} columns that its words say")
     return planar[:, :rows, :columns].transpose(1, 2, 0)
-
-
-def _planar(capture: Capture, name: str, planes: int, rows: int, columns: int) -> np.ndarray:
-    data, need = capture.buffers[name], planes * rows * columns
-    if len(data) < need:
-        raise ValueError(f"capture {capture.name}: buffer {name!r} has {len(data)} bytes, its words say "
-                         f"{planes} planes of {rows}x{columns}, {need} bytes")
-    return np.frombuffer(data, np.uint8, need).reshape(planes, rows, columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,9 +106,16 @@ def moves_of(capture: Capture) -> Moved:
 def moved_input(capture: Capture, moved: Moved) -> np.ndarray:
     """The input ``(H, W, C)`` as it lies in memory before the TP jobs."""
     assert moved.image is not None
-    (height, width, channels), data = moved.image, capture.buffers["tensor"]
-    if len(data) < height * width * channels:
-        raise ValueError(f"capture {capture.name}: buffer 'tensor' has {len(data)} bytes, its TP jobs say {height} x "
-                         f"{width} x {channels}")
-    codes = np.frombuffer(data, np.uint8, height * width * channels)
-    return codes.reshape(moved.image) if moved.hwc_in else codes.reshape(channels, height, width).transpose(1, 2, 0)
+    height, width, channels = moved.image
+    if moved.hwc_in:
+        return tensor_of(capture, "tensor", moved.image)
+    return tensor_of(capture, "tensor", (channels, height, width)).transpose(1, 2, 0)
+
+
+def tensor_of(capture: Capture, name: str, shape: tuple[int, int, int]) -> np.ndarray:
+    """The tensor at the start of a buffer; ValueError if the buffer is too short for it."""
+    data, need = capture.buffers[name], math.prod(shape)
+    if len(data) < need:
+        raise ValueError(f"capture {capture.name}: buffer {name!r} has {len(data)} bytes, its jobs "
+                         f"say {' x '.join(map(str, shape))}, {need} bytes")
+    return np.frombuffer(data, np.uint8, need).reshape(shape)

@@ -225,8 +225,8 @@ def test_events_meet_every_weight_once() -> None:
 @pytest.mark.parametrize(("place", "value", "words"), [
     (0, 65, "got core sizes"), (0, 0, "got core sizes"), (4, 64, "got core sizes"), (3, 255, "got core sizes"),
     (10, 1, "got core sizes"), (40, 1, "in the fill from byte 32 bit 0 to byte 64, allowed is 0"), (64, 9, "got zero-run width 9"),
-    (65, 2, "2 kernels per core, allowed is 0 to 8 and 1"), (100, 7, "in the fill from byte 91 to 128"),
-    (600, 1, "in the fill from byte 128 to 640"),
+    (65, 2, "2 kernels per core, allowed is 0 to 8 and 1"), (100, 7, "in the fill from byte 91 bit . to byte 128"),
+    (600, 1, "in the fill from byte 128 bit 0 to byte 640"),
     (64, 5, "a run of zero points goes 12 weights past the bias of channel 0")])
 def test_broken_stream(captures: npulab.CaptureSet, vivante: Target, place: int, value: int, words: str) -> None:
     data = bytearray(captures["update4-mesa"].buffers["coefficients"])
