@@ -94,7 +94,7 @@ def test_what_cannot_be_compared_says_why(run: Any, tmp_path: Path) -> None:
     status, lines, _ = run("check", tmp_path)
     assert status == 1
     assert lines[1].split("  not compared")[0].split()[-5:] == ["equal", "equal", "-", "-", "differs"]
-    assert lines[1].endswith("  not compared: capture short: buffer 'output' has 50 bytes, its words say 12 planes of 10x10, 1200 bytes")
+    assert lines[1].endswith("  not compared: capture short: buffer 'output' has 50 bytes, its jobs say 12 x 10 x 10, 1200 bytes")
     assert lines[-1] == "1 capture, 0 differ, 1 cannot be compared (1 not compared)"
     row = json.loads(run("check", tmp_path, "--json")[1][0])
     assert (row["verdict"], row["compared"]) == ("differs", 0)
