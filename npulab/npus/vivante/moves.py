@@ -12,6 +12,7 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.npus.vivante import tensor_jobs
 from npulab.npus.vivante.plans import Lowered
+from npulab.npus.vivante.tensor_jobs import Ends
 from npulab.quant.layers import Conv2D
 
 Sides = tuple[tuple[int, int], tuple[int, int]]
@@ -49,24 +50,24 @@ class Moved:
         return top + self.image[0] + bottom, left + self.image[1] + right
 
 
-def moved_by(move: Move, conv: Conv2D, low: Lowered, facts: Mapping[str, int], where: Mapping[str, int],
-           ) -> list[dict[str, Any]]:
+def moved_by(move: Move, conv: Conv2D, low: Lowered, facts: Mapping[str, int],
+             where: Mapping[str, int]) -> list[dict[str, Any]]:
     """The TP jobs of a move, one for each core that takes part."""
-    source, target, cores = where[move.source], where[move.target], facts["tp_cores"]
-    height, width, channels = conv.input_shape
-    zero = conv.input_q.zero_point
+    cores, (height, width, channels) = facts["tp_cores"], conv.input_shape
+    q = conv.output_q if move.kind == "detranspose" else conv.input_q
+    ends = Ends(where[move.source], where[move.target], q.zero_point)
     if move.kind == "transpose":
-        return tensor_jobs.transpose((channels, height, width), zero, source, target)
+        return tensor_jobs.transpose((channels, height, width), ends)
     if move.kind == "pad":
-        return tensor_jobs.pad((channels, height, width), conv.pads, zero, cores, source, target)
+        return tensor_jobs.pad((channels, height, width), conv.pads, cores, ends)
     if move.kind == "detranspose":
         rows, columns, planes = conv.output_shape
-        return tensor_jobs.detranspose((planes, rows, columns), conv.output_q.zero_point, source, target)
+        return tensor_jobs.detranspose((planes, rows, columns), ends)
     if move.source == "padded":
         (top, bottom), (left, right) = conv.pads
         height, width = top + height + bottom, left + width + right
-    return tensor_jobs.reshuffle((channels, height, width), (low.rows, low.columns), low.border, zero, cores, source,
-                                 target)
+    return tensor_jobs.reshuffle((channels, height, width), (low.rows, low.columns), low.border,
+                                 cores, ends)
 
 
 def moves_of(capture: Capture) -> Moved:
@@ -78,24 +79,23 @@ def moves_of(capture: Capture) -> Moved:
             continue
         t = capture.maps["TP"].decode(job.words)
         width, image = t["in_image_stride"], None
+        top, left = -t["in_window_y_start"], -t["in_window_x_start"]
         if t["out_loop_1_reset"] and t["out_loop_3_reset"]:
-            kind, border = "reshuffle", (-t["in_window_y_start"], -t["in_window_x_start"])
             before = out.split or (0, 0)
-            out = replace(out, split=(max(before[0], border[0]), max(before[1], border[1])))
+            kind, out = "reshuffle", replace(out, split=(max(before[0], top), max(before[1], left)))
             z = capture.values["kernel_z_size"] // 4
         elif t["out_loop_6_inc"]:
-            kind = "pad"
-            rows, columns = t["in_image_y_size"], t["in_image_x_size"]
-            out = replace(out, border=((-t["in_window_y_start"], t["in_window_y_end"] + 1 - rows),
-                                       (-t["in_window_x_start"], t["in_window_x_end"] + 1 - columns)))
+            below = t["in_window_y_end"] + 1 - t["in_image_y_size"]
+            right = t["in_window_x_end"] + 1 - t["in_image_x_size"]
+            kind, out = "pad", replace(out, border=((top, below), (left, right)))
         elif t["out_loop_3_inc"]:
             kind, out = "detranspose", replace(out, hwc_out=True)
         else:
             kind, out = "transpose", replace(out, hwc_in=True)
             image = t["in_image_z_size"], t["in_image_y_size"], t["in_image_x_size"]
         if seen != (kind == "detranspose") or not width:
-            raise ValueError(f"lift for vivante: task {task} is a {kind} job on the wrong side of the NN job, or of "
-                             "an image without columns")
+            raise ValueError(f"lift for vivante: task {task} is a {kind} job on the wrong side of "
+                             "the NN job, or of an image without columns")
         if not seen and out.image is None:
             out = replace(out, image=image or (t["in_image_slice"] // width, width, 0))
     if out.image is not None:

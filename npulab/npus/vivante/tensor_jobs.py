@@ -8,7 +8,7 @@ bytes; cells outside the image are the zero point.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from npulab.npus.kit.numbers import ceil_div
@@ -17,124 +17,136 @@ from npulab.npus.vivante.facts import RING_OFF
 Values = dict[str, Any]
 # Mesa 25.0.7, etnaviv_ml_tp.c
 COMMON: Values = {
-    "in_image_global_mem": 1, "alu_i2f_enable": 1, "alu_f2i_enable": 1, "in_tile_x_size": 1, "in_tile_x_inc": 1,
-    "out_image_global_mem": 1, "last": 1, "out_loop_3_count": 1, "out_loop_4_count": 1, "out_loop_5_count": 1,
-    "flat_rounding_mode": 1, "integer_rounding_mode": 1, "in_image_circular_buf_end_address_plus_1": RING_OFF,
+    "in_image_global_mem": 1, "alu_i2f_enable": 1, "alu_f2i_enable": 1, "out_image_global_mem": 1,
+    "last": 1, "out_loop_3_count": 1, "out_loop_4_count": 1, "out_loop_5_count": 1,
+    "flat_rounding_mode": 1, "integer_rounding_mode": 1,
+    "in_image_circular_buf_end_address_plus_1": RING_OFF,
     "out_image_circular_buf_end_address_plus_1": RING_OFF}
 SMALL_IMAGE = 8  # columns of a single plane that one core does
 ONE_CORE_WIDTHS, ONE_CORE_PLANES = (224, 320), 3
 
 
-class Part(NamedTuple):
-    """A core's share of one dimension: ``size`` outputs of which ``before`` are border, and where
-    they start.
+class Ends(NamedTuple):
+    """The addresses from which and to which a tensor is moved, and its zero point."""
 
-    ``given`` and ``done`` count what the parts before it read and write.
-    """
+    source: int
+    target: int
+    zero_point: int
+
+
+class Axis(NamedTuple):
+    """What a job reads of rows or columns: how many there are, where its window begins and how many
+    it has, and how many are in a tile."""
 
     size: int
-    taken: int
+    start: int
+    window: int
+    tile: int
+
+
+class Part(NamedTuple):
+    """A core's share of one dimension: ``size`` outputs, which take ``inputs`` and of which
+    ``before`` are border; ``read`` and ``written`` count what the parts before it take and make."""
+
+    size: int
+    inputs: int
     before: int
-    given: int
-    done: int
+    read: int
+    written: int
 
 
 def shares(outputs: int, inputs: int, step: int, before: int, cores: int) -> Iterator[Part]:
-    """How ``outputs`` are split over cores: each the rest divided by the cores left; an output
-    takes ``step`` inputs, ``before`` of them are border, and no part takes an input that is not
-    there."""
-    given = done = 0
+    """How ``outputs`` are split over cores: each takes the rest divided by the cores left; an
+    output takes ``step`` inputs, ``before`` of them are border, and no part takes an input that is
+    not there."""
+    read = written = 0
     for core in range(cores):
-        size = ceil_div(outputs - done, cores - core)
-        border = max(before - step * done, 0)
-        taken = inputs - given if core == cores - 1 else min(max(step * size - border, 0), inputs - given)
+        size = ceil_div(outputs - written, cores - core)
+        border = max(before - step * written, 0)
+        left = inputs - read
+        count = left if core == cores - 1 else min(max(step * size - border, 0), left)
         if size:
-            yield Part(size, taken, border, given, done)
-        given, done = given + taken, done + size
+            yield Part(size, count, border, read, written)
+        read, written = read + count, written + size
 
 
-def reshuffle(image: tuple[int, int, int], planes: tuple[int, int], border: tuple[int, int], zero_point: int,
-              cores: int, source: int, target: int) -> list[Values]:
+def reshuffle(image: tuple[int, int, int], planes: tuple[int, int], border: tuple[int, int],
+              cores: int, ends: Ends) -> list[Values]:
     """Split the planes of ``image`` (C, H, W) into four ``planes`` (rows, columns) each, with a
-    (top, left) border.
-
-    ``source`` and ``target`` are addresses.  One job for each part.
-    """
+    (top, left) border.  One job for each part."""
     channels, height, width = image
     rows, columns = planes
     plane = rows * columns
-    if (width <= SMALL_IMAGE and channels == 1) or (width in ONE_CORE_WIDTHS and channels == ONE_CORE_PLANES):
+    if (width <= SMALL_IMAGE and channels == 1) \
+            or (width in ONE_CORE_WIDTHS and channels == ONE_CORE_PLANES):
         cores = 1
-    along = 0
-    if 4 * channels >= columns:
-        sizes = columns, rows, channels
-        for dimension in (1, 2):
-            along = dimension if sizes[dimension] >= sizes[along] else along
+    sizes = columns, rows, channels
+    # the longest dimension is split, of equal ones the last
+    along = max(range(3), key=lambda n: (sizes[n], n)) if 4 * channels >= columns else 0
     axes = [(columns, width, 2, border[1]), (rows, height, 2, border[0]), (channels, channels, 1, 0)]
-    whole = [Part(size, taken, before, 0, 0) for size, taken, _, before in axes]
+    whole = [Part(size, inputs, before, 0, 0) for size, inputs, _, before in axes]
     out = []
     for part in shares(*axes[along], cores):
-        x, y, z = (part if n == along else one for n, one in enumerate(whole))
-        out.append(COMMON | {
-            "in_image_x_size": x.taken, "in_image_y_size": y.taken, "in_image_z_size": z.taken,
-            "in_image_stride": width, "in_image_slice": width * height,
-            "in_window_x_start": -x.before, "in_window_y_start": -y.before,
-            "in_window_x_end": 2 * x.size - 1 - x.before, "in_window_y_end": 2 * y.size - 1 - y.before,
-            "in_tile_x_size": 2 * x.size, "in_tile_x_inc": 2 * x.size,
-            "in_tile_y_size": 2 * y.size, "in_tile_y_inc": 2 * y.size,
-            "in_image_base_address": source + x.given + width * y.given + width * height * z.given,
-            "out_image_base_address": target + x.done + columns * y.done + 4 * plane * z.done,
-            "out_loop_1_reset": 1, "out_loop_3_reset": 1, "out_loop_0_inc": plane, "out_loop_0_count": 2,
-            "out_loop_1_inc": 1, "out_loop_1_count": x.size, "out_loop_2_inc": 2 * plane, "out_loop_2_count": 2,
-            "out_loop_3_inc": columns, "out_loop_3_count": y.size, "out_loop_6_inc": 4 * plane,
-            "in_zp": zero_point, "out_zp": zero_point})
+        x, y, z = (part if n == along else share for n, share in enumerate(whole))
+        out.append(_job(
+            *(Axis(side.inputs, -side.before, 2 * side.size, 2 * side.size) for side in (x, y)),
+            (z.inputs, width, width * height),
+            [(plane, 2), (1, x.size), (2 * plane, 2), (columns, y.size)],
+            Ends(ends.source + x.read + width * y.read + width * height * z.read,
+                 ends.target + x.written + columns * y.written + 4 * plane * z.written,
+                 ends.zero_point),
+        ) | {"out_loop_1_reset": 1, "out_loop_3_reset": 1, "out_loop_6_inc": 4 * plane})
     return _with_flush(out)
 
 
-def transpose(image: tuple[int, int, int], zero_point: int, source: int, target: int) -> list[Values]:
+def transpose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
     """H x W x C to planes; ``image`` is (C, H, W)."""
     channels, height, width = image
-    return [COMMON | {
-        "in_image_x_size": channels, "in_image_y_size": width, "in_image_z_size": height, "in_image_stride": channels,
-        "in_image_slice": width * channels, "in_window_x_end": channels - 1, "in_window_y_end": width - 1,
-        "in_tile_y_size": width, "in_tile_y_inc": width, "in_image_base_address": source,
-        "out_image_base_address": target, "out_loop_0_inc": 1, "out_loop_0_count": width,
-        "out_loop_1_inc": width * height, "out_loop_1_count": channels, "out_loop_2_inc": width,
-        "out_loop_2_count": height, "in_zp": zero_point, "out_zp": zero_point}]
+    return [_job(Axis(channels, 0, channels, 1), Axis(width, 0, width, width),
+                 (height, channels, width * channels),
+                 [(1, width), (width * height, channels), (width, height)], ends)]
 
 
-def detranspose(image: tuple[int, int, int], zero_point: int, source: int, target: int) -> list[Values]:
+def detranspose(image: tuple[int, int, int], ends: Ends) -> list[Values]:
     """Planes to H x W x C; ``image`` is (C, H, W)."""
     channels, height, width = image
-    return [COMMON | {
-        "in_image_x_size": width, "in_image_y_size": height * channels, "in_image_z_size": 1, "in_image_stride": width,
-        "in_image_slice": width * height * channels, "in_window_x_end": width - 1,
-        "in_window_y_end": height * channels - 1, "in_tile_y_size": 1, "in_tile_y_inc": 1,
-        "in_image_base_address": source, "out_image_base_address": target, "out_loop_0_inc": channels,
-        "out_loop_0_count": width, "out_loop_1_count": 1, "out_loop_2_inc": width * channels,
-        "out_loop_2_count": height, "out_loop_3_inc": 1, "out_loop_3_count": channels,
-        "out_loop_4_inc": width * height * channels, "in_zp": zero_point, "out_zp": zero_point}]
+    rows, size = height * channels, width * height * channels
+    return [_job(Axis(width, 0, width, 1), Axis(rows, 0, rows, 1), (1, width, size),
+                 [(channels, width), (0, 1), (width * channels, height), (1, channels), (size, 1)],
+                 ends)]
 
 
-def pad(image: tuple[int, int, int], border: tuple[tuple[int, int], tuple[int, int]], zero_point: int, cores: int,
-        source: int, target: int) -> list[Values]:
+def pad(image: tuple[int, int, int], border: tuple[tuple[int, int], tuple[int, int]], cores: int,
+        ends: Ends) -> list[Values]:
     """Planes with a border of ((top, bottom), (left, right)); ``image`` is (C, H, W).  Split over
     planes."""
     channels, height, width = image
     (top, bottom), (left, right) = border
     rows, columns = top + height + bottom, left + width + right
-    out = []
-    for part in shares(channels, channels, 1, 0, 1 if width == 1 else cores):
-        out.append(COMMON | {
-            "in_image_x_size": width, "in_image_y_size": height, "in_image_z_size": part.taken,
-            "in_image_stride": width, "in_image_slice": width * height, "in_window_x_start": -left,
-            "in_window_y_start": -top, "in_window_x_end": width - 1 + right, "in_window_y_end": height - 1 + bottom,
-            "in_tile_x_size": columns, "in_tile_x_inc": columns, "in_tile_y_size": rows, "in_tile_y_inc": rows,
-            "in_image_base_address": source + width * height * part.given,
-            "out_image_base_address": target + rows * columns * part.done, "out_loop_0_count": 1,
-            "out_loop_1_inc": 1, "out_loop_1_count": columns, "out_loop_2_inc": columns, "out_loop_2_count": rows,
-            "out_loop_6_inc": rows * columns, "in_zp": zero_point, "out_zp": zero_point})
-    return _with_flush(out)
+    plane = rows * columns
+    return _with_flush([
+        _job(Axis(width, -left, columns, columns), Axis(height, -top, rows, rows),
+             (part.inputs, width, width * height), [(0, 1), (1, columns), (columns, rows)],
+             Ends(ends.source + width * height * part.read, ends.target + plane * part.written,
+                  ends.zero_point)) | {"out_loop_6_inc": plane}
+        for part in shares(channels, channels, 1, 0, 1 if width == 1 else cores)])
+
+
+def _job(x: Axis, y: Axis, planes: tuple[int, int, int], loops: Sequence[tuple[int, int]],
+         ends: Ends) -> Values:
+    """Values of a job over columns ``x``, rows ``y`` and ``planes``: (how many, bytes of a row,
+    bytes of a plane); ``loops`` are (bytes of a step, steps) of the output from the innermost."""
+    out = {**COMMON, "in_image_z_size": planes[0], "in_image_stride": planes[1],
+           "in_image_slice": planes[2], "in_image_base_address": ends.source,
+           "out_image_base_address": ends.target, "in_zp": ends.zero_point,
+           "out_zp": ends.zero_point}
+    for name, axis in (("x", x), ("y", y)):
+        out |= {f"in_image_{name}_size": axis.size, f"in_window_{name}_start": axis.start,
+                f"in_window_{name}_end": axis.start + axis.window - 1,
+                f"in_tile_{name}_size": axis.tile, f"in_tile_{name}_inc": axis.tile}
+    for n, (step, count) in enumerate(loops):
+        out |= {f"out_loop_{n}_inc": step, f"out_loop_{n}_count": count}
+    return out
 
 
 def _with_flush(parts: list[Values]) -> list[Values]:
