@@ -450,7 +450,7 @@ def test_lower_of_lift_gives_update4_back(update4: npulab.Capture) -> None:
 
 def test_tile_of_three_rows_is_a_named_feature_of_lower() -> None:
     layer = VIVANTE.lift(npulab.load(MESA)).layer
-    plain = dataclasses.replace(layer, habits=frozenset())
+    plain = dataclasses.replace(layer, driver_quirks=frozenset())
     today, then = VIVANTE.lower(plain).words, VIVANTE.lower(plain, features=["odd-stride2-tile"]).words
     assert (int(today[4]) >> 25, int(then[4]) >> 25) == (2, 3)
     assert np.flatnonzero(today != then).tolist() == [4]

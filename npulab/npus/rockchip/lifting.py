@@ -82,7 +82,7 @@ def replay(capture: Capture) -> Sequence[Range]:
         layer, x, output = lift(capture)
     except Unsupported:
         return ()
-    if not isinstance(layer, Conv2D) or ACCUMULATORS not in layer.habits or x is None or output is None:
+    if not isinstance(layer, Conv2D) or ACCUMULATORS not in layer.driver_quirks or x is None or output is None:
         return ()
     return [Range("output", accumulate(layer, x).astype("<i4").tobytes(), output.astype("<i4").tobytes())]
 
@@ -124,7 +124,7 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     layer = Conv2D(weights, bias, (height, width, channels), stride, (top, left), spread, depthwise,
                    activation="relu" if relu else None, input_q=QuantParams(1.0, zero),
                    weight_q=QuantParams(scales, weight_zero), output_q=QuantParams(1.0, out_zero),
-                   habits=frozenset({ACCUMULATORS} if sums else ()))
+                   driver_quirks=frozenset({ACCUMULATORS} if sums else ()))
     if layer.output_shape != (rows, out_w, kernels):
         raise ValueError(f"lift for rockchip: got an output of {(rows, out_w, kernels)}, allowed with {layer!r} is "
                          f"{layer.output_shape}")
@@ -214,7 +214,7 @@ def _input(capture: Capture, v: Raw, layer: Conv2D, single: bool, pitch: int) ->
     if single:
         layout = hwc((height, width, 1), row_pitch=pitch)
         return as_codes(tensor_at(capture, "input", base, layout), "int8")
-    if ACCUMULATORS in layer.habits:
+    if ACCUMULATORS in layer.driver_quirks:
         rows = layouts.rows((height, channels), row_pitch=pitch)
         return tensor_at(capture, "input", base, rows)[:, None]
     line = v["CNA.DMA_CON1.LINE_STRIDE"]

@@ -56,10 +56,11 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     type's range. Raises ValueError for a layer that is not covered, Unsupported for an unknown
     chip, LookupError for an unknown feature or address.
     """
-    facts, habits = FACTS.features(chip), {*getattr(layer, "habits", ()), *features}
-    features_asked(habits, [ACCUMULATORS])
+    facts = FACTS.features(chip)
+    quirks = {*getattr(layer, "driver_quirks", ()), *features}
+    features_asked(quirks, [ACCUMULATORS])
     where = placed(ADDRESSES, addresses, ALIGNMENT)
-    registers, sums = FACTS.maps(chip)[REGISTERS], ACCUMULATORS in habits
+    registers, sums = FACTS.maps(chip)[REGISTERS], ACCUMULATORS in quirks
     conv = as_convolution(layer)
     if sums:
         conv = _product(conv, layer, x)

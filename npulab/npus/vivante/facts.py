@@ -4,9 +4,9 @@ from npulab.npus.kit.facts import Facts
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
 
-# Habits of drivers, which change what is sent and not what comes out, where nothing else is said. A
-# stride 2 tile keeps an odd height (drivers of 2023; C:update4-vendor and -mesa); Mesa 25 makes it
-# even.
+# Driver quirks; unless a comment says otherwise they change what is sent and not what comes out.
+# A stride 2 tile keeps an odd height (drivers of 2023; C:update4-vendor and -mesa); Mesa 25 makes
+# it even.
 ODD_STRIDE2_TILE = "odd-stride2-tile"
 # The NN job comes without the jobs that move its tensors, as where each job is submitted by itself
 # (C:update4-mesa).

@@ -44,6 +44,7 @@ KINDS: dict[str, tuple[type, Any]] = {
     **dict.fromkeys(("pad_top", "pad_bottom", "pad_left", "pad_right"), (int, 0)),
     **dict.fromkeys((f"{name}_scale" for name in TENSORS), (float, 0.0)),
     "padding": (str, ""), "depthwise": (bool, False)}
+REFUSED = "lift for vivante: block NN field {name}: got {got}, allowed is {allowed}"
 Facts = Mapping[str, int]
 
 
@@ -137,9 +138,7 @@ def rule_of(capture: Capture) -> str:
     Raises ValueError for an unknown mode, Unsupported without an NN job.
     """
     mode = _nn_values(capture)["rounding_mode"]
-    if mode not in ROUNDING:
-        raise ValueError(f"lift for vivante: block NN field rounding_mode: got {mode}, allowed is one of "
-                         f"{list(ROUNDING)}")
+    expect({"rounding_mode": mode}, {"rounding_mode": ROUNDING}, REFUSED)
     family = MULTIPLIERS[generation(FACTS.features(capture.chip))].name.partition(":")[0]
     return f"{family}:{ROUNDING[mode]}"
 
@@ -190,7 +189,7 @@ def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Facts) -> None:
     registers = capture.maps["TP"]
     left = [(task, registers.decode(job.words)) for task, job in enumerate(capture.jobs)
             if job.block == "TP"]
-    conv, low, moves = planned(layer, facts, layer.habits)
+    conv, low, moves = planned(layer, facts, layer.driver_quirks)
     for move in moves if left else []:
         first = left[0][1] if left else {}
         where = {move.source: first.get("in_image_base_address", 0),
@@ -211,26 +210,27 @@ def _refuse_other_moves(capture: Capture, layer: Conv2D, facts: Facts) -> None:
 
 def _is_known(name: str, value: Any) -> bool:
     """Whether a recorded parameter is of the kind that it should be."""
-    kind, least = KINDS.get(name, (None, None))
-    if kind is None or not isinstance(value, kind):
+    if name not in KINDS:
         return False
-    return isinstance(value, bool) == (kind is bool) and bool(value >= least)
+    kind, least = KINDS[name]
+    sound = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+    return sound and bool(value >= least)
 
 
 def _liftable(v: Mapping[str, Any], facts: Facts) -> None:
     """Refuse words that say something else than a layer that is covered."""
     allowed = {**dict.fromkeys(UNCOVERED, (0,)), "no_z_offset": (int(bool(facts.get("nn_v8"))),),
                "depthwise": (0, 1) if facts.get("native_depthwise") else (0,), "pooling": (0, FIRST_PIXEL)}
-    expect(v, allowed, "lift for vivante: block NN field {name}: got {got}, allowed is {allowed}")
-    ranges = [(f"out_image_tile_{axis}_size", 1, np.inf, "at least 1") for axis in "xy"]
-    ranges += [(f"in_image_{axis}_offset", -np.inf, 0, "up to 0") for axis in "xy"]
+    expect(v, allowed, REFUSED)
+    ranges: dict[str, tuple[float, float, str]] = {}
     for axis in "xy":
-        pitch = f"in_image_{axis}_stride"
-        ranges.append((f"in_image_{axis}_size", 1, v[pitch], f"1 to {v[pitch]} ({pitch})"))
-    for name, least, most, allowed_ in ranges:
+        pitch = v[f"in_image_{axis}_stride"]
+        ranges |= {f"out_image_tile_{axis}_size": (1, np.inf, "at least 1"),
+                   f"in_image_{axis}_offset": (-np.inf, 0, "up to 0"),
+                   f"in_image_{axis}_size": (1, pitch, f"1 to {pitch} (in_image_{axis}_stride)")}
+    for name, (least, most, text) in ranges.items():
         if not least <= v[name] <= most:
-            raise ValueError(f"lift for vivante: block NN field {name}: got {v[name]}, allowed is "
-                             f"{allowed_}")
+            raise ValueError(REFUSED.format(name=name, got=v[name], allowed=text))
     size, pitches = _output_size(v), (v["out_image_y_stride"], v["out_image_x_stride"])
     if not all(0 < length <= room for length, room in zip(size, pitches, strict=True)):
         raise ValueError(f"lift for vivante: output of {size} rows and columns, allowed is up to "
@@ -238,15 +238,14 @@ def _liftable(v: Mapping[str, Any], facts: Facts) -> None:
 
 
 def _packed(v: Mapping[str, Any], moved: Moved) -> None:
-    """Refuse gaps in an image that TP jobs write, or in an output that they read: they know
-    none."""
-    tensors = [("in_image", moved.image is not None, (v["in_image_y_size"], v["in_image_x_size"])),
-               ("out_image", moved.hwc_out, _output_size(v))]
-    for name, is_moved, sizes in tensors:
-        for axis, size in zip("yx", sizes, strict=True):
-            if is_moved and v[f"{name}_{axis}_stride"] != size:
-                raise ValueError(f"lift for vivante: block NN field {name}_{axis}_stride: got "
-                                 f"{v[f'{name}_{axis}_stride']}, allowed of a tensor that TP jobs move is {size}")
+    """Refuse gaps in an image that TP jobs write, or in an output that they read: the jobs have no
+    pitch for them."""
+    rows, columns = _output_size(v)
+    packed = {} if moved.image is None else {"in_image_y_stride": (v["in_image_y_size"],),
+                                             "in_image_x_stride": (v["in_image_x_size"],)}
+    if moved.hwc_out:
+        packed |= {"out_image_y_stride": (rows,), "out_image_x_stride": (columns,)}
+    expect(v, packed, REFUSED.replace("allowed", "allowed of a tensor that TP jobs move", 1))
 
 
 def _output_size(v: Mapping[str, Any]) -> tuple[int, int]:
@@ -312,9 +311,8 @@ def _strided(r: Reading) -> tuple[Conv2D, tuple[int, int]]:
     nothing but the zero point around its image, else as TP jobs say, else without a border
     before."""
     if r.weights.shape[1] % 4:
-        raise ValueError("lift for vivante: block NN field kernel_z_size: got "
-                         f"{r.weights.shape[1]}, allowed with planes that TP jobs split is a "
-                         "multiple of 4")
+        raise ValueError(REFUSED.format(name="kernel_z_size", got=r.weights.shape[1],
+                                        allowed="a multiple of 4, with planes that TP jobs split"))
     joined = join_planes(r.weights)
 
     def fits(layer: Conv2D) -> bool:
@@ -457,7 +455,7 @@ def _with_quirks(layer: Conv2D, v: Mapping[str, Any], moved: Moved, facts: Facts
     even, odd = (tiling(low, facts, quirks)[0][0] for quirks in (set[str](), {ODD_STRIDE2_TILE}))
     if v["out_image_tile_y_size"] == odd != even:
         seen.add(ODD_STRIDE2_TILE)
-    return replace(layer, habits=frozenset(seen))
+    return replace(layer, driver_quirks=frozenset(seen))
 
 
 def _without(border: Sides, layer: Conv2D, x: np.ndarray | None, padded: bool) -> tuple[Conv2D, np.ndarray | None]:

@@ -52,25 +52,25 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     words, commands, coefficients and, with ``x``, the input.
 
     ``x`` is ``(H, W, C)`` in the type of the weights, I elements for ``FullyConnected``, a pair for
-    ``Add``.  int8 tensors are moved up by 128 as the driver does.  ``features`` are habits of a
-    driver (``facts.FEATURES``); ``layer.habits`` count too.  Of a chip whose coefficients nobody
-    knows there are the words, with the kernel cache sized for weights that are not coded, and no
-    coefficients.  It departs from Mesa in images that are not square (x is always the columns), in
+    ``Add``.  int8 tensors are moved up by 128 as the driver does.  ``features`` are quirks of a
+    driver (``facts.FEATURES``); ``layer.driver_quirks`` count too.  For a chip whose coefficient
+    format is not known there are the words, with the kernel cache sized for weights that are not
+    coded, and no coefficients.  It departs from Mesa in images that are not square (x is always the columns), in
     kernels past 5x5 and stride 2 layers whose padding Mesa has wrong, in TP jobs that would read
     past the image, and in the weight order of fully connected layers, which is that of the
     convolution. Raises ValueError for a layer or chip that is not covered, LookupError for an
     unknown feature or address.
     """
     facts, given, layer = FACTS.features(chip), layer, _unsigned(layer)
-    habits = {*getattr(layer, "habits", ()), *features}
-    habits |= {INT8_MODEL} if given.dtype == "int8" else set()
-    where = _asked_for(habits, addresses)
-    conv, low, moves = planned(layer, facts, habits)
+    quirks = {*getattr(layer, "driver_quirks", ()), *features}
+    quirks |= {INT8_MODEL} if given.dtype == "int8" else set()
+    features_asked(quirks, sorted(FEATURES))
+    where = placed({**ADDRESSES, **MORE_ADDRESSES}, addresses, ALIGNMENT)
+    conv, low, moves = planned(layer, facts, quirks)
     tensors = {} if x is None else _tensors(_planar(given, conv, x), conv, low, moves)
-    geometry = geometry_of_plan(conv, low, facts, habits)
-    buffer, cached = encoded(conv, low, geometry, facts, habits)
-    jobs = _jobs(conv, low, moves, nn_values(conv, low, facts, habits, cached), facts, where)
-    if NN_ALONE in habits:
+    buffer, cached = encoded(conv, low, facts, quirks)
+    jobs = _jobs(conv, low, moves, nn_values(conv, low, facts, quirks, cached), facts, where)
+    if NN_ALONE in quirks:
         jobs = [job for job in jobs if job[0] == "NN"]
     starts, registers = start_to_end([states for *_, states in jobs]), maps(chip)
     done = tuple(Job(block, registers[block].encode(values), start=Job.from_writes("STATE", states, registers["STATE"]))
@@ -83,24 +83,7 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
                    {name: at for name, at in where.items() if name in named}, layer.parameters)
 
 
-def nn_words(layer: Layer, chip: str, stream_bytes: int, largest_stream_bytes: int,
-             addresses: Mapping[str, int] | None = None, features: Iterable[str] = ()) -> np.ndarray:
-    """The ``(34,) uint32`` words of a layer's NN job, from its geometry and the bytes of its
-    coefficient streams alone: of all together and of the largest, each filled up to 64.
-
-    Raises as ``lower`` does.
-    """
-    facts, layer = FACTS.features(chip), _unsigned(layer)
-    habits = {*getattr(layer, "habits", ()), *features}
-    where = _asked_for(habits, addresses)
-    conv, low, _ = planned(layer, facts, habits)
-    values = nn_values(conv, low, facts, habits, cached_bytes(low, facts, stream_bytes, largest_stream_bytes)) | {
-        "kernel_address": where["coefficients"], "in_image_address": where["input"],
-        "out_image_address": where["output"]}
-    return maps(chip)["NN"].encode(values)
-
-
-def planned(layer: Layer, facts: Mapping[str, int], habits: Set[str]) -> tuple[Conv2D, Lowered, list[Move]]:
+def planned(layer: Layer, facts: Mapping[str, int], quirks: Set[str]) -> tuple[Conv2D, Lowered, list[Move]]:
     """The convolution that a layer of uint8 becomes, as the unit runs it, and what is moved around
     it.
 
@@ -110,20 +93,20 @@ def planned(layer: Layer, facts: Mapping[str, int], habits: Set[str]) -> tuple[C
     full = conv.kernel == conv.input_shape[:2] and conv.pads == ((0, 0), (0, 0))
     _supported(conv, facts, max(WIDEST_FULL, facts["max_kernel"]) if full else facts["max_kernel"])
     kinds: list[str] = []
-    if HWC_TENSORS in habits and not isinstance(layer, Conv2D):
+    if HWC_TENSORS in quirks and not isinstance(layer, Conv2D):
         raise ValueError(f"lower for vivante: got the feature {HWC_TENSORS} with {layer!r}, allowed is a Conv2D")
-    if HWC_TENSORS in habits and conv.input_shape[2] > 1:
+    if HWC_TENSORS in quirks and conv.input_shape[2] > 1:
         kinds.append("transpose")
-    if PAD_JOB in habits and conv.padding not in ("same", "valid"):
+    if PAD_JOB in quirks and conv.padding not in ("same", "valid"):
         kinds.append("pad")
         (top, bottom), (left, right) = conv.pads
         height, width, channels = conv.input_shape
         padded = replace(conv, input_shape=(top + height + bottom, left + width + right, channels), padding="valid")
-    low = plan(padded if "pad" in kinds else conv, facts, habits, isinstance(layer, Add))
+    low = plan(padded if "pad" in kinds else conv, facts, quirks, isinstance(layer, Add))
     kinds += ["reshuffle"] if low.split else []
     ends = ["tensor", *(MOVED[kind] for kind in kinds[:-1]), "input"]
     moves = [Move(kind, *ends[n:n + 2]) for n, kind in enumerate(kinds)]
-    if HWC_TENSORS in habits and conv.output_shape[2] > 1 and NN_ALONE not in habits:
+    if HWC_TENSORS in quirks and conv.output_shape[2] > 1 and NN_ALONE not in quirks:
         moves.append(Move("detranspose", "output-planes", "output"))
     return conv, low, moves
 
@@ -135,12 +118,6 @@ def coded_chip(chip: str) -> Mapping[str, int]:
         known = [name for name, found in CHIPS.items() if not found.get("unknown_coefficients")]
         raise Unsupported(f"chip: got {chip!r}, coefficient streams are known of {', '.join(known)}")
     return facts
-
-
-def _asked_for(habits: Set[str], addresses: Mapping[str, int] | None) -> dict[str, int]:
-    """The addresses by name; refuses habits and addresses that there are not."""
-    features_asked(habits, sorted(FEATURES))
-    return placed({**ADDRESSES, **MORE_ADDRESSES}, addresses, ALIGNMENT)
 
 
 def _unsigned(layer: Any) -> Layer:
@@ -157,20 +134,22 @@ def _unsigned(layer: Any) -> Layer:
 def _planar(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
     """The input as codes of the unit, in planes ``(C, H, W)`` of the convolution that the layer
     becomes."""
-    several = isinstance(layer, Add)
-    parts = [np.asarray(one) for one in (x if several and isinstance(x, tuple | list) else [x])]
-    fits = [one.shape == layer.input_shape or (isinstance(layer, FullyConnected) and (one.size,) == layer.input_shape)
-            for one in parts]
-    if len(parts) != 1 + several or not all(fits) or any(one.dtype.name != layer.dtype for one in parts):
-        kinds = " and ".join(f"shape {one.shape} {one.dtype}" for one in parts)
-        raise ValueError(f"x: got {kinds}, allowed is {'a pair, each ' if several else ''}{layer.input_shape} of the "
-                         f"{'layer' if several else 'weights'}' {layer.dtype}")
-    parts = [as_codes(one, "uint8") for one in parts]
-    if not isinstance(layer, FullyConnected):
+    several, flat = isinstance(layer, Add), isinstance(layer, FullyConnected)
+    parts = [np.asarray(part) for part in (x if several and isinstance(x, tuple | list) else [x])]
+    fits = all(part.dtype == layer.dtype and (part.shape == layer.input_shape
+                                              or (flat and (part.size,) == layer.input_shape))
+               for part in parts)
+    if len(parts) != 1 + several or not fits:
+        kinds = " and ".join(f"shape {part.shape} {part.dtype}" for part in parts)
+        allowed = f"a pair, each {layer.input_shape} of the layer's" if several \
+            else f"{layer.input_shape} of the weights'"
+        raise ValueError(f"x: got {kinds}, allowed is {allowed} {layer.dtype}")
+    parts = [as_codes(part, "uint8") for part in parts]
+    if not flat:
         shape = image_of(layer) if isinstance(layer, Add) else layer.input_shape
-        parts = [one.reshape(shape).transpose(2, 0, 1) for one in parts]
+        parts = [part.reshape(shape).transpose(2, 0, 1) for part in parts]
     height, width, channels = conv.input_shape
-    return np.concatenate([one.reshape(-1) for one in parts]).reshape(channels, height, width)
+    return np.concatenate([part.reshape(-1) for part in parts]).reshape(channels, height, width)
 
 
 def _tensors(planar: np.ndarray, conv: Conv2D, low: Lowered, moves: Sequence[Move]) -> dict[str, bytes]:
@@ -200,58 +179,68 @@ def _jobs(conv: Conv2D, low: Lowered, moves: Sequence[Move], values: Mapping[str
             out.append(("NN", values, nn_states(where["nn"])))
         parts = moved_by(move, conv, low, facts, where)
         states = tp_states([at + BLOCK_SPACING * n for n in range(len(parts))], move.kind == "pad")
-        out += [("TP", part, one) for part, one in zip(parts, states, strict=True)]
+        out += [("TP", part, start) for part, start in zip(parts, states, strict=True)]
         at += BLOCK_SPACING * len(parts)
     return out if behind else [*out, ("NN", values, nn_states(where["nn"]))]
 
 
 def _supported(layer: Conv2D, facts: Mapping[str, int], widest: int) -> None:
-    wrong = None
-    for name, q in (("input_q", layer.input_q), ("weight_q", layer.weight_q), ("output_q", layer.output_q)):
-        if isinstance(q.scale, tuple):
-            wrong = f"{name}: got a scale per channel, allowed is one per tensor"
-        elif not 0 <= q.zero_point <= 255:
-            wrong = f"{name}: got zero point {q.zero_point}, allowed is 0 to 255"
-    if layer.dilation != (1, 1):
-        wrong = f"dilation: got {layer.dilation}, allowed is (1, 1)"
-    if layer.stride not in ((1, 1), (2, 2)):
-        wrong = f"stride: got {layer.stride}, allowed is (1, 1) or (2, 2)"
-    if layer.activation not in (None, "relu"):
-        wrong = f"activation: got {layer.activation!r}, allowed is None or 'relu'"
-    if max(layer.kernel) > widest:
-        wrong = f"kernel: got {layer.kernel}, allowed is up to {widest}"
+    """Raise ValueError for the first parameter of a layer that the unit does not have."""
+    q = {name: getattr(layer, name) for name in ("input_q", "weight_q", "output_q")}
     most = 2 ** (facts["offset_bits"] - 1)
-    if max(layer.pads[0][0], layer.pads[1][0]) > most:
-        wrong = f"padding: got {layer.padding}, allowed is up to {most} above and to the left"
-    if wrong is None:
-        scales = layer.input_q.scale, layer.weight_q.scale, layer.output_q.scale
-        shift = multiplier_of(facts, *scales)[1]
-        if not 0 <= shift < MOST_SHIFT:
-            wrong = (f"scales: got {scales[0]} * {scales[1]} / {scales[2]}, allowed is a right shift of 0 to "
-                     f"{MOST_SHIFT - 1} (got {shift})")
-    if layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
-        wrong = f"weights: got {layer.weights.shape[3]} depthwise channels, allowed is {layer.input_shape[2]}"
-    if wrong:
-        raise ValueError(f"lower for vivante: {wrong}")
+    above, left = layer.pads[0][0], layer.pads[1][0]
+    checks = [
+        *((f"{name}: got a scale per channel", not isinstance(each.scale, tuple), "one per tensor")
+          for name, each in q.items()),
+        *((f"{name}: got zero point {each.zero_point}", 0 <= each.zero_point <= 255, "0 to 255")
+          for name, each in q.items()),
+        (f"dilation: got {layer.dilation}", layer.dilation == (1, 1), "(1, 1)"),
+        (f"stride: got {layer.stride}", layer.stride in ((1, 1), (2, 2)), "(1, 1) or (2, 2)"),
+        (f"activation: got {layer.activation!r}", layer.activation in (None, "relu"),
+         "None or 'relu'"),
+        (f"kernel: got {layer.kernel}", max(layer.kernel) <= widest, f"up to {widest}"),
+        (f"padding: got {layer.padding}", max(above, left) <= most,
+         f"up to {most} above and to the left"),
+        (f"weights: got {layer.weights.shape[3]} depthwise channels",
+         not layer.depthwise or layer.weights.shape[3] == layer.input_shape[2],
+         layer.input_shape[2])]
+    for got, fits, allowed in checks:
+        if not fits:
+            raise ValueError(f"lower for vivante: {got}, allowed is {allowed}")
+    scales = [each.scale for each in q.values()]
+    shift = multiplier_of(facts, *scales)[1]
+    if not 0 <= shift < MOST_SHIFT:
+        raise ValueError(f"lower for vivante: scales: got {scales[0]} * {scales[1]} / {scales[2]}, "
+                         f"allowed is a right shift of 0 to {MOST_SHIFT - 1} (got {shift})")
 
 
-def geometry_of_plan(layer: Conv2D, low: Lowered, facts: Mapping[str, int], habits: Set[str]) -> Geometry:
-    """What fixes the order of the coefficients."""
-    return Geometry(facts["nn_cores"], low.channels, low.planes, *low.kernel, tiling(low, facts, habits)[1],
-                    layer.weight_q.zero_point, low.output[0] * low.output[1], low.columns,
-                    depthwise=low.depthwise or (low.pooled and not facts.get("native_depthwise")),
-                    huffman=bool(facts.get("huffman_coefficients")))
-
-
-def encoded(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int], habits: Set[str] = frozenset(),
+def encoded(layer: Conv2D, low: Lowered, facts: Mapping[str, int], quirks: Set[str],
             ) -> tuple[bytes | None, int]:
-    """The coefficient buffer, or None where nobody knows how a chip codes it, and the bytes of it
+    """The coefficient buffer, or None if the format of the chip is not known, and the bytes of it
     that go on chip."""
+    zero = layer.weight_q.zero_point
+    g = Geometry(facts["nn_cores"], low.channels, low.planes, *low.kernel,
+                 tiling(low, facts, quirks)[1], zero, low.output[0] * low.output[1], low.columns,
+                 depthwise=low.depthwise or (low.pooled and not facts.get("native_depthwise")),
+                 huffman=bool(facts.get("huffman_coefficients")))
     if facts.get("unknown_coefficients"):
-        largest = uncoded_bytes(geometry)
-        return None, cached_bytes(low, facts, geometry.used * largest, largest)
-    buffer = coefficients.encode(_content(layer, low, geometry, facts, habits), geometry)
-    sizes = coefficients.sizes(buffer, geometry)
+        largest = uncoded_bytes(g)
+        return None, cached_bytes(low, facts, g.used * largest, largest)
+    weights = np.full(g.shape, zero, np.uint8)
+    weights[:g.channels] = low.weights
+    sums = (low.weights.astype(np.int64) - zero).sum((1, 2, 3))
+    bias = np.zeros(g.slots, np.int32)
+    bias[:g.channels] = layer.bias - folded_zero(facts, layer.input_q.zero_point) * sums
+    content = Coefficients(weights, bias, (np.arange(g.slots) * g.plane_bytes).astype(np.uint32))
+    if g.huffman:
+        # as the model has them, modulo 256
+        raw = low.weights - np.uint8(SIGNED) if INT8_MODEL in quirks else low.weights
+        content = replace(content, symbols=coefficients.choose_symbols(raw))
+    else:
+        zrl = coefficients.choose_zrl(content, g, facts["zrl_bits"]) if low.runs else 0
+        content = replace(content, zrl=(zrl,) * g.used)
+    buffer = coefficients.encode(content, g)
+    sizes = coefficients.sizes(buffer, g)
     return buffer, cached_bytes(low, facts, sum(sizes), max(sizes))
 
 
@@ -259,22 +248,3 @@ def uncoded_bytes(geometry: Geometry) -> int:
     """Bytes of the largest core's stream if weights were not coded, filled up to 64."""
     share = HEAD_BYTES + (math.prod(geometry.shape[1:]) + KERNEL_BYTES) * geometry.per_core
     return up(share, ALIGNMENT)
-
-
-def _content(layer: Conv2D, low: Lowered, geometry: Geometry, facts: Mapping[str, int], habits: Set[str],
-             ) -> Coefficients:
-    """Weights, corrected biases and offsets for every slot of the buffer."""
-    g = geometry
-    weights = np.full(g.shape, g.zero_point, np.uint8)
-    weights[:g.channels] = low.weights
-    sums = (low.weights.astype(np.int64) - g.zero_point).sum((1, 2, 3))
-    bias = np.zeros(g.slots, np.int32)
-    bias[:g.channels] = (layer.bias - folded_zero(facts, layer.input_q.zero_point) * sums).astype(np.int32)
-    offsets = (np.arange(g.slots) * g.plane_bytes).astype(np.uint32)
-    if g.huffman:
-        # as the model has them, modulo 256
-        raw = low.weights - np.uint8(SIGNED) if INT8_MODEL in habits else low.weights
-        return Coefficients(weights, bias, offsets, symbols=coefficients.choose_symbols(raw))
-    content = Coefficients(weights, bias, offsets)
-    zrl = coefficients.choose_zrl(content, g, facts["zrl_bits"]) if low.runs else 0
-    return replace(content, zrl=(zrl,) * g.used)

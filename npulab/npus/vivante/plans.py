@@ -119,7 +119,7 @@ def _divisor(of: int, most: int) -> int:
     return max(n for n in range(1, most + 1) if of % n == 0)
 
 
-def plan(layer: Conv2D, facts: Mapping[str, int], habits: Set[str] = frozenset(), addition: bool = False) -> Lowered:
+def plan(layer: Conv2D, facts: Mapping[str, int], quirks: Set[str] = frozenset(), addition: bool = False) -> Lowered:
     """The layer at stride 1: planes split for stride 2 or pooled, depthwise made dense where the
     chip has no native one, 1x1 on one channel made 2x2."""
     zero = layer.weight_q.zero_point
@@ -143,7 +143,7 @@ def plan(layer: Conv2D, facts: Mapping[str, int], habits: Set[str] = frozenset()
     if stride == 1:
         return low
     split = _is_split(layer, facts)
-    broken = KERNEL_SPLIT_6_7 in habits and layer.depthwise and not native and width in SPLIT_DEPTHWISE
+    broken = KERNEL_SPLIT_6_7 in quirks and layer.depthwise and not native and width in SPLIT_DEPTHWISE
     if not split and not broken:
         return replace(low, pooled=True)
     cells = split_planes(weights, zero)

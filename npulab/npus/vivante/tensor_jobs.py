@@ -89,7 +89,8 @@ def reshuffle(image: tuple[int, int, int], planes: tuple[int, int], border: tupl
     for part in shares(*axes[along], cores):
         x, y, z = (part if n == along else share for n, share in enumerate(whole))
         out.append(_job(
-            *(Axis(side.inputs, -side.before, 2 * side.size, 2 * side.size) for side in (x, y)),
+            Axis(x.inputs, -x.before, 2 * x.size, 2 * x.size),
+            Axis(y.inputs, -y.before, 2 * y.size, 2 * y.size),
             (z.inputs, width, width * height),
             [(plane, 2), (1, x.size), (2 * plane, 2), (columns, y.size)],
             Ends(ends.source + x.read + width * y.read + width * height * z.read,

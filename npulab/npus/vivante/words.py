@@ -55,7 +55,7 @@ def _kept(facts: Mapping[str, int]) -> int:
     return MULTIPLIERS["nn_v8"].bits if facts.get("nn_v8") else 0
 
 
-def tiling(low: Lowered, facts: Mapping[str, int], habits: Set[str] = frozenset()) -> tuple[tuple[int, int], int]:
+def tiling(low: Lowered, facts: Mapping[str, int], quirks: Set[str] = frozenset()) -> tuple[tuple[int, int], int]:
     """((tile height, tile width), superblocks)."""
     height, width = low.before_pooling
     tile_w = min(width, WIDEST_TILE)
@@ -63,7 +63,7 @@ def tiling(low: Lowered, facts: Mapping[str, int], habits: Set[str] = frozenset(
     tile_h = min(facts["input_depth"] * mode - low.kernel[0] + 1, mode * facts["accumulation_depth"], height)
     if facts.get("nn_v8"):
         tile_h = min(tile_h, TALLEST_TILE)
-    if low.stride == 2 and ODD_STRIDE2_TILE not in habits:
+    if low.stride == 2 and ODD_STRIDE2_TILE not in quirks:
         tile_h -= tile_h % 2
     tile_h = max(tile_h, 1)
     cores, share = facts["nn_cores"], ceil_div(low.channels, facts["nn_cores"])
@@ -97,14 +97,14 @@ def _resident(low: Lowered, tile: tuple[int, int], mode: int, facts: Mapping[str
     return min(fit, depth * 6 // 9)
 
 
-def nn_values(layer: Conv2D, low: Lowered, facts: Mapping[str, int], habits: Set[str], cached: int,
+def nn_values(layer: Conv2D, low: Lowered, facts: Mapping[str, int], quirks: Set[str], cached: int,
               ) -> dict[str, Any]:
     """Fields of the NN job by name, addresses apart; ``cached`` are the coefficients' bytes that go
     on chip."""
-    (tile_h, tile_w), blocks = tiling(low, facts, habits)
+    (tile_h, tile_w), blocks = tiling(low, facts, quirks)
     multiplier, shift = multiplier_of(facts, *(q.scale for q in (layer.input_q, layer.weight_q, layer.output_q)))
     kernel_h, kernel_w = low.kernel
-    (out_h, out_w), (top, left) = low.before_pooling, _offsets(layer, low, habits)
+    (out_h, out_w), (top, left) = low.before_pooling, _offsets(layer, low, quirks)
     v8 = int(bool(facts.get("nn_v8")))
     return {
         "no_z_offset": v8, "kernel_xy_size": kernel_w, "kernel_y_size": kernel_h, "kernel_z_size": low.planes,
@@ -134,9 +134,9 @@ def cached_bytes(low: Lowered, facts: Mapping[str, int], streams: int, largest: 
     return min(low.channels, facts["nn_cores"]) * largest
 
 
-def _offsets(layer: Conv2D, low: Lowered, habits: Set[str]) -> tuple[int, int]:
+def _offsets(layer: Conv2D, low: Lowered, quirks: Set[str]) -> tuple[int, int]:
     """(first row, first column) of the window."""
-    if MESA_OFFSETS not in habits or layer.padding != "same":
+    if MESA_OFFSETS not in quirks or layer.padding != "same":
         return -low.pad[0], -low.pad[1]
     kernel, width, offset = low.kernel[1], low.columns, 0
     if low.stride == 1 and kernel > 2:

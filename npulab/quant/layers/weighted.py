@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,7 +31,35 @@ from npulab.quant.layers.checks import (
 )
 from npulab.quant.rules import QuantParams
 
+Layer = TypeVar("Layer")
 
+def _formerly(old: str, new: str) -> Callable[[type[Layer]], type[Layer]]:
+    """A class decorator: the keyword and the attribute ``old`` still mean ``new``, with a
+    DeprecationWarning."""
+    def warn() -> None:
+        warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=3)
+
+    def renamed(layer: type[Layer]) -> type[Layer]:
+        plain = layer.__init__
+
+        @wraps(plain)
+        def init(self: Layer, *values: Any, **named: Any) -> None:
+            if old in named:
+                warn()
+                named[new] = named.pop(old)
+            plain(self, *values, **named)
+
+        def former(self: Layer) -> Any:
+            warn()
+            return getattr(self, new)
+
+        setattr(layer, "__init__", init)  # noqa: B010 (mypy refuses to assign a method)
+        setattr(layer, old, property(former))
+        return layer
+    return renamed
+
+
+@_formerly("habits", "driver_quirks")
 @dataclass(frozen=True, eq=False)
 class Conv2D:
     """A quantized 2-D convolution.
@@ -41,9 +71,9 @@ class Conv2D:
     right)). ``dtype`` is the type of input and output: that of the weights where it is not said,
     "int16" (int16 activations, int8 weights) or "float32" (hybrid: the input is quantized as it
     comes). ``groups`` of float16 weights divide input and output channels into as many, in order,
-    each group of outputs made of its own inputs: the weights have I = C / groups. ``habits`` are
-    names in a target's own vocabulary: what a ``lift`` saw the driver do that does not change the
-    arithmetic, so that ``lower`` can do it again.
+    each group of outputs made of its own inputs: the weights have I = C / groups.
+    ``driver_quirks`` are names in a target's own vocabulary: what a ``lift`` saw the driver do that
+    does not change the arithmetic, so that ``lower`` can do it again.
 
     Raises ValueError naming the parameter where shapes or values do not go together.
     """
@@ -59,7 +89,7 @@ class Conv2D:
     input_q: QuantParams = UNIT
     weight_q: QuantParams = UNIT
     output_q: QuantParams = UNIT
-    habits: frozenset[str] = field(default=frozenset(), repr=False)
+    driver_quirks: frozenset[str] = field(default=frozenset(), repr=False)
     dtype: str = ""
     groups: int = 1
 

@@ -154,7 +154,7 @@ def test_random_layers_are_of_every_kind(rockchip: Target) -> None:
 
 def matmul(random: np.random.RandomState, rows: int, inner: int, columns: int) -> tuple[Conv2D, np.ndarray]:
     layer = Conv2D(random.randint(-128, 128, (columns, 1, 1, inner)).astype(np.int8), np.zeros(columns, int),
-                   (rows, 1, inner), habits=frozenset({"int32-output"}))
+                   (rows, 1, inner), driver_quirks=frozenset({"int32-output"}))
     return layer, random.randint(-128, 128, layer.input_shape).astype(np.int8)
 
 

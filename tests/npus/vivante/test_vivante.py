@@ -74,7 +74,7 @@ def test_lower_gives_the_start_commands_of_mesa(captures: npulab.CaptureSet, viv
 
 
 def test_driver_of_today_makes_the_tile_even(captures: npulab.CaptureSet, vivante: Target) -> None:
-    layer = replace(vivante.lift(captures["update4-mesa"]).layer, habits=frozenset())
+    layer = replace(vivante.lift(captures["update4-mesa"]).layer, driver_quirks=frozenset())
     assert vivante.lower(layer).values["out_image_tile_y_size"] == 2
     assert vivante.lower(layer, features=[facts.ODD_STRIDE2_TILE]).values["out_image_tile_y_size"] == 3
 

@@ -48,6 +48,16 @@ def blocks(capture: npulab.Capture, block: str) -> list[np.ndarray]:
     return [job.words for job in capture.jobs if job.block == block]
 
 
+def nn_words(layer: Conv2D, chip: str, streams: int, largest: int, features: tuple[str, ...] = ()) -> np.ndarray:
+    """The words of a layer's NN job, from its geometry and the bytes of all its coefficient streams and of the largest
+    alone."""
+    target, known = npulab.target("vivante"), facts.FACTS.features(chip)
+    conv, plan, _ = lowering.planned(layer, known, set(features))
+    values = words.nn_values(conv, plan, known, set(features), words.cached_bytes(plan, known, streams, largest))
+    where = {"kernel_address": 0x40000000, "in_image_address": 0x60000000, "out_image_address": 0x70000000}
+    return target.maps(chip)["NN"].encode(values | where)
+
+
 # What Mesa's encoder made
 
 
@@ -95,7 +105,7 @@ def words_of(p: Mapping[str, float], features: tuple[str, ...]) -> np.ndarray:
                    (n["stride"],) * 2, "same" if n["same"] else "valid", depthwise=bool(n["depthwise"]),
                    activation="relu" if n["relu"] else None,
                    **{f"{name}_q": Q(p[f"{name}_scale"], n[f"{name}_zero_point"]) for name in ("input", "weight", "output")})
-    return lowering.nn_words(layer, IMX8MP, n["coefficient_bytes"], n["largest_core_stream_bytes"], features=features)
+    return nn_words(layer, IMX8MP, n["coefficient_bytes"], n["largest_core_stream_bytes"], features=features)
 
 
 def test_sweep_of_mesa_word_for_word() -> None:
@@ -227,9 +237,9 @@ def test_int8_model_decides_the_symbol_map(vivante: Target) -> None:
     layer = Conv2D(weights, np.zeros(4, int), (6, 6, 2), input_q=Q(0.1, -3), weight_q=Q(0.1, 0), output_q=Q(0.5, 4))
     capture = vivante.lower(layer, chip=IMX8MP)
     lifted = vivante.lift(capture).layer
-    assert lifted.habits == {facts.INT8_MODEL}
+    assert lifted.driver_quirks == {facts.INT8_MODEL}
     assert vivante.lower(lifted, chip=IMX8MP).buffers["coefficients"] == capture.buffers["coefficients"]
-    plain = vivante.lower(replace(lifted, habits=frozenset()), chip=IMX8MP)
+    plain = vivante.lower(replace(lifted, driver_quirks=frozenset()), chip=IMX8MP)
     assert plain.buffers["coefficients"] != capture.buffers["coefficients"]
 
 
@@ -323,7 +333,7 @@ def test_caches(planes: int, tile: tuple[int, int], blocks: int, cached: int, wa
 def test_partial_caching_reaches_the_words(vivante: Target) -> None:
     layer = Conv2D(np.zeros((600, 3, 3, 400), np.uint8), np.zeros(600, int), (7, 7, 400), padding="same", weight_q=Q(0.1, 7))
     registers = vivante.maps(A311D)["NN"]
-    v = registers.decode(lowering.nn_words(layer, A311D, 2_300_000, 290_048))
+    v = registers.decode(nn_words(layer, A311D, 2_300_000, 290_048))
     assert (v["kernel_caching_mode"], v["kernel_cache_end_address"], v["kernel_pattern_msb"]) == (2, 524288, 0x3D)
 
 
@@ -340,7 +350,7 @@ def offsets(kernel: int, width: int, stride: int, chip: str, features: tuple[str
             ) -> list[int]:
     layer = Conv2D(np.zeros((1, kernel, kernel, 3) if depthwise else (3, kernel, kernel, 3), np.uint8), np.zeros(3, int),
                    (width, width, 3), (stride, stride), "same", depthwise=depthwise, weight_q=Q(0.1))
-    v = npulab.target("vivante").maps(chip)["NN"].decode(lowering.nn_words(layer, chip, 999, 64, features=features))
+    v = npulab.target("vivante").maps(chip)["NN"].decode(nn_words(layer, chip, 999, 64, features=features))
     return [int(v[f"in_image_{axis}_offset"]) for axis in "xy"]
 
 
@@ -632,7 +642,7 @@ def test_lift_refuses_tp_jobs_that_do_something_else(task: int, change: dict[str
 
 
 @pytest.mark.parametrize(("x", "text"), [
-    (np.zeros((3, 3, 2), np.uint8), r"^x: got shape \(3, 3, 2\) uint8, allowed is a pair, each \(3, 3, 2\) of the layer' uint8$"),
+    (np.zeros((3, 3, 2), np.uint8), r"^x: got shape \(3, 3, 2\) uint8, allowed is a pair, each \(3, 3, 2\) of the layer's uint8$"),
     ((np.zeros((3, 3, 2), np.uint8),) * 3, "allowed is a pair"), ((np.zeros((3, 3), np.uint8),) * 2, r"got shape \(3, 3\) uint8 and")])
 def test_addition_takes_a_pair(x: Any, text: str, vivante: Target) -> None:
     layer = Add((3, 3, 2), None, Q(0.1), Q(0.1), Q(0.2), "uint8")
