@@ -249,7 +249,7 @@ def test_float16_is_rounded_after_every_operation() -> None:
 
 @pytest.mark.parametrize("kind", ["mul", "add", "sub", "div"])
 def test_float16_by_way_of_float32_is_float16_by_way_of_float64(kind: str) -> None:
-    plan = Kernel.read("one", f"out cs {kind} x w", inputs="x:cs w:cs", outputs="out")
+    plan = Kernel.read({"name": "one", "inputs": "x:cs w:cs", "outputs": "out"}, f"out cs {kind} x w")
     bits = np.random.default_rng(4).integers(0, 2 ** 16, (2, 250, 400), np.uint16)
     bits[:, :60] &= 0x83FF  # subnormals
     bits[0, 60:120] &= 0xBBFF  # below 2, so that many meet on a boundary
@@ -355,8 +355,8 @@ def changed(kernel: str, *edits: tuple[str, str]) -> Kernel:
     for old, new in edits:
         rows[rows.index(old)] = new
     written = {part: " ".join(f"{name}:{axes}" for name, axes in getattr(plan, part).items()) for part in ("inputs", "weights")}
-    return Kernel.read(kernel, "\n".join(rows), written["inputs"], " ".join(plan.outputs), written["weights"], " ".join(plan.taps),
-                       plan.unit, plan.times)
+    return Kernel.read({"name": kernel, "unit": plan.unit, "times": str(plan.times), **written, "outputs": " ".join(plan.outputs), "taps": " ".join(plan.taps)},
+                       "\n".join(rows))
 
 
 @pytest.mark.parametrize(("kernel", "old", "new", "wrong"), [
@@ -595,7 +595,7 @@ def test_what_is_too_large_is_refused_before_it_is_made() -> None:
     ("b cs exp x", "kernel new: got output 'a', allowed is one of b")])
 def test_tables_refused(table: str, message: str) -> None:
     with pytest.raises(ValueError) as error:
-        Kernel.read("new", table, inputs="x:cs", outputs="a", weights="w:c")
+        Kernel.read({"name": "new", "inputs": "x:cs", "outputs": "a", "weights": "w:c"}, table)
     assert str(error.value).startswith(message)
 
 

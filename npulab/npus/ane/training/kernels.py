@@ -1,7 +1,7 @@
-"""The kernels of a training step, a table each: one row per operation, which is also one result
-that is rounded.
+"""The kernels of a training step: a row of ``kernels.csv`` each, and a row of ``operations.csv``
+per operation, which is also one result that is rounded.
 
-A row is ``name axes operation operands``.  Axes are the letters of ``Step.size``, ``-`` for a
+An operation is ``name axes operation operands``.  Axes are the letters of ``Step.size``, ``-`` for a
 single number; an operand is a tensor by its axes, or with ``name:axes`` by others that hold the
 same elements in the same order (``q:hds``: the channels of ``q`` by head), or a constant.  Tensors
 are channel first, ``(channels, positions)``.
@@ -12,9 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from npulab.npus.ane.training.step import LETTERS, Step
+from npulab.registers.table import read_table
 
+HERE = Path(__file__).parent
 PRODUCTS = ("linear", "matmul")  # of a weight and a tensor; of two tensors
 REDUCTIONS = ("sum", "max")
 ELEMENTWISE = {"mul": 2, "add": 2, "sub": 2, "div": 2, "exp": 1, "sigmoid": 1, "rsqrt": 1}  # operands of each
@@ -81,33 +84,36 @@ class Kernel:
     times: int = 1
 
     @classmethod
-    def read(cls, name: str, table: str, inputs: str, outputs: str, weights: str = "", taps: str = "",
-             unit: str = "NPU", times: int = 1) -> Kernel:
-        """A kernel from its table; ``inputs`` and ``weights`` are ``name:axes`` each, outputs and
-        taps names.
+    def read(cls, row: Mapping[str, str], table: str) -> Kernel:
+        """A kernel from its row of ``kernels.csv`` (unit NPU, times 1 and nothing else by default)
+        and its operations, a line each.
 
-        Raises ValueError with the row for a table that is not whole.
+        Raises ValueError with the line for a table that is not whole.
         """
-        given = {**_declared(name, inputs), **_declared(name, weights)}
-        axes = dict(given)
+        name, unit, times = row["name"], row.get("unit", "NPU"), int(row.get("times", 1))
+        inputs, weights = (_declared(name, row.get(part, "")) for part in ("inputs", "weights"))
+        outputs, taps = (tuple(row.get(part, "").split()) for part in ("outputs", "taps"))
+        axes = {**inputs, **weights}
         operations = []
-        for number, row in enumerate(filter(None, map(str.split, table.splitlines())), 1):
-            where = f"kernel {name}, row {number} ({' '.join(row)})"
-            if len(row) < 4:
-                raise ValueError(f"{where}: got {len(row)} words, allowed is name, axes, operation and operands")
-            operands = tuple(_operand(where, word, axes) for word in row[3:])
-            operation = Operation(row[0], row[1].replace("-", ""), row[2], operands)
+        for number, words in enumerate(filter(None, map(str.split, table.splitlines())), 1):
+            where = f"kernel {name}, row {number} ({' '.join(words)})"
+            if len(words) < 4:
+                raise ValueError(f"{where}: got {len(words)} words, allowed is name, axes, operation "
+                                 "and operands")
+            operands = tuple(_operand(where, word, axes) for word in words[3:])
+            operation = Operation(words[0], words[1].replace("-", ""), words[2], operands)
             _refuse(where, operation, axes)
             axes[operation.name] = operation.axes
             operations.append(operation)
         results = {operation.name for operation in operations}
-        for out in (*outputs.split(), *taps.split()):
+        for out in (*outputs, *taps):
             if out not in results:
-                raise ValueError(f"kernel {name}: got output {out!r}, allowed is one of {', '.join(sorted(results))}")
+                raise ValueError(f"kernel {name}: got output {out!r}, allowed is one of "
+                                 f"{', '.join(sorted(results))}")
         if unit not in ("NPU", "CPU") or times < 1:
-            raise ValueError(f"kernel {name}: got {times} times on unit {unit!r}, allowed is 1 or more on NPU or CPU")
-        return cls(name, unit, _declared(name, inputs), _declared(name, weights), tuple(operations),
-                   tuple(outputs.split()), tuple(taps.split()), times)
+            raise ValueError(f"kernel {name}: got {times} times on unit {unit!r}, allowed is 1 or "
+                             "more on NPU or CPU")
+        return cls(name, unit, inputs, weights, tuple(operations), outputs, taps, times)
 
     @property
     def table(self) -> str:
@@ -188,136 +194,16 @@ def _refuse(where: str, operation: Operation, known: Mapping[str, str]) -> None:
                          f"{' and '.join(operand.axes or '-' for operand in operation.operands)}")
 
 
-NORM = """
-    squares     cs   mul      x x
-    square_sum  s    sum      squares
-    mean        s    mul      square_sum inverse_dim
-    biased      s    add      mean epsilon
-    rrms        s    rsqrt    biased
-"""
-NORMED = NORM + """
-    xr          cs   mul      x rrms
-    xn          cs   mul      xr rms
-"""
-SOFTMAX = """
-    scores      hst  matmul   q:hds k:hdt
-    scaled      hst  mul      scores scale
-    masked      hst  add      scaled mask
-    largest     hs   max      masked
-    shifted     hst  sub      masked largest
-    exponents   hst  exp      shifted
-    total       hs   sum      exponents
-    probs       hst  div      exponents total
-"""
+def _kernels() -> dict[str, Kernel]:
+    """The kernels of ``kernels.csv``; a row of ``operations.csv`` is in each kernel it names."""
+    operations = read_table(HERE / "operations.csv")
+    return {row["name"]: Kernel.read(row, "\n".join(
+                f"{operation['operation']} {operation['axes']} {operation['kind']} {operation['operands']}"
+                for operation in operations if row["name"] in operation["kernels"].split()))
+            for row in read_table(HERE / "kernels.csv")}
 
-FORWARD_ATTENTION = Kernel.read(
-    "forward_attention", NORMED + """
-    q           cs   linear   wq:ce xn:es
-    k           cs   linear   wk:ce xn:es
-    v           cs   linear   wv:ce xn:es
-    """ + SOFTMAX + """
-    attended    hds  matmul   probs v:hdt
-    out         cs   linear   wo:ce attended:es
-    """, inputs="x:cs", weights="rms:c wq:ce wk:ce wv:ce wo:ce mask:st", outputs="out", taps="q k v attended xn")
 
-FORWARD_FFN = Kernel.read(
-    "forward_ffn", NORMED + """
-    h1          fs   linear   w1:fc xn
-    h3          fs   linear   w3:fc xn
-    sigma       fs   sigmoid  h1
-    silu        fs   mul      h1 sigma
-    gate        fs   mul      silu h3
-    out         cs   linear   w2:cf gate
-    """, inputs="x:cs", weights="rms:c w1:fc w2:cf w3:fc", outputs="out", taps="h1 h3 gate xn")
-
-FFN_BACKWARD = Kernel.read(
-    "ffn_backward", """
-    dgate       fs   linear   w2:cf dy
-    sigma       fs   sigmoid  h1
-    complement  fs   sub      one sigma
-    bend        fs   mul      h1 complement
-    bracket     fs   add      one bend
-    slope       fs   mul      sigma bracket
-    dsilu       fs   mul      dgate h3
-    dh1         fs   mul      dsilu slope
-    silu        fs   mul      h1 sigma
-    dh3         fs   mul      dgate silu
-    dx1         cs   linear   w1:fc dh1
-    dx3         cs   linear   w3:fc dh3
-    dxn         cs   add      dx1 dx3
-    """, inputs="dy:cs h1:fs h3:fs", weights="w1:fc w2:cf w3:fc", outputs="dxn dh1 dh3")
-
-SDPA_BACKWARD_1 = Kernel.read(
-    "sdpa_backward_1", """
-    dattended   es   linear   wo:ce dy
-    """ + SOFTMAX + """
-    dv          hdt  matmul   probs dattended:hds
-    dp          hst  matmul   dattended:hds v:hdt
-    """, inputs="q:cs k:cs v:cs dy:cs", weights="wo:ce mask:st", outputs="dv probs dp")
-
-SDPA_BACKWARD_2 = Kernel.read(
-    "sdpa_backward_2", """
-    weighted    hst  mul      probs dp
-    average     hs   sum      weighted
-    centred     hst  sub      dp average
-    dscaled     hst  mul      probs centred
-    dscores     hst  mul      dscaled scale
-    dq          hds  matmul   dscores k:hdt
-    dk          hdt  matmul   dscores q:hds
-    """, inputs="probs:hst dp:hst q:cs k:cs", outputs="dq dk")
-
-QKV_BACKWARD = Kernel.read(
-    "qkv_backward", """
-    dxq         es   linear   wq:ce dq
-    dxk         es   linear   wk:ce dk
-    dxv         es   linear   wv:ce dv
-    dxqk        es   add      dxq dxk
-    dxn         es   add      dxqk dxv
-    """, inputs="dq:cs dk:cs dv:cs", weights="wq:ce wk:ce wv:ce", outputs="dxn")
-
-WEIGHT_GRADIENTS = Kernel.read(
-    "weight_gradients", """
-    dw2         cf   matmul   dy gate
-    dw1         fc   matmul   dh1 xn2
-    dw3         fc   matmul   dh3 xn2
-    dwo         ce   matmul   dx2 attended:es
-    dwq         ce   matmul   dq xn1:es
-    dwk         ce   matmul   dk xn1:es
-    dwv         ce   matmul   dv xn1:es
-    """, inputs="dy:cs gate:fs dh1:fs dh3:fs xn2:cs dx2:cs attended:cs dq:cs dk:cs dv:cs xn1:cs",
-    outputs="dw1 dw2 dw3 dwq dwk dwv dwo", unit="CPU")
-
-RMS_BACKWARD = Kernel.read(
-    "rms_backward", NORM + """
-    weighted    cs   mul      dxn rms
-    along       cs   mul      weighted x
-    dot         s    sum      along
-    rrms2       s    mul      rrms rrms
-    factor      s    mul      rrms2 inverse_dim
-    correction  s    mul      dot factor
-    parallel    cs   mul      x correction
-    across      cs   sub      weighted parallel
-    dx          cs   mul      across rrms
-    xr          cs   mul      x rrms
-    terms       cs   mul      dxn xr
-    drms        c    sum      terms
-    """, inputs="dxn:cs x:cs", weights="rms:c", outputs="dx drms", unit="CPU", times=2)
-
-LOSS = Kernel.read(
-    "loss", """
-    difference  cs   sub      y target
-    squares     cs   mul      difference difference
-    total       -    sum      squares
-    loss        -    mul      total inverse_size
-    doubled     cs   add      difference difference
-    dy          cs   mul      doubled inverse_size
-    """, inputs="y:cs target:cs", outputs="loss dy", unit="CPU")
-
-RESIDUAL = Kernel.read("residual", "sum cs add x branch", inputs="x:cs branch:cs", outputs="sum", unit="CPU", times=4)
-
-KERNELS = {kernel.name: kernel for kernel in
-           (FORWARD_ATTENTION, FORWARD_FFN, FFN_BACKWARD, SDPA_BACKWARD_1, SDPA_BACKWARD_2, QKV_BACKWARD,
-            LOSS, WEIGHT_GRADIENTS, RMS_BACKWARD, RESIDUAL)}
+KERNELS = _kernels()
 
 
 def kernel_of(kernel: str | Kernel) -> Kernel:
