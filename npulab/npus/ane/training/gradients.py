@@ -4,23 +4,35 @@ kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npulab.npus.ane.training.kernels import Kernel, kernel_of
 from npulab.npus.ane.training.running import Values, checked, evaluate, run
 from npulab.npus.ane.training.step import Step
+from npulab.registers.table import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 GIVEN = {"x": "cs", "dy": "cs", "wq": "ce", "wk": "ce", "wv": "ce", "wo": "ce", "rms1": "c", "w1": "fc", "w2": "cf",
          "w3": "fc", "rms2": "c"}
+HERE = Path(__file__).parent
 Loss = Callable[[np.ndarray], Any]
 METHODS = ("central", "complex")
 STRIDE = 1e-4  # of central differences of fourth order: rounding makes some 1e-11 of it, curvature less
 IMAGINARY = 1e-30
+
+
+def _renamed(text: str) -> dict[str, str]:
+    return dict(pair.split("=") for pair in text.split())
+
+
+# the kernels of a step in order, and what their tensors and results are called in the step
+ORDER = [(row["kernel"], _renamed(row["given"]), _renamed(row["results"]))
+         for row in read_table(HERE / "order.csv")]
 
 
 def example(step: Step, seed: int = 0, gradient: float | None = None) -> Values:
@@ -55,44 +67,20 @@ def train(step: Step, tensors: Mapping[str, Any], dtype: str = "float64", accumu
     (``dwq`` ... ``drms1``) and what the norms give back (``dnorm1``, ``dnorm2``). Raises ValueError
     naming a tensor that is missing or of another shape.
     """
-    start = Kernel("train", "CPU", GIVEN, {}, (), ())
-    values: Values = dict(checked(start, step, tensors))
+    values: Values = dict(checked(Kernel("train", "CPU", GIVEN, {}, (), ()), step, tensors))
     single = "float64" if dtype == "float64" else "float32"
-
-    def take(kernel: str, **renamed: str) -> Mapping[str, np.ndarray]:
-        cpu = kernel_of(kernel).unit == "CPU"
-        given = {name: values[renamed.get(name, RENAMED.get(kernel, {}).get(name, name))]
-                 for name in kernel_of(kernel).given if name != "mask"}
-        done = run(kernel, step, given, single if cpu else dtype, None if cpu else accumulate)
-        return {**done.outputs, **done.taps}
-
-    attention = take("forward_attention")
-    values |= {"attention": attention["out"], "xn1": attention["xn"],
-               **{name: attention[name] for name in ("q", "k", "v", "attended")}}
-    values["x2"] = take("residual", x="x", branch="attention")["sum"]
-    ffn = take("forward_ffn")
-    values |= {"ffn": ffn["out"], "xn2": ffn["xn"], **{name: ffn[name] for name in ("h1", "h3", "gate")}}
-    values["y"] = take("residual", x="x2", branch="ffn")["sum"]
-
-    back = take("ffn_backward")
-    values |= {"dxn2": back["dxn"], "dh1": back["dh1"], "dh3": back["dh3"]}
-    norm = take("rms_backward")
-    values |= {"dnorm2": norm["dx"], "drms2": norm["drms"]}
-    values["dx2"] = take("residual", x="dy", branch="dnorm2")["sum"]
-    values |= take("sdpa_backward_1")
-    values |= take("sdpa_backward_2")
-    values["dxn1"] = take("qkv_backward")["dxn"]
-    norm = take("rms_backward", dxn="dxn1", x="x", rms="rms1")
-    values |= {"dnorm1": norm["dx"], "drms1": norm["drms"]}
-    values["dx"] = take("residual", x="dx2", branch="dnorm1")["sum"]
-    values |= take("weight_gradients")
+    for name, renamed, results in ORDER:
+        kernel = kernel_of(name)
+        types = (single, None) if kernel.unit == "CPU" else (dtype, accumulate)
+        done = run(kernel, step, _given(kernel, renamed, values), *types)
+        values |= {results.get(result, result): array
+                   for result, array in {**done.outputs, **done.taps}.items()}
     return values
 
 
-# tensors of a step that a kernel has under a name of its own
-RENAMED = {"forward_attention": {"rms": "rms1"}, "forward_ffn": {"x": "x2", "rms": "rms2"},
-           "sdpa_backward_1": {"dy": "dx2"}, "rms_backward": {"dxn": "dxn2", "x": "x2", "rms": "rms2"},
-           "residual": {"branch": "attention"}}
+def _given(kernel: Kernel, renamed: Mapping[str, str], values: Mapping[str, np.ndarray]) -> Values:
+    """What a kernel is given out of the tensors of a step; the mask is made where it is used."""
+    return {name: values[renamed.get(name, name)] for name in kernel.given if name != "mask"}
 
 
 def given_to(kernel: str | Kernel, values: Mapping[str, np.ndarray]) -> Values:
@@ -104,30 +92,8 @@ def given_to(kernel: str | Kernel, values: Mapping[str, np.ndarray]) -> Values:
     ['dy', 'h1', 'h3', 'w1', 'w2', 'w3']
     """
     plan = kernel_of(kernel)
-    names = RENAMED.get(plan.name, {})
-    return {name: values[names.get(name, name)] for name in plan.given if name != "mask"}
-
-
-class Claim(NamedTuple):
-    """A kernel's result ``gradient`` is what ``forward`` gives when its tensor ``wrt`` moves."""
-
-    kernel: str
-    gradient: str
-    forward: str
-    wrt: str
-
-
-ATTENTION, FFN = "forward_attention", "forward_ffn"
-CLAIMS = (
-    Claim("ffn_backward", "dxn2", FFN, "xn"), Claim("ffn_backward", "dh1", FFN, "h1"),
-    Claim("ffn_backward", "dh3", FFN, "h3"),
-    Claim("sdpa_backward_1", "dp", ATTENTION, "probs"), Claim("sdpa_backward_1", "dv", ATTENTION, "v"),
-    Claim("sdpa_backward_2", "dq", ATTENTION, "q"), Claim("sdpa_backward_2", "dk", ATTENTION, "k"),
-    Claim("qkv_backward", "dxn1", ATTENTION, "xn"),
-    Claim("rms_backward", "dnorm1", ATTENTION, "x"), Claim("rms_backward", "drms1", ATTENTION, "rms"),
-    Claim("rms_backward", "dnorm2", FFN, "x"), Claim("rms_backward", "drms2", FFN, "rms"),
-    *(Claim("weight_gradients", f"dw{n}", ATTENTION, f"w{n}") for n in "qkvo"),
-    *(Claim("weight_gradients", f"dw{n}", FFN, f"w{n}") for n in "123"))
+    renamed = next((renamed for name, renamed, _ in ORDER if name == plan.name), {})
+    return _given(plan, renamed, values)
 
 
 def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: int = 0, method: str = "central",
@@ -156,26 +122,30 @@ def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: 
     if directions < 0:
         raise ValueError(f"directions: got {directions}, allowed is 0 (every element) or more")
     values = train(step, example(step, seed) if tensors is None else tensors)
-    rows = []
+    rows: list[dict[str, Any]] = []
 
-    def compare(kernel: str, gradient: str, forward: str, wrt: str, claimed: np.ndarray, loss: Loss,
-                at: np.ndarray) -> None:
+    def compare(row: Mapping[str, str], claimed: np.ndarray, loss: Loss, at: np.ndarray) -> None:
         flat = claimed.reshape(at.shape)
-        found, expected = np.transpose([(_derivative(loss, at, along, method), (along * flat).sum())
-                                        for along in _directions(at.shape, directions, seed)])
-        largest = float(max(np.abs(expected).max(), np.abs(found).max()))
-        error = float(np.abs(expected - found).max())
-        rows.append({"kernel": kernel, "gradient": gradient, "forward": forward, "wrt": wrt, "compared": len(found),
-                     "largest": largest, "error": error, "relative": error / largest if error else 0.0})
+        differences, claims = np.transpose([
+            (_derivative(loss, at, along, method), (along * flat).sum())
+            for along in _directions(at.shape, directions, seed)])
+        largest = float(max(np.abs(claims).max(), np.abs(differences).max()))
+        error = float(np.abs(claims - differences).max())
+        names = {name: row[name] for name in ("kernel", "gradient", "forward", "wrt")}
+        rows.append({**names, "compared": len(claims), "largest": largest, "error": error,
+                     "relative": error / largest if error else 0.0})
 
-    for claim in CLAIMS:
-        dy = values["dx2" if claim.forward == ATTENTION else "dy"]
-        loss, at = _varied(kernel_of(claim.forward), step, given_to(claim.forward, values), claim.wrt, dy)
-        compare(claim.kernel, claim.gradient, claim.forward, claim.wrt, values[claim.gradient], loss, at)
+    # ``gradient`` of ``kernel`` is how ``dy`` times the output of ``forward`` moves with ``wrt``
+    for row in read_table(HERE / "gradients.csv"):
+        given = given_to(row["forward"], values)
+        loss, at = _varied(kernel_of(row["forward"]), step, given, row["wrt"], values[row["dy"]])
+        compare(row, values[row["gradient"]], loss, at)
     given = {"y": values["y"], "target": values["x"]}
     loss, at = _varied(kernel_of("loss"), step, given, "y", np.array(1.0))
-    compare("loss", "dy", "loss", "y", run("loss", step, given, "float64").outputs["dy"], loss, at)
-    compare("whole layer", "dx", "layer", "x", values["dx"], _layer(step, values), values["x"])
+    compare({"kernel": "loss", "gradient": "dy", "forward": "loss", "wrt": "y"},
+            run("loss", step, given, "float64").outputs["dy"], loss, at)
+    compare({"kernel": "whole layer", "gradient": "dx", "forward": "layer", "wrt": "x"},
+            values["dx"], _layer(step, values), values["x"])
     return pd.DataFrame(rows)
 
 
@@ -233,7 +203,7 @@ def _derivative(loss: Loss, at: np.ndarray, along: np.ndarray, method: str) -> f
 
 def _layer(step: Step, values: Values) -> Loss:
     """``sum(dy * y)`` of the whole layer as a function of ``x``."""
-    kernels = [kernel_of(name) for name in (ATTENTION, FFN)]
+    kernels = [kernel_of(name) for name in ("forward_attention", "forward_ffn")]
     attention, ffn = (checked(kernel, step, given_to(kernel, values)) for kernel in kernels)
 
     def loss(moved: np.ndarray) -> Any:
