@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 USUAL = Step(128, 352, 64, 2)  # heads of 64 channels
 ROUNDED = ("float16", "float32")
 LOSS_SCALES = (1.0, 16.0, 256.0, 4096.0, 65536.0)
+LOST = ["overflow", "underflow", "subnormal"]
 
 
 def precision(kernel: str | Kernel, step: Step = USUAL, tensors: Mapping[str, Any] | None = None, seed: int = 0,
@@ -51,16 +52,17 @@ def precision(kernel: str | Kernel, step: Step = USUAL, tensors: Mapping[str, An
     if tensors is None:
         tensors = given_to(plan, train(step, example(step, seed, gradient)))
     exact, got = _both(plan, step, tensors, loss_scale, dtype, accumulate)
+    kinds = dict.fromkeys(plan.given, "given") | {row.name: row.kind for row in plan.operations}
     rows = []
-    for name, kind in ([(name, "given") for name in plan.given]
-                       + [(operation.name, operation.kind) for operation in plan.operations]):
-        own = _rounded_alone(plan, step, exact, name, dtype, accumulate)
-        right, alone, everything = (_measured(plan, name, values) for values in (exact, {name: own}, got))
-        one, total = (_errors(right, wrong, dtype) for wrong in (alone, everything))
-        rows.append({"operation": name, "kind": kind, **{f"own_{key}": value for key, value in one.items()},
-                     "effect": _effect(plan, step, exact, name, own), "share": 0.0,
-                     **{f"all_{key}": value for key, value in total.items()},
-                     **_lost(right, everything, dtype)})
+    for name, kind in kinds.items():
+        own = rounded(exact[name], dtype) if kind == "given" else \
+            result(plan.operation(name), step, exact, dtype, accumulate)
+        alone = {name: own.astype(np.float64)}
+        right, everything = (_measured(plan, name, values) for values in (exact, got))
+        rows.append({"operation": name, "kind": kind,
+                     **_errors("own", right, _measured(plan, name, alone), dtype),
+                     "effect": _effect(plan, step, exact, name, alone[name]), "share": 0.0,
+                     **_errors("all", right, everything, dtype), **_lost(right, everything, dtype)})
     table = pd.DataFrame(rows)
     squares = table["effect"].to_numpy() ** 2
     endless = np.isinf(squares)
@@ -80,7 +82,7 @@ def summary(table: pd.DataFrame) -> str:
                        for name in about["outputs"])
     worst = rows.sort_values("share", ascending=False, kind="stable").head(3)
     most = ", ".join(f"{name} {share:.0%}" for name, share in worst["share"].items())
-    lost = ", ".join(f"{int(rows[name].sum())} {name}" for name in ("overflow", "underflow", "subnormal"))
+    lost = ", ".join(f"{int(rows[name].sum())} {name}" for name in LOST)
     return (f"{about['kernel']} in {about['dtype']}, sums in {about['accumulate']}: {errors}; most from {most}; {lost} "
             f"of {int(rows['cells'].sum())} numbers")
 
@@ -100,10 +102,9 @@ def summaries(step: Step = USUAL, kernels: Iterable[str | Kernel] | None = None,
         table = precision(plan, step, **options).set_index("operation")
         most = str(table["share"].idxmax())
         for name in (*plan.outputs, *plan.taps):
-            rows.append({"kernel": plan.name, "output": name, "max": table.loc[name, "all_max"],
-                         "rms": table.loc[name, "all_rms"], "ulps": table.loc[name, "all_ulps"], "most": most,
-                         "share": table.loc[most, "share"],
-                         **{key: int(table[key].sum()) for key in ("overflow", "underflow", "subnormal")}})
+            errors = {key: table.loc[name, f"all_{key}"] for key in ("max", "rms", "ulps")}
+            rows.append({"kernel": plan.name, "output": name, **errors, "most": most,
+                         "share": table.loc[most, "share"], **table[LOST].sum()})
     return pd.DataFrame(rows)
 
 
@@ -124,15 +125,13 @@ def loss_scales(step: Step = USUAL, scales: Iterable[float] = LOSS_SCALES, seed:
     rows = []
     for scale in scales:
         for plan in KERNELS.values():
-            if plan.unit == "CPU" or not any(_is_gradient(name) for name in plan.inputs):
+            if plan.unit == "CPU" or not any(map(_is_gradient, plan.inputs)):
                 continue
             exact, got = _both(plan, step, given_to(plan, values), scale, dtype, accumulate)
-            counts = {"overflow": 0, "underflow": 0, "subnormal": 0, "cells": 0}
-            for name in exact:
-                lost = _lost(_measured(plan, name, exact), _measured(plan, name, got), dtype)
-                counts = {key: count + lost[key] for key, count in counts.items()}
-            rms = max(_rms(_measured(plan, name, exact), _measured(plan, name, got)) for name in plan.outputs)
-            rows.append({"loss_scale": float(scale), "kernel": plan.name, **counts, "rms": rms})
+            pairs = {name: (_measured(plan, name, exact), _measured(plan, name, got)) for name in exact}
+            counts = pd.DataFrame([_lost(*pair, dtype) for pair in pairs.values()]).sum()
+            rows.append({"loss_scale": float(scale), "kernel": plan.name, **counts,
+                         "rms": max(_rms(*pairs[name]) for name in plan.outputs)})
     return pd.DataFrame(rows)
 
 
@@ -152,13 +151,6 @@ def _both(plan: Kernel, step: Step, tensors: Mapping[str, Any], loss_scale: floa
     got = run(plan, step, exact, dtype, accumulate).values
     evaluate(plan.operations, step, exact, "float64")
     return exact, {name: array.astype(np.float64) for name, array in got.items()}
-
-
-def _rounded_alone(plan: Kernel, step: Step, exact: Values, name: str, dtype: str, accumulate: str) -> np.ndarray:
-    """A tensor rounded where nothing before it is."""
-    alone = rounded(exact[name], dtype) if name in plan.given else \
-        result(plan.operation(name), step, exact, dtype, accumulate)
-    return alone.astype(np.float64)
 
 
 def _effect(plan: Kernel, step: Step, exact: Values, name: str, own: np.ndarray) -> float:
@@ -183,13 +175,13 @@ def _measured(plan: Kernel, name: str, values: Values) -> np.ndarray:
     return array[..., np.tri(array.shape[-1], dtype=bool)].ravel()
 
 
-def _errors(exact: np.ndarray, got: np.ndarray, dtype: str) -> dict[str, float]:
+def _errors(of: str, exact: np.ndarray, got: np.ndarray, dtype: str) -> dict[str, float]:
     with np.errstate(all="ignore"):
         error = np.abs(got - exact)
         error[np.isnan(error)] = np.inf
         relative = np.where(error > 0, error / np.abs(exact), 0)
-        return {"max": float(relative.max(initial=0)), "rms": _rms(exact, got),
-                "ulps": float((error / _ulp(exact, dtype)).max(initial=0))}
+        return {f"{of}_max": float(relative.max(initial=0)), f"{of}_rms": _rms(exact, got),
+                f"{of}_ulps": float((error / _ulp(exact, dtype)).max(initial=0))}
 
 
 def _rms(exact: np.ndarray, got: np.ndarray) -> float:
