@@ -12,8 +12,7 @@ from npulab.npus.ane.training.mil.values import DTYPES, File, Operation, Type, V
 
 Shape = tuple[int, ...]
 MOST_NUMBERS = 2 ** 12  # of an argument that says axes or sizes
-NUMPY = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "bool": "bool", "int4": "int8", "uint1": "uint8",
-         "uint2": "uint8", "uint3": "uint8", "uint4": "uint8", "uint6": "uint8"}
+KINDS = {"fiu": "numbers", "f": "floats"}  # letters of DTYPES
 
 
 class Known(NamedTuple):
@@ -43,113 +42,93 @@ class Call:
 
     def __getitem__(self, name: str) -> Known:
         """A tensor or number among the arguments."""
-        found = self.given.get(name)
-        if not isinstance(found, Known):
-            self.refuse(name, "nothing" if found is None else "several", "one tensor or number")
-        return found
+        argument = self.given.get(name)
+        if not isinstance(argument, Known):
+            self.refuse(name, "nothing" if argument is None else "several", "one tensor or number")
+        return argument
 
     def has(self, name: str) -> bool:
         return name in self.given
-
-    def several(self, name: str) -> tuple[Known, ...]:
-        found = self.given.get(name)
-        if not isinstance(found, tuple) or isinstance(found, Known) or not found:
-            self.refuse(name, "nothing" if found is None else "one" if found else "none", "one tensor or more in ( )")
-        return found
 
     def constant(self, name: str, default: Any = None) -> Any:
         """The constant of an argument: a number, bool or string, or the tuple of a tensor's
         elements."""
         if name not in self.given and default is not None:
             return default
-        found = self[name].constant
-        if found is None:
+        constant = self[name].constant
+        if constant is None:
             self.refuse(name, "what is not known before the program runs", "a constant in the text")
-        return found
+        return constant
 
     def whole(self, name: str, default: int | None = None) -> int:
-        found = self.constant(name, default)
-        if isinstance(found, tuple) and len(found) == 1:
-            found = found[0]
-        if not isinstance(found, int) or isinstance(found, bool):
-            self.refuse(name, _short(found), "a whole number")
-        return found
+        constant = self.constant(name, default)
+        if isinstance(constant, tuple) and len(constant) == 1:
+            constant = constant[0]
+        return self._of(int, name, constant, "a whole number")
 
     def number(self, name: str, default: float) -> float:
-        found = self.constant(name, default)
-        if not isinstance(found, int | float) or isinstance(found, bool):
-            self.refuse(name, _short(found), "a number")
-        return found
-
-    def wholes(self, name: str, default: Sequence[int] | None = None, count: int | None = None) -> tuple[int, ...]:
-        found = self.constant(name, None if default is None else tuple(default))
-        found = found if isinstance(found, tuple) else (found,)
-        if len(found) > MOST_NUMBERS:
-            self.refuse(name, f"{len(found)} elements", f"up to {MOST_NUMBERS}")
-        if any(not isinstance(one, int) or isinstance(one, bool) for one in found) or count not in (None, len(found)):
-            self.refuse(name, _short(found), f"{'' if count is None else f'{count} '}whole numbers")
-        return found
+        return self._of(int | float, name, self.constant(name, default), "a number")
 
     def flag(self, name: str, default: bool) -> bool:
-        found = self.given[name].constant if name in self.given and isinstance(self.given[name], Known) else default
-        if not isinstance(found, bool):
-            self.refuse(name, _short(found), "true or false")
-        return found
+        argument = self.given.get(name)
+        constant = argument.constant if isinstance(argument, Known) else default
+        return self._of(bool, name, constant, "true or false")
+
+    def _of(self, types: Any, name: str, constant: Any, allowed: str) -> Any:
+        """A constant of the types; a bool is no number."""
+        if not isinstance(constant, types) or isinstance(constant, bool) != (types is bool):
+            self.refuse(name, _short(constant), allowed)
+        return constant
+
+    def wholes(self, name: str, default: Sequence[int] | None = None,
+               count: int | None = None) -> tuple[int, ...]:
+        constant = self.constant(name, None if default is None else tuple(default))
+        numbers = constant if isinstance(constant, tuple) else (constant,)
+        if len(numbers) > MOST_NUMBERS:
+            self.refuse(name, f"{len(numbers)} elements", f"up to {MOST_NUMBERS}")
+        if {type(number) for number in numbers} - {int} or count not in (None, len(numbers)):
+            self.refuse(name, _short(numbers), f"{'' if count is None else f'{count} '}whole numbers")
+        return numbers
 
     def word(self, name: str, allowed: Sequence[str], default: str | None = None) -> str:
-        found = self.constant(name, default)
-        if found not in allowed:
-            self.refuse(name, repr(found), f"one of {', '.join(allowed)}")
-        return str(found)
+        word = self.constant(name, default)
+        if word not in allowed:
+            self.refuse(name, repr(word), f"one of {', '.join(allowed)}")
+        return str(word)
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
         """An axis, counted from the end where it is below 0."""
-        return self.axes_of(name, [self.whole(name, default)], rank)[0]
+        return self._axes(name, [self.whole(name, default)], rank)[0]
 
     def axes(self, name: str, rank: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
-        found = self.axes_of(name, self.wholes(name, default), rank)
-        if len(set(found)) < len(found):
-            self.refuse(name, list(found), "each axis once")
-        return found
+        axes = self._axes(name, self.wholes(name, default), rank)
+        if len(set(axes)) < len(axes):
+            self.refuse(name, list(axes), "each axis once")
+        return axes
 
-    def axes_of(self, name: str, found: Sequence[int], rank: int) -> tuple[int, ...]:
-        for one in found:
-            if not -rank <= one < rank:
-                self.refuse(name, one, f"{-rank} to {rank - 1}")
-        return tuple(one % rank for one in found)
+    def _axes(self, name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+        for axis in axes:
+            if not -rank <= axis < rank:
+                self.refuse(name, axis, f"{-rank} to {rank - 1}")
+        return tuple(axis % rank for axis in axes)
 
-    def number_type(self, name: str) -> str:
-        if DTYPES[self[name].dtype][0] not in "fiu":
-            self.refuse(name, self[name].type, "numbers")
-        return self[name].dtype
-
-    def float_type(self, name: str) -> str:
-        if DTYPES[self[name].dtype][0] != "f":
-            self.refuse(name, self[name].type, "floats")
+    def dtype(self, name: str, kinds: str = "fiu") -> str:
+        """The element type of an argument, which is one of numbers, or of floats (kinds "f")."""
+        if DTYPES[self[name].dtype][0] not in kinds:
+            self.refuse(name, self[name].type, KINDS[kinds])
         return self[name].dtype
 
     def same_type(self, *names: str) -> str:
         """The element type that some arguments share."""
-        dtypes = {self[name].dtype for name in names}
-        if len(dtypes) > 1:
-            self.refuse(" and ".join(names), ", ".join(str(self[name].type) for name in names), "one element type")
-        return dtypes.pop()
+        if len({self[name].dtype for name in names}) > 1:
+            types = ", ".join(str(self[name].type) for name in names)
+            self.refuse(" and ".join(names), types, "one element type")
+        return self[names[0]].dtype
 
     def fits(self, name: str, shape: Shape) -> None:
         """Refuse an argument that does not broadcast to a shape."""
-        try:
-            fits = np.broadcast_shapes(self[name].shape, shape) == shape
-        except ValueError:
-            fits = False
-        if not fits:
+        if broadcast(self[name].shape, shape) != shape:
             self.refuse(name, list(self[name].shape), f"what broadcasts to {list(shape)}")
-
-    def broadcast(self, *names: str) -> Shape:
-        try:
-            return np.broadcast_shapes(*(self[name].shape for name in names))
-        except ValueError:
-            self.refuse(" and ".join(names), ", ".join(str(list(self[name].shape)) for name in names),
-                        "shapes that broadcast: sizes alike or 1, from the last axis on")
 
 
 Results = list[tuple[str, Shape]]
@@ -163,6 +142,14 @@ class Rule(NamedTuple):
 
     infer: Infer
     compute: Compute
+
+
+def broadcast(*shapes: Shape) -> Shape | None:
+    """The shape that shapes broadcast to, or None if they do not."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
 
 
 def known(value: Value) -> Known:
@@ -180,12 +167,12 @@ def known(value: Value) -> Known:
 
 def numpy_type(dtype: str) -> np.dtype[Any]:
     """The numpy type that holds elements; raises LookupError for one that numpy does not have."""
-    name = NUMPY.get(dtype, dtype)
-    if name not in np.sctypeDict or dtype == "string":
+    if dtype in ("bf16", "string"):
         raise LookupError(f"dtype: got {dtype}, allowed is one that numpy has")
-    return np.dtype(name)
+    kind, bits = DTYPES[dtype]
+    return np.dtype("bool" if kind == "b" else f"{kind}{max(bits // 8, 1)}")
 
 
-def _short(found: object) -> str:
-    text = repr(list(found)) if isinstance(found, tuple) else repr(found)
+def _short(constant: object) -> str:
+    text = repr(list(constant) if isinstance(constant, tuple) else constant)
     return text if len(text) <= 60 else f"{text[:57]}..."

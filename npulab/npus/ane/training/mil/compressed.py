@@ -16,12 +16,12 @@ def _affine(call: Call) -> Results:
     an axis."""
     shape = call["quantized_data"].shape
     size = shape[call.axis("axis", len(shape))]
-    call.number_type("quantized_data")
+    call.dtype("quantized_data")
     for name in ("scale", "zero_point"):
-        call.number_type(name)
+        call.dtype(name)
         if call[name].shape not in ((), (size,)):
             call.refuse(name, list(call[name].shape), f"[] or [{size}]")
-    return [(call.float_type("scale"), shape)]
+    return [(call.dtype("scale", "f"), shape)]
 
 
 def _affine_values(call: Call, x: Arrays) -> Any:
@@ -50,13 +50,13 @@ def _blockwise(call: Call) -> Results:
     """``scale * (data - offset)``, scale and offset for blocks of the data, sizes along every
     axis."""
     shape = call["data"].shape
-    call.number_type("data")
+    call.dtype("data")
     for name in ["scale", "offset"] if call.has("offset") else ["scale"]:
-        call.number_type(name)
+        call.dtype(name)
         if len(call[name].shape) != len(shape):
             call.refuse(name, list(call[name].shape), f"the rank of {list(shape)}")
         _blocks(call, name, shape)
-    return [(call.float_type("scale"), shape)]
+    return [(call.dtype("scale", "f"), shape)]
 
 
 def _blockwise_values(call: Call, x: Arrays) -> Any:

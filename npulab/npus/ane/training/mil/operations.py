@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.npus.ane.training.mil.calls import Call, Results, Rule, Shape
+from npulab.npus.ane.training.mil.calls import Call, Compute, Known, Results, Rule, Shape, broadcast
 from npulab.npus.ane.training.mil.compressed import COMPRESSED
 from npulab.npus.ane.training.mil.values import DTYPES, MOST_AXES
 from npulab.npus.ane.training.mil.windows import CONVOLUTION
@@ -35,9 +35,9 @@ def softmax(x: np.ndarray, axis: int) -> np.ndarray:
 UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "exp": np.exp, "exp2": np.exp2, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
     "inverse": lambda x: 1 / x, "tanh": np.tanh, "sigmoid": sigmoid, "silu": lambda x: x * sigmoid(x),
-    "relu": lambda x: np.maximum(x, 0), "sin": np.sin, "cos": np.cos}
-ANY_UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": lambda x: np.maximum(x, 0), "sin": np.sin, "cos": np.cos,
     "identity": lambda x: x, "abs": np.abs, "square": np.square, "sign": np.sign}
+ANY_NUMBER = ("abs", "square", "sign")  # the others take floats; identity takes everything
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "real_div": np.divide, "pow": np.power,
     "maximum": np.maximum, "minimum": np.minimum}
@@ -48,13 +48,13 @@ EPSILON = {"log": 1e-45, "rsqrt": 1e-12, "inverse": 1e-4}  # what these add to x
 
 
 def _unary(call: Call) -> Results:
-    call.number("epsilon", 0)
-    return [(call.float_type("x"), call["x"].shape)]
-
-
-def _any_unary(call: Call) -> Results:
-    dtype = call["x"].dtype if call.operation.op == "identity" else call.number_type("x")
-    return [(dtype, call["x"].shape)]
+    name = call.operation.op
+    if name in ANY_NUMBER:
+        call.dtype("x")
+    elif name != "identity":
+        call.number("epsilon", 0)
+        call.dtype("x", "f")
+    return [(call["x"].dtype, call["x"].shape)]
 
 
 def _unary_values(call: Call, x: Arrays) -> Any:
@@ -62,13 +62,18 @@ def _unary_values(call: Call, x: Arrays) -> Any:
     array = x["x"]
     if name in EPSILON:
         array = array + np.asarray(call.number("epsilon", EPSILON[name]), array.dtype)
-    return (UNARY.get(name) or ANY_UNARY[name])(array)
+    return UNARY[name](array)
 
 
 def _binary(call: Call) -> Results:
     call.same_type("x", "y")
-    dtype = call.float_type("x") if call.operation.op in ("real_div", "pow") else call.number_type("x")
-    return [(dtype, call.broadcast("x", "y"))]
+    dtype = call.dtype("x", "f" if call.operation.op in ("real_div", "pow") else "fiu")
+    shapes = call["x"].shape, call["y"].shape
+    shape = broadcast(*shapes)
+    if shape is None:
+        call.refuse("x and y", f"{list(shapes[0])}, {list(shapes[1])}",
+                    "shapes that broadcast: sizes alike or 1, from the last axis on")
+    return [(dtype, shape)]
 
 
 def _reduced(call: Call) -> tuple[tuple[int, ...], bool]:
@@ -81,7 +86,7 @@ def _reduce(call: Call) -> Results:
     shape = call["x"].shape
     if any(shape[axis] == 0 for axis in axes):
         call.refuse("x", list(shape), "one element or more along the axes")
-    return [(call.number_type("x"), tuple(1 if axis in axes else size for axis, size in enumerate(shape)
+    return [(call.dtype("x"), tuple(1 if axis in axes else size for axis, size in enumerate(shape)
                                           if keep or axis not in axes))]
 
 
@@ -115,10 +120,6 @@ def _reshaped(call: Call) -> Shape:
     return tuple(wanted)
 
 
-def _reshape(call: Call) -> Results:
-    return [(call["x"].dtype, _reshaped(call))]
-
-
 def _permuted(call: Call) -> tuple[int, ...]:
     rank = len(call["x"].shape)
     perm = call.axes("perm", rank)
@@ -127,40 +128,33 @@ def _permuted(call: Call) -> tuple[int, ...]:
     return perm
 
 
-def _transpose(call: Call) -> Results:
-    return [(call["x"].dtype, tuple(call["x"].shape[axis] for axis in _permuted(call)))]
-
-
 def _slices(call: Call) -> tuple[slice, ...]:
     shape = call["x"].shape
     begin, size = (call.wholes(name, count=len(shape)) for name in ("begin", "size"))
     out = []
     for axis, (have, start, length) in enumerate(zip(shape, begin, size, strict=True)):
-        length = have - start if length == -1 else length
-        if start < 0 or length < 0 or start + length > have:
-            call.refuse(f"begin and size of axis {axis}", f"{start} and {length}", f"a part of the {have} of "
-                                                                                   f"{list(shape)}")
-        out.append(slice(start, start + length))
+        stop = have if length == -1 else start + length
+        if not 0 <= start <= stop <= have:
+            call.refuse(f"begin and size of axis {axis}", f"{start} and {stop - start}",
+                        f"a part of the {have} of {list(shape)}")
+        out.append(slice(start, stop))
     return tuple(out)
 
 
-def _slice(call: Call) -> Results:
-    return [(call["x"].dtype, tuple(one.stop - one.start for one in _slices(call)))]
-
-
 def _concat(call: Call) -> Results:
-    values = call.several("values")
+    values = call.given.get("values")
+    if isinstance(values, Known) or not values:
+        got = "nothing" if values is None else "one" if values else "none"
+        call.refuse("values", got, "one tensor or more in ( )")
     first = values[0]
     axis = call.axis("axis", len(first.shape))
-    for one in values:
-        alike = one.dtype == first.dtype and len(one.shape) == len(first.shape)
-        if not alike or any(a != b for at, (a, b) in enumerate(zip(one.shape, first.shape, strict=True))
-                            if at != axis or call.flag("interleave", False)):
-            call.refuse("values", ", ".join(str(other.type) for other in values),
-                        f"tensors that differ along axis {axis} only, interleaved ones not at all")
-    shape = list(first.shape)
-    shape[axis] = sum(one.shape[axis] for one in values)
-    return [(first.dtype, tuple(shape))]
+    after = axis if call.flag("interleave", False) else axis + 1
+    alike = {(value.dtype, len(value.shape), value.shape[:axis] + value.shape[after:]) for value in values}
+    if len(alike) > 1:
+        call.refuse("values", ", ".join(str(value.type) for value in values),
+                    f"tensors that differ along axis {axis} only, interleaved ones not at all")
+    whole = sum(value.shape[axis] for value in values)
+    return [(first.dtype, (*first.shape[:axis], whole, *first.shape[axis + 1:]))]
 
 
 def _concat_values(call: Call, x: Arrays) -> Any:
@@ -172,7 +166,7 @@ def _concat_values(call: Call, x: Arrays) -> Any:
 
 
 def _parts(call: Call) -> tuple[int, tuple[int, ...]]:
-    shape = call["x"].shape
+    shape, outputs = call["x"].shape, len(call.operation.outputs)
     axis = call.axis("axis", len(shape))
     if call.has("split_sizes"):
         sizes = call.wholes("split_sizes")
@@ -180,16 +174,14 @@ def _parts(call: Call) -> tuple[int, tuple[int, ...]]:
         count = call.whole("num_splits")
         if count < 1 or shape[axis] % count:
             call.refuse("num_splits", count, f"a divisor of {shape[axis]}, the size of axis {axis}")
-        sizes = (shape[axis] // count,) * min(count, len(call.operation.outputs) + 1)
-    if len(sizes) != len(call.operation.outputs) or sum(sizes) != shape[axis] or min(sizes) < 0:
-        call.refuse("split_sizes", list(sizes)[:8], f"{len(call.operation.outputs)} sizes that add up to "
-                                                    f"{shape[axis]}")
+        sizes = (shape[axis] // count,) * min(count, outputs + 1)
+    if len(sizes) != outputs or sum(sizes) != shape[axis] or min(sizes) < 0:
+        call.refuse("split_sizes", list(sizes)[:8], f"{outputs} sizes that add up to {shape[axis]}")
     return axis, sizes
 
 
 def _split(call: Call) -> Results:
-    axis, sizes = _parts(call)
-    shape = call["x"].shape
+    (axis, sizes), shape = _parts(call), call["x"].shape
     return [(call["x"].dtype, (*shape[:axis], size, *shape[axis + 1:])) for size in sizes]
 
 
@@ -198,21 +190,21 @@ def _split_values(call: Call, x: Arrays) -> Any:
     return np.split(x["x"], np.cumsum(sizes)[:-1].tolist(), axis)
 
 
-def _expand(call: Call) -> Results:
+def _expanded(call: Call) -> Shape:
     shape, axes = list(call["x"].shape), call.wholes("axes")
     if len(shape) + len(axes) > MOST_AXES:
         call.refuse("axes", f"{len(axes)} axes", f"up to {MOST_AXES - len(shape)}")
     for axis in sorted(call.axes("axes", len(shape) + len(axes))):
         shape.insert(axis, 1)
-    return [(call["x"].dtype, tuple(shape))]
+    return tuple(shape)
 
 
-def _squeeze(call: Call) -> Results:
+def _squeezed(call: Call) -> Shape:
     shape = call["x"].shape
     axes = call.axes("axes", len(shape), [axis for axis, size in enumerate(shape) if size == 1])
     if any(shape[axis] != 1 for axis in axes):
         call.refuse("axes", list(axes), f"axes of size 1 of {list(shape)}")
-    return [(call["x"].dtype, tuple(size for axis, size in enumerate(shape) if axis not in axes))]
+    return tuple(size for axis, size in enumerate(shape) if axis not in axes)
 
 
 def _cast(call: Call) -> Results:
@@ -233,9 +225,8 @@ def _matmul(call: Call) -> Results:
     if x[-1] != y[-2]:
         call.refuse("x and y", f"{list(call['x'].shape)} and {list(call['y'].shape)}, that is {x[-1]} columns times "
                                f"{y[-2]} rows", "as many columns as rows, after transpose_x and transpose_y")
-    try:
-        batch = np.broadcast_shapes(x[:-2], y[:-2])
-    except ValueError:
+    batch = broadcast(x[:-2], y[:-2])
+    if batch is None:
         call.refuse("x and y", f"{list(call['x'].shape)} and {list(call['y'].shape)}",
                     "axes before the last two that broadcast")
     return [(dtype, (*batch, x[-2], y[-1]))]
@@ -259,7 +250,7 @@ def _linear(call: Call) -> Results:
 
 def _attention(call: Call) -> Results:
     call.same_type("query", "key", "value")
-    dtype = call.float_type("query")
+    dtype = call.dtype("query", "f")
     q, k, v = (call[name].shape for name in ("query", "key", "value"))
     if min(len(q), len(k), len(v)) < 3 or q[-1] != k[-1] or k[-2] != v[-2] or not q[:-2] == k[:-2] == v[:-2]:
         call.refuse("query, key and value", f"{list(q)}, {list(k)} and {list(v)}",
@@ -278,18 +269,26 @@ def _attention_values(call: Call, x: Arrays) -> Any:
     return softmax(scores, -1) @ value
 
 
+def _moved(shape: Callable[[Call], Shape], values: Compute | None = None) -> Rule:
+    """A rule for the elements of x in another shape, in the same order or by ``values``."""
+    return Rule(lambda call: [(call["x"].dtype, shape(call))],
+                values or (lambda call, x: x["x"].reshape(shape(call))))
+
+
 OPERATIONS: dict[str, Rule] = {
-    **dict.fromkeys(UNARY, Rule(_unary, _unary_values)), **dict.fromkeys(ANY_UNARY, Rule(_any_unary, _unary_values)),
+    **dict.fromkeys(UNARY, Rule(_unary, _unary_values)),
     **dict.fromkeys(BINARY, Rule(_binary, lambda call, x: BINARY[call.operation.op](x["x"], x["y"]))),
     **dict.fromkeys(REDUCE, Rule(_reduce, _reduce_values)),
     "softmax": Rule(_softmax, _softmax_values),
-    "reshape": Rule(_reshape, lambda call, x: x["x"].reshape(_reshaped(call))),
-    "transpose": Rule(_transpose, lambda call, x: x["x"].transpose(_permuted(call))),
-    "slice_by_size": Rule(_slice, lambda call, x: x["x"][_slices(call)]),
+    "reshape": _moved(_reshaped),
+    "expand_dims": _moved(_expanded),
+    "squeeze": _moved(_squeezed),
+    "transpose": _moved(lambda call: tuple(call["x"].shape[axis] for axis in _permuted(call)),
+                        lambda call, x: x["x"].transpose(_permuted(call))),
+    "slice_by_size": _moved(lambda call: tuple(part.stop - part.start for part in _slices(call)),
+                            lambda call, x: x["x"][_slices(call)]),
     "concat": Rule(_concat, _concat_values),
     "split": Rule(_split, _split_values),
-    "expand_dims": Rule(_expand, lambda call, x: x["x"].reshape(_expand(call)[0][1])),
-    "squeeze": Rule(_squeeze, lambda call, x: x["x"].reshape(_squeeze(call)[0][1])),
     "cast": Rule(_cast, lambda call, x: x["x"]),
     "matmul": Rule(_matmul, _matmul_values),
     "linear": Rule(_linear, lambda call, x: x["x"] @ x["weight"].T + x.get("bias", x["x"].dtype.type(0))),

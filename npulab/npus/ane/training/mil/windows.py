@@ -67,7 +67,7 @@ def geometry(call: Call) -> Geometry:
 def _infer(call: Call) -> Results:
     names = ["x", "weight"] + ["bias"] * call.has("bias")
     call.same_type(*names)
-    dtype = call.number_type("x")
+    dtype = call.dtype("x")
     shape = geometry(call)
     outputs = call["weight"].shape[0]
     if call.has("bias") and call["bias"].shape not in ((outputs,), (1, outputs), (1, outputs, *(1,) * len(shape.pads))):
