@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+Name = TypeVar("Name")
 
 
 def positive(name: str, given: Any) -> float:
@@ -15,3 +18,14 @@ def positive(name: str, given: Any) -> float:
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(f"{name}: got {given!r}, allowed is a positive finite number")
     return number
+
+
+def one_of(name: str, given: Name, allowed: Collection[str]) -> Name:
+    """One of some words; raises LookupError naming it and them for another.
+
+    >>> one_of("unit", "NPU", ("NPU", "CPU"))
+    'NPU'
+    """
+    if given not in allowed:
+        raise LookupError(f"{name}: got {given!r}, allowed is one of {', '.join(allowed)}")
+    return given

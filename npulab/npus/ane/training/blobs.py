@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import construct
 import numpy as np
 
+from npulab.support.refuse import one_of
+
 ALIGN = 64
 VERSION = 2
 SENTINEL = 0xDEADBEEF
@@ -76,7 +78,7 @@ class Record:
         that is not known.
         """
         dtype = dtype or self.dtype
-        kind = _stored(dtype)
+        kind = STORED[one_of("dtype", dtype, STORED)]
         used = 8 * self.size - (self.padding_bits if kind.bits < 8 else 0)
         count = used // kind.bits if shape is None else math.prod(shape)
         spare = used - count * kind.bits
@@ -206,7 +208,7 @@ def packed(values: np.ndarray, dtype: str) -> bytes:
     >>> packed(np.array([1, 2, 3]), "uint4").hex()
     '2103'
     """
-    kind = _stored(dtype)
+    kind = STORED[one_of("dtype", dtype, STORED)]
     flat = np.ascontiguousarray(values).reshape(-1)
     if kind.bits >= 8:
         return flat.astype(kind.numpy).tobytes()
@@ -220,7 +222,7 @@ def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
     >>> unpacked(np.array([0x21, 0x03], np.uint8), 3, "uint4").tolist()
     [1, 2, 3]
     """
-    kind = _stored(dtype)
+    kind = STORED[one_of("dtype", dtype, STORED)]
     if kind.bits >= 8:
         return raw[:count * kind.bits // 8].view(kind.numpy)
     used = raw[:-(-count * kind.bits // 8)]
@@ -231,7 +233,7 @@ def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
 
 
 def _packed(name: str, array: np.ndarray, dtype: str) -> bytes:
-    kind = _stored(dtype)
+    kind = STORED[one_of("dtype", dtype, STORED)]
     numpy = np.dtype(kind.numpy)
     low, high = (-(2 ** (kind.bits - 1)), 2 ** (kind.bits - 1) - 1) if numpy.kind == "i" else (0, 2 ** kind.bits - 1)
     if (numpy.kind == "f") != (array.dtype.kind == "f"):
@@ -242,12 +244,6 @@ def _packed(name: str, array: np.ndarray, dtype: str) -> bytes:
         raise ValueError(f"weights: {name}: got values {array.min()} to {array.max()}, allowed for {dtype} is "
                          f"{low} to {high}")
     return packed(array, dtype)
-
-
-def _stored(dtype: str) -> Stored:
-    if dtype not in STORED:
-        raise LookupError(f"dtype: got {dtype!r}, allowed is one of {', '.join(STORED)}")
-    return STORED[dtype]
 
 
 def _code(dtype: str) -> int:

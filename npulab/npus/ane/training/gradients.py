@@ -13,6 +13,7 @@ from npulab.npus.ane.training.kernels import Kernel, kernel_of
 from npulab.npus.ane.training.running import Values, checked, evaluate, run
 from npulab.npus.ane.training.step import Step
 from npulab.registers.table import read_table
+from npulab.support.refuse import one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,8 +118,7 @@ def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: 
     """
     import pandas as pd
 
-    if method not in METHODS:
-        raise LookupError(f"method: got {method!r}, allowed is one of {', '.join(METHODS)}")
+    one_of("method", method, METHODS)
     if directions < 0:
         raise ValueError(f"directions: got {directions}, allowed is 0 (every element) or more")
     values = train(step, example(step, seed) if tensors is None else tensors)
@@ -157,8 +157,7 @@ def differentiate(kernel: str | Kernel, step: Step, given: Mapping[str, Any], wr
     ``wrt`` is a tensor that is given, or a result: what comes before it stays as it is.
     Raises LookupError for another name or method, ValueError as ``run``.
     """
-    if method not in METHODS:
-        raise LookupError(f"method: got {method!r}, allowed is one of {', '.join(METHODS)}")
+    one_of("method", method, METHODS)
     loss, at = _varied(kernel_of(kernel), step, given, wrt, dy)
     return np.array([_derivative(loss, at, one, method) for one in _directions(at.shape, 0, 0)]).reshape(at.shape)
 

@@ -11,6 +11,7 @@ from npulab.npus.ane.training.gradients import example, given_to, train
 from npulab.npus.ane.training.kernels import KERNELS, Kernel, kernel_of
 from npulab.npus.ane.training.running import Values, checked, evaluate, result, rounded, run
 from npulab.npus.ane.training.step import Step
+from npulab.support.refuse import one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,8 +143,7 @@ def _is_gradient(name: str) -> bool:
 def _both(plan: Kernel, step: Step, tensors: Mapping[str, Any], loss_scale: float, dtype: str,
           accumulate: str) -> tuple[Values, Values]:
     """Every tensor of a kernel in float64, and with everything rounded (as float64)."""
-    if dtype not in ROUNDED:
-        raise LookupError(f"dtype: got {dtype!r}, allowed is one of {', '.join(ROUNDED)}")
+    one_of("dtype", dtype, ROUNDED)
     if isinstance(loss_scale, str) or not 0 < loss_scale < np.inf:
         raise ValueError(f"loss_scale: got {loss_scale!r}, allowed is a positive finite number")
     exact = {name: array * loss_scale if _is_gradient(name) else array

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from npulab.npus.ane.training.step import LETTERS, Step
 from npulab.registers.table import read_table
+from npulab.support.refuse import one_of
 
 HERE = Path(__file__).parent
 PRODUCTS = ("linear", "matmul")  # of a weight and a tensor; of two tensors
@@ -208,8 +209,4 @@ KERNELS = _kernels()
 
 def kernel_of(kernel: str | Kernel) -> Kernel:
     """The kernel of a name, or the one given; LookupError with the known names."""
-    if isinstance(kernel, Kernel):
-        return kernel
-    if kernel not in KERNELS:
-        raise LookupError(f"kernel: got {kernel!r}, allowed is one of {', '.join(KERNELS)}")
-    return KERNELS[kernel]
+    return kernel if isinstance(kernel, Kernel) else KERNELS[one_of("kernel", kernel, KERNELS)]

@@ -19,6 +19,7 @@ from npulab.npus.ane.training.kernels import (
     kernel_of,
 )
 from npulab.npus.ane.training.step import Step
+from npulab.support.refuse import one_of
 
 TYPES = ("float16", "float32", "float64")
 MOST_ELEMENTS = 2 ** 28  # of a tensor that is run: 2 GiB of float64
@@ -59,9 +60,9 @@ def run(kernel: str | Kernel, step: Step, tensors: Mapping[str, Any], dtype: str
     Run(qkv_backward: dxn (2, 1), float16)
     """
     plan = kernel_of(kernel)
-    for name, got in (("dtype", dtype), *((("accumulate", accumulate),) if accumulate is not None else ())):
-        if got not in TYPES:
-            raise LookupError(f"{name}: got {got!r}, allowed is one of {', '.join(TYPES)}")
+    one_of("dtype", dtype, TYPES)
+    if accumulate is not None:
+        one_of("accumulate", accumulate, TYPES)
     values = {name: rounded(array, dtype) for name, array in checked(plan, step, tensors).items()}
     evaluate(plan.operations, step, values, dtype, accumulate)
     return Run(plan, {name: values[name] for name in plan.outputs}, {name: values[name] for name in plan.taps}, values)

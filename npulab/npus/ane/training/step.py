@@ -7,6 +7,8 @@ import math
 import operator
 from dataclasses import dataclass, fields
 
+from npulab.support.refuse import one_of
+
 MOST = 2 ** 18  # of each size, so that the counts of a step stay within int64
 LETTERS = "cefsthd"
 
@@ -51,9 +53,7 @@ class Step:
         another."""
         sizes = {"c": self.dim, "e": self.dim, "f": self.hidden, "s": self.seq, "t": self.seq, "h": self.heads,
                  "d": self.head}
-        if letter not in sizes:
-            raise LookupError(f"axis: got {letter!r}, allowed is one of {', '.join(LETTERS)}")
-        return sizes[letter]
+        return sizes[one_of("axis", letter, sizes)]
 
     def axes(self, letters: str) -> tuple[int, ...]:
         """The size of each axis.

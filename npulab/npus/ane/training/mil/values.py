@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from npulab.support.refuse import one_of
+
 NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
 # letter of the kind (float, signed, unsigned, bool, string) and bits
 DTYPES = {"fp16": ("f", 16), "fp32": ("f", 32), "fp64": ("f", 64), "bf16": ("f", 16), "int4": ("i", 4),
@@ -39,8 +41,7 @@ class Type:
     plain: bool = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise LookupError(f"dtype: got {self.dtype!r}, allowed is one of {', '.join(DTYPES)}")
+        one_of("dtype", self.dtype, DTYPES)
         sizes = tuple(int(size) if isinstance(size, np.integer) else size for size in self.shape)
         if any(size is not None and (not isinstance(size, int) or isinstance(size, bool)) for size in sizes):
             raise ValueError(f"shape: got {sizes}, allowed are whole numbers, and None for a size that is not known")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +13,15 @@ import numpy as np
 from npulab.npus.ane import surfaces
 from npulab.npus.ane.training import blobs as weight_files
 from npulab.npus.ane.training.mil.values import File, Function, Operation, Program, Type, Value, build_info
+from npulab.registers.table import read_table
+from npulab.support.refuse import one_of
 
 Shape = tuple[int, ...]
 FOLDER = "@model_path/weights/"
 BUILD_INFO = {"1.0": {"coremlc-version": "3505.4.1"},
               "1.3": {"coremlc-component-MIL": "3510.2.1", "coremlc-version": "3505.4.1",
                       "coremltools-component-milinternal": "", "coremltools-version": "9.0"}}
+OPERATIONS = read_table(Path(__file__).parent / "operations.csv")  # in order, and of which kernels
 TARGETS = {"1.0": "ios16", "1.3": "ios18"}
 
 
@@ -63,9 +67,7 @@ class Body:
     """A function that grows; every call gives the name of what it adds."""
 
     def __init__(self, weights: Mapping[str, Any] | None, file: str = "", version: str = "1.3") -> None:
-        if version not in TARGETS:
-            raise LookupError(f"version: got {version!r}, allowed is one of {', '.join(TARGETS)}")
-        self.weights, self.file, self.version = weights, file, version
+        self.weights, self.file, self.version = weights, file, one_of("version", version, TARGETS)
         self.plain = version != "1.0"
         self.operations: list[Operation] = []
         self.placed: list[tuple[str, str, Shape]] = []
@@ -100,6 +102,28 @@ class Body:
                                          (("name", self.scalar("string", name or output)),)))
         return output
 
+    def rows(self, kernel: str, names: Mapping[str, Any]) -> None:
+        """Add the rows of ``operations.csv`` that a kernel has; ``names`` are the numbers and words
+        that its sizes and constants are written with."""
+        for row in OPERATIONS:
+            if kernel in row["kernels"].split():
+                self._row(row, names)
+
+    def _row(self, row: Mapping[str, str], names: Mapping[str, Any]) -> None:
+        output, kind, name = row["output"], row["type"], row["name"]
+        if row["op"] == "const":
+            dtype = kind.removesuffix("[]")
+            data = tuple(_constant(word, dtype, names) for word in row["arguments"].split())
+            self.const(output, dtype, data[0] if kind == dtype else data, name)
+            return
+        shape = tuple(size(text, names) for text in row["shape"].split())
+        arguments = dict(pair.split("=") for pair in row["arguments"].split())
+        if row["op"] == "weight":
+            self.weight(output, shape, **arguments)
+            return
+        self.add(row["op"], output, shape, name, kind=kind, **{
+            argument: tuple(of.split(",")) if "," in of else of for argument, of in arguments.items()})
+
     def kernel(self, inputs: Sequence[tuple[str, Type]], outputs: Sequence[str],
                parts: Mapping[str, Sequence[tuple[str, int]]] | None = None) -> Kernel:
         """The program, with weight files where weights were given."""
@@ -125,3 +149,21 @@ class Body:
             with np.errstate(over="ignore"):
                 files.setdefault(path, {})[name] = array.reshape(shape).astype(np.float16)
         return {path: weight_files.write(arrays).data for path, arrays in files.items()}
+
+
+def size(text: str, names: Mapping[str, Any]) -> int:
+    """A size in a table: a number, a name, or a sum of products.
+
+    >>> size("2*dim+1", {"dim": 4})
+    9
+    """
+    return sum(math.prod(names[factor] if factor in names else int(factor)
+                         for factor in term.split("*")) for term in text.split("+"))
+
+
+def _constant(text: str, dtype: str, names: Mapping[str, Any]) -> Any:
+    if text in names:
+        return names[text]
+    if dtype in ("string", "bool"):
+        return text if dtype == "string" else text == "true"
+    return float(text) if dtype == "fp16" else size(text, names)

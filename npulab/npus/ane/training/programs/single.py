@@ -6,12 +6,14 @@ m5_performance_suite.m.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from npulab.npus.ane.training.mil.values import Type
-from npulab.npus.ane.training.programs.bodies import Body, Kernel, Shape
+from npulab.npus.ane.training.programs.bodies import Body, Kernel, size
+from npulab.support.refuse import one_of
 
 BOUNDARIES = ("fp32", "fp16")
 
@@ -36,25 +38,21 @@ def convolution(weights: np.ndarray, columns: int, rows: int = 1, *, strides: Se
     for name, given, count, least in (("strides", strides, 2, 1), ("pad", pad, 4, 0), ("dilations", dilations, 2, 1)):
         if len(given) != count or min(given) < least:
             raise ValueError(f"{name}: got {list(given)}, allowed are {count} of {least} or more")
-    body = Body({"W": weights}, version=version)
-    outputs, inputs = weights.shape[0], weights.shape[1] * groups
-    padded = tuple(size + pad[2 * axis] + pad[2 * axis + 1] for axis, size in enumerate((rows, columns)))
-    after = tuple((size - (kernel - 1) * dilation - 1) // stride + 1 for size, kernel, dilation, stride
-                  in zip(padded, weights.shape[2:], dilations, strides, strict=True))
-    if min(after) < 1 or outputs % groups:
+    body = Body({"W": weights}, file, version)
+    (outputs, depth, *kernel), spans = weights.shape, []
+    for axis, have in enumerate((rows, columns)):
+        padded = have + pad[2 * axis] + pad[2 * axis + 1]
+        spans.append((padded - (kernel[axis] - 1) * dilations[axis] - 1) // strides[axis] + 1)
+    if min(spans) < 1 or outputs % groups:
         raise ValueError(f"weights: got {weights.shape} for {rows} rows of {columns} in {groups} groups, allowed is a "
                          "kernel that fits, and outputs that the groups divide")
-    consts = {"pad_type": body.const("c_pad_type", "string", "custom" if any(pad) else "valid"),
-              "strides": body.const("c_strides", "int32", tuple(strides)),
-              "pad": body.const("c_pad", "int32", tuple(pad)),
-              "dilations": body.const("c_dilations", "int32", tuple(dilations)),
-              "groups": body.const("c_groups", "int32", groups)}
-    x, shape = _entered(body, "x", (1, inputs, rows, columns), boundary)
-    weight = body.weight("W", weights.shape, file)
-    inside = "y16" if boundary != "fp16" else "y"
-    body.add("conv", inside, (1, outputs, *after), "conv",
-             **{name: consts[name] for name in sorted(consts)}, weight=weight, x=x)
-    return body.kernel([("x", shape)], [_left(body, inside, (1, outputs, *after), boundary)])
+    names = {"outputs": outputs, "depth": depth, "inputs": depth * groups, "groups": groups,
+             "rows": rows, "columns": columns, "rows_after": spans[0], "columns_after": spans[1],
+             "pad_type": "custom" if any(pad) else "valid",
+             **dict(zip(("top", "bottom", "left", "right"), pad, strict=True))}
+    for name, pair in (("kernel", kernel), ("stride", strides), ("dilation", dilations)):
+        names |= {f"{name}_h": pair[0], f"{name}_w": pair[1]}
+    return _kernel("convolution", boundary, body, names, x="1 inputs rows columns")
 
 
 def matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32", version: str = "1.3") -> Kernel:
@@ -64,15 +62,9 @@ def matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32", ve
     >>> matmul(8, 4, 32).inputs
     {'x': (1, 8, 32), 'W': (1, 4, 8)}
     """
-    _refuse_sizes(inner=inner, outputs=outputs, columns=columns)
-    body = Body(None, version=version)
-    x, x_type = _entered(body, "x", (1, inner, columns), boundary)
-    w, w_type = _entered(body, "W", (1, outputs, inner), boundary)
-    flags = {name: body.const(name, "bool", False) for name in ("tx", "ty")}
-    inside = "y16" if boundary != "fp16" else "y"
-    body.add("matmul", inside, (1, outputs, columns), "mm", transpose_x=flags["tx"], transpose_y=flags["ty"], x=w, y=x)
-    return body.kernel([("x", x_type), ("W", w_type)],
-                       [_left(body, inside, (1, outputs, columns), boundary)])
+    names = _sizes(inner=inner, outputs=outputs, columns=columns)
+    return _kernel("matmul", boundary, Body(None, version=version), names,
+                   x="1 inner columns", W="1 outputs inner")
 
 
 def packed_matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp32") -> Kernel:
@@ -83,46 +75,19 @@ def packed_matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp
     >>> packed_matmul(8, 4, 32).inputs
     {'x': (1, 8, 1, 36)}
     """
-    _refuse_sizes(inner=inner, outputs=outputs, columns=columns)
-    body = Body(None)
-    x, shape = _entered(body, "x", (1, inner, 1, columns + outputs), boundary)
-    for name, start, size in (("a", 0, columns), ("w", columns, outputs)):
-        begin = body.const(f"b{name}", "int32", (0, 0, 0, start))
-        length = body.const(f"s{name}", "int32", (1, inner, 1, size))
-        body.add("slice_by_size", f"{name}1", (1, inner, 1, size), x=x, begin=begin, size=length)
-        flat = body.const(f"r{name}", "int32", (1, 1, inner, size))
-        body.add("reshape", f"{name}2", (1, 1, inner, size), shape=flat, x=f"{name}1")
-    perm = body.const("pm", "int32", (0, 1, 3, 2))
-    body.add("transpose", "a3", (1, 1, columns, inner), perm=perm, x="a2")
-    no = body.const("bF", "bool", False)
-    body.add("matmul", "yh", (1, 1, columns, outputs), "mm", transpose_x=no, transpose_y=no, x="a3", y="w2")
-    body.add("transpose", "yt", (1, 1, outputs, columns), perm=perm, x="yh")
-    whole = body.const("ro", "int32", (1, outputs, 1, columns))
-    inside = "yr" if boundary != "fp16" else "y"
-    body.add("reshape", inside, (1, outputs, 1, columns), shape=whole, x="yt")
-    return body.kernel([("x", shape)], [_left(body, inside, (1, outputs, 1, columns), boundary)])
+    names = _sizes(inner=inner, outputs=outputs, columns=columns)
+    return _kernel("packed_matmul", boundary, Body(None), names, x="1 inner 1 columns+outputs")
 
 
-def _refuse_sizes(**sizes: int) -> None:
+def _sizes(**sizes: int) -> dict[str, int]:
     if min(sizes.values()) < 1:
         raise ValueError(f"sizes: got {', '.join(f'{name} {size}' for name, size in sizes.items())}, allowed is 1 or "
                          "more")
+    return sizes
 
 
-def _entered(body: Body, name: str, shape: Shape, boundary: str) -> tuple[str, Type]:
-    """An input of the boundary type, and the name of it as fp16."""
-    if boundary not in BOUNDARIES:
-        raise LookupError(f"boundary: got {boundary!r}, allowed is one of {', '.join(BOUNDARIES)}")
-    if boundary == "fp16":
-        return name, Type(boundary, shape)
-    if all("to_fp16" not in dict(operation.outputs) for operation in body.operations):
-        body.const("to_fp16", "string", "fp16")
-    return body.add("cast", f"{name}16", shape, f"cast_{name}", dtype="to_fp16", x=name), Type(boundary, shape)
-
-
-def _left(body: Body, inside: str, shape: Shape, boundary: str) -> str:
-    """The output y of the boundary type."""
-    if boundary == "fp16":
-        return inside
-    to = body.const("to_fp32", "string", "fp32")
-    return body.add("cast", "y", shape, "cast_out", kind="fp32", dtype=to, x=inside)
+def _kernel(name: str, boundary: str, body: Body, names: Mapping[str, Any], **inputs: str) -> Kernel:
+    """A kernel of the tables with inputs and output y of the boundary type."""
+    body.rows(f"{name}/{one_of('boundary', boundary, BOUNDARIES)}", names)
+    shapes = {name: tuple(size(text, names) for text in shape.split()) for name, shape in inputs.items()}
+    return body.kernel([(name, Type(boundary, shape)) for name, shape in shapes.items()], ["y"])

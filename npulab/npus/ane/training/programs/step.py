@@ -9,7 +9,6 @@ maderix/ANE@f213c8d, training/train_large.m; later training/stories_mil.h.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.ane.training.mil.values import Type
-from npulab.npus.ane.training.programs.bodies import Body, Kernel
+from npulab.npus.ane.training.programs.bodies import Body, Kernel, size
 from npulab.registers.table import read_table
+from npulab.support.refuse import one_of
 
 EPSILON = 0.00001  # of RMSNorm; 1.0014e-05 as fp16
 MASKED = -65504.0  # what is added to scores of columns to come, the lowest finite fp16
@@ -29,9 +29,7 @@ WEIGHTS = {"Wq": ("dim", "dim"), "Wk": ("dim", "dim"), "Wv": ("dim", "dim"), "Wo
            "W1": ("hidden", "dim"), "W3": ("hidden", "dim"), "W2": ("dim", "hidden"), "rms1": ("dim",),
            "rms2": ("dim",)}
 MASKS = ("kFwdAttn", "kSdpaBwd1")
-HERE = Path(__file__).parent
-KERNELS = {row["name"]: row for row in read_table(HERE / "kernels.csv")}  # parts of input and output
-OPERATIONS = read_table(HERE / "operations.csv")  # in order, each with the kernels that have it
+KERNELS = {row["name"]: row for row in read_table(Path(__file__).parent / "kernels.csv")}  # parts of input and output
 
 
 @dataclass(frozen=True)
@@ -64,23 +62,14 @@ class Dims:
         """Channels of attention scores as [1, heads * seq, 1, seq]."""
         return self.heads * self.seq
 
-    def size(self, text: str) -> int:
-        """A size of ``operations.csv``: a number, a name, or a sum of products (2*dim+hidden)."""
-        return sum(math.prod(int(factor) if factor.lstrip("-").isdigit() else getattr(self, factor)
-                             for factor in term.split("*")) for term in text.split("+"))
-
-    def constant(self, text: str, kind: str) -> Any:
-        """A constant of ``operations.csv``: a string, a bool, an fp16 number by value or by name, or
-        a size."""
-        if kind == "string":
-            return text
-        if kind == "bool":
-            return text == "true"
-        if kind == "fp16":
-            values = {"epsilon": EPSILON, "inverse_dim": 1 / self.dim, "scale": self.head ** -0.5}
-            value = values[text] if text in values else float(text)
-            return float(f"{np.float32(value):f}") if self.printed else value
-        return self.size(text)
+    @property
+    def names(self) -> dict[str, float]:
+        """The sizes and constants that the tables are written with."""
+        constants = {"inverse_dim": 1 / self.dim, "scale": self.head ** -0.5}
+        if self.printed:
+            constants = {name: float(f"{np.float32(value):f}") for name, value in constants.items()}
+        sizes = {name: getattr(self, name) for name in ("dim", "hidden", "heads", "seq", "head", "scores")}
+        return {**sizes, **constants, "epsilon": EPSILON}
 
 
 def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = "") -> Kernel:
@@ -97,15 +86,12 @@ def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = ""
     >>> inputs, outputs, parts["x"]
     ({'x': (1, 12, 1, 32)}, {'out': (1, 4, 1, 32)}, (('dq', 4), ('dk', 4), ('dv', 4)))
     """
-    if name not in KERNELS:
-        raise LookupError(f"kernel: got {name!r}, allowed is one of {', '.join(KERNELS)}")
+    one_of("kernel", name, KERNELS)
     body = Body(None if weights is None else _stored(name, dims, weights), file)
-    for row in OPERATIONS:
-        if name in row["kernels"].split():
-            _add(body, row, dims)
-    pairs = {side: [pair.split(":") for pair in KERNELS[name][side].split()] for side in ("x", "out")}
-    parts = {side: [(part, dims.size(size)) for part, size in pairs[side]] for side in pairs}
-    x = Type("fp16", (1, sum(size for _, size in parts["x"]), 1, dims.seq))
+    body.rows(name, dims.names)
+    parts = {side: [(part, size(text, dims.names)) for part, text in
+                    (pair.split(":") for pair in KERNELS[name][side].split())] for side in ("x", "out")}
+    x = Type("fp16", (1, sum(channels for _, channels in parts["x"]), 1, dims.seq))
     return body.kernel([("x", x)], ["out"], parts)
 
 
@@ -121,23 +107,6 @@ def _stored(name: str, dims: Dims, weights: Weights) -> dict[str, Any]:
     if name in MASKS:
         stored["cm"] = np.triu(np.full((dims.seq, dims.seq), MASKED), 1)
     return stored
-
-
-def _add(body: Body, row: Mapping[str, str], dims: Dims) -> None:
-    """Add the operation, constant or weight of a row of ``operations.csv``."""
-    output, kind, name = row["output"], row["type"], row["name"]
-    if row["op"] == "const":
-        dtype = kind.removesuffix("[]")
-        data = tuple(dims.constant(word, dtype) for word in row["arguments"].split())
-        body.const(output, dtype, data[0] if kind == dtype else data, name)
-        return
-    shape = tuple(dims.size(word) for word in row["shape"].split())
-    arguments = dict(pair.split("=") for pair in row["arguments"].split())
-    if row["op"] == "weight":
-        body.weight(output, shape, **arguments)
-        return
-    body.add(row["op"], output, shape, name, kind=kind, **{
-        argument: tuple(names.split(",")) if "," in names else names for argument, names in arguments.items()})
 
 
 def training_step(dims: Dims, weights: Weights | None = None, file: str = "") -> dict[str, Kernel]:
