@@ -12,7 +12,8 @@ import numpy as np
 
 from npulab.npus.ane import surfaces
 from npulab.npus.ane.training import blobs as weight_files
-from npulab.npus.ane.training.mil.values import File, Function, Operation, Program, Type, Value, build_info
+from npulab.npus.ane.training.mil.values import Argument, File, Function, Operation, Program, Type, Value, build_info
+from npulab.npus.kit.numbers import up
 from npulab.registers.table import read_table
 from npulab.support.refuse import one_of
 
@@ -47,24 +48,25 @@ class Kernel(NamedTuple):
 
         Raises LookupError for parts that are missing, ValueError for those that do not fit.
         """
-        missing = [part for part, _ in self.parts[name] if part not in arrays]
+        sizes = dict(self.parts[name])
+        missing = [part for part in sizes if part not in arrays]
         if missing:
             raise LookupError(f"parts of {name}: got none of {', '.join(missing)}, allowed is each of "
-                              f"{', '.join(part for part, _ in self.parts[name])}")
-        for part, channels in self.parts[name]:
+                              f"{', '.join(sizes)}")
+        for part, channels in sizes.items():
             if len(arrays[part]) != channels:
                 raise ValueError(f"parts of {name}: {part}: got {np.shape(arrays[part])}, allowed is ({channels}, S)")
-        return surfaces.join([arrays[part] for part, _ in self.parts[name]], "channels")[None, :, None]
+        return surfaces.join([arrays[part] for part in sizes], "channels")[None, :, None]
 
     def split(self, name: str, tensor: np.ndarray) -> dict[str, np.ndarray]:
         """The parts ``(channels, S)`` by name of an input or output (1, C, 1, S)."""
-        sizes = [channels for _, channels in self.parts[name]]
-        arrays = surfaces.split(np.asarray(tensor)[0, :, 0], sizes, "channels")
-        return {part: array for (part, _), array in zip(self.parts[name], arrays, strict=True)}
+        sizes = dict(self.parts[name])
+        arrays = surfaces.split(np.asarray(tensor)[0, :, 0], list(sizes.values()), "channels")
+        return dict(zip(sizes, arrays, strict=True))
 
 
 class Body:
-    """A function that grows; every call gives the name of what it adds."""
+    """A function that grows by rows of ``operations.csv``, and the weights that it points at."""
 
     def __init__(self, weights: Mapping[str, Any] | None, file: str = "", version: str = "1.3") -> None:
         self.weights, self.file, self.version = weights, file, one_of("version", version, TARGETS)
@@ -73,56 +75,38 @@ class Body:
         self.placed: list[tuple[str, str, Shape]] = []
         self.at = weight_files.ALIGN
 
-    def scalar(self, dtype: str, data: Any) -> Value:
-        return Value(Type(dtype, plain=self.plain), data)
-
-    def const(self, output: str, dtype: str, data: Any, name: str = "") -> str:
-        """A constant: a number, bool or string, or the elements of a list."""
-        value = Value(Type(dtype, (len(data),)), tuple(data)) if isinstance(data, tuple) else self.scalar(dtype, data)
-        return self._const(output, value, name)
-
-    def weight(self, output: str, shape: Shape, file: str, weight: str = "") -> str:
-        """A constant in a weight file: one of its own, or a record of the one that all share."""
-        path = FOLDER + (self.file or file)
-        offset = self.at if self.file else weight_files.ALIGN
-        self.at += weight_files.ALIGN + -(-2 * math.prod(shape) // weight_files.ALIGN) * weight_files.ALIGN
-        self.placed.append((path, weight or output, shape))
-        return self._const(output, Value(Type("fp16", shape), File(path, offset, self.plain)), "")
-
-    def _const(self, output: str, value: Value, name: str) -> str:
-        assert isinstance(value.type, Type)
-        attributes = (("name", self.scalar("string", name or output)), ("val", value))
-        self.operations.append(Operation("const", ((output, value.type),), (), attributes))
-        return output
-
-    def add(self, op: str, output: str, shape: Shape, name: str = "", /, kind: str = "fp16",
-            **arguments: Any) -> str:
-        """An operation of one output."""
-        self.operations.append(Operation(op, ((output, Type(kind, shape)),), tuple(arguments.items()),
-                                         (("name", self.scalar("string", name or output)),)))
-        return output
-
     def rows(self, kernel: str, names: Mapping[str, Any]) -> None:
-        """Add the rows of ``operations.csv`` that a kernel has; ``names`` are the numbers and words
-        that its sizes and constants are written with."""
+        """Add the rows that a kernel has; ``names`` are the numbers and words that its sizes and
+        constants are written with."""
         for row in OPERATIONS:
             if kernel in row["kernels"].split():
                 self._row(row, names)
 
     def _row(self, row: Mapping[str, str], names: Mapping[str, Any]) -> None:
-        output, kind, name = row["output"], row["type"], row["name"]
-        if row["op"] == "const":
-            dtype = kind.removesuffix("[]")
-            data = tuple(_constant(word, dtype, names) for word in row["arguments"].split())
-            self.const(output, dtype, data[0] if kind == dtype else data, name)
-            return
+        op, output, words = row["op"], row["output"], row["arguments"].split()
         shape = tuple(size(text, names) for text in row["shape"].split())
-        arguments = dict(pair.split("=") for pair in row["arguments"].split())
-        if row["op"] == "weight":
-            self.weight(output, shape, **arguments)
-            return
-        self.add(row["op"], output, shape, name, kind=kind, **{
-            argument: tuple(of.split(",")) if "," in of else of for argument, of in arguments.items()})
+        kind = Type(row["type"], shape, plain=self.plain and not shape)
+        label = Value(Type("string", plain=self.plain), row["name"] or output)
+        attributes: tuple[tuple[str, Value], ...] = (("name", label),)
+        arguments: tuple[tuple[str, Argument], ...] = ()
+        if op in ("const", "weight"):
+            if op == "weight":
+                data: Any = self._placed(output, shape, *words)
+            else:
+                elements = tuple(_constant(word, kind.dtype, names) for word in words)
+                data = elements if shape else elements[0]
+            op, attributes = "const", (*attributes, ("val", Value(kind, data)))
+        else:
+            pairs = [word.split("=") for word in words]
+            arguments = tuple((name, tuple(of.split(",")) if "," in of else of) for name, of in pairs)
+        self.operations.append(Operation(op, ((output, kind),), arguments, attributes))
+
+    def _placed(self, output: str, shape: Shape, file: str, weight: str = "") -> File:
+        """Where a weight lies: in a file of its own, or as a record of the one that all share."""
+        path, offset = FOLDER + (self.file or file), self.at if self.file else weight_files.ALIGN
+        self.at += weight_files.ALIGN + up(2 * math.prod(shape), weight_files.ALIGN)
+        self.placed.append((path, weight or output, shape))
+        return File(path, offset, self.plain)
 
     def kernel(self, inputs: Sequence[tuple[str, Type]], outputs: Sequence[str],
                parts: Mapping[str, Sequence[tuple[str, int]]] | None = None) -> Kernel:
@@ -130,9 +114,9 @@ class Body:
         types = dict(inputs) | {name: kind for operation in self.operations for name, kind in operation.outputs}
         function = Function(tuple(inputs), tuple(self.operations), tuple(outputs), target=TARGETS[self.version])
         program = Program((function,), self.version, (build_info(BUILD_INFO[self.version], self.plain),))
-        shapes = {name: tuple(size or 0 for size in types[name].shape) for name in [*dict(inputs), *outputs]}
-        return Kernel(program, self._files(), {name: shapes[name] for name, _ in inputs},
-                      {name: shapes[name] for name in outputs},
+        before, after = ({name: tuple(size or 0 for size in types[name].shape) for name in names}
+                         for names in (dict(inputs), outputs))
+        return Kernel(program, self._files(), before, after,
                       {name: tuple(pairs) for name, pairs in (parts or {}).items()})
 
     def _files(self) -> dict[str, bytes]:
