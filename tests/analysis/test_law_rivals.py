@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from npulab.analysis.laws.claims import doubts, in_order
+from npulab.analysis.laws.claims import Findings, doubts, in_order
 from npulab.analysis.laws.expressions import ALWAYS, Columns, Expression, constant, field, parameter
 from npulab.analysis.laws.rivals import clamp_rivals, gap_rivals
-from npulab.analysis.laws.search import Rival, Solved
+from npulab.analysis.laws.solved import Rival, Solved
 
 HEIGHT, TALL = parameter("height"), Expression("==", (parameter("kernel"), constant(1)))
 CAPTURED = Columns({"height": np.array([7, 20, 128, 400, 12, 64, 90, 500]),
@@ -51,10 +51,10 @@ def test_a_rival_that_reads_an_open_field_says_nothing() -> None:
     """Its field is no column of the layers that are asked for."""
     rival = Rival(0.0, 0, law=Expression("+", (field("w1_0_4"), HEIGHT)))
     one = replace(cut(0, 10, (ALWAYS, HEIGHT)), rivals=(rival, Rival(1.0, 0, law=parameter("kernel"))))
-    (ready,), stuck = in_order([one], {one.name: set()})
+    (ready,), stuck = in_order([one], {one.name: frozenset()})
     assert not stuck
     assert [str(left) for left in ready.rivals] == ["kernel"]
-    words, doubt = doubts([one], {one.name: set()}, CAPTURED, CAPTURED.rows(np.arange(8)), np.array([1023], np.uint32),
-                          3.0, ["height", "kernel"])
+    findings = Findings.of([one], {one.name: frozenset()}, CAPTURED, ["height", "kernel"], np.array([1023], np.uint32))
+    words, doubt = doubts(findings, CAPTURED.rows(np.arange(8)))
     assert words[:, 0].tolist() == CAPTURED[HEIGHT].tolist()
     assert doubt.any()

@@ -3,35 +3,13 @@ part."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from npulab.analysis.laws.expressions import Array
 from npulab.analysis.laws.library import Library
-
-LAWS, SAMPLE, BLOCK = 25_000, 48, 4_000
-LEAST_SAVING, FIELD_COST, WIDEST_HOLE = 8.0, 4.0, 2
-
-
-@dataclass(frozen=True)
-class Place:
-    """Bits that may be a field: ``saving`` is what its best single law saves on the captures where
-    it holds."""
-
-    word: int
-    lsb: int
-    width: int
-    saving: float
-
-    @property
-    def name(self) -> str:
-        """The automatic name of a register map: word, lowest bit, width."""
-        return f"w{self.word}_{self.lsb}_{self.width}"
-
-    @property
-    def bits(self) -> list[tuple[int, int]]:
-        return [(self.word, self.lsb + i) for i in range(self.width)]
+from npulab.analysis.laws.prior import BUDGET, PRIOR
+from npulab.analysis.laws.solved import Place
+from npulab.registers.fields import WORD_BITS
 
 
 def entropy(share: Array) -> Array:
@@ -48,59 +26,55 @@ def information(bits: Array) -> Array:
 
 
 def places(words: Array, weights: Array, library: Library, todo: Array) -> list[Place]:
-    """The best cover of the bits to do by fields, over all words."""
-    out: list[Place] = []
+    """The best cover of the bits to do by fields, over all words, by falling gain."""
+    out: list[tuple[float, Place]] = []
     for word in range(words.shape[1]):
         open_bits = np.flatnonzero(todo[word]).tolist()
-        found: dict[tuple[int, int], float] = {}
-        for lsb in open_bits:
-            widths, last = [], lsb
-            for bit in open_bits:
-                if bit >= lsb:
-                    if bit - last > WIDEST_HOLE:
-                        break
-                    widths.append(bit - lsb + 1)
-                    last = bit
-            found |= {(lsb, width): saving
-                      for width, saving in _savings(words[:, word], weights[:, word], library, lsb, widths)}
-        out += [Place(word, lsb, width, saving) for lsb, width, saving in _cover(found)]
-    return out
+        gains: dict[Place, float] = {}
+        for at, lsb in enumerate(open_bits):
+            widths = [1]
+            for bit in open_bits[at + 1:]:
+                if bit - lsb >= widths[-1] + BUDGET.hole:
+                    break
+                widths.append(bit - lsb + 1)
+            found = _gains(words[:, word] >> np.uint32(lsb), weights[:, word, lsb:], library, widths)
+            gains |= {Place(word, lsb, width): gain for width, gain in found}
+        out += _cover(word, gains)
+    return [place for _, place in sorted(out, key=lambda item: -item[0])]
 
 
-def _savings(word: Array, weights: Array, library: Library, lsb: int, widths: list[int]) -> list[tuple[int, float]]:
-    """(width, bits saved) of the best law for each width of a field that begins at ``lsb``."""
-    n = len(word)
-    rows = slice(0, min(n, SAMPLE))
-    columns, cost = library.values[:LAWS], library.cost[:LAWS]
-    values = word >> np.uint32(lsb)
+def _gains(values: Array, weights: Array, library: Library, widths: list[int]) -> list[tuple[int, float]]:
+    """(width, what the best law saves on the captures where it holds) for widths of a field from
+    bit 0 of ``values (N,)``; ``weights (N, bits)``."""
+    n = len(values)
+    rows = slice(0, min(n, BUDGET.boundary_sample))
+    laws = library.laws.of(slice(BUDGET.boundary_laws))
     narrow = min(2, widths[-1])
-    low = weights[rows, lsb:lsb + narrow].sum(1)
-    same = ((columns[:, rows] ^ values[rows]) & np.uint32(2 ** narrow - 1)) == 0
+    low = weights[rows, :narrow].sum(1)
+    same = ((laws.values[:, rows] ^ values[rows]) & np.uint32(2 ** narrow - 1)) == 0
     likely = same @ low - len(low) * entropy(same.mean(1))
     keep = np.flatnonzero(likely > -4)
-    if len(keep) > BLOCK:
-        keep = keep[np.argsort(-likely[keep], kind="stable")[:BLOCK]]
+    if len(keep) > BUDGET.boundary_likely:
+        keep = keep[np.argsort(-likely[keep], kind="stable")[:BUDGET.boundary_likely]]
     if not len(keep):
         return []
-    apart = columns[keep] ^ values
+    apart = laws.values[keep] ^ values
     out = []
     for width in widths:
         agree = (apart & np.uint32(2 ** width - 1)) == 0
-        saving = agree @ weights[:, lsb:lsb + width].sum(1) - n * entropy(agree.mean(1)) - cost[keep]
-        best = float(saving.max())
-        if best > LEAST_SAVING:
-            out.append((width, best))
-    return out
+        gain = agree @ weights[:, :width].sum(1) - n * entropy(agree.mean(1)) - laws.cost[keep]
+        out.append((width, float(gain.max())))
+    return [(width, gain) for width, gain in out if gain > PRIOR.boundary_gain]
 
 
-def _cover(found: dict[tuple[int, int], float]) -> list[tuple[int, int, float]]:
-    """The fields of one word that do not overlap and save most."""
-    best: list[tuple[float, list[tuple[int, int, float]]]] = [(0.0, [])]
-    for end in range(1, 33):
-        best.append(best[end - 1])
-        for width in range(1, end + 1):
-            saving = found.get((end - width, width))
-            if saving is not None and best[end - width][0] + saving - FIELD_COST > best[end][0]:
-                best[end] = (best[end - width][0] + saving - FIELD_COST,
-                             [*best[end - width][1], (end - width, width, saving)])
-    return best[32][1]
+def _cover(word: int, gains: dict[Place, float]) -> list[tuple[float, Place]]:
+    """The fields of one word that do not overlap and gain most, with their gains."""
+    best: list[tuple[float, list[tuple[float, Place]]]] = [(0.0, [])]
+    for end in range(1, WORD_BITS + 1):
+        best.append(best[-1])
+        for lsb in range(end - 1, -1, -1):
+            place = Place(word, lsb, end - lsb)
+            if place in gains and best[lsb][0] + gains[place] - PRIOR.boundary > best[end][0]:
+                best[end] = (best[lsb][0] + gains[place] - PRIOR.boundary,
+                             [*best[lsb][1], (gains[place], place)])
+    return best[-1][1]

@@ -3,23 +3,31 @@ changes it."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import CONSTANT, FIELD, PARAMETER, Array, Columns, Expression, constant_cost
-from npulab.analysis.laws.predicates import FEW, literals
-from npulab.analysis.laws.rivals import ORDERED, Twins, alternatives, hidden_changes, rival_groups
-from npulab.analysis.laws.search import Solved
+from npulab.analysis.laws.expressions import (
+    CONSTANT,
+    Array,
+    Columns,
+    Expression,
+    constant_cost,
+    field,
+    parameter,
+)
+from npulab.analysis.laws.predicates import literals
+from npulab.analysis.laws.prior import BUDGET, PRIOR
+from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_groups
+from npulab.analysis.laws.solved import Solved, names_in
 
-SURE, SURE_PIECE, CLEAR_LIMIT, CLEAR = 12.0, 28.0, 28.0, 40.0  # bits that a law, a limit, regimes save for a claim
-THIN_STEP = 6  # captures that a step decides
 BENT = {"//", "ceil", "align", "%", "share", "clog2", "flog2", "!=0", "^"}  # between captured numbers they may bend
 
 
-def in_order(fields: Sequence[Solved], follows: dict[str, set[str]]) -> tuple[list[Solved], list[Solved]]:
+def in_order(fields: Sequence[Solved], follows: Mapping[str, frozenset[str]],
+             ) -> tuple[tuple[Solved, ...], tuple[Solved, ...]]:
     """Fields so that each comes after those it follows from; and those that follow from an open
     one.
 
@@ -28,57 +36,27 @@ def in_order(fields: Sequence[Solved], follows: dict[str, set[str]]) -> tuple[li
     ready: list[Solved] = []
     names: set[str] = set()
     left = list(fields)
-    while True:
-        now = [one for one in left if follows[one.name] <= names]
-        if not now:
-            return [replace(one, rivals=tuple(rival for rival in one.rivals if rival.reads <= names))
-                    for one in ready], left
+    while now := [solved for solved in left if follows[solved.name] <= names]:
         ready += now
-        names |= {one.name for one in now}
-        left = [one for one in left if one not in now]
+        names |= {solved.name for solved in now}
+        left = [solved for solved in left if solved.name not in names]
+    return tuple(replace(solved, rivals=tuple(rival for rival in solved.rivals if rival.reads <= names))
+                 for solved in ready), tuple(left)
 
 
-def told(solved: Solved, columns: Columns) -> float:
-    """Bits that say a field's values: which of them each capture has, and what they are.
-
-    Bits that always move together say one thing, however many they are.
-    """
-    kinds, counts = np.unique(solved.values(columns), return_counts=True)
-    which = float(counts @ np.log2(columns.n / counts))
-    return min(solved.saved, which + sum(min(solved.width, constant_cost(int(kind))) for kind in kinds))
-
-
-def weak(solved: Solved, columns: Columns, below: bool = False, above: bool = False) -> bool:
-    """Whether a law explains hardly more than it takes to say it; ``below``, ``above``: a bit there
-    has no law.
-
-    One limit between two numbers needs less than other lists, as the gap that it lies in is doubted
-    anyhow.  What is rounded above open bits is not their law, and most likely none: the high bits
-    of many quantities agree.
-    """
-    if below and rough(solved):
-        return True
-    plain = len(solved.steps) == 2 and all(law.op == CONSTANT for _, law in solved.steps) \
-        and len(literals(solved.steps[0][0])) == 1
-    one = SURE_PIECE if below or above else SURE
-    needed = one if len(solved.steps) == 1 else CLEAR_LIMIT if plain else CLEAR
-    return told(solved, columns) - solved.cost < needed
+def fill(fields: Sequence[Solved], columns: Columns) -> dict[str, Array]:
+    """The values of fields by name, each added as a column, so that those that follow have it."""
+    values = {}
+    for solved in fields:
+        values[solved.name] = solved.values(columns)
+        columns.add(solved.name, values[solved.name])
+    return values
 
 
-def categories(solved: Solved, columns: Columns, by_name: Mapping[str, Solved]) -> set[str]:
-    """The parameters of few values that a field's conditions and laws read, through the fields it
-    follows from."""
-    names: set[str] = set()
-    waiting, seen = [solved], {solved.name}
-    while waiting:
-        one = waiting.pop()
-        for expression in itertools.chain.from_iterable(one.steps):
-            names |= expression.names()
-            for name in expression.names(FIELD):
-                if name in by_name and name not in seen:
-                    seen.add(name)
-                    waiting.append(by_name[name])
-    return {name for name in names if len(np.unique(columns[Expression(PARAMETER, (name,))])) <= FEW}
+def is_rough(solved: Solved) -> bool:
+    """Whether a field is a number rounded, or a limit on one."""
+    return any(law.op in ("//", "ceil") or any(literal.op in ORDERED for literal in literals(when))
+               for when, law in solved.steps)
 
 
 def conditions(solved: Solved) -> set[Expression]:
@@ -86,203 +64,220 @@ def conditions(solved: Solved) -> set[Expression]:
     return {literal for when, _ in solved.steps for literal in literals(when)}
 
 
-def names_of(solved: Solved) -> set[str]:
-    return {name for step in solved.steps for one in step for name in one.names()}
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What a search found: ``ready`` fields, each after those it follows from, ``stuck`` ones, that
+    follow from an open one, and the captures that prove them.
 
+    ``captured`` has the values of the ready fields; ``moved (W,) uint32`` are the bits to explain;
+    alternatives count up to an extra cost of ``within`` bits.
+    """
 
-def narrow(solved: Solved, columns: Columns) -> bool:
-    """Whether a field has so few values that a wrong regime is easily overlooked."""
-    return solved.saved < 3.5 * columns.n or len(np.unique(solved.values(columns))) < 8
+    ready: tuple[Solved, ...]
+    stuck: tuple[Solved, ...]
+    follows: Mapping[str, frozenset[str]]
+    captured: Columns
+    integers: tuple[str, ...]
+    moved: Array
+    within: float
 
+    @classmethod
+    def of(cls, fields: Sequence[Solved], follows: Mapping[str, frozenset[str]], captured: Columns,
+           integers: Sequence[str], moved: Array) -> Findings:
+        ready, stuck = in_order(fields, follows)
+        fill(ready, captured)
+        # few captures leave more to what a law costs
+        within = PRIOR.likely if captured.n >= BUDGET.many else PRIOR.likely_few
+        return cls(ready, stuck, follows, captured, tuple(integers), moved, within)
 
-def never_captured(names: Iterable[str], captured: Columns, asked: Columns) -> Array:
-    """Rows whose combination of these parameters no capture has, (N,) bool."""
-    leaves = [Expression(PARAMETER, (name,)) for name in sorted(names)]
-    if not leaves:
-        return np.zeros(asked.n, bool)
-    seen = set(zip(*(captured[leaf].tolist() for leaf in leaves), strict=True))
-    return np.array([row not in seen for row in zip(*(asked[leaf].tolist() for leaf in leaves), strict=True)], bool)
+    @cached_property
+    def by_name(self) -> dict[str, Solved]:
+        return {solved.name: solved for solved in self.ready}
 
+    @cached_property
+    def twins(self) -> Twins:
+        return Twins(self.captured, self.integers)
 
-@dataclass(frozen=True)
-class Opening:
-    """What decides regimes: parameters of few values that conditions read, and conditions that wide
-    fields prove."""
+    @cached_property
+    def domains(self) -> dict[str, tuple[Array, int]]:
+        """Of each whole-valued parameter the captured numbers, and the step between them."""
+        out = {}
+        for name in self.integers:
+            values = np.unique(self.captured[parameter(name)])
+            out[name] = values, max(int(np.gcd.reduce(values - values[0])), 1)
+        return out
 
-    names: frozenset[str]
-    trusted: frozenset[Expression]
-    by_name: Mapping[str, Solved]
+    @cached_property
+    def beside_open(self) -> dict[str, tuple[bool, bool]]:
+        """Whether captures move a bit below, or above, each field that has no law."""
+        left = self.moved.copy()
+        for solved in self.ready:
+            left[solved.word] &= ~np.uint32(solved.mask)
+        out = {}
+        for solved in sorted(self.ready, key=lambda solved: (solved.word, solved.lsb)):
+            below, above = (bool(int(left[solved.word]) & mask) for mask in (solved.mask // 2, solved.mask * 2))
+            out[solved.name] = below, above
+            if below and is_rough(solved):
+                left[solved.word] |= np.uint32(solved.mask)
+        return out
 
+    @cached_property
+    def all_modes(self) -> set[str]:
+        """The parameters of few values that decide the regimes of any field."""
+        return set().union(*(self.modes(solved) for solved in self.ready if len(solved.steps) > 1))
 
-def opening(fields: Sequence[Solved], captured: Columns) -> Opening:
-    by_name = {one.name: one for one in fields}
-    names = set().union(*(categories(one, captured, by_name) for one in fields if len(one.steps) > 1))
-    trusted = set().union(*(conditions(one) for one in fields if not narrow(one, captured)
-                            and (one.missed is None or not one.missed.any())))
-    return Opening(frozenset(names), frozenset(trusted), by_name)
+    @cached_property
+    def trusted(self) -> set[Expression]:
+        """The conditions that wide fields prove."""
+        return set().union(*(conditions(solved) for solved in self.ready if not self.is_narrow(solved)
+                             and (solved.missed is None or not solved.missed.any())))
 
+    def modes(self, solved: Solved) -> set[str]:
+        """The parameters of few values that a field's conditions and laws read, through the fields
+        it follows from."""
+        names: set[str] = set()
+        waiting, seen = [solved], {solved.name}
+        while waiting:
+            reader = waiting.pop()
+            names |= names_in(reader.parts)
+            new = [name for name in reader.reads - seen if name in self.by_name]
+            seen.update(new)
+            waiting += [self.by_name[name] for name in new]
+        return {name for name in names if len(np.unique(self.captured[parameter(name)])) <= BUDGET.categories}
 
-def thin_rows(one: Solved, asked: Columns) -> Array:
-    """``(N,) bool``: rows of a list that has a step with hardly any captures: which others are its
-    own, none says."""
-    thin = len(one.steps) > 1 and min(one.support) < THIN_STEP
-    return np.full(asked.n, thin)
+    def is_narrow(self, solved: Solved) -> bool:
+        """Whether a field has so few values that a wrong regime is easily overlooked."""
+        return solved.explained < 3.5 * self.captured.n or len(np.unique(solved.values(self.captured))) < 8
 
+    def information(self, solved: Solved) -> float:
+        """Bits that say a field's values: which of them each capture has, and what they are.
 
-def beside(fields: Sequence[Solved], moved: Array) -> dict[str, tuple[bool, bool]]:
-    """Whether captures move a bit below, or above, each field that has no law; ``moved (W,)
-    uint32``."""
-    known = np.zeros_like(moved)
-    for one in fields:
-        known[one.word] |= np.uint32(one.mask)
-    left = moved & ~known
-    out = {}
-    for one in sorted(fields, key=lambda one: (one.word, one.lsb)):
-        below, above = (bool(int(left[one.word]) & mask) for mask in (one.mask // 2, one.mask * 2))
-        out[one.name] = below, above
-        if below and rough(one):
-            left[one.word] |= np.uint32(one.mask)
-    return out
+        Bits that always move together say one thing, however many they are.
+        """
+        kinds, counts = np.unique(solved.values(self.captured), return_counts=True)
+        which = float(counts @ np.log2(self.captured.n / counts))
+        return min(solved.explained, which + sum(min(solved.width, constant_cost(int(kind))) for kind in kinds))
 
+    def is_weak(self, solved: Solved, below: bool = False, above: bool = False) -> bool:
+        """Whether a law explains hardly more than it takes to say it; ``below``, ``above``: a bit
+        there has no law.
 
-def rough(solved: Solved) -> bool:
-    """Whether a field is a number rounded, or a limit on one."""
-    return any(law.op in ("//", "ceil") or any(literal.op in ORDERED for literal in literals(when))
-               for when, law in solved.steps)
-
-
-class Domain:
-    """Which numbers of a parameter the captures are about: of few numbers themselves, else those in
-    step with them."""
-
-    def __init__(self, captured: Columns, names: Sequence[str]) -> None:
-        self._of: dict[str, tuple[Array, int]] = {}
-        for name in names:
-            values = np.unique(captured[Expression(PARAMETER, (name,))])
-            self._of[name] = (values, int(np.gcd.reduce(values - values[0])))
+        One limit between two numbers needs less than other lists, as the gap that it lies in is
+        doubted anyhow.  What is rounded above open bits is not their law, and most likely none: the
+        high bits of many quantities agree.
+        """
+        if below and is_rough(solved):
+            return True
+        if len(solved.steps) == 1:
+            needed = PRIOR.claim_piece if below or above else PRIOR.claim
+        else:
+            limit = len(solved.steps) == 2 and all(law.op == CONSTANT for _, law in solved.steps) \
+                and len(literals(solved.steps[0][0])) == 1
+            needed = PRIOR.claim_limit if limit else PRIOR.claim_list
+        return self.information(solved) - solved.cost < needed
 
     def outside(self, solved: Solved, asked: Columns) -> Array:
-        """``(N,) bool``: rows that a law takes to numbers that its captures say nothing of.
+        """``(N,) bool``: rows that a law takes to numbers that its captures say nothing of: of few
+        numbers others than these, else those that are not in step with them.
 
         All sizes captured are even, say: then a half rounded up and one rounded down are the same.
         """
         out = np.zeros(asked.n, bool)
-        names = {name for _, law in solved.steps for part in law.walk() if part.op in BENT for name in part.names()}
-        for name in sorted(names & self._of.keys()):
-            values, step = self._of[name]
-            column = asked[Expression(PARAMETER, (name,))]
-            out |= ~np.isin(column, values) if len(values) <= FEW else (column - values[0]) % max(step, 1) != 0
+        names = names_in(part for _, law in solved.steps for part in law.walk() if part.op in BENT)
+        for name in sorted(names & self.domains.keys()):
+            values, step = self.domains[name]
+            column = asked[parameter(name)]
+            out |= ~np.isin(column, values) if len(values) <= BUDGET.categories else (column - values[0]) % step != 0
         return out
 
+    def unseen_rows(self, solved: Solved, asked: Columns) -> Array:
+        """``(N,) bool``: rows whose combination of modes was never captured.
 
-def unseen_rows(one: Solved, known: Opening, captured: Columns, asked: Columns) -> Array:
-    """``(N,) bool``: rows whose combination of modes was never captured.
+        A narrow field may depend on a mode that its captures did not show, so all of them count;
+        unless wide fields prove its conditions.
+        """
+        if len(solved.steps) == 1:
+            return np.zeros(asked.n, bool)
+        own = self.modes(solved)
+        sure = not self.is_narrow(solved) or (conditions(solved) <= self.trusted and names_in(solved.parts) <= own)
+        names = sorted(own if sure else self.all_modes)
+        captured, rows = (zip(*(columns[parameter(name)].tolist() for name in names), strict=True)
+                          for columns in (self.captured, asked))
+        seen = set(captured)
+        return np.array([row not in seen for row in rows] or np.zeros(asked.n), bool)
 
-    A narrow field may depend on a mode that its captures did not show, so all of them count; unless
-    wide fields prove its conditions.
-    """
-    if len(one.steps) == 1:
-        return np.zeros(asked.n, bool)
-    own = categories(one, captured, known.by_name)
-    sure = not narrow(one, captured) or (conditions(one) <= known.trusted and names_of(one) <= own)
-    return never_captured(own if sure else known.names, captured, asked)
+    def uncut_changes(self, solved: Solved, asked: Columns, values: Array) -> list[Array]:
+        """What changes of ``values`` where fields that it reads are not cut to the bits that
+        captures moved."""
+        longer = {name: self.by_name[name].uncut(asked) for name in sorted(solved.reads)}
+        cut = [name for name, uncut in longer.items() if (uncut != asked[field(name)]).any()]
+        changes = []
+        for names in _alone_and_together(cut):
+            was, now = (columns.rows(np.arange(columns.n)) for columns in (self.captured, asked))
+            for name in names:
+                was.add(name, self.by_name[name].uncut(self.captured))
+                now.add(name, longer[name])
+            if (solved.values(was) == solved.values(self.captured)).all():
+                changes.append(solved.values(now) ^ values)
+        return changes
 
 
-def doubts(fields: Sequence[Solved], follows: dict[str, set[str]], captured: Columns, asked: Columns, moved: Array,
-           within: float, integers: Sequence[str]) -> tuple[Array, Array]:
+def _alone_and_together(names: list[str]) -> list[list[str]]:
+    return [*([name] for name in names), *([names] if len(names) > 1 else [])]
+
+
+def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
     """(words (N, W) uint32 as the laws give them, doubt (N, W) uint32: bits that something else
-    would change).
-
-    ``moved`` ``(W,) uint32`` are the bits to explain.
-    """
-    ready, _ = in_order(fields, follows)
-    values: dict[str, Array] = {}
-    for one in ready:
-        values[one.name] = one.values(asked)
-        asked.add(one.name, values[one.name])
-    out = np.zeros((asked.n, len(moved)), np.uint32)
+    would change)."""
+    ready, captured = findings.ready, findings.captured
+    values = fill(ready, asked)
+    out = np.zeros((asked.n, len(findings.moved)), np.uint32)
     doubt = np.zeros_like(out)
-    for one in ready:
-        out[:, one.word] |= one.placed(values[one.name])
-    bits = {one.name: np.zeros(asked.n, np.int64) for one in ready}
-    known = opening(ready, captured)
-    twins, domain, neighbours = Twins(captured, integers), Domain(captured, integers), beside(ready, moved)
-    by_name = {one.name: one for one in ready}
-    for one in ready:
-        own = bits[one.name]
-        later = [other for other in ready if one.name in follows[other.name]]
-        for changed in (*from_doubted(one, asked, values, bits),
-                        *uncut_changes(one, by_name, captured, asked, values[one.name])):
-            own |= upwards(changed, one.width)
-        whole = domain.outside(one, asked) | twins.apart(one, asked)
-        if weak(one, captured, *neighbours[one.name]):
+    bits = {solved.name: np.zeros(asked.n, np.int64) for solved in ready}
+    for solved in ready:
+        own, known = bits[solved.name], values[solved.name]
+        out[:, solved.word] |= solved.placed(known)
+        later = [other for other in ready if solved.name in findings.follows[other.name]]
+        for changed in (*_from_doubted(solved, asked, values, bits), *findings.uncut_changes(solved, asked, known)):
+            own |= _upwards(changed, solved.width)
+        whole = findings.outside(solved, asked) | findings.twins.apart(solved, asked)
+        if findings.is_weak(solved, *findings.beside_open[solved.name]):
             whole[:] = True
-        elif len(one.steps) > 1:
-            whole |= unseen_rows(one, known, captured, asked) | thin_rows(one, asked)
-        own[whole] = 2 ** one.width - 1
-        changes = [one.values(asked, alternatives(one, rival)) ^ values[one.name]
-                   for _, rivals in rival_groups(one, ready, captured) for rival in rivals if rival.dearer <= within]
-        for changed in (*changes, hidden_changes(one, captured, asked, values[one.name])):
+        elif len(solved.steps) > 1:
+            # of a step with hardly any captures nobody knows which others are its own
+            whole |= findings.unseen_rows(solved, asked) | (min(solved.support) < BUDGET.step_for_claim)
+        own[whole] = 2 ** solved.width - 1
+        changes = [solved.changes(rival, asked, known) for _, rivals in rival_groups(solved, ready, captured)
+                   for rival in rivals if rival.extra_cost <= findings.within]
+        for changed in (*changes, hidden_changes(solved, captured, asked, known)):
             rows = np.flatnonzero(changed)
-            if not len(rows):
-                continue
             own |= changed
-            if later:
-                part = asked.rows(rows)
-                part.add(one.name, values[one.name][rows] ^ changed[rows])
-                for other in later:
-                    again = other.values(part)
-                    part.add(other.name, again)
-                    bits[other.name][rows] |= again ^ values[other.name][rows]
-        doubt[:, one.word] |= one.placed(own)
+            if not len(rows) or not later:
+                continue
+            part = asked.rows(rows)
+            part.add(solved.name, known[rows] ^ changed[rows])
+            for other, again in fill(later, part).items():
+                bits[other][rows] |= again ^ values[other][rows]
+        doubt[:, solved.word] |= solved.placed(own)
     return out, doubt
 
 
-def upwards(changed: Array, width: int) -> Array:
+def _upwards(changed: Array, width: int) -> Array:
     """From the lowest bit that changes on: above it, bits are right by chance."""
     return np.where(changed != 0, -(changed & -changed), 0) & (2 ** width - 1)
 
 
-def from_doubted(one: Solved, asked: Columns, values: Mapping[str, Array], bits: Mapping[str, Array]) -> list[Array]:
+def _from_doubted(solved: Solved, asked: Columns, values: Mapping[str, Array], bits: Mapping[str, Array],
+                  ) -> Iterable[Array]:
     """What changes of a field where doubted bits of the fields that it reads are all clear, or all
     set."""
-    reads = [name for name in sorted({name for step in one.steps for part in step for name in part.names(FIELD)})
-             if bits[name].any()]
-    changes = []
-    for chosen in [[name] for name in reads] + ([reads] if len(reads) > 1 else []):
-        rows = np.flatnonzero(np.any([bits[name] != 0 for name in chosen], axis=0))
+    for names in _alone_and_together([name for name in sorted(solved.reads) if bits[name].any()]):
+        rows = np.flatnonzero(np.any([bits[name] != 0 for name in names], axis=0))
         for level in (False, True):
             part = asked.rows(rows)
-            for name in chosen:
+            for name in names:
                 unsure = bits[name][rows]
                 part.add(name, values[name][rows] | unsure if level else values[name][rows] & ~unsure)
             changed = np.zeros(asked.n, np.int64)
-            changed[rows] = one.values(part) ^ values[one.name][rows]
-            changes.append(changed)
-    return changes
-
-
-def uncut_changes(one: Solved, by_name: Mapping[str, Solved], captured: Columns, asked: Columns, values: Array,
-                  ) -> list[Array]:
-    """What changes where fields that it reads are not cut to the bits that captures moved."""
-    names = sorted({name for step in one.steps for part in step for name in part.names(FIELD)})
-    longer = {name: _uncut(by_name[name], asked) for name in names}
-    cut = [name for name in names if (longer[name] != asked[Expression(FIELD, (name,))]).any()]
-    changes = []
-    for chosen in [[name] for name in cut] + ([cut] if len(cut) > 1 else []):
-        was, now = (columns.rows(np.arange(columns.n)) for columns in (captured, asked))
-        for name in chosen:
-            was.add(name, _uncut(by_name[name], captured))
-            now.add(name, longer[name])
-        if (one.values(was) == one.values(captured)).all():
-            changes.append(one.values(now) ^ values)
-    return changes
-
-
-def _uncut(one: Solved, columns: Columns) -> Array:
-    """A field's law, and not only its bits that captures moved."""
-    decided = one.decide(columns)
-    out = np.zeros(columns.n, np.int64)
-    for number, (_, law) in enumerate(one.steps):
-        out = np.where(decided == number, columns[law], out)
-    return out
+            changed[rows] = solved.values(part) ^ values[solved.name][rows]
+            yield changed

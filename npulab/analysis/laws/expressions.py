@@ -136,6 +136,20 @@ def constant(value: int) -> Expression:
     return Expression(CONSTANT, (int(value),))
 
 
+def term(op: str, *parts: Expression | int) -> Expression:
+    """An operator on expressions and whole numbers.
+
+    >>> term("ceil", term("+", parameter("width"), 3), 8)
+    Expression(ceil((width + 3) / 8))
+    """
+    return Expression(op, tuple(part if isinstance(part, Expression) else constant(part) for part in parts))
+
+
+def shifted(law: Expression, bits: int) -> Expression:
+    """A law from ``bits`` on, the lowest ones cut off."""
+    return term("//", law, 2 ** bits) if bits else law
+
+
 class Columns:
     """The parameters of some captures as columns, with what was computed from them."""
 

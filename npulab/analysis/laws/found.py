@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.analysis.laws.claims import doubts, in_order
+from npulab.analysis.correlate import best_related
+from npulab.analysis.laws.claims import Findings, doubts, fill, in_order
 from npulab.analysis.laws.expressions import ALWAYS, Array, Columns
 from npulab.analysis.laws.inputs import GivenLaws, Table, checked_parameters, checked_words, given_columns
+from npulab.analysis.laws.library import Names
 from npulab.analysis.laws.matching import bits_of
-from npulab.analysis.laws.planning import Planner
-from npulab.analysis.laws.rivals import Twins, alternatives
-from npulab.analysis.laws.search import Search, Solved
+from npulab.analysis.laws.planning import Space, best_rows, features, given_rows, open_doubts
+from npulab.analysis.laws.prior import BUDGET
+from npulab.analysis.laws.search import explain, start
+from npulab.analysis.laws.solved import Place, Solved
+from npulab.analysis.laws.state import Progress, State
 
 if TYPE_CHECKING:
     import pandas as pd
 
-WITHIN, WITHIN_FEW, MANY = 3.0, 4.0, 100  # bits: what is so little dearer than a law is as likely for all we know
-SAMPLE = 400  # captures that are searched; the others prove what was found, or are added where they disprove it
-LARGE, SAMPLE_OF_LARGE = 1_000, 256
-PROOFS, WRONG_ADDED = 3, 40
 COLUMNS = ("word", "lsb", "width", "when", "law", "support", "field", "rivals", "extrapolated", "bits")
-Progress = Callable[[str], None]
 
 
 def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws: GivenLaws | None = None,
@@ -55,9 +54,8 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     laws = {} if laws is None else laws
     given = given_columns(laws, _frame(parameters), len(words))
     ignore = _nuisance(words, table, nuisance)
-    tell = progress or (lambda text: None)
-    fields, follows = _search(words, table, given, ignore, tell)
-    return Laws(words, _frame(parameters), tuple(fields), follows, ignore, table, dict(laws), simulated)
+    state = _search(words, table, given, ignore, progress or (lambda text: None))
+    return Laws(words, _frame(parameters), state.solved, state.follows, ignore, table, dict(laws), simulated)
 
 
 def _frame(parameters: Any) -> pd.DataFrame:
@@ -80,37 +78,38 @@ def _nuisance(words: Array, table: Table, given: Any) -> Array:
     return np.bitwise_or.reduce(words ^ words[first[inverse.ravel()]], axis=0)
 
 
-def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Array, tell: Progress,
-            ) -> tuple[list[Solved], dict[str, set[str]]]:
+def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Array, tell: Progress) -> State:
     """Fields that hold on all captures, found on a sample of them."""
     rows = _sample(words, table)
-    whole = table.columns(given)
-    kept: list[Solved] = []
-    follows: dict[str, set[str]] = {}
-    for _ in range(PROOFS):
-        search = Search(words[rows], whole.rows(rows), list(table.integers), list(table.reals), list(given),
-                        bits_of(ignore[None])[0].astype(bool), tell, known=kept)
-        search.explain(brief=bool(kept))
-        kept, follows = search.solved, search.follows
-        wrong = _disproved(words, whole, kept, follows) if len(rows) < len(words) else {}
+    columns = table.columns(given)
+    names = Names(list(table.integers), list(table.reals), given=list(given))
+    kept: tuple[Solved, ...] = ()
+    for _ in range(BUDGET.proofs):
+        state = start(words[rows], columns.rows(rows), names, ignore, tell)
+        for solved in kept:
+            state = state.accept(solved)
+        state = explain(state, brief=bool(kept))
+        wrong = _disproved(words, columns, state) if len(rows) < len(words) else {}
         if not wrong:
             break
-        bad = np.unique(np.concatenate([found[:WRONG_ADDED] for found in wrong.values()]))
-        tell(f"{len(wrong)} fields are disproved by other captures, {len(bad)} of which are added")
-        rows = np.union1d(rows, bad)
-        kept = [one for one in kept if not (follows[one.name] | {one.name}) & set(wrong)]
-    return kept, {one.name: follows[one.name] for one in kept}
+        added = np.unique(np.concatenate([disproofs[:BUDGET.added] for disproofs in wrong.values()]))
+        tell(f"{len(wrong)} fields are disproved by other captures, {len(added)} of which are added")
+        rows = np.union1d(rows, added)
+        kept = tuple(solved for solved in state.solved
+                     if not (state.follows[solved.name] | {solved.name}) & wrong.keys())
+        state = replace(state, solved=kept)
+    return state
 
 
 def _sample(words: Array, table: Table) -> Array:
     """Captures to search: all of few; else the ends of each parameter, one of each combination, and
     any others."""
     n = len(words)
-    if n <= SAMPLE:
+    if n <= BUDGET.searched:
         return np.arange(n)
-    most = SAMPLE if n < LARGE else SAMPLE_OF_LARGE
+    most = BUDGET.searched if n < BUDGET.large else BUDGET.searched_of_large
     random = np.random.default_rng(11)
-    few = [column for column in table.integers.values() if len(np.unique(column)) <= 6]
+    few = [column for column in table.integers.values() if len(np.unique(column)) <= BUDGET.categories]
     _, firsts = np.unique(np.stack(few, 1), axis=0, return_index=True) if few else (0, np.zeros(0, int))
     ends = [index for column in (*table.integers.values(), *table.reals.values())
             for index in (int(column.argmin()), int(column.argmax()))]
@@ -119,77 +118,63 @@ def _sample(words: Array, table: Table) -> Array:
     return np.sort(np.concatenate([chosen, random.permutation(rest)[:max(most - len(chosen), 0)]]))
 
 
-def _disproved(words: Array, columns: Columns, fields: Sequence[Solved], follows: dict[str, set[str]],
-               ) -> dict[str, Array]:
+def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]:
     """The captures that each field is wrong on, of those that are wrong on any."""
-    ready, _ = in_order(fields, follows)
+    ready, _ = in_order(state.solved, state.follows)
     part = columns.rows(np.arange(columns.n))
     out = {}
-    for one in ready:
-        values = one.values(part)
-        truth = (words[:, one.word] >> np.uint32(one.lsb)).astype(np.int64) % 2 ** one.width
-        part.add(one.name, truth)  # what follows from it is judged by itself
+    for solved in ready:
+        values, truth = solved.values(part), solved.raw(words).astype(np.int64)
+        part.add(solved.name, truth)  # what follows from it is judged by itself
         if (values != truth).any():
-            out[one.name] = np.flatnonzero(values != truth)
+            out[solved.name] = np.flatnonzero(values != truth)
     return out
 
 
 @dataclass(frozen=True, eq=False)
-class FieldLaw:
+class FieldLaw(Place):
     """A field that its captures explain: ``steps`` (when, law) as text, with the captures that each
     decides.
 
     ``rivals`` are laws or conditions that the captures cannot tell from these, ``extrapolated`` the
-    bits of the field that no capture moved, ``bits`` the length of its description and ``saved``
-    that of what it explains.  ``follows`` are fields that it reads; a field that reads one without
-    a law has ``open`` set and predicts nothing.
+    bits of the field that no capture moved, ``bits`` the length of its description and
+    ``explained`` that of the bits it explains.  ``follows`` are fields that it reads; a field that
+    reads one without a law has ``open`` set and predicts nothing.
     """
 
-    word: int
-    lsb: int
-    width: int
     steps: tuple[tuple[str, str], ...]
     support: tuple[int, ...]
     rivals: tuple[str, ...]
     extrapolated: int
     bits: float
-    saved: float
+    explained: float
     follows: tuple[str, ...]
     open: bool
     _of: Laws = field(repr=False)
     _solved: Solved = field(repr=False)
 
     @property
-    def name(self) -> str:
-        """The automatic name of a register map: word, lowest bit, width."""
-        return self._solved.name
-
-    @property
     def text(self) -> str:
-        return _told(self.steps)
+        return _text(self.steps)
 
     @property
     def stated(self) -> str:
         """The text that gives the field's raw value with nothing left to cut off, as
         ``check_stated`` holds it against captures: ``(width) % 16`` where a law of four bits gave
         more in these captures."""
-        columns, size = self._of._captured, 2 ** self.width
+        columns, size = self._of._findings.captured, 2 ** self.width
         decided = self._solved.decide(columns)
         given = (columns[law][decided == number] for number, (_, law) in enumerate(self._solved.steps))
-        return _told([(when, f"({law}) % {size}" if ((raw < 0) | (raw >= size)).any() else law)
+        return _text([(when, f"({law}) % {size}" if ((raw < 0) | (raw >= size)).any() else law)
                       for (when, law), raw in zip(self.steps, given, strict=True)])
 
     def values(self, parameters: Any) -> Array:
         """The field's raw value for each row of parameters, ``(N,) int64``."""
-        columns = self._of._columns(parameters)
-        self._of._fill(columns)
-        return self._solved.values(columns)
+        return self._solved.values(self._of._asked(parameters))
 
     def which(self, parameters: Any) -> Array:
         """The number of the step that decides each row, ``(N,)``."""
-        columns = self._of._columns(parameters)
-        self._of._fill(columns)
-        return self._solved.decide(columns)
+        return self._solved.decide(self._of._asked(parameters))
 
     def __str__(self) -> str:
         return f"{self.name} = {self.text}"
@@ -207,46 +192,69 @@ class Laws:
     words: Array
     parameters: pd.DataFrame
     _solved: tuple[Solved, ...]
-    _follows: dict[str, set[str]]
+    _follows: Mapping[str, frozenset[str]]
     nuisance: Array
     _table: Table
     _laws: dict[str, Callable[..., Any]]
     simulated: bool = False
 
     @cached_property
-    def fields(self) -> tuple[FieldLaw, ...]:
-        """Every field that has a law, by place."""
-        ready, stuck = in_order(self._solved, self._follows)
-        lost = {one.name for one in stuck}
-        return tuple(self._field(one, one.name in lost)
-                     for one in sorted([*ready, *stuck], key=lambda one: (one.word, one.lsb)))
+    def _findings(self) -> Findings:
+        captured = self._table.columns(given_columns(self._laws, self.parameters, self._table.n))
+        moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
+        return Findings.of(self._solved, self._follows, captured, [*self._table.integers], moved)
 
-    def _field(self, one: Solved, stuck: bool) -> FieldLaw:
-        seen = np.bitwise_or.reduce(self.words[:, one.word] ^ self.words[0, one.word])
-        idle = sum(1 for _, bit in one.bits if not int(seen) >> bit & 1)
-        steps = tuple((str(when), str(law)) for when, law in one.steps)
-        rivals = () if stuck else tuple(dict.fromkeys(self._rivals(one)))
-        return FieldLaw(one.word, one.lsb, one.width, steps, one.support, rivals, idle, one.cost, one.saved,
-                        tuple(sorted(self._follows[one.name])), stuck, self, one)
-
-    @cached_property
-    def _probes(self) -> Columns:
-        """Layers on which rivals could differ: the captures, and others within their ranges."""
-        columns = self._columns(self._planner.pool(self.parameters))
-        self._fill(columns)
+    def _asked(self, parameters: Any) -> Columns:
+        """The columns of layers, with the values of all fields."""
+        columns = self._columns(parameters)
+        fill(self._findings.ready, columns)
         return columns
 
-    def _rivals(self, one: Solved) -> Iterator[str]:
-        """What the captures cannot tell from a field's law, and a capture could."""
-        values = one.values(self._probes)
-        for rival in (*one.rivals, *self._twins.rivals(one)):
-            if rival.dearer <= self._within \
-                    and (one.values(self._probes, alternatives(one, rival)) != values).any():
-                yield str(rival)
+    def _columns(self, parameters: Any) -> Columns:
+        table = checked_parameters(parameters, like=self._table)
+        return table.columns(given_columns(self._laws, _frame(parameters), table.n))
 
     @cached_property
-    def _twins(self) -> Twins:
-        return Twins(self._captured, list(self._table.integers))
+    def _ranges(self) -> dict[str, Any]:
+        """What the captures have of each parameter: few values as they are, many as their ends."""
+        out: dict[str, Any] = {}
+        for name in (*self._table.integers, *self._table.reals):
+            values = np.unique(self.parameters[name].to_numpy())
+            number = int if name in self._table.integers else float
+            few = len(values) <= BUDGET.categories
+            out[name] = values.tolist() if few else (number(values[0]), number(values[-1]))
+        return out
+
+    @cached_property
+    def _probes(self) -> pd.DataFrame:
+        """Layers on which alternatives could differ: the captures, and others within their
+        ranges."""
+        import pandas as pd
+
+        drawn = Space(self._ranges).draw(BUDGET.pool_least, 0)
+        return pd.concat([self.parameters, drawn], ignore_index=True).fillna(self.parameters.iloc[0])
+
+    @cached_property
+    def fields(self) -> tuple[FieldLaw, ...]:
+        """Every field that has a law, by place."""
+        findings, probes = self._findings, self._asked(self._probes)
+        rivals = {solved.name: tuple(dict.fromkeys(self._rivals(solved, probes))) for solved in findings.ready}
+        solved = sorted((*findings.ready, *findings.stuck), key=lambda place: (place.word, place.lsb))
+        return tuple(self._field(place, rivals.get(place.name)) for place in solved)
+
+    def _field(self, solved: Solved, rivals: tuple[str, ...] | None) -> FieldLaw:
+        idle = solved.mask & ~int(np.bitwise_or.reduce(self.words[:, solved.word] ^ self.words[0, solved.word]))
+        steps = tuple((str(when), str(law)) for when, law in solved.steps)
+        return FieldLaw(solved.word, solved.lsb, solved.width, steps, solved.support, rivals or (), idle.bit_count(),
+                        solved.cost, solved.explained, tuple(sorted(self._follows[solved.name])), rivals is None, self,
+                        solved)
+
+    def _rivals(self, solved: Solved, probes: Columns) -> Iterator[str]:
+        """What the captures cannot tell from a field's law, and a capture could."""
+        values = solved.values(probes)
+        for rival in (*solved.rivals, *self._findings.twins.rivals(solved)):
+            if rival.extra_cost <= self._findings.within and solved.changes(rival, probes, values).any():
+                yield str(rival)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -256,32 +264,12 @@ class Laws:
         import pandas as pd
 
         rows = []
-        for number, one in enumerate(self.fields):
-            for step, ((when, law), support) in enumerate(zip(one.steps, one.support, strict=True)):
-                said = "else" if when == str(ALWAYS) and len(one.steps) > 1 else when
-                rows.append((one.word, one.lsb, one.width, said, law, support, number,
-                             "; ".join(one.rivals[:5]) if step == 0 else "", one.extrapolated, round(one.bits, 1)))
+        for number, law in enumerate(self.fields):
+            for step, ((when, text), support) in enumerate(zip(law.steps, law.support, strict=True)):
+                case = "else" if when == str(ALWAYS) and len(law.steps) > 1 else when
+                rows.append((law.word, law.lsb, law.width, case, text, support, number,
+                             "; ".join(law.rivals[:5]) if step == 0 else "", law.extrapolated, round(law.bits, 1)))
         return pd.DataFrame(rows, columns=list(COLUMNS))
-
-    def _columns(self, parameters: Any) -> Columns:
-        table = checked_parameters(parameters, like=self._table)
-        return table.columns(given_columns(self._laws, _frame(parameters), table.n))
-
-    def _fill(self, columns: Columns) -> None:
-        """The values of all fields as columns, so that those that follow from them have theirs."""
-        for one in in_order(self._solved, self._follows)[0]:
-            columns.add(one.name, one.values(columns))
-
-    @property
-    def _within(self) -> float:
-        """Bits that a rival may be dearer: few captures leave more to what a law costs."""
-        return WITHIN if len(self.words) >= MANY else WITHIN_FEW
-
-    @property
-    def _captured(self) -> Columns:
-        columns = self._table.columns(given_columns(self._laws, self.parameters, self._table.n))
-        self._fill(columns)
-        return columns
 
     def predict(self, parameters: Any) -> tuple[Array, Array]:
         """(words, mask), each ``(N, W) uint32``: the words of layers, and the bits of them that are
@@ -292,13 +280,10 @@ class Laws:
         between two captures, no combination of modes that was never captured.  Other bits are as
         the best law has them, or as in the first capture.
         """
-        asked = self._columns(parameters)
-        moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
-        out, doubt = doubts(self._solved, self._follows, self._captured, asked, moved, self._within,
-                            list(self._table.integers))
+        out, doubt = doubts(self._findings, self._columns(parameters))
         known = np.zeros(self.words.shape[1], np.uint32)
-        for one in in_order(self._solved, self._follows)[0]:
-            known[one.word] |= np.uint32(one.mask)
+        for solved in self._findings.ready:
+            known[solved.word] |= np.uint32(solved.mask)
         return (out & known) | (self.words[0] & ~known), known & ~doubt
 
     @cached_property
@@ -308,25 +293,45 @@ class Laws:
         bits = bits_of(self.words)
         varies = np.asarray(bits.any(0) & ~bits.all(0))
         out = np.where(varies, "open", "constant").astype("<U15")
-        for one in self.fields:
-            for word, bit in one._solved.bits:
-                if varies[word, bit]:
-                    out[word, bit] = "open" if one.open else "rivals" if one.rivals else "law"
-                else:
-                    out[word, bit] = "never exercised"
+        for law in self.fields:
+            status = "open" if law.open else "rivals" if law.rivals else "law"
+            here = law.word, slice(law.lsb, law.end)
+            out[here] = np.where(varies[here], status, "never exercised")
         out[bits_of(self.nuisance[None])[0].astype(bool)] = "nuisance"
         return out
-
-    @cached_property
-    def _planner(self) -> Planner:
-        return Planner(self.words, self._solved, self._follows, self._table, self._captured, self._columns,
-                       self._within)
 
     @property
     def open(self) -> pd.DataFrame:
         """The bits that are not proved: word, bit, reason, detail, related (parameters that go with
         it, by mutual information) and the capture that would settle it, where one is known."""
-        return self._planner.open_bits(self.parameters, self.status)
+        import pandas as pd
+
+        layers, status = self._probes, self.status
+        strongest: dict[str, tuple[float, str, str, int]] = {}
+        for doubt in open_doubts(self._findings, self._asked(layers)):
+            strength = doubt.weight * float(doubt.rows.mean())
+            if strength > strongest.get(doubt.solved.name, (0.0,))[0]:
+                row = int(np.flatnonzero(doubt.rows)[-1])
+                strongest[doubt.solved.name] = strength, doubt.reason, doubt.detail, row
+        places: list[tuple[int, int, str, str, Any]] = []
+        for solved in self._findings.ready:
+            if solved.name in strongest:
+                _, reason, detail, row = strongest[solved.name]
+                places += [(word, bit, reason, detail, _capture(layers, row)) for word, bit in solved.positions
+                           if status[word, bit] in ("law", "rivals")]
+        stuck = {position: solved for solved in self._findings.stuck for position in solved.positions}
+        made = range(len(self.parameters), len(layers))  # open bits are each given a layer of their own
+        for number, (word, bit) in enumerate(np.argwhere(status == "open").tolist()):
+            reader = stuck.get((word, bit))
+            detail = f"follows from fields without a law: {reader}" if reader else "no law of the library fits"
+            places.append((word, bit, "no law", detail, _capture(layers, made[number % len(made)])))
+        places.sort(key=lambda place: place[:2])
+        bits = bits_of(self.words)
+        captured = [bits[:, word, bit] for word, bit, *_ in places]
+        related = best_related(np.stack(captured, 1), self.parameters, 3) if captured else []
+        rows = [(*place[:4], ", ".join(f"{name} ({value:.2f})" for name, value in names), place[4])
+                for place, names in zip(places, related, strict=True)]
+        return pd.DataFrame(rows, columns=["word", "bit", "reason", "detail", "related", "capture"])
 
     def next_captures(self, n: int = 1, candidates: Any = None, ranges: Mapping[str, Any] | None = None,
                       constraints: Any = (), derived: Mapping[str, Any] | None = None, seed: int = 0) -> pd.DataFrame:
@@ -338,17 +343,36 @@ class Laws:
         have), under ``constraints`` (functions of the DataFrame that give True for each possible
         row) and with ``derived`` columns (name: a function of the DataFrame).
         """
-        return self._planner.choose(n, self.parameters, self.status, candidates, ranges, constraints, derived, seed)
+        import pandas as pd
+
+        if n < 1:
+            raise ValueError(f"n: got {n}, allowed is 1 or more")
+        if candidates is None:
+            layers = Space(ranges or self._ranges, constraints, derived).pool(n, seed)
+        else:
+            layers = given_rows(candidates)
+        for name in self._table.constant:
+            if name not in layers:
+                layers = layers.assign(**{name: self.parameters[name].iloc[0]})
+        asked = self._asked(layers)
+        shown = features(pd.concat([self.parameters[list(layers.columns)], layers], ignore_index=True))
+        captured, shown = shown[:len(self.parameters)], shown[len(self.parameters):]
+        idle = {(word, bit): int(self.words[0, word]) >> bit & 1
+                for word, bit in np.argwhere(self.status == "never exercised").tolist()}
+        return layers.iloc[best_rows(self._findings, asked, idle, shown, captured.sum(0), n)]
 
     def update(self, words: Any, parameters: Any) -> Laws:
         """The laws of these captures and more of them."""
         import pandas as pd
 
-        more = checked_words_like(words, self.words.shape[1])
+        more = np.atleast_2d(np.asarray(words))
+        width = self.words.shape[1]
+        if more.ndim != 2 or more.shape[1] != width or more.dtype.kind not in "iu":
+            raise ValueError(f"words: got {more.dtype} of shape {more.shape}, allowed is (captures, {width}) uint32")
         frame = pd.concat([self.parameters, _frame(parameters)], ignore_index=True)
-        found = find_laws(np.concatenate([self.words, more]), frame, laws=self._laws,
-                          nuisance=self.nuisance if self.nuisance.any() else None)
-        return replace(found, simulated=self.simulated)
+        laws = find_laws(np.concatenate([self.words, more.astype(np.uint32)]), frame, laws=self._laws,
+                         nuisance=self.nuisance if self.nuisance.any() else None)
+        return replace(laws, simulated=self.simulated)
 
     def register_rows(self, block: str = "", names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         """The fields as rows of a register table, one discovery a row: what ``RegisterMap`` reads.
@@ -357,11 +381,11 @@ class Laws:
         rivals; evidence is ``guess`` where there are any, else ``C:sweep``.
         """
         rows = []
-        for one in self.fields:
-            law = one.text + (f" (or {one.rivals[0]})" if one.rivals else "")
-            rows.append({"block": block, "offset": 4 * one.word, "register": f"w{one.word}",
-                         "field": (names or {}).get(one.name, one.name), "lsb": one.lsb, "width": one.width,
-                         "evidence": "guess" if one.rivals or one.open else "C:sweep", "note": law})
+        for law in self.fields:
+            note = law.text + (f" (or {law.rivals[0]})" if law.rivals else "")
+            rows.append({"block": block, "offset": 4 * law.word, "register": f"w{law.word}",
+                         "field": (names or {}).get(law.name, law.name), "lsb": law.lsb, "width": law.width,
+                         "evidence": "guess" if law.rivals or law.open else "C:sweep", "note": note})
         last = self.words.shape[1] - 1
         if not rows or rows[-1]["offset"] != 4 * last:  # so that the map has as many words as a capture
             rows.append({"block": block, "offset": 4 * last, "register": f"w{last}", "field": f"w{last}_0_32", "lsb": 0,
@@ -369,26 +393,20 @@ class Laws:
         return rows
 
     def __repr__(self) -> str:
-        status = self.status
-        varying = int(np.isin(status, ("law", "rivals", "open")).sum())
+        law, rivals, left = (int((self.status == name).sum()) for name in ("law", "rivals", "open"))
         simulated = ", simulated" if self.simulated else ""
-        return (f"Laws({len(self.fields)} fields of {len(self.words)} captures{simulated}: "
-                f"{int((status == 'law').sum())} of {varying} varying bits have a law, "
-                f"{int((status == 'rivals').sum())} rivals, {int((status == 'open').sum())} open)")
+        return (f"Laws({len(self.fields)} fields of {len(self.words)} captures{simulated}: {law} of "
+                f"{law + rivals + left} varying bits have a law, {rivals} rivals, {left} open)")
 
     def _repr_html_(self) -> str:
         return f"<p>{repr(self).removeprefix('Laws(').removesuffix(')')}</p>{self.table.to_html(max_rows=60)}"
 
 
-def _told(steps: Sequence[tuple[str, str]]) -> str:
+def _capture(layers: pd.DataFrame, row: int) -> dict[str, Any]:
+    return {str(name): value.item() if hasattr(value, "item") else value for name, value in layers.iloc[row].items()}
+
+
+def _text(steps: Sequence[tuple[str, str]]) -> str:
     if len(steps) == 1:
         return steps[0][1]
     return "; ".join(f"{'else' if when == 'always' else f'when {when}'}: {law}" for when, law in steps)
-
-
-def checked_words_like(words: Any, width: int) -> Array:
-    """Words of one or more captures, each ``width`` wide."""
-    array = np.atleast_2d(np.asarray(words))
-    if array.ndim != 2 or array.shape[1] != width or array.dtype.kind not in "iu":
-        raise ValueError(f"words: got {array.dtype} of shape {array.shape}, allowed is (captures, {width}) uint32")
-    return array.astype(np.uint32)

@@ -7,19 +7,15 @@ import numpy as np
 from npulab.analysis.laws.expressions import Array
 from npulab.analysis.laws.masks import distinct, packed
 from npulab.analysis.laws.pool import Pool
-from npulab.analysis.laws.predicates import LEAST_ROWS, Predicates
+from npulab.analysis.laws.predicates import Predicates
+from npulab.analysis.laws.prior import BUDGET, PRIOR
 
-DEPTH, BEAM, FAN = 6, 3, 8
-STEP_COST, AGAIN_COST = 1.0, 2.0
-FOLDS = 4
-BLOCK = 512  # conditions that are looked at together
-HALVES = 500  # conditions whose larger side has a law, looked at for the other side
-
+BLOCK = BUDGET.list_block
 Path = tuple[tuple[int, int], ...]  # (number of the predicate, number of the law) of each step
 
 
 def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weights: Array,
-                   depth: int = DEPTH) -> tuple[tuple[float, Path], ...]:
+                   depth: int = BUDGET.depth) -> tuple[tuple[float, Path], ...]:
     """Lists whose every step is exact on the captures that it decides, by rising description
     length.
 
@@ -36,7 +32,7 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
         for spent, left, path in states:
             rows = _short(left[None])
             price = cost.copy()
-            price[[law for _, law in path]] = AGAIN_COST
+            price[[law for _, law in path]] = PRIOR.step_again
             state = _State(chosen & rows, fails & rows, price, int(left.sum()))
             law = int(state.law(rows)[0])
             if law >= 0:
@@ -45,7 +41,9 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
                 done += [(spent + total, (*path, *two)) for total, two in _halves(state, prices, rows)]
             if level < depth - 1:
                 steps = _steps(state, prices, given @ np.where(left, weights, 0).astype(np.float32))
-                following += _fan(steps, masks, left, spent, path, prices, price, weights)
+                for predicate, law, after in _fan(steps, masks, left):
+                    now = spent + float(prices[predicate] + price[law]) + PRIOR.step
+                    following.append((now + float(weights[after].sum()), now, after, (*path, (predicate, law))))
         following.sort(key=lambda state: state[0])
         best = min((total for total, _ in done), default=np.inf)
         states = []
@@ -54,7 +52,7 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
             if key not in seen and spent < best:
                 seen.add(key)
                 states.append((spent, left, path))
-                if len(states) == BEAM:
+                if len(states) == BUDGET.beam:
                     break
         if not states:
             break
@@ -109,74 +107,65 @@ def _apart(one: Array, other: Array) -> Array:
 def _halves(state: _State, prices: Array, rows: Array) -> list[tuple[float, Path]]:
     """The best ways to end with one condition and its else: (bits, steps), by the law of the larger
     side first."""
-    asked = np.flatnonzero((state.count >= LEAST_ROWS) & (state.count <= state.n - LEAST_ROWS))
+    asked = np.flatnonzero((state.count >= BUDGET.in_step) & (state.count <= state.n - BUDGET.in_step))
     many = (state.count[asked] >= state.n / 2)[:, None]
     inside, outside = state.inside[asked], rows & ~state.inside[asked]
     first = state.law(np.where(many, inside, outside))
     has = np.flatnonzero(first >= 0)
-    order = has[np.argsort(prices[asked[has]] + state.price[first[has]], kind="stable")[:HALVES]]
+    order = has[np.argsort(prices[asked[has]] + state.price[first[has]], kind="stable")[:BUDGET.halves]]
     second = state.law(np.where(many[order], outside[order], inside[order]))
     out: list[tuple[float, Path]] = []
     for i, law in zip(order.tolist(), second.tolist(), strict=True):
         if law >= 0:
-            total = float(prices[asked[i]] + state.price[first[i]] + STEP_COST
-                          + (AGAIN_COST if law == first[i] else state.price[law]))
+            total = float(prices[asked[i]] + state.price[first[i]] + PRIOR.step
+                          + (PRIOR.step_again if law == first[i] else state.price[law]))
             when, other = (first[i], law) if many[i] else (law, first[i])
             out.append((total, ((int(asked[i]), int(when)), (0, int(other)))))
-    return sorted(out)[:FAN]
+    return sorted(out)[:BUDGET.fan]
 
 
-def _steps(state: _State, prices: Array, worth: Array) -> list[tuple[float, int, int]]:
+def _steps(state: _State, prices: Array, explained: Array) -> list[tuple[float, int, int]]:
     """The best (gain, predicate, law) steps for the captures left, the law the cheapest that is
     exact there.
 
     Predicates come by falling limit of their gain, so that most need not be tried.
     """
-    limit = worth - prices - state.price.min() - STEP_COST
-    limit[(state.count < LEAST_ROWS) | (state.count == state.n)] = -np.inf
+    limit = explained - prices - state.price.min() - PRIOR.step
+    limit[(state.count < BUDGET.in_step) | (state.count == state.n)] = -np.inf
     order = np.argsort(-limit, kind="stable")
     order = order[:int((limit > 0).sum())]
     best: list[tuple[float, int, int]] = []
     for start in range(0, len(order), BLOCK):
         block = order[start:start + BLOCK]
-        if len(best) >= 3 * FAN and limit[block[0]] <= best[3 * FAN - 1][0]:
+        if len(best) >= 3 * BUDGET.fan and limit[block[0]] <= best[3 * BUDGET.fan - 1][0]:
             break
         law = state.law(state.inside[block])
-        gain = worth[block] - prices[block] - state.price[law] - STEP_COST
+        gain = explained[block] - prices[block] - state.price[law] - PRIOR.step
         best += [(float(gain[i]), int(block[i]), int(law[i])) for i in np.flatnonzero((law >= 0) & (gain > 0))]
         best.sort(key=lambda one: -one[0])
-        del best[6 * FAN:]
-    return best[:3 * FAN]
+        del best[6 * BUDGET.fan:]
+    return best[:3 * BUDGET.fan]
 
 
-def _fan(steps: list[tuple[float, int, int]], masks: Array, left: Array, spent: float, path: Path, prices: Array,
-         price: Array, weights: Array) -> list[tuple[float, float, Array, Path]]:
-    """The next states of the best steps that leave different captures: (total, spent, left,
-    path)."""
-    out: list[tuple[float, float, Array, Path]] = []
-    seen: set[bytes] = set()
+def _fan(steps: list[tuple[float, int, int]], masks: Array, left: Array) -> list[tuple[int, int, Array]]:
+    """(predicate, law, captures left after it) of the best steps that leave different captures."""
+    out: dict[bytes, tuple[int, int, Array]] = {}
     for _, predicate, law in steps:
         after = left & ~masks[predicate]
-        key = after.tobytes()
-        if key in seen or not after.any():
-            continue
-        seen.add(key)
-        now = spent + float(prices[predicate] + price[law]) + STEP_COST
-        out.append((now + float(weights[after].sum()), now, after, (*path, (predicate, law))))
-        if len(out) == FAN:
-            break
-    return out
+        if after.any():
+            out.setdefault(after.tobytes(), (predicate, law, after))
+    return list(out.values())[:BUDGET.fan]
 
 
-def held_out(pool: Pool, predicates: Predicates, weights: Array, depth: int = DEPTH) -> Array:
+def held_out(pool: Pool, predicates: Predicates, weights: Array) -> Array:
     """``(N,) bool``: the captures that a list made without them (a quarter at a time) gets
     wrong."""
-    part = np.random.default_rng(7).permutation(len(weights)) % FOLDS
+    part = np.random.default_rng(7).permutation(len(weights)) % BUDGET.folds
     agree, cost = pool.agree[pool.kept], pool.cost[pool.kept]
     wrong = np.zeros(len(weights), bool)
-    for fold in range(FOLDS):
+    for fold in range(BUDGET.folds):
         seen, unseen = part != fold, part == fold
-        found = decision_lists(agree[:, seen], cost, predicates.masks[:, seen], predicates.cost, weights[seen], depth)
+        found = decision_lists(agree[:, seen], cost, predicates.masks[:, seen], predicates.cost, weights[seen])
         if not found:
             wrong[unseen] = True
             continue

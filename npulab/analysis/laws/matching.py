@@ -10,22 +10,19 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import Array
 from npulab.analysis.laws.library import Library
+from npulab.analysis.laws.prior import BUDGET
+from npulab.analysis.laws.solved import Place
+from npulab.registers.fields import WORD_BITS as WORD
 
-WORD = 32
-SAMPLE = 64  # captures whose bits make the key of a column
-CHUNK = 8192
-PLACE_COST, MIDDLE_COST = 5.0, 4.0  # bits to say where a run lies, and that it starts inside its law
-AGAIN_COST = 3.0  # a law that another run has
+SAMPLE = BUDGET.key_sample
+# by word: (law, its shift against the word) -> mask of the word's bits that it gives
+Matches = dict[int, dict[tuple[int, int], int]]
 
 
 @dataclass(frozen=True)
-class Run:
-    """Bits ``lsb`` to ``lsb + width - 1`` of a word equal bits ``shift`` and on of law ``law`` of
-    the library."""
+class Run(Place):
+    """The bits of a place equal bits ``shift`` and on of law ``law`` of the library."""
 
-    word: int
-    lsb: int
-    width: int
     law: int
     shift: int
 
@@ -64,12 +61,8 @@ def _transpose(square: Array) -> None:
         low ^= low * np.uint32(2 ** step) if step else np.uint32(0)
 
 
-def match(words: Array, library: Library, todo: Array) -> dict[tuple[int, int, int], int]:
-    """Where laws equal bits on every capture: (word, law, shift against the word) -> mask of the
-    word's bits.
-
-    ``todo`` ``(W, 32) bool`` says which bits are asked for.
-    """
+def match(words: Array, library: Library, todo: Array) -> Matches:
+    """Where laws equal bits on every capture; ``todo`` ``(W, 32) bool`` are the bits to explain."""
     targets = np.argwhere(todo)
     samples = _samples(len(words))
     wanted = [_keys(words[rows].T)[targets[:, 1], targets[:, 0]] for rows in samples]
@@ -77,10 +70,10 @@ def match(words: Array, library: Library, todo: Array) -> dict[tuple[int, int, i
     ordered = wanted[0][order]
     likely = np.zeros(2 ** 16, bool)
     likely[_folded(ordered)] = True
-    values = library.values
+    values = library.laws.values
     hits: list[Array] = []  # law, shift, target
-    for start in range(0, len(values) if len(targets) else 0, CHUNK):
-        part = values[start:start + CHUNK]
+    for start in range(0, len(values) if len(targets) else 0, BUDGET.match_block):
+        part = values[start:start + BUDGET.match_block]
         keys = [_keys(part[:, rows]).ravel() for rows in samples]
         at = np.flatnonzero(likely[_folded(keys[0])])
         left, right = (np.searchsorted(ordered, keys[0][at], side) for side in ("left", "right"))
@@ -108,7 +101,7 @@ def _samples(n: int) -> list[Array]:
     return [order[start:start + SAMPLE] for start in range(0, min(n, 2 * SAMPLE), SAMPLE)]
 
 
-def _grouped(words: Array, values: Array, found: Array, targets: Array) -> dict[tuple[int, int, int], int]:
+def _grouped(words: Array, values: Array, found: Array, targets: Array) -> Matches:
     law, shift, target = found.T
     word, bit = targets[target].T if len(target) else (target, target)
     sure = np.ones(len(law), bool)
@@ -119,36 +112,35 @@ def _grouped(words: Array, values: Array, found: Array, targets: Array) -> dict[
             apart = (values[law[part]] >> shift[part, None].astype(np.uint32)) \
                 ^ (words.T[word[part]] >> bit[part, None].astype(np.uint32))
             sure[part] = ~(apart & np.uint32(1)).any(1)
-    out: dict[tuple[int, int, int], int] = {}
-    for key_word, key_law, offset, place in zip(word[sure].tolist(), law[sure].tolist(),
-                                                (shift - bit)[sure].tolist(), bit[sure].tolist(), strict=True):
-        key = (key_word, key_law, offset)
-        out[key] = out.get(key, 0) | 2 ** place
+    out: Matches = {}
+    for of_word, *key, place in np.stack([word, law, shift - bit, bit], 1)[sure].tolist():
+        masks = out.setdefault(of_word, {})
+        masks[key[0], key[1]] = masks.get((key[0], key[1]), 0) | 2 ** place
     return out
 
 
-def runs(words: Array, library: Library, found: dict[tuple[int, int, int], int], constant: Array) -> Iterator[Run]:
+def runs(words: Array, library: Library, matches: Matches, constant: Array) -> Iterator[Run]:
     """Maximal runs of matched bits; a bit in between may be constant where the law's is, too."""
-    laws = np.unique(np.array([law for _, law, _ in found], int))
-    first = dict(zip(laws.tolist(), library.values[laws, 0].tolist(), strict=True))
-    either = dict(zip(laws.tolist(), (np.bitwise_or.reduce(library.values[laws], axis=1)
-                                      ^ np.bitwise_and.reduce(library.values[laws], axis=1)).tolist(), strict=True))
+    laws = np.unique(np.array([law for masks in matches.values() for law, _ in masks], int))
+    values = library.laws.values[laws]
+    moving = np.bitwise_or.reduce(values, axis=1) ^ np.bitwise_and.reduce(values, axis=1)
+    of_law = dict(zip(laws.tolist(), zip(moving.tolist(), values[:, 0].tolist(), strict=True), strict=True))
     still = [sum(2 ** bit for bit in np.flatnonzero(row).tolist()) for row in constant]
     levels = words[0].tolist()
-    for (word, law, offset), matched in found.items():
-        # bits of the law as they lie in the word
-        inside, moves, level = (one >> offset if offset >= 0 else one * 2 ** -offset
-                                for one in (2 ** WORD - 1, either[law], first[law]))
-        bridge = still[word] & inside & ~moves & ~(level ^ levels[word])
-        bit = 0
-        while bit < WORD:
-            if not matched >> bit & 1:
-                bit += 1
-                continue
-            end = bit
-            last = bit
-            while end < WORD and (matched | bridge) >> end & 1:
-                last = end if matched >> end & 1 else last
-                end += 1
-            yield Run(word, bit, last - bit + 1, law, bit + offset)
-            bit = end
+    for word, masks in matches.items():
+        for (law, offset), matched in masks.items():
+            # bits of the law as they lie in the word
+            inside, moves, level = (mask >> offset if offset >= 0 else mask * 2 ** -offset
+                                    for mask in (2 ** WORD - 1, *of_law[law]))
+            bridge = still[word] & inside & ~moves & ~(level ^ levels[word])
+            bit = 0
+            while bit < WORD:
+                if not matched >> bit & 1:
+                    bit += 1
+                    continue
+                end = last = bit
+                while end < WORD and (matched | bridge) >> end & 1:
+                    last = end if matched >> end & 1 else last
+                    end += 1
+                yield Run(word, bit, last - bit + 1, law, bit + offset)
+                bit = end

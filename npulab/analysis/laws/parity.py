@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import Array, Columns, Expression, constant
+from npulab.analysis.laws.expressions import Array, Columns, Expression, shifted, term
 from npulab.analysis.laws.masks import packed
-
-MOST_COLUMNS = 250
+from npulab.analysis.laws.prior import BUDGET
 
 
 def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> list[Expression]:
@@ -23,8 +22,8 @@ def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> lis
             column = (values >> bit) & 1
             if 0 < column.sum() < len(column):
                 bits.append(column.astype(bool))
-                laws.append(Expression("//", (leaf, constant(2 ** bit))) if bit else leaf)
-    if not 2 <= len(bits) <= MOST_COLUMNS:
+                laws.append(shifted(leaf, bit))
+    if not 2 <= len(bits) <= BUDGET.parity_columns:
         return []
     rows = packed(np.array(bits))
     keys = [row.tobytes() for row in rows]
@@ -43,6 +42,6 @@ def parity(target: Array, columns: Columns, leaves: Sequence[Expression]) -> lis
         for group in sorted(groups, key=lambda group: (len(group), group)):
             law = laws[group[0]]
             for number in group[1:]:
-                law = Expression("^", (law, laws[number]))
-            out.append(Expression("+", (law, constant(1))) if flip else law)
+                law = term("^", law, laws[number])
+            out.append(term("+", law, 1) if flip else law)
     return out

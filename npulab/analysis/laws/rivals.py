@@ -16,17 +16,18 @@ from npulab.analysis.laws.expressions import (
     Array,
     Columns,
     Expression,
-    constant,
     constant_cost,
+    parameter,
+    term,
 )
 from npulab.analysis.laws.predicates import both, literals
-from npulab.analysis.laws.search import Rival, Solved, Steps
+from npulab.analysis.laws.prior import BUDGET, PRIOR
+from npulab.analysis.laws.solved import Rival, Solved
 
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
-MOST_TWINS = 4
-MOST_BUDGET = 2 ** 20
-ROUND, AT_END = 8.0, 4  # bits of a limit that somebody would set; captures that sit there
+UNBOUNDED = 2 ** 20  # above every budget
 ORDERED = ("<=", ">", "<", ">=")
+OTHER_END = {"min": "max", "max": "min"}
 
 
 def rival_groups(solved: Solved, fields: Sequence[Solved], columns: Columns, *, twins: Twins | None = None,
@@ -40,16 +41,6 @@ def rival_groups(solved: Solved, fields: Sequence[Solved], columns: Columns, *, 
     yield "rivals", [*(twins.rivals(solved) if twins else ()), *longer_rivals(solved, fields, columns)]
 
 
-def alternatives(solved: Solved, rival: Rival) -> Steps:
-    """The steps with a rival in its place."""
-    if rival.steps:
-        return rival.steps
-    steps = list(solved.steps)
-    when, law = steps[rival.step]
-    steps[rival.step] = (rival.when or when, rival.law or law)
-    return tuple(steps)
-
-
 def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterator[Rival]:
     """The steps with each threshold moved to the ends of the gap between the captured values beside
     it; with ``inner`` to its middle, too."""
@@ -59,20 +50,17 @@ def gap_rivals(solved: Solved, columns: Columns, inner: bool = False) -> Iterato
         for literal in parts:
             if literal.op not in ORDERED or literal.args[1].op != CONSTANT:
                 continue
-            others = np.ones(columns.n, bool)
-            for part in parts:
-                if part is not literal:
-                    others &= columns[part]
-            values = columns[literal.args[0]][free & others]
-            limit = literal.args[1].args[0]
-            below = values[values <= limit] if literal.op in ("<=", ">") else values[values < limit]
-            above = values[values > limit] if literal.op in ("<=", ">") else values[values >= limit]
-            ends = ([int(below.max())] if len(below) else []) + ([int(above.min()) - 1] if len(above) else [])
-            op = {"<": "<=", ">=": ">"}.get(literal.op, literal.op)
+            others = both(*(part for part in parts if part is not literal))
+            column, limit = literal.args[0], literal.args[1].args[0]
+            values = columns[column][free & columns[others]]
+            up_to = values <= limit if literal.op in ("<=", ">") else values < limit
+            ends = [int(values[up_to].max())] if up_to.any() else []
+            ends += [] if up_to.all() else [int(values[~up_to].min()) - 1]
             if inner and len(ends) == 2 and ends[1] - ends[0] > 1:
                 ends.insert(0, (ends[0] + ends[1]) // 2)
+            op = {"<": "<=", ">=": ">"}.get(literal.op, literal.op)
             for end in ends:
-                moved = Expression(op, (literal.args[0], constant(end)))
+                moved = term(op, column, end)
                 yield Rival(0.0, number, when=both(*(moved if part is literal else part for part in parts)))
         free &= ~columns[when]
 
@@ -81,28 +69,24 @@ def limit_rivals(solved: Solved, columns: Columns) -> Iterator[Rival]:
     """The steps with a computed law held at the end of the captured values, where many captures
     share that end; and beyond what was captured, where it is held at the other end more often than
     not."""
-    decided = solved.decide(columns)
-    values = solved.values(columns)
+    decided, values = solved.decide(columns), solved.values(columns)
+    raw = [columns[law][decided == number] for number, (_, law) in enumerate(solved.steps)]
     for number, (_, law) in enumerate(solved.steps):
-        other = {"min": "max", "max": "min"}.get(law.op)
-        raw = columns[law][decided == number]
-        if other and law.args[1].op == CONSTANT and law.args[0].op in INTEGER \
-                and 2 * (raw == law.args[1].args[0]).sum() > len(raw):
-            end = int(raw.min() if other == "max" else raw.max())
+        if law.op in OTHER_END and law.args[1].op == CONSTANT and law.args[0].op in INTEGER \
+                and 2 * (raw[number] == law.args[1].args[0]).sum() > len(raw[number]):
+            end, step = (int(raw[number].min()), -1) if law.op == "min" else (int(raw[number].max()), 1)
             # anywhere between what a row would have and the end
-            step = -1 if other == "max" else 1
             for limit in (end, end + step, end + step * end // 4, end + step * end // 2):
-                yield Rival(0.0, number, law=Expression(other, (law, constant(limit))))
+                yield Rival(0.0, number, law=term(OTHER_END[law.op], law, limit))
     for op, end in (("max", int(values.min())), ("min", int(values.max()))):
-        if constant_cost(end) > ROUND or (values == end).sum() < max(AT_END, 0.01 * columns.n):
+        if constant_cost(end) > PRIOR.round_limit or (values == end).sum() < max(BUDGET.at_end, 0.01 * columns.n):
             continue
         for number, (_, law) in enumerate(solved.steps):
-            plain = law.op in (PARAMETER, CONSTANT, FIELD) or law.op == op or not law.names() | law.names(FIELD)
-            raw = columns[law][decided == number]
+            plain = law.op not in INTEGER or law.op == op or not law.names() | law.names(FIELD)
             # a law that wraps has no limits
-            inside = raw.min() >= 0 and raw.max() < 2 ** solved.width if len(raw) else False
-            if not plain and law.op in INTEGER and inside and (raw == end).any():
-                yield Rival(0.0, number, law=Expression(op, (law, constant(end))))
+            inside = len(raw[number]) and raw[number].min() >= 0 and raw[number].max() < 2 ** solved.width
+            if not plain and inside and (raw[number] == end).any():
+                yield Rival(0.0, number, law=term(op, law, end))
 
 
 def clamp_rivals(solved: Solved, columns: Columns, fields: Sequence[Solved] = ()) -> Iterator[Rival]:
@@ -112,68 +96,59 @@ def clamp_rivals(solved: Solved, columns: Columns, fields: Sequence[Solved] = ()
     A limit may hold for more than its captures show: its step may come first, or under a wider
     condition.  And it may be cut in two with the field, of ``fields``, beside this one.
     """
-    decided, known = solved.decide(columns), solved.values(columns)
-    neighbours = [one for one in fields if one.word == solved.word
-                  and (one.lsb == solved.lsb + solved.width or one.lsb + one.width == solved.lsb)]
+    decided, values = solved.decide(columns), solved.values(columns)
     for number, (_, law) in enumerate(solved.steps):
         here = decided == number
         if law.op != CONSTANT or not here.any():
             continue
         limits = [(int(law.args[0]), 0, solved.steps)]
-        for other in neighbours:
+        for other in fields:
             beside = np.unique(other.values(columns)[here])
-            if len(beside) == 1 and other.lsb > solved.lsb:
-                limits.append((int(law.args[0] + 2 ** solved.width * beside[0]), 0, (*solved.steps, *other.steps)))
-            elif len(beside) == 1:
-                limits.append((int(law.args[0] * 2 ** other.width + beside[0]), other.width,
+            if len(beside) == 1 and solved.adjoins(other):
+                low, high = (solved, other) if other.lsb > solved.lsb else (other, solved)
+                whole = {solved: law.args[0], other: beside[0]}
+                limits.append((int(whole[low] + 2 ** low.width * whole[high]), solved.lsb - low.lsb,
                                (*solved.steps, *other.steps)))
         for limit, up, read in limits:
-            others = dict.fromkeys(part for _, one in read for part in one.walk()
-                                   if part.op in (PARAMETER, FIELD, *INTEGER) and part.op not in ("min", "max"))
-            for part in others:
-                values = columns[part][here]
-                for op, beyond in (("min", values >= limit), ("max", values <= limit)):
+            parts = dict.fromkeys(part for _, read_law in read for part in read_law.walk()
+                                  if part.op in (PARAMETER, FIELD, *INTEGER) and part.op not in OTHER_END)
+            for part in parts:
+                column = columns[part][here]
+                for op, beyond in (("min", column >= limit), ("max", column <= limit)):
                     if beyond.all():
-                        held = _moved(Expression(op, (part, constant(limit))), up)
-                        yield from _earlier(solved, number, held, columns, known)
+                        held = _moved(term(op, part, limit), up)
+                        yield from _earlier(solved, number, held, columns, values)
 
 
-def _earlier(solved: Solved, number: int, law: Expression, columns: Columns, known: Array) -> Iterator[Rival]:
+def _earlier(solved: Solved, number: int, law: Expression, columns: Columns, values: Array) -> Iterator[Rival]:
     """A law for a step that may come first, too, or under a wider condition: what of it the
     captures allow."""
-    rest = (*solved.steps[:number], *solved.steps[number + 1:])
-    for when in wider(solved.steps[number][0]):
-        for at in sorted({0, number}) if number < len(rest) else (number,):
-            steps = (*rest[:at], (when, law), *rest[at:])
-            if (solved.values(columns, steps) == known).all():
-                yield Rival(0.0, -1, steps=steps)
-
-
-def wider(when: Expression) -> list[Expression]:
-    """A condition, and what is left of it without one of those that it joins."""
+    when, rest = solved.steps[number][0], (*solved.steps[:number], *solved.steps[number + 1:])
     parts = literals(when)
-    return [when, *(both(*(one for one in parts if one != part)) for part in parts if len(parts) > 1)]
+    wider = [both(*(other for other in parts if other != part)) for part in parts if len(parts) > 1]
+    for condition in (when, *wider):
+        for at in sorted({0, number}) if number < len(rest) else (number,):
+            steps = (*rest[:at], (condition, law), *rest[at:])
+            if (solved.values(columns, steps) == values).all():
+                yield Rival(0.0, -1, steps=steps)
 
 
 def longer_rivals(solved: Solved, fields: Sequence[Solved], columns: Columns) -> Iterator[Rival]:
     """The laws of the fields beside it, where the captures allow that these go on."""
-    known = solved.values(columns)
+    values = solved.values(columns)
     for other in fields:
-        up = solved.lsb - other.lsb
-        if other.word != solved.word or not (other.lsb + other.width == solved.lsb
-                                             or solved.lsb + solved.width == other.lsb):
-            continue
-        steps = tuple((when, _moved(law, up)) for when, law in other.steps)
-        if (solved.values(columns, steps) == known).all():
-            yield Rival(0.0, -1, steps=steps)
+        if solved.adjoins(other):
+            steps = tuple((when, _moved(law, solved.lsb - other.lsb)) for when, law in other.steps)
+            if (solved.values(columns, steps) == values).all():
+                yield Rival(0.0, -1, steps=steps)
 
 
 def _moved(law: Expression, up: int) -> Expression:
     """A law from a bit higher (lower) on."""
     if up < 0 and law.op == "//" and law.args[1].op == CONSTANT and law.args[1].args[0] >= 2 ** -up:
         left = law.args[1].args[0] // 2 ** -up
-        return Expression("//", (law.args[0], constant(left))) if left > 1 else law.args[0]
-    return Expression("//", (law, constant(2 ** up))) if up > 0 else Expression("*", (law, constant(2 ** -up)))
+        return term("//", law.args[0], left) if left > 1 else law.args[0]
+    return term("//", law, 2 ** up) if up > 0 else term("*", law, 2 ** -up)
 
 
 def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Array) -> Array:
@@ -192,26 +167,22 @@ def hidden_changes(solved: Solved, captured: Columns, asked: Columns, values: Ar
         x, budget = law.args
         rows, here = np.flatnonzero(inside == number), np.flatnonzero(outside == number)
         low, high = _budgets(captured[x][rows], solved.values(captured)[rows])
-        leaves = [one for one in budget.walk() if one.op in (PARAMETER, FIELD)]
-        along = captured[leaves[0]][rows] if leaves else np.zeros(len(rows), np.int64)
-        at = asked[leaves[0]][here] if leaves else np.zeros(len(here), np.int64)
-        falls = bool(leaves) and budget.op == "//"
-        order = np.argsort(along, kind="stable")
-        # a falling budget is at most what captures before allow, at least what captures after need
-        before = np.searchsorted(along[order], at, "right" if falls else "left")
-        after = np.searchsorted(along[order], at, "left" if falls else "right")
-        most = np.concatenate([[MOST_BUDGET], np.minimum.accumulate(high[order])])
-        least = np.concatenate([np.maximum.accumulate(low[order][::-1])[::-1], [1]])
-        if not leaves:
-            upper, lower = np.full(len(here), high.min()), np.full(len(here), low.max())
-        elif falls:
-            upper, lower = most[before], least[after]
+        leaf = next((part for part in budget.walk() if part.op in (PARAMETER, FIELD)), None)
+        if leaf is None:
+            lower, upper = np.full(len(here), low.max()), np.full(len(here), high.min())
         else:
-            upper = np.concatenate([np.minimum.accumulate(high[order][::-1])[::-1], [MOST_BUDGET]])[before]
-            lower = np.concatenate([[1], np.maximum.accumulate(low[order])])[after]
-        share = OPERATORS["share"][0]
+            # a budget that falls with its column rises with the opposite
+            sign = -1 if budget.op == "//" else 1
+            along, at = sign * captured[leaf][rows], sign * asked[leaf][here]
+            order = np.argsort(along, kind="stable")
+            # it is at least what captures before need, at most what captures after allow
+            least = np.concatenate([[1], np.maximum.accumulate(low[order])])
+            most = np.concatenate([np.minimum.accumulate(high[order][::-1])[::-1], [UNBOUNDED]])
+            lower = least[np.searchsorted(along[order], at, "right")]
+            upper = most[np.searchsorted(along[order], at, "left")]
         for bound in (upper, lower):
-            changed[here] |= (share(asked[x][here], np.maximum(bound, 1)) ^ values[here]) % 2 ** solved.width
+            shares = OPERATORS["share"][0](asked[x][here], np.maximum(bound, 1))
+            changed[here] |= (shares ^ values[here]) % 2 ** solved.width
     return changed
 
 
@@ -220,7 +191,7 @@ def _budgets(x: Array, values: Array) -> tuple[Array, Array]:
     pieces = -(-x // np.maximum(values, 1))
     least = -(-x // np.maximum(pieces, 1))
     # so many pieces: at least x / pieces each; one more would be another number of pieces
-    most = np.where(pieces > 1, -(-x // np.maximum(pieces - 1, 1)) - 1, MOST_BUDGET)
+    most = np.where(pieces > 1, -(-x // np.maximum(pieces - 1, 1)) - 1, UNBOUNDED)
     return least, most
 
 
@@ -230,36 +201,31 @@ class Twins:
 
     def __init__(self, captured: Columns, names: Sequence[str]) -> None:
         self.captured = captured
-        leaves = [Expression(PARAMETER, (name,)) for name in names]
+        leaves = [parameter(name) for name in names]
+        changed = [law for leaf in leaves for law in (*(term(op, leaf, value) for op, value in TWINS),
+                                                      term("//", term("-", leaf, 1), 2))]
         self._of: dict[bytes, list[Expression]] = {}
-        for leaf in leaves:
-            self._put(leaf)
-        for leaf in leaves:
-            for op, value in TWINS:
-                self._put(Expression(op, (leaf, constant(value))))
-            self._put(Expression("//", (Expression("-", (leaf, constant(1))), constant(2))))
-
-    def _put(self, law: Expression) -> None:
-        values = np.asarray(self.captured[law], np.int64)
-        if (values != values[0]).any():
-            self._of.setdefault(values.tobytes(), []).append(law)
+        for law in (*leaves, *changed):
+            values = np.asarray(captured[law], np.int64)
+            if (values != values[0]).any():
+                self._of.setdefault(values.tobytes(), []).append(law)
 
     def of(self, law: Expression) -> list[Expression]:
         if law.op not in (PARAMETER, *(op for op, _ in TWINS)):
             return []
         key = np.asarray(self.captured[law], np.int64).tobytes()
-        return [one for one in self._of.get(key, ()) if one != law]
+        return [twin for twin in self._of.get(key, ()) if twin != law]
 
     def rivals(self, solved: Solved) -> Iterator[Rival]:
         """The steps with one part, or every one like it, said by its twin."""
         for number, (when, law) in enumerate(solved.steps):
-            for of_law, whole in ((True, law), (False, when)):
+            for whole in (law, when):
                 for part in dict.fromkeys(whole.walk()):
-                    for twin in self.of(part)[:MOST_TWINS]:
-                        for first in (True, False):
-                            other = _replaced(whole, part, twin, [1 if first else -1])
+                    for twin in self.of(part)[:BUDGET.twins]:
+                        for places in (1, -1):
+                            other = _replaced(whole, part, twin, [places])
                             if other != whole:
-                                yield Rival(0.0, number, law=other) if of_law else Rival(0.0, number, when=other)
+                                yield Rival(0.0, number, law=other) if whole is law else Rival(0.0, number, when=other)
 
     def apart(self, solved: Solved, asked: Columns) -> Array:
         """``(N,) bool``: rows that break what held on all captures, where a field reads anything
@@ -268,15 +234,12 @@ class Twins:
         What else the field reads there, no capture says; that one twin gives the value of the other
         proves nothing.
         """
-        parts = dict.fromkeys(part for step in solved.steps for one in step for part in one.walk())
-        return self.broken(asked) if any(self.of(part) for part in parts) else np.zeros(asked.n, bool)
-
-    def broken(self, asked: Columns) -> Array:
-        """``(N,) bool``: rows where anything that always agreed differs."""
+        parts = dict.fromkeys(part for whole in solved.parts for part in whole.walk())
         out = np.zeros(asked.n, bool)
-        for first, *others in self._of.values():
-            for other in others:
-                out |= asked[first] != asked[other]
+        if any(self.of(part) for part in parts):
+            for first, *others in self._of.values():
+                for other in others:
+                    out |= asked[first] != asked[other]
         return out
 
 
@@ -289,4 +252,4 @@ def _replaced(law: Expression, part: Expression, twin: Expression, left: list[in
         return twin
     if law.op not in OPERATORS:
         return law
-    return Expression(law.op, tuple(_replaced(one, part, twin, left) for one in law.args))
+    return Expression(law.op, tuple(_replaced(part_of, part, twin, left) for part_of in law.args))

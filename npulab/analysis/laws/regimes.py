@@ -1,0 +1,209 @@
+"""The cheapest decision list for the bits of one field, and what the captures cannot tell from
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from npulab.analysis.laws.expressions import FIELD, INTEGER, Array, Expression, term
+from npulab.analysis.laws.library import Library
+from npulab.analysis.laws.lists import Path, decision_lists, held_out
+from npulab.analysis.laws.masks import packed
+from npulab.analysis.laws.pool import Pool, Target, make_pool
+from npulab.analysis.laws.predicates import Predicates, opposite, threshold
+from npulab.analysis.laws.prior import BUDGET, PRIOR
+from npulab.analysis.laws.solved import Place, Rival, Solved, Steps
+from npulab.analysis.laws.state import Captures, State
+
+PLAIN = 0.25  # share of the bits to explain: shorter lists of two steps are not tried on held-out captures
+Found = tuple[tuple[float, Path], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What lists are made of in one round; ``derived`` are the fields that others may follow from,
+    ``deep`` allows laws of four columns, ``tried`` holds what was found for the values of a
+    field."""
+
+    library: Library
+    predicates: Predicates
+    derived: tuple[str, ...] = ()
+    deep: bool = False
+    tried: dict[Any, Solved | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit on a law of a price, that captures up to ``low`` are below, those from ``high``
+    above."""
+
+    condition: Expression
+    cost: float
+    price: float
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Lists:
+    """The decision lists over some conditions, by rising cost."""
+
+    laws: Pool
+    weights: Array
+    predicates: Predicates
+    found: Found
+    limits: tuple[Limit, ...] = ()
+
+    def steps(self, path: Path) -> Steps:
+        return tuple((self.predicates.condition(p), self.laws[int(self.laws.kept[law])]) for p, law in path)
+
+
+def missed_many(solved: Solved, n: int) -> bool:
+    """Whether lists made without them get too many of ``n`` captures wrong."""
+    return solved.missed is not None and int(solved.missed.sum()) > max(2, 0.015 * n)
+
+
+def solve_once(state: State, round_: Round, place: Place, **options: Any) -> Solved | None:
+    """``solve``, but once for places with the same values: drivers write a number to several
+    words."""
+    key = (place.raw(state.captures.words).tobytes(), place.width, tuple(options.items()))
+    solved = round_.tried.get(key)
+    if key in round_.tried and (solved is None or not solved.reads & state.circular(place, round_.derived)):
+        return solved and replace(solved, word=place.word, lsb=place.lsb)
+    round_.tried[key] = solve(state, round_, place, **options)
+    return round_.tried[key]
+
+
+def solve(state: State, round_: Round, place: Place, *, depth: int | None = None,
+          margin: float = PRIOR.field_gain) -> Solved | None:
+    """The cheapest decision list for some bits, or None."""
+    captures, library = state.captures, round_.library
+    weights = captures.information[:, place.word, place.lsb:place.end].sum(1)
+    total = float(weights.sum())
+    if total < (PRIOR.derived_gain if round_.deep else margin) or not len(library):
+        return None
+    circular = state.circular(place, round_.derived)
+    uses = library.uses_of(circular)
+    values = place.raw(captures.words)
+    laws = make_pool(Target(values, place.width, weights, library.without(uses)), round_.deep)
+    predicates = round_.predicates.without(circular)
+    agree, cost = laws.agree[laws.kept], laws.cost[laws.kept]
+    if not len(laws.kept) or not agree.any(0).all():
+        return None
+
+    def lists(conditions: Predicates, limits: tuple[Limit, ...] = ()) -> _Lists:
+        found = decision_lists(agree, cost, conditions.masks, conditions.cost, weights, depth or BUDGET.depth)
+        return _Lists(laws, weights, conditions, found, limits)
+
+    best = lists(predicates)
+    if (not best.found or len(best.found[0][1]) > 3) and place.width >= 3 and depth is None:
+        columns = _dominant(laws, agree, cost, weights)
+        if columns:
+            best = _cheaper(best, lists(predicates.with_thresholds(columns)))
+    if not best.found or best.found[0][0] > 0.5 * total or len(best.found[0][1]) > 2:
+        limits = tuple(_separating(values, library, uses))
+        if limits:
+            conditions = predicates.also([(limit.condition, limit.cost) for limit in limits])
+            best = replace(_cheaper(best, lists(conditions)), limits=limits)
+    if not best.found or best.found[0][0] + margin > total:
+        return None
+    return _solved(captures, place, best)
+
+
+def _cheaper(first: _Lists, second: _Lists) -> _Lists:
+    if second.found and (not first.found or second.found[0][0] < first.found[0][0]):
+        return second
+    return first
+
+
+def _dominant(laws: Pool, agree: Array, cost: Array, weights: Array) -> list[Expression]:
+    """The law that explains most, the one that explains most of the rest, and what they are made
+    of.
+
+    Splitting and saturation begin where such a column passes a limit.
+    """
+    first = int(np.argmax(agree @ weights - cost))
+    second = int(np.argmax(agree @ np.where(agree[first], 0, weights) - cost))
+    parts = dict.fromkeys(part for number in (first, second) for part in laws[int(laws.kept[number])].walk())
+    return [part for part in parts if part.op in INTEGER and (part.names() or part.names(FIELD))][:4]
+
+
+def _separating(values: Array, library: Library, uses: int) -> list[Limit]:
+    """Limits on laws that part the captures of one value from those of the others; ``uses`` are
+    the fields that no law may read."""
+    kinds, counts = np.unique(values, return_counts=True)
+    first = library.laws.of(slice(BUDGET.limit_laws))
+    allowed = [(family, family.uses & np.uint64(uses) == 0) for family in (first, library.products)]
+    allowed[0] = first, allowed[0][1] & (first.values.max(1) < 2 ** 31)
+    out: dict[Expression, Limit] = {}
+    for kind in kinds[np.argsort(-counts, kind="stable")][:3]:
+        here = values == kind
+        if not 2 <= here.sum() <= len(values) - 2:
+            continue
+        for family, able in allowed:
+            inside, outside = family.values[:, here], family.values[:, ~here]
+            for low, high in ((inside, outside), (outside, inside)):
+                top, bottom = low.max(1), high.min(1)
+                for i in np.flatnonzero((top < bottom) & able)[:BUDGET.limits].tolist():
+                    ends, price = (int(top[i]), int(bottom[i])), float(family.cost[i])
+                    condition, cost = threshold(family[i], *ends)
+                    out.setdefault(condition, Limit(condition, 2 + cost + price, price, *ends))
+    return list(out.values())
+
+
+def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved:
+    """The cheapest list, with its rivals."""
+    total, path = lists.found[0]
+    steps = lists.steps(path)
+    rivals: list[Rival] = []
+    support: list[int] = []
+    left = np.ones(captures.n, bool)
+    for number, (predicate, _) in enumerate(path):
+        here = lists.predicates.masks[predicate] & left
+        support.append(int(here.sum()))
+        rivals += _step_rivals(captures, lists, number, here, left)
+        left &= ~here
+    rivals += [Rival(max(0.0, cost - total), -1, steps=lists.steps(other))
+               for cost, other in lists.found[1:12] if cost - total < PRIOR.rival]
+    information = float(lists.weights.sum())
+    plain = len(path) == 1 or (len(path) == 2 and total < PLAIN * information)
+    missed = np.zeros(captures.n, bool) if plain else held_out(lists.laws, lists.predicates, lists.weights)
+    return Solved(place.word, place.lsb, place.width, steps, tuple(support), total, information, tuple(rivals),
+                  missed)
+
+
+def _step_rivals(captures: Captures, lists: _Lists, number: int, here: Array, left: Array) -> Iterator[Rival]:
+    """Other laws that are exact on the captures ``here`` that a step decides, and other conditions
+    that select them from those ``left``."""
+    laws, predicates = lists.laws, lists.predicates
+    predicate, law = lists.found[0][1][number]
+    own, price = laws.kept[law], laws.cost[laws.kept[law]]
+    fits = np.flatnonzero((laws.cost <= price + PRIOR.rival) & laws.agree[:, here].all(1))
+    for other in fits[np.argsort(laws.cost[fits], kind="stable")][:60]:
+        if other != own:
+            yield Rival(max(0.0, float(laws.cost[other] - price)), number, law=laws[int(other)])
+    if not predicate:
+        return
+    cost, when = predicates.cost[predicate], predicates.condition(predicate)
+    same = (predicates.all_costs <= cost + PRIOR.rival) \
+        & ((predicates.all_masks ^ packed(here[None])) & packed(left[None]) == 0).all(1)
+    for other in np.flatnonzero(same)[:80].tolist():
+        condition = predicates.any_condition(other)
+        if condition != when:
+            yield Rival(max(0.0, float(predicates.all_costs[other] - cost)), number, when=condition)
+    # limits on other laws; how round a limit is says nothing, as it may lie anywhere between two
+    # captures
+    limit = next((limit for limit in lists.limits if when in (limit.condition, opposite(limit.condition))), None)
+    for other_limit in lists.limits if limit else ():
+        extra_cost = other_limit.price - limit.price if limit else 0.0
+        if other_limit is limit or extra_cost > PRIOR.rival:
+            continue
+        for end in (other_limit.low, other_limit.high - 1):
+            below = term("<=", other_limit.condition.args[0], end)
+            for way in (below, opposite(below)):
+                if (captures.columns[way][left] == here[left]).all():
+                    yield Rival(max(0.0, extra_cost), number, when=way)

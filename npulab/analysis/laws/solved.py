@@ -1,0 +1,145 @@
+"""Fields: bits of one word, and the decision lists that explain them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from npulab.analysis.laws.expressions import ALWAYS, FIELD, PARAMETER, Array, Columns, Expression
+
+Steps = tuple[tuple[Expression, Expression], ...]  # (when, law), the last one always
+
+
+def names_in(parts: Iterable[Expression | None], op: str = PARAMETER) -> set[str]:
+    """Names of the parameters (or fields) that expressions read."""
+    return {name for part in parts if part is not None for name in part.names(op)}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Bits of one word that may be a field."""
+
+    word: int
+    lsb: int
+    width: int
+
+    @property
+    def name(self) -> str:
+        """The automatic name of a register map: word, lowest bit, width."""
+        return f"w{self.word}_{self.lsb}_{self.width}"
+
+    @property
+    def end(self) -> int:
+        return self.lsb + self.width
+
+    @property
+    def positions(self) -> list[tuple[int, int]]:
+        """(word, bit) of each of its bits."""
+        return [(self.word, bit) for bit in range(self.lsb, self.end)]
+
+    @property
+    def mask(self) -> int:
+        """Its bits in the word."""
+        return (2 ** self.width - 1) * 2 ** self.lsb
+
+    def raw(self, words: Array) -> Array:
+        """Its bits in ``(N, W) uint32``, as captured: ``(N,) uint32``."""
+        return (words[:, self.word] >> np.uint32(self.lsb)) & np.uint32(2 ** self.width - 1)
+
+    def placed(self, values: Array) -> Array:
+        """Raw values ``(N,)`` where they lie in the word, uint32."""
+        return (values * 2 ** self.lsb).astype(np.uint32)
+
+    def adjoins(self, other: Place) -> bool:
+        """Whether another field begins where this one ends, or the other way round."""
+        return self.word == other.word and (self.end == other.lsb or other.end == self.lsb)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """What the captures cannot tell from a step: another law for it, condition for it, or whole
+    list; ``extra_cost`` in bits."""
+
+    extra_cost: float
+    step: int
+    law: Expression | None = None
+    when: Expression | None = None
+    steps: Steps = ()
+
+    @property
+    def reads(self) -> set[str]:
+        """Names of the fields that it follows from."""
+        return names_in((self.law, self.when, *itertools.chain(*self.steps)), FIELD)
+
+    def __str__(self) -> str:
+        if self.steps:
+            return "; ".join(f"{'else' if when == ALWAYS else when}: {law}" for when, law in self.steps)
+        return str(self.law) if self.law is not None else f"when {self.when}"
+
+
+@dataclass(frozen=True, eq=False)
+class Solved(Place):
+    """Bits of one word that a decision list explains on every capture; ``cost`` and ``explained``
+    in bits."""
+
+    steps: Steps
+    support: tuple[int, ...]  # captures that each step decides
+    cost: float
+    explained: float
+    rivals: tuple[Rival, ...] = ()
+    missed: Array | None = None  # captures that lists made without them get wrong
+
+    @property
+    def parts(self) -> tuple[Expression, ...]:
+        """Every condition and law."""
+        return tuple(itertools.chain(*self.steps))
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """Names of the fields that it follows from."""
+        return frozenset(names_in(self.parts, FIELD))
+
+    def decide(self, columns: Columns, steps: Steps = ()) -> Array:
+        """Which step decides each row, (N,)."""
+        out = np.full(columns.n, -1)
+        for number, (when, _) in enumerate(steps or self.steps):
+            out[(out < 0) & columns[when]] = number
+        return out
+
+    def uncut(self, columns: Columns, steps: Steps = ()) -> Array:
+        """What the laws give, ``(N,) int64``, of which the field holds the low bits."""
+        steps = steps or self.steps
+        decided = self.decide(columns, steps)
+        out = np.zeros(columns.n, np.int64)
+        for number, (_, law) in enumerate(steps):
+            here = decided == number
+            if here.any():
+                out[here] = columns[law][here]
+        return out
+
+    def values(self, columns: Columns, steps: Steps = ()) -> Array:
+        """The field's raw value on each row, ``(N,) int64``."""
+        return self.uncut(columns, steps) % 2 ** self.width
+
+    def alternative(self, rival: Rival) -> Steps:
+        """The steps with a rival in its place."""
+        if rival.steps:
+            return rival.steps
+        when, law = self.steps[rival.step]
+        changed = (rival.when or when, rival.law or law)
+        return (*self.steps[:rival.step], changed, *self.steps[rival.step + 1:])
+
+    def changes(self, rival: Rival, columns: Columns, values: Array) -> Array:
+        """``(N,) int64``: the bits in which a rival differs from the field's ``values``."""
+        return self.values(columns, self.alternative(rival)) ^ values
+
+    def __str__(self) -> str:
+        parts = [f"{law}" if when == ALWAYS and len(self.steps) == 1 else
+                 f"{'else' if when == ALWAYS else when}: {law} ({n})"
+                 for (when, law), n in zip(self.steps, self.support, strict=True)]
+        missed = "" if self.missed is None else f", held out {int(self.missed.sum())} wrong"
+        return f"{self.name} = {'; '.join(parts)}  [{self.cost:.0f} of {self.explained:.0f} bits{missed}]"

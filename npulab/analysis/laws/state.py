@@ -1,0 +1,83 @@
+"""What a search knows: the captures, which never change, and the fields that are explained so
+far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from npulab.analysis.laws.expressions import Array, Columns
+from npulab.analysis.laws.library import Names
+from npulab.analysis.laws.solved import Place, Solved
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Captures:
+    """Captures ``words (N, W) uint32`` with their ``columns``; ``varies (W, 32) bool`` are bits
+    that move, ``information (N, W, 32)`` their code length; ``tell`` is called with each step."""
+
+    words: Array
+    columns: Columns
+    names: Names
+    varies: Array
+    information: Array
+    tell: Progress
+
+    @property
+    def n(self) -> int:
+        return len(self.words)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """``todo (W, 32) bool`` are the bits to explain, ``solved`` the fields that are, ``follows``
+    the names of those that each field follows from, directly or not."""
+
+    captures: Captures
+    todo: Array
+    solved: tuple[Solved, ...] = ()
+    follows: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def accept(self, solved: Solved, instead_of: Collection[Solved] = ()) -> State:
+        """The state with one more field, in place of others."""
+        reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
+        todo = self.todo.copy()
+        todo[solved.word, solved.lsb:solved.end] = False
+        self.captures.tell(str(solved))
+        return replace(self, todo=todo, follows={**self.follows, solved.name: reads},
+                       solved=(*(old for old in self.solved if old not in instead_of), solved))
+
+    def is_read(self, *fields: Solved) -> bool:
+        """Whether a field follows from any of these."""
+        names = {solved.name for solved in fields}
+        return any(names & follows for follows in self.follows.values())
+
+    def is_open(self, place: Place) -> bool:
+        """Whether a place has a bit to explain, and none that is explained."""
+        here = slice(place.lsb, place.end)
+        todo, varies = self.todo[place.word, here], self.captures.varies[place.word, here]
+        return bool(todo.any() and (todo | ~varies).all())
+
+    def open_runs(self) -> list[Place]:
+        """The bits to explain, those side by side as one place."""
+        out: list[Place] = []
+        for word, bit in np.argwhere(self.todo).tolist():
+            if out and (out[-1].word, out[-1].end) == (word, bit):
+                out[-1] = replace(out[-1], width=out[-1].width + 1)
+            else:
+                out.append(Place(word, bit, 1))
+        return out
+
+    def circular(self, place: Place, derived: Collection[str]) -> set[str]:
+        """Fields, of the ``derived`` ones, that a place must not follow from: itself, and what
+        follows from it."""
+        names = {place.name}
+        for name in derived:
+            word, lsb, width = (int(part) for part in name[1:].split("_"))
+            if word == place.word and lsb < place.end and place.lsb < lsb + width:
+                names.add(name)
+        return names | {name for name in derived if self.follows.get(name, frozenset()) & names}
