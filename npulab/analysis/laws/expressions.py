@@ -89,11 +89,12 @@ class Expression:
             return "always"
         own = {"ceil": 4.5}.get(self.op, BINDING.get(self.op, -1))
         parts = []
-        for i, one in enumerate(self.args):
+        for i, part in enumerate(self.args):
             # an operator of the same strength is bracketed on the right, where it would be read
             # otherwise
-            loose = BINDING.get(one.op, 9) < own or (i and BINDING.get(one.op, 9) == own and self.op != "and")
-            parts.append(f"({one})" if loose else str(one))
+            inner = BINDING.get(part.op, 9)
+            loose = inner < own or (i and inner == own and self.op != "and")
+            parts.append(f"({part})" if loose else str(part))
         text = OPERATORS[self.op][1].format(*parts)
         return text.replace("+ -", "- ")
 
@@ -117,8 +118,8 @@ class Expression:
     def walk(self) -> Iterator[Expression]:
         yield self
         if self.op in OPERATORS:
-            for one in self.args:
-                yield from one.walk()
+            for part in self.args:
+                yield from part.walk()
 
 
 ALWAYS = Expression("always", ())
@@ -170,14 +171,15 @@ class Columns:
             if expression.op in (PARAMETER, FIELD, GIVEN):
                 raise KeyError(expression.args[0])
             with np.errstate(all="ignore"):
-                found = OPERATORS[expression.op][0](*(self[one] for one in expression.args))
+                found = OPERATORS[expression.op][0](*(self[part] for part in expression.args))
             self.values[expression] = found
         return found
 
     def rows(self, rows: Array) -> Columns:
         """Some rows of the parameters and fields."""
         out = object.__new__(Columns)
-        out.values = {one: values[rows] for one, values in self.values.items() if one.op in (PARAMETER, FIELD, GIVEN)}
+        out.values = {leaf: values[rows] for leaf, values in self.values.items()
+                      if leaf.op in (PARAMETER, FIELD, GIVEN)}
         out.n = len(rows)
         return out
 

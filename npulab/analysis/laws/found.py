@@ -12,7 +12,14 @@ import numpy as np
 from npulab.analysis.correlate import best_related
 from npulab.analysis.laws.claims import Findings, doubts, fill, in_order
 from npulab.analysis.laws.expressions import ALWAYS, Array, Columns
-from npulab.analysis.laws.inputs import GivenLaws, Table, checked_parameters, checked_words, given_columns
+from npulab.analysis.laws.inputs import (
+    GivenLaws,
+    Table,
+    checked_parameters,
+    checked_sweep,
+    checked_words,
+    given_columns,
+)
 from npulab.analysis.laws.library import Names
 from npulab.analysis.laws.matching import bits_of
 from npulab.analysis.laws.planning import Space, best_rows, features, given_rows, open_doubts
@@ -49,7 +56,7 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     simulated = bool(getattr(words, "simulated", False))
     if parameters is None and hasattr(words, "parameters"):
         words, parameters = words.words, words.parameters
-    words = checked_words(words)
+    words = checked_sweep(words)
     table = checked_parameters({} if parameters is None else parameters, len(words))
     laws = {} if laws is None else laws
     given = given_columns(laws, _frame(parameters), len(words))
@@ -365,12 +372,11 @@ class Laws:
         """The laws of these captures and more of them."""
         import pandas as pd
 
-        more = np.atleast_2d(np.asarray(words))
-        width = self.words.shape[1]
-        if more.ndim != 2 or more.shape[1] != width or more.dtype.kind not in "iu":
+        more, width = checked_words(np.atleast_2d(np.asarray(words))), self.words.shape[1]
+        if more.shape[1] != width:
             raise ValueError(f"words: got {more.dtype} of shape {more.shape}, allowed is (captures, {width}) uint32")
         frame = pd.concat([self.parameters, _frame(parameters)], ignore_index=True)
-        laws = find_laws(np.concatenate([self.words, more.astype(np.uint32)]), frame, laws=self._laws,
+        laws = find_laws(np.concatenate([self.words, more]), frame, laws=self._laws,
                          nuisance=self.nuisance if self.nuisance.any() else None)
         return replace(laws, simulated=self.simulated)
 

@@ -40,32 +40,29 @@ class Table:
 
 
 def checked_words(words: Any) -> Array:
-    """``(N, W) uint32``; ValueError for anything else, for fewer than two rows, for rows that are
-    all the same."""
+    """``(N, W) uint32``; ValueError for anything else."""
     try:
         array = np.asarray(words)
     except ValueError:
-        array = np.array([], dtype=object)
+        array = np.zeros(0, object)
     if array.dtype == object or array.ndim != 2:
-        widths = _widths(words)
-        got = f"rows of {' and '.join(str(one) for one in widths)} words" if widths else f"shape {array.shape}"
+        widths = sorted({len(row) for row in words if hasattr(row, "__len__")} if np.iterable(words) else ())
+        got = f"rows of {' and '.join(map(str, widths))} words" if len(widths) > 1 else f"shape {array.shape}"
         raise ValueError(f"words: got {got}, allowed is (captures, words), each row as wide as the others")
-    if array.dtype.kind not in "iu" or (array.size and (array.min() < 0 or array.max() > 0xFFFFFFFF)):
+    if array.dtype.kind not in "iu" or (array.size and not 0 <= array.min() <= array.max() < 2 ** 32):
         raise ValueError(f"words: got {array.dtype}, allowed are whole numbers of 0 to 0xffffffff")
+    return array.astype(np.uint32)
+
+
+def checked_sweep(words: Any) -> Array:
+    """``(N, W) uint32``; ValueError for anything else, for less than two rows, for rows that are
+    all the same."""
+    array = checked_words(words)
     if len(array) < 2 or array.shape[1] < 1:
         raise ValueError(f"words: got {len(array)} rows of {array.shape[1]} words, allowed are two captures or more")
-    array = array.astype(np.uint32)
     if (array == array[0]).all():
         raise ValueError(f"words: got {len(array)} rows that are all the same, allowed is at least one bit that varies")
     return array
-
-
-def _widths(words: Any) -> list[int]:
-    try:
-        found = sorted({len(row) for row in words})
-    except TypeError:
-        return []
-    return found if len(found) > 1 else []
 
 
 def checked_parameters(parameters: Any, rows: int | None = None, like: Table | None = None) -> Table:
@@ -97,11 +94,11 @@ def checked_parameters(parameters: Any, rows: int | None = None, like: Table | N
     if like is None:
         return _typed(frame)
     integers, reals = {}, {}
+    names = ", ".join((*like.integers, *like.reals))
     for name in (*like.integers, *like.reals):
         if name not in frame:
-            names = ", ".join((*like.integers, *like.reals))
             raise ValueError(f"parameters: got no column {name!r}, allowed are {names}")
-        column = _numbers(frame, name)
+        column = checked_numbers(frame[name], name)
         if name in like.reals:
             reals[name] = column.astype(np.float32)
         elif (column != np.round(column)).any():
@@ -115,7 +112,7 @@ def checked_parameters(parameters: Any, rows: int | None = None, like: Table | N
 def _typed(frame: pd.DataFrame) -> Table:
     integers, reals, constant = {}, {}, []
     for name in frame.columns:
-        column = _numbers(frame, name)
+        column = checked_numbers(frame[name], name)
         if (column == column[:1]).all():
             constant.append(str(name))
         elif (column == np.round(column)).all():
@@ -131,11 +128,13 @@ def _typed(frame: pd.DataFrame) -> Table:
     return Table(integers, reals, tuple(constant))
 
 
-def _numbers(frame: pd.DataFrame, name: Any) -> Array:
+def checked_numbers(values: Any, name: str) -> Array:
+    """``(N,) float64``; ValueError for what is not finite, or past 2**53."""
     try:
-        column = frame[name].to_numpy(np.float64)
+        column = np.asarray(values, np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"parameters: got {frame[name].dtype} in {name!r}, allowed are numbers") from None
+        got = getattr(values, "dtype", "something else")
+        raise ValueError(f"parameters: got {got} in {name!r}, allowed are numbers") from None
     wrong = ~np.isfinite(column) | (np.abs(column) > LARGEST)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])

@@ -32,6 +32,11 @@ class Place:
         """The automatic name of a register map: word, lowest bit, width."""
         return f"w{self.word}_{self.lsb}_{self.width}"
 
+    @classmethod
+    def named(cls, name: str) -> Place:
+        """The place of an automatic name."""
+        return cls(*map(int, name[1:].split("_")))
+
     @property
     def end(self) -> int:
         return self.lsb + self.width

@@ -77,7 +77,7 @@ class State:
         follows from it."""
         names = {place.name}
         for name in derived:
-            word, lsb, width = (int(part) for part in name[1:].split("_"))
-            if word == place.word and lsb < place.end and place.lsb < lsb + width:
+            other = Place.named(name)
+            if other.word == place.word and other.lsb < place.end and place.lsb < other.end:
                 names.add(name)
         return names | {name for name in derived if self.follows.get(name, frozenset()) & names}

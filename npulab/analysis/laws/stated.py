@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npulab.analysis.laws.expressions import FIELD, PARAMETER, Array, Columns, Expression, field, parameter
-from npulab.analysis.laws.inputs import FIELD_NAME, LARGEST
-from npulab.analysis.laws.texts import Steps, parse_law, parse_steps
+from npulab.analysis.laws.inputs import FIELD_NAME, LARGEST, checked_numbers, checked_words
+from npulab.analysis.laws.solved import Place, Steps
+from npulab.analysis.laws.texts import parse_law, parse_steps
+from npulab.registers.fields import WORD_BITS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ENOUGH = 8  # different captures before a law that agrees is called found
 TYPE = re.compile(r"u(8|16|32)(?:\[([0-9]+)\])?")
-WORD_BYTES = 4
+WORD_BYTES = WORD_BITS // 8
 SHOWN = 20  # names of captures in a row
 NO_NUMBER = -2.0 ** 62
 COLUMNS = ("name", "law", "verdict", "rows", "agree", "contradict", "supports", "contradicts", "status")
@@ -84,8 +86,7 @@ def check_stated(stated: Iterable[Stated], captures: Any, parameters: Any = None
     import pandas as pd
 
     evidence = _Evidence.of(captures, parameters)
-    rows = [_row(one, evidence) for one in stated]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame([_row(law, evidence) for law in stated], columns=list(COLUMNS))
 
 
 def check_rows(table: Iterable[Mapping[str, str]], captures: Any, parameters: Any = None) -> pd.DataFrame:
@@ -108,9 +109,8 @@ def _of_row(row: Mapping[str, str]) -> Stated:
     name = " ".join(part for part in (row.get("type", ""), row.get("offset", "")) if part)
     words = word_fields(int(row["offset"], 0), row["type"]) if row.get("type") and row.get("law") else []
     count = max(len(words), 1)
-    said = Stated.parse(name, row.get("law", ""), row.get("fields", ""), count=count)
-    return Stated(said.name, said.text, said.laws,
-                  (*said.places, tuple(field(word) for word in words)) if words else said.places)
+    stated = Stated.parse(name, row.get("law", ""), row.get("fields", ""), count=count)
+    return replace(stated, places=(*stated.places, tuple(map(field, words)))) if words else stated
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,12 +132,12 @@ class _Evidence:
                 raise ValueError("parameters: got some beside captures by name, allowed is a pair of values and "
                                  "parameters for each")
             return cls._by_name(captures)
-        words = _words(captures)
+        words = checked_words(captures)
         columns = {parameter(str(name)): (_numbers(values, str(name)), np.ones(len(words), bool))
                    for name, values in dict(parameters if parameters is not None else {}).items()}
-        for one, (values, _) in columns.items():
-            if values.shape != (len(words),):
-                raise ValueError(f"parameters: got {len(values)} rows of {one}, allowed are {len(words)}")
+        for leaf, (values, _) in columns.items():
+            if len(values) != len(words):
+                raise ValueError(f"parameters: got {len(values)} rows of {leaf}, allowed are {len(words)}")
         if registers is not None and len(registers) == words.shape[1]:
             columns |= {field(name): (np.asarray(values).astype(np.int64), np.ones(len(words), bool))
                         for name, values in registers.decode(words, raw=True).items()}
@@ -147,25 +147,26 @@ class _Evidence:
     @classmethod
     def _by_name(cls, captures: Mapping[Any, Any]) -> _Evidence:
         rows: list[Array] = []
-        found: list[dict[Expression, Any]] = []
+        numbers: list[dict[Expression, Any]] = []
         for name, pair in captures.items():
             if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], Mapping):
                 raise ValueError(f"captures: got {type(pair).__name__} for {name!r:.40}, allowed is a pair: words or "
                                  "values by field, and parameters by name")
-            values, known = pair
+            values, parameters = pair
             by_field = values if isinstance(values, Mapping) else {}
-            rows.append(np.zeros(0, np.uint32) if isinstance(values, Mapping) else _words([values])[0])
-            found.append({parameter(str(key)): value for key, value in known.items()}
-                         | {field(str(key)): value for key, value in by_field.items()})
-        words = np.zeros((len(rows), max((len(row) for row in rows), default=0)), np.uint32)
+            rows.append(np.zeros(0, np.uint32) if isinstance(values, Mapping) else checked_words([values])[0])
+            numbers.append({parameter(str(key)): value for key, value in parameters.items()}
+                           | {field(str(key)): value for key, value in by_field.items()})
+        lengths = np.array([len(row) for row in rows], int)
+        words = np.zeros((len(rows), lengths.max(initial=0)), np.uint32)
         for row, own in zip(words, rows, strict=True):
             row[:len(own)] = own
         columns = {}
-        for key in dict.fromkeys(key for one in found for key in one):
-            have = np.array([key in one and _is_number(one[key]) for one in found], bool)
-            columns[key] = _numbers([one[key] if there else 0 for one, there in zip(found, have, strict=True)],
-                                    str(key)), have
-        return cls(tuple(str(name) for name in captures), words, np.array([len(row) for row in rows], int), columns)
+        for leaf in dict.fromkeys(leaf for row in numbers for leaf in row):
+            have = np.array([_is_number(row.get(leaf)) for row in numbers], bool)
+            columns[leaf] = _numbers([row[leaf] if there else 0 for row, there in zip(numbers, have, strict=True)],
+                                     str(leaf)), have
+        return cls(tuple(map(str, captures)), words, lengths, columns)
 
     def different(self, rows: Array) -> int:
         """How many of some captures are not the same in everything, counted up to what is
@@ -182,15 +183,14 @@ class _Evidence:
         """(numbers (N,), which captures have it (N,)) of a name, the first of the kinds that there
         is."""
         for kind in kinds:
-            known = self.columns.get(Expression(kind, (name,)))
-            if known is not None:
-                return known
+            if Expression(kind, (name,)) in self.columns:
+                return self.columns[Expression(kind, (name,))]
         if not FIELD_NAME.fullmatch(name):
             return None
-        word, lsb, width = (int(part) for part in name[1:].split("_"))
-        if word >= self.words.shape[1] or not 1 <= width <= 32 - lsb:
+        place = Place.named(name)
+        if place.word >= self.words.shape[1] or not place.lsb < place.end <= WORD_BITS:
             return None
-        return (self.words[:, word] >> np.uint32(lsb)).astype(np.int64) % 2 ** width, self.lengths > word
+        return place.raw(self.words).astype(np.int64), self.lengths > place.word
 
     def have(self, parts: Iterable[Expression], kinds: Sequence[str],
              ) -> tuple[dict[Expression, Array], Array, list[str]]:
@@ -198,20 +198,20 @@ class _Evidence:
         none has."""
         columns: dict[Expression, Array] = {}
         have, missing = np.ones(len(self.names), bool), []
-        for one in dict.fromkeys(leaf for part in parts for leaf in part.walk() if leaf.op in (PARAMETER, FIELD)):
-            found = self.column(one.args[0], kinds)
-            if found is None:
-                missing.append(one.args[0])
+        for leaf in dict.fromkeys(leaf for part in parts for leaf in part.walk() if leaf.op in (PARAMETER, FIELD)):
+            column = self.column(leaf.args[0], kinds)
+            if column is None:
+                missing.append(leaf.args[0])
                 have[:] = False
             else:
-                columns[one] = found[0]
-                have &= found[1]
+                columns[leaf] = column[0]
+                have &= column[1]
         return columns, have, missing
 
 
 def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
     shape = len(stated.laws), len(evidence.names)
-    said, recorded, asked = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, bool)
+    predicted, recorded, asked = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, bool)
     seen = np.zeros(shape[1], bool)
     columns, have, missing = evidence.have(
         (part for steps in stated.laws for step in steps for part in step), (PARAMETER, FIELD))
@@ -222,17 +222,17 @@ def _row(stated: Stated, evidence: _Evidence) -> tuple[Any, ...]:
         rows = np.flatnonzero(have & there & ~seen)
         if len(rows):
             own, law = _columns(where, rows), _columns(columns, rows)
-            recorded[:, rows] = [own[one] for one in place]
+            recorded[:, rows] = [own[part] for part in place]
             for number, steps in enumerate(stated.laws):
-                said[number, rows], asked[number, rows] = _values(steps, law)
+                predicted[number, rows], asked[number, rows] = _values(steps, law)
             seen[rows] = True
-    right = ((said == recorded) | ~asked).all(0)
+    right = ((predicted == recorded) | ~asked).all(0)
     good, bad = np.flatnonzero(asked.any(0) & right), np.flatnonzero(asked.any(0) & ~right)
-    told = [", ".join(evidence.names[row] for row in rows[:SHOWN]) + f", ... ({len(rows)})" * (len(rows) > SHOWN)
+    listed = [", ".join(evidence.names[row] for row in rows[:SHOWN]) + f", ... ({len(rows)})" * (len(rows) > SHOWN)
             for rows in (good, bad)]
     numbers = [np.unique(row[good[there[good]]]).tolist() for row, there in zip(recorded, asked, strict=True)]
     verdict, status = _verdict(stated, evidence, good, len(bad), numbers, missing or absent)
-    return stated.name, stated.text, verdict, len(good) + len(bad), len(good), len(bad), *told, status
+    return stated.name, stated.text, verdict, len(good) + len(bad), len(good), len(bad), *listed, status
 
 
 def _verdict(stated: Stated, evidence: _Evidence, good: Array, bad: int, numbers: Sequence[Sequence[int]],
@@ -247,7 +247,7 @@ def _verdict(stated: Stated, evidence: _Evidence, good: Array, bad: int, numbers
         return NOTHING, f"no capture has {names}" if names else "no capture is one that it speaks of"
     if bad:
         return CONTRADICTED, f"contradicted in {bad} of {count}"
-    if all(len(one) <= 1 for one in numbers):
+    if all(len(kinds) <= 1 for kinds in numbers):
         same = f"it is {numbers[0][0]}" if len(numbers) == 1 else "each of them is the same"
         return SAME, f"agrees in {count} of {count}, but {same} in all"
     apart = evidence.different(good)
@@ -259,7 +259,7 @@ def _verdict(stated: Stated, evidence: _Evidence, good: Array, bad: int, numbers
 
 def _columns(columns: Mapping[Expression, Array], rows: Array) -> Columns:
     out = Columns({"": np.zeros(len(rows), np.int64)})
-    out.values |= {one: values[rows] for one, values in columns.items()}
+    out.values |= {leaf: values[rows] for leaf, values in columns.items()}
     return out
 
 
@@ -281,28 +281,11 @@ def _whole(values: Array) -> Array:
     return np.where(fits, values, NO_NUMBER).astype(np.int64)
 
 
-def _words(words: Any) -> Array:
-    try:
-        array = np.asarray(words)
-    except ValueError:
-        array = np.zeros(0, object)
-    fits = array.dtype.kind in "iu" and (not array.size or 0 <= array.min() <= array.max() < 2 ** 32)
-    if array.ndim != 2 or not fits:
-        raise ValueError(f"words: got {array.dtype} of shape {array.shape}, allowed are whole numbers of 0 to "
-                         "0xffffffff, as many for each capture")
-    return array.astype(np.uint32)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.number | np.bool_) and bool(np.isfinite(value))
 
 
 def _numbers(values: Any, name: str) -> Array:
     """``(N,)`` whole numbers as int64, others as float32."""
-    try:
-        column = np.asarray(values, np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}: got something else, allowed are numbers") from None
-    if column.ndim != 1 or not np.isfinite(column).all() or (np.abs(column) > LARGEST).any():
-        raise ValueError(f"{name}: got {column.ravel()[:3].tolist()}, allowed are finite numbers to 2**53")
+    column = np.atleast_1d(checked_numbers(values, name))
     return column.astype(np.int64 if (column == np.round(column)).all() else np.float32)

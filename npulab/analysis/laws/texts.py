@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from npulab.analysis.laws.expressions import ALWAYS, CONSTANT, Expression, constant, field, parameter
 from npulab.analysis.laws.inputs import FIELD_NAME, LARGEST
+from npulab.analysis.laws.solved import Steps
 
 MOST_TOKENS, DEEPEST = 200, 25
 TOKEN = re.compile(r"\s*(?:(?P<number>0x[0-9a-fA-F]+|[0-9]+)|(?P<name>[A-Za-z_](?:[\w.@]|\[\w+\])*)"
@@ -22,7 +23,6 @@ PAIRS = ("align", "share", "min", "max")
 LOGARITHMS = {"ceil": "clog2", "floor": "flog2"}
 REAL = {"*": "f*", "/": "f/"}
 DOUBLE = {"f*": "d*", "f/": "d/"}
-Steps = tuple[tuple[Expression, Expression], ...]
 
 
 def parse_law(text: str, index: int | None = None) -> Expression:
@@ -83,21 +83,21 @@ class _Reader:
         return tuple(out)
 
     def conditions(self) -> Expression:
-        left = self.comparison()
-        while self.take("and"):
-            left = Expression("and", (left, self.comparison()))
-        return left
+        return self.chain(("and",), self.comparison)
 
     def comparison(self) -> Expression:
-        left = self.chain(("^",), lambda: self.chain(SUMS, self.product))
+        left = self.whole()
         op = self.peek()
         if op not in COMPARISONS:
             return left
         self.next += 1
-        right = self.chain(("^",), lambda: self.chain(SUMS, self.product))
+        right = self.whole()
         if left.op == "%" and op in ("==", "!=") and right == constant(0):
             return Expression("divides" if op == "==" else "leaves", left.args)
         return Expression(op, (left, right))
+
+    def whole(self) -> Expression:
+        return self.chain(("^",), lambda: self.chain(SUMS, self.product))
 
     def chain(self, signs: Sequence[str], part: Callable[[], Expression]) -> Expression:
         left = part()
@@ -136,10 +136,11 @@ class _Reader:
             return Expression("!=0", inner.args[:1]) if inner.op == "!=" and inner.args[1] == constant(0) else inner
         kind, text, _ = self.tokens[self.next] if self.next < len(self.tokens) else ("", "", 0)
         if kind == "number":
-            if int(text, 0 if text.startswith("0x") else 10) > LARGEST:
+            number = int(text, 0 if text.startswith("0x") else 10)
+            if number > LARGEST:
                 self.refuse("a number to 2**53")
             self.next += 1
-            return constant(int(text, 0 if text.startswith("0x") else 10))
+            return constant(number)
         if kind != "name":
             self.refuse("a name, a number or a bracket")
         self.next += 1
