@@ -364,7 +364,8 @@ def _scaled(target: Target) -> Iterator[Group]:
             divisor = int(divisors[at])
             cost = costs[laws].astype(float) + x.cost + z.cost + 10 + constant_cost(divisor)
             good = agree @ weights > cost
-            yield partial(_scaled_law, library, laws[good], (x, z), divisor), cost[good], agree[good]
+            if good.any():
+                yield partial(_scaled_law, library, laws[good], (x, z), divisor), cost[good], agree[good]
 
 
 def _scaled_law(library: Library, laws: Array, leaves: tuple[Leaf, Leaf], divisor: int, i: int) -> Expression:
