@@ -38,10 +38,13 @@ def codes_by_rule(accumulators: Iterable[int], scales: Scales, zero_point: int =
     if given.dtype.kind not in "iu" or given.max() >= 2 ** 63:
         raise ValueError(f"accumulators: got {given.tolist()}, allowed are whole numbers of 64 bits")
     sums = np.unique(given.astype(np.int64))
-    rules = (rules,) if isinstance(rules, str | Rule) else rules
-    asked = [by for by in RULES.values() if TYPE in by.types] if rules is None else [rule(one) for one in rules]
-    codes = [by.exact(within(sums[:, None], by)[:, 0], *by.multiplier(*three(scales)), zero_point) for by in asked]
-    return pd.DataFrame(codes, [by.name for by in asked], [int(one) for one in sums])
+    if rules is None:
+        candidates = [by for by in RULES.values() if TYPE in by.types]
+    else:
+        candidates = [rule(name)
+                      for name in ((rules,) if isinstance(rules, str | Rule) else rules)]
+    codes = [by.exact(within(sums[:, None], by)[:, 0], *by.multiplier(*three(scales)), zero_point) for by in candidates]
+    return pd.DataFrame(codes, [by.name for by in candidates], [int(one) for one in sums])
 
 
 def same_codes(codes: pd.DataFrame) -> list[tuple[tuple[str, ...], np.ndarray]]:

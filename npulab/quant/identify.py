@@ -160,10 +160,11 @@ class _Recorded:
         accumulators = self.accumulators if accumulators is None else accumulators
         if isinstance(by, _Engine):
             own = replace(self, low=by.bounds[0], high=by.bounds[1])
-            asked, out = np.arange(self.outputs.shape[1])[channels], np.empty(accumulators.shape, np.int64)
+            numbers = np.arange(self.outputs.shape[1])[channels]
+            out = np.empty(accumulators.shape, np.int64)
             for part, first, end in by.parts:
-                mine = (asked >= first) & (asked < end)
-                out[:, mine] = own.predict(part, accumulators[:, mine], asked[mine])
+                mine = (numbers >= first) & (numbers < end)
+                out[:, mine] = own.predict(part, accumulators[:, mine], numbers[mine])
             return out
         multiplier, right_shift = (one[channels] for one in self.factors(by))
         accumulators = within(accumulators, by)
@@ -233,9 +234,8 @@ def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConn
     """
     recorded = _recorded(accumulators, outputs, layer, input_q, weight_q, output_q, activation)
     dtype = recorded.outputs.dtype.name
-    asked = _asked(rules, dtype, recorded.engine)
     applied, wrong, rows = [], [], []
-    for by in asked:
+    for by in _rules_of(rules, dtype, recorded.engine):
         try:
             if dtype not in by.types:
                 raise ValueError(f"outputs: got {dtype}, allowed with {by.name} is {', '.join(by.types)}")
@@ -254,8 +254,8 @@ def identify_rounding(accumulators: Any, outputs: Any, layer: Conv2D | FullyConn
     return _identified(recorded, applied, np.reshape(wrong, (len(applied), recorded.outputs.shape[1])), rows)
 
 
-def _asked(rules: Iterable[str | Rule] | str | Rule | None, dtype: str, engine: Callable[[str], Rule] = rule,
-           ) -> list[Rule]:
+def _rules_of(rules: Iterable[str | Rule] | str | Rule | None, dtype: str,
+              engine: Callable[[str], Rule] = rule) -> list[Rule]:
     """The rules asked for; left out, all of an output type.  ``engine`` gives the rule of an
     engine's name."""
     if rules is not None:
@@ -519,12 +519,12 @@ def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | str | Rul
         if not isinstance(got, str) or got not in allowed:
             raise ValueError(f"{name}: got {got!r}, allowed is {', '.join(allowed)}")
     seed = _number("seed", seed, 0, 2 ** 32 - 1)
-    asked = _asked(rules, dtype)
-    for by in asked:
+    candidates = _rules_of(rules, dtype)
+    for by in candidates:
         if dtype not in by.types:
             raise ValueError(f"dtype: got {dtype}, allowed with {by.name} is {', '.join(by.types)}")
     zero_point = ZERO_POINTS[dtype]
-    classes = functions(asked, zero_point)
+    classes = functions(candidates, zero_point)
     scales, sums, codes, ties, input_scale = _candidates(dtype, [one[0] for one, _ in classes], zero_point, seed)
     picks = _fewest(codes, scales, not per_channel)
     if count is not None:
@@ -544,7 +544,7 @@ def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | str | Rul
     apart = [at] if per_channel else np.split(at, np.flatnonzero(np.diff(scales[at])) + 1)
     layers = [_layer(op, sums[one], tuple(scales[one]) if per_channel else scales[one[0]], **quantized)
               for one in apart]
-    return Probes(tuple(layers), tuple(asked), tuple(groups))
+    return Probes(tuple(layers), tuple(candidates), tuple(groups))
 
 
 def _number(name: str, given: Any, low: int, high: int) -> int:

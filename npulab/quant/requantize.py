@@ -13,7 +13,7 @@ from npulab.quant.rules import Float, Rule, rule
 
 MAGIC = np.float32(1.5 * 2 ** 23)  # float32 + MAGIC is that float32 rounded half to even, in the low bits
 MAGIC_BYTES = np.float32(1.5 * 2 ** 15)  # the same, with 8 bits of fraction kept
-BUNCH = 16_384  # elements redone at a time
+BUNCH = 16_384  # elements recomputed at a time
 NOTHING = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
@@ -60,8 +60,8 @@ class Requantizer:
     is their float32 value, repeated for every position of a row.
 
     A product of float32 numbers is within 2**-22 of its size, so inside the clamp range an estimate
-    that is further from a rounding boundary than that, and than the rule strays, has the rule's own
-    answer.  The rest is redone by the rule.
+    that is further from a rounding boundary than that, and than the rule's maximum deviation, has the rule's own
+    answer.  The rest is recomputed by the rule.
     """
 
     parts: tuple[tuple[Rule, int, int], ...]
@@ -88,17 +88,18 @@ class Requantizer:
         real = by.real(self.multiplier, self.right_shift)
         with np.errstate(under="ignore"):
             self.factor = np.tile(real.astype(np.float32), self.repeat)
-        stray = np.max([np.broadcast_to(one.stray(self.right_shift), real.shape) for one, _, _ in self.parts], axis=0)
+        deviation = np.max([np.broadcast_to(part.max_deviation(self.right_shift), real.shape)
+                            for part, _, _ in self.parts], axis=0)
         reach = max(abs(self.low - self.zero_point), abs(self.high - self.zero_point)) + 1
-        limit = 0.5 - stray - reach * 2.0 ** -22
-        self.bytewise = by.toward == "nearest" and bool(0.5 - limit.min() < 2.0 ** -9)
+        limit = 0.5 - deviation - reach * 2.0 ** -22
+        self.bytewise = by.rounding_direction == "nearest" and bool(0.5 - limit.min() < 2.0 ** -9)
         # one limit for all is quicker where that asks the rule about few more
         even = np.ptp(limit) < 2.0 ** -5
         self.limit = np.float32(limit.min()) if even else np.tile(limit.astype(np.float32), self.repeat)
 
     @property
     def plain(self) -> bool:
-        """Whether float32 arithmetic is the rule itself: nothing to redo."""
+        """Whether float32 arithmetic is the rule itself: nothing to recompute."""
         by = self.parts[0][0]
         reach = max(abs(self.low), abs(self.high), abs(self.zero_point))
         return len(self.parts) == 1 and type(by) is Float and by.ties == "half-even" and reach < 2 ** 21
@@ -107,7 +108,7 @@ class Requantizer:
         """Write the outputs of accumulators ``(n, repeat * C)``, float32 or float64 whole numbers,
         to ``out``.
 
-        Gives what is left to ``redo``: flat places in ``out`` and the accumulators there.
+        Gives what is left to ``recompute``: flat places in ``out`` and the accumulators there.
         """
         scaled = scratch.take("scaled", accumulators.shape, np.float32)
         if accumulators.dtype == np.float32:
@@ -157,13 +158,13 @@ class Requantizer:
 
     def _near(self, scaled: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
         """Write the estimates; where they are near a boundary."""
-        toward, zero = self.parts[0][0].toward, np.float32(self.zero_point)
+        direction, zero = self.parts[0][0].rounding_direction, np.float32(self.zero_point)
         whole = scratch.take("whole", scaled.shape, np.float32)
         near = scratch.take("near", scaled.shape, np.bool_)
         # floor and truncation are rounding to nearest half a unit further down, or in
-        if toward == "floor":
+        if direction == "floor":
             scaled -= np.float32(0.5)
-        elif toward == "toward-zero":
+        elif direction == "toward-zero":
             scaled -= np.copysign(np.float32(0.5), scaled, out=whole)
         np.clip(scaled, np.float32(self.low) - zero, np.float32(self.high) - zero, out=scaled)
         np.rint(scaled, out=whole)
@@ -174,24 +175,24 @@ class Requantizer:
         np.copyto(out, whole, casting="unsafe")
         return near
 
-    def redo(self, at: np.ndarray, accumulators: np.ndarray, out: np.ndarray) -> None:
+    def recompute(self, at: np.ndarray, accumulators: np.ndarray, out: np.ndarray) -> None:
         """Ask the rule about places ``at`` (flat, in ``out``), whose accumulators are given."""
         channels = len(self.multiplier)
         columns = out.shape[-1]
         for start in range(0, at.size, BUNCH):
-            some, asked = at[start:start + BUNCH], accumulators[start:start + BUNCH].astype(np.int64)
-            channel = some % channels
+            places = at[start:start + BUNCH]
+            sums, channel = accumulators[start:start + BUNCH].astype(np.int64), places % channels
             if len(self.parts) == 1:
-                answer = self._ask(self.parts[0][0], asked, channel)
+                answer = self._ask(self.parts[0][0], sums, channel)
             else:
-                answer = np.empty(asked.shape, np.int64)
+                answer = np.empty(sums.shape, np.int64)
                 for by, first, end in self.parts:
                     mine = (channel >= first) & (channel < end)
-                    answer[mine] = self._ask(by, asked[mine], channel[mine])
+                    answer[mine] = self._ask(by, sums[mine], channel[mine])
             if out.flags.c_contiguous:
-                out.reshape(-1)[some] = answer
+                out.reshape(-1)[places] = answer
             else:
-                out[np.divmod(some, columns)] = answer
+                out[np.divmod(places, columns)] = answer
 
     def _ask(self, by: Rule, accumulators: np.ndarray, channel: np.ndarray) -> np.ndarray:
         codes = by.exact(accumulators, self.multiplier[channel], self.right_shift[channel], self.zero_point)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ ROUNDINGS = ("floor", "toward-zero", "half-up", "half-even", "half-away")
 ORDERS = ("D", "P", "S")
 EXACT_FLOAT32, EXACT_FLOAT64 = 2 ** 24, 2 ** 53
 QUANTIZED = ("int8", "uint8", "int16")  # types of codes
+FORMER = {"toward": "rounding_direction", "stray": "max_deviation"}  # earlier names, which warn
 HALVES = np.array([0, *(2 ** n for n in range(62))])  # half of 2**shift, whole
 
 
@@ -115,22 +117,35 @@ class Rule:
     accumulators.
 
     ``multiplier / 2**(fraction_bits + right_shift)`` is the ratio of scales as the rule says it.  A
-    rule of your own is a subclass with ``of_ratio`` and ``exact``; ``toward`` says what ``exact``
-    comes close to ("nearest", "floor", "toward-zero") and ``stray`` how far from a boundary, in
-    output units, it may decide otherwise.  Accumulators that ``register`` bits cannot hold wrap
-    where ``wraps`` is set, and are refused where not.  ``types`` are the output types the rule is
-    used with.
+    rule of your own is a subclass with ``of_ratio`` and ``exact``; ``rounding_direction`` says what
+    ``exact`` approximates ("nearest", "floor", "toward-zero") and ``max_deviation`` is its maximum
+    deviation from that rounding of the real-valued result, in output units.  Accumulators that
+    ``register`` bits cannot hold wrap if ``wraps`` is set, and are refused otherwise.  ``types``
+    are the output types the rule is used with.
     """
 
     name: str
     order: str = "D"
     register: int = 32
-    toward: ClassVar[str] = "nearest"
+    rounding_direction: ClassVar[str] = "nearest"
     fraction_bits: ClassVar[int] = 31
     multipliers: ClassVar[tuple[float, float]] = (0, 2 ** 31 - 1)
     right_shifts: ClassVar[tuple[int, int]] = (-30, 31)
     wraps: ClassVar[bool] = False
     types: ClassVar[tuple[str, ...]] = QUANTIZED
+
+    def __init_subclass__(cls) -> None:
+        for former, name in FORMER.items():
+            if former in vars(cls):
+                warnings.warn(f"{cls.__name__}: {former} is now {name}", DeprecationWarning,
+                              stacklevel=2)
+                setattr(cls, name, vars(cls)[former])
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in FORMER:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        warnings.warn(f"{name} is now {FORMER[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(self, FORMER[name])
 
     @property
     def accumulators(self) -> tuple[int, int]:
@@ -161,9 +176,9 @@ class Rule:
         definition."""
         raise NotImplementedError
 
-    def stray(self, right_shift: np.ndarray) -> Any:
-        """How far the value may lie from a boundary for ``exact`` to decide otherwise, in output
-        units."""
+    def max_deviation(self, right_shift: np.ndarray) -> Any:
+        """The maximum deviation of ``exact`` from the rounded real-valued result, in output
+        units: how near to a rounding boundary it may decide otherwise."""
         return 0.0
 
     def fast(self, accumulators: np.ndarray, multiplier: Any, right_shift: Any, zero_point: int, low: int, high: int,
@@ -176,7 +191,7 @@ class Rule:
         from npulab.quant.requantize import Requantizer, Scratch  # which knows rules
 
         ready = Requantizer.of(self, multiplier, right_shift, zero_point, low, high, channels)
-        ready.redo(*ready(flat.astype(np.float64), out, Scratch()), out)
+        ready.recompute(*ready(flat.astype(np.float64), out, Scratch()), out)
         return out.reshape(accumulators.shape)
 
     def real(self, multiplier: Any, right_shift: Any) -> np.ndarray:
@@ -216,7 +231,7 @@ class DoubleRounding(Rule):
             accumulators, right_shift = shifted.astype(np.int32).astype(np.int64), np.maximum(right_shift, 0)
         return shift_right(shift_right(accumulators * multiplier, 31, "half-up"), right_shift, self.ties) + zero_point
 
-    def stray(self, right_shift: np.ndarray) -> Any:
+    def max_deviation(self, right_shift: np.ndarray) -> Any:
         # the first rounding moves the value by half a unit of the last shift; a register that was
         # shifted left may have wrapped and land anywhere
         right_shift = np.asarray(right_shift, np.float64)
@@ -287,8 +302,8 @@ class Mantissa(Rule):
         return self.bits - 27, 126 + self.bits
 
     @property
-    def toward(self) -> str:  # type: ignore[override]
-        """What the rounding comes close to."""
+    def rounding_direction(self) -> str:  # type: ignore[override]
+        """What the rounding approximates."""
         return self.ties if self.ties in ("floor", "toward-zero") else "nearest"
 
     def of_ratio(self, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -415,7 +430,7 @@ class TwoSteps(Rule):
         once = shift_right(np.asarray(accumulators, np.int64) * share, self.share_bits, "half-even")
         return shift_right(once * of_all, right_shift, "half-even") + zero_point
 
-    def stray(self, right_shift: np.ndarray) -> Any:
+    def max_deviation(self, right_shift: np.ndarray) -> Any:
         # the first step moves a value by half a unit, which the multiplier of all, below 2**15,
         # carries on
         return np.minimum(2.0 ** (14 - np.asarray(right_shift, np.float64)), 0.5)
@@ -494,7 +509,7 @@ class Half(Float):
         most = np.float32(np.finfo(np.float16).max)
         return np.rint(np.clip(scaled, -most, most).astype(np.float16)).astype(np.int64) + zero_point
 
-    def stray(self, right_shift: np.ndarray) -> Any:
+    def max_deviation(self, right_shift: np.ndarray) -> Any:
         return 0.5  # float16 is coarser than any window
 
 

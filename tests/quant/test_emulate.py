@@ -252,7 +252,7 @@ class Down(DoubleRounding):
     def exact(self, accumulators: np.ndarray, multiplier: object, right_shift: object, zero_point: int = 0) -> np.ndarray:
         return super().exact(accumulators, multiplier, right_shift, zero_point) - 1
 
-    def stray(self, right_shift: np.ndarray) -> float:
+    def max_deviation(self, right_shift: np.ndarray) -> float:
         return 1.0
 
 

@@ -20,7 +20,17 @@ from npulab.quant.emulate import accumulate, clamp_range, emulate
 from npulab.quant.emulate.engines import EXACT as ENGINE_NAMES
 from npulab.quant.identify import Identification, Probes, functions, identify_rounding, rounding_probes
 from npulab.quant.layers import Conv2D, FullyConnected
-from npulab.quant.rules import RULES, DoubleRounding, Mantissa, QuantParams, Rule, half_away, ratio_of_scales, rule
+from npulab.quant.rules import (
+    RULES,
+    DoubleRounding,
+    Mantissa,
+    QuantParams,
+    Rule,
+    SingleRounding,
+    half_away,
+    ratio_of_scales,
+    rule,
+)
 
 DTYPES = ("int8", "uint8", "int16")
 PROBES = {"int8": 8, "uint8": 8, "int16": 6}
@@ -442,3 +452,21 @@ def test_one_function_is_one_function(a: str, b: str, zero_point: int, count: in
 def test_other_widths_of_the_same_multiplier_are_other_functions() -> None:
     rules = [Mantissa(f"{bits} bits", bits=bits, ties="half-up") for bits in range(12, 24)]
     assert len(rounding_probes("int8", rules).groups) == 0
+
+
+def test_rule_of_ones_own_by_earlier_names() -> None:
+    with pytest.warns(DeprecationWarning) as warned:
+        class Old(SingleRounding):
+            toward = "floor"
+
+            def stray(self, right_shift: np.ndarray) -> float:
+                return 0.25
+    assert [str(warning.message) for warning in warned] == ["Old: toward is now rounding_direction", "Old: stray is now max_deviation"]
+    old = Old("old", ties="floor")
+    assert (old.rounding_direction, old.max_deviation(np.zeros(1))) == ("floor", 0.25)
+    sums = np.arange(-1000, 1000)[:, None]
+    assert np.array_equal(old.fast(sums, 2 ** 30, 5, 0, -128, 127), np.clip(old.exact(sums, 2 ** 30, 5), -128, 127))
+    with pytest.warns(DeprecationWarning, match="^toward is now rounding_direction$"):
+        assert RULES["gemmlowp"].toward == "nearest"
+    with pytest.raises(AttributeError, match="DoubleRounding has no attribute 'tends'"):
+        RULES["gemmlowp"].tends  # noqa: B018

@@ -671,7 +671,7 @@ def _other_bias(start: Hypothesis, predicted: np.ndarray, output: np.ndarray, su
     accumulators."""
     layer = start.layer
     count = output.shape[-1]
-    toward = parts_of(layer, output.dtype, start.rule)[0][0].toward
+    toward = parts_of(layer, output.dtype, start.rule)[0][0].rounding_direction
     ratio = layer.input_q.scale * np.asarray(layer.weight_q.scale) / layer.output_q.scale  # type: ignore[operator]
     codes, total = output.reshape(-1, count).astype(np.int64), sums.of(layer, start.x).reshape(-1, count)
     low, high = clamp_range(layer, output.dtype, start.rule)

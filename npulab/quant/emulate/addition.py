@@ -132,7 +132,7 @@ class Addition:
             codes = GEMMLOWP.exact(sums, *self.factors, self.layer.output_q.zero_point)
             return wrapped16(codes).clip(self.low, self.high)
         out = np.empty((len(sums), 1), np.int64)
-        self.ready.redo(*self.ready(sums.astype(np.float64)[:, None], out, Scratch()), out)
+        self.ready.recompute(*self.ready(sums.astype(np.float64)[:, None], out, Scratch()), out)
         return out[:, 0]
 
     def _weighted(self, a: np.ndarray, b: np.ndarray, rule: Rule) -> np.ndarray:

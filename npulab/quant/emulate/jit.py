@@ -61,7 +61,7 @@ class Rows:
         if self.steps is None:
             _plain(sums, self.bias, ready.factor, self.first, *codes, out)
         else:
-            down, inward = map(np.float32, FURTHER[ready.parts[0][0].toward])
+            down, inward = map(np.float32, FURTHER[ready.parts[0][0].rounding_direction])
             _requantize(sums, self.bias, ready.factor, self.limit, down, inward, *codes, ready.multiplier,
                         *self.steps, out)
 

@@ -98,7 +98,7 @@ class Quantized:
         for group, found in left.items():  # once a layer: asking has a price, whatever the number
             at, near = (np.concatenate(one) for one in zip(NOTHING, *found, strict=True))
             if at.size:
-                self._requantizer(group, group[1] - group[0]).redo(at, near, rows[:, slice(*group)])
+                self._requantizer(group, group[1] - group[0]).recompute(at, near, rows[:, slice(*group)])
 
     def _run_saturating(self, images: np.ndarray, out: np.ndarray, scratch: Scratch) -> None:
         """Write the output codes from accumulators that saturation has changed."""
@@ -110,7 +110,7 @@ class Quantized:
             accumulate(self.layer, x[None], sums, self.saturation)
             held = within(sums, self.register, 0).astype(np.float64).reshape(-1, out.shape[-1])
             rows = output.reshape(held.shape)
-            requantizer.redo(*requantizer(held, rows, scratch), rows)
+            requantizer.recompute(*requantizer(held, rows, scratch), rows)
 
     def _requantizer(self, group: Group, run: int) -> Requantizer:
         """The rule ready for rows of ``run`` accumulators of these channels."""
