@@ -41,8 +41,8 @@ def codes_by_rule(accumulators: Iterable[int], scales: Scales, zero_point: int =
     if rules is None:
         candidates = [by for by in RULES.values() if TYPE in by.types]
     else:
-        candidates = [rule(name)
-                      for name in ((rules,) if isinstance(rules, str | Rule) else rules)]
+        names: Iterable[str | Rule] = [rules] if isinstance(rules, str | Rule) else rules
+        candidates = [rule(name) for name in names]
     codes = [by.exact(within(sums[:, None], by)[:, 0], *by.multiplier(*three(scales)), zero_point) for by in candidates]
     return pd.DataFrame(codes, [by.name for by in candidates], [int(one) for one in sums])
 
