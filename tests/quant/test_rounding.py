@@ -455,7 +455,7 @@ def test_other_widths_of_the_same_multiplier_are_other_functions() -> None:
 
 
 def test_rule_of_ones_own_by_earlier_names() -> None:
-    with pytest.warns(DeprecationWarning) as warned:
+    with pytest.warns(DeprecationWarning, match=r"^Old: .* is now ") as warned:
         class Old(SingleRounding):
             toward = "floor"
 

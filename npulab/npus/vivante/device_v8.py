@@ -8,6 +8,7 @@ from typing import Any
 
 from npulab.captures.target import Hang
 from npulab.layout.bitstream import BitReader
+from npulab.npus.kit.numbers import ceil_div, up
 
 ALIGN, LENGTHS, BLOCK = 64, 28, 9
 PLAIN = 0x10  # first byte: version 1, no other mode
@@ -21,21 +22,21 @@ def kernels(buffer: bytes, v: Mapping[str, Any], cores: int) -> Iterator[tuple[i
     channels = v["out_image_z_size"]
     used, size = min(channels, cores), v["kernel_xy_size"] * v["kernel_y_size"]
     size *= 1 if v["depthwise"] else v["kernel_z_size"]
-    block = -(-max(size if v["depthwise"] else BLOCK, BLOCK) // BLOCK) * BLOCK
-    start = -(-(LENGTHS + 4 * cores) // ALIGN) * ALIGN
+    block = up(max(size, BLOCK), BLOCK) if v["depthwise"] else BLOCK
+    start = up(LENGTHS + 4 * cores, ALIGN)
     if len(buffer) < start or buffer[0] != PLAIN or buffer[1]:
         raise Hang(f"the coefficient buffer of {len(buffer)} bytes begins with {buffer[:2].hex() or 'nothing'}, the "
                    f"simulated unit knows {PLAIN:02x}00 and a whole header")
     lengths = [int.from_bytes(buffer[at:at + 4], "little") for at in range(LENGTHS, LENGTHS + 4 * used, 4)]
     bit_lengths = [buffer[20 + symbol // 2] >> 4 * (symbol % 2) & 15 for symbol in range(8)]
-    biases = start + sum(-(-length // (8 * ALIGN)) * ALIGN for length in lengths)
+    biases = start + sum(up(length, 8 * ALIGN) // 8 for length in lengths)
     if max(bit_lengths) > 7 or biases + 4 * channels > len(buffer):
         raise Hang(f"the coefficient buffer's streams of {lengths} bits and its biases go past its {len(buffer)} bytes")
     for core, length in enumerate(lengths):
         share = channels // used + (core < channels % used)
         reader = BitReader(buffer, 8 * start, 8 * start + length)
         try:
-            codes = _bytes(reader, 2 + share * -(-size // block) * block, bit_lengths)
+            codes = _bytes(reader, 2 + share * up(size, block), bit_lengths)
         except EOFError as error:
             raise Hang(f"a stream of coefficients overruns: {error}") from None
         if reader.position != reader.end:
@@ -43,38 +44,39 @@ def kernels(buffer: bytes, v: Mapping[str, Any], cores: int) -> Iterator[tuple[i
                        f"{length - (reader.end - reader.position)}")
         if codes[0] + 256 * codes[1] != share:
             raise Hang(f"core {core} is given {codes[0] + 256 * codes[1]} kernels, it has {share}")
-        for channel, weights in _shared(iter(codes[2:]), core, share, used, size, block, v, cores):
-            if not 0 <= channel < channels:
-                raise Hang(f"core {core} works on channel {channel} of {channels}")
-            at = biases + 4 * channel
-            yield channel, int.from_bytes(buffer[at:at + 4], "little", signed=True), weights
-        start += -(-length // (8 * ALIGN)) * ALIGN
+        stored, zero = iter(codes[2:]), v["coef_zero_point"]
+        for group in _superblocks(core, cores, v):
+            held: list[list[int]] = [[] for _ in group]
+            for _ in range(ceil_div(size, block)):
+                for kernel in held:
+                    kernel += [(next(stored) + zero) % 256 for _ in range(block)]
+            for channel, kernel in zip(group, held, strict=True):
+                if not 0 <= channel < channels:
+                    raise Hang(f"core {core} works on channel {channel} of {channels}")
+                at = biases + 4 * channel
+                bias = int.from_bytes(buffer[at:at + 4], "little", signed=True)
+                yield channel, bias, kernel[:size]
+        start += up(length, 8 * ALIGN) // 8
 
 
-def _shared(codes: Iterator[int], core: int, share: int, used: int, size: int, block: int, v: Mapping[str, Any],
-            cores: int) -> Iterator[tuple[int, list[int]]]:
-    """(channel, weights) of one core's kernels, superblock by superblock."""
+def _superblocks(core: int, cores: int, v: Mapping[str, Any]) -> Iterator[list[int]]:
+    """The channels of one core's kernels, superblock by superblock."""
     channels, full = v["out_image_z_size"], v["kernels_per_core"]
-    most = -(-channels // used)  # kernels of a core
-    whole = -(-most // full) - 1  # superblocks before the last
+    used = min(channels, cores)
+    whole = ceil_div(ceil_div(channels, used), full) - 1  # superblocks before the last
+    rest = channels - used * full * whole
+    shares = [rest // used + (each < rest % used) for each in range(used)]  # of the last, by core
     for superblock in range(whole + 1):
-        rest = channels - used * full * whole
-        count = full if superblock < whole else rest // used + (core < rest % used)
-        held: list[list[int]] = [[] for _ in range(count)]
-        for _ in range(-(-size // block)):
-            for kernel in held:
-                kernel += [(next(codes) + v["coef_zero_point"]) % 256 for _ in range(block)]
-        first = used * full * superblock
-        for k, kernel in enumerate(held):
-            if v["depthwise"]:
-                channel = first + used - core - 1 + k * cores
-                if used == cores and channel >= channels - channels % cores:
-                    channel -= cores - channels % cores  # the last ones are shared by as many cores as there are
-            elif superblock < whole:
-                channel = first + core * full + k
-            else:
-                channel = first + sum(rest // used + (before < rest % used) for before in range(core)) + k
-            yield channel, kernel[:size]
+        last, first = superblock == whole, used * full * superblock
+        count = shares[core] if last else full
+        if v["depthwise"]:
+            group = [first + used - core - 1 + k * cores for k in range(count)]
+            # the last ones are shared by as many cores as there are
+            odd = channels % cores if used == cores else 0
+            yield [k - (cores - odd) if odd and k >= channels - odd else k for k in group]
+        else:
+            first += sum(shares[:core]) if last else core * full
+            yield [*range(first, first + count)]
 
 
 def _bytes(reader: BitReader, count: int, bit_lengths: list[int]) -> list[int]:
@@ -83,7 +85,7 @@ def _bytes(reader: BitReader, count: int, bit_lengths: list[int]) -> list[int]:
     out: list[int] = []
     coded: list[list[int]] = []  # of a pair the 3-bit codes, then symbols and free bits
     symbols: list[list[tuple[int, int | None]]] = []
-    for step in range(-(-count // 2) + 2):
+    for step in range(ceil_div(count, 2) + 2):
         coded.append([reader.read(3), reader.read(3)])
         if step >= 1:
             symbols.append([_symbol(code, reader) for code in coded[step - 1]])

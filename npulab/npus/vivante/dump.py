@@ -7,8 +7,9 @@ blanks into non-breaking spaces.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from npulab.captures.capture import Capture, Job
 from npulab.npus.vivante.commands import loads, writes
-from npulab.npus.vivante.facts import PRINTED, USUAL_CHIP, maps
+from npulab.npus.vivante.facts import PRINTED, USUAL_CHIP, maps, tensor_bytes
 
 # who printed a file of this name
 SIDES = {"galcore": ("vendor", "vendor driver"), "mesa": ("mesa", "open driver")}
@@ -35,6 +36,22 @@ SIGN = re.compile(r"map->\w+ = |LOAD_STATE \(1\) Base:")
 class Line(NamedTuple):
     number: int
     text: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """One stack's part of a dump, for the sentences that refuse it."""
+
+    path: Path
+    name: str
+
+    def wrong(self, text: str, line: Line | None = None) -> ValueError:
+        """The error of this side, at a line."""
+        place = f", line {line.number}" if line else ""
+        return ValueError(f"{self.path}{place}, side {self.name}: {text}")
+
+    def unexpected(self, line: Line, allowed: str) -> ValueError:
+        return self.wrong(f"got {line.text.strip()[:60]!r}, allowed is {allowed}", line)
 
 
 def recognises(path: Path) -> bool:
@@ -60,12 +77,13 @@ def read(path: Path) -> dict[str, Capture]:
             raise ValueError(f"{path}: both sides of the diff are called {name}, allowed are two names")
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise ValueError(f"{path}: a side is called {name!r}, allowed are letters, digits, _, - and .")
-        out[name] = replace(_capture(path, name, side), provenance=provenance, date=date or "", tool=stem)
+        out[name] = replace(_capture(Side(path, name), side), provenance=provenance,
+                            date=date or "", tool=stem)
     return out
 
 
 def _text(data: bytes) -> str:
-    """UTF-8, or Latin-1 where it is none (a cut-off end counts as UTF-8), with plain blanks."""
+    """UTF-8, or Latin-1 if it is not UTF-8 (a cut-off end counts as UTF-8), with plain blanks."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -95,64 +113,61 @@ def _sides(path: Path, lines: list[Line]) -> Iterator[tuple[str, str | None, lis
         yield Path(head.group(1)).stem, head.group(2), body
 
 
-def _capture(path: Path, side: str, lines: list[Line]) -> Capture:
+def _capture(side: Side, lines: list[Line]) -> Capture:
     """What one side of the dump records."""
     body = iter([line for line in lines if line.text.strip()])
-    for line in body:
-        if line.text.strip() == "{":
-            break
-    else:
-        raise ValueError(f"{path}, side {side}: got no line with a lone {{ that opens the command stream")
-    words = _commands(path, side, body)
-    values, first = _values(path, side, body)
-    buffers = _buffers(path, side, first, body)
+    if not any(line.text.strip() == "{" for line in body):
+        raise side.wrong("got no line with a lone { that opens the command stream")
+    words = _commands(side, body)
+    values, first = _values(side, body)
+    buffers = {"commands": words.astype("<u4").tobytes(), **_buffers(side, first, body)}
     nn, registers = PRINTED.encode(values), maps(USUAL_CHIP)
     decoded = registers["NN"].decode(nn)
-    _sizes(path, side, decoded, buffers)
+    for name, size in tensor_bytes(decoded).items():
+        if len(buffers[name]) < size:
+            raise side.wrong(f"got {len(buffers[name])} bytes of {name}, the fields say {size}")
     start = Job.from_writes("STATE", writes(words), registers["STATE"])
     addresses = {"coefficients": decoded["kernel_address"], "input": decoded["in_image_address"],
                  "output": decoded["out_image_address"]}
     for _, item, raw in start.values(registers):
         if item.name == "NN_INST_ADDR":
             addresses["nn"] = int(item.value(raw))
-    buffers = {"commands": words.astype("<u4").tobytes(), **buffers}
-    return Capture(side, "vivante", USUAL_CHIP, (Job("NN", nn, start=start),), buffers, addresses,
-                   source=path.name, maps=registers)
+    return Capture(side.name, "vivante", USUAL_CHIP, (Job("NN", nn, start=start),), buffers,
+                   addresses, source=side.path.name, maps=registers)
 
 
-def _commands(path: Path, side: str, body: Iterator[Line]) -> np.ndarray:
+def _commands(side: Side, body: Iterator[Line]) -> np.ndarray:
+    """The words of the command stream, if no word is missing between its commands."""
     words: list[int] = []
-    said: dict[int, Line] = {}  # the words that are printed as the head of a LOAD_STATE
+    heads: dict[int, Line] = {}  # the words that are printed as the head of a LOAD_STATE
     for line in body:
         if line.text.strip() == "}":
-            return _whole(path, side, np.array(words, np.uint32), said, line)
+            break
         match = COMMAND.match(line.text.strip())
         if not match:
-            raise _unexpected(path, side, line, "a command word 0x00000000, /* ... */ or }")
-        base = BASE.search(line.text)
+            raise side.unexpected(line, "a command word 0x00000000, /* ... */ or }")
+        word, base = int(match.group(1), 16), BASE.search(line.text)
         if base:
-            said[len(words)] = line
-            if int(match.group(1), 16) % 2 ** 16 * 4 != int(base.group(1), 16):
-                raise ValueError(f"{path}, line {line.number}, side {side}: the command {match.group(1)} is said to "
-                                 f"load {base.group(1)}, it loads {int(match.group(1), 16) % 2 ** 16 * 4:#07x}")
-        words.append(int(match.group(1), 16))
-    raise ValueError(f"{path}, side {side}: the dump ends inside the command stream, after {len(words)} words")
-
-
-def _whole(path: Path, side: str, words: np.ndarray, said: Mapping[int, Line], end: Line) -> np.ndarray:
-    """The words of a command stream, if no word is missing between its commands."""
+            heads[len(words)] = line
+            if word % 2 ** 16 * 4 != int(base.group(1), 16):
+                raise side.wrong(f"the command {match.group(1)} is said to load {base.group(1)}, "
+                                 f"it loads {word % 2 ** 16 * 4:#07x}", line)
+        words.append(word)
+    else:
+        raise side.wrong(f"the dump ends inside the command stream, after {len(words)} words")
     if len(words) % 2:
-        raise ValueError(f"{path}, line {end.number}, side {side}: got {len(words)} command words, allowed is an even "
-                         "number; one is missing")
-    heads = {at for at, _, _ in loads(words)}
-    wrong = [line for at, line in said.items() if at not in heads]
+        raise side.wrong(f"got {len(words)} command words, allowed is an even number; one is "
+                         "missing", line)
+    stream = np.array(words, np.uint32)
+    begins = {at for at, _, _ in loads(stream)}
+    wrong = [head for at, head in heads.items() if at not in begins]
     if wrong:
-        raise ValueError(f"{path}, line {wrong[0].number}, side {side}: the LOAD_STATE is not where the command before "
-                         "it ends; a command word is missing")
-    return words
+        raise side.wrong("the LOAD_STATE is not where the command before it ends; a command word "
+                         "is missing", wrong[0])
+    return stream
 
 
-def _values(path: Path, side: str, body: Iterator[Line]) -> tuple[dict[str, int], Line | None]:
+def _values(side: Side, body: Iterator[Line]) -> tuple[dict[str, int], Line | None]:
     """Field values by printed name, and the line behind the last field."""
     values: dict[str, int] = {}
     behind = None
@@ -163,54 +178,36 @@ def _values(path: Path, side: str, body: Iterator[Line]) -> tuple[dict[str, int]
             break
         name, value = match.group(1), int(match.group(2), 16)
         if name in values or name not in NAMES:
-            known = "once" if name in values else "the fields that update 4 prints"
-            raise ValueError(f"{path}, line {line.number}, side {side}: got field {name}, allowed is {known}")
+            allowed = "once" if name in values else "the fields that update 4 prints"
+            raise side.wrong(f"got field {name}, allowed is {allowed}", line)
         if value != int(match.group(3)):
-            raise ValueError(f"{path}, line {line.number}, side {side}: field {name} is {match.group(2)} "
-                             f"and ({match.group(3)}), which are not the same number")
+            raise side.wrong(f"field {name} is {match.group(2)} and ({match.group(3)}), which are "
+                             "not the same number", line)
         try:
             PRINTED.encode({name: value})
         except ValueError as error:
-            raise ValueError(f"{path}, line {line.number}, side {side}: {error}") from None
+            raise side.wrong(str(error), line) from None
         values[name] = value
-    missing = [item for item in PRINTED if item.name not in values]
+    missing = [f"{item.name} (word {item.bits})" for item in PRINTED if item.name not in values]
     if missing:
-        names = ", ".join(f"{item.name} (word {item.bits})" for item in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        where = f", line {behind.number}" if behind else ""
-        raise ValueError(f"{path}{where}, side {side}: field {names}{more} is missing, a job has all "
-                         f"{len(NAMES)} fields of {len(PRINTED)} words")
+        raise side.wrong(f"field {', '.join(missing[:3])}{more} is missing, a job has all "
+                         f"{len(NAMES)} fields of {len(PRINTED)} words", behind)
     return values, behind
 
 
-def _buffers(path: Path, side: str, first: Line | None, body: Iterator[Line]) -> dict[str, bytes]:
+def _buffers(side: Side, first: Line | None, body: Iterator[Line]) -> dict[str, bytes]:
     """Coefficients, input and output; the last line of each has no comma behind it."""
     out: dict[str, bytes] = {}
-    rows: list[str] = []
-    for line in [first, *body] if first else []:
-        assert line is not None
+    data = bytearray()
+    for line in chain([first] if first else [], body):
         match = BYTES.match(line.text.strip())
         if not match:
-            raise _unexpected(path, side, line, f"bytes of the {BUFFERS[len(out)]} buffer, as 0x00, 0x01")
-        rows.append(line.text.strip().rstrip(","))
+            raise side.unexpected(line, f"bytes of the {BUFFERS[len(out)]} buffer, as 0x00, 0x01")
+        data += bytes(int(byte, 16) for byte in line.text.strip().rstrip(",").split(", "))
         if not match.group(1):
-            out[BUFFERS[len(out)]] = bytes(int(byte, 16) for row in rows for byte in row.split(", "))
-            rows = []
+            out[BUFFERS[len(out)]], data = bytes(data), bytearray()
         if len(out) == len(BUFFERS):
             return out
-    raise ValueError(f"{path}, side {side}: the dump ends inside the {BUFFERS[len(out)]} buffer; a job has "
+    raise side.wrong(f"the dump ends inside the {BUFFERS[len(out)]} buffer; a job has "
                      f"{', '.join(BUFFERS)}")
-
-
-def _sizes(path: Path, side: str, v: Mapping[str, int], buffers: Mapping[str, bytes]) -> None:
-    want = {"input": v["kernel_z_size"] * v["in_image_y_stride"] * v["in_image_x_stride"],
-            "output": v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"]}
-    for name, size in want.items():
-        if len(buffers[name]) < size:
-            raise ValueError(f"{path}, side {side}: got {len(buffers[name])} bytes of {name}, the fields say "
-                             f"{size}")
-
-
-def _unexpected(path: Path, side: str, line: Line, allowed: str) -> ValueError:
-    return ValueError(f"{path}, line {line.number}, side {side}: got {line.text.strip()[:60]!r}, allowed is "
-                      f"{allowed}")

@@ -1,5 +1,8 @@
 """The tables beside this file, read once."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from npulab.npus.kit.facts import Facts
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
@@ -41,3 +44,9 @@ PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that u
 UNCOVERED = ("layer_type", "prelu", "kernel_data_type", "in_image_data_type", "out_image_data_type",
              "brick_mode", "brick_distance", "in_image_border_mode", "out_image_circular_buf_size",
              "in_image_circular_buf_size", "per_channel_post_mul", "kernel_direct_stream_from_VIP_sram")
+
+
+def tensor_bytes(v: Mapping[str, Any]) -> dict[str, int]:
+    """The bytes of the input and output that the values of an NN job say."""
+    return {"input": v["kernel_z_size"] * v["in_image_y_stride"] * v["in_image_x_stride"],
+            "output": v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"]}

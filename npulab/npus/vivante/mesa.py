@@ -34,7 +34,7 @@ import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.npus.vivante.commands import NN_INST_ADDR, writes
-from npulab.npus.vivante.facts import CHIPS, TABLES, USUAL_CHIP, maps
+from npulab.npus.vivante.facts import CHIPS, TABLES, USUAL_CHIP, maps, tensor_bytes
 
 FILE = re.compile(r"mesa-(nn|tp|compressed|lut|cmd|input|output)-([0-9]{3,})-([0-9]{3,})\.bin")
 OPTIONS = "dump_shaders,npu_no_batching"
@@ -211,15 +211,12 @@ def _starts(one: Operation, words: np.ndarray) -> Iterator[list[tuple[int, int]]
         yield sent[begin:end]
 
 
-def _sizes(one: Operation, buffers: Mapping[str, bytes]) -> None:
+def _sizes(operation: Operation, buffers: Mapping[str, bytes]) -> None:
     """Refuse tensors that are shorter than the words of an NN job say."""
-    v = one.values
-    want = {"input": v["kernel_z_size"] * v["in_image_y_stride"] * v["in_image_x_stride"],
-            "output": v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"]}
-    for name, size in want.items():
+    for name, size in tensor_bytes(operation.values).items():
         if name in buffers and len(buffers[name]) < size:
-            raise ValueError(f"{one.files[name]}: got {len(buffers[name])} bytes from the tensor's start on, the words "
-                             f"of the job say {size}")
+            raise ValueError(f"{operation.files[name]}: got {len(buffers[name])} bytes from the "
+                             f"tensor's start on, the words of the job say {size}")
 
 
 def _as_sent(data: bytes) -> bytes:

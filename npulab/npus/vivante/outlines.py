@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from npulab.captures.capture import Capture
-from npulab.npus.vivante.facts import CHIPS
+from npulab.npus.vivante.facts import CHIPS, tensor_bytes
 from npulab.npus.vivante.words import ratio_of
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, per_channel
 
@@ -44,7 +44,7 @@ def _of_words(capture: Capture) -> dict[str, Any]:
     if words is None or capture.chip not in CHIPS:
         return {}
     v = capture.maps["NN"].decode(words)
-    return {"outputs": v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"],
+    return {"outputs": tensor_bytes(v)["output"],
             "output zero point": v["out_zero_point"], "channels": v["out_image_z_size"],
             "input zero point": v["in_image_border_const"], "weight zero point": v["coef_zero_point"],
             "scale": ratio_of(CHIPS[capture.chip], v["post_multiplier"], v["post_shift"])}

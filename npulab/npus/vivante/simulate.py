@@ -17,9 +17,9 @@ from npulab.captures.target import Hang, Unsupported
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit.fields import known, nonzero
 from npulab.npus.kit.memory import Memory, address_of
-from npulab.npus.kit.numbers import wrapped
+from npulab.npus.kit.numbers import up, wrapped
 from npulab.npus.vivante import device_tp, device_v8
-from npulab.npus.vivante.facts import CHIPS, UNCOVERED
+from npulab.npus.vivante.facts import CHIPS, UNCOVERED, tensor_bytes
 
 STREAM_ALIGN = 64
 SIZES = ("kernel_xy_size", "kernel_y_size", "kernel_z_size", "kernels_per_core", "in_image_x_size",
@@ -55,7 +55,7 @@ def simulate(capture: Capture) -> bytes:
         if job.block == "TP":
             device_tp.move(v, memory)
             continue
-        image = memory.read(v["in_image_address"], _image_bytes(v))
+        image = memory.read(v["in_image_address"], tensor_bytes(v)["input"])
         written = _run(v, image, memory.stretch(v["kernel_address"]), chip)
         memory.write(v["out_image_address"], written)
     if blocks[-1] == "NN":
@@ -73,10 +73,6 @@ def _values(capture: Capture, job: Job) -> dict[str, Any]:
         if item.align and item.value(raw) % item.align:
             raise Hang(f"{item.name} is {item.value(raw):#x}, off its alignment of {item.align}")
     return capture.maps[job.block].decode(job.words)
-
-
-def _image_bytes(v: Mapping[str, Any]) -> int:
-    return int(v["kernel_z_size"] * v["in_image_y_stride"] * v["in_image_x_stride"])
 
 
 def _run(v: Mapping[str, Any], data: bytes, buffer: bytes, chip: Mapping[str, int]) -> bytes:
@@ -101,7 +97,7 @@ def _plain_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: Ma
         start = reader.position
         yield from _kernels(reader, core, len(streams), image, v, chip["zrl_bits"])
         used = (reader.position - start + 7) // 8
-        if (used + STREAM_ALIGN - 1) // STREAM_ALIGN * STREAM_ALIGN != size:
+        if up(used, STREAM_ALIGN) != size:
             raise Hang(f"a core waits for {size} bytes of coefficients, its stream ends after {used}")
 
 
@@ -148,16 +144,17 @@ def _image(v: Mapping[str, Any], data: bytes) -> np.ndarray:
     height = v["out_image_y_size"] + v["kernel_y_size"] - 1
     width = v["out_image_x_size"] + v["kernel_xy_size"] - 1
     out = np.full((planes, height, width), v["in_image_border_const"], np.int64)
-    for row in range(max(0, -top), min(height, rows - top)):
-        first, behind = max(0, -left), min(width, columns - left)
-        if behind > first:
-            out[:, row, first:behind] = inside[:, row + top, first + left:behind + left]
+    above, below = max(0, -top), min(height, rows - top)
+    before, behind = max(0, -left), min(width, columns - left)
+    if below > above and behind > before:
+        out[:, above:below, before:behind] \
+            = inside[:, above + top:below + top, before + left:behind + left]
     return out
 
 
 def _streams(buffer: bytes, v: Mapping[str, Any], cores: int) -> list[tuple[BitReader, int]]:
     """A reader per used core and its size in bytes."""
-    start = (4 * cores + STREAM_ALIGN - 1) // STREAM_ALIGN * STREAM_ALIGN
+    start = up(4 * cores, STREAM_ALIGN)
     if len(buffer) < start:
         raise Hang(f"the coefficient buffer of {len(buffer)} bytes has no room for its header")
     out = []
@@ -222,14 +219,13 @@ def _superblock(reader: BitReader, run_bits: int, share: int, last: bool, image:
     return list(zip(sums, offsets, strict=True))
 
 
-def _cells(kernel_h: int, kernel_w: int, planes: int, v: Mapping[str, Any]) -> list[tuple[int, int]]:
+def _cells(kernel_h: int, kernel_w: int, planes: int, v: Mapping[str, Any],
+           ) -> list[tuple[int, int]]:
+    """(row, column) in stream order: of a wide kernel two rows together, three columns first."""
     if kernel_w > 3 and (planes > 1 or v["in_image_x_size"] > 64 or v["pooling"] == FIRST_PIXEL):
-        out = []
-        for top in range(0, kernel_h, 2):
-            pair = [row for row in (top, top + 1) if row < kernel_h]
-            out += [(row, column) for row in pair for column in range(3)]
-            out += [(row, column) for row in pair for column in range(3, kernel_w)]
-        return out
+        return [(row, column) for top in range(0, kernel_h, 2)
+                for columns in (range(3), range(3, kernel_w))
+                for row in range(top, min(top + 2, kernel_h)) for column in columns]
     return [(row, column) for row in range(kernel_h) for column in range(kernel_w)]
 
 
@@ -238,19 +234,13 @@ class _Weights:
 
     def __init__(self, reader: BitReader, run_bits: int, zero: int) -> None:
         self.reader, self.run_bits, self.zero = reader, run_bits, zero
-        self.zeros = 0
-        self.literal: int | None = None
+        self.held: list[int] = []  # of the last item, the literal first
 
     def next(self) -> int:
-        if self.zeros == 0 and self.literal is None:
-            self.zeros = self.reader.read(self.run_bits)
-            self.literal = self.reader.read(8)
-        if self.zeros:
-            self.zeros -= 1
-            return self.zero
-        weight, self.literal = self.literal, None
-        assert weight is not None
-        return weight
+        if not self.held:
+            run = self.reader.read(self.run_bits)
+            self.held = [self.reader.read(8)] + [self.zero] * run
+        return self.held.pop()
 
     def word(self, signed: bool) -> int:
         self.stop()
@@ -258,7 +248,7 @@ class _Weights:
         return wrapped(value) if signed else value
 
     def stop(self) -> None:
-        if self.zeros or self.literal is not None:
+        if self.held:
             raise Hang("a run of zero points goes past the end of its kernel")
 
 
@@ -285,5 +275,5 @@ def _store(flat: np.ndarray, tile: np.ndarray, offset: int, v: Mapping[str, Any]
     kept, pitch = tile[::step, ::step], v["out_image_x_stride"]
     if kept.shape[1] > pitch or offset + (kept.shape[0] - 1) * pitch + kept.shape[1] > flat.size:
         raise Hang(f"an output plane of {kept.shape} at offset {offset} lies outside the output")
-    for row, line in enumerate(kept):
-        flat[offset + row * pitch:offset + row * pitch + len(line)] = line
+    rows, columns = np.indices(kept.shape)
+    flat[offset + rows * pitch + columns] = kept
