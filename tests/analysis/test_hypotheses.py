@@ -7,13 +7,14 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import emulate_slowly
 import numpy as np
 import pytest
 
 import npulab
 from npulab import cli
 from npulab.analysis.mismatch.hypotheses import COLUMNS, summary_lines
-from npulab.quant.emulate import ENGINES, emulate_reference
+from npulab.quant.emulate import ENGINES
 from npulab.quant.layers import Add, FullyConnected
 from npulab.quant.rules import RULES
 
@@ -194,7 +195,7 @@ def test_every_rule_and_engine_is_named_with_all_its_ties(dtype: str, channels: 
         if name in RULES and dtype not in RULES[name].types:
             continue
         try:
-            outputs[name] = emulate_reference(one, x, name)
+            outputs[name] = emulate_slowly.emulate(one, x, name)
         except (ValueError, LookupError):
             continue
     assert len(outputs) > 6

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import emulate_slowly
 import numpy as np
 import pytest
 
 import npulab
 from npulab.cli.bench import mobilenet
-from npulab.quant.emulate import accumulate, accumulate_reference, clamp_range, emulate_reference, outputs, prepare
+from npulab.quant.emulate import accumulate, clamp_range, outputs, prepare
 from npulab.quant.layers import Add, FullyConnected, Network, Pool2D
 from npulab.quant.rules import RULES, DoubleRounding, QuantParams
 
@@ -58,7 +59,7 @@ def looped(layer: npulab.Conv2D, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(40))
 def test_accumulate_is_its_definition(seed: int) -> None:
     layer, x = random_layer(seed)
-    assert np.array_equal(accumulate_reference(layer, x), looped(layer, x))
+    assert np.array_equal(emulate_slowly.accumulate(layer, x), looped(layer, x))
     assert np.array_equal(accumulate(layer, x), looped(layer, x))
 
 
@@ -107,12 +108,12 @@ def test_fast_paths_are_the_definition(chunk: int) -> None:
         if found is None:
             continue
         layer, x = found
-        want = accumulate_reference(layer, x)
+        want = emulate_slowly.accumulate(layer, x)
         assert np.array_equal(accumulate(layer, x), want.reshape(accumulate(layer, x).shape)), seed
         others = [] if layer.dtype == "int16" else [name for name in RULES if layer.dtype in RULES[name].types]
         for rule in ("tflite-reference", "tflite-builtin", "xnnpack", *others[seed % 7::7]):
             try:
-                want = emulate_reference(layer, x, rule)
+                want = emulate_slowly.emulate(layer, x, rule)
             except ValueError as error:  # a sum that does not fit, or a ratio: all say so in the same words
                 for run in (lambda: npulab.emulate(layer, x, rule), lambda: prepare(layer, rule)(x)):  # noqa: B023
                     with pytest.raises(ValueError, match=re.escape(str(error))):
@@ -137,10 +138,10 @@ def test_pools_and_sums_are_their_definition(seed: int) -> None:
     act = [None, "relu", "relu6", "relu_n1_to_1"][random.randint(4)]
     for kind in ("average", "max", "min"):
         pool = Pool2D(kind, tuple(random.randint(1, 4, 2)), shape, tuple(random.randint(1, 4, 2)), ["same", "valid"][random.randint(2)], act, q[0], dtype=dtype)
-        assert np.array_equal(npulab.emulate(pool, a), emulate_reference(pool, a))
+        assert np.array_equal(npulab.emulate(pool, a), emulate_slowly.emulate(pool, a))
         assert npulab.emulate(pool, a[0]).shape == pool.output_shape
     add = Add(shape, act, *q, dtype=dtype)
-    assert np.array_equal(npulab.emulate(add, (a, b)), emulate_reference(add, (a, b)))
+    assert np.array_equal(npulab.emulate(add, (a, b)), emulate_slowly.emulate(add, (a, b)))
     assert np.array_equal(npulab.emulate(add, (a[0], b[0])), npulab.emulate(add, (a, b))[0])
 
 
@@ -218,7 +219,7 @@ def test_batch_is_one_by_one(seed: int) -> None:
 def test_accumulator_past_32_bits_is_refused_unless_the_rule_wraps() -> None:
     layer = npulab.Conv2D(np.full((1, 1, 1, 1), 255, np.uint8), [2 ** 31 - 1], (1, 1, 1))
     x = np.full((1, 1, 1), 1, np.uint8)
-    assert accumulate(layer, x).item() == accumulate_reference(layer, x).item() == 2 ** 31 - 1 + 255
+    assert accumulate(layer, x).item() == emulate_slowly.accumulate(layer, x).item() == 2 ** 31 - 1 + 255
     with pytest.raises(ValueError, match=r"^accumulator: got 2147483902 in channel 0, allowed with gemmlowp:P is -2147"):
         npulab.emulate(layer, x)
     assert npulab.emulate(layer, x, "vivante-v7:half-up").item() == 0
@@ -233,7 +234,7 @@ def test_borders_of_any_zero_point(zero_point: int, depthwise: bool) -> None:
                           input_q=QuantParams(0.1, zero_point), weight_q=QuantParams(0.01), output_q=QuantParams(0.5, 3))
     for dtype in (np.int8, np.uint8):
         x = random.randint(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (5, 6, 16)).astype(dtype)
-        want = emulate_reference(layer, x)
+        want = emulate_slowly.emulate(layer, x)
         assert np.array_equal(npulab.emulate(layer, x), want)
         assert np.array_equal(prepare(layer)(x), want)
 
@@ -258,7 +259,7 @@ class Down(DoubleRounding):
 
 def test_rule_of_ones_own() -> None:
     layer, x = mobilenet()["dw13"]
-    want = emulate_reference(layer, x, Down("down"))
+    want = emulate_slowly.emulate(layer, x, Down("down"))
     assert np.array_equal(npulab.emulate(layer, x, Down("down")), want)
     assert np.array_equal(prepare(layer, Down("down"))(x), want)
     assert not np.array_equal(npulab.emulate(layer, x, "gemmlowp"), want)
@@ -393,8 +394,8 @@ def test_addition_by_convolution_is_its_definition(rule: str, dtype: str) -> Non
         layer = Add((5, 7), (None, "relu")[random.randint(2)], *quantized, dtype)
         pair = random.randint(info.min, info.max + 1, (2, 5, 7)).astype(dtype)
         got = npulab.emulate(layer, tuple(pair), rule)
-        assert np.array_equal(got, emulate_reference(layer, tuple(pair), rule))
-        near = np.array(emulate_reference(layer, tuple(pair)), int)
+        assert np.array_equal(got, emulate_slowly.emulate(layer, tuple(pair), rule))
+        near = np.array(emulate_slowly.emulate(layer, tuple(pair)), int)
         assert np.max(np.abs(got - near)) <= 3
     with pytest.raises(LookupError, match=r"allowed with .* is one of tflite-reference, .*vivante-v7:half-even"):
         npulab.emulate(Add((2,), dtype="int16"), (np.zeros(2, np.int16),) * 2, rule)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
+import emulate_slowly
 import numpy as np
 import pytest
 
 import npulab
 from npulab.models import single_op_model, write_model
-from npulab.quant.emulate import definition, emulate_reference, outputs, prepare
+from npulab.quant.emulate import elements, outputs, prepare
 from npulab.quant.floats import nearest_half
 from npulab.quant.layers import (
     PAIRED,
@@ -89,7 +90,7 @@ def test_elementwise_is_its_definition_bit_for_bit(kind: str) -> None:
         for rule in ("fp16", RULES[1 + seed % 4]):
             got = npulab.emulate(layer, given, rule)
             assert got.shape == layer.output_shape
-            assert same(got, emulate_reference(layer, given, rule)), (layer, rule)
+            assert same(got, emulate_slowly.emulate(layer, given, rule)), (layer, rule)
             assert same(prepare(layer, rule)(given), got)
 
 
@@ -157,7 +158,7 @@ def test_large_tensor_is_worked_on_in_blocks() -> None:
     got = npulab.emulate(layer, (a, b), "fp16")
     for rows in (slice(0, 2), slice(145, 148), slice(298, 300)):
         some = Elementwise("add", (rows.stop - rows.start, 7, 64), (rows.stop - rows.start, 1, 64), 1.0, layer.scale, layer.bias)
-        assert same(got[:, rows], emulate_reference(some, (a[:, rows], b[:, rows]), "fp16"))
+        assert same(got[:, rows], emulate_slowly.emulate(some, (a[:, rows], b[:, rows]), "fp16"))
 
 
 @pytest.mark.parametrize("prescale", [1.0, -1.0, np.array([1.4424, 0.5, 1 / 3])])
@@ -169,7 +170,7 @@ def test_activation_is_its_table(prescale: object, rule: str) -> None:
     layer = Activation((5, 5, 3), table, "tanh", prescale)
     x = halves(4, (2, 5, 5, 3))
     got = npulab.emulate(layer, x, rule)
-    assert same(got, emulate_reference(layer, x, rule))
+    assert same(got, emulate_slowly.emulate(layer, x, rule))
     if np.ndim(prescale) == 0:
         assert same(got, table[(x if prescale == 1 else -x).view(np.uint16)])
         odd = np.array([0xFE01], np.uint16).view(np.float16) * np.ones((5, 5, 3), np.float16)
@@ -184,7 +185,7 @@ def test_concat_is_bit_for_bit(shapes: list[tuple[int, ...]], axis: int, dtype: 
     x = tuple(random.randint(0, 256 ** np.dtype(dtype).itemsize, (2, *shape)).astype(f"u{np.dtype(dtype).itemsize}").view(dtype) for shape in shapes)
     got = npulab.emulate(layer, x if len(x) > 1 else x[0], "fp16")
     assert got.shape == (2, *layer.output_shape)
-    assert got.tobytes() == emulate_reference(layer, x, "fp16").tobytes()
+    assert got.tobytes() == emulate_slowly.emulate(layer, x, "fp16").tobytes()
     start = 0
     for one in x:  # every NaN as it was
         part = np.take(got, np.arange(start, start + one.shape[layer.axis + 1]), layer.axis + 1)
@@ -225,7 +226,7 @@ def test_pools_of_float16(kind: str, rule: str) -> None:
         layer = Pool2D(kind, kernel, (6, 5, 3), stride, padding, [None, "relu", "relu6"][seed % 3], dtype="float16")
         x = halves(seed, (2, 6, 5, 3), odd=0 if seed % 2 else 0.05)
         got = npulab.emulate(layer, x, rule)
-        want = emulate_reference(layer, x, rule)
+        want = emulate_slowly.emulate(layer, x, rule)
         # of two zeros either is the largest
         assert same(got, want) if kind == "average" else np.array_equal(got, want, equal_nan=True), (layer, seed)
 
@@ -256,7 +257,7 @@ def test_convolution_is_exact_with_one_rounding(depthwise: bool, activation: str
         layer = Conv2D(weights, bias, (5, 6, 3), (1, 2), "same", depthwise=depthwise, activation=activation)
         x = halves(seed + 50, (2, 5, 6, 3), odd=0.02 if seed % 2 else 0)
         got = npulab.emulate(layer, x, "fp16")
-        assert same(got, emulate_reference(layer, x, "fp16")), seed
+        assert same(got, emulate_slowly.emulate(layer, x, "fp16")), seed
         assert np.isnan(got).any() == (seed % 2 == 1) or np.isfinite(x).all()
 
 
@@ -335,7 +336,7 @@ def test_sums_that_float64_does_not_hold_are_taken_again(seed: int) -> None:
     depth = Conv2D(weights[order].reshape(1, 1, 5, 1), np.zeros(1, np.float16), (1, 5, 1), depthwise=True)
     for layer in (flat, conv, depth):
         assert npulab.emulate(layer, x[order].reshape(layer.input_shape), "fp16").item() == want
-        assert emulate_reference(layer, x[order].reshape(layer.input_shape), "fp16").item() == want
+        assert emulate_slowly.emulate(layer, x[order].reshape(layer.input_shape), "fp16").item() == want
     relu = Conv2D(-weights[order].reshape(1, 1, 1, 5), np.zeros(1, np.float16), (1, 1, 5), activation="relu")
     assert npulab.emulate(relu, x[order].reshape(1, 1, 5), "fp16").view(np.uint16).item() == 0
 
@@ -346,13 +347,13 @@ def test_fully_connected_of_float16_is_its_definition() -> None:
         layer = FullyConnected(weights, np.float16(np.arange(5) / 3), activation=[None, "relu6"][seed % 2])
         x = halves(seed + 9, (3, 40), odd=0.01)
         for rule in ("fp16", "tflite-reference"):
-            assert same(npulab.emulate(layer, x, rule), emulate_reference(layer, x, rule))
+            assert same(npulab.emulate(layer, x, rule), emulate_slowly.emulate(layer, x, rule))
 
 
 def test_what_two_float64_numbers_leave_open_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    whole = definition.element
-    monkeypatch.setattr(definition, "element", lambda *given: asked.append(given) or whole(*given))
+    whole = elements.element
+    monkeypatch.setattr(elements, "element", lambda *given: asked.append(given) or whole(*given))
     layer = Elementwise("add", (1, 1, 1), scale=1.0000000000000002, bias=-0.09997558593750003)
     x = np.zeros((1, 1, 1), np.float16), np.full((1, 1, 1), 0.375, np.float16)
     want = by_search(Fraction(0.375) * Fraction(layer.scale) + Fraction(layer.bias))
@@ -373,7 +374,7 @@ def test_grouped_convolution(groups: int, outputs_: int) -> None:
     whole = Conv2D(spread, layer.bias, (5, 4, 6), (2, 1), "same", activation="relu")
     for rule in ("fp16", "tflite-reference"):
         got = npulab.emulate(layer, x, rule)
-        assert same(got, emulate_reference(layer, x, rule))
+        assert same(got, emulate_slowly.emulate(layer, x, rule))
         assert np.array_equal(got, npulab.emulate(whole, x, rule))
         assert same(prepare(layer, rule)(x), got)
     assert repr(layer).startswith(f"Conv2D({groups} groups 3x2, 5x4x6 -> 3x4x{outputs_}")
@@ -404,4 +405,4 @@ def test_many_elementwise_layers_are_their_definition() -> None:
         layer = Elementwise(kind, (3, 4, 6), activation=random.choice([None, "relu", "relu_n1_to_1"]), **given)
         x = tuple(halves(seed + i, (3, 4, 6), odd=random.choice([0, 0.2])) for i in range(2 if kind in PAIRED else 1))
         x = x if len(x) == 2 else x[0]
-        assert same(npulab.emulate(layer, x, "fp16"), emulate_reference(layer, x, "fp16")), (seed, layer)
+        assert same(npulab.emulate(layer, x, "fp16"), emulate_slowly.emulate(layer, x, "fp16")), (seed, layer)

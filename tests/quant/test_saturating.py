@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import emulate_slowly
 import numpy as np
 import pytest
 from oracles import onnx_conv, onnx_matmul, onnxruntime_engine
@@ -13,7 +14,7 @@ from record_engines import stored
 
 import npulab
 from npulab.analysis.mismatch.hypotheses import summary_lines
-from npulab.quant.emulate import accumulate_reference, emulate_reference, prepare
+from npulab.quant.emulate import prepare
 from npulab.quant.emulate.saturating import Saturation, of_outputs
 from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.quant.rules import QuantParams
@@ -54,7 +55,7 @@ def test_fast_is_the_definition(chunk: int) -> None:
         random = np.random.default_rng(seed)
         saturation = Saturation(int(random.integers(2, 6)), int(random.integers(11, 19)),
                                 ("HWC", "CHW", "WHC")[random.integers(3)], bool(random.integers(2)))
-        fast, slow = npulab.accumulate(layer, x, saturation), accumulate_reference(layer, x, saturation)
+        fast, slow = npulab.accumulate(layer, x, saturation), emulate_slowly.accumulate(layer, x, saturation)
         assert np.array_equal(fast.reshape(slow.shape), slow), (seed, layer, saturation)
         true = npulab.accumulate(layer, x)
         changed += not np.array_equal(fast, true)
@@ -70,7 +71,7 @@ def test_engines_saturate_with_int8_weights_and_uint8_inputs_only(engine: str) -
     exact = npulab.emulate(layer, x, engine.partition(":")[0])
     saturated = npulab.emulate(layer, x, engine)
     assert not np.array_equal(saturated, exact)
-    assert np.array_equal(saturated, emulate_reference(layer, x, engine))
+    assert np.array_equal(saturated, emulate_slowly.emulate(layer, x, engine))
     assert np.array_equal(saturated, prepare(layer, engine)(x))
     assert np.array_equal(saturated, npulab.emulate(layer, x, "onnxruntime", Saturation()))
     signed = replace(layer, dtype="int8")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.quant.emulate import definition, elements, quantized, real
+from npulab.quant.emulate import elements, quantized, real
 from npulab.quant.emulate.addition import Addition
 from npulab.quant.emulate.engines import ENGINES, clamp_range, parts
 from npulab.quant.emulate.pooling import pool
@@ -30,11 +30,9 @@ from npulab.quant.layers import (
 from npulab.quant.requantize import Scratch
 from npulab.quant.rules import QUANTIZED, Rule
 
-__all__ = ["ENGINES", "Prepared", "Saturation", "accumulate", "accumulate_reference", "clamp_range", "compiles",
-           "emulate", "emulate_reference", "outputs", "prepare"]
+__all__ = ["ENGINES", "Prepared", "Saturation", "accumulate", "clamp_range", "compiles", "emulate",
+           "outputs", "prepare"]
 
-accumulate_reference = definition.accumulate
-emulate_reference = definition.emulate
 EIGHT = (np.dtype(np.int8), np.dtype(np.uint8))
 
 

@@ -9,11 +9,15 @@ is 0x7E00.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
 import numpy as np
 
-from npulab.quant.emulate import definition
 from npulab.quant.emulate.engines import REAL
-from npulab.quant.floats import Near, halves
+from npulab.quant.floats import Near, halves, nearest_half
 from npulab.quant.layers import Activation, Concat, Elementwise
 
 BLOCK = 65_536  # elements at a time
@@ -32,7 +36,7 @@ def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], exact: bool
             near = _formula(layer, [Near(one.astype(kind)) for one in parts])
 
         def again(place: tuple[int, ...], parts: list[np.ndarray] = parts) -> np.float16:
-            return definition.element(layer, tuple(one[place] for one in parts), place[-1])
+            return element(layer, tuple(part[place] for part in parts), place[-1])
 
         out[start:start + height] = halves(near, again, REAL[layer.activation])
     return out.reshape(shape)
@@ -72,3 +76,43 @@ def _formula(layer: Elementwise, sources: list[Near]) -> Near:
 
 def _times(near: Near, by: np.ndarray | float) -> Near:
     return near if np.all(np.equal(by, 1)) else near * by
+
+
+def element(layer: Elementwise, elements: tuple[Any, ...], channel: int, exact: bool = True) -> np.float16:
+    """One element: of exact numbers rounded once, or of float32 numbers, each operation rounded by
+    itself."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = _in_arithmetic(layer, elements, channel, _whole if exact else np.float32)
+        if exact and value == 0:  # has no sign here
+            zero = _in_arithmetic(layer, elements, channel, float)
+            return np.float16(0 if zero else zero)
+        out = nearest_half(value) if isinstance(value, Fraction) else np.float16(value)
+    return np.float16(np.nan) if np.isnan(out) else out
+
+
+def _whole(number: float) -> Fraction | float:
+    """The number itself where it is finite."""
+    return Fraction(number) if math.isfinite(number) else number
+
+
+def _in_arithmetic(layer: Elementwise, elements: tuple[Any, ...], channel: int, number: Callable[[float], Any]) -> Any:
+    """``(prescale * a op b) * scale + bias``, clamped, in the arithmetic of a type of number."""
+    prescale, scale, bias = (float(np.broadcast_to(value, layer.output_shape[-1:])[channel])
+                             for value in (layer.prescale, layer.scale, layer.bias))
+    first, *rest = (number(float(value)) for value in elements)
+    first = first if prescale == 1 else first * number(prescale)
+    if layer.kind in ("maximum", "minimum"):
+        value = _larger(first, rest[0]) if layer.kind == "maximum" else -_larger(-first, -rest[0])
+    else:
+        value = {"abs": lambda: abs(first), "copy": lambda: first, "multiply": lambda: first * rest[0],
+                 "add": lambda: first + rest[0], "subtract": lambda: first - rest[0]}[layer.kind]()
+    value = value if scale == 1 else value * number(scale)
+    value = value if bias == 0 else value + number(bias)
+    low, high = REAL[layer.activation]
+    return low if value <= low else high if value >= high else value
+
+
+def _larger(a: Any, b: Any) -> Any:
+    if a != a or b != b:
+        return a if a != a else b
+    return a if a > b or (a == b and math.copysign(1, b) < 0) else b

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from npulab.quant.emulate.definition import windows
 from npulab.quant.emulate.elements import activation, elementwise
 from npulab.quant.emulate.engines import REAL
-from npulab.quant.emulate.exact import columns, summed
+from npulab.quant.emulate.exact import columns, summed, windows
 from npulab.quant.emulate.pooling import real_pool
 from npulab.quant.emulate.quantized import accumulate
 from npulab.quant.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Pool2D, per_channel

@@ -1,16 +1,17 @@
-"""The slow definitions that the fast paths are tested against: whole windows in int64."""
+"""The slow definitions that the fast paths of ``npulab.quant.emulate`` are compared with: whole windows in int64."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from npulab.quant.emulate.addition import weighs, weighted
+from npulab.quant.emulate.elements import element
 from npulab.quant.emulate.engines import REAL, clamp_range, multipliers, parts_of, saturation_of
+from npulab.quant.emulate.exact import windows
 from npulab.quant.emulate.saturating import Saturation
 from npulab.quant.floats import nearest_half
 from npulab.quant.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Pool2D
@@ -145,46 +146,6 @@ def elementwise(layer: Elementwise, tensors: tuple[np.ndarray, ...], rule: str |
     return out
 
 
-def element(layer: Elementwise, given: tuple[Any, ...], channel: int, exact: bool = True) -> np.float16:
-    """One element: of exact numbers rounded once, or of float32 numbers, each operation rounded by
-    itself."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        value = _formula(layer, given, channel, _whole if exact else np.float32)
-        if exact and value == 0:  # has no sign here
-            zero = _formula(layer, given, channel, float)
-            return np.float16(0 if zero else zero)
-        out = nearest_half(value) if isinstance(value, Fraction) else np.float16(value)
-    return np.float16(np.nan) if np.isnan(out) else out
-
-
-def _whole(number: float) -> Fraction | float:
-    """The number itself where it is finite."""
-    return Fraction(number) if math.isfinite(number) else number
-
-
-def _formula(layer: Elementwise, given: tuple[Any, ...], channel: int, number: Callable[[float], Any]) -> Any:
-    """``(prescale * a op b) * scale + bias``, clamped, in the arithmetic of a type of number."""
-    prescale, scale, bias = (float(np.broadcast_to(one, layer.output_shape[-1:])[channel])
-                             for one in (layer.prescale, layer.scale, layer.bias))
-    first, *rest = (number(float(one)) for one in given)
-    first = first if prescale == 1 else first * number(prescale)
-    if layer.kind in ("maximum", "minimum"):
-        value = _larger(first, rest[0]) if layer.kind == "maximum" else -_larger(-first, -rest[0])
-    else:
-        value = {"abs": lambda: abs(first), "copy": lambda: first, "multiply": lambda: first * rest[0],
-                 "add": lambda: first + rest[0], "subtract": lambda: first - rest[0]}[layer.kind]()
-    value = value if scale == 1 else value * number(scale)
-    value = value if bias == 0 else value + number(bias)
-    low, high = REAL[layer.activation]
-    return low if value <= low else high if value >= high else value
-
-
-def _larger(a: Any, b: Any) -> Any:
-    if a != a or b != b:
-        return a if a != a else b
-    return a if a > b or (a == b and math.copysign(1, b) < 0) else b
-
-
 def halves(layer: Conv2D | FullyConnected | Pool2D | Add, x: Any, exact: bool) -> np.ndarray:
     """float16 outputs one by one, of sums of exact numbers rounded once, or of float32 numbers one
     after the other."""
@@ -253,14 +214,3 @@ def joined(layer: Concat, tensors: Sequence[np.ndarray]) -> np.ndarray:
             out[(*place[:axis], place[axis] + start, *place[axis + 1:])] = one[place]
         start += one.shape[axis]
     return out
-
-
-def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarray:
-    """Windows ``(..., out_h, out_w, C, kernel_h, kernel_w)`` of an input ``(..., H, W, C)``
-    bordered with a value."""
-    rows, columns = layer.pads
-    padded = np.pad(x, [(0, 0)] * (x.ndim - 3) + [rows, columns, (0, 0)], constant_values=border)
-    (kernel_h, kernel_w), (dilation_h, dilation_w) = layer.kernel, layer.dilation
-    span = (kernel_h - 1) * dilation_h + 1, (kernel_w - 1) * dilation_w + 1
-    every = np.lib.stride_tricks.sliding_window_view(padded, span, axis=(-3, -2))
-    return every[..., ::layer.stride[0], ::layer.stride[1], :, ::dilation_h, ::dilation_w]
