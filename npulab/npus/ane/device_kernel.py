@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.target import Hang, Unsupported
-from npulab.npus.ane.facts import ENGINES
+from npulab.captures.target import Hang, Unanswerable
+from npulab.npus.ane.facts import ENGINES, EXPECTED
+from npulab.npus.kit.fields import expect
+from npulab.npus.kit.numbers import ceil_div, up
 
 ALIGN = 64  # bytes: of bases, sizes, and what a group's planes fill up
 TABLE_BYTES = 128
-FLOAT16, TABLE = 2, 2
+TABLE = 2
 SMALL_LANES, LANES = 4, 2  # the least that a mask has bits for
 Values = Mapping[str, int]
 
@@ -44,24 +46,23 @@ class Reader:
         return float(np.uint16(self.take(2)).view(np.float16))
 
 
+def understood(v: Values, case: str) -> None:
+    """Unanswerable for a field with a value that the simulated device has no meaning for."""
+    expect(v, EXPECTED[case], "{name}: got {got}, known is {allowed}", Unanswerable)
+
+
 def kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Weight]]]:
     """(group, output channel, bias, weights) of every output channel of a convolution task.
 
     ``data`` is what the kernel base points to.  Raises Hang for streams that are off or end too
     early, Unsupported for forms that are not known.
     """
-    for name in ("NE.KernelCfg.PalettizedEn", "NE.KernelCfg.RuntimeKernel"):
-        if v[name]:
-            raise Unsupported(f"{name}: got {v[name]}, known is 0")
-    if v["NE.KernelCfg.KernelFmt"] != FLOAT16:
-        raise Unsupported(f"NE.KernelCfg.KernelFmt: got {v['NE.KernelCfg.KernelFmt']}, known is {FLOAT16}")
-    if v["Common.ConvCfg.Ox"] != 1 or v["Common.ConvCfg.Oy"] != 1:
-        raise Unsupported(f"Common.ConvCfg.Ox: got {v['Common.ConvCfg.Ox']} and Oy {v['Common.ConvCfg.Oy']}, known "
-                           "is 1")
+    understood(v, "device kernel")
     each, share, parts = (v["Common.GroupConvCfg.UnicastEn"], v["Common.Cout.Cout"],
                           v["Common.GroupConvCfg.NumGroups"])
     for engine in range(min(ENGINES, share)):
-        reader = Reader(_stream(v, data, engine), engine)
+        size = ALIGN * v[f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize"]
+        reader = Reader(_stream(v, data, engine, "coefficients", size), engine)
         if v["NE.MACCfg.NonlinearMode"] == TABLE:
             reader.at = TABLE_BYTES
         for part in range(parts):
@@ -70,27 +71,21 @@ def kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Weig
                 weights = _weights(v, reader, lanes, 1 if each else v["Common.Cin.Cin"])
                 for lane in range(lanes):
                     yield part, part * share + first + lane, biases[lane], weights[lane]
-            reader.at = -(-reader.at // ALIGN) * ALIGN
+            reader.at = up(reader.at, ALIGN)
 
 
 def table(v: Values, data: bytes) -> bytes:
     """The activation table, as the first engine reads it."""
-    if not v["KernelDMASrc.CoeffDMAConfig[0].En"]:
-        raise Hang("engine 0 waits for its table, its stream is off")
-    begin = ALIGN * v["KernelDMASrc.CoeffBaseAddr[0].Addr"]
-    if begin + TABLE_BYTES > len(data):
-        raise Hang(f"coefficients are read to byte {begin + TABLE_BYTES:#x}, there are {len(data):#x}")
-    return data[begin:begin + TABLE_BYTES]
+    return _stream(v, data, 0, "its table", TABLE_BYTES)
 
 
-def _stream(v: Values, data: bytes, engine: int) -> bytes:
+def _stream(v: Values, data: bytes, engine: int, what: str, size: int) -> bytes:
     if not v[f"KernelDMASrc.CoeffDMAConfig[{engine}].En"]:
-        raise Hang(f"engine {engine} waits for coefficients, its stream is off")
+        raise Hang(f"engine {engine} waits for {what}, its stream is off")
     begin = ALIGN * v[f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr"]
-    end = begin + ALIGN * v[f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize"]
-    if end > len(data):
-        raise Hang(f"coefficients are read to byte {end:#x}, there are {len(data):#x}")
-    return data[begin:end]
+    if begin + size > len(data):
+        raise Hang(f"coefficients are read to byte {begin + size:#x}, there are {len(data):#x}")
+    return data[begin:begin + size]
 
 
 def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
@@ -132,7 +127,7 @@ def _taps(v: Values, inputs: int) -> Iterator[tuple[int, int, int]]:
     """(input, row, column) of every place: by phase of the stride, as many taps in each, so that
     some are absent."""
     high, wide = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
-    rows, columns = (-(-v[f"Common.ConvCfg.{name}"] // step) for name, step in (("Kh", high), ("Kw", wide)))
+    rows, columns = ceil_div(v["Common.ConvCfg.Kh"], high), ceil_div(v["Common.ConvCfg.Kw"], wide)
     for source in range(inputs):
         for phase in np.ndindex(high, wide):
             for i, j in np.ndindex(rows, columns):

@@ -11,6 +11,7 @@ GENERATIONS = {chip.upper(): f"{chip}.csv"
 FACTS = Facts.beside(__file__, GENERATIONS, sparse=GENERATIONS)
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS
 enum, maps = FACTS.enum, FACTS.maps
+EXPECTED = FACTS.expected()
 # A task's header words are in no register file: in the maps they stand behind its last address.
 HEADER = 0x40000
 ENGINES = CHIPS[USUAL_CHIP]["engines"]

@@ -18,6 +18,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.target import Lifted, Unsupported
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.activations import activation, relu_outputs
+from npulab.npus.ane.facts import EXPECTED
 from npulab.npus.ane.lowering import RELU, TABLE
 from npulab.npus.ane.memory import UNIT, Surface, unpack
 from npulab.npus.ane.steps import HABITS
@@ -29,36 +30,11 @@ from npulab.quant.layers import Activation, Conv2D, Elementwise, Layer
 
 BLOCK = "H13"  # fields of other generations have the same names, but nobody held their meaning against a file
 COEFFICIENT_BAR = 1
-NEURAL, PLANAR_ONE, PLANAR_TWO = 0, 2, 3  # task types
-TYPES = {NEURAL: "a neural task", PLANAR_ONE: "a planar task of one source", PLANAR_TWO: "of two"}
-IN_L2 = 3  # type of a source or result that stays in L2
+NEURAL, PLANAR_TWO = 0, 3  # task types
 CONVOLUTION, BYPASS = 0, 4
-ONE, MINUS_ONE, ONE_FLOAT32 = 0x3C00, 0xBC00, 0x3F800000
-FLOAT16 = 2
-BOTH, SUBTRACTED = 2, 3  # PE.Cfg.SecSrc
+ONE, MINUS_ONE = 0x3C00, 0xBC00
+SUBTRACTED = 3  # PE.Cfg.SecSrc
 KINDS = {0: "add", 1: "multiply", 2: "maximum", 3: "minimum"}
-# Fields and their only values with a known meaning, in every task; those of one engine and of the
-# second source below.
-COVERED: Mapping[str, tuple[int, ...]] = {
-    "Common.InDepth.Din": (1,), "Common.OutDepth.Dout": (1,), "Common.ChCfg.InFmt": (FLOAT16,),
-    "Common.ChCfg.OutFmt": (FLOAT16,), "Common.ConvCfg3d.raw": (0x2041,), "Common.ConvCfg.Ox": (1,),
-    "Common.ConvCfg.Oy": (1,), "Common.GroupConvCfg.ElemMultMode": (0,),
-    "Common.GroupConvCfg.UnicastCin": (1,), "Common.PECfg.Src1Broadcast": (0,), "Common.PECfg.Src2Broadcast": (0,),
-    "L2.L2Cfg.InputReLU": (0,), "L2.L2Cfg.PaddingMode": (0,), "Header.Header[6].TDE": (0,)}
-SOURCE = {"TileDMASrc.Fmt.MemFmt": (FLOAT16,), "TileDMASrc.Fmt.Interleave": (1,), "TileDMASrc.Fmt.CmpVec": (0,),
-          "TileDMASrc.Fmt.Shift": (0,), "TileDMASrc.Fmt.OffsetCh": (0,),
-          **{f"TileDMASrc.PixelOffset[{i}].Offset": (0,) for i in range(4)}}
-TARGET = {"TileDMADst.Fmt.MemFmt": (FLOAT16,), "TileDMADst.Fmt.Interleave": (1,), "TileDMADst.Fmt.CmpVec": (0,),
-          "TileDMADst.Fmt.Shift": (0,), "TileDMADst.Fmt.OffsetCh": (0,)}
-NEURAL_ONLY = {"NE.MACCfg.MatrixBiasEn": (0,), "NE.MACCfg.PostScaleMode": (0,), "NE.AccBias.AccBias": (0,),
-               "NE.AccBias.AccBiasShift": (0,), "NE.PostScale.PostRightShift": (0,),
-               "NE.MatrixVectorBias.MatrixVectorBias": (0,), "NE.KernelCfg.PalettizedEn": (0,),
-               "NE.KernelCfg.GroupKernelReuse": (0,), "NE.KernelCfg.RuntimeKernel": (0,),
-               "Common.Cfg.SrcUse": (1,)}
-PLANAR_ONLY = {"PE.Cfg.PoolMode": (0,), "PE.Cfg.LutEn": (0,), "PE.Cfg.NLMode": (0,), "PE.Cfg.FirstSrc": (0,),
-               "PE.Cfg.Cond": (0, 1), "PE.FinalScale.FinalScale": (ONE_FLOAT32,)}
-SAME_SIZE = {**{f"Common.ConvCfg.{name}": (1,) for name in ("Kw", "Kh", "Sx", "Sy")},
-             "Common.ConvCfg.Px": (0,), "Common.ConvCfg.Py": (0,)}
 
 
 @dataclass(frozen=True)
@@ -136,13 +112,12 @@ def raw(capture: Capture, task: int) -> dict[str, int]:
 def work_of(capture: Capture, task: int) -> Work:
     """What one task does, from its own words and coefficients."""
     v = raw(capture, task)
-    _covered(task, v, {"Common.Cfg.TaskType": tuple(TYPES)})
-    _covered(task, v, COVERED)
+    _covered(task, v, EXPECTED["task"])
     planar = v["Common.Cfg.TaskType"] != NEURAL
     convolution = not planar and v["NE.MACCfg.OpMode"] == CONVOLUTION
     groups = v["Common.GroupConvCfg.NumGroups"]
     if not convolution:
-        _covered(task, v, {"Common.GroupConvCfg.NumGroups": (1,)})
+        _covered(task, v, EXPECTED["one group"])
     source = Surface(v["Common.InDim.Hin"], v["Common.InDim.Win"], groups * v["Common.Cin.Cin"])
     result = Surface(v["Common.OutDim.Hout"], v["Common.OutDim.Wout"], groups * v["Common.Cout.Cout"])
     if min(*source, *result) < 1:
@@ -155,7 +130,7 @@ def work_of(capture: Capture, task: int) -> Work:
         if groups > 1:
             _grouped(task, v, source, result)
     else:
-        _covered(task, v, SAME_SIZE)
+        _covered(task, v, EXPECTED["same size"])
         if source != result:
             raise Unsupported(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, covered are "
                                "results of the source's sizes")
@@ -183,17 +158,12 @@ def _covered(task: int, values: Mapping[str, int], allowed: Mapping[str, tuple[i
 
 
 def _planar(task: int, v: Mapping[str, int], source: Surface) -> Layer:
-    _covered(task, v, PLANAR_ONLY)
     two = v["Common.Cfg.TaskType"] == PLANAR_TWO
-    _covered(task, v, {"PE.Cfg.SecSrc": (BOTH, SUBTRACTED) if two else (0,), "PE.Cfg.OpMode": tuple(KINDS) if two else
-                       (0,), "Common.Cfg.SrcUse": (3,) if two else (1,), "Common.ChCfg.Src2InFmt": (FLOAT16,) if two
-                       else (0,)})
+    _covered(task, v, {**EXPECTED["planar"], **EXPECTED["two sources" if two else "one source"]})
     kind, prescale = KINDS[v["PE.Cfg.OpMode"]], v["PE.PreScale.PreScale"]
     if v["PE.Cfg.SecSrc"] == SUBTRACTED or v["PE.Cfg.Cond"]:
-        # whether the sign goes before or after the multiplication is not known
-        alone = {"PE.Cfg.Cond": (0,)} if two else {"PE.PreScale.PreScale": (ONE,)}
-        _covered(task, v, {"PE.Cfg.OpMode": (0,), **alone})
         kind = "subtract" if two else "abs"
+        _covered(task, v, EXPECTED[kind])
     elif not two:
         kind = "copy"
     elif kind == "add" and prescale == MINUS_ONE:
@@ -205,12 +175,11 @@ def _planar(task: int, v: Mapping[str, int], source: Surface) -> Layer:
 
 
 def _neural(capture: Capture, task: int, v: Mapping[str, int], source: Surface, result: Surface) -> Layer | None:
-    _covered(task, v, {"NE.MACCfg.OpMode": (CONVOLUTION, BYPASS), "NE.MACCfg.NonlinearMode": (0, RELU, TABLE)})
-    _covered(task, v, NEURAL_ONLY)
+    _covered(task, v, EXPECTED["neural"])
     if v["NE.MACCfg.OpMode"] == CONVOLUTION:
         return _convolution(capture, task, v, source, result)
     mode, prescale = v["NE.MACCfg.NonlinearMode"], _float(v["NE.PostScale.PostScale"])
-    _covered(task, v, {"Common.GroupConvCfg.UnicastEn": (1,), "NE.MACCfg.BiasMode": (0,)})
+    _covered(task, v, EXPECTED["bypass"])
     if not np.isfinite(prescale):
         raise Unsupported(f"task {task}: NE.PostScale.PostScale: got {prescale}, covered are finite numbers")
     if mode == TABLE:
@@ -221,7 +190,7 @@ def _neural(capture: Capture, task: int, v: Mapping[str, int], source: Surface, 
 
 
 def _convolution(capture: Capture, task: int, v: Mapping[str, int], source: Surface, result: Surface) -> Conv2D:
-    _covered(task, v, {"NE.PostScale.PostScale": (ONE,)})
+    _covered(task, v, EXPECTED["convolution"])
     kernel, data, at = kernel_at(capture, task, v)
     try:
         weights, bias = coefficients.decode(kernel, data, at)
@@ -296,30 +265,28 @@ def _section(capture: Capture, task: int, v: Mapping[str, int]) -> bytes:
 
 def _source(task: int, v: Mapping[str, int], surface: Surface, which: str) -> Place | None:
     """Where a source lies in memory, None where the task before left it in L2."""
-    first = not which
-    valid = v[f"Header.Header[8].RBE{int(not first)}"]
-    if not valid:
-        _covered(task, v, {"L2.SourceCfg.SourceType": (IN_L2,), "TileDMASrc.DMAConfig.En": (0,)} if first else
-                 {"Header.Header[8].RBE1": (1,)})
+    number = int(bool(which))
+    if not v[f"Header.Header[8].RBE{number}"]:
+        _covered(task, v, EXPECTED["source 2 in L2" if number else "source in L2"])
         return None
-    if first:
-        _covered(task, v, {**SOURCE, "TileDMASrc.DMAConfig.En": (1,)})
-    strides = (v[f"TileDMASrc.{which}RowStride.Stride"],
-               v["TileDMASrc.PlaneStride.PlaneStride" if first else "TileDMASrc.Src2PlaneStride.Stride"])
+    if not number:
+        _covered(task, v, EXPECTED["source"])
+    plane = "Src2PlaneStride.Stride" if number else "PlaneStride.PlaneStride"
+    strides = v[f"TileDMASrc.{which}RowStride.Stride"], v[f"TileDMASrc.{plane}"]
     _dense(task, f"TileDMASrc.{which}RowStride and {which}PlaneStride", strides, surface)
-    return Place(v[f"Header.Header[8].RBase{int(not first)}"], UNIT * v[f"TileDMASrc.{which}BaseAddr.Addr"], surface,
-                 strides)
+    return Place(v[f"Header.Header[8].RBase{number}"],
+                 UNIT * v[f"TileDMASrc.{which}BaseAddr.Addr"], surface)
 
 
 def _result(task: int, v: Mapping[str, int], surface: Surface) -> Place | None:
     """Where the result lies in memory, None where it stays in L2 for the next task."""
     if not v["Header.Header[8].WBE"]:
-        _covered(task, v, {"L2.ResultCfg.ResultType": (IN_L2,), "TileDMADst.DMAConfig.En": (0,)})
+        _covered(task, v, EXPECTED["result in L2"])
         return None
-    _covered(task, v, {**TARGET, "TileDMADst.DMAConfig.En": (1,)})
+    _covered(task, v, EXPECTED["result"])
     strides = v["TileDMADst.RowStride.RowStride"], v["TileDMADst.PlaneStride.PlaneStride"]
     _dense(task, "TileDMADst.RowStride and PlaneStride", strides, surface)
-    return Place(v["Header.Header[8].WBase"], UNIT * v["TileDMADst.BaseAddr.Addr"], surface, strides)
+    return Place(v["Header.Header[8].WBase"], UNIT * v["TileDMADst.BaseAddr.Addr"], surface)
 
 
 def _dense(task: int, what: str, strides: tuple[int, int], surface: Surface) -> None:

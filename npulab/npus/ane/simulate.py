@@ -15,21 +15,29 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.ane import device_kernel, tables
+from npulab.npus.ane.device_kernel import understood
 from npulab.npus.ane.facts import ENGINES
 from npulab.npus.kit.fields import values_of
 from npulab.npus.kit.numbers import up
 
 HALF = np.dtype("<f2")
 ALIGN = 64  # bytes: the unit of strides, bases and sizes
-FLOAT16 = 2
 DMA, CHAINED, RESIDENT = 2, 3, 0  # where a tensor comes from and goes to: memory, the next task, the L2 memory
-CONVOLUTION, BYPASS = 0, 4
+BYPASS = 4
 RELU, TABLE = 1, 2
-NE, PE_UNARY, PE_BINARY, PE_REDUCE = 0, 2, 3, 5  # task types
-ADD, MULTIPLY, MAXIMUM, MINIMUM = 0, 1, 2, 3
+NE, PE_BINARY, PE_REDUCE = 0, 3, 5  # task types
+OPERATIONS = (np.add, np.multiply, np.maximum, np.minimum)
 SUBTRACT = 3  # of the second source
-ABSOLUTE, RECIPROCAL, POOL_MAXIMUM = 1, 1, 2
-SIZES = ("Win", "Hin", "Cin", "Wout", "Hout", "Cout")
+GROUPS = "Common.GroupConvCfg.NumGroups"
+SOURCE_SIZES = (GROUPS, "Common.Cin.Cin", "Common.InDim.Hin", "Common.InDim.Win")
+RESULT_SIZES = (GROUPS, "Common.Cout.Cout", "Common.OutDim.Hout", "Common.OutDim.Wout")
+# bytes from group to group, from plane to plane and from row to row, in 64
+SOURCE_STRIDES = ("TileDMASrc.GroupStride.Stride", "TileDMASrc.PlaneStride.PlaneStride",
+                  "TileDMASrc.RowStride.Stride")
+SECOND_STRIDES = ("TileDMASrc.Src2GroupStride.Stride", "TileDMASrc.Src2PlaneStride.Stride",
+                  "TileDMASrc.Src2RowStride.Stride")
+RESULT_STRIDES = ("TileDMADst.GroupStride.GroupStride", "TileDMADst.PlaneStride.PlaneStride",
+                  "TileDMADst.RowStride.RowStride")
 MOST = 2 ** 23  # elements of a tensor, so that a broken size takes no more than 64 MiB
 
 Values = Mapping[str, int]
@@ -47,15 +55,17 @@ class Memory:
 
     def read(self, bar: int, places: np.ndarray) -> np.ndarray:
         """float16 at bytes of a base; Hang where nobody put anything."""
-        data = self.written[bar] if bar in self.written else np.frombuffer(self.given.get(bar, b""), np.uint8)
-        if bar not in self.written and bar not in self.given:
+        content = self.written.get(bar, self.given.get(bar))
+        if content is None:
             wanted = f": the capture has no buffer {self.names[bar]!r}" if bar in self.names else ""
             raise Hang(f"base {bar} is read, and nothing is there{wanted}")
+        data = np.frombuffer(content, np.uint8)
         if places.size and int(places.max()) + HALF.itemsize > len(data):
             raise Hang(f"base {bar} is read at byte {int(places.max()):#x}, it has {len(data):#x}")
         return data[:len(data) // 2 * 2].view(HALF)[places // 2]
 
     def write(self, bar: int, places: np.ndarray, values: np.ndarray) -> None:
+        """Set float16 at bytes of a base; what lies between them is 0."""
         end = int(places.max(initial=0)) + HALF.itemsize
         old = self.written.get(bar, np.zeros(0, np.uint8))
         if len(old) < end:
@@ -93,10 +103,11 @@ def simulate(capture: Capture) -> bytes:
 def _inputs(capture: Capture, tasks: list[Values]) -> dict[int, str]:
     """The buffers of a capture that hold inputs, by the number of the base."""
     written = {v["Header.Header[8].WBase"] for v in tasks if v["Header.Header[8].WBE"]}
-    read = [v[f"Header.Header[8].RBase{i}"] for v in tasks for i in (0, 1) if v[f"Header.Header[8].RBE{i}"]]
-    named = [one["bar"] for one in capture.parameters.get("tensors", ()) if one["kind"] == "input"]
-    bars = named or sorted({*read} - written)
-    return dict(zip(bars, _names(len(bars)), strict=True))
+    read = {v[f"Header.Header[8].RBase{i}"] for v in tasks for i in (0, 1)
+            if v[f"Header.Header[8].RBE{i}"]}
+    tensors = capture.parameters.get("tensors", ())
+    bars = [tensor["bar"] for tensor in tensors if tensor["kind"] == "input"]
+    return {bar: f"input{i or ''}" for i, bar in enumerate(bars or sorted(read - written))}
 
 
 def _given(capture: Capture, tasks: list[Values], names: dict[int, str]) -> dict[int, bytes]:
@@ -107,33 +118,24 @@ def _given(capture: Capture, tasks: list[Values], names: dict[int, str]) -> dict
     return out
 
 
-def _names(count: int) -> list[str]:
-    return ["input" + (str(i) if i else "") for i in range(count)]
-
-
 def _run(v: Values, memory: Memory, last: int | None) -> int | None:
     """Run a task; the base that it writes to, or the last one that was written."""
-    groups = v["Common.GroupConvCfg.NumGroups"]
-    kind = v["Common.Cfg.TaskType"]
-    if min(v[f"Common.{register}.{name}"] for register, name in (
-            ("InDim", "Win"), ("InDim", "Hin"), ("Cin", "Cin"), ("OutDim", "Wout"), ("OutDim", "Hout"),
-            ("Cout", "Cout"))) < 1 or not groups:
+    if 0 in (*_numbers(v, SOURCE_SIZES), *_numbers(v, RESULT_SIZES)):
         raise Hang("a size is 0")
-    if kind not in (NE, PE_UNARY, PE_BINARY, PE_REDUCE):
-        raise Unsupported(f"Common.Cfg.TaskType: got {kind}, known are {NE}, {PE_UNARY}, {PE_BINARY}, {PE_REDUCE}")
-    for name in ("Common.InDepth.Din", "Common.OutDepth.Dout"):
-        if v[name] > 1:
-            raise Unsupported(f"{name}: got {v[name]}, known is 1")
-    x = _source(v, memory, groups)
-    out = _neural(v, x, memory) if kind == NE else _planar(v, x, memory, kind, groups)
+    understood(v, "device")
+    x = _source(v, memory).astype(np.float64)
+    out = _planar(v, x, memory) if v["Common.Cfg.TaskType"] != NE else _neural(v, x, memory)
     with np.errstate(over="ignore"):
         out = out.astype(HALF)
     return _result(v, memory, out, last)
 
 
-def _source(v: Values, memory: Memory, groups: int) -> np.ndarray:
+def _numbers(v: Values, names: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(v[name] for name in names)
+
+
+def _source(v: Values, memory: Memory) -> np.ndarray:
     """The first source ``(groups, C, H, W)``."""
-    shape = groups, v["Common.Cin.Cin"], v["Common.InDim.Hin"], v["Common.InDim.Win"]
     kind = v["L2.SourceCfg.SourceType"]
     if kind == CHAINED:
         if memory.chained is None:
@@ -141,19 +143,18 @@ def _source(v: Values, memory: Memory, groups: int) -> np.ndarray:
         return memory.chained
     if kind == RESIDENT:
         return _left(memory, v["L2.SourceBase.Addr"], v["Common.PECfg.Src1Broadcast"])
-    if kind != DMA:
-        raise Unsupported(f"L2.SourceCfg.SourceType: got {kind}, known are {RESIDENT}, {DMA}, {CHAINED}")
-    _is_half(v, "TileDMASrc.Fmt.MemFmt")
-    steps = [v[f"TileDMASrc.{name}"] for name in ("GroupStride.Stride", "PlaneStride.PlaneStride", "RowStride.Stride")]
-    return memory.read(_base(v, "RBase0", "RBE0"), _places(shape, v["TileDMASrc.BaseAddr.Addr"], steps))
+    understood(v, "device source")
+    places = _places(_numbers(v, SOURCE_SIZES), v["TileDMASrc.BaseAddr.Addr"],
+                     _numbers(v, SOURCE_STRIDES))
+    return memory.read(_base(v, "RBase0", "RBE0"), places)
 
 
-def _second(v: Values, memory: Memory, groups: int) -> np.ndarray:
-    shape = groups, v["Common.Cin.Cin"], v["Common.InDim.Hin"], v["Common.InDim.Win"]
+def _second(v: Values, memory: Memory) -> np.ndarray:
     if not v["Header.Header[8].RBE1"]:
         return _left(memory, v["L2.Src2Base.Addr"], v["Common.PECfg.Src2Broadcast"])
-    steps = [v[f"TileDMASrc.Src2{name}.Stride"] for name in ("GroupStride", "PlaneStride", "RowStride")]
-    return memory.read(v["Header.Header[8].RBase1"], _places(shape, v["TileDMASrc.Src2BaseAddr.Addr"], steps))
+    places = _places(_numbers(v, SOURCE_SIZES), v["TileDMASrc.Src2BaseAddr.Addr"],
+                     _numbers(v, SECOND_STRIDES))
+    return memory.read(v["Header.Header[8].RBase1"], places)
 
 
 def _left(memory: Memory, place: int, broadcast: int) -> np.ndarray:
@@ -161,12 +162,12 @@ def _left(memory: Memory, place: int, broadcast: int) -> np.ndarray:
     is broadcast."""
     if place not in memory.resident:
         raise Hang(f"its source lies in L2 at {16 * place:#x}, where no task left anything")
-    found = memory.resident[place]
+    tensor = memory.resident[place]
     if not broadcast:
-        return found
-    if found.shape[-1] != 1:
-        raise Hang(f"a row of {found.shape[-1]} elements in L2 is broadcast along rows")
-    return found.transpose(1, 0, 2, 3).reshape(1, found.shape[1], -1, 1)
+        return tensor
+    if tensor.shape[-1] != 1:
+        raise Hang(f"a row of {tensor.shape[-1]} elements in L2 is broadcast along rows")
+    return tensor.transpose(1, 0, 2, 3).reshape(1, tensor.shape[1], -1, 1)
 
 
 def _base(v: Values, name: str, valid: str) -> int:
@@ -175,12 +176,7 @@ def _base(v: Values, name: str, valid: str) -> int:
     return v[f"Header.Header[8].{name}"]
 
 
-def _is_half(v: Values, name: str) -> None:
-    if v[name] != FLOAT16:
-        raise Unsupported(f"{name}: got {v[name]}, known is {FLOAT16} (float16)")
-
-
-def _places(shape: tuple[int, ...], base: int, steps: list[int]) -> np.ndarray:
+def _places(shape: tuple[int, ...], base: int, steps: tuple[int, ...]) -> np.ndarray:
     """Bytes of the elements of (groups, C, H, W) whose strides are in units of 64."""
     _refuse_large(shape)
     axes = np.ogrid[tuple(slice(size) for size in shape)]
@@ -197,36 +193,30 @@ def _refuse_large(shape: tuple[int, ...]) -> None:
 
 def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     """``(groups, C, H, W)`` float64 of the neural engine, before it is rounded."""
+    understood(v, "device neural")
     mode, engines = v["NE.MACCfg.OpMode"], 2 ** v["Common.Cfg.ActiveNE"]
     scale = _half(v["NE.PostScale.PostScale"])
     kernel = memory.given.get(v["Header.Header[9].KBase0"], b"") if v["Header.Header[9].KBE0"] else b""
     if engines > ENGINES:
         raise Hang(f"{engines} engines, there are {ENGINES}")
     if mode == BYPASS:
-        if tuple(v[f"Common.{name}"] for name in ("Cout.Cout", "OutDim.Hout", "OutDim.Wout")) != x.shape[1:]:
+        if _numbers(v, RESULT_SIZES[1:]) != x.shape[1:]:
             raise Hang("the output of a bypass is not as large as its input")
-        out = x.astype(np.float64)
-    elif mode == CONVOLUTION:
-        out = _convolution(v, x.astype(np.float64), kernel)
+        out = x * scale
     else:
-        raise Unsupported(f"NE.MACCfg.OpMode: got {mode}, known are {CONVOLUTION} and {BYPASS}")
-    out = out * scale
-    how = v["NE.MACCfg.NonlinearMode"]
-    if how == RELU:
+        out = _convolution(v, x, kernel) * scale
+    if v["NE.MACCfg.NonlinearMode"] == RELU:
         return np.where(out < 0, 0.0, out)
-    if how == TABLE:
+    if v["NE.MACCfg.NonlinearMode"] == TABLE:
         with np.errstate(over="ignore"):
             codes = out.astype(HALF).view(np.uint16)
         every = tables.outputs(tables.decode(device_kernel.table(v, kernel)))
         return every[codes].astype(np.float64)
-    if how:
-        raise Unsupported(f"NE.MACCfg.NonlinearMode: got {how}, known are 0, {RELU} and {TABLE}")
     return out
 
 
 def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
-    groups, channels = v["Common.GroupConvCfg.NumGroups"], v["Common.Cout.Cout"]
-    height, width = v["Common.OutDim.Hout"], v["Common.OutDim.Wout"]
+    groups, channels, height, width = _numbers(v, RESULT_SIZES)
     kernel_h, kernel_w = v["Common.ConvCfg.Kh"], v["Common.ConvCfg.Kw"]
     step_h, step_w = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
     top, left = v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]
@@ -255,44 +245,36 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
 # The planar engine
 
 
-def _planar(v: Values, x: np.ndarray, memory: Memory, kind: int, groups: int) -> np.ndarray:
+def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
     """``(groups, C, H, W)`` float64 of the planar engine, before it is rounded."""
-    shape = groups, v["Common.Cout.Cout"], v["Common.OutDim.Hout"], v["Common.OutDim.Wout"]
-    a = x.astype(np.float64)
-    if v["PE.Cfg.Cond"] == ABSOLUTE:
+    kind, shape = v["Common.Cfg.TaskType"], _numbers(v, RESULT_SIZES)
+    understood(v, "device planar")
+    understood(v, "device reduction" if kind == PE_REDUCE else "device no reduction")
+    if v["PE.Cfg.Cond"]:  # absolute
         a = np.abs(a)
-    elif v["PE.Cfg.Cond"]:
-        raise Unsupported(f"PE.Cfg.Cond: got {v['PE.Cfg.Cond']}, known are 0 and {ABSOLUTE} (absolute)")
     a = a * _half(v["PE.PreScale.PreScale"])
-    pool, op = v["PE.Cfg.PoolMode"], v["PE.Cfg.OpMode"]
     if kind == PE_REDUCE:
-        if pool not in (0, POOL_MAXIMUM):
-            raise Unsupported(f"PE.Cfg.PoolMode: got {pool}, known are 0 (sum) and {POOL_MAXIMUM} (maximum)")
-        a = a.max(-1, keepdims=True) if pool else a.sum(-1, keepdims=True)
-    elif pool:
-        raise Unsupported(f"PE.Cfg.PoolMode: got {pool} in a task of type {kind}, known is 0")
+        a = a.max(-1, keepdims=True) if v["PE.Cfg.PoolMode"] else a.sum(-1, keepdims=True)
     if kind == PE_BINARY:
-        b = _second(v, memory, groups).astype(np.float64)
+        understood(v, "device two sources")
+        b = _second(v, memory).astype(np.float64)
         if v["PE.Cfg.SecSrc"] == SUBTRACT:
             b = -b
         try:
-            a = (np.add, np.multiply, np.maximum, np.minimum)[op](a, b)
-        except IndexError:
-            raise Unsupported(f"PE.Cfg.OpMode: got {op}, known are {ADD} to {MINIMUM}") from None
+            a = OPERATIONS[v["PE.Cfg.OpMode"]](a, b)
         except ValueError:
             raise Hang(f"its sources are {a.shape} and {b.shape}") from None
     a = a * _half(v["PE.BiasScale.Scale"]) + _half(v["PE.BiasScale.Bias"])
     a = a * float(np.uint32(v["PE.FinalScale.FinalScale"]).view(np.float32))
-    if v["PE.Cfg.NLMode"] == RECIPROCAL:
+    if v["PE.Cfg.NLMode"]:  # reciprocal
         with np.errstate(divide="ignore"):
             a = 1 / a
-    elif v["PE.Cfg.NLMode"]:
-        raise Unsupported(f"PE.Cfg.NLMode: got {v['PE.Cfg.NLMode']}, known are 0 and {RECIPROCAL} (reciprocal)")
-    if kind != PE_REDUCE and a.shape != shape and a.size == np.prod(shape):
-        a = a.reshape(shape)
-    if kind != PE_REDUCE and a.shape != shape:
-        raise Hang(f"its output is {' x '.join(map(str, shape))}, its sources give {' x '.join(map(str, a.shape))}")
-    return a
+    if kind == PE_REDUCE:
+        return a
+    if a.size != np.prod(shape):
+        raise Hang(f"its output is {' x '.join(map(str, shape))}, its sources give "
+                   f"{' x '.join(map(str, a.shape))}")
+    return a.reshape(shape)
 
 
 # Where results go
@@ -304,13 +286,10 @@ def _result(v: Values, memory: Memory, out: np.ndarray, last: int | None) -> int
     if kind == RESIDENT:
         memory.resident[v["L2.ResultBase.Addr"]] = out
     if kind != DMA:
-        if kind not in (CHAINED, RESIDENT):
-            raise Unsupported(f"L2.ResultCfg.ResultType: got {kind}, known are {RESIDENT}, {DMA}, {CHAINED}")
         return last
-    _is_half(v, "TileDMADst.Fmt.MemFmt")
-    steps = [v[f"TileDMADst.{name}.{name}"] for name in ("GroupStride", "PlaneStride", "RowStride")]
+    understood(v, "device result")
     bar = _base(v, "WBase", "WBE")
-    places = _places(out.shape, v["TileDMADst.BaseAddr.Addr"], steps)
+    places = _places(out.shape, v["TileDMADst.BaseAddr.Addr"], _numbers(v, RESULT_STRIDES))
     if int(places.max()) > 2 * MOST:
         raise Hang(f"base {bar} is written at byte {int(places.max()):#x}, past any buffer")
     memory.write(bar, places, out)

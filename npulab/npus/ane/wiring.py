@@ -12,13 +12,11 @@ from npulab.quant.layers import Concat, Elementwise, Layer, Network
 
 
 class Place(NamedTuple):
-    """A tensor in memory: base address by number, byte behind it, its sizes, and the strides it is
-    stored with."""
+    """A tensor in memory: base address by number, byte behind it, its sizes."""
 
     bar: int
     offset: int
     surface: Surface
-    strides: tuple[int, int]
 
 
 @dataclass

@@ -45,3 +45,12 @@ class Facts(NamedTuple):
         """The codes of an enum by the names of ``enums.csv``."""
         return {row["name"]: int(row["raw"], 0) for row in read_table(self.here / "enums.csv")
                 if row["enum"] == name}
+
+    def expected(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        """The values that a field may have, by the case that a row of ``expected.csv`` is for
+        (when, field, allowed, note) and by field; several are parted by spaces."""
+        out: dict[str, dict[str, tuple[int, ...]]] = {}
+        for row in read_table(self.here / "expected.csv"):
+            numbers = tuple(int(number, 0) for number in row["allowed"].split())
+            out.setdefault(row["when"], {})[row["field"]] = numbers
+        return out

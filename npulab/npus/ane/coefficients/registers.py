@@ -7,20 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from npulab.npus.ane.coefficients.kernel import ALIGN, ENGINES, Kernel
+from npulab.npus.ane.facts import EXPECTED
+from npulab.npus.kit.fields import expect
 
-# Fields and the only value for which a layout is known; where a field is not given it is taken for
-# that.
-ALONE = {"NE.KernelCfg.KernelFmt": 2,  # float16; no public file has another format
-         "NE.KernelCfg.PalettizedEn": 0,
-         "NE.KernelCfg.GroupKernelReuse": 0,
-         "NE.KernelCfg.RuntimeKernel": 0,  # weights that another task computes
-         "NE.MACCfg.OpMode": 0,  # a convolution
-         "NE.MACCfg.MatrixBiasEn": 0,
-         "NE.MACCfg.PostScaleMode": 0,
-         "Common.GroupConvCfg.ElemMultMode": 0,
-         "Common.GroupConvCfg.UnicastCin": 1,
-         "Common.ConvCfg3d.raw": 0x2041,  # a depth of 1
-         "Common.ConvCfg.Oy": 1}  # output rows at a time
+ONLY = {name: only for name, (only,) in EXPECTED["kernel"].items()}
 TABLE = 2  # NonlinearMode
 Values = Mapping[str, int]
 
@@ -34,11 +24,8 @@ def from_registers(values: Values) -> Kernel:
     ``OutDim.Wout``). Raises ValueError naming field and value for what no layout is known for, and
     for a field that is missing.
     """
-    for name, only in ALONE.items():
-        got = values.get(name, only)
-        if got != only:
-            raise ValueError(f"kernel: {name}: got {got:#x}, allowed is {only:#x}; how such coefficients are stored is "
-                             "not known")
+    expect({**ONLY, **values}, EXPECTED["kernel"], "kernel: {name}: got {got}, allowed is "
+           "{allowed}; how such coefficients are stored is not known", style="#x")
     groups, outputs, inputs = (_field(values, f"Common.{name}")
                                for name in ("GroupConvCfg.NumGroups", "Cout.Cout", "Cin.Cin"))
     sparse = _field(values, "NE.KernelCfg.SparseFmt")
