@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from npulab.npus.ane.facts import ENGINES
 from npulab.npus.ane.memory import HALF, UNIT, Surface
 from npulab.npus.ane.steps import BYPASS, CONVOLUTION, Habits, Step
@@ -14,36 +16,33 @@ LINE, BANKS = UNIT // CELL, 16
 # small-source mode only
 SHAPES = ((2, 128), (4, 64), (8, 32), (16, 16), (8, 8))
 SMALL = len(SHAPES) - 1
-ALIASES = ("AliasConvSrc", "AliasConvRslt", "AliasPlanarSrc", "AliasPlanarRslt")
 
 
-def l2(step: Step, habits: Habits, number: int) -> dict[str, int]:
-    """Where sources and result lie in L2, in 16 bytes."""
+class L2(NamedTuple):
+    """Where sources and result of a task lie in L2, and their strides, in 16 bytes."""
+
+    channel: int
+    row: int
+    depth: int
+    second: int
+    result: int
+    result_channel: int
+    result_row: int
+    result_depth: int
+
+
+def l2(step: Step, habits: Habits) -> L2:
+    """Where sources and result lie in L2; ValueError if they take more than it has."""
     channel, row, depth = l2_strides(step, step.sources[0], habits)
-    rows = l2_rows(step)
-    aliases = ALIASES if not number else ALIASES[:2]
-    out = {"SourceCfg.SourceType": 2, "SourceCfg.DMAFmt": 1, "SourceCfg.DMAInterleave": 1,
-           "SourceCfg.DualSource": len(step.sources) - 1, "SourceChannelStride.Stride": channel,
-           "SourceRowStride.Stride": row, "SourceDepthStride.Stride": depth, "SourceGroupStride.Stride": depth,
-           "ResultCfg.ResultType": 2, "ResultCfg.DMAFmt": 1, "ResultCfg.DMAInterleave": 1,
-           "ResultCfg.L2BfrMode": int(not in_l2(step, habits)),
-           **{f"{what}.{name}": 1 for what in ("SourceCfg", "ResultCfg") for name in aliases}}
-    end = row * rows
-    if len(step.sources) > 1:
-        other = second_base(end)
-        out |= {"Src2Base.Addr": other, "Src2ChannelStride.Stride": channel, "Src2RowStride.Stride": row,
-                "Src2DepthStride.Stride": depth, "Src2GroupStride.Stride": depth}
-        end = other + row * rows
-    out["ResultBase.Addr"] = end
-    if in_l2(step, habits):
-        channel, row, depth = result_strides(step)
-        out |= {"ConvResultChannelStride.Stride": channel, "ConvResultRowStride.Stride": row,
-                "ResultDepthStride.Stride": depth, "ResultGroupStride.Stride": depth}
-        end += row * step.result.height
+    sources = row * l2_rows(step)
+    second = second_base(sources)
+    result = second + sources if len(step.sources) > 1 else sources
+    strides = result_strides(step)
+    end = result + strides[1] * step.result.height * in_l2(step, habits)
     if end > L2_CELLS:
         raise ValueError(f"lower for ane: got {CELL * end} bytes of L2 for one task, allowed are {CELL * L2_CELLS}; "
                          "how compilers split a larger one is not known")
-    return {f"L2.{name}": value for name, value in out.items()}
+    return L2(channel, row, depth, second, result, *strides)
 
 
 def work_unit(step: Step, habits: Habits) -> tuple[int, int, int]:

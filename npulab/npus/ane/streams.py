@@ -16,11 +16,11 @@ from functools import cached_property
 
 import numpy as np
 
+from npulab.npus.ane.facts import HEADER
 from npulab.npus.ane.records import Record, bytes_of, cut, first_broken, put, split, words_of
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
 
-HEADER = 0x40000  # header word i is the register at HEADER + 4 * i of the block Header
 FRAME = 16  # bytes: tasks of H14 and later lie on them, and so long is the preamble
 PREAMBLE = (1).to_bytes(FRAME, "little")
 MOST_TASKS = 2 ** 16  # a task id has 16 bits
@@ -316,26 +316,26 @@ def states(tasks: Sequence[Task], registers: RegisterMap) -> np.ndarray:
     What a register holds before the first write is not known: it is 0 here, and ``written`` tells.
     Writes to registers that the map lacks are left out, ``strays`` lists them.
     """
-    out = np.zeros((len(tasks), len(registers)), np.uint32)
-    headers = [word for word, (_, offset, _) in enumerate(registers.registers) if offset >= HEADER]
-    for n, task in enumerate(tasks):
-        if n:
-            out[n] = out[n - 1]
-        out[n, headers] = 0
-        new = columns(task, registers)
-        out[n, list(new)] = list(new.values())
-    return out
+    return _held(tasks, registers)[0]
 
 
 def written(tasks: Sequence[Task], registers: RegisterMap) -> np.ndarray:
     """Which words of ``states`` were written, by the task or one before it: ``(N, W) bool``."""
-    out = np.zeros((len(tasks), len(registers)), bool)
+    return _held(tasks, registers)[1]
+
+
+def _held(tasks: Sequence[Task], registers: RegisterMap) -> tuple[np.ndarray, np.ndarray]:
+    """(states, written) as the functions of these names give them."""
+    words = np.zeros((len(tasks), len(registers)), np.uint32)
+    known = np.zeros(words.shape, bool)
     headers = [word for word, (_, offset, _) in enumerate(registers.registers) if offset >= HEADER]
     for n, task in enumerate(tasks):
-        out[n] = out[n - 1] if n else False
-        out[n, headers] = False
-        out[n, list(columns(task, registers))] = True
-    return out
+        new = columns(task, registers)
+        for rows, values in ((words, list(new.values())), (known, True)):
+            rows[n] = rows[n - 1] if n else 0
+            rows[n, headers] = 0
+            rows[n, list(new)] = values
+    return words, known
 
 
 def strays(tasks: Sequence[Task], registers: RegisterMap) -> list[tuple[int, int]]:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from npulab.npus.ane.facts import CHIPS, HEADER, TABLES, USUAL_CHIP
+from npulab.npus.ane.records import split
 from npulab.registers.fields import WORD_BYTES
 
 HEADER_WORDS = CHIPS[USUAL_CHIP]["header_words"]
@@ -29,13 +31,17 @@ REGISTERS = TABLES["H13"]
 ADDRESSES = frozenset(offset for offset in REGISTERS.index if offset < HEADER)
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """Values written to consecutive registers; ``offset`` is the byte of its header in the task."""
 
     offset: int
     address: int
     values: tuple[int, ...]
+
+    @property
+    def writes(self) -> list[tuple[int, int]]:
+        """(address, value) of each register."""
+        return [(self.address + WORD_BYTES * i, value) for i, value in enumerate(self.values)]
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,7 @@ class Task:
     def writes(self) -> tuple[tuple[int, int], ...]:
         """(offset, value) of every word, the header's from ``HEADER`` on."""
         head = [(HEADER + WORD_BYTES * i, value) for i, value in enumerate(self.header)]
-        return (*head, *((one.address + WORD_BYTES * i, value) for one in self.records
-                         for i, value in enumerate(one.values)))
+        return (*head, *(write for record in self.records for write in record.writes))
 
 
 def read_list(text: bytes, first: int = 0, words: int | None = None,
@@ -104,39 +109,35 @@ def read_list(text: bytes, first: int = 0, words: int | None = None,
 
 
 def _task(text: bytes, at: int, size: int | None, what: str) -> Task:
-    """The task at a byte; where its size is not known it ends before what is no record of its
-    own."""
+    """The task at a byte; one of unknown size ends before what is not a record of its own."""
     end = len(text) if size is None else at + WORD_BYTES * size
     if end > len(text) or at + WORD_BYTES * HEADER_WORDS > end:
         raise ValueError(f"{what}: needs {size or HEADER_WORDS} words, the section has "
                          f"{max(len(text) - at, 0) // WORD_BYTES} from there and a header {HEADER_WORDS}")
     data = np.frombuffer(text, "<u4", min((end - at) // WORD_BYTES, 2 * len(REGISTERS) + HEADER_WORDS), at)
     length = HEADER_WORDS + bool(int(data[FLAGS]) & TDE)
-    header, records = tuple(data[:length].tolist()), list[Record]()
+    listed: list[Record] = []
     written: set[int] = set()
     place = length
-    while place < len(data):
-        count, address = int(data[place]) // COUNT_STEP + 1, int(data[place]) % COUNT_STEP
-        offset = at + WORD_BYTES * place
-        addresses = range(address, address + WORD_BYTES * count, WORD_BYTES)
-        # where the size is known, registers that no map has are unknown words
-        wrong = next((one for one in addresses if one not in ADDRESSES and
-                      (size is None or one % WORD_BYTES or one >= HEADER)), None)
-        twice = not written.isdisjoint(addresses)
-        if size is None and (wrong is not None or twice or place + count >= len(data)):
-            break
-        if wrong is not None or twice:
-            raise ValueError(f"{what}: record at byte {offset:#x} writes {count} registers from {address:#x}, "
-                             + (f"there is none at {wrong:#x}" if wrong is not None else "some a second time"))
-        if place + count >= len(data):
-            raise ValueError(f"{what}: record at byte {offset:#x} has {count} values, the task ends after "
-                             f"{len(data) - place - 1}")
-        written.update(addresses)
-        records.append(Record(offset - at, address, tuple(data[place + 1:place + 1 + count].tolist())))
-        place += 1 + count
-    if not records:
+    try:
+        for record in split(data.tolist(), length, False, what, at):
+            addresses = [address for address, _ in record.writes]
+            # if the size is known, registers that no map has are unknown words
+            absent = [address for address in addresses if address not in ADDRESSES
+                      and (size is None or address >= HEADER)]
+            if absent or not written.isdisjoint(addresses):
+                why = f"there is none at {absent[0]:#x}" if absent else "some a second time"
+                raise ValueError(f"{what}, record at byte {at + WORD_BYTES * place:#x}: got "
+                                 f"{len(addresses)} registers from {record.address:#x}, {why}")
+            written.update(addresses)
+            listed.append(Record(WORD_BYTES * place, record.address, record.values))
+            place += 1 + len(record.values)
+    except ValueError:
+        if size is not None:
+            raise
+    if not listed:
         raise ValueError(f"{what}: has no record of register values behind its header")
-    return Task(at, header, tuple(records))
+    return Task(at, tuple(data[:length].tolist()), tuple(listed))
 
 
 def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
@@ -146,23 +147,23 @@ def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
     Neighbouring registers go into one record.  Raises ValueError where the header's words are not
     there in order.
     """
-    header = [value for place, value in writes if place >= HEADER]
-    wanted = [HEADER + WORD_BYTES * i for i in range(len(header))]
-    rest = [one for one in writes if one[0] < HEADER]
-    length = HEADER_WORDS + (len(header) > FLAGS and bool(header[FLAGS] & TDE))
-    if [place for place, _ in writes if place >= HEADER] != wanted or len(header) != length:
-        raise ValueError(f"task: got {len(header)} header words, allowed are {length} in order")
-    runs: list[list[tuple[int, int]]] = []
-    for one in rest:
-        if runs and runs[-1][-1][0] + WORD_BYTES == one[0] and len(runs[-1]) < MOST_VALUES:
-            runs[-1].append(one)
+    header = [write for write in writes if write[0] >= HEADER]
+    words = tuple(value for _, value in header)
+    length = HEADER_WORDS + (len(words) > FLAGS and bool(words[FLAGS] & TDE))
+    if [place for place, _ in header] != [HEADER + WORD_BYTES * i for i in range(length)]:
+        raise ValueError(f"task: got {len(words)} header words, allowed are {length} in order")
+    listed: list[Record] = []
+    place, following = WORD_BYTES * length, -1
+    for address, value in writes:
+        if address >= HEADER:
+            continue
+        if address == following and len(listed[-1].values) < MOST_VALUES:
+            listed[-1] = listed[-1]._replace(values=(*listed[-1].values, value))
         else:
-            runs.append([one])
-    place, out = WORD_BYTES * length, []
-    for run in runs:
-        out.append(Record(place, run[0][0], tuple(value for _, value in run)))
-        place += WORD_BYTES * (1 + len(run))
-    return Task(offset, tuple(header), tuple(out))
+            listed.append(Record(place, address, (value,)))
+            place += WORD_BYTES
+        place, following = place + WORD_BYTES, address + WORD_BYTES
+    return Task(offset, words, tuple(listed))
 
 
 def write(tasks: Sequence[Task]) -> bytes:

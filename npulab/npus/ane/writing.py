@@ -218,11 +218,11 @@ def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[Kernel]
                 or int(registers[KERNEL_BASE].extract(words)) != COEFFICIENT_BAR:
             continue
         table = int(registers[NONLINEAR].extract(words)) == TABLE
-        for one in task.records:
-            for i, address in enumerate(range(one.address, one.address + WORD_BYTES * len(one.values), WORD_BYTES)):
+        for record in task.records:
+            for i, (address, value) in enumerate(record.writes, 1):
                 engine = (address - FIRST_BASE) // WORD_BYTES
                 if 0 <= engine < ENGINES and state.get(FIRST_CONFIG + WORD_BYTES * engine, 0) % 2:
-                    yield Kernel(one.offset + WORD_BYTES * (1 + i), engine, one.values[i], table)
+                    yield Kernel(record.offset + WORD_BYTES * i, engine, value, table)
 
 
 def _symbols(kernels: Sequence[Kernel], const_at: int, label: str, placed: Sequence[Described],

@@ -251,13 +251,13 @@ def test_task_inside_another_is_refused() -> None:
 def test_record_that_writes_no_register_names_its_byte() -> None:
     text = bytearray(text_of(hwx.read(data())))
     struct.pack_into("<I", text, 0x124, 0x3C000102)
-    with pytest.raises(ValueError, match=r"task 0 at byte 0x0: record at byte 0x124 writes 16 registers from 0x102, "
-                                         r"there is none at 0x102"):
+    with pytest.raises(ValueError, match=r"task 0 at byte 0x0, record at byte 0x124: got the address 0x102, "
+                                         r"allowed is a multiple of 4"):
         tasks.read_list(bytes(text), 0, 157)
     struct.pack_into("<I", text, 0x124, 0xF401F800)
-    with pytest.raises(ValueError, match=r"record at byte 0x124 writes 62 registers from 0x1f800, some a second time"):
+    with pytest.raises(ValueError, match=r"record at byte 0x124: got 62 registers from 0x1f800, some a second time"):
         tasks.read_list(bytes(text), 0, 157)
-    with pytest.raises(ValueError, match=r"record at byte 0x254 has 7 values, the task ends after 5"):
+    with pytest.raises(ValueError, match=r"record at byte 0x254: got 7 values, allowed is the 5 words"):
         tasks.read_list(text_of(hwx.read(data())), 0, 155)
 
 
