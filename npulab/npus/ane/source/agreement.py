@@ -13,12 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npulab.npus.ane.source.network import Input, Network
+from npulab.npus.ane.source.network import Input, Network, Output
 from npulab.npus.ane.source.parameters import (
     ALIGN,
-    CODES,
     ENGINES,
     ONE,
     Chain,
@@ -32,6 +33,8 @@ from npulab.npus.ane.source.parameters import (
     strides,
     tasks_of,
 )
+from npulab.npus.kit.fields import values_of as values_of_job
+from npulab.npus.kit.rows import numbers_of, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,17 +42,12 @@ if TYPE_CHECKING:
     from npulab.captures.capture import Capture
 
 Values = Mapping[str, int]
-# Two sources of the planar engine.  Order and spelling of the last two: PE.Cfg.OpMode 0 to 3 in the
-# bare task files
+HALF = "Float16"
+ROWS = read_rows(Path(__file__).with_name("claims.csv"))
+# PE.Cfg.OpMode of two sources; order and spelling of the last two: 0 to 3 in the bare task files
 ELEMENTWISE = {"Add": 0, "Mult": 1, "Mul": 1, "Max": 2, "Min": 3}
-BOTH_SOURCES, NE, PE_BINARY = 3, 0, 3
-CONVOLVE, BYPASS = 0, 4
 SEEN = ("Conv", "Neuron", "Concat", "ScaledElementWise", "GOC")
 STEP_BITS, SIZE_BITS = 2, 5  # of ConvCfg; larger kernels are cut by the compiler
-SIDES = {"Row": "RowStride", "Plane": "PlaneStride", "Depth": "DepthStride"}
-SOURCE = {"Row": "RowStride.Stride", "Plane": "PlaneStride.PlaneStride", "Depth": "DepthStride.Stride"}
-SECOND = {"Row": "Src2RowStride.Stride", "Plane": "Src2PlaneStride.Stride", "Depth": "Src2DepthStride.Stride"}
-RESULT = {"Row": "RowStride.RowStride", "Plane": "PlaneStride.PlaneStride", "Depth": "DepthStride.DepthStride"}
 COLUMNS = ("file", "task", "what", "field", "expected", "found", "varies")
 SHOWN = 6
 
@@ -111,7 +109,7 @@ def claims(network: Network) -> list[Claim]:
             or any(one.batch > 1 for one in found.values()):
         return []
     out = [Claim(task.number, what, field, expected) for task in _tasks(network, chain)
-           for part in (_sizes, _memory, _work, _kernel) for what, field, expected in part(network, task)]
+           for what, field, expected in _stated(network, task)]
     last = tasks_of(network) - 1
     return out + [Claim(task, "last task", "Header.Header[0].EON", int(task == last)) for task in range(last + 1)]
 
@@ -129,10 +127,9 @@ def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Compariso
     return out
 
 
-def values_of(capture: Capture) -> list[dict[str, int]]:
+def values_of(capture: Capture) -> Sequence[Values]:
     """The raw numbers by field of each of a capture's tasks, in order."""
-    return [{f"{block}.{item.register}.{item.name}": int(raw) for block, item, raw in job.values(capture.maps)}
-            for job in capture.jobs]
+    return [values_of_job(job, capture.maps, raw=True) for job in capture.jobs]
 
 
 @dataclass(frozen=True)
@@ -224,126 +221,67 @@ def _tasks(network: Network, chain: Chain) -> Iterator[_Task]:
         before += channels
 
 
-def _sizes(_: Network, task: _Task) -> Iterator[tuple[str, str, int]]:
-    source, result = task.sources[0][0], task.result
-    yield "input width", "Common.InDim.Win", source.width
-    yield "input height", "Common.InDim.Hin", source.height
-    yield "input channels", "Common.Cin.Cin", source.channels
-    yield "output channels", "Common.Cout.Cout", task.channels
-    if task.chain.main.type != "Concat":  # a copied part is as large as its input
-        source = result
-    yield "output width", "Common.OutDim.Wout", source.width
-    yield "output height", "Common.OutDim.Hout", source.height
-    if max(task.sources[0][0].depth, result.depth) == 1:
-        yield "input depth", "Common.InDepth.Din", 1
-        yield "output depth", "Common.OutDepth.Dout", 1
-
-
-def _memory(_: Network, task: _Task) -> Iterator[tuple[str, str, int]]:
-    yield from _formats(task)
-    for (shape, part), fields in zip(task.sources, (SOURCE, SECOND), strict=False):
-        if part is not None:
-            yield from _strides("input", "TileDMASrc", fields, part.keys, shape)
-    if len(task.sources) == 1:
-        yield from _strides("no second input", "TileDMASrc", SECOND, dict.fromkeys(
-            (f"Input{side}" for side in SIDES.values()), 0), task.sources[0][0])
-    if task.chain.output is not None:
-        yield from _strides("output", "TileDMADst", RESULT, task.chain.output.keys, task.result)
-        yield "output interleave", "TileDMADst.Fmt.Interleave", task.result.interleave
-        yield "output interleave", "L2.ResultCfg.DMAInterleave", task.result.interleave
-        if task.base is not None and task.base % ALIGN == 0:
-            yield "output offset", "TileDMADst.BaseAddr.Addr", task.base // ALIGN
-    if task.sources[0][1] is not None:
-        yield "input interleave", "TileDMASrc.Fmt.Interleave", task.sources[0][0].interleave
-        yield "input interleave", "L2.SourceCfg.DMAInterleave", task.sources[0][0].interleave
-
-
-def _formats(task: _Task) -> Iterator[tuple[str, str, int]]:
-    """Types of which a file was seen; a second source's is 0 where there is none."""
-    half = CODES["Float16"]
-    types = [shape.type for shape, _ in task.sources]
-    if types[0] == "Float16":
-        yield "input type", "Common.ChCfg.InFmt", half
-        yield "input type", "TileDMASrc.Fmt.MemFmt", half
-    if len(types) == 1 or types[1] == "Float16":
-        yield "second input's type", "Common.ChCfg.Src2InFmt", half if len(types) > 1 else 0
-    if task.result.type == "Float16":
-        yield "output type", "Common.ChCfg.OutFmt", half
-        yield "output type", "TileDMADst.Fmt.MemFmt", half
-
-
-def _strides(what: str, block: str, fields: Mapping[str, str], keys: Mapping[str, int], shape: Shape,
-             ) -> Iterator[tuple[str, str, int]]:
-    side = "Output" if what == "output" else "Input"
-    for axis, found in strides(keys, side, shape).items():
-        name = axis.removeprefix(side).removesuffix("Stride")
-        sure = axis in keys or (shape.interleave == 1 and shape.batch == 1)
-        if name in fields and sure and found % ALIGN == 0:
-            yield f"{what}: {name.lower()} stride / {ALIGN}", f"{block}.{fields[name]}", found // ALIGN
-
-
-def _work(network: Network, task: _Task) -> Iterator[tuple[str, str, int]]:
-    """Which unit works, on how many sources, and what it does."""
-    main, two = task.chain.main, len(task.sources) > 1
-    yield "a first input", "Header.Header[8].RBE0", 1
-    yield "a second input", "Header.Header[8].RBE1", int(two)
-    yield "an output", "Header.Header[8].WBE", 1
-    if main.type in ("Conv", "Neuron", "Concat"):
-        yield "sources", "Common.Cfg.SrcUse", 1
-        yield "the neural engine", "Common.Cfg.TaskType", NE
-        log = (min(task.channels, ENGINES) - 1).bit_length()
-        yield "engines: log2", "Common.Cfg.ActiveNE", log
-        yield "engines: log2 + 1", "Header.Header[8].ENE", log + 1
-        yield "operation", "NE.MACCfg.OpMode", CONVOLVE if main.type == "Conv" else BYPASS
-        yield "no kernel", "NE.MACCfg.KernelMode", int(main.type != "Conv")
-        yield "a channel by itself", "Common.GroupConvCfg.UnicastEn", int(main.type != "Conv")
-        yield "activation", "NE.MACCfg.NonlinearMode", nonlinear_mode(task.chain)
-        yield "two inputs", "L2.SourceCfg.DualSource", 0
-        if not any({"ScaleScalar", "ScaleIndex"} & one.scalars.keys() for one in task.chain.fused):
-            yield "scale", "NE.PostScale.PostScale", ONE
-            if task.chain.has_bias or not any(one.type == "GOC" for one in task.chain.fused):
-                yield "bias", "NE.MACCfg.BiasMode", int(task.chain.has_bias)
-    elif main.type == "ScaledElementWise" and two and not task.chain.fused:
-        yield "sources", "Common.Cfg.SrcUse", BOTH_SOURCES
-        yield "the planar engine", "Common.Cfg.TaskType", PE_BINARY
-        yield "no engines", "Header.Header[8].ENE", 0
-        yield "two inputs", "L2.SourceCfg.DualSource", 1
-        yield "bias", "PE.BiasScale.Bias", 0
-        yield "scale", "PE.BiasScale.Scale", main.params.get("Scale", ONE)
-        if main.params.get("Type") in ELEMENTWISE:
-            yield "operation", "PE.Cfg.OpMode", ELEMENTWISE[main.params["Type"]]
-    elif main.type == "GOC":
-        for key, field in (("BiasScalar", "PE.BiasScale.Bias"), ("ScaleScalar", "PE.BiasScale.Scale")):
-            if key in main.params:
-                yield key, field, main.params[key]
-
-
-def _kernel(network: Network, task: _Task) -> Iterator[tuple[str, str, int]]:
-    main, kernel = task.chain.main, kernel_of(task.chain.main)
-    sized = max(kernel.width, kernel.height, kernel.left, kernel.top) < 2 ** SIZE_BITS
-    if main.type in ("Conv", "Neuron", "Concat", "ScaledElementWise") and sized:
-        yield "kernel width", "Common.ConvCfg.Kw", kernel.width
-        yield "kernel height", "Common.ConvCfg.Kh", kernel.height
-        yield "left padding", "Common.ConvCfg.Px", kernel.left
-        yield "top padding", "Common.ConvCfg.Py", kernel.top
-        if max(kernel.step_x, kernel.step_y) < 2 ** STEP_BITS:
-            yield "step x", "Common.ConvCfg.Sx", kernel.step_x
-            yield "step y", "Common.ConvCfg.Sy", kernel.step_y
-    if main.type == "Conv" and main.params.get("KernelType", "Float16") in ("Float16", "Float32"):
-        yield "kernel type", "NE.KernelCfg.KernelFmt", CODES["Float16"]
-    engines, size = engines_of(network), engine_bytes(network)
-    # a bare bias or scale for each channel lies in memory too, in a way that no file shows
-    if engines is None or main.type not in ("Conv", "Neuron", "Concat", "ScaledElementWise") or (
-            main.type != "Conv" and task.chain.fused):
+def _stated(network: Network, task: _Task) -> Iterator[tuple[str, str, int]]:
+    """(what, field, number) of each register that a network says something of."""
+    of, size = subject(network, task), engine_bytes(network)
+    for row, number in numbers_of(ROWS, of):
+        yield row.note, row.field, number
+    # which engines get a table changed from one compiler to the next
+    if not of.engines_known or (of.engines and not of.conv and task.channels > 1):
         return
-    yield "coefficients", "Header.Header[9].KBE0", int(engines > 0)
-    yield "coefficients", "KernelDMASrc.MasterConfig.MasterEnable", int(engines > 0)
-    if main.type != "Conv" and engines and task.channels > 1:
-        return  # which engines get a table changed from one compiler to the next
     for engine in range(ENGINES):
-        yield f"coefficients of engine {engine}", f"KernelDMASrc.CoeffDMAConfig[{engine}].En", int(engine < engines)
-        if engine < engines and size:
-            yield (f"offset of engine {engine} / {ALIGN}", f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr",
-                   engine * size // ALIGN)
-            yield (f"bytes of engine {engine} / {ALIGN}", f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize",
-                   size // ALIGN)
+        yield (f"coefficients of engine {engine}", f"KernelDMASrc.CoeffDMAConfig[{engine}].En",
+               int(engine < of.engines))
+        if engine < of.engines and size:
+            yield (f"offset of engine {engine} / {ALIGN}",
+                   f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr", engine * size // ALIGN)
+            yield (f"bytes of engine {engine} / {ALIGN}",
+                   f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize", size // ALIGN)
+
+
+def subject(network: Network, task: _Task) -> Any:
+    """What the rows of ``claims.csv`` speak of; a number is None where nothing is known."""
+    chain, main, result = task.chain, task.chain.main, task.result
+    (source, stored), *more = task.sources
+    second, second_stored = more[0] if more else (source, None)
+    kernel, engines = kernel_of(main), engines_of(network)
+    conv, two = main.type == "Conv", len(task.sources) > 1
+    neural = main.type in ("Conv", "Neuron", "Concat")
+    known = neural or main.type == "ScaledElementWise"
+    unscaled = neural and not any({"ScaleScalar", "ScaleIndex"} & unit.scalars.keys()
+                                  for unit in chain.fused)
+    log = (min(task.channels, ENGINES) - 1).bit_length()
+    return SimpleNamespace(
+        chain=chain, source=source, result=result, channels=task.channels, base=task.base,
+        # a copied part is as large as its input
+        written=source if main.type == "Concat" else result, two=two, alone=not two,
+        flat=max(source.depth, result.depth) == 1, input=stored is not None, output=chain.output,
+        # types of which a file was seen
+        half_input=source.type == HALF, half_output=result.type == HALF,
+        half_second=two and second.type == HALF,
+        half_kernel=conv and main.params.get("KernelType", HALF) in (HALF, "Float32"),
+        first_strides=_strides("Input", stored, source),
+        second_strides=_strides("Input", second_stored, second),
+        output_strides=_strides("Output", chain.output, result),
+        neural=neural, conv=conv, bypass=neural and not conv, engines_code=log,
+        engines_code_1=log + 1, mode=nonlinear_mode(chain), unscaled=unscaled,
+        bias_known=unscaled and (chain.has_bias or all(unit.type != "GOC" for unit in chain.fused)),
+        binary=main.type == "ScaledElementWise" and two and not chain.fused,
+        scale=main.params.get("Scale", ONE), operation=ELEMENTWISE.get(main.params.get("Type", "")),
+        constants=main.type == "GOC", bias_scalar=main.params.get("BiasScalar"),
+        scale_scalar=main.params.get("ScaleScalar"), kernel=kernel,
+        kernel_known=known and max(kernel.width, kernel.height, kernel.left, kernel.top)
+        < 2 ** SIZE_BITS,
+        step_known=max(kernel.step_x, kernel.step_y) < 2 ** STEP_BITS,
+        # a bare bias or scale for each channel lies in memory too, in a way that no file shows
+        engines_known=engines is not None and known and (conv or not chain.fused),
+        engines=engines, has_engines=bool(engines))
+
+
+def _strides(side: str, part: Input | Output | None, shape: Shape) -> Any:
+    """Bytes between rows, planes and depth slices of a tensor; None where nothing says them."""
+    keys = {} if part is None else part.keys
+    sure = part is not None and shape.interleave == 1 and shape.batch == 1
+    return SimpleNamespace(**{
+        name.removeprefix(side).removesuffix("Stride"): number if sure or name in keys else None
+        for name, number in strides(keys, side, shape).items()})
