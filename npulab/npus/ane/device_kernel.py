@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.captures.target import Hang, Unanswerable
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.ane.facts import ENGINES, EXPECTED
 from npulab.npus.kit.fields import expect
 from npulab.npus.kit.numbers import ceil_div, up
@@ -47,8 +47,8 @@ class Reader:
 
 
 def understood(v: Values, case: str) -> None:
-    """Unanswerable for a field with a value that the simulated device has no meaning for."""
-    expect(v, EXPECTED[case], "{name}: got {got}, known is {allowed}", Unanswerable)
+    """Unsupported for a field with a value that the simulated device has no meaning for."""
+    expect(v, EXPECTED[case], "{name}: got {got}, known is {allowed}", Unsupported)
 
 
 def kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Weight]]]:
