@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from npulab.layout import Layout, planar
 from npulab.npus.kit.numbers import up
 
 UNIT = 64  # bytes; what strides in memory are counted in
@@ -24,6 +25,11 @@ class Surface(NamedTuple):
     height: int
     width: int
     channels: int
+
+    @property
+    def layout(self) -> Layout:
+        """Where the elements lie: planes of rows."""
+        return planar(self, dtype="float16", row_align=UNIT)
 
     @property
     def row(self) -> int:
@@ -53,10 +59,7 @@ def pack(tensor: np.ndarray) -> bytes:
     >>> pack(np.full((1, 1, 2), 2, np.float16))[64:66].hex()
     '0040'
     """
-    surface = Surface(*tensor.shape)
-    out = np.zeros((surface.channels, surface.height, surface.row // HALF), "<f2")
-    out[..., :surface.width] = tensor.transpose(2, 0, 1)
-    return out.tobytes()
+    return Surface(*tensor.shape).layout.pack(tensor)
 
 
 def unpack(data: bytes, surface: Surface, what: str = "tensor") -> np.ndarray:
@@ -68,6 +71,4 @@ def unpack(data: bytes, surface: Surface, what: str = "tensor") -> np.ndarray:
     if len(data) < surface.span or surface.bytes > MOST_BYTES:
         raise ValueError(f"{what}: got {len(data)} bytes, allowed are {surface.span} or more, up to {MOST_BYTES}, for "
                          f"{surface.channels} planes of {surface.height} rows of {surface.row} bytes")
-    halves = np.frombuffer(data[:surface.bytes].ljust(surface.bytes, b"\0"), "<f2")
-    planes = halves.reshape(surface.channels, surface.height, surface.row // HALF)[..., :surface.width]
-    return np.ascontiguousarray(planes.transpose(1, 2, 0)).astype(np.float16)
+    return surface.layout.unpack(data[:surface.bytes].ljust(surface.bytes, b"\0"))

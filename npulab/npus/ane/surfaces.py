@@ -16,7 +16,7 @@ import numpy as np
 from npulab.layout import Layout, planar
 from npulab.npus.kit.numbers import up
 
-ROW_ALIGN = 64  # bytes
+ROW_ALIGN, HALF = 64, 2  # bytes: of rows, of an element
 EXACT_COLUMNS = ROW_ALIGN // 2  # rows of fp16 without gaps are multiples of so many columns
 TILE_BYTES = 0x4000  # memory for the DMA is given in these
 AXES = {"channels": 0, "columns": 1}
@@ -58,14 +58,15 @@ def strides(shape: Sequence[int], itemsize: int = 2) -> Strides:
     return Strides(row, row * h, depth, batch, batch * n)
 
 
-def surface(channels: int, columns: int, height: int = 1, dtype: str = "float16") -> Layout:
+def surface(channels: int, columns: int, height: int = 1, dtype: str = "float16",
+            rows: bool = True) -> Layout:
     """The layout of a tensor ``(height, columns, channels)`` in an IOSurface [1, C, H, W] with its
-    64-byte rows.
+    64-byte rows; without ``rows`` one row follows another without gaps.
 
     >>> surface(2, 3).index_map()[0, 1]
     array([ 2, 66])
     """
-    return planar((height, columns, channels), dtype=dtype, row_align=ROW_ALIGN)
+    return planar((height, columns, channels), dtype=dtype, row_align=ROW_ALIGN if rows else 1)
 
 
 def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
@@ -83,9 +84,7 @@ def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
         raise ValueError(f"tensor: got {array.shape} {array.dtype}, allowed are numbers (channels, columns)")
     with np.errstate(over="ignore"):
         halves = array.astype("<f2")
-    if not rows or array.shape[1] % EXACT_COLUMNS == 0:
-        return halves.tobytes()
-    return surface(*array.shape).pack(halves.T[None])
+    return surface(*array.shape, rows=rows).pack(halves.T[None])
 
 
 def unpack(data: bytes, channels: int, columns: int, rows: bool = True) -> np.ndarray:
@@ -96,16 +95,14 @@ def unpack(data: bytes, channels: int, columns: int, rows: bool = True) -> np.nd
     """
     if channels < 1 or columns < 1:
         raise ValueError(f"shape: got {channels} channels, {columns} columns, allowed is 1 or more")
-    row = strides((1, channels, 1, columns)).row if rows else 2 * columns
-    # the last row may end with its last element
-    least = row * (channels - 1) + 2 * columns
+    layout = surface(channels, columns, rows=rows)
+    row = layout.size // channels
+    least = layout.size - row + HALF * columns  # the last row may end with its last element
     if len(data) < least:
         raise ValueError(f"surface: got {len(data)} bytes, allowed is {least} or more for "
                          f"[1, {channels}, 1, {columns}] with rows of {row} bytes")
-    have = np.frombuffer(data, np.uint8, count=min(len(data), row * channels))
-    whole = np.zeros(row * channels, np.uint8)
-    whole[:len(have)] = have
-    return whole.reshape(channels, row)[:, :2 * columns].copy().view("<f2")
+    whole = bytes(data[:layout.size]).ljust(layout.size, b"\0")
+    return np.ascontiguousarray(layout.unpack(whole)[0].T)
 
 
 def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
