@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from construct import Bytes, ConstructError, Container, Int32ul, Int64ul, Padding, StreamError, Struct
+from construct import Bytes, ConstructError, Container, Default, Int32ul, Int64ul, Padding, Struct
 
 MAGIC, MAGIC_64 = 0xBEEFFACE, 0xFEEDFACF
 SEGMENT, THREAD, IDENT, SYMBOLS = 0x19, 0x04, 0x08, 0x02
@@ -32,25 +32,34 @@ KINDS = {INPUT: "input", OUTPUT: "output"}
 
 HEAD = Struct("magic" / Int32ul, "cputype" / Int32ul, "cpusubtype" / Int32ul, "filetype" / Int32ul,
               "commands" / Int32ul, "commands_size" / Int32ul, "flags" / Int32ul, "reserved" / Int32ul)
-COMMAND = Struct("command" / Int32ul, "size" / Int32ul)
-SEGMENT_HEAD = Struct(Padding(8), "name" / Bytes(16), "address" / Int64ul, "size" / Int64ul, "offset" / Int64ul,
-                      "file_size" / Int64ul, "most" / Int32ul, "protection" / Int32ul, "sections" / Int32ul,
-                      "flags" / Int32ul)
+COMMAND = Struct("command" / Int32ul, "bytes" / Int32ul)
+SEGMENT_HEAD = Struct("command" / Default(Int32ul, SEGMENT), "bytes" / Int32ul, "name" / Bytes(16),
+                      "address" / Int64ul, "size" / Int64ul, "offset" / Int64ul, "file_size" / Int64ul,
+                      "most" / Int32ul, "protection" / Int32ul, "sections" / Int32ul, "flags" / Int32ul)
 SECTION = Struct("name" / Bytes(16), "segment" / Bytes(16), "address" / Int64ul, "size" / Int64ul, "offset" / Int32ul,
                  "align" / Int32ul, "relocations" / Int32ul, "relocation_count" / Int32ul, "flags" / Int32ul,
                  Padding(12))
-SYMBOL_TABLE = Struct(Padding(8), "symbols" / Int32ul, "count" / Int32ul, "strings" / Int32ul, "size" / Int32ul)
+SYMBOL_TABLE = Struct("command" / Default(Int32ul, SYMBOLS), "bytes" / Default(Int32ul, 24),
+                      "symbols" / Int32ul, "count" / Int32ul, "strings" / Int32ul, "size" / Int32ul)
 # of these a file has many
 SYMBOL = np.dtype([("name", "<u4"), ("type", "u1"), ("section", "u1"), ("description", "<u2"), ("value", "<u8")])
 RELOCATION = np.dtype([("address", "<u4"), ("packed", "<u4")])
-THREAD_HEAD = Struct(Padding(8), "flavour" / Int32ul, "words" / Int32ul)
-PROGRAM_THREAD = Struct(Padding(16), "bars" / Int64ul[BARS], "first_task" / Int64ul, "first_size" / Int32ul,
-                        "tasks" / Int32ul, Padding(4), "mask" / Int32ul, Padding(20), "name" / Int32ul, Padding(8),
-                        "scratch" / Int64ul)
-TENSOR_THREAD = Struct(Padding(20), "kind" / Int32ul, "network" / Int32ul, Padding(4), "name" / Int32ul,
-                       "element" / Int32ul, "shape" / Int32ul[5], Padding(20), "batch" / Int64ul, "channel" / Int64ul,
-                       "row" / Int64ul, "column" / Int64ul, "depth" / Int64ul, "interleave" / Int32ul,
-                       "symbol" / Int32ul, "span" / Int32ul)
+# defaults are what compiler 4.2.1 writes
+PLACE, WIDE_PLACE = (
+    Struct("command" / Default(Int32ul, PLACES[0]), "bytes" / Int32ul, "name" / Default(Int32ul, 20), Padding(4),
+           "address" / address) for address in (Int32ul, Int64ul))
+THREAD_HEAD = Struct("command" / Default(Int32ul, THREAD), "bytes" / Int32ul, "flavour" / Int32ul, "words" / Int32ul)
+PROGRAM_THREAD = Struct(
+    "command" / Default(Int32ul, THREAD), "bytes" / Int32ul, "flavour" / Default(Int32ul, PROGRAM),
+    "words" / Default(Int32ul, 0x214), "bars" / Int64ul[BARS], "first_task" / Int64ul, "first_size" / Int32ul,
+    "tasks" / Int32ul, Padding(4), "mask" / Default(Int32ul, 0xFFFF), Padding(20), "name" / Default(Int32ul, 0x860),
+    Padding(8), "scratch" / Default(Int64ul, 0))
+TENSOR_THREAD = Struct(
+    "command" / Default(Int32ul, THREAD), "bytes" / Int32ul, "flavour" / Default(Int32ul, TENSOR),
+    "words" / Default(Int32ul, 0x1E), "version" / Default(Int32ul, 3), "kind" / Int32ul,
+    "network" / Default(Int32ul, 0x88), Padding(4), "name" / Int32ul, "element" / Int32ul, "shape" / Int32ul[5],
+    Padding(20), "batch" / Int64ul, "channel" / Int64ul, "row" / Int64ul, "column" / Int64ul, "depth" / Int64ul,
+    "interleave" / Int32ul, "symbol" / Int32ul, "span" / Int32ul)
 AXES = re.compile(r"(?:ar1|r1|a?r\d+);(-?\d+);(-?\d+);(?:\d+)=s(\d+)([a-z])")
 TYPE = re.compile(r"(.+?):t(\d+)=(.*)", re.S)
 VERSION = re.compile(r"zin_ane_compiler v(\S+)")
@@ -263,7 +272,7 @@ def _parse(struct: Any, data: bytes, begin: int, what: str, end: int | None = No
         raise Broken(f"{what}: needs {size} bytes from byte {begin:#x}, there are {max(stop - begin, 0)}")
     try:
         return struct.parse(data[begin:begin + size])
-    except (ConstructError, StreamError) as error:
+    except ConstructError as error:
         raise Broken(f"{what} at byte {begin:#x}: {error}") from None
 
 
@@ -277,10 +286,10 @@ def _commands(data: bytes, head: Any) -> Iterator[tuple[int, int, int]]:
     for number in range(head.commands):
         what = f"load command {number} at byte {begin:#x}"
         one = _parse(COMMAND, data, begin, what, limit)
-        if one.size < COMMAND.sizeof() or begin + one.size > limit:
-            raise Broken(f"{what}: got size {one.size:#x}, allowed are {COMMAND.sizeof()} to {limit - begin:#x}")
-        yield one.command, begin, begin + one.size
-        begin += one.size
+        if one.bytes < COMMAND.sizeof() or begin + one.bytes > limit:
+            raise Broken(f"{what}: got size {one.bytes:#x}, allowed are {COMMAND.sizeof()} to {limit - begin:#x}")
+        yield one.command, begin, begin + one.bytes
+        begin += one.bytes
 
 
 def _apart(parts: list[tuple[int, int, str]], what: str) -> None:
@@ -335,9 +344,7 @@ def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
 def _place(data: bytes, code: int, begin: int, end: int) -> tuple[str, int]:
     """(name, address) of a tensor's place."""
     what = f"place of a tensor at byte {begin:#x}"
-    wide = code == PLACES[1]
-    kind = Struct(Padding(8), "name" / Int32ul, Padding(4), "address" / (Int64ul if wide else Int32ul))
-    one = _parse(kind, data, begin, what, end)
+    one = _parse(WIDE_PLACE if code == PLACES[1] else PLACE, data, begin, what, end)
     return _string(data, begin, end, one.name, what), one.address
 
 

@@ -84,7 +84,7 @@ def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
         raise ValueError(f"tensor: got {array.shape} {array.dtype}, allowed are numbers (channels, columns)")
     with np.errstate(over="ignore"):
         halves = array.astype("<f2")
-    return surface(*array.shape, rows=rows).pack(halves.T[None])
+    return surface(array.shape[0], array.shape[1], rows=rows).pack(halves.T[None])
 
 
 def unpack(data: bytes, channels: int, columns: int, rows: bool = True) -> np.ndarray:

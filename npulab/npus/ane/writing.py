@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from construct import Bytes, Const, Int32ul, Int64ul, Padding, Struct
 
 from npulab.captures.capture import Capture
 from npulab.npus.ane import hwx, tasks
@@ -36,7 +35,8 @@ DEFINED = 15  # type of a symbol that has a place
 PRIVATE, NO_ENTRY = 2, 0  # descriptions: coefficients and inputs, outputs
 RELOCATION_BITS = (1 + 2 * 2) * 2 ** 24  # relative to its place, 4 bytes long; the section stands below
 # two words behind the scratch size: of one task, of several (concat)
-TAILS = {False: (0x11, 3), True: (7, 4)}
+TAILS = {False: np.array([0x11, 3], "<u8").tobytes(), True: np.array([7, 4], "<u8").tobytes()}
+TENSOR_TAIL = bytes(4)
 
 MOST_TEXT = 2 ** 26
 RELOCATION_ALIGN, COMMAND_ALIGN = 8, 8
@@ -50,25 +50,6 @@ BASES = (("Header.Header[8].RBE0", "Header.Header[8].RBase0"), ("Header.Header[8
 AXES = {"n": "batch", "c": "channel", "h": "row", "w": "column"}
 KIND_CODES = {name: code for code, name in hwx.KINDS.items()}
 
-SEGMENT = Struct("command" / Const(hwx.SEGMENT, Int32ul), "bytes" / Int32ul, "name" / Bytes(16), "address" / Int64ul,
-                 "size" / Int64ul, "offset" / Int64ul, "file_size" / Int64ul, "most" / Int32ul, "protection" / Int32ul,
-                 "sections" / Int32ul, "flags" / Int32ul)
-PLACE = Struct("command" / Const(hwx.PLACES[0], Int32ul), "bytes" / Int32ul, "name" / Const(20, Int32ul), Padding(4),
-               "address" / Int32ul)
-PROGRAM = Struct("command" / Const(hwx.THREAD, Int32ul), "bytes" / Int32ul, "flavour" / Const(hwx.PROGRAM, Int32ul),
-                 "words" / Const(0x214, Int32ul), "bars" / Bytes(8 * hwx.BARS), "first_task" / Int64ul,
-                 "first_size" / Int32ul, "tasks" / Int32ul, Padding(4), "mask" / Const(0xFFFF, Int32ul), Padding(20),
-                 "name" / Const(0x860, Int32ul), Padding(8), "scratch" / Int64ul, "tail" / Int64ul[2])
-TENSOR = Struct("command" / Const(hwx.THREAD, Int32ul), "bytes" / Int32ul, "flavour" / Const(hwx.TENSOR, Int32ul),
-                "words" / Const(0x1E, Int32ul), "version" / Const(3, Int32ul), "kind" / Int32ul,
-                "network" / Const(0x88, Int32ul), Padding(4), "name" / Int32ul, "element" / Int32ul,
-                "shape" / Int32ul[5], Padding(20), "batch" / Int64ul, "channel" / Int64ul, "row" / Int64ul,
-                "column" / Int64ul, "depth" / Int64ul, "interleave" / Int32ul, "symbol" / Int32ul, "span" / Int32ul,
-                Padding(4))
-IDENTITY = Struct("command" / Const(hwx.IDENT, Int32ul), "bytes" / Int32ul)
-SYMBOL_TABLE = Struct("command" / Const(hwx.SYMBOLS, Int32ul), "bytes" / Const(24, Int32ul), "symbols" / Int32ul,
-                      "count" / Int32ul, "strings" / Int32ul, "size" / Int32ul)
-SYMBOL = hwx.SYMBOL
 Described = Mapping[str, Any]
 
 
@@ -128,15 +109,15 @@ def _assemble(capture: Capture, text: bytes, base: int, const_at: int, data: byt
         return [_segment("__PAGEZERO", 0, PAGE, 0, 0, 0, 4, []),
                 _segment("__TEXT", base, size, offset, size, READ + EXECUTE, 0 if uses else 4, sections),
                 *map(_tensor_segment, placed),
-                *(_named(PLACE, {"address": one["address"]}, [one["name"]]) for one in placed),
+                *(_named(hwx.PLACE, {"address": one["address"]}, [one["name"]]) for one in placed),
                 _program(capture, base, bars),
                 *(_tensor_thread(one, capture.parameters.get("network", NETWORK)) for one in tensors),
-                _named(IDENTITY, {}, [identity]),
-                SYMBOL_TABLE.build({"symbols": symbols_at, "count": len(symbols), "strings": strings_at,
-                                    "size": named})]
+                _named(hwx.COMMAND, {"command": hwx.IDENT}, [identity]),
+                hwx.SYMBOL_TABLE.build({"symbols": symbols_at, "count": len(symbols), "strings": strings_at,
+                                        "size": named})]
 
     symbols_at = hwx.HEAD.sizeof() + sum(map(len, commands(0, 0, 0, 0)))
-    strings_at = symbols_at + SYMBOL.itemsize * len(symbols)
+    strings_at = symbols_at + hwx.SYMBOL.itemsize * len(symbols)
     relocations_at = up(strings_at + len(names), RELOCATION_ALIGN) if kernels else strings_at + len(names)
     names = names.ljust(relocations_at - strings_at, b"\0")
     offset = up(relocations_at + hwx.RELOCATION.itemsize * len(kernels), PAGE)
@@ -144,7 +125,7 @@ def _assemble(capture: Capture, text: bytes, base: int, const_at: int, data: byt
     head = hwx.HEAD.build({"magic": hwx.MAGIC, "cputype": CPU, "cpusubtype": CHIPS[capture.chip]["cpusubtype"],
                            "filetype": EXECUTABLE, "commands": len(listed), "commands_size": sum(map(len, listed)),
                            "flags": FLAGS, "reserved": 0})
-    table = np.array([(at, *one[1:]) for one, at in zip(symbols, starts, strict=True)], SYMBOL).tobytes()
+    table = np.array([(at, *one[1:]) for one, at in zip(symbols, starts, strict=True)], hwx.SYMBOL).tobytes()
     moved = np.array([(one.place, RELOCATION_BITS + 2) for one in kernels], hwx.RELOCATION).tobytes()
     front = b"".join([head, *listed, table, names, moved])
     body = text.ljust(const_at - base, b"\0") + data
@@ -255,10 +236,11 @@ def _strings(names: Sequence[str]) -> tuple[bytes, list[int]]:
 
 def _segment(name: str, address: int, size: int, offset: int, stored: int, protection: int, flags: int,
              sections: Sequence[bytes]) -> bytes:
-    length = SEGMENT.sizeof() + sum(map(len, sections))
-    return SEGMENT.build({"bytes": length, "name": name.encode().ljust(16, b"\0"), "address": address, "size": size,
-                          "offset": offset, "file_size": stored, "most": protection, "protection": protection,
-                          "sections": len(sections), "flags": flags}) + b"".join(sections)
+    length = hwx.SEGMENT_HEAD.sizeof() + sum(map(len, sections))
+    head = {"bytes": length, "name": name.encode().ljust(16, b"\0"), "address": address, "size": size,
+            "offset": offset, "file_size": stored, "most": protection, "protection": protection,
+            "sections": len(sections), "flags": flags}
+    return hwx.SEGMENT_HEAD.build(head) + b"".join(sections)
 
 
 def _section(name: str, segment: str, address: int, size: int, offset: int, align: int, flags: int,
@@ -276,26 +258,26 @@ def _tensor_segment(tensor: Described) -> bytes:
 
 def _program(capture: Capture, base: int, bars: Mapping[int, int]) -> bytes:
     first = tasks.records(capture.jobs[0].writes)
-    tail = TAILS[len(capture.jobs) > 1]
-    table = np.array([bars.get(n, 0) for n in range(hwx.BARS)], "<u8")
-    return _named(PROGRAM, {"bars": table.tobytes(), "first_task": base,
-                            "first_size": first.words - 1, "tasks": len(capture.jobs), "scratch": 0,
-                            "tail": list(tail)}, [capture.parameters.get("network", NETWORK)])
+    values = {"bars": [bars.get(n, 0) for n in range(hwx.BARS)], "first_task": base,
+              "first_size": first.words - 1, "tasks": len(capture.jobs)}
+    return _named(hwx.PROGRAM_THREAD, values, [capture.parameters.get("network", NETWORK)],
+                  TAILS[len(capture.jobs) > 1])
 
 
 def _tensor_thread(tensor: Described, network: str) -> bytes:
-    name, symbol = TENSOR.sizeof() + len(network.encode()) + 1, tensor["name"]
-    return _named(TENSOR, {"kind": KIND_CODES[tensor["kind"]], "name": name, "element": tensor["element"],
-                           "shape": [tensor[axis] for axis in "nchwd"], **tensor["strides"],
-                           "interleave": tensor["interleave"], "symbol": name + len(symbol.encode()) + 1,
-                           "span": tensor["span"]}, [network, symbol, symbol])
+    symbol = tensor["name"]
+    name = hwx.TENSOR_THREAD.sizeof() + len(TENSOR_TAIL) + len(network.encode()) + 1
+    values = {"kind": KIND_CODES[tensor["kind"]], "name": name, **tensor["strides"],
+              "element": tensor["element"], "interleave": tensor["interleave"], "span": tensor["span"],
+              "shape": [tensor[axis] for axis in "nchwd"], "symbol": name + len(symbol.encode()) + 1}
+    return _named(hwx.TENSOR_THREAD, values, [network, symbol, symbol], TENSOR_TAIL)
 
 
-def _named(struct: Any, values: Mapping[str, Any], names: Sequence[str]) -> bytes:
-    """A command with the names behind it, filled up to 8 bytes."""
-    tail = b"".join(name.encode() + b"\0" for name in names)
+def _named(struct: Any, values: Mapping[str, Any], names: Sequence[str], more: bytes = b"") -> bytes:
+    """A command with ``more`` and the names behind it, filled up to 8 bytes."""
+    tail = more + b"".join(name.encode() + b"\0" for name in names)
     size = up(struct.sizeof() + len(tail), COMMAND_ALIGN)
-    return (struct.build({"bytes": size, **values}) + tail).ljust(size, b"\0")
+    return (struct.build({**values, "bytes": size}) + tail).ljust(size, b"\0")
 
 
 def _identity(capture: Capture) -> str:
