@@ -31,7 +31,7 @@ from npulab.quant.layers import Activation, Conv2D, Elementwise, Layer
 BLOCK = "H13"  # fields of other generations have the same names, but nobody held their meaning against a file
 COEFFICIENT_BAR = 1
 NEURAL, PLANAR_TWO = 0, 3  # task types
-CONVOLUTION, BYPASS = 0, 4
+CONVOLUTION = 0  # NE.MACCfg.OpMode
 ONE, MINUS_ONE = 0x3C00, 0xBC00
 SUBTRACTED = 3  # PE.Cfg.SecSrc
 KINDS = {0: "add", 1: "multiply", 2: "maximum", 3: "minimum"}
@@ -61,7 +61,7 @@ def lift(capture: Capture) -> Lifted:
     task, field, what it is and what is covered; ValueError for coefficients that cannot be, and for
     tensors that are cut short.
     """
-    works = [work_of(capture, task) for task in range(len(capture.jobs))]
+    works = [work_of(Task.of(capture, task)) for task in range(len(capture.jobs))]
     inputs = input_bars(capture, works)
     wired = Wiring(inputs)
     in_l2: int | None = None
@@ -109,204 +109,218 @@ def raw(capture: Capture, task: int) -> dict[str, int]:
     return values_of(job, capture.maps, raw=True, unwritten=True)
 
 
-def work_of(capture: Capture, task: int) -> Work:
+@dataclass(frozen=True)
+class Task:
+    """A task of a capture with its raw values; tensors in memory are those of ``v``."""
+
+    capture: Capture
+    number: int
+    v: Mapping[str, int]
+
+    @classmethod
+    def of(cls, capture: Capture, number: int) -> Task:
+        """A task of a capture by its number; raises as ``raw``."""
+        return cls(capture, number, raw(capture, number))
+
+    @property
+    def convolves(self) -> bool:
+        return self.v["Common.Cfg.TaskType"] == NEURAL and self.v["NE.MACCfg.OpMode"] == CONVOLUTION
+
+    def expect(self, allowed: str | Mapping[str, tuple[int, ...]]) -> None:
+        """Unsupported for a field whose value is not allowed, in a case of ``expected.csv``."""
+        expect(self.v, EXPECTED[allowed] if isinstance(allowed, str) else allowed,
+               f"task {self.number}: {{name}}: got {{got}}, covered is {{allowed}}", Unsupported, "#x")
+
+    def refusal(self, why: str) -> Unsupported:
+        return Unsupported(f"task {self.number}: {why}")
+
+    @property
+    def section(self) -> bytes:
+        """What the base address of the coefficients points to."""
+        bar = self.capture.parameters.get("coefficients_bar", COEFFICIENT_BAR)
+        self.expect({"Header.Header[9].KBE0": (1,), "Header.Header[9].KBase0": (bar,)})
+        if "coefficients" not in self.capture.buffers:
+            raise self.refusal("the capture has no coefficients")
+        return self.capture.buffers["coefficients"]
+
+    @property
+    def kernel(self) -> tuple[coefficients.Kernel, bytes, np.ndarray]:
+        """The kernel of a convolution, the section that holds it and where its engines' buffers lie
+        there."""
+        data = self.section
+        try:
+            return coefficients.from_registers(self.v), data, coefficients.places_of(self.v)
+        except ValueError as error:
+            raise self.refusal(str(error)) from None
+
+    @property
+    def table(self) -> entries.Table:
+        """The activation table; all engines read the same one."""
+        data, places = self.section, coefficients.places_of(self.v).tolist()
+        tables = {data[at:at + size] for at, size in places}
+        if len(tables) != 1 or {size for _, size in places} != {entries.SIZE} \
+                or {*map(len, tables)} != {entries.SIZE}:
+            raise self.refusal(f"KernelDMASrc.CoeffBaseAddr: got {len(tables)} tables for {len(places)} engines"
+                               f" in {len(data)} bytes, covered is one of {entries.SIZE} bytes")
+        return entries.decode(tables.pop())
+
+
+def work_of(task: Task) -> Work:
     """What one task does, from its own words and coefficients."""
-    v = raw(capture, task)
-    _covered(task, v, EXPECTED["task"])
-    planar = v["Common.Cfg.TaskType"] != NEURAL
-    convolution = not planar and v["NE.MACCfg.OpMode"] == CONVOLUTION
+    v = task.v
+    task.expect("task")
+    if not task.convolves:
+        task.expect("one group")
     groups = v["Common.GroupConvCfg.NumGroups"]
-    if not convolution:
-        _covered(task, v, EXPECTED["one group"])
     source = Surface(v["Common.InDim.Hin"], v["Common.InDim.Win"], groups * v["Common.Cin.Cin"])
     result = Surface(v["Common.OutDim.Hout"], v["Common.OutDim.Wout"], groups * v["Common.Cout.Cout"])
     if min(*source, *result) < 1:
-        raise Unsupported(f"task {task}: Common.InDim, Common.OutDim: got sizes {source} and {result}, covered are 1 "
-                           "and more")
-    layer = _planar(task, v, source) if planar else _neural(capture, task, v, source, result)
+        raise task.refusal(f"Common.InDim, Common.OutDim: got sizes {source} and {result}, covered are 1 and more")
+    layer: Layer | None
     after = None
-    if convolution:
-        after = _behind(capture, task, v, result)
-        if groups > 1:
-            _grouped(task, v, source, result)
+    if v["Common.Cfg.TaskType"] != NEURAL:
+        layer = _planar(task, source)
+    elif task.convolves:
+        layer, after = _convolution(task, source, result)
     else:
-        _covered(task, v, EXPECTED["same size"])
+        layer = _bypass(task, source)
+    if not task.convolves:
+        task.expect("same size")
         if source != result:
-            raise Unsupported(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, covered are "
+            raise task.refusal(f"Common.OutDim: got {shape_of(result)} of {shape_of(source)}, covered are "
                                "results of the source's sizes")
-    two = planar and v["Common.Cfg.TaskType"] == PLANAR_TWO
-    sources = (_source(task, v, source, ""), *([_source(task, v, source, "Src2")] if two else []))
-    if two and v["PE.PreScale.PreScale"] == MINUS_ONE and isinstance(layer, Elementwise) and layer.kind == "subtract":
-        sources = sources[::-1]
-    return Work(layer, after, sources, _result(task, v, result), result)
+    sources = [_source(task, source, "")]
+    if v["Common.Cfg.TaskType"] == PLANAR_TWO:
+        sources.append(_source(task, source, "Src2"))
+        if v["PE.PreScale.PreScale"] == MINUS_ONE and isinstance(layer, Elementwise) and layer.kind == "subtract":
+            sources.reverse()
+    return Work(layer, after, tuple(sources), _result(task, result), result)
 
 
 def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
     """The base addresses of the inputs, by number, in the order of the capture's tensors."""
-    named = [one["bar"] for one in capture.parameters.get("tensors", ()) if one.get("kind") == "input"]
+    tensors = capture.parameters.get("tensors", ())
+    named = [tensor["bar"] for tensor in tensors if tensor.get("kind") == "input"]
     written: set[int] = set()
     read: set[int] = set()
     for work in works:
-        read |= {place.bar for place in work.sources if place is not None and place.bar not in written}
+        read |= {place.bar for place in work.sources if place is not None} - written
         written |= {work.result.bar} if work.result is not None else set()
     return (*(bar for bar in named if bar in read), *sorted(read - {*named}))
 
 
-def _covered(task: int, values: Mapping[str, int], allowed: Mapping[str, tuple[int, ...]]) -> None:
-    expect(values, allowed, f"task {task}: {{name}}: got {{got}}, covered is {{allowed}}",
-           Unsupported, "#x")
-
-
-def _planar(task: int, v: Mapping[str, int], source: Surface) -> Layer:
+def _planar(task: Task, source: Surface) -> Layer:
+    v = task.v
     two = v["Common.Cfg.TaskType"] == PLANAR_TWO
-    _covered(task, v, {**EXPECTED["planar"], **EXPECTED["two sources" if two else "one source"]})
+    task.expect("planar")
+    task.expect("two sources" if two else "one source")
     kind, prescale = KINDS[v["PE.Cfg.OpMode"]], v["PE.PreScale.PreScale"]
     if v["PE.Cfg.SecSrc"] == SUBTRACTED or v["PE.Cfg.Cond"]:
         kind = "subtract" if two else "abs"
-        _covered(task, v, EXPECTED[kind])
+        task.expect(kind)
     elif not two:
         kind = "copy"
     elif kind == "add" and prescale == MINUS_ONE:
         kind, prescale = "subtract", ONE
     values = [_float(number) for number in (prescale, v["PE.BiasScale.Scale"], v["PE.BiasScale.Bias"])]
     if not np.all(np.isfinite(values)):
-        raise Unsupported(f"task {task}: PE.PreScale, PE.BiasScale: got {values}, covered are finite numbers")
+        raise task.refusal(f"PE.PreScale, PE.BiasScale: got {values}, covered are finite numbers")
     return Elementwise(kind, shape_of(source), prescale=values[0], scale=values[1], bias=values[2])
 
 
-def _neural(capture: Capture, task: int, v: Mapping[str, int], source: Surface, result: Surface) -> Layer | None:
-    _covered(task, v, EXPECTED["neural"])
-    if v["NE.MACCfg.OpMode"] == CONVOLUTION:
-        return _convolution(capture, task, v, source, result)
-    mode, prescale = v["NE.MACCfg.NonlinearMode"], _float(v["NE.PostScale.PostScale"])
-    _covered(task, v, EXPECTED["bypass"])
+def _bypass(task: Task, source: Surface) -> Layer | None:
+    """What the neural engine does without a kernel; None for a copy."""
+    mode, prescale = task.v["NE.MACCfg.NonlinearMode"], _float(task.v["NE.PostScale.PostScale"])
+    task.expect("neural")
+    task.expect("bypass")
     if not np.isfinite(prescale):
-        raise Unsupported(f"task {task}: NE.PostScale.PostScale: got {prescale}, covered are finite numbers")
+        raise task.refusal(f"NE.PostScale.PostScale: got {prescale}, covered are finite numbers")
     if mode == TABLE:
-        return activation(table_at(capture, task, v), shape_of(source), prescale)
+        return activation(task.table, shape_of(source), prescale)
     if mode == RELU:
         return Activation(shape_of(source), relu_outputs(), "relu", prescale)
     return None if prescale == 1 else Elementwise("copy", shape_of(source), scale=prescale)
 
 
-def _convolution(capture: Capture, task: int, v: Mapping[str, int], source: Surface, result: Surface) -> Conv2D:
-    _covered(task, v, EXPECTED["convolution"])
-    kernel, data, at = kernel_at(capture, task, v)
+def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, Layer | None]:
+    """The convolution, and the activation behind it that it has a table for."""
+    v = task.v
+    task.expect("neural")
+    task.expect("convolution")
+    kernel, data, at = task.kernel
+    after = None
     try:
         weights, bias = coefficients.decode(kernel, data, at)
+        if kernel.table:
+            after = activation(entries.decode(coefficients.table_of(kernel, data, at)), shape_of(result))
+    except Unsupported as error:
+        raise task.refusal(str(error)) from None
     except ValueError as error:
-        raise ValueError(f"{capture.name}: task {task}: {error}") from None
-    before = v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]
-    taps = kernel.kernel_h, kernel.kernel_w
-    after = map(behind, source[:2], result[:2], taps, kernel.stride, before)
-    border = tuple((first, max(last, 0)) for first, last in zip(before, after, strict=True))
+        raise ValueError(f"{task.capture.name}: task {task.number}: {error}") from None
+    before, taps = (v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]), (kernel.kernel_h, kernel.kernel_w)
+    past = map(behind, source[:2], result[:2], taps, kernel.stride, before)
+    border = tuple((first, max(last, 0)) for first, last in zip(before, past, strict=True))
     if any(max(pair) >= size for pair, size in zip(border, taps, strict=True)):
-        raise Unsupported(f"task {task}: Common.OutDim: got {shape_of(result)} of {shape_of(source)}, which takes a "
-                           f"border of {border}; covered is less than the kernel of {kernel.kernel_h} x "
-                           f"{kernel.kernel_w}")
+        raise task.refusal(f"Common.OutDim: got {shape_of(result)} of {shape_of(source)}, which takes a border of "
+                           f"{border}; covered is less than the kernel of {kernel.kernel_h} x {kernel.kernel_w}")
     layer = Conv2D(weights, np.zeros(kernel.outputs, np.float16) if bias is None else bias, shape_of(source),
                    kernel.stride, border, depthwise=kernel.depthwise, groups=kernel.parts,
                    activation="relu" if v["NE.MACCfg.NonlinearMode"] == RELU else None)
     if layer.output_shape != shape_of(result):
-        raise Unsupported(f"task {task}: Common.OutDim: got {shape_of(result)}, a convolution with these sizes and "
+        raise task.refusal(f"Common.OutDim: got {shape_of(result)}, a convolution with these sizes and "
                            f"padding gives {layer.output_shape}")
-    return replace(layer, padding=next(iter(padding_names(layer)), border))
-
-
-def _behind(capture: Capture, task: int, v: Mapping[str, int], result: Surface) -> Layer | None:
-    """The activation that a convolution task has a table for."""
-    if v["NE.MACCfg.NonlinearMode"] != TABLE:
-        return None
-    kernel, data, at = kernel_at(capture, task, v)
-    try:
-        return activation(entries.decode(coefficients.table_of(kernel, data, at)), shape_of(result))
-    except Unsupported as error:
-        raise Unsupported(f"task {task}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{capture.name}: task {task}: {error}") from None
-
-
-def _grouped(task: int, v: Mapping[str, int], source: Surface, result: Surface) -> None:
-    """Refuse groups that do not lie one behind another."""
     groups = v["Common.GroupConvCfg.NumGroups"]
-    _covered(task, v, {"TileDMASrc.GroupStride.Stride": (source.bytes // groups // UNIT,),
-                       "TileDMADst.GroupStride.GroupStride": (result.bytes // groups // UNIT,)})
+    if groups > 1:  # they lie one behind another
+        task.expect({"TileDMASrc.GroupStride.Stride": (source.bytes // groups // UNIT,),
+                     "TileDMADst.GroupStride.GroupStride": (result.bytes // groups // UNIT,)})
+    return replace(layer, padding=next(iter(padding_names(layer)), border)), after
 
 
-def kernel_at(capture: Capture, task: int, v: Mapping[str, int]) -> tuple[coefficients.Kernel, bytes, np.ndarray]:
-    """The kernel of a convolution task, the section that holds it and where its engines' buffers
-    lie there."""
-    data = _section(capture, task, v)
-    try:
-        return coefficients.from_registers(v), data, coefficients.places_of(v)
-    except ValueError as error:
-        raise Unsupported(f"task {task}: {error}") from None
-
-
-def table_at(capture: Capture, task: int, v: Mapping[str, int]) -> entries.Table:
-    """The activation table of a task; all engines read the same one."""
-    data = _section(capture, task, v)
-    places = coefficients.places_of(v)
-    found = {data[at:at + entries.SIZE] for at, _ in places.tolist()}
-    if len(found) != 1 or len(next(iter(found))) != entries.SIZE or {size for _, size in places.tolist()} \
-            != {entries.SIZE}:
-        raise Unsupported(f"task {task}: KernelDMASrc.CoeffBaseAddr: got {len(found)} tables for {len(places)} engines"
-                           f" in {len(data)} bytes, covered is one of {entries.SIZE} bytes")
-    return entries.decode(found.pop())
-
-
-def _section(capture: Capture, task: int, v: Mapping[str, int]) -> bytes:
-    bar = capture.parameters.get("coefficients_bar", COEFFICIENT_BAR)
-    _covered(task, v, {"Header.Header[9].KBE0": (1,), "Header.Header[9].KBase0": (bar,)})
-    if "coefficients" not in capture.buffers:
-        raise Unsupported(f"task {task}: the capture has no coefficients")
-    return capture.buffers["coefficients"]
-
-
-def _source(task: int, v: Mapping[str, int], surface: Surface, which: str) -> Place | None:
+def _source(task: Task, surface: Surface, which: str) -> Place | None:
     """Where a source lies in memory, None where the task before left it in L2."""
-    number = int(bool(which))
+    v, number = task.v, int(bool(which))
     if not v[f"Header.Header[8].RBE{number}"]:
-        _covered(task, v, EXPECTED["source 2 in L2" if number else "source in L2"])
+        task.expect("source 2 in L2" if number else "source in L2")
         return None
     if not number:
-        _covered(task, v, EXPECTED["source"])
+        task.expect("source")
     plane = "Src2PlaneStride.Stride" if number else "PlaneStride.PlaneStride"
-    strides = v[f"TileDMASrc.{which}RowStride.Stride"], v[f"TileDMASrc.{plane}"]
-    _dense(task, f"TileDMASrc.{which}RowStride and {which}PlaneStride", strides, surface)
-    return Place(v[f"Header.Header[8].RBase{number}"],
-                 UNIT * v[f"TileDMASrc.{which}BaseAddr.Addr"], surface)
+    return _place(task, v[f"Header.Header[8].RBase{number}"], "TileDMASrc",
+                  (f"{which}RowStride.Stride", plane, f"{which}BaseAddr.Addr"), surface)
 
 
-def _result(task: int, v: Mapping[str, int], surface: Surface) -> Place | None:
+def _result(task: Task, surface: Surface) -> Place | None:
     """Where the result lies in memory, None where it stays in L2 for the next task."""
-    if not v["Header.Header[8].WBE"]:
-        _covered(task, v, EXPECTED["result in L2"])
+    if not task.v["Header.Header[8].WBE"]:
+        task.expect("result in L2")
         return None
-    _covered(task, v, EXPECTED["result"])
-    strides = v["TileDMADst.RowStride.RowStride"], v["TileDMADst.PlaneStride.PlaneStride"]
-    _dense(task, "TileDMADst.RowStride and PlaneStride", strides, surface)
-    return Place(v["Header.Header[8].WBase"], UNIT * v["TileDMADst.BaseAddr.Addr"], surface)
+    task.expect("result")
+    return _place(task, task.v["Header.Header[8].WBase"], "TileDMADst",
+                  ("RowStride.RowStride", "PlaneStride.PlaneStride", "BaseAddr.Addr"), surface)
 
 
-def _dense(task: int, what: str, strides: tuple[int, int], surface: Surface) -> None:
-    """Refuse strides other than rows filled up to 64 bytes, one behind another."""
-    wanted = surface.row // UNIT, surface.plane // UNIT
-    if strides != wanted:
-        raise Unsupported(f"task {task}: {what}: got {strides[0]:#x} and {strides[1]:#x}, covered is {wanted[0]:#x} "
-                           f"and {wanted[1]:#x} for {surface.height} rows of {surface.width}")
+def _place(task: Task, bar: int, block: str, fields: tuple[str, str, str], surface: Surface) -> Place:
+    """A tensor in memory by the fields of its row and plane stride and of its offset.
+
+    Strides other than those of rows filled up to 64 bytes, one behind another, are refused.
+    """
+    row, plane, offset = (task.v[f"{block}.{field}"] for field in fields)
+    if (row, plane) != (surface.row // UNIT, surface.plane // UNIT):
+        names = " and ".join(field.split(".")[0] for field in fields[:2])
+        raise task.refusal(f"{block}.{names}: got {row:#x} and {plane:#x}, covered is {surface.row // UNIT:#x} and "
+                           f"{surface.plane // UNIT:#x} for {surface.height} rows of {surface.width}")
+    return Place(bar, UNIT * offset, surface)
 
 
 def _inputs(capture: Capture, wired: Wiring) -> Any:
     """The input, a tuple of several; None where one is not there."""
-    found = []
-    for i in range(len(wired.inputs)):
-        data = capture.buffers.get(f"input{i or ''}")
-        if data is None:
-            return None
-        found.append(unpack(data, wired.shapes[-1 - i], f"{capture.name}: input{i or ''}"))
-    return tuple(found) if len(found) > 1 else found[0] if found else None
+    names = [f"input{i or ''}" for i in range(len(wired.inputs))]
+    if not names or not capture.buffers.keys() >= {*names}:
+        return None
+    tensors = tuple(unpack(capture.buffers[name], wired.shapes[-1 - i], f"{capture.name}: {name}")
+                    for i, name in enumerate(names))
+    return tensors if len(tensors) > 1 else tensors[0]
 
 
 def _float(bits: int) -> float:
-    return float(np.array(bits, np.uint16).view(np.float16))
+    return float(np.uint16(bits).view(np.float16))

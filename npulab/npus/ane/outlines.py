@@ -12,7 +12,7 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.captures.target import Item, Unsupported
 from npulab.npus.ane import coefficients
-from npulab.npus.ane.lifting import BLOCK, CONVOLUTION, NEURAL, kernel_at, raw, table_at
+from npulab.npus.ane.lifting import BLOCK, NEURAL, Task
 from npulab.npus.ane.lowering import TABLE
 from npulab.npus.ane.tables import entries
 from npulab.quant.layers import Conv2D, Layer, Network
@@ -28,19 +28,18 @@ def recode(capture: Capture) -> bytes:
     Raises ``Unsupported`` and ValueError as ``lift`` does, for a capture without coefficients too.
     """
     out = bytearray(len(_data(capture)))
-    for task, v in _users(capture):
-        if v["NE.MACCfg.OpMode"] == CONVOLUTION:
-            kernel, data, at = kernel_at(capture, task, v)
+    for task in _users(capture):
+        places = coefficients.places_of(task.v).tolist()
+        if task.convolves:
+            kernel, data, at = task.kernel
             encoded = coefficients.encode(kernel, *coefficients.decode(kernel, data, at),
                                           coefficients.table_of(kernel, data, at))
-            offset = 0
-            for begin, size in at.tolist():
-                out[begin:begin + size] = encoded[offset:offset + size]
-                offset += size
         else:
-            encoded = table_at(capture, task, v).encode()
-            for begin, size in coefficients.places_of(v).tolist():
-                out[begin:begin + size] = encoded
+            encoded = task.table.encode() * len(places)
+        offset = 0
+        for begin, size in places:
+            out[begin:begin + size] = encoded[offset:offset + size]
+            offset += size
     return bytes(out)
 
 
@@ -53,13 +52,11 @@ def explain(capture: Capture) -> list[Item]:
     """
     items: list[Item] = []
     tables: set[int] = set()
-    for task, v in _users(capture):
-        if v["NE.MACCfg.OpMode"] == CONVOLUTION:
-            kernel, data, at = kernel_at(capture, task, v)
-            items += coefficients.explain(kernel, data, at)
-        else:
-            table_at(capture, task, v)
-            tables |= {begin for begin, _ in coefficients.places_of(v).tolist()}
+    for task in _users(capture):
+        if task.convolves:
+            items += coefficients.explain(*task.kernel)
+        elif task.table:
+            tables |= {begin for begin, _ in coefficients.places_of(task.v).tolist()}
     data = _data(capture)
     for begin in tables:
         items += _slots(data, begin)
@@ -89,30 +86,30 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
 def _of_words(capture: Capture) -> dict[str, Any]:
     if not capture.jobs or capture.jobs[-1].block != BLOCK or BLOCK not in capture.maps:
         return {}
-    v = raw(capture, len(capture.jobs) - 1)
+    last = Task.of(capture, len(capture.jobs) - 1)
+    v = last.v
     groups = v["Common.GroupConvCfg.NumGroups"]
     channels = groups * v["Common.Cout.Cout"]
     if v["TileDMADst.PlaneStride.PlaneStride"]:  # a part of a larger result
         channels = v["TileDMADst.DepthStride.DepthStride"] // v["TileDMADst.PlaneStride.PlaneStride"]
     out = {"outputs": channels * v["Common.OutDim.Hout"] * v["Common.OutDim.Wout"], "channels": channels}
-    if v["Common.Cfg.TaskType"] == NEURAL and v["NE.MACCfg.OpMode"] == CONVOLUTION \
-            and v["NE.MACCfg.NonlinearMode"] != TABLE:
+    if last.convolves and v["NE.MACCfg.NonlinearMode"] != TABLE:
         out |= {"input channels": groups * v["Common.Cin.Cin"], "kernel_h": v["Common.ConvCfg.Kh"],
                 "kernel_w": v["Common.ConvCfg.Kw"], "stride_h": v["Common.ConvCfg.Sy"],
                 "stride_w": v["Common.ConvCfg.Sx"]}
     return out
 
 
-def _users(capture: Capture) -> Iterator[tuple[int, dict[str, int]]]:
-    """The tasks that read coefficients, with their fields."""
-    for task in range(len(capture.jobs)):
-        v = raw(capture, task)
-        if v["Common.Cfg.TaskType"] != NEURAL or not v["Header.Header[9].KBE0"]:
+def _users(capture: Capture) -> Iterator[Task]:
+    """The tasks that read coefficients."""
+    for number in range(len(capture.jobs)):
+        task = Task.of(capture, number)
+        if task.v["Common.Cfg.TaskType"] != NEURAL or not task.v["Header.Header[9].KBE0"]:
             continue
-        if v["NE.MACCfg.OpMode"] != CONVOLUTION and v["NE.MACCfg.NonlinearMode"] != TABLE:
-            raise Unsupported(f"task {task}: NE.MACCfg.NonlinearMode: got {v['NE.MACCfg.NonlinearMode']} with "
-                               f"coefficients and no convolution, covered is {TABLE} (a table)")
-        yield task, v
+        if not task.convolves and task.v["NE.MACCfg.NonlinearMode"] != TABLE:
+            raise task.refusal(f"NE.MACCfg.NonlinearMode: got {task.v['NE.MACCfg.NonlinearMode']} with coefficients "
+                               f"and no convolution, covered is {TABLE} (a table)")
+        yield task
 
 
 def _data(capture: Capture) -> bytes:

@@ -15,7 +15,7 @@ from npulab.npus.ane.coefficients.kernel import (
     places,
     planes,
 )
-from npulab.npus.kit.numbers import ceil_div
+from npulab.npus.kit.numbers import ceil_div, up
 
 STEP = np.array([1 + HALF * n.bit_count() for n in range(2 ** MASK_BITS)])  # bytes of a mask and its weights
 MAGNITUDE = 0x7FFF  # of float16; weights of either zero are left out
@@ -78,12 +78,8 @@ def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
     if len(wrong):
         byte = int(at[wrong[0]])
         engine = int(np.searchsorted(where.engines[:, 0], byte, "right")) - 1
-        _refuse_byte(engine, byte - int(where.engines[engine, 0]), data[byte])
-
-
-def _refuse_byte(engine: int, at: int, value: int) -> None:
-    raise ValueError(f"coefficients: engine {engine}, byte {at} of its buffer: got 0x{value:02x} in the fill, allowed "
-                     "is 0")
+        raise ValueError(f"coefficients: engine {engine}, byte {byte - int(where.engines[engine, 0])} of its buffer: "
+                         f"got 0x{data[byte]:02x} in the fill, allowed is 0")
 
 
 def refuse_size(size: int, allowed: int) -> None:
@@ -145,7 +141,7 @@ def _kept(bits: np.ndarray, gaps: np.ndarray) -> np.ndarray:
 
 
 def _read_sparse(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
-    table, masks, bodies, starts = walk(kernel, data)
+    table, where, masks, bodies = walk(kernel, data)
     weights = np.zeros((kernel.outputs, kernel.depth, kernel.slots), "<u2")
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
@@ -156,11 +152,9 @@ def _read_sparse(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | 
         block = np.ascontiguousarray(each[..., 1:BYTES]).view("<u2")
         wrong = np.flatnonzero((bits & ~(there & (block & MAGNITUDE != 0))).any((1, 2)) | each[..., BYTES:].any((1, 2)))
         if len(wrong):
-            plane = int(wrong[0])
-            engine = int(table.engine[chosen[plane]])
-            head = int(np.searchsorted(table.engine, engine))
-            base = starts[head] - COUNT_BYTES - HALF * kernel.bias * int(table.lanes[head]) - kernel.table_bytes
-            _refuse_stored(engine, starts[chosen[plane]] - base, each[plane], gaps, there)
+            plane, engine = int(wrong[0]), int(table.engine[chosen[wrong[0]]])
+            at = int(where.start[chosen[plane]] - where.engines[engine, 0])
+            _refuse_stored(engine, at + _head(kernel, lanes), each[plane], gaps, there)
         slots = kernel.mask_slots(lanes)
         whole = np.zeros((len(chosen), ceil_div(slots, MASK_BITS), MASK_BITS), "<u2")
         whole[:, index] = block
@@ -169,10 +163,15 @@ def _read_sparse(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | 
     if not kernel.bias:
         return weights, None
     bias = np.empty(kernel.outputs, "<u2")
-    for start, first, lanes in zip(starts, table.first.tolist(), table.lanes.tolist(), strict=True):
-        at = start - COUNT_BYTES - HALF * lanes
-        bias[first:first + lanes] = np.frombuffer(data, "<u2", lanes, at)
+    for start, first, lanes in zip(where.start.tolist(), table.first.tolist(), table.lanes.tolist(),
+                                   strict=True):
+        bias[first:first + lanes] = np.frombuffer(data, "<u2", lanes, start)
     return weights, bias[:, None]
+
+
+def _head(kernel: Kernel, lanes: int) -> int:
+    """Bytes of a sparse plane before its masks: biases and the count."""
+    return HALF * lanes * kernel.bias + COUNT_BYTES
 
 
 def _refuse_stored(engine: int, at: int, each: np.ndarray, gaps: np.ndarray, there: np.ndarray) -> None:
@@ -195,32 +194,32 @@ def _refuse_stored(engine: int, at: int, each: np.ndarray, gaps: np.ndarray, the
         at = place + gap
 
 
-def walk(kernel: Kernel, data: bytes) -> tuple[Planes, list[np.ndarray], list[bytes], list[int]]:
-    """Planes of a sparse buffer; of each the masks that have bits for weights, the body, and where
-    it begins.
+def walk(kernel: Kernel, data: bytes) -> tuple[Planes, Places, list[np.ndarray], list[bytes]]:
+    """Planes of a sparse buffer and where they lie; of each the masks that have bits for weights,
+    and the body, which is masks and weights.
 
-    Raises ValueError with engine and byte for counts and masks that do not go with the kernel or
-    the buffer.
+    Raises ValueError with engine and byte for counts, masks and fill that do not go with the kernel
+    or the buffer.
     """
     if len(data) < kernel.least_bytes or len(data) % ALIGN:
         raise ValueError(f"coefficients: got {len(data)} bytes, allowed are multiples of {ALIGN} from "
                          f"{kernel.least_bytes} on")
     table = planes(kernel)
-    masks, bodies, starts = [], [], []
+    masks, bodies, stored = [], [], []
     at, base, before, steps = 0, 0, -1, STEP.tolist()
     following = {lanes: octets(kernel, lanes)[1].tolist() for lanes in np.unique(table.lanes).tolist()}
     ends = np.diff(table.run, append=-1).astype(bool).tolist()
     for engine, lanes, last in zip(table.engine.tolist(), table.lanes.tolist(), ends, strict=True):
         if engine != before:
             base, before, at = at, engine, at + kernel.table_bytes
-        at += HALF * lanes * kernel.bias
-        start = at + COUNT_BYTES
-        count = int.from_bytes(data[at:start], "little")
+        start = at + _head(kernel, lanes)
+        count = int.from_bytes(data[start - COUNT_BYTES:start], "little")
         wanted = ceil_div(kernel.mask_slots(lanes), MASK_BITS)
         body = data[start:start + count]
+        got = (f"coefficients: engine {engine}, byte {start - COUNT_BYTES - base} of its buffer: got a count of "
+               f"{count} bytes, allowed is")
         if start + count > len(data) or not wanted <= count <= wanted * BYTES:
-            raise ValueError(f"coefficients: engine {engine}, byte {at - base} of its buffer: got a count of {count} "
-                             f"bytes, allowed is {wanted} to {min(wanted * BYTES, max(len(data) - start, 0))}")
+            raise ValueError(f"{got} {wanted} to {min(wanted * BYTES, max(len(data) - start, 0))}")
         seen, place = bytearray(), 0
         # one mask tells where the next one is, so there is no way to look at many of them at a time
         for gap in following[lanes]:
@@ -230,17 +229,13 @@ def walk(kernel: Kernel, data: bytes) -> tuple[Planes, list[np.ndarray], list[by
             seen.append(mask)
             place += steps[mask] + gap
         if place != count or len(seen) != len(following[lanes]):
-            raise ValueError(f"coefficients: engine {engine}, byte {at - base} of its buffer: got a count of {count} "
-                             f"bytes, allowed is as many as its masks ask for, here {place} or more")
+            raise ValueError(f"{got} as many as its masks ask for, here {place} or more")
         masks.append(np.frombuffer(bytes(seen), np.uint8))
         bodies.append(body)
-        starts.append(start)
+        stored.append((count - wanted) // HALF)
         at = start + count
-        if last:
-            fill = data[at:ceil_div(at, ALIGN) * ALIGN]
-            if any(fill):
-                byte = next(i for i, one in enumerate(fill) if one)
-                _refuse_byte(engine, at - base + byte, fill[byte])
-            at += len(fill)
+        at = up(at, ALIGN) if last else at
     refuse_size(len(data), at)
-    return table, masks, bodies, starts
+    where = places(kernel, table, np.array(stored))
+    _refuse_fill(data, table, where)
+    return table, where, masks, bodies

@@ -17,7 +17,6 @@ from npulab.npus.ane.coefficients.kernel import (
     planes,
 )
 from npulab.npus.ane.coefficients.tensors import gathered, index_map, refuse_places, tensors_of
-from npulab.npus.kit.numbers import ceil_div
 
 KINDS = ("bias", "weight", "fill", "count", "mask", "table")
 NONE = -1
@@ -86,17 +85,15 @@ def _dense(kernel: Kernel, data: bytes) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def _sparse(kernel: Kernel, data: bytes) -> tuple[list[np.ndarray], np.ndarray]:
-    table, masks, bodies, starts = walk(kernel, data)
-    count = np.array([len(body) for body in bodies])
-    masked = [ceil_div(kernel.mask_slots(lanes), MASK_BITS) for lanes in table.lanes.tolist()]
-    where = places(kernel, table, (count - masked) // HALF)
-    start, bytes_ = np.array(starts), np.frombuffer(data, np.uint8)
+    table, where, masks, bodies = walk(kernel, data)
+    start = where.start + HALF * kernel.bias * table.lanes + COUNT_BYTES
+    bytes_, count = np.frombuffer(data, np.uint8), np.array([len(body) for body in bodies])
     blocks = [_fill(kernel, where), _block("count", 8 * COUNT_BYTES, start - COUNT_BYTES, table.engine, count)]
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
         first, engine = table.first[chosen], table.engine[chosen]
         if kernel.bias:
-            byte = (start[chosen] - COUNT_BYTES - HALF * lanes)[:, None] + HALF * np.arange(lanes)
+            byte = where.start[chosen, None] + HALF * np.arange(lanes)
             blocks.append(_block("bias", 8 * HALF, byte.ravel(), np.repeat(engine, lanes),
                                  _halves(bytes_, byte.ravel()), channel=(first[:, None] + np.arange(lanes)).ravel()))
         index, gaps, there = octets(kernel, lanes)

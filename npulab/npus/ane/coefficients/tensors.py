@@ -89,11 +89,9 @@ def index_map(kernel: Kernel, table: Planes) -> tuple[np.ndarray, np.ndarray]:
 def place_of(kernel: Kernel, channel: int, step: int) -> tuple[int, int]:
     """Engine, and byte of its buffer, of a step of a channel of a kernel that is not sparse."""
     table = planes(kernel)
-    where = places(kernel, table)
-    plane = int(np.flatnonzero((table.first <= channel) & (channel < table.first + table.lanes))[0])
-    engine, lanes = int(table.engine[plane]), int(table.lanes[plane])
-    byte = int(where.start[plane]) + 2 * ((kernel.bias_rows + step) * lanes + channel - int(table.first[plane]))
-    return engine, byte - int(where.engines[engine, 0])
+    byte, engines = index_map(kernel, table)
+    engine, start = int(engines[channel]), places(kernel, table).engines[engines[channel], 0]
+    return engine, int(byte[channel, kernel.bias_rows + step] - start)
 
 
 def gathered(data: bytes, at: np.ndarray | None) -> bytes:
