@@ -139,7 +139,7 @@ def _convolution(layer: Conv2D, source: Surface, bars: Sequence[int], habits: Ha
         raise refused(f"stride: got {layer.stride}, allowed is (1, 1) or (2, 2)")
     if 1 < layer.groups == layer.input_shape[2] == layer.output_shape[2]:
         layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=True, groups=1)
-    if layer.groups > 1 and habits is not HABITS["9.x"]:
+    if layer.groups > 1 and not habits.groups:
         raise refused(f"groups: got {layer.groups}, allowed is 1 for a compiler that is not 9.x")
     if any(max(border) >= taps for border, taps in zip(layer.pads, layer.kernel, strict=True)):
         raise refused(f"padding: got {layer.padding}, allowed is less than the kernel of {layer.kernel}")

@@ -54,7 +54,7 @@ def work_unit(step: Step, habits: Habits) -> tuple[int, int, int]:
     best = SMALL if step.small else fewest_units(step.result)
     if step.small or not (step.unicast or step.groups > 1):
         return best, best, best
-    if habits.shapes == "fixed":
+    if habits.fixed_shapes:
         return 1, min(1, best), 1
     return 0, 0, best
 
@@ -107,7 +107,7 @@ def second_base(end: int) -> int:
 
 def in_l2(step: Step, habits: Habits) -> bool:
     """Whether the result lies in L2 as a whole: small convolutions of early compilers."""
-    return habits.result_in_l2 and step.engine == CONVOLUTION and step.small
+    return bool(habits.result_in_l2) and step.engine == CONVOLUTION and step.small
 
 
 def patch_width(step: Step) -> int:

@@ -4,38 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import groupby
+from operator import itemgetter
+from types import SimpleNamespace
 
-from npulab.npus.ane.facts import ENGINES
-from npulab.npus.ane.memory import UNIT, Surface
+from npulab.npus.ane.facts import ENGINES, HERE
+from npulab.npus.ane.memory import Surface
+from npulab.registers.table import read_table
 
 CONVOLUTION, BYPASS, PLANAR = "convolution", "bypass", "planar"
 
 
-class Habits(NamedTuple):
-    """What compilers do differently without changing the result."""
-
-    events: int = 0x42A
-    cycles: bool = True  # say how long a task takes
-    group_strides: bool = True
-    aux_bytes: int = UNIT
-    compact: bool = True  # tasks without coefficients leave out the places of them
-    planar_kernel: bool = True  # the kernel's registers are set in planar tasks too
-    planar_fill: bool = True  # fill bits of the output, in planar tasks too
-    table_format: bool = True  # the format and binary point of coefficients are set without them, and for tables
-    result_in_l2: bool = False  # a small convolution's result lies in L2 before it is written
-    double_buffer: bool = False
-    shapes: str = "any"
-    sorted_names: bool = True  # BARs in the order of the tensors' names, else the output's first
-    reversed_inputs: bool = False
-    subtracts: bool = True
-
-
-HABITS = {
-    "4.2.1": Habits(0x422, False, False, 0, False, False, False, False, True, True, "fixed", False, True, False),
-    "5.4.1": Habits(0x422, True, True, 0, False, False, True, True, True, True, "fixed", False, False, False),
-    "9.x": Habits(),
-}
+# what each version of the compiler does differently, by the names of ``compilers.csv``
+Habits = SimpleNamespace
+HABITS = {compiler: Habits(**{row["habit"]: int(row["value"], 0) for row in rows})
+          for compiler, rows in groupby(read_table(HERE / "compilers.csv"), itemgetter("compiler"))}
 USUAL = "4.2.1"
 
 
