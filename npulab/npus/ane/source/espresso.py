@@ -9,18 +9,17 @@ files, as ``net.additional.weights``, are raw.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import construct
 import numpy as np
 
 from npulab.npus.ane.source.network import Network, Output, Unit
 from npulab.npus.ane.source.parameters import Shape, kernel_of, shapes
 
 MOST_ENTRIES = 2 ** 16
-COUNT = construct.Int64ul
-PAIR = construct.Struct("id" / construct.Int64ul, "size" / construct.Int64ul)
+U64 = np.dtype("<u8")
 DTYPES: dict[str, Any] = {name: np.dtype(code) for name, code in (
     ("Float16", "<f2"), ("Float32", "<f4"), ("UInt8", "u1"), ("Int8", "i1"))}
 
@@ -48,28 +47,27 @@ def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[En
     >>> read_espresso(write_espresso([Entry(3, b"ab")]))
     (Entry(id=3, data=b'ab'),)
     """
-    if len(data) < COUNT.sizeof():
-        raise ValueError(f"{name}: byte 0x0: count: got {len(data)} bytes, allowed are {COUNT.sizeof()}")
-    count = COUNT.parse(data)
-    place = COUNT.sizeof() + count * PAIR.sizeof()
+    if len(data) < U64.itemsize:
+        raise ValueError(f"{name}: byte 0x0: count: got {len(data)} bytes, allowed are {U64.itemsize}")
+    count = int(np.frombuffer(data, U64, 1)[0])
+    place = U64.itemsize * (1 + 2 * count)
     if count > MOST_ENTRIES or place > len(data):
         raise ValueError(f"{name}: byte 0x0: count: got {count}, allowed are {MOST_ENTRIES} at most, and pairs of "
-                         f"{PAIR.sizeof()} bytes inside the file's {len(data)}")
+                         f"{2 * U64.itemsize} bytes inside the file's {len(data)}")
     entries: dict[int, bytes] = {}
-    for number in range(count):
-        start = COUNT.sizeof() + number * PAIR.sizeof()
-        pair = PAIR.parse(data[start:start + PAIR.sizeof()])
-        if pair.id in entries:
-            raise ValueError(f"{name}: byte {start:#x}: id: got {pair.id} twice, allowed is once")
-        if pair.size > len(data) - place:
-            raise ValueError(f"{name}: byte {start + 8:#x}: size: got {pair.size} bytes at {place:#x}, allowed are the "
+    pairs = np.frombuffer(data, U64, 2 * count, U64.itemsize).reshape(-1, 2).tolist()
+    for start, (number, size) in zip(range(8, place, 16), pairs, strict=True):
+        if number in entries:
+            raise ValueError(f"{name}: byte {start:#x}: id: got {number} twice, allowed is once")
+        if size > len(data) - place:
+            raise ValueError(f"{name}: byte {start + 8:#x}: size: got {size} bytes at {place:#x}, allowed are the "
                              f"{len(data) - place} that are left of the file")
-        entries[pair.id] = data[place:place + pair.size]
-        place += pair.size
+        entries[number] = data[place:place + size]
+        place += size
     if place != len(data):
         raise ValueError(f"{name}: byte {place:#x}: got {len(data) - place} bytes behind the last payload, allowed is "
                          "none")
-    return tuple(Entry(number, payload) for number, payload in entries.items())
+    return tuple(Entry(*entry) for entry in entries.items())
 
 
 def write_espresso(entries: Iterable[Entry]) -> bytes:
@@ -78,8 +76,9 @@ def write_espresso(entries: Iterable[Entry]) -> bytes:
     listed = list(entries)
     if len({one.id for one in listed}) != len(listed) or not all(0 <= one.id < 2 ** 64 for one in listed):
         raise ValueError(f"entries: got numbers {[one.id for one in listed][:8]}, allowed are different ones of u64")
-    pairs = [PAIR.build({"id": one.id, "size": len(one.data)}) for one in listed]
-    return b"".join([COUNT.build(len(listed)), *pairs, *(bytes(one.data) for one in listed)])
+    pairs = [(entry.id, len(entry.data)) for entry in listed]
+    head = np.array([len(listed), *chain.from_iterable(pairs)], U64)
+    return b"".join([head.tobytes(), *(bytes(entry.data) for entry in listed)])
 
 
 def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, Source]:

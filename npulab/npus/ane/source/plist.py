@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import plistlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import construct
 
 from npulab.npus.ane.source.network import Broken, Input, Network, Output, Unit, in_order, repeated
+from npulab.registers.table import read_table
 
 MOST_BYTES = 2 ** 24
 MOST_TEXT = 2 ** 20  # bytes between two tags
@@ -31,16 +32,7 @@ TRAILER = construct.Struct(
 SPELLED_SIZE = 0xF  # of a binary value: its size follows as a value of its own
 CONTAINERS = {0xA: 1, 0xD: 2}  # references per entry of a binary array, dictionary
 LISTS = ("Inputs", "Units", "Outputs", "Weights")
-SIDES, AXES = ("Input", "Output"), ("Width", "Height", "Depth")
-AT_LEAST_ONE = frozenset({"BatchSize", "Size", "InputChannels", "OutputChannels"}.union(
-    *({f"{side}Interleave" for side in SIDES}, {f"{one}{axis}" for one in ("Input", "Kernel") for axis in AXES})))
-AT_LEAST_NONE = frozenset({"Offset", "KernelIndex", "KernelOffset"}.union(
-    *({f"Pad{side}" for side in ("Top", "Bot", "Left", "Right")},
-      {f"{what}{key}" for what in ("Bias", "Scale") for key in ("Index", "Offset", "Count")},
-      {f"{side}{axis}Stride" for side in SIDES for axis in ("Row", "Plane", "Depth", "Batch")})))
-HALVES = frozenset({"BiasScalar", "ScaleScalar", "Scale"})  # the 16 bits of a float16
-TEXTS = frozenset({"Type", "Name", "KernelMode", "Dimension"}.union(
-    f"{what}Type" for what in (*SIDES, "Kernel", "Bias", "Scale")))
+KIND_OF = {row["key"]: row["kind"] for row in read_table(Path(__file__).with_name("keys.csv"))}
 SHOWN = 8
 
 
@@ -204,23 +196,23 @@ def _check_values(top: Any, where: str) -> None:
 
 
 def _network(name: str, keys: Mapping[str, Any], where: str) -> Network:
-    lists = {key: _texts(keys, key, where) for key in LISTS[:3]}
+    parts: list[Any] = []
+    known = {*LISTS}
+    for key, make in (("Inputs", Input), ("Units", Unit), ("Outputs", Output)):
+        names = _texts(keys, key, where)
+        known |= {*names}
+        parts.append(tuple(make(part, _dictionary(keys, part, where)) for part in names))
+        for part in parts[-1]:
+            _check_keys(part.keys, f"{where}.{part.name}")
     weights = tuple(_texts(keys, "Weights", where)) if "Weights" in keys else None
-    parts: dict[str, list[Any]] = {key: [] for key in lists}
-    for key, make in zip(lists, (Input, Unit, Output), strict=True):
-        for one in lists[key]:
-            inner = _dictionary(keys, one, where)
-            _check_keys(inner, f"{where}.{one}")
-            parts[key].append(make(one, inner))
-    known = {*LISTS, *(one for names in lists.values() for one in names)}
     other = {key: value for key, value in keys.items() if key not in known}
-    return Network(name, tuple(parts["Inputs"]), tuple(parts["Units"]), tuple(parts["Outputs"]), weights, other,
-                   tuple(keys))
+    inputs, units, outputs = parts
+    return Network(name, inputs, units, outputs, weights, other, tuple(keys))
 
 
 def _texts(keys: Mapping[str, Any], key: str, where: str) -> list[str]:
     found = keys.get(key)
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    if not isinstance(found, list) or not _list(found, str):
         raise ValueError(f"{where}: {key}: got {_told(found)}, allowed is a list of texts")
     twice = None if key == "Weights" else repeated(found)
     if twice is not None:
@@ -237,26 +229,8 @@ def _dictionary(keys: Mapping[str, Any], name: str, where: str) -> dict[str, Any
 
 def _check_keys(keys: Mapping[str, Any], where: str) -> None:
     for path, key, value in _walk(keys, where):
-        allowed, fits = "", True
-        if key in AT_LEAST_ONE | AT_LEAST_NONE | HALVES:
-            low, high = int(key in AT_LEAST_ONE), 0xFFFF if key in HALVES else LARGEST
-            allowed, fits = f"a whole number of {low} to {high}", _whole(value) and low <= value <= high
-        elif key in TEXTS:
-            allowed, fits = "a text", isinstance(value, str)
-        elif key == "Step":
-            allowed = f"two whole numbers of 1 to {LARGEST}, for x and y (a third for depth)"
-            fits = isinstance(value, list) and len(value) in (2, 3) and all(
-                _whole(one) and 1 <= one <= LARGEST for one in value)
-        elif key == "Bottom":
-            allowed = "a name, or a list of names"
-            fits = isinstance(value, str) or (isinstance(value, list) and len(value) > 0
-                                              and all(isinstance(one, str) for one in value))
-        elif key in ("Params", "BiasScaleGroupData"):
-            allowed, fits = "a dictionary", isinstance(value, dict)
-        elif key == "BroadcastInfo":
-            allowed = "a list of dictionaries"
-            fits = isinstance(value, list) and all(isinstance(one, dict) for one in value)
-        if not fits:
+        allowed, fits = KINDS.get(KIND_OF.get(key, ""), ("", bool))
+        if allowed and not fits(value):
             raise ValueError(f"{path}.{key}: got {_told(value)}, allowed is {allowed}")
 
 
@@ -271,8 +245,28 @@ def _walk(keys: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]
                     yield from _walk(inner, f"{where}.{key}[{number}]")
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _whole(value: Any, low: int, high: int = LARGEST) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _list(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(part, kind) for part in value)
+
+
+# kinds of values: what is allowed, and whether a value is that
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "size": (f"a whole number of 1 to {LARGEST}", lambda value: _whole(value, 1)),
+    "place": (f"a whole number of 0 to {LARGEST}", lambda value: _whole(value, 0)),
+    "half": (f"a whole number of 0 to {0xFFFF}", lambda value: _whole(value, 0, 0xFFFF)),  # a float16's bits
+    "text": ("a text", lambda value: isinstance(value, str)),
+    "steps": (f"two whole numbers of 1 to {LARGEST}, for x and y (a third for depth)",
+              lambda value: _list(value, int) and len(value) in (2, 3)
+              and all(_whole(n, 1) for n in value)),
+    "names": ("a name, or a list of names",
+              lambda value: isinstance(value, str) or (bool(value) and _list(value, str))),
+    "dictionary": ("a dictionary", lambda value: isinstance(value, dict)),
+    "dictionaries": ("a list of dictionaries", lambda value: _list(value, dict)),
+}
 
 
 def _told(value: Any) -> str:
