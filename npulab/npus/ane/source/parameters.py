@@ -6,29 +6,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from npulab.npus.ane.facts import enum
 from npulab.npus.ane.source.network import Input, Network, Output, Unit
+from npulab.npus.kit.numbers import up
+from npulab.npus.kit.rows import numbers_of, read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ROWS = read_rows(Path(__file__).with_name("parameters.csv"))
 ALIGN = 64  # bytes of every stride
 ENGINES = 16
 WIDTHS = {"Float16": 2, "UInt8": 1, "Int8": 1, "Float32": 4}  # bytes of an element
 # the seed guesses these from the files; of 8-bit types nobody showed the order
 CODES = enum("format")
 # the compiler's operations and activations as networks spell them, with its numbers
-OPERATIONS = {spelt: enum("opcode")[name] for spelt, name in (
-    ("Conv", "CONV"), ("Pooling", "POOL"), ("GOC", "SCALE_BIAS"), ("Neuron", "ACTIVATION"), ("ElementWise", "EW"),
-    ("ScaledElementWise", "SCALED_EW"), ("Concat", "CONCAT"), ("Broadcast", "BROADCAST"), ("Reshape", "RESHAPE"),
-    ("InputView", "VIEW"), ("Transpose", "TRANSPOSE"))}
-_NUMBERS = {name.replace("_", ""): code for name, code in enum("neuron").items()}
-NEURONS = {spelt: _NUMBERS[spelt.upper()] for spelt in (
-    "ReLU", "Sigmoid", "SigmoidHighPrecision", "Tanh", "ClampedReLU", "PReLU", "Dirac", "Int", "Frac", "Sqrt", "RSqrt",
-    "Inv", "Sqr", "Log2", "Exp2", "ELU", "Sign", "EqualZero", "NonZero", "LessThanZero", "LessEqualZero",
-    "GreaterEqualZero", "GreaterThanZero", "CustomLUT")}
+OPERATIONS, NEURONS = enum("network_unit"), enum("network_neuron")
 SPELLED = {name.lower(): code for name, code in NEURONS.items()}
 MAIN = ("Conv", "ScaledElementWise", "ElementWise", "Pooling", "Neuron", "GOC", "Concat")
 FUSED = ("GOC", "Neuron")
@@ -213,7 +210,7 @@ def engine_bytes(network: Network) -> int | None:
             or engines_of(network) is None or each not in (1, 2, 4, 8, 16):
         return None
     products = inputs * kernel.width * kernel.height
-    return ceil(2 * each * (products + chain.has_bias) / ALIGN) * ALIGN
+    return up(2 * each * (products + chain.has_bias), ALIGN)
 
 
 def parameters(network: Network, task: int = 0) -> dict[str, int]:
@@ -230,33 +227,32 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
     chain, found = chain_of(network), shapes(network)
     if not 0 <= task < tasks_of(network):
         raise ValueError(f"task: got {task}, allowed is 0 to {tasks_of(network) - 1}")
-    bottom = chain.main.bottoms[task if chain.main.type == "Concat" else 0]
+    concat = chain.main.type == "Concat"
+    bottom = chain.main.bottoms[task if concat else 0]
     source, result = found[bottom], found[(chain.fused or (chain.main,))[-1].name]
     if chain.output is not None:
         result = found[chain.output.name]
-    written = source.channels if chain.main.type == "Concat" else result.channels
-    kernel = kernel_of(chain.main)
-    out = {"InputWidth": source.width, "InputHeight": source.height, "InputChannels": source.channels,
-           "InputDepth": source.depth, "BatchSize": source.batch, "InputType": _code(bottom, source.type),
-           "InputInterleave": source.interleave, **strides(network.parts[bottom].keys, "Input", source),
-           "OutputWidth": result.width, "OutputHeight": result.height, "OutputChannels": written,
-           "OutputDepth": result.depth, "OutputType": _code(chain.main.name, result.type),
-           "OutputInterleave": result.interleave,
-           **strides({} if chain.output is None else chain.output.keys, "Output", result),
-           "KernelWidth": kernel.width, "KernelHeight": kernel.height, "KernelDepth": kernel.depth,
-           "KernelType": CODES["Float16"] if chain.main.type == "Conv" else 0,
-           "StepX": kernel.step_x, "StepY": kernel.step_y, "PadTop": kernel.top, "PadBot": kernel.bottom,
-           "PadLeft": kernel.left, "PadRight": kernel.right, "Unit": OPERATIONS.get(chain.main.type, -1),
-           "Sources": 1 if chain.main.type == "Concat" else len(chain.main.bottoms), "HasBias": int(chain.has_bias),
-           "Neuron": SPELLED.get(chain.neuron.lower().replace("_", ""), -1) if chain.neuron else 0,
-           "HasNeuron": int(bool(chain.neuron)), "Nonlinear": nonlinear_mode(chain), "HasBatch": int(source.batch > 1),
-           "Task": task, "Tasks": tasks_of(network)}
-    scalars = {key: unit.params[key] for unit in (chain.main, *chain.fused)
-               for key in ("BiasScalar", "ScaleScalar") if key in unit.params}
-    if chain.main.type == "ScaledElementWise":
-        scalars.setdefault("ScaleScalar", chain.main.params.get("Scale", ONE))
-    known = {"UsedEngines": engines_of(network), "EngineBytes": engine_bytes(network)}
-    return out | scalars | {name: value for name, value in known.items() if value is not None}
+    subject = SimpleNamespace(
+        source=source, result=result, chain=chain, kernel=kernel_of(chain.main), task=task,
+        source_code=_code(bottom, source.type), result_code=_code(chain.main.name, result.type),
+        source_strides=SimpleNamespace(**strides(network.parts[bottom].keys, "Input", source)),
+        result_strides=SimpleNamespace(**strides(chain.output.keys if chain.output else {}, "Output", result)),
+        written=source.channels if concat else result.channels,
+        kernel_code=CODES["Float16"] if chain.main.type == "Conv" else 0,
+        unit=OPERATIONS.get(chain.main.type, -1), sources=1 if concat else len(chain.main.bottoms),
+        neuron=SPELLED.get(chain.neuron.lower().replace("_", ""), -1) if chain.neuron else 0,
+        has_neuron=bool(chain.neuron), mode=nonlinear_mode(chain), has_batch=source.batch > 1,
+        tasks=tasks_of(network), engines=engines_of(network), engine_bytes=engine_bytes(network),
+        bias_scalar=_scalar(chain, "BiasScalar"), scale_scalar=_scalar(chain, "ScaleScalar"))
+    return {row.field: number for row, number in numbers_of(ROWS, subject)}
+
+
+def _scalar(chain: Chain, key: str) -> int | None:
+    """A number that the last unit with this key gives; None if none has it."""
+    units = (chain.main, *chain.fused)
+    default = chain.main.params.get("Scale", ONE) if key == "ScaleScalar" and chain.main.type == "ScaledElementWise" \
+        else None
+    return next((unit.params[key] for unit in reversed(units) if key in unit.params), default)
 
 
 def parameters_table(networks: Mapping[str, Network]) -> pd.DataFrame:
@@ -276,8 +272,8 @@ def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> dict[str, int]:
     networks of several batches the depth's stride is the larger one).  Interleaved channels share a
     row, which no file shows.
     """
-    row = ceil(shape.width * shape.interleave * WIDTHS.get(shape.type, 2) / ALIGN) * ALIGN
-    row = keys.get(f"{side}RowStride", row)
+    length = shape.width * shape.interleave * WIDTHS.get(shape.type, 2)
+    row = keys.get(f"{side}RowStride", up(length, ALIGN))
     plane = keys.get(f"{side}PlaneStride", row * shape.height)
     batch = keys.get(f"{side}BatchStride", plane * ceil(shape.channels / shape.interleave))
     depth = keys.get(f"{side}DepthStride", batch * shape.batch)
