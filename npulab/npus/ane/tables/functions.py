@@ -6,12 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npulab.npus.ane.tables import CODES, evaluate, values
-from npulab.npus.ane.tables.entries import KINDS, KNOTS, NO_STEP, PLAIN, REDUCED, Table, halves
+from npulab.npus.ane.tables.entries import KINDS, KNOTS, PLAIN, REDUCED, Table, halves
+from npulab.registers.table import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,20 +37,8 @@ def _gated(gate: Function) -> Function:
     return lambda x: np.where(np.isneginf(x), 0.0, x * gate(x))
 
 
-def _elu(x: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, x, np.expm1(np.minimum(x, 0.0)))
-
-
-def _selu(x: np.ndarray) -> np.ndarray:
-    return np.asarray(LAMBDA * np.where(x > 0, x, ALPHA * np.expm1(np.minimum(x, 0.0))))
-
-
 def _each(function: Callable[[float], float]) -> Function:
     return np.vectorize(function, otypes=[np.float64])
-
-
-def _normal_distribution(x: float) -> float:
-    return math.erfc(-x / math.sqrt(2.0)) / 2.0
 
 
 @dataclass(frozen=True)
@@ -60,49 +50,50 @@ class Neuron:
     table: Mapping[str, Any] = field(default_factory=dict)
 
 
-LINES: Mapping[str, Any] = {"kind": "centred", "step_exponent": NO_STEP}
-# By the compiler's names in small letters where it has one.  Limits, lines and steps are those of
-# the tables that compilers 4.2.1 and later wrote for H13, and so are the knots but for gelu and
-# selu, where they chose others.  Of rsqrt, elu, relu and hard_tanh no table was seen.  Sigmoid less
-# a half is what later compilers use for sigmoid and silu.
-NEURONS: Mapping[str, Neuron] = {
-    "none": Neuron(np.positive),
-    "relu": Neuron(lambda x: np.maximum(x, 0.0), {**LINES, "left": (0, 0), "right": (1, 0)}),
-    "relu6": Neuron(lambda x: np.clip(x, 0.0, 6.0), {**LINES, "low": 0, "high": 6, "left": (1, 0), "right": (1, 0)}),
-    "leaky_relu": Neuron(lambda x: np.where(x > 0, x, 0.01 * x), {**LINES, "left": (0.01, 0), "right": (1, 0)}),
-    "hard_tanh": Neuron(lambda x: np.clip(x, -1.0, 1.0), {**LINES, "low": -1, "high": 1, "left": (1, 0),
-                                                          "right": (1, 0)}),
-    "sigmoid": Neuron(_sigmoid, {"kind": "centred", "low": -9.9375, "high": 8.3203125, "step_exponent": 1,
-                                 "y_low": 0, "y_high": 1}),
-    "sigmoid_less_half": Neuron(lambda x: _sigmoid(x) - 0.5, {"kind": "from_zero", "symmetry": "odd", "low": -1,
-                                                              "high": 10, "step_exponent": 2, "y_low": 0,
-                                                              "y_high": 0.5}),
-    "tanh": Neuron(np.tanh, {"kind": "from_zero", "symmetry": "odd", "low": 0, "high": 4, "y_high": 1}),
-    "sqrt": Neuron(np.sqrt, {"kind": "sqrt", "symmetry": "positive", "low": 0}),
-    "rsqrt": Neuron(lambda x: 1.0 / np.sqrt(x), {"kind": "rsqrt", "symmetry": "positive", "low": 0}),
-    "inv": Neuron(np.reciprocal, {"kind": "inv", "symmetry": "odd", "low": 0}),
-    "sqr": Neuron(np.square),
-    "log2": Neuron(np.log2, {"kind": "log2", "symmetry": "positive", "low": 0, "y_high": 0}),
-    "exp2": Neuron(np.exp2, {"kind": "exp2", "low": -25, "high": 16, "y_low": 0, "y_high": math.inf}),
-    "elu": Neuron(_elu, {"kind": "to_zero", "low": -8}),
-    "selu": Neuron(_selu, {"kind": "to_zero", "low": -8}),
-    "sign": Neuron(np.sign, {"kind": "from_zero", "symmetry": "odd", "low": 0, "high": 1, "step_exponent": NO_STEP,
-                             "left": (0, 0), "right": (0, 1)}),
-    "gelu": Neuron(_gated(_each(_normal_distribution)), {"kind": "centred", "low": -4.3984375, "step_exponent": 2,
-                                                         "y_low": 0, "left": (0, 0)}),
-    "silu": Neuron(_gated(_sigmoid)),
-    "exp": Neuron(np.exp),
-    "log": Neuron(np.log),
-    "erf": Neuron(_each(math.erf)),
-    "atan": Neuron(np.arctan),
-    "softplus": Neuron(lambda x: np.logaddexp(0.0, x)),
-    "equal_zero": Neuron(lambda x: np.where(x == 0, 1.0, 0.0)),
-    "non_zero": Neuron(lambda x: np.where(x != 0, 1.0, 0.0)),
-    "less_than_zero": Neuron(lambda x: np.where(x < 0, 1.0, 0.0)),
-    "less_equal_zero": Neuron(lambda x: np.where(x <= 0, 1.0, 0.0)),
-    "greater_equal_zero": Neuron(lambda x: np.where(x >= 0, 1.0, 0.0)),
-    "greater_than_zero": Neuron(lambda x: np.where(x > 0, 1.0, 0.0)),
+def _fitted(row: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of ``fit`` in a row of ``fits.csv``; of a line slope and intercept."""
+    read = {"kind": str, "symmetry": str, "step_exponent": int}
+    return {name: tuple(map(float, text.split())) if name in ("left", "right") else read.get(name, float)(text)
+            for name, text in row.items() if text and name not in ("function", "note")}
+
+
+# By the compiler's names in small letters where it has one.
+FUNCTIONS: Mapping[str, Function] = {
+    "none": np.positive,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "relu6": lambda x: np.clip(x, 0.0, 6.0),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "hard_tanh": lambda x: np.clip(x, -1.0, 1.0),
+    "sigmoid": _sigmoid,
+    "sigmoid_less_half": lambda x: _sigmoid(x) - 0.5,
+    "tanh": np.tanh,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "inv": np.reciprocal,
+    "sqr": np.square,
+    "log2": np.log2,
+    "exp2": np.exp2,
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),
+    "selu": lambda x: LAMBDA * np.where(x > 0, x, ALPHA * np.expm1(np.minimum(x, 0.0))),
+    "sign": np.sign,
+    "gelu": _gated(_each(lambda x: math.erfc(-x / math.sqrt(2.0)) / 2.0)),
+    "silu": _gated(_sigmoid),
+    "exp": np.exp,
+    "log": np.log,
+    "erf": _each(math.erf),
+    "atan": np.arctan,
+    "softplus": lambda x: np.logaddexp(0.0, x),
+    "equal_zero": lambda x: np.where(x == 0, 1.0, 0.0),
+    "non_zero": lambda x: np.where(x != 0, 1.0, 0.0),
+    "less_than_zero": lambda x: np.where(x < 0, 1.0, 0.0),
+    "less_equal_zero": lambda x: np.where(x <= 0, 1.0, 0.0),
+    "greater_equal_zero": lambda x: np.where(x >= 0, 1.0, 0.0),
+    "greater_than_zero": lambda x: np.where(x > 0, 1.0, 0.0),
 }
+# Limits, lines and steps are those of the tables that compilers 4.2.1 and later wrote for H13, and
+# so are the knots but for gelu and selu, where they chose others.
+FITS = {row["function"]: _fitted(row) for row in read_table(Path(__file__).with_name("fits.csv"))}
+NEURONS = {name: Neuron(function, FITS.get(name, {})) for name, function in FUNCTIONS.items()}
 
 
 def true(function: str | Function, x: Any) -> np.ndarray:
