@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import Job
+from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Hang, Unsupported
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
@@ -51,6 +51,15 @@ def values_of(job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False,
     return out
 
 
+def only_job(capture: Capture, block: str, what: str) -> dict[str, Any]:
+    """The values of a capture's one job by field name; Unsupported if it has other jobs than one of
+    the block, saying ``what`` is done to one."""
+    if [job.block for job in capture.jobs] != [block]:
+        blocks = ", ".join(job.block for job in capture.jobs) or "none"
+        raise Unsupported(f"capture {capture.name}: got jobs {blocks}, {what} one of {block}")
+    return capture.maps[block].decode(capture.words)
+
+
 @cache
 def _cuts(registers: RegisterMap) -> list[list[Cut]]:
     """Of the fields in each word: full name, field, whether a value means more than its bits, and
@@ -69,11 +78,13 @@ def expect(values: Mapping[str, Any], allowed: Mapping[str, Collection[Any]], te
            error: type[Exception] = ValueError, style: str = "", joint: str = " or ") -> None:
     """Raise ``error`` for the first field that has none of its allowed values.
 
-    ``text`` says so with ``{name}``, ``{got}`` and ``{allowed}``; ``style`` formats the numbers.
+    ``text`` says so with ``{name}``, ``{got}`` and ``{allowed}``; ``style`` formats the numbers,
+    and a range is printed as its ends.
     """
     for name, known in allowed.items():
         if values[name] not in known:
-            numbers = joint.join(format(number, style) for number in known)
+            ends = [known[0], known[-1]] if isinstance(known, range) else []
+            numbers = (" to " if ends else joint).join(format(n, style) for n in ends or known)
             got = format(values[name], style)
             raise error(text.format(name=name, got=got, allowed=numbers))
 

@@ -94,12 +94,16 @@ class Memory:
         return list(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
 
 
-def buffer_of(capture: Capture, name: str) -> bytes:
-    """A buffer by name; Unsupported without it."""
+def buffer_of(capture: Capture, name: str, size: int | None = None) -> bytes:
+    """A buffer by name; Unsupported without it, ValueError if it has not the ``size`` asked for."""
     if name not in capture.buffers:
         raise Unsupported(f"capture {capture.name}: buffer {name!r} is missing, there are "
                            f"{', '.join(capture.buffers) or 'none'}")
-    return capture.buffers[name]
+    data = capture.buffers[name]
+    if size not in (None, len(data)):
+        raise ValueError(f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed "
+                         f"by its words are {size}")
+    return data
 
 
 def address_of(capture: Capture, name: str, why: str) -> int:

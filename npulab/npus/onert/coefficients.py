@@ -1,4 +1,4 @@
-"""The packed weights of a capture: decoded and encoded again, told byte by byte."""
+"""The packed weights of a capture: decoded and encoded again, explained byte by byte."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ def explain(capture: Capture) -> list[Item]:
     v = values_of(capture)
     data = packed_bytes(capture, v, "lhs")
     layout = layout_of(v, "lhs", capture.chip)
-    codes, places, sums = layout.unpack(data), layout.index_map(), layout.parts[0]
-    at = np.full(sums.offset, -1)
+    codes, places, end = layout.unpack(data), layout.index_map(), layout.parts[0].offset
+    at = np.full(end, -1)
     at[places.ravel()] = np.arange(places.size)
-    strip, filled = v["lhs_stride"] * v["lhs_kernel_columns"], v["lhs_rows"] * v["lhs_kernel_columns"]
+    strip, filled = (v[f"lhs_{name}"] * v["lhs_kernel_columns"] for name in ("stride", "rows"))
     items: list[Item] = []
     for byte, element in enumerate(at.tolist()):
         if element >= 0:
             row, channel = divmod(element, v["units"])
-            items.append(Item(8 * byte, 8, "weight", int(codes[row, channel]), None, channel, None, row, None, 1))
+            value = int(codes[row, channel])
+            items.append(Item(8 * byte, 8, "weight", value, channel=channel, row=row, weights=1))
         elif byte % strip < filled:
             items.append(Item(8 * byte, 8, "fill", data[byte]))
         elif byte % strip == filled:
             items.append(Item(8 * byte, 8 * (strip - filled), "other"))
-    for channel, value in enumerate(np.frombuffer(data, "<i4", offset=sums.offset).tolist()):
-        items.append(Item(8 * (sums.offset + 4 * channel), 32, "sum", value, None, channel))
-    return items
+    sums = np.frombuffer(data, "<i4", offset=end).tolist()
+    return items + [Item(8 * (end + 4 * channel), 32, "sum", value, channel=channel)
+                    for channel, value in enumerate(sums)]

@@ -5,15 +5,13 @@ from npulab.npus.kit.facts import Facts
 BLOCK = "TRMUL"
 FACTS = Facts.beside(__file__, {BLOCK: "trmul.csv"})
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS  # a chip is a path: the kernels that ruy has for it
-enum, maps = FACTS.enum, FACTS.maps
 
 SIDES = ("lhs", "rhs")  # the weights, the input rows
-SIGN = 0x80  # what uint8 is stored as int8 by (RP: PackedType)
 # A column stride of whole KiB makes columns share cache sets: versions that avoid it have so many
 # elements more (RS).
 ALIASING_BYTES, APART = 1024, 64
 MOST_BYTES = 2 ** 26  # of a buffer
-# Habits of a runtime: the weights come out of the prepacked cache; a compiler made one operation of
+# Quirks of a runtime: the weights come out of the prepacked cache; a compiler made one operation of
 # two; a version of ruy as of the notes.
 CACHED, FUSED, AVOIDS = "cached-weights", "fused-multiply-add", "avoid-aliasing"
 FEATURES = (CACHED, FUSED, AVOIDS)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from npulab.layout import Layout, Loop, packed_blocks
-from npulab.npus.kit.numbers import up
-from npulab.npus.onert.facts import ALIASING_BYTES, APART, CHIPS, SIDES, SIGN
+from npulab.npus.kit.numbers import SIGNED, up
+from npulab.npus.onert.facts import ALIASING_BYTES, APART, CHIPS, SIDES
 
 
 def packed(shape: tuple[int, int], chip: str, side: str = "lhs", *, dtype: str = "int8", zero_point: int = 0,
@@ -28,12 +28,12 @@ def packed(shape: tuple[int, int], chip: str, side: str = "lhs", *, dtype: str =
     facts = _facts(chip, side)
     if dtype not in ("int8", "uint8"):
         raise LookupError(f"dtype: got {dtype!r}, allowed is int8 or uint8")
-    low = 0 if dtype == "uint8" else -SIGN
-    if not low <= zero_point < low + 2 * SIGN:
-        raise ValueError(f"zero_point: got {zero_point}, allowed with {dtype} is {low} to {low + 2 * SIGN - 1}")
-    xor = SIGN if dtype == "uint8" else 0
+    low = 0 if dtype == "uint8" else -SIGNED
+    if not low <= zero_point < low + 2 * SIGNED:
+        raise ValueError(f"zero_point: got {zero_point}, allowed with {dtype} is {low} to {low + 2 * SIGNED - 1}")
+    xor = SIGNED if dtype == "uint8" else 0
     layout = packed_blocks(shape, facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"], dtype=dtype, sums=True,
-                           fill=zero_point % (2 * SIGN) ^ xor, xor=xor)
+                           fill=zero_point % (2 * SIGNED) ^ xor, xor=xor)
     return _apart(layout, shape, facts[f"{side}_kernel_rows"], facts[f"{side}_kernel_columns"], stride)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.target import Lifted
 from npulab.npus.onert.memory import RHS, codes_of, numbers, zero_point
 from npulab.npus.onert.rules import multipliers, quantized_rows, rule_name
-from npulab.npus.onert.words import ACTIVATIONS, HYBRID, NAMES, Values, values_of
+from npulab.npus.onert.words import ACTIVATION_NAMES, HYBRID, NAMES, Values, values_of
 from npulab.quant.emulate import clamp_range
 from npulab.quant.layers import FullyConnected
 from npulab.quant.rules import QuantParams
@@ -29,92 +30,80 @@ def lift(capture: Capture) -> Lifted:
     """
     v = values_of(capture)
     hybrid, count = v["operation"] == HYBRID, v["units"] if v["per_channel"] else 1
-    scales = numbers(capture, "weight_scales", "<f4", count)
+    dtype = "float32" if hybrid else NAMES[v["rhs_type"]]
+    scales = numbers(capture, "weight_scales", "float32", count)
     if not np.all(np.isfinite(scales) & (scales > 0)):
-        raise ValueError(f"capture {capture.name}: buffer 'weight_scales': got {scales.min()} to {scales.max()}, "
-                         "allowed are positive finite numbers")
-    weight_q = QuantParams(tuple(scales.tolist()) if v["per_channel"] else float(scales[0]), zero_point(v, "lhs"))
-    activation = next(name for name, raw in ACTIVATIONS.items() if raw == v["activation"])
+        raise ValueError(f"capture {capture.name}: buffer 'weight_scales': got {scales.min()} to "
+                         f"{scales.max()}, allowed are positive finite numbers")
+    weight_scale = tuple(scales.tolist()) if v["per_channel"] else float(scales[0])
     layer = FullyConnected(
-        codes_of(capture, v, "lhs"), numbers(capture, "biases", "<f4" if hybrid else "<i4", v["units"]), activation,
-        QuantParams(float(v["input_scale"]), zero_point(v, "rhs")), weight_q,
-        QuantParams(float(v["output_scale"]), v["dst_zero_point"]), _dtype(v, hybrid))
+        codes_of(capture, v, "lhs"),
+        numbers(capture, "biases", "float32" if hybrid else "int32", v["units"]),
+        ACTIVATION_NAMES[v["activation"]],
+        QuantParams(float(v["input_scale"]), zero_point(v, "rhs")),
+        QuantParams(weight_scale, zero_point(v, "lhs")),
+        QuantParams(float(v["output_scale"]), v["dst_zero_point"]), dtype)
     if not hybrid:
-        _formed(capture, v, layer, count)
-    x = _input(capture, v, hybrid) if {"input", RHS} & {*capture.buffers} else None
-    output = None
+        _check_requantizing(capture, v, layer, count)
+    x, output = _input(capture, v, dtype), None
+    shape, batches = _shape(capture.parameters.get("input_shape"), v)
     if "output" in capture.buffers:
-        output = numbers(capture, "output", "<f4" if hybrid else NAMES[v["dst_type"]], v["batches"], v["units"])
-    shape = _shape(capture.parameters.get("input_shape"), v)
-    if shape:
-        x = x if x is None else x.reshape(shape)
-        output = output if output is None else output.reshape(*shape[:_lead(shape, v)], v["units"])
-    return Lifted(layer, x, output)
+        output = numbers(capture, "output", dtype, *batches, v["units"])
+    return Lifted(layer, None if x is None else x.reshape(shape), output)
 
 
-def _dtype(v: Values, hybrid: bool) -> str:
-    """The type of the layer: that of its input."""
-    return "float32" if hybrid else NAMES[v["rhs_type"]]
-
-
-def _formed(capture: Capture, v: Values, layer: FullyConnected, count: int) -> None:
-    """Multipliers and clamps are those that the layer's scales make."""
+def _check_requantizing(capture: Capture, v: Values, layer: FullyConnected, count: int) -> None:
+    """Raise ValueError if multipliers and clamps are not those that the layer's scales make."""
     for name, made in zip(("multipliers", "exponents"), multipliers(layer, capture.chip), strict=True):
-        got = numbers(capture, name, "<i4", count)
+        got = numbers(capture, name, "int32", count)
         wrong = np.flatnonzero(got != made)
         if len(wrong):
             at = int(wrong[0])
-            raise ValueError(f"capture {capture.name}: buffer {name!r}, number {at}: got {got[at]}, allowed with its "
-                             f"scales is {made[at]}")
-    dtype = np.dtype(NAMES[v["dst_type"]])
-    allowed = clamp_range(layer, dtype, rule_name(capture.chip, bool(v["per_channel"])))
-    if (v["clamp_min"], v["clamp_max"]) != allowed:
-        raise ValueError(f"registers clamp_min and clamp_max: got {v['clamp_min']} and {v['clamp_max']}, allowed with "
-                         f"{layer!r} is {allowed[0]} and {allowed[1]}")
+            raise ValueError(f"capture {capture.name}: buffer {name!r}, number {at}: got {got[at]}, "
+                             f"allowed with its scales is {made[at]}")
+    rule = rule_name(capture.chip, bool(v["per_channel"]))
+    low, high = clamp_range(layer, np.dtype(layer.dtype), rule)
+    if (v["clamp_min"], v["clamp_max"]) != (low, high):
+        raise ValueError(f"registers clamp_min and clamp_max: got {v['clamp_min']} and "
+                         f"{v['clamp_max']}, allowed with {layer!r} is {low} and {high}")
 
 
-def _input(capture: Capture, v: Values, hybrid: bool) -> np.ndarray | None:
-    """The input ``(batches, input_size)``, found to be what the packed rows hold; None of float32
-    where only these were recorded."""
-    shape = v["batches"], v["input_size"]
+def _input(capture: Capture, v: Values, dtype: str) -> np.ndarray | None:
+    """The input ``(batches, input_size)``, checked against the packed rows; None of float32 if only
+    these were recorded."""
     packed = codes_of(capture, v, "rhs") if RHS in capture.buffers else None
-    scales = numbers(capture, "input_scales", "<f4", v["batches"]) if "input_scales" in capture.buffers else None
+    scales = None
+    if "input_scales" in capture.buffers:
+        scales = numbers(capture, "input_scales", "float32", v["batches"])
     if "input" not in capture.buffers:
-        return None if hybrid else packed
-    x = numbers(capture, "input", "<f4" if hybrid else NAMES[v["rhs_type"]], *shape).copy()
-    if not hybrid:
-        _agree(capture, packed, x, RHS)
-        return x
-    codes, made = quantized_rows(x)
-    _agree(capture, packed, codes, RHS)
-    _agree(capture, scales, made, "input_scales")
+        return None if dtype == "float32" else packed
+    x = numbers(capture, "input", dtype, v["batches"], v["input_size"]).copy()
+    codes, row_scales = quantized_rows(x) if dtype == "float32" else (x, None)
+    _agree(capture, RHS, packed, codes)
+    if row_scales is not None:
+        _agree(capture, "input_scales", scales, row_scales)
     return x
 
 
-def _agree(capture: Capture, got: np.ndarray | None, made: np.ndarray, name: str) -> None:
+def _agree(capture: Capture, name: str, got: np.ndarray | None, made: np.ndarray) -> None:
     if got is None or np.array_equal(got, made):
         return
-    at = tuple(int(n) for n in np.argwhere(got != made)[0])
-    where = f"batch {at[0]}" + (f", input {at[1]}" if len(at) > 1 else "")
-    raise ValueError(f"capture {capture.name}: buffer {name!r}, {where}: got {got[at]}, "
-                     f"allowed is {made[at]}, which the input makes")
+    at = tuple(np.argwhere(got != made)[0].tolist())
+    where = ", ".join(f"{axis} {n}" for axis, n in zip(("batch", "input"), at, strict=False))
+    raise ValueError(f"capture {capture.name}: buffer {name!r}, {where}: got {got[at]}, allowed is "
+                     f"{made[at]}, which the input makes")
 
 
-def _shape(known: Any, v: Values) -> tuple[int, ...]:
-    """The input's shape where it is known and fits; () where not."""
-    if not isinstance(known, list) or not all(type(n) is int and n > 0 for n in known):
-        return ()
-    shape = tuple(known)
-    fits = math.prod(shape) == v["batches"] * v["input_size"] and _lead(shape, v) >= 0
-    return shape if fits else ()
+def _shape(known: Any, v: Values) -> tuple[Sequence[int], Sequence[int]]:
+    """(the input's shape, those of its axes that are batches): as known if that fits, else of two
+    axes.
 
-
-def _lead(shape: tuple[int, ...], v: Values) -> int:
-    """How many axes are batches: all but the last three where these make an input together, all but
-    the last where that does; -1 where neither."""
-    for axes in (3, 1):
-        if len(shape) >= axes and math.prod(shape[-axes:]) == v["input_size"]:
-            return len(shape) - axes
-    return -1
-
-
+    Batches are all axes but the last three if these make an input together, all but the last if
+    that does.
+    """
+    if isinstance(known, list) and all(type(n) is int and n > 0 for n in known) \
+            and math.prod(known) == v["batches"] * v["input_size"]:
+        for axes in (3, 1):
+            if len(known) >= axes and math.prod(known[-axes:]) == v["input_size"]:
+                return known, known[:-axes]
+    return (v["batches"], v["input_size"]), (v["batches"],)

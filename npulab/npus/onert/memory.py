@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.layout import Layout
 from npulab.layout.parts import SUM_BYTES
-from npulab.npus.kit import memory
+from npulab.npus.kit.memory import buffer_of
+from npulab.npus.kit.numbers import SIGNED
 from npulab.npus.onert import layouts
-from npulab.npus.onert.facts import SIGN
 from npulab.npus.onert.words import NAMES, Values
 
 LHS = "coefficients"  # the packed weights and their sums
@@ -17,36 +19,29 @@ RHS = "input_rows"  # the packed input rows and their sums
 PACKED = {"lhs": LHS, "rhs": RHS}
 
 
-def buffer_of(capture: Capture, name: str, size: int) -> bytes:
-    """A buffer by name; Unsupported without it, ValueError where its words say another size."""
-    data = memory.buffer_of(capture, name)
-    if len(data) != size:
-        raise ValueError(f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed by its words are "
-                         f"{size}")
-    return data
-
-
 def numbers(capture: Capture, name: str, dtype: str, *shape: int) -> np.ndarray:
     """A buffer as little-endian numbers of a shape; raises as ``buffer_of``."""
-    count = int(np.prod(shape, dtype=np.int64))
-    return np.frombuffer(buffer_of(capture, name, count * np.dtype(dtype).itemsize), dtype).reshape(shape)
+    kind = np.dtype(dtype).newbyteorder("<")
+    data = buffer_of(capture, name, math.prod(shape) * kind.itemsize)
+    return np.frombuffer(data, kind).reshape(shape)
 
 
 def packed_bytes(capture: Capture, v: Values, side: str) -> bytes:
     """The buffer of a packed side: its columns, then a sum for each; raises as ``buffer_of``."""
-    return buffer_of(capture, PACKED[side], (v[f"{side}_stride"] + SUM_BYTES) * v[f"{side}_columns"])
+    size = (v[f"{side}_stride"] + SUM_BYTES) * v[f"{side}_columns"]
+    return buffer_of(capture, PACKED[side], size)
 
 
 def layout_of(v: Values, side: str, chip: str) -> Layout:
     """The layout of a packed side, of its source's type."""
-    dtype = NAMES[v[f"{side}_type"]]
-    return layouts.packed((v["input_size"], v["units" if side == "lhs" else "batches"]), chip, side, dtype=dtype,
+    shape = v["input_size"], v["units" if side == "lhs" else "batches"]
+    return layouts.packed(shape, chip, side, dtype=NAMES[v[f"{side}_type"]],
                           zero_point=zero_point(v, side), stride=v[f"{side}_stride"])
 
 
 def zero_point(v: Values, side: str) -> int:
     """The zero point of a side's source: packed, that of uint8 is less by 128."""
-    return int(v[f"{side}_zero_point"] + (SIGN if NAMES[v[f"{side}_type"]] == "uint8" else 0))
+    return int(v[f"{side}_zero_point"] + SIGNED * (NAMES[v[f"{side}_type"]] == "uint8"))
 
 
 def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
@@ -55,28 +50,29 @@ def codes_of(capture: Capture, v: Values, side: str) -> np.ndarray:
     Raises as ``buffer_of``, ValueError for fill that is not the zero point and a sum that is not
     its column's.
     """
-    data = packed_bytes(capture, v, side)  # of another size, nothing is made of it
-    name, layout = PACKED[side], layout_of(v, side, capture.chip)
-    codes = layout.unpack(data)
-    given, made = np.frombuffer(data, np.uint8), np.frombuffer(again(layout, data, v, side), np.uint8)
-    wrong = np.flatnonzero(given != made)
+    data = packed_bytes(capture, v, side)  # the size is checked before a layout of it is made
+    layout = layout_of(v, side, capture.chip)
+    stored, packed = (np.frombuffer(part, np.uint8) for part in (data, again(layout, data, v, side)))
+    wrong = np.flatnonzero(stored != packed)
     if len(wrong):
-        at, sums = int(wrong[0]), layout.parts[0]
-        if at < sums.offset:
-            raise ValueError(f"capture {capture.name}: buffer {name!r}, byte {at:#x}: got fill {given[at]:#04x}, "
-                             f"allowed is the zero point, {made[at]:#04x}")
-        column = (at - sums.offset) // SUM_BYTES
-        got, allowed = (int(np.frombuffer(one, "<i4", offset=sums.offset)[column]) for one in (given, made))
-        raise ValueError(f"capture {capture.name}: buffer {name!r}, sum of column {column}: got {got}, allowed is "
-                         f"{allowed}")
-    return codes.T.copy()
+        at, sums = int(wrong[0]), layout.parts[0].offset
+        what, got = f"byte {at:#x}", f"fill {stored[at]:#04x}"
+        allowed = f"the zero point, {packed[at]:#04x}"
+        if at >= sums:
+            column = (at - sums) // SUM_BYTES
+            what = f"sum of column {column}"
+            got, allowed = (str(part[sums:].view("<i4")[column]) for part in (stored, packed))
+        raise ValueError(f"capture {capture.name}: buffer {PACKED[side]!r}, {what}: got {got}, "
+                         f"allowed is {allowed}")
+    return layout.unpack(data).T.copy()
 
 
 def again(layout: Layout, data: bytes, v: Values, side: str) -> bytes:
     """The buffer with its elements unpacked and packed again, fill and sums made anew; bytes
     between strips of columns that nothing is written to stay."""
-    out = np.frombuffer(layout.pack(layout.unpack(data)), np.uint8).copy()
     rows, stride, columns = (v[f"{side}_{name}"] for name in ("rows", "stride", "kernel_columns"))
-    strips = out[:layout.parts[0].offset].reshape(-1, stride * columns)
-    strips[:, rows * columns:] = np.frombuffer(data, np.uint8, strips.size).reshape(strips.shape)[:, rows * columns:]
-    return out.tobytes()
+    packed = bytearray(layout.pack(layout.unpack(data)))
+    for strip in range(0, layout.parts[0].offset if stride > rows else 0, stride * columns):
+        gap = slice(strip + rows * columns, strip + stride * columns)
+        packed[gap] = data[gap]
+    return bytes(packed)

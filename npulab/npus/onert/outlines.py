@@ -9,44 +9,36 @@ import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.npus.onert.memory import zero_point
-from npulab.npus.onert.words import ACTIVATIONS, HYBRID, values_of
+from npulab.npus.onert.words import ACTIVATION_NAMES, HYBRID, values_of
 from npulab.quant.layers import FullyConnected, Layer
+
+HINTS = ("outputs", "inputs", "activation", "hybrid")
+QUANTIZED_HINTS = ("input zero point", "weight zero point", "output zero point", "input scale",
+                   "output scale")
 
 
 def outline(subject: Capture | Layer) -> Mapping[str, Any]:
     """Outputs, inputs, operation and activation by name, of a quantized layer zero points and
     scales too.
 
-    Nothing of words that contradict one another, and of layers that the runtime multiplies in
+    Empty for words that contradict one another, and for layers that the runtime multiplies in
     another way.
     """
+    values: tuple[Any, ...]
     if isinstance(subject, Capture):
-        return _of_words(subject)
-    if not isinstance(subject, FullyConnected) or subject.dtype not in ("float32", "int8", "uint8"):
+        try:
+            v = values_of(subject)
+        except ValueError:
+            return {}
+        hybrid = v["operation"] == HYBRID
+        values = (v["units"], v["input_size"], ACTIVATION_NAMES[v["activation"]], hybrid,
+                  zero_point(v, "rhs"), zero_point(v, "lhs"), v["dst_zero_point"],
+                  float(v["input_scale"]), float(v["output_scale"]))
+    elif isinstance(subject, FullyConnected) and subject.dtype in ("float32", "int8", "uint8"):
+        hybrid, scaled = subject.dtype == "float32", (subject.input_q, subject.output_q)
+        values = (*subject.weights.shape, subject.activation, hybrid, subject.input_q.zero_point,
+                  subject.weight_q.zero_point, subject.output_q.zero_point,
+                  *(np.asarray(q.scale, np.float32).item() for q in scaled))
+    else:
         return {}
-    units, depth = subject.weights.shape
-    found = {"outputs": units, "inputs": depth, "hybrid": subject.dtype == "float32", "activation": subject.activation}
-    if subject.dtype == "float32":
-        return found
-    return found | {"input zero point": subject.input_q.zero_point, "weight zero point": subject.weight_q.zero_point,
-                    "output zero point": subject.output_q.zero_point, "input scale": _single(subject.input_q.scale),
-                    "output scale": _single(subject.output_q.scale)}
-
-
-def _of_words(capture: Capture) -> dict[str, Any]:
-    try:
-        v = values_of(capture)
-    except ValueError:
-        return {}
-    activation = next(name for name, raw in ACTIVATIONS.items() if raw == v["activation"])
-    hybrid = v["operation"] == HYBRID
-    found = {"outputs": v["units"], "inputs": v["input_size"], "hybrid": hybrid, "activation": activation}
-    if hybrid:
-        return found
-    return found | {"input zero point": zero_point(v, "rhs"), "weight zero point": zero_point(v, "lhs"),
-                    "output zero point": v["dst_zero_point"], "input scale": float(v["input_scale"]),
-                    "output scale": float(v["output_scale"])}
-
-
-def _single(scale: Any) -> float:
-    return float(np.float32(scale))
+    return dict(zip(HINTS if hybrid else HINTS + QUANTIZED_HINTS, values, strict=False))

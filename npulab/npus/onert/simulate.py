@@ -7,15 +7,17 @@ and emulation means something.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.fields import nonzero
-from npulab.npus.kit.numbers import wrapped
+from npulab.captures.target import Hang
+from npulab.npus.kit.fields import nonzero, only_job
+from npulab.npus.kit.memory import buffer_of
+from npulab.npus.kit.numbers import as_codes, wrapped
 from npulab.npus.onert.facts import BLOCK, CHIPS, MOST_BYTES
 
 HYBRID, QUANTIZED = 0, 1
@@ -37,21 +39,18 @@ def simulate(capture: Capture) -> bytes:
     reason, for what would fault: sizes of 0, blocks that do not fill their matrix, reads past the
     end of a buffer; Unsupported for other jobs and for buffers that are missing.
     """
-    if [job.block for job in capture.jobs] != [BLOCK]:
-        blocks = ", ".join(job.block for job in capture.jobs) or "none"
-        raise Unsupported(f"capture {capture.name}: got jobs {blocks}, the simulated device runs one of {BLOCK}")
-    v = capture.maps[BLOCK].decode(capture.words)
+    v = only_job(capture, BLOCK, "the simulated device runs")
     facts = next((facts for facts in CHIPS.values() if facts["path"] == v["path"]), None)
     if facts is None:
         raise Hang(f"path is {v['path']:#x}, which no kernels are for")
-    _refuse(v)
+    _check(v)
     if v["operation"] == QUANTIZED:
         return _quantized(capture, v, bool(facts.get("one_rounding")))
     return _hybrid(capture, v)
 
 
 def _hybrid(capture: Capture, v: Values) -> bytes:
-    scales = _numbers(capture, "weight_scales", "<f4", _count(v))
+    scales = _numbers(capture, "weight_scales", "<f4", v["units"] if v["per_channel"] else 1)
     biases = _numbers(capture, "biases", "<f4", v["units"])
     out = _result(v, np.dtype("<f4"))
     if v["rhs_is_prepacked"]:
@@ -61,19 +60,18 @@ def _hybrid(capture: Capture, v: Values) -> bytes:
         rows, row_scales, nothing = _measured(capture, v)
     low, high = (F(bound) for bound in BOUNDS[v["activation"]])
     for unit, sums in enumerate(_products(capture, v, rows, 0)):
-        bias = biases[unit]
-        total = np.maximum(np.minimum(wrapped(sums), v["clamp_max"]), v["clamp_min"]).astype(F)
+        bias, total = biases[unit], _clamped(wrapped(sums), v).astype(F)
         with np.errstate(over="ignore", invalid="ignore"):
             scale = row_scales * scales[unit % len(scales)]
             values = _fused(total, scale, bias) if v["fused_multiply_add"] else total * scale + bias
         values = np.full(v["batches"], bias) if nothing else values
         values = np.where(values <= low, low, np.where(values >= high, high, values))
-        _written(out, unit, v)[:] = values
+        out[unit::v["dst_stride"]][:v["batches"]] = values
     return out.tobytes()
 
 
 def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
-    count = _count(v)
+    count = v["units"] if v["per_channel"] else 1
     biases, fixed, exponents = (_numbers(capture, name, "<i4", size) for name, size in
                                 (("biases", v["units"]), ("multipliers", count), ("exponents", count)))
     if v["rhs_type"] not in TYPES or v["dst_type"] not in TYPES:
@@ -86,9 +84,9 @@ def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
         if not -31 <= exponent <= 30:
             raise Hang(f"exponent {exponent} of unit {unit} is outside of what a shift does, -31 to 30")
         total = wrapped(sums + int(biases[unit]))
-        values = (_once if one_rounding else _twice)(total, multiplier, exponent) + v["dst_zero_point"]
-        values = np.maximum(np.minimum(values, v["clamp_max"]), v["clamp_min"])
-        _written(out, unit, v)[:] = np.maximum(np.minimum(values, most), least)
+        values = (_once if one_rounding else _twice)(total, multiplier, exponent)
+        values = _clamped(values + v["dst_zero_point"], v)
+        out[unit::v["dst_stride"]][:v["batches"]] = np.maximum(np.minimum(values, most), least)
     return out.tobytes()
 
 
@@ -119,22 +117,19 @@ def _fused(total: np.ndarray, scale: np.ndarray, bias: np.float32) -> np.ndarray
 def _products(capture: Capture, v: Values, rows: np.ndarray, rhs_zero: int) -> Iterator[np.ndarray]:
     """Sums ``(batches,) int64`` of each unit, less what zero points add, strip of columns by
     strip."""
-    data, stride, wide = _held(capture, "coefficients"), v["lhs_stride"], v["lhs_kernel_columns"]
-    end = stride * v["lhs_columns"]
-    sums = _numbers(capture, "coefficients", "<i4", v["lhs_columns"], end) if rhs_zero else None
-    lhs_zero, depth = v["lhs_zero_point"], v["lhs_rows"]
-    counted = rows[:v["batches"]].sum(1, dtype=np.int64)
-    for strip in range(0, v["lhs_columns"], wide):
+    data, stride, wide = buffer_of(capture, "coefficients"), v["lhs_stride"], v["lhs_kernel_columns"]
+    count = v["lhs_columns"] if rhs_zero else 0
+    sums = _numbers(capture, "coefficients", "<i4", count, start=stride * count)
+    lhs_zero, rows = v["lhs_zero_point"], rows[:v["batches"]]
+    from_zeros = lhs_zero * (rhs_zero * v["lhs_rows"] - rows.sum(1, dtype=np.int64))
+    for strip in range(0, v["units"], wide):
         columns = _strip(data, strip * stride, v, "lhs")
         dots = np.empty((wide, v["batches"]), np.int64)
         for batch in range(0, v["batches"], v["rhs_kernel_columns"]):
-            few = rows[batch:min(batch + v["rhs_kernel_columns"], v["batches"])].astype(np.int64)
+            few = rows[batch:batch + v["rhs_kernel_columns"]].astype(np.int64)
             dots[:, batch:batch + len(few)] = columns @ few.T
         for place in range(min(wide, v["units"] - strip)):
-            taken = 0 if sums is None else rhs_zero * int(sums[strip + place])
-            yield dots[place] - lhs_zero * counted - taken + lhs_zero * rhs_zero * depth
-        if strip + wide >= v["units"]:
-            return
+            yield dots[place] + from_zeros - (rhs_zero * int(sums[strip + place]) if rhs_zero else 0)
 
 
 def _strip(data: bytes, at: int, v: Values, side: str) -> np.ndarray:
@@ -152,7 +147,7 @@ def _strip(data: bytes, at: int, v: Values, side: str) -> np.ndarray:
 
 def _prepacked(capture: Capture, v: Values) -> np.ndarray:
     """Packed input rows as they lie, ``(rhs_columns, rhs_rows) int8``."""
-    data, wide = _held(capture, "input_rows"), v["rhs_kernel_columns"]
+    data, wide = buffer_of(capture, "input_rows"), v["rhs_kernel_columns"]
     out = np.empty((v["rhs_columns"], v["rhs_rows"]), np.int8)
     for strip in range(0, v["rhs_columns"], wide):
         out[strip:strip + wide] = _strip(data, strip * v["rhs_stride"], v, "rhs")
@@ -161,7 +156,7 @@ def _prepacked(capture: Capture, v: Values) -> np.ndarray:
 
 def _measured(capture: Capture, v: Values) -> tuple[np.ndarray, np.ndarray, bool]:
     """(rows of codes, a scale for each, whether the whole input is 0) of the float32 input."""
-    x = _numbers(capture, "input", "<f4", v["batches"] * v["input_size"]).reshape(v["batches"], v["input_size"])
+    x = _numbers(capture, "input", "<f4", v["batches"], v["input_size"])
     rows, scales = _filled(v), np.ones(v["batches"], F)
     body = v["input_size"] - v["input_size"] % VECTOR
     for batch, row in enumerate(x):
@@ -183,11 +178,9 @@ def _measured(capture: Capture, v: Values) -> tuple[np.ndarray, np.ndarray, bool
 def _read_codes(capture: Capture, v: Values) -> np.ndarray:
     """Rows of codes as the call packs them, ``(rhs_columns, rhs_rows) int8``."""
     kind = TYPES[v["rhs_type"]]
-    codes = _numbers(capture, "input", kind.str, v["batches"] * v["input_size"])
+    codes = _numbers(capture, "input", kind.str, v["batches"], v["input_size"])
     rows = _filled(v)
-    for batch in range(v["batches"]):
-        part = codes[batch * v["input_size"]:(batch + 1) * v["input_size"]]
-        rows[batch, :len(part)] = (part.view(np.uint8) ^ (0x80 if kind == np.uint8 else 0)).view(np.int8)
+    rows[:v["batches"], :v["input_size"]] = as_codes(codes, "int8")
     return rows
 
 
@@ -202,50 +195,40 @@ def _result(v: Values, dtype: np.dtype[Any]) -> np.ndarray:
     return np.zeros((v["batches"] - 1) * v["dst_stride"] + v["units"], dtype)
 
 
-def _written(out: np.ndarray, unit: int, v: Values) -> np.ndarray:
-    """The places of a unit's outputs, batch by batch."""
-    return out[unit:unit + (v["batches"] - 1) * v["dst_stride"] + 1:v["dst_stride"]]
+def _clamped(values: np.ndarray, v: Values) -> np.ndarray:
+    return np.maximum(np.minimum(values, v["clamp_max"]), v["clamp_min"])
 
 
-def _count(v: Values) -> int:
-    """How many weight scales there are."""
-    return int(v["units"]) if v["per_channel"] else 1
-
-
-def _held(capture: Capture, name: str) -> bytes:
-    if name not in capture.buffers:
-        raise Unsupported(f"capture {capture.name}: buffer {name!r} is missing, which the call reads")
-    return capture.buffers[name]
-
-
-def _numbers(capture: Capture, name: str, dtype: str, count: int, start: int = 0) -> np.ndarray:
-    """So many little-endian numbers of a buffer; Hang where it ends before them."""
-    data, size = _held(capture, name), count * np.dtype(dtype).itemsize
+def _numbers(capture: Capture, name: str, dtype: str, *shape: int, start: int = 0) -> np.ndarray:
+    """Little-endian numbers of a buffer from a byte on; Hang if it ends before them."""
+    data, count = buffer_of(capture, name), math.prod(shape)
+    size = count * np.dtype(dtype).itemsize
     if start + size > len(data):
         raise Hang(f"{name}: reads {size} bytes at byte {start:#x}, the buffer ends at {len(data):#x}")
-    return np.frombuffer(data, dtype, count, start)
+    return np.frombuffer(data, dtype, count, start).reshape(shape)
 
 
-def _refuse(v: Values) -> None:
-    """Hang for sizes and modes that no kernel takes."""
+def _check(v: Values) -> None:
+    """Raise Hang for sizes and modes that no kernel takes."""
     nonzero(v, NONZERO)
     if v["operation"] not in (HYBRID, QUANTIZED) or v["activation"] not in BOUNDS:
         raise Hang(f"operation {v['operation']} and activation {v['activation']} are not known")
-    for side, count in (("lhs", v["units"]), ("rhs", v["batches"])):
-        rows, columns = v[f"{side}_rows"], v[f"{side}_columns"]
-        if rows % v[f"{side}_kernel_rows"] or columns % v[f"{side}_kernel_columns"] or v[f"{side}_order"]:
-            raise Hang(f"{side}: {rows} x {columns} are not whole blocks of {v[f'{side}_kernel_rows']} x "
-                       f"{v[f'{side}_kernel_columns']}, in columns")
-        if count > columns or v["input_size"] > rows or v[f"{side}_stride"] < rows:
-            raise Hang(f"{side}: {v['input_size']} x {count} do not fit {rows} x {columns} with a stride of "
-                       f"{v[f'{side}_stride']}")
-        strip = 8 * v[f"{side}_kernel_columns"] * max(rows, v["batches"])  # as the simulated kernel holds it
-        if max(columns * v[f"{side}_stride"], strip) > MOST_BYTES:
-            raise Hang(f"{side}: {columns} columns of {v[f'{side}_stride']} bytes, or {strip} bytes for a strip of "
+    batches, units, stride, depth = v["batches"], v["units"], v["dst_stride"], v["lhs_rows"]
+    for side, count in (("lhs", units), ("rhs", batches)):
+        rows, columns, pitch, high, wide = (v[f"{side}_{name}"] for name in (
+            "rows", "columns", "stride", "kernel_rows", "kernel_columns"))
+        if rows % high or columns % wide or v[f"{side}_order"]:
+            raise Hang(f"{side}: {rows} x {columns} are not whole blocks of {high} x {wide}, in columns")
+        if count > columns or v["input_size"] > rows or pitch < rows:
+            raise Hang(f"{side}: {v['input_size']} x {count} do not fit {rows} x {columns} with a "
+                       f"stride of {pitch}")
+        strip = 8 * wide * max(rows, batches)  # as the simulated kernel holds it
+        if max(columns * pitch, strip) > MOST_BYTES:
+            raise Hang(f"{side}: {columns} columns of {pitch} bytes, or {strip} bytes for a strip of "
                        f"them, do not fit {MOST_BYTES} bytes")
-    if v["lhs_rows"] != v["rhs_rows"]:
-        raise Hang(f"lhs_rows is {v['lhs_rows']} and rhs_rows {v['rhs_rows']}")
-    if 4 * ((v["batches"] - 1) * v["dst_stride"] + v["units"]) > MOST_BYTES:
-        raise Hang(f"the output of {v['batches']} batches {v['dst_stride']} apart does not fit {MOST_BYTES} bytes")
-    if v["batches"] * v["units"] * v["lhs_rows"] > MOST_PRODUCTS:
-        raise Hang(f"{v['batches']} x {v['units']} x {v['lhs_rows']} are more than {MOST_PRODUCTS} products")
+    if depth != v["rhs_rows"]:
+        raise Hang(f"lhs_rows is {depth} and rhs_rows {v['rhs_rows']}")
+    if 4 * ((batches - 1) * stride + units) > MOST_BYTES:
+        raise Hang(f"the output of {batches} batches {stride} apart does not fit {MOST_BYTES} bytes")
+    if batches * units * depth > MOST_PRODUCTS:
+        raise Hang(f"{batches} x {units} x {depth} are more than {MOST_PRODUCTS} products")
