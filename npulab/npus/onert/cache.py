@@ -15,6 +15,7 @@ Clocks are taken as exact, so that no two entries are of the same time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 
 # ruy/prepacked_cache.h: kDefaultEjectionThresholdBytes, now kDefaultMaxBuffersBytes
 LIMIT = 2 ** 28
-NARROW = 4  # columns of the result that kCacheLHSOnNarrowMul takes at most; ONE's FullyConnectedLayer::prepare too
+# columns of the result that kCacheLHSOnNarrowMul takes at most; ONE's FullyConnectedLayer::prepare too
+NARROW = 4
 SEVERAL = 4  # kernels side by side that kCacheIfSignificantSpeedup takes at most
 POLICIES = {"kNoCache": "2020", "kCacheLHSOnNarrowMul": "2020", "kNeverCache": "present",
             "kCacheIfLargeSpeedup": "present", "kCacheIfSignificantSpeedup": "present", "kAlwaysCache": "present"}
 # glibc malloc.c: a block of its own mapping begins a header of two words (of 4 or 8 bytes) behind
 # the start of a page
 PAGE, HEADERS = 4096, (8, 16)
+FAULTS = ("stale hit", "use after free", "segmentation fault", "double free")
 
 
 @dataclass(frozen=True)
@@ -186,13 +189,13 @@ def runtime_events(layers: Sequence[Layer], runs: int = 2, first_zeros: bool = F
     them has run; with ``first_zeros`` the input of the first run is zeros, and they are freed all
     the same, as it was at first.
     """
-    shared: dict[int, int] = {}
+    shared: Counter[int] = Counter()
     events: list[Event] = []
     for layer in layers:
         if layer.address is not None:
             if layer.address not in shared:
                 events.append(Allocate(layer.address, f"weights of {layer.name}"))
-            shared[layer.address] = shared.get(layer.address, 0) + 1
+            shared[layer.address] += 1
         events.append(Prepare(layer))
     for number in range(runs):
         for layer in layers:
@@ -237,8 +240,8 @@ def table(outcomes: Iterable[Outcome]) -> pd.DataFrame:
     """One row per outcome, its parts as columns, the address in hexadecimal ("" for none)."""
     import pandas as pd
 
-    rows = [one._replace(address="" if one.address is None else f"{one.address:#x}")  # type: ignore[arg-type]
-            for one in outcomes]
+    rows = [{**step._asdict(), "address": "" if step.address is None else f"{step.address:#x}"}
+            for step in outcomes]
     return pd.DataFrame(rows, columns=Outcome._fields)
 
 
@@ -248,57 +251,61 @@ class _Machine:
     def __init__(self, policy: str, limit: int) -> None:
         caches(policy, Layer("", None))  # an unknown policy is refused before anything is done
         self.policy, self.limit = policy, limit
-        self.memory: dict[int, Allocate] = {}
-        self.gone: dict[int, Allocate] = {}  # freed last at an address
+        self.memory: dict[int | None, Allocate] = {}
+        self.gone: dict[int | None, Allocate] = {}  # freed last at an address
         self.layers: dict[str, tuple[Layer, str]] = {}  # with what its weights are
         self.cache: dict[tuple[object, ...], _Entry] = {}  # the oldest use first
         self.held = 0  # bytes of all entries
 
     def step(self, number: int, event: Event) -> Outcome:
         """What becomes of one event."""
-        if isinstance(event, Renew):
-            self.cache, self.held = {}, 0
-            return self.outcome(number, "renew", "", None, "emptied")
-        if isinstance(event, Allocate):
-            if event.address in self.memory:
-                raise ValueError(f"event {number}: got {event.data!r} at {event.address:#x}, where "
-                                 f"{self.memory[event.address].data!r} lies, allowed is a free address")
-            self.memory[event.address] = event
-            return self.outcome(number, "allocate", "", event.address, "allocated")
-        if isinstance(event, Free):
-            had = self.memory.pop(event.address, None)
-            if had:
-                self.gone[event.address] = had
-            return self.outcome(number, "free", "", event.address, "freed" if had else "double free", fault=not had)
-        if isinstance(event, Prepare):
-            layer = event.layer
-            if layer.address is not None and layer.address not in self.memory:
-                raise ValueError(f"event {number}: got layer {layer.name} with weights at {layer.address:#x}, allowed "
-                                 "is an address that holds some")
-            self.layers[layer.name] = layer, self.at(layer.address)
-            return self.outcome(number, "prepare", layer.name, layer.address, "prepared")
-        if event.name not in self.layers:
-            raise ValueError(f"event {number}: got a run of {event.name}, allowed is a layer that was prepared: "
-                             f"{', '.join(self.layers) or 'none was'}")
-        return self.run(number, *self.layers[event.name], event.zeros)
+        name, packed, address = "", "", getattr(event, "address", None)
+        ejected: tuple[str, ...] = ()
+        match event:
+            case Renew():
+                self.cache, self.held, outcome = {}, 0, "emptied"
+            case Allocate(_, data):
+                if address in self.memory:
+                    raise ValueError(f"event {number}: got {data!r} at {address:#x}, where "
+                                     f"{self.at(address)!r} lies, allowed is a free address")
+                self.memory[address], outcome = event, "allocated"
+            case Free():
+                outcome = "freed" if address in self.memory else "double free"
+                if address in self.memory:
+                    self.gone[address] = self.memory.pop(address)
+            case Prepare(layer):
+                name, address = layer.name, layer.address
+                if address is not None and address not in self.memory:
+                    raise ValueError(f"event {number}: got layer {name} with weights at "
+                                     f"{address:#x}, allowed is an address that holds some")
+                self.layers[name], outcome = (layer, self.at(address)), "prepared"
+            case Run(name, zeros):
+                if name not in self.layers:
+                    raise ValueError(f"event {number}: got a run of {name}, allowed is a layer that "
+                                     f"was prepared: {', '.join(self.layers) or 'none was'}")
+                layer, weights = self.layers[name]
+                address, outcome = layer.address, "zeros"
+                if not zeros:
+                    outcome, packed, ejected = self.run(layer, weights)
+        at = "" if isinstance(event, Renew) else self.at(address)
+        return Outcome(number, type(event).__name__.lower(), name, address, outcome,
+                       outcome in FAULTS, at, packed, ejected, len(self.cache), self.held)
 
-    def run(self, number: int, layer: Layer, weights: str, zeros: bool) -> Outcome:
-        """What a layer multiplies by; ``weights`` is what it was prepared with."""
-        if zeros:
-            return self.outcome(number, "run", layer.name, layer.address, "zeros")
+    def run(self, layer: Layer, weights: str) -> tuple[str, str, tuple[str, ...]]:
+        """(outcome, what the layer multiplies by, what was ejected); ``weights`` is what it was
+        prepared with."""
         kept, by = caches(self.policy, layer), key(self.policy, layer)
         if kept and by in self.cache:
-            found = self.cache[by] = self.cache.pop(by)  # its use is the latest now
-            stale = found.data != weights
-            return self.outcome(number, "run", layer.name, layer.address, "stale hit" if stale else "hit", found.data,
-                                stale)
-        now = self.at(layer.address)
-        if now == "freed" and self.unmapped(layer.address):
-            return self.outcome(number, "run", layer.name, layer.address, "segmentation fault", fault=True)
+            entry = self.cache[by] = self.cache.pop(by)  # its use is the latest now
+            return "hit" if entry.data == weights else "stale hit", entry.data, ()
+        now, freed = self.at(layer.address), self.gone.get(layer.address)
+        if now == "freed" and freed:
+            mapped = likely_mapped(freed.address) if freed.mapped is None else freed.mapped
+            if mapped:
+                return "segmentation fault", "", ()
         ejected = self.keep(by, _Entry(now, layer.packed)) if kept else ()
-        wrong = now != weights
-        said = "use after free" if wrong else "packed" if kept else "packed once"
-        return self.outcome(number, "run", layer.name, layer.address, said, now, wrong, ejected)
+        outcome = "packed" if kept else "packed once"
+        return outcome if now == weights else "use after free", now, ejected
 
     def keep(self, by: tuple[object, ...], entry: _Entry) -> tuple[str, ...]:
         """Put an entry into the cache; what went for it."""
@@ -316,15 +323,3 @@ class _Machine:
         if address is None:
             return "not told"
         return self.memory[address].data if address in self.memory else "freed"
-
-    def unmapped(self, address: int | None) -> bool:
-        """Whether what was freed at an address was a mapping of its own."""
-        if address is None or address not in self.gone:
-            return False
-        had = self.gone[address]
-        return likely_mapped(address) if had.mapped is None else had.mapped
-
-    def outcome(self, number: int, what: str, layer: str, address: int | None, said: str, packed: str = "",
-                fault: bool = False, ejected: tuple[str, ...] = ()) -> Outcome:
-        at = "" if what == "renew" else self.at(address)
-        return Outcome(number, what, layer, address, said, fault, at, packed, ejected, len(self.cache), self.held)

@@ -11,6 +11,7 @@ Lines of others are passed over.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,21 +23,28 @@ if TYPE_CHECKING:
 LINE = re.compile(r"(?:virtual )?void onert::")
 WHOLE = re.compile(r"(?:virtual )?void onert::[\w:]*\bFullyConnectedLayer::(prepare|fullyConnectedHybrid)\(\) "
                    r"(0x[0-9a-fA-F]{1,16})(?: +(.*?))? *$")
-SAID = {"prepare": {"": "begins", "hybrid": "hybrid", "batch_size > 4": "wide", r"cached: +(\S+)": "cached"},
-        "fullyConnectedHybrid": {
-            "": "begins", r"hybrid cache: +(\S+)": "multiplies", r"hybrid cache: +(\S+) is done": "multiplied",
-            "tensor->decrease_ref\\(\\) will run": "drops", r"tensor->ref is (\d{1,9})": "references",
-            "tensor->decrease_ref\\(\\) is done": "dropped", "weight is already freed": "freed before",
-            "cached weight is nullptr": "keeps"}}
+# A function, what it writes behind the layer's address, the word for it here, and the word of the
+# layer's line that must come before it in the same function.
+PREPARE, HYBRID = "prepare", "fullyConnectedHybrid"
+FORMS = ((PREPARE, "", "begins", ""),
+         (PREPARE, "hybrid", "hybrid", "begins"),
+         (PREPARE, "batch_size > 4", "wide", "hybrid"),
+         (PREPARE, "cached: ADDRESS", "cached", "hybrid"),
+         (HYBRID, "", "begins", ""),
+         (HYBRID, "hybrid cache: ADDRESS", "multiplies", "begins"),
+         (HYBRID, "hybrid cache: ADDRESS is done", "multiplied", "multiplies"),
+         (HYBRID, "tensor->decrease_ref() will run", "drops", "multiplied"),
+         (HYBRID, "tensor->ref is COUNT", "references", "drops"),
+         (HYBRID, "tensor->decrease_ref() is done", "dropped", "references"),
+         (HYBRID, "weight is already freed", "freed before", "multiplied"),
+         (HYBRID, "cached weight is nullptr", "keeps", "multiplied"))
+PARTS = {"ADDRESS": r" *(\(nil\)|0x[0-9a-fA-F]{1,16})", "COUNT": r"(\d{1,9})"}
+BEFORE = {what: before for _, _, what, before in FORMS}
 END = re.compile(r"Segmentation fault\b")
 NONE = "(nil)"
-# what may come before: of a layer's line in its function
-BEFORE = {"hybrid": ("begins",), "wide": ("hybrid",), "cached": ("hybrid",), "multiplies": ("begins",),
-          "multiplied": ("multiplies",), "drops": ("multiplied",), "references": ("drops",), "dropped": ("references",),
-          "freed before": ("multiplied",), "keeps": ("multiplied",)}
 
 
-class Said(NamedTuple):
+class LogLine(NamedTuple):
     """A line of the log: its number from 1, the function, the layer, what happened, and the number
     that goes with it (an address, a count of references)."""
 
@@ -46,13 +54,18 @@ class Said(NamedTuple):
     what: str
     number: int | None = None
 
+    @property
+    def frees(self) -> bool:
+        """Whether it says that the weights are freed."""
+        return (self.what, self.number) == ("references", 0)
+
 
 @dataclass(frozen=True)
 class Log:
     """The lines of fully connected layers; ``fault`` is the line that says the program ended, 0
     where none does."""
 
-    said: tuple[Said, ...]
+    lines: tuple[LogLine, ...]
     fault: int = 0
 
     @property
@@ -63,15 +76,18 @@ class Log:
         (whether the log ends inside a run)."""
         import pandas as pd
 
-        rows = {}
-        for layer, address in self._weights().items():
-            mine = [one for one in self.said if one.layer == layer and one.function != "prepare"]
-            rows[layer] = {"layer": f"{layer:#x}", "weights": "" if address is None else f"{address:#x}",
-                           "runs": sum(one.what == "multiplied" for one in mine),
-                           "freed": next((one.line for one in mine if (one.what, one.number) == ("references", 0)), 0),
-                           "seen_freed": next((one.line for one in mine if one.what == "freed before"), 0),
-                           "stopped": bool(mine and self.fault and mine[-1].what == "multiplies")}
-        return pd.DataFrame(list(rows.values()), columns=["layer", "weights", "runs", "freed", "seen_freed", "stopped"])
+        weights = {entry.layer: None for entry in self.lines if entry.function == PREPARE} \
+            | {entry.layer: entry.number for entry in self.lines if entry.what == "cached"}
+        rows = []
+        for layer, address in weights.items():
+            mine = [entry for entry in self.lines if (entry.layer, entry.function) == (layer, HYBRID)]
+            rows.append((
+                f"{layer:#x}", "" if address is None else f"{address:#x}",
+                sum(entry.what == "multiplied" for entry in mine),
+                next((entry.line for entry in mine if entry.frees), 0),
+                next((entry.line for entry in mine if entry.what == "freed before"), 0),
+                bool(mine and self.fault and mine[-1].what == "multiplies")))
+        return pd.DataFrame(rows, columns=["layer", "weights", "runs", "freed", "seen_freed", "stopped"])
 
     def events(self, zeros: bool = False, renewed: bool = False) -> list[Event]:
         """What the log says happened, for ``cache.replay``.
@@ -81,39 +97,32 @@ class Log:
         """
         out: list[Event] = []
         weights: dict[int, int | None] = {}
-        here: set[int] = set()
+        held: set[int] = set()
         prepared: set[int] = set()
-        runs: dict[int, int] = {}
-        for one in self.said:
-            if one.what == "begins" and one.function == "prepare":
-                weights[one.layer] = None
-                prepared.discard(one.layer)
-            address = weights.get(one.layer)
-            if one.what == "cached" and one.number is not None:
-                address = weights[one.layer] = one.number
-                if address not in here:
-                    out.append(Allocate(address, f"weights of {one.layer:#x}"))
-                    here.add(address)
+        runs: Counter[int] = Counter()
+        for entry in self.lines:
+            layer, what, name = entry.layer, entry.what, f"{entry.layer:#x}"
+            if what == "begins" and entry.function == PREPARE:
+                weights[layer] = None
+                prepared.discard(layer)
+            if what == "cached" and entry.number is not None:
+                weights[layer] = entry.number
+                if entry.number not in held:
+                    out.append(Allocate(entry.number, f"weights of {name}"))
+                    held.add(entry.number)
+            address = weights.get(layer)
             # a layer that is neither cached nor wide says no more until it runs
-            if one.what in ("cached", "wide", "multiplies") and one.layer not in prepared:
-                out.append(Prepare(Layer(f"{one.layer:#x}", address, columns=NARROW + (address is None))))
-                prepared.add(one.layer)
-            if one.what == "multiplies":
-                if renewed and runs.get(one.layer) == 1 == max(runs.values()):
+            if what in ("cached", "wide", "multiplies") and layer not in prepared:
+                out.append(Prepare(Layer(name, address, columns=NARROW + (address is None))))
+                prepared.add(layer)
+            if what == "multiplies":
+                if renewed and runs[layer] == 1 == max(runs.values()):
                     out.append(Renew())
-                runs[one.layer] = runs.get(one.layer, 0) + 1
-                out.append(Run(f"{one.layer:#x}", zeros and runs[one.layer] == 1))
-            elif (one.what, one.number) == ("references", 0) and address is not None:
+                runs[layer] += 1
+                out.append(Run(name, zeros and runs[layer] == 1))
+            elif entry.frees and address is not None:
                 out.append(Free(address))
-                here.discard(address)
-        return out
-
-    def _weights(self) -> dict[int, int | None]:
-        """The address of the weights of each layer that was prepared."""
-        out: dict[int, int | None] = {}
-        for one in self.said:
-            if one.function == "prepare":
-                out[one.layer] = one.number if one.what == "cached" else out.get(one.layer)
+                held.discard(address)
         return out
 
 
@@ -147,35 +156,35 @@ def read_log(text: str) -> Log:
     >>> log = read_log('''void onert::ops::FullyConnectedLayer::prepare() 0x10
     ... void onert::ops::FullyConnectedLayer::prepare() 0x10 hybrid
     ... void onert::ops::FullyConnectedLayer::prepare() 0x10 cached:  0x20''')
-    >>> log.said[-1]
-    Said(line=3, function='prepare', layer=16, what='cached', number=32)
+    >>> log.lines[-1]
+    LogLine(line=3, function='prepare', layer=16, what='cached', number=32)
     """
-    said: list[Said] = []
-    last: dict[int, Said] = {}
+    lines: list[LogLine] = []
+    last: dict[int, LogLine] = {}
     known: dict[int, int | None] = {}  # of each layer the address in the cache
     freed: set[int] = set()
     fault = 0
     for number, text_line in enumerate(text.splitlines(), 1):
-        if END.match(text_line) and said and not fault:
+        if END.match(text_line) and lines and not fault:
             fault = number
         if not LINE.match(text_line):
             continue
         if fault:
-            raise ValueError(f"line {number}: got a layer's line behind the segmentation fault of line {fault}, "
-                             "allowed is none")
-        one = _said(number, text_line)
-        _check(one, last.get(one.layer), known, freed)
-        if one.function == "prepare":
-            known[one.layer] = one.number
-            freed.discard(one.number or 0)
-        if (one.what, one.number) == ("references", 0):
-            freed.add(known[one.layer] or 0)
-        last[one.layer] = one
-        said.append(one)
-    if not said:
-        raise ValueError(f"log: got {len(text.splitlines())} lines and none of a FullyConnectedLayer, allowed are "
-                         "lines of its prepare() and fullyConnectedHybrid()")
-    return Log(tuple(said), fault)
+            raise ValueError(f"line {number}: got a layer's line behind the segmentation fault of "
+                             f"line {fault}, allowed is none")
+        entry = _parsed(number, text_line)
+        _check(entry, last.get(entry.layer), known, freed)
+        if entry.function == PREPARE:
+            known[entry.layer] = entry.number
+            freed.discard(entry.number or 0)
+        if entry.frees:
+            freed.add(known[entry.layer] or 0)
+        last[entry.layer] = entry
+        lines.append(entry)
+    if not lines:
+        raise ValueError(f"log: got {len(text.splitlines())} lines and none of a FullyConnectedLayer, "
+                         "allowed are lines of its prepare() and fullyConnectedHybrid()")
+    return Log(tuple(lines), fault)
 
 
 def readings(log: Log) -> pd.DataFrame:
@@ -187,64 +196,61 @@ def readings(log: Log) -> pd.DataFrame:
     """
     import pandas as pd
 
-    runs = sum(one.what == "multiplies" for one in log.said)
+    runs = sum(entry.what == "multiplies" for entry in log.lines)
     rows = []
-    for one in READINGS:
-        done = replay(log.events(one.zeros, one.renewed), one.policy)
-        ran = [step for step in done if step.what == "run"]
+    for reading in READINGS:
+        outcomes = replay(log.events(reading.zeros, reading.renewed), reading.policy)
+        ran = [step for step in outcomes if step.what == "run"]
         stopped = bool(ran) and ran[-1].outcome == "segmentation fault"
-        agrees = stopped == bool(log.fault) and len(ran) == runs
         ends = f"{ran[-1].outcome} of {ran[-1].layer}" if ran else "nothing runs"
-        rows.append({"reading": one.name, "policy": one.policy, "ends": ends,
-                     "faults": sum(step.fault for step in done), "agrees": agrees, "why": one.why})
-    return pd.DataFrame(rows)
+        rows.append((reading.name, reading.policy, ends, sum(step.fault for step in outcomes),
+                     stopped == bool(log.fault) and len(ran) == runs, reading.why))
+    return pd.DataFrame(rows, columns=["reading", "policy", "ends", "faults", "agrees", "why"])
 
 
-def _said(number: int, line: str) -> Said:
+def _parsed(number: int, line: str) -> LogLine:
     """What one line says."""
     whole = WHOLE.match(line)
     if not whole:
-        raise ValueError(f"line {number}: got {line[:120]!r}, allowed is a line of FullyConnectedLayer's prepare() or "
-                         "fullyConnectedHybrid() with the address of the layer")
-    function, layer, message = whole.group(1), int(whole.group(2), 16), whole.group(3) or ""
-    for form, what in SAID[function].items():
-        found = re.fullmatch(form, message)
-        if found and not found.groups():
-            return Said(number, function, layer, what)
-        if found and what == "references":
-            return Said(number, function, layer, what, int(found.group(1)))
-        if found and (found.group(1) == NONE or re.fullmatch("0x[0-9a-fA-F]{1,16}", found.group(1))):
-            return Said(number, function, layer, what, None if found.group(1) == NONE else int(found.group(1), 16))
+        raise ValueError(f"line {number}: got {line[:120]!r}, allowed is a line of "
+                         "FullyConnectedLayer's prepare() or fullyConnectedHybrid() with the "
+                         "address of the layer")
+    function, layer, message = whole[1], int(whole[2], 16), whole[3] or ""
+    forms = {form: what for owner, form, what, _ in FORMS if owner == function}
+    for form, what in forms.items():
+        pattern = re.escape(form)
+        for part, digits in PARTS.items():
+            pattern = pattern.replace(part, digits)
+        match = re.fullmatch(pattern, message)
+        if match:
+            value = match[1] if match.groups() else NONE
+            base = 16 if value.startswith("0x") else 10
+            return LogLine(number, function, layer, what, None if value == NONE else int(value, base))
     raise ValueError(f"line {number}: got {message[:80]!r} of {function}(), allowed is one of "
-                     f"{', '.join(repr(_plain(form)) for form in SAID[function] if form)}")
+                     f"{', '.join(repr(form) for form in forms if form)}")
 
 
-def _plain(form: str) -> str:
-    """A form as people read it."""
-    return form.replace("\\(", "(").replace("\\)", ")").replace("(\\S+)", "ADDRESS").replace("(\\d{1,9})", "COUNT") \
-        .replace(": +", ": ")
-
-
-def _check(one: Said, before: Said | None, known: dict[int, int | None], freed: set[int]) -> None:
+def _check(entry: LogLine, previous: LogLine | None, known: dict[int, int | None],
+           freed: set[int]) -> None:
     """Raises ValueError for a line that cannot come where it is."""
-    had = before.what if before and before.function == one.function else ""
-    wanted = BEFORE.get(one.what, ())
-    if wanted and had not in wanted:
-        raise ValueError(f"line {one.line}: got {one.what!r} of {one.layer:#x} after {had or 'nothing'!r}, allowed is "
-                         f"after {wanted[0]!r}")
-    if one.function == "prepare":
-        if one.what == "cached" and one.number is None:
-            raise ValueError(f"line {one.line}: got no address, allowed is that of the weights")
+    where, layer, what = f"line {entry.line}", f"{entry.layer:#x}", entry.what
+    had = previous.what if previous and previous.function == entry.function else ""
+    if BEFORE[what] and had != BEFORE[what]:
+        raise ValueError(f"{where}: got {what!r} of {layer} after {had or 'nothing'!r}, allowed is "
+                         f"after {BEFORE[what]!r}")
+    if entry.function == PREPARE:
+        if what == "cached" and entry.number is None:
+            raise ValueError(f"{where}: got no address, allowed is that of the weights")
         return
-    if one.layer not in known:
-        raise ValueError(f"line {one.line}: got a run of {one.layer:#x}, allowed is a layer that was prepared")
-    address = known[one.layer]
-    if one.what in ("multiplies", "multiplied") and one.number != address:
-        got, allowed = (NONE if n is None else f"{n:#x}" for n in (one.number, address))
-        raise ValueError(f"line {one.line}: got {got} as the weights of {one.layer:#x}, allowed is {allowed} as it was "
-                         "prepared")
-    if one.what in ("drops", "freed before") and address is None:
-        raise ValueError(f"line {one.line}: got {one.what!r} of {one.layer:#x}, allowed where its weights are cached")
-    if one.what == "freed before" and address not in freed:
-        raise ValueError(f"line {one.line}: got weights of {one.layer:#x} freed before, allowed after a line that "
+    if entry.layer not in known:
+        raise ValueError(f"{where}: got a run of {layer}, allowed is a layer that was prepared")
+    address = known[entry.layer]
+    if what in ("multiplies", "multiplied") and entry.number != address:
+        got, allowed = (NONE if n is None else f"{n:#x}" for n in (entry.number, address))
+        raise ValueError(f"{where}: got {got} as the weights of {layer}, allowed is {allowed} as it "
+                         "was prepared")
+    if what in ("drops", "freed before") and address is None:
+        raise ValueError(f"{where}: got {what!r} of {layer}, allowed where its weights are cached")
+    if what == "freed before" and address not in freed:
+        raise ValueError(f"{where}: got weights of {layer} freed before, allowed after a line that "
                          "frees them")

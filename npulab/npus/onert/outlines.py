@@ -12,7 +12,7 @@ from npulab.npus.onert.memory import zero_point
 from npulab.npus.onert.words import ACTIVATION_NAMES, HYBRID, values_of
 from npulab.quant.layers import FullyConnected, Layer
 
-HINTS = ("outputs", "inputs", "activation", "hybrid")
+HINTS = ("outputs", "inputs", "hybrid", "activation")
 QUANTIZED_HINTS = ("input zero point", "weight zero point", "output zero point", "input scale",
                    "output scale")
 
@@ -31,12 +31,12 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
         except ValueError:
             return {}
         hybrid = v["operation"] == HYBRID
-        values = (v["units"], v["input_size"], ACTIVATION_NAMES[v["activation"]], hybrid,
+        values = (v["units"], v["input_size"], hybrid, ACTIVATION_NAMES[v["activation"]],
                   zero_point(v, "rhs"), zero_point(v, "lhs"), v["dst_zero_point"],
                   float(v["input_scale"]), float(v["output_scale"]))
     elif isinstance(subject, FullyConnected) and subject.dtype in ("float32", "int8", "uint8"):
         hybrid, scaled = subject.dtype == "float32", (subject.input_q, subject.output_q)
-        values = (*subject.weights.shape, subject.activation, hybrid, subject.input_q.zero_point,
+        values = (*subject.weights.shape, hybrid, subject.activation, subject.input_q.zero_point,
                   subject.weight_q.zero_point, subject.output_q.zero_point,
                   *(np.asarray(q.scale, np.float32).item() for q in scaled))
     else:

@@ -2,27 +2,33 @@
 register``, little-endian.
 
 A target is a unit's id with ``WRITE``.  A block of commands ends with four words: the address and
-the amount of the next block (a word of zeros and an amount of 0 where there is none), ``SYNC``, and
+the amount of the next block (a word of zeros and an amount of 0 if it is the last), ``SYNC``, and
 ``ENABLE`` with the units that run. Source: PH, WT (the captures); M for the amount.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
-import construct
 import numpy as np
 
-from npulab.npus.rockchip.facts import OWNERS, RANGE, TARGETS
+from npulab.captures.capture import Job
+from npulab.npus.kit.numbers import ceil_div, up
+from npulab.npus.rockchip.facts import OWNERS, RANGE, REGISTERS, TABLES, TARGETS
+from npulab.npus.rockchip.tasks import Task
 
-COMMAND = construct.Struct("register" / construct.Int16ul, "value" / construct.Int32ul, "target" / construct.Int16ul)
-WORDS = np.dtype([("register", "<u2"), ("value", "<u4"), ("target", "<u2")])  # the same, for many
+WORDS = np.dtype([("register", "<u2"), ("value", "<u4"), ("target", "<u2")])
 WRITE = 0x01  # in the low byte of a target
 SYNC, ENABLE = 0x0041, 0x0081  # targets of their own; one writes no register, one OPERATION_ENABLE
 NEXT_ADDRESS, NEXT_AMOUNT, OPERATION_ENABLE = 0x0010, 0x0014, 0x0008
 PC = TARGETS["PC"] + WRITE
-END_WORDS = 4
+LAST_WORDS = ((PC, NEXT_AMOUNT), (SYNC, 0), (ENABLE, OPERATION_ENABLE))  # behind the next address
+END_WORDS = 1 + len(LAST_WORDS)
 
 
 class Command(NamedTuple):
@@ -41,8 +47,7 @@ class Command(NamedTuple):
     @classmethod
     def of(cls, data: bytes) -> Command:
         """The command in 8 bytes."""
-        found = COMMAND.parse(data)
-        return cls(found.target, found.value, found.register)
+        return cls(*reversed(np.frombuffer(data, WORDS)[0].item()))
 
     @classmethod
     def to(cls, register: int, value: int) -> Command:
@@ -61,9 +66,27 @@ class Command(NamedTuple):
     def bytes(self) -> bytes:
         """The 8 bytes; raises ValueError where a number has no room."""
         try:
-            return COMMAND.build(self._asdict())  # type: ignore[no-any-return]
-        except construct.ConstructError:
+            return np.array((self.register, self.value, self.target), WORDS).tobytes()
+        except OverflowError:
             raise ValueError(f"command: got {self}, allowed are 16, 32 and 16 bits") from None
+
+
+class Block(NamedTuple):
+    """A task and its words ``(n,)``, those of the block's end apart."""
+
+    task: Task | None
+    words: np.ndarray
+    end: np.ndarray
+
+    @property
+    def job(self) -> Job:
+        """The job, with the writes of the block's end and the task's record as its start."""
+        registers, start = TABLES[REGISTERS], self.task.job if self.task else None
+        if written(self.end).any():
+            ending = Job.from_writes(REGISTERS, writes_of(self.end), registers)
+            start = replace(ending, start=start)
+        job = Job.from_writes(REGISTERS, writes_of(self.words), registers)
+        return replace(job, start=start)
 
 
 def commands(data: bytes, where: str = "commands") -> np.ndarray:
@@ -76,9 +99,9 @@ def commands(data: bytes, where: str = "commands") -> np.ndarray:
     return np.frombuffer(data, WORDS)
 
 
-def stream(some: Iterable[Command]) -> bytes:
+def stream(words: Iterable[Command]) -> bytes:
     """The bytes of commands in order; the inverse of ``commands``."""
-    return b"".join(one.bytes for one in some)
+    return b"".join(command.bytes for command in words)
 
 
 def known(words: np.ndarray) -> np.ndarray:
@@ -97,24 +120,70 @@ def written(words: np.ndarray) -> np.ndarray:
 def writes(words: np.ndarray) -> list[tuple[int, int]]:
     """(register, value) of every register that a command stream ``(n,) uint32`` writes, in order;
     an odd word at its end belongs to no command."""
-    whole = np.ascontiguousarray(words, "<u4")[:len(words) // 2 * 2].view(WORDS)
-    return pairs(whole[written(whole)])
+    return writes_of(np.ascontiguousarray(words, "<u4")[:len(words) // 2 * 2].view(WORDS))
 
 
-def pairs(words: np.ndarray) -> list[tuple[int, int]]:
-    """(register, value) of each word ``(n,)``."""
+def writes_of(words: np.ndarray) -> list[tuple[int, int]]:
+    """(register, value) of every command word ``(n,)`` that writes a register."""
+    words = words[written(words)]
     return list(zip(words["register"].tolist(), words["value"].tolist(), strict=True))
 
 
 def ends(words: np.ndarray) -> np.ndarray:
     """Whether the end of a block begins at each word ``(n,)``."""
     out = np.zeros(len(words), bool)
-    if len(words) < END_WORDS:
-        return out
-    first, second, third, fourth = (words[i:len(words) - END_WORDS + 1 + i] for i in range(END_WORDS))
-    none = (first["target"] == 0) & (first["value"] == 0) & (first["register"] == 0)
-    out[:len(first)] = (none | _is(first, PC, NEXT_ADDRESS)) & _is(second, PC, NEXT_AMOUNT) & _is(third, SYNC, 0) \
-        & _is(fourth, ENABLE, OPERATION_ENABLE)
+    if len(words) >= END_WORDS:
+        first, *rest = np.lib.stride_tricks.sliding_window_view(words, END_WORDS).T
+        none = first.copy().view("<u8") == 0
+        out[:len(first)] = (none | _is(first, PC, NEXT_ADDRESS)) & np.logical_and.reduce(
+            [_is(part, *key) for part, key in zip(rest, LAST_WORDS, strict=True)])
+    return out
+
+
+def split(words: np.ndarray, file: Path | str) -> list[Block]:
+    """The blocks of words that no record counts: each ends with its end, or with the words."""
+    named = known(words)
+    if not written(words).any():
+        warnings.warn(f"{file}: no command has the flag {WRITE:#04x} of a write in its target; its "
+                      "values may not be those that the NPU had", stacklevel=3)
+        words = words.copy()
+        words["target"][named] |= WRITE
+        begins = [0, *(1 + np.flatnonzero(named & (words["register"] == NEXT_AMOUNT))), len(words)]
+        blocks = [Block(None, words[a:b], words[:0]) for a, b in pairwise(begins)]
+    else:
+        is_sync = (words["target"] == SYNC) & (words["register"] == 0)
+        expected = written(words) | (words.view("<u8") == 0) | is_sync
+        if not expected.all():
+            raise ValueError(f"{file}: {broken(words, int(np.argmin(expected)))}")
+        begin, blocks = 0, []
+        for end in np.flatnonzero(ends(words)).tolist():
+            blocks.append(Block(None, words[begin:end], words[end:end + END_WORDS]))
+            begin = end + END_WORDS
+        blocks.append(Block(None, words[begin:], words[:0]))
+    return [block for block in blocks if written(block.words).any() or written(block.end).any()]
+
+
+def broken(words: np.ndarray, at: int) -> str:
+    """The sentence about a word that is not a command."""
+    return (f"command at byte {WORDS.itemsize * at:#x}: got target {words['target'][at]:#06x} and "
+            f"register {words['register'][at]:#06x}, allowed is a register of the target's unit")
+
+
+def blocks_of(words: np.ndarray, listed: Sequence[Task], base: int | None = None,
+            ) -> list[Block] | None:
+    """The words of each task if the first word lies at ``base``, by default at the first block;
+    None if they are not all there or do not write registers."""
+    if not listed:
+        return None
+    base = min(task.command_address for task in listed) if base is None else base
+    good, end_at, out = written(words), ends(words), []
+    for task in listed:
+        first, odd = divmod(task.command_address - base, WORDS.itemsize)
+        last = first + task.commands
+        if odd or first < 0 or last > len(words) or not good[first:last].all():
+            return None
+        has_end = last < len(words) and bool(end_at[last])
+        out.append(Block(task, words[first:last], words[last:last + END_WORDS * has_end]))
     return out
 
 
@@ -124,13 +193,14 @@ def block_end(enable: int, next_address: int = 0, next_words: int = 0, cores: in
 
     ``cores`` goes above the amount: how many share the operation, less 1.
 
-    >>> [hex(one.value) for one in block_end(0x0D, 0xFFC60380, 73)]
+    >>> [hex(command.value) for command in block_end(0x0D, 0xFFC60380, 73)]
     ['0xffc60380', '0x24', '0x0', '0xd']
     """
     amount = next_amount(next_words) if next_address else 0
     first = Command(PC, next_address, NEXT_ADDRESS) if next_address else Command(0, 0, 0)
-    return [first, Command(PC, cores * 2 ** 16 + amount, NEXT_AMOUNT), Command(SYNC, 0, 0),
-            Command(ENABLE, enable, OPERATION_ENABLE)]
+    values = cores * 2 ** 16 + amount, 0, enable
+    return [first, *(Command(target, value, register) for (target, register), value
+                     in zip(LAST_WORDS, values, strict=True))]
 
 
 def next_amount(words: int) -> int:
@@ -139,8 +209,7 @@ def next_amount(words: int) -> int:
     >>> next_amount(73), next_amount(110)
     (36, 54)
     """
-    halves = -(-(words - END_WORDS) // 2)
-    return halves + halves % 2
+    return up(ceil_div(words - END_WORDS, 2), 2)
 
 
 def _is(words: np.ndarray, target: int, register: int) -> np.ndarray:

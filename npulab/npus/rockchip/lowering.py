@@ -14,7 +14,7 @@ from npulab.npus.kit.fields import Raw
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.kit.numbers import SIGNED, as_codes, up
 from npulab.npus.rockchip import layouts
-from npulab.npus.rockchip.commands import END_WORDS, WORDS, Command, block_end, commands, pairs, stream, written
+from npulab.npus.rockchip.commands import END_WORDS, WORDS, Command, block_end, commands, stream, writes_of
 from npulab.npus.rockchip.facts import FACTS, REGISTERS, USUAL_CHIP
 from npulab.npus.rockchip.plans import (
     ACCUMULATORS,
@@ -153,8 +153,8 @@ def _linked(jobs: Sequence[Job], at: int, units: int, registers: RegisterMap) ->
         end = block_end(units, *ahead)
         block = stream([*(Command.to(register, value) for register, value in job.writes), *end])
         data += block.ljust(sizes[n] if more else 0, b"\0")
-        last = commands(stream(end))
-        out.append(replace(job, start=Job.from_writes(REGISTERS, pairs(last[written(last)]), registers)))
+        out.append(replace(job, start=Job.from_writes(
+            REGISTERS, writes_of(commands(stream(end))), registers)))
     return tuple(out), data
 
 

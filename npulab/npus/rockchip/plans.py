@@ -13,26 +13,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.npus.kit.layers import as_1x1, of_type
-from npulab.npus.kit.numbers import SIGNED, up
+from npulab.npus.kit.numbers import SIGNED, ceil_div, up
+from npulab.npus.rockchip.facts import FACTS
 from npulab.npus.rockchip.layouts import ATOM, KERNELS, per_atom
 from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.quant.rules import NAMED, TwoSteps, rule
+from npulab.registers.table import read_table
 
 BANKS, BANK_ENTRIES, ENTRY_BYTES = 12, 256, 128  # of the convolution buffer
 SPLIT_BANKS = 7  # for the input where weights leave it fewer
 GRAINS = 50  # Mesa: "seems to pass the most tests"
-# of one channel: uint8 codes are moved down on the way in
-TRUNCATE, CVT_SCALE, CVT_OFFSET = 14, 2 ** 14, -SIGNED
 CHANNELS, DEPTHWISE_CHANNELS = 32, 64  # output channels are filled up to
 INT8, FP16, INT32 = 0, 2, 4  # codes of a precision (WT; C:dump-x2)
 DEPTHWISE = 3  # code of a convolution mode
 SUM = 2  # code of an addition
 SHARE_SHIFT = TwoSteps.share_bits  # of a chip with shares, 14 in open-rknpu's 0x121d80
-BIAS, BIAS_OFFSETS_SHARES = 1, 7  # what is read of memory: biases, or with them weight zero points and shares
+# what is read of memory: biases, or with them weight zero points and shares
+BIAS, BIAS_OFFSETS_SHARES = 1, 7
 ACCUMULATORS = "int32-output"  # a driver quirk: a matrix multiplication whose sums are written as they are
 TWICE = "twice_half_even"  # the feature of chips that have a share of each channel
 DILATION = "dilation"  # the feature of chips whose kernels were seen spread
-RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-twice"}  # by that feature
+RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-twice"}  # by TWICE
+
+
+# (when, field, value): fields that a layer decides
+FIELDS = [(row["when"], row["field"], row["value"]) for row in read_table(FACTS.here / "fields.csv")]
 
 
 class Task(NamedTuple):
@@ -83,17 +88,15 @@ def cut(conv: Conv2D) -> list[Task]:
     """
     (height, width, channels), (rows, *_) = conv.input_shape, conv.output_shape
     above, below = conv.pads[0]
-    atoms = -(-channels // ATOM)
-    last = atoms % (ENTRY_BYTES // ATOM)
-    entries = atoms // (ENTRY_BYTES // ATOM) * width
-    entries += width if last == 3 else -(-last * width // (ENTRY_BYTES // ATOM))
-    weight_bytes = conv.weights.size
-    weight_banks = -(-weight_bytes // (ENTRY_BYTES * BANK_ENTRIES)) + 1
-    wanted = -(-entries * height // BANK_ENTRIES)
-    banks = BANKS - weight_banks if weight_banks + 1 < BANKS else SPLIT_BANKS
+    atoms_of_entry = ENTRY_BYTES // ATOM
+    whole, last = divmod(ceil_div(channels, ATOM), atoms_of_entry)
+    entries = whole * width + (width if last == 3 else ceil_div(last * width, atoms_of_entry))
+    weight_banks = ceil_div(conv.weights.size, ENTRY_BYTES * BANK_ENTRIES) + 1
+    wanted, fits = ceil_div(entries * height, BANK_ENTRIES), weight_banks + 1 < BANKS
+    banks = BANKS - weight_banks if fits else SPLIT_BANKS
     if wanted <= banks:
         return [Task(0, height, above, 0, rows, wanted, BANKS - wanted)]
-    weight_banks = weight_banks if weight_banks + 1 < BANKS else BANKS - SPLIT_BANKS
+    weight_banks = weight_banks if fits else BANKS - SPLIT_BANKS
     most, stride = BANK_ENTRIES * banks // entries, conv.stride[0]
     kernel = (conv.kernel[0] - 1) * conv.dilation[0] + 1
     out: list[Task] = []
@@ -105,109 +108,88 @@ def cut(conv: Conv2D) -> list[Task]:
         behind = below if end == height else 0
         fitting = min((end + behind - start - kernel) // stride + 1, rows - first)
         if fitting < 1:
-            raise ValueError(f"lower for rockchip: got {conv!r}, of whose input {most} rows fit the convolution "
-                             "buffer, allowed are kernels of as many rows")
+            raise ValueError(f"lower for rockchip: got {conv!r}, of whose input {most} rows fit the "
+                             f"convolution buffer, allowed are kernels of at most {most} rows")
         out.append(Task(top, end - top, pad, first, fitting, banks, weight_banks))
         first += fitting
     return out
 
 
-def values(conv: Conv2D, task: Task, where: Mapping[str, int], facts: Mapping[str, int], sums: bool) -> dict[str, int]:
+def values(conv: Conv2D, task: Task, where: Mapping[str, int], facts: Mapping[str, int], sums: bool,
+           ) -> dict[str, int]:
     """Values by full name of what is not as in every job; ``where`` are the buffers' addresses.
 
     ``sums`` asks for a matrix multiplication: rows in, rows of int32 out.
     Raises ValueError for a border or scales that the registers cannot say.
     """
-    (height, width, channels), (out_h, out_w, outputs) = conv.input_shape, conv.output_shape
-    (kernel_h, kernel_w), depthwise, zero = conv.kernel, conv.depthwise, conv.input_q.zero_point
     if conv.dilation != (1, 1) and not facts.get(DILATION):
-        raise ValueError(f"lower for rockchip: got dilation {conv.dilation}, allowed on this chip is (1, 1)")
-    filled, single = up(channels, ATOM), channels == 1 and not sums
+        raise ValueError(f"lower for rockchip: got dilation {conv.dilation}, allowed on this chip is "
+                         "(1, 1)")
+    quantities = {**where, **task._asdict(), **_geometry(conv, task, where, sums)}
+    cases = {"always": True, "one channel": conv.input_shape[2] == 1 and not sums,
+             "depthwise": conv.depthwise, "sums": sums, "outputs": not sums,
+             "shares": not sums and bool(facts.get(TWICE))}
+    if not sums:
+        quantities |= converter(conv, facts)
+    return {field: quantities[value] if value in quantities else int(value, 0)
+            for when, field, value in FIELDS if cases[when]}
+
+
+def _geometry(conv: Conv2D, task: Task, where: Mapping[str, int], sums: bool) -> dict[str, int]:
+    """What the fields of ``fields.csv`` say of sizes and places, by the names in it."""
+    (height, width, channels), (_, out_w, outputs) = conv.input_shape, conv.output_shape
+    (kernel_h, kernel_w), depthwise = conv.kernel, conv.depthwise
+    stored_channels, single = up(channels, ATOM), channels == 1 and not sums
     kernels = 1 if depthwise else up(outputs, KERNELS)
-    lanes = up(outputs, DEPTHWISE_CHANNELS if depthwise else CHANNELS)
-    wide = max(width, ATOM) if single else width
+    stored_width = max(width, ATOM) if single else width
     line, surface, pitch = 4 * width, width * height - 4 * width, ATOM * width
+    entries = ceil_div(width * ceil_div(channels, ATOM) * 2, ENTRY_BYTES // ATOM)
     if single:
-        line, surface, pitch = wide, wide * (height - 1), wide
+        line, surface, pitch = stored_width, stored_width * (height - 1), stored_width
+        entries = stored_width * height
+    elif (width, channels) == (40, 40):
+        entries = 40
     if sums:
-        line, surface, pitch = filled // ATOM, 0, filled
-    entries = -(-width * 2 * -(-channels // ATOM) // (ENTRY_BYTES // ATOM))
-    entries = wide * height if single else 40 if (width, channels) == (40, 40) else entries
-    step = 1 if sums else out_h * out_w
+        line, surface, pitch = stored_channels // ATOM, 0, stored_channels
+    output_surface = 1 if sums else out_w * conv.output_shape[0]
     surfaces = 8 if sums else 4 if depthwise else 2
-    notch = up(outputs, per_atom("int32")) // per_atom("int32") - 1 if sums else 0
-    size, row = out_w - 1, task.outputs - 1
-    out = {
-        "CNA.CBUF_CON0.WEIGHT_BANK": task.weight_banks, "CNA.CBUF_CON0.DATA_BANK": task.data_banks,
-        "CNA.CBUF_CON0.WEIGHT_REUSE": int(task.first > 0 and task.data_banks + task.weight_banks == BANKS
-                                          and task.data_banks != SPLIT_BANKS),
-        "CNA.CONV_CON1.GROUP_LINE_OFF": int(sums or single),
-        "CNA.CONV_CON2.FEATURE_GRAINS": height + 1 if sums else GRAINS + conv.stride[0] + 1,
-        "CNA.CONV_CON3.CONV_Y_STRIDE": conv.stride[0], "CNA.CONV_CON3.CONV_X_STRIDE": conv.stride[1],
-        "CNA.CONV_CON3.ATROUS_Y_DILATION": conv.dilation[0] - 1,
-        "CNA.CONV_CON3.ATROUS_X_DILATION": conv.dilation[1] - 1,
-        "CNA.DATA_SIZE0.DATAIN_WIDTH": wide, "CNA.DATA_SIZE0.DATAIN_HEIGHT": task.rows,
-        "CNA.DATA_SIZE1.DATAIN_CHANNEL_REAL": channels - 1, "CNA.DATA_SIZE1.DATAIN_CHANNEL": filled,
-        "CNA.DATA_SIZE2.DATAOUT_WIDTH": out_w, "CNA.DATA_SIZE3.DATAOUT_ATOMICS": out_w * task.outputs,
-        "CNA.WEIGHT_SIZE0.WEIGHT_BYTES": kernel_h * kernel_w * filled * kernels,
-        "CNA.WEIGHT_SIZE1.WEIGHT_BYTES_PER_KERNEL": kernel_h * kernel_w * filled,
-        "CNA.WEIGHT_SIZE2.WEIGHT_WIDTH": kernel_w, "CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT": kernel_h,
-        "CNA.WEIGHT_SIZE2.WEIGHT_KERNELS": kernels, "CNA.CBUF_CON1.DATA_ENTRIES": entries,
-        "CNA.PAD_CON0.PAD_LEFT": conv.pads[1][0], "CNA.PAD_CON0.PAD_TOP": task.above,
-        "CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR": where["input"] + task.top * pitch,
-        "CNA.DMA_CON1.LINE_STRIDE": line, "CNA.DMA_CON2.SURF_STRIDE": surface,
-        "CNA.FC_DATA_SIZE0.DMA_WIDTH": width, "CNA.FC_DATA_SIZE0.DMA_HEIGHT": task.rows,
-        "CNA.FC_DATA_SIZE1.DMA_CHANNEL": filled, "CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0": where["coefficients"],
-        "CNA.PAD_CON1.PAD_VALUE": padding_word(zero, conv), "CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT": row,
-        "CORE.DATAOUT_SIZE_0.DATAOUT_WIDTH": size, "CORE.DATAOUT_SIZE_1.DATAOUT_CHANNEL": lanes - 1,
-        "DPU.DST_BASE_ADDR.DST_BASE_ADDR": where["output"] + task.first * ATOM * (out_w + notch),
-        "DPU.DST_SURF_STRIDE.DST_SURF_STRIDE": step, "DPU.DATA_CUBE_WIDTH.WIDTH": size,
-        "DPU.DATA_CUBE_HEIGHT.HEIGHT": row, "DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_1": notch,
-        "DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0": notch, "DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL": outputs - 1,
-        "DPU.DATA_CUBE_CHANNEL.CHANNEL": lanes - 1, "DPU.WDMA_SIZE_0.CHANNEL_WDMA": lanes - 1,
-        "DPU.WDMA_SIZE_1.HEIGHT_WDMA": row, "DPU.WDMA_SIZE_1.WIDTH_WDMA": size,
-        **{f"DPU.BS_OW_CFG.SIZE_E_{n}": surfaces - 1 for n in range(3)},
-        "DPU.SURFACE_ADD.SURF_ADD": step * surfaces}
-    if single:
-        out |= {"CNA.CONV_CON1.NONALIGN_DMA": 1, "CNA.CONV_CON1.ARGB_IN": 8, "CNA.CVT_CON0.DATA_SIGN": 0,
-                "CNA.CVT_CON0.CVT_TYPE": 0, "CNA.CVT_CON0.CVT_BYPASS": 0, "CNA.CVT_CON5.PER_CHANNEL_CVT_EN": 0xFFFF}
-        for n in range(4):
-            out |= {f"CNA.CVT_CON0.CVT_TRUNCATE_{n}": TRUNCATE, f"CNA.CVT_CON{n + 1}.CVT_SCALE{n}": CVT_SCALE,
-                    f"CNA.CVT_CON{n + 1}.CVT_OFFSET{n}": CVT_OFFSET}
-    if depthwise:
-        out |= {"CNA.CONV_CON1.CONV_MODE": DEPTHWISE, "CORE.MISC_CFG.DW_EN": 1,
-                "DPU.FEATURE_MODE_CFG.CONV_MODE": DEPTHWISE}
-    if sums:
-        return out | {"DPU.DATA_FORMAT.OUT_PRECISION": INT32, "DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": 1,
-                      **{f"DPU.BS_CFG.BS_{name}": 1 for name in ("BYPASS", "ALU_BYPASS", "MUL_BYPASS", "RELU_BYPASS")},
-                      "DPU.BS_CFG.BS_ALU_SRC": 0, "DPU.BS_CFG.BS_ALU_ALGO": 0}
-    reads = {"DPU_RDMA.RDMA_DATA_CUBE_WIDTH.WIDTH": size, "DPU_RDMA.RDMA_DATA_CUBE_HEIGHT.HEIGHT": row,
-             "DPU_RDMA.RDMA_DATA_CUBE_CHANNEL.CHANNEL": lanes - 1,
-             "DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR": where["biases"],
-             "DPU_RDMA.RDMA_FEATURE_MODE_CFG.CONV_MODE": DEPTHWISE if depthwise else 0}
-    return out | reads | converter(conv, facts)
+    notch = ceil_div(outputs, per_atom("int32")) - 1 if sums else 0
+    kernel_bytes = kernel_h * kernel_w * stored_channels
+    whole_buffer = task.data_banks + task.weight_banks == BANKS
+    return {
+        "weight_reuse": int(task.first > 0 and whole_buffer and task.data_banks != SPLIT_BANKS),
+        "plain_rows": int(sums or single),
+        "grains": height + 1 if sums else GRAINS + conv.stride[0] + 1,
+        "stride_y": conv.stride[0], "stride_x": conv.stride[1],
+        "gap_y": conv.dilation[0] - 1, "gap_x": conv.dilation[1] - 1,
+        "width": width, "stored_width": stored_width, "stored_channels": stored_channels,
+        "last_channel": channels - 1, "output_width": out_w, "output_pixels": out_w * task.outputs,
+        "kernel_h": kernel_h, "kernel_w": kernel_w, "kernels": kernels,
+        "kernel_bytes": kernel_bytes, "weight_bytes": kernel_bytes * kernels,
+        "entries": entries, "left": conv.pads[1][0], "line": line, "surface": surface,
+        "input": where["input"] + task.top * pitch,
+        "padding": padding_word(conv.input_q.zero_point, conv),
+        "last_row": task.outputs - 1, "last_column": out_w - 1, "last_output": outputs - 1,
+        "last_lane": up(outputs, DEPTHWISE_CHANNELS if depthwise else CHANNELS) - 1,
+        "output": where["output"] + task.first * ATOM * (out_w + notch),
+        "output_surface": output_surface, "notch": notch, "last_surface": surfaces - 1,
+        "surface_add": output_surface * surfaces}
 
 
 def converter(conv: Conv2D, facts: Mapping[str, int]) -> dict[str, int]:
-    """Values of what makes outputs of sums; ValueError for scales that the chip cannot say."""
-    by_channel = bool(facts.get(TWICE))
-    if isinstance(conv.weight_q.scale, tuple) and not by_channel:
-        raise ValueError(f"lower for rockchip: got weight_q with {len(conv.weight_q.scale)} scales, allowed on this "
+    """What makes outputs of sums, by the names of ``fields.csv``; ValueError for scales that the
+    chip cannot say."""
+    by_channel, scale = bool(facts.get(TWICE)), conv.weight_q.scale
+    if isinstance(scale, tuple) and not by_channel:
+        raise ValueError(f"lower for rockchip: got weight_q with {len(scale)} scales, allowed on this "
                          "chip is one")
     by = rule(RULES[by_channel])
-    multiplier, shift = by.multiplier(conv.input_q.scale, conv.weight_q.scale, conv.output_q.scale)
-    of_all = TwoSteps.split(multiplier)[1] if by_channel else multiplier
-    out = {"DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": int(np.max(of_all)),
-           "DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT": int(np.max(shift)),
-           "DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET": conv.output_q.zero_point,
-           "DPU.BS_CFG.BS_RELU_BYPASS": int(conv.activation is None),
-           "DPU.BS_OW_OP.OW_OP": -conv.weight_q.zero_point}
+    multiplier, shift = by.multiplier(conv.input_q.scale, scale, conv.output_q.scale)
     if by_channel:
-        out |= {"DPU.BS_CFG.BS_MUL_BYPASS": 0, "DPU.BS_CFG.BS_MUL_SHIFT": SHARE_SHIFT,
-                "DPU.BS_MUL_CFG.BS_MUL_SRC": 1,
-                "DPU.BS_OW_CFG.OW_SRC": 1, "DPU.BS_OW_OP.OW_OP": 0,
-                "DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE": BIAS_OFFSETS_SHARES}
-    return out
+        multiplier = TwoSteps.split(multiplier)[1]
+    return {"multiplier": int(np.max(multiplier)), "right_shift": int(np.max(shift)),
+            "output_zero_point": conv.output_q.zero_point, "no_relu": int(conv.activation is None),
+            "weight_offset": -conv.weight_q.zero_point}
 
 
 def shares(conv: Conv2D) -> np.ndarray:

@@ -6,19 +6,15 @@ Source: PH, WT (the captures).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-import construct
 import numpy as np
 
 from npulab.captures.capture import Job
 from npulab.npus.rockchip.facts import TABLES, TASK
 from npulab.registers.fields import WORD_BYTES
 
-NAMES = ("flags", "op_index", "enable_mask", "interrupt_mask", "interrupt_clear", "interrupt_status", "commands",
-         "command_offset")
-RECORD = construct.Struct(*(name / construct.Int32ul for name in NAMES), "command_address" / construct.Int64ul)
-BYTES = RECORD.sizeof()
+BYTES = len(TABLES[TASK]) * WORD_BYTES
 INTERRUPTS = 2 ** 17  # what a clear writes to all of them is one less
 UNITS = 2 ** 8
 MOST_COMMANDS = 2 ** 16
@@ -29,8 +25,8 @@ MOST_TASKS, MOST_TOGETHER = 2 ** 13, 2 ** 18  # records, and the commands that t
 
 @dataclass(frozen=True)
 class Task:
-    """A task record: ``commands`` words without the end of their block, from ``command_address``
-    on; ``enable_mask`` are the units that run."""
+    """A task record, its fields as in ``tasks.csv``: ``commands`` words without the end of their
+    block, from ``command_address`` on; ``enable_mask`` are the units that run."""
 
     flags: int
     op_index: int
@@ -42,20 +38,25 @@ class Task:
     command_offset: int
     command_address: int
 
-    @property
-    def bytes(self) -> bytes:
-        """Its 40 bytes."""
-        return RECORD.build({name: getattr(self, name) for name in (*NAMES, "command_address")})  # type: ignore[no-any-return]
+    @classmethod
+    def of(cls, data: bytes) -> Task:
+        """The record in 40 bytes."""
+        return cls(**TABLES[TASK].decode(np.frombuffer(data, "<u4")))
 
     @property
     def job(self) -> Job:
         """The record as a job of its own block."""
-        return Job(TASK, np.frombuffer(self.bytes, "<u4"))
+        return Job(TASK, TABLES[TASK].encode(asdict(self)))
+
+    @property
+    def bytes(self) -> bytes:
+        """Its 40 bytes."""
+        return self.job.words.astype("<u4").tobytes()
 
     @property
     def plausible(self) -> bool:
-        """Whether it can be one: some units, interrupts and commands, and an address that commands
-        can have."""
+        """Whether it can be a record: some units, interrupts and commands, and an address that
+        commands can have."""
         return (0 < self.enable_mask < UNITS and 0 < self.interrupt_mask < INTERRUPTS
                 and 0 < self.interrupt_clear < INTERRUPTS and self.interrupt_status < INTERRUPTS
                 and 0 < self.commands < MOST_COMMANDS and 0 < self.command_address < MOST_ADDRESS
@@ -65,34 +66,26 @@ class Task:
 def tasks(data: bytes, where: str = "tasks") -> list[Task]:
     """The records in bytes, up to the first that is all zeros or the end.
 
-    Raises ValueError naming the byte of a record that can be none, or that is cut short.
+    Raises ValueError naming the byte of a record that is not plausible or is cut short.
     """
     out: list[Task] = []
     for at in range(0, len(data), BYTES):
-        part = data[at:at + BYTES]
+        part, begin = data[at:at + BYTES], f"{where}: task {len(out)} at byte {at:#x}"
         if not any(part):
             break
         if len(part) < BYTES or len(out) >= MOST_TASKS:
-            raise ValueError(f"{where}: task {len(out)} at byte {at:#x}: got {len(part)} bytes, allowed are {BYTES} "
-                             f"each of up to {MOST_TASKS} records")
-        task = _record(part)
-        if not task.plausible:
-            raise ValueError(f"{where}: task {len(out)} at byte {at:#x}: got {task}, allowed is a record with units, "
-                             "interrupts, commands and an address")
-        out.append(task)
-    if (total := sum(one.commands for one in out)) > MOST_TOGETHER:
-        raise ValueError(f"{where}: got {len(out)} tasks of {total} commands together, allowed are {MOST_TOGETHER}")
+            raise ValueError(f"{begin}: got {len(part)} bytes, allowed are {BYTES} each of at most "
+                             f"{MOST_TASKS} records")
+        out.append(Task.of(part))
+        if not out[-1].plausible:
+            raise ValueError(f"{begin}: got {out[-1]}, allowed is a record with units, interrupts, "
+                             "commands and an address")
+    if (total := sum(task.commands for task in out)) > MOST_TOGETHER:
+        raise ValueError(f"{where}: got {len(out)} tasks of {total} commands together, at most "
+                         f"{MOST_TOGETHER} are allowed")
     return out
 
 
 def is_tasks(data: bytes) -> bool:
     """Whether bytes begin with a record."""
-    return len(data) >= BYTES and _record(data[:BYTES]).plausible
-
-
-def _record(data: bytes) -> Task:
-    found = RECORD.parse(data)
-    return Task(**{name: found[name] for name in (*NAMES, "command_address")})
-
-
-assert len(TABLES[TASK]) * WORD_BYTES == BYTES
+    return len(data) >= BYTES and Task.of(data[:BYTES]).plausible

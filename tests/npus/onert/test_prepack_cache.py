@@ -311,7 +311,7 @@ def test_the_log_of_the_notes() -> None:
     assert lines[log.fault - 1].strip() == "Segmentation fault"
     assert lines[log.layers.seen_freed[2] - 1].strip().endswith("0x752570 weight is already freed")
     # each line of the layers is read, and no other
-    assert [one.line for one in log.said] == [number for number, one in enumerate(lines, 1) if "FullyConnectedLayer::" in one and "onert::" in one]
+    assert [one.line for one in log.lines] == [number for number, one in enumerate(lines, 1) if "FullyConnectedLayer::" in one and "onert::" in one]
     assert told(log.events(), "kNoCache")[-2:] == [("use after free", "freed", "freed"), ("segmentation fault", "freed", "")]
 
 

@@ -289,7 +289,7 @@ def test_blocks_of_commands_follow_one_another(rockchip: Target) -> None:
     at, base = 0, capture.addresses["commands"]
     for n, job in enumerate(capture.jobs):
         words = commands.commands(capture.buffers["commands"][at:])
-        assert commands.pairs(words[:len(job.writes)]) == list(job.writes)
+        assert commands.writes_of(words[:len(job.writes)]) == list(job.writes)
         last = [commands.Command.of(words[i:i + 1].tobytes()) for i in range(len(job.writes), len(job.writes) + 4)]
         at += -(-(len(job.writes) + 4) * 8 // 64) * 64
         more = n + 1 < len(capture.jobs)

@@ -335,7 +335,7 @@ def test_broken_commands_are_refused_with_their_byte(tmp_path: Path) -> None:
 
 def test_tasks_that_share_commands_without_end_are_refused() -> None:
     one = tasks.Task(0, 1, 0x0D, 0x300, 0x1FFFF, 0, 65535, 0, 0xFFC60000)
-    refused(lambda: tasks.tasks(one.bytes * 5, "x"), "x: got 5 tasks of 327675 commands together, allowed are 262144")
+    refused(lambda: tasks.tasks(one.bytes * 5, "x"), "x: got 5 tasks of 327675 commands together, at most 262144 are allowed")
 
 
 def test_texts_cut_short_are_refused(tmp_path: Path) -> None:
