@@ -1,5 +1,4 @@
-"""The weights of a capture's convolutions in its coefficient buffer, and its other buffers by
-address."""
+"""The weights of a capture's convolutions in its coefficient buffer, and its outputs in planes."""
 
 from __future__ import annotations
 
@@ -9,90 +8,92 @@ import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import Item
+from npulab.layout import Layout
 from npulab.npus.kit.fields import Raw, values_of
 from npulab.npus.kit.memory import MOST_BYTES, address_of, buffer_of, bytes_at, tensor_at
-from npulab.npus.rockchip import layouts
+from npulab.npus.rockchip import layouts, words
 from npulab.npus.rockchip.plans import DEPTHWISE, FP16, INT8
-
-CONVOLUTION = "CNA.CONV_CON1.CONV_MODE"
 
 
 def recode(capture: Capture) -> bytes:
     """The coefficient buffer with the weights of every convolution unpacked and packed again; what
     lies around them stays."""
     data = bytearray(buffer_of(capture, "coefficients"))
-    for v, start, size in weight_runs(capture):
-        layout = layouts.weights(*weights_shape(v))
-        data[start:start + size] = layout.pack(layout.unpack(data[start:start + size]))
+    for start, (_, layout) in weight_runs(capture):
+        end = start + layout.size
+        data[start:end] = layout.pack(layout.unpack(data[start:end]))
     return bytes(data)
 
 
 def explain(capture: Capture) -> list[Item]:
     """Every weight of the coefficient buffer in order, and runs of bytes that are none."""
-    data, done = buffer_of(capture, "coefficients"), 0
+    data, end = buffer_of(capture, "coefficients"), 0
     items: list[Item] = []
-    runs = {start: (v, size) for v, start, size in weight_runs(capture)}
-    for start, (v, size) in sorted(runs.items()):
-        if start < done:
+    for start, (v, layout) in sorted(dict(weight_runs(capture)).items(), key=lambda run: run[0]):
+        if start < end:
             continue
-        if start > done:
-            items.append(Item(8 * done, 8 * (start - done), "other"))
-        shape, depthwise, dtype = weights_shape(v)
-        outputs, planes = channels_of(v)
-        itemsize, places = np.dtype(dtype).itemsize, layouts.weights(shape, depthwise, dtype).index_map()
-        stored = np.frombuffer(data, dtype, size // itemsize, start)
-        for at, flat in enumerate(np.argsort(places, axis=None)):
-            kernel, row, column, plane = (int(n) for n in np.unravel_index(flat, places.shape))
-            kernel, plane = (plane, 0) if depthwise else (kernel, plane)
-            fill = kernel >= outputs or plane >= planes
-            value = int(stored[at]) if itemsize == 1 else int(stored.view(np.uint16)[at])
-            items.append(Item(8 * (start + at * itemsize), 8 * itemsize, "fill" if fill else "weight", value, None,
-                              kernel, plane, row, column, 0 if fill else 1))
-        done = start + size
-    return items + ([Item(8 * done, 8 * (len(data) - done), "other")] if done < len(data) else [])
+        if start > end:
+            items.append(Item(8 * end, 8 * (start - end), "other"))
+        sizes = words.Sizes.of(v)
+        places, bits = layout.index_map(), 8 * layout.itemsize
+        stored = np.frombuffer(data, np.int8 if bits == 8 else np.uint16, places.size, start)
+        order = np.unravel_index(np.argsort(places, axis=None), places.shape)
+        for at, (kernel, row, column, plane) in enumerate(np.transpose(order).tolist()):
+            if v[words.CONVOLUTION] == DEPTHWISE:
+                kernel, plane = plane, 0
+            fill = kernel >= sizes.output[2] or plane >= sizes.input[2]
+            items.append(Item(8 * start + bits * at, bits, "fill" if fill else "weight",
+                              int(stored[at]), None, kernel, plane, row, column, 0 if fill else 1))
+        end = start + layout.size
+    return items + ([Item(8 * end, 8 * (len(data) - end), "other")] if end < len(data) else [])
 
 
 def weights_of(capture: Capture, v: Raw) -> np.ndarray:
     """The weights OHWI (depthwise 1HWC) of a convolution, without fill."""
-    shape, depthwise, dtype = weights_shape(v)
-    (outputs, channels), layout = channels_of(v), layouts.weights(shape, depthwise, dtype)
-    stored, fits = v["CNA.WEIGHT_SIZE0.WEIGHT_BYTES"], channels <= shape[3] and (depthwise or outputs <= shape[0])
-    if stored != layout.size or not fits:
-        raise ValueError(f"block CNA field WEIGHT_BYTES: got {stored} for {outputs} outputs of {channels} channels, "
-                         f"allowed with weights of {shape} is {layout.size}, and no more than these")
-    weights = tensor_at(capture, "coefficients", v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"], layout)
+    layout, sizes, depthwise = weights_layout(v), words.Sizes.of(v), v[words.CONVOLUTION] == DEPTHWISE
+    channels, outputs = sizes.input[2], sizes.output[2]
+    fits = channels <= layout.shape[3] and (depthwise or outputs <= layout.shape[0])
+    if v[words.WEIGHT_BYTES] != layout.size or not fits:
+        raise ValueError(f"block CNA field WEIGHT_BYTES: got {v[words.WEIGHT_BYTES]} for {outputs} outputs "
+                         f"of {channels} channels, allowed with weights of {layout.shape} is "
+                         f"{layout.size}, and no more than these")
+    weights = tensor_at(capture, "coefficients", v[words.WEIGHTS_AT], layout)
     return weights[:1 if depthwise else outputs, ..., :channels]
 
 
-def channels_of(v: Raw) -> tuple[int, int]:
-    """(output channels, input channels) without fill."""
-    return v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1, v["CNA.DATA_SIZE1.DATAIN_CHANNEL_REAL"] + 1
-
-
-def weight_runs(capture: Capture) -> list[tuple[Raw, int, int]]:
-    """(values, start in the coefficient buffer, bytes) of each convolution's weights."""
+def weight_runs(capture: Capture) -> list[tuple[int, tuple[Raw, Layout]]]:
+    """(start in the coefficient buffer, (values, layout)) of each convolution's weights."""
     base = address_of(capture, "coefficients", "where weights lie")
-    out: list[tuple[Raw, int, int]] = []
+    out: list[tuple[int, tuple[Raw, Layout]]] = []
     for job in capture.jobs:
         v = values_of(job, capture.maps)
-        if CONVOLUTION not in v or v["CNA.CONV_CON1.IN_PRECISION"] not in (INT8, FP16):
+        if words.CONVOLUTION not in v or v[words.PRECISION] not in (INT8, FP16):
             continue
-        size, address = v["CNA.WEIGHT_SIZE0.WEIGHT_BYTES"], v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"]
-        bytes_at(capture, "coefficients", address, size)
-        shape, _, dtype = weights_shape(v)
-        need = math.prod(shape) * np.dtype(dtype).itemsize
-        if size != need:
-            raise ValueError(f"block CNA field WEIGHT_BYTES: got {size}, allowed with its kernel is {need}")
-        out.append((v, address - base, size))
+        bytes_at(capture, "coefficients", v[words.WEIGHTS_AT], v[words.WEIGHT_BYTES])
+        layout = weights_layout(v)
+        if v[words.WEIGHT_BYTES] != layout.size:
+            raise ValueError(f"block CNA field WEIGHT_BYTES: got {v[words.WEIGHT_BYTES]}, allowed with its "
+                             f"kernel is {layout.size}")
+        out.append((v[words.WEIGHTS_AT] - base, (v, layout)))
     return out
 
 
-def weights_shape(v: Raw) -> tuple[tuple[int, int, int, int], bool, str]:
-    """(OHWI with fill, depthwise, dtype) of a convolution's weights; ValueError for a size of 0 or
-    too many."""
-    depthwise, half = v[CONVOLUTION] == DEPTHWISE, v["CNA.CONV_CON1.IN_PRECISION"] == FP16
-    shape = (1 if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"], v["CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT"],
-             v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"], v["CNA.DATA_SIZE1.DATAIN_CHANNEL"])
+def weights_layout(v: Raw) -> Layout:
+    """The layout OHWI with fill of a convolution's weights; ValueError for a size of 0 or too
+    many."""
+    depthwise, half = v[words.CONVOLUTION] == DEPTHWISE, v[words.PRECISION] == FP16
+    height, width = (v[f"CNA.WEIGHT_SIZE2.WEIGHT_{side}"] for side in ("HEIGHT", "WIDTH"))
+    shape = (1 if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"], height, width,
+             v["CNA.DATA_SIZE1.DATAIN_CHANNEL"])
     if 0 in shape or math.prod(shape) > MOST_BYTES // 8:
-        raise ValueError(f"block CNA: got weights of {shape}, allowed are sizes from 1 on, {MOST_BYTES // 8} in all")
-    return shape, depthwise, "float16" if half else "int8"
+        raise ValueError(f"block CNA: got weights of {shape}, allowed are sizes from 1 on, at most "
+                         f"{MOST_BYTES // 8} in all")
+    return layouts.weights(shape, depthwise, "float16" if half else "int8")
+
+
+def output_of(capture: Capture, v: Raw, shape: tuple[int, int, int], dtype: str) -> np.ndarray:
+    """The captured output ``(H, W, C)`` of a task that writes planes."""
+    row_pitch = layouts.ATOM * (shape[1] + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
+    plane_pitch = layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
+    layout = layouts.features(shape, dtype, row_pitch=row_pitch, plane_pitch=plane_pitch)
+    return tensor_at(capture, "output", v[words.OUTPUT_AT], layout)

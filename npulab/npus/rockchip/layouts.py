@@ -3,8 +3,6 @@ of kernels."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from npulab.layout import Layout, hwc, kernel_groups, nc1hwc2
@@ -15,6 +13,9 @@ GROUP_BYTES = 32  # kernels together: of int8 32, of fp16 16 (Mesa's WEIGHT_ATOM
 BLOCK = 32  # channels together, of either type (Mesa, MTX)
 DEPTHWISE_BLOCK = 64  # channels together of depthwise weights (Mesa)
 KERNELS = 2  # kernels are filled up to a multiple of it (Mesa)
+# operands of output channels together: biases, zero points of weights, negated, and shares
+# (open-rknpu)
+OPERANDS = np.dtype([("bias", "<i4", 4), ("zero", "<i2", 4), ("share", "<u2", 4)])
 
 
 def per_atom(dtype: str) -> int:
@@ -26,7 +27,8 @@ def per_atom(dtype: str) -> int:
     return ATOM // np.dtype(dtype).itemsize
 
 
-def features(shape: tuple[int, int, int], dtype: str = "int8", *, row_pitch: int = 0, plane_pitch: int = 0) -> Layout:
+def features(shape: tuple[int, int, int], dtype: str = "int8", *, row_pitch: int = 0,
+             plane_pitch: int = 0) -> Layout:
     """A tensor ``(H, W, C)`` in planes of ``per_atom`` channels, little-endian: NC1HWC2.
 
     Pitches are bytes, packed where they are left out.
@@ -34,32 +36,25 @@ def features(shape: tuple[int, int, int], dtype: str = "int8", *, row_pitch: int
     >>> print(features((2, 3, 20)))
     C1HWC2, C2=16, strides 96 48 16 1: (2, 3, 20) int8, 192 bytes
     """
-    return nc1hwc2(shape, per_atom(dtype), dtype=dtype, row_pitch=row_pitch, plane_pitch=plane_pitch)
+    return nc1hwc2(shape, per_atom(dtype), dtype=dtype, row_pitch=row_pitch,
+                   plane_pitch=plane_pitch)
 
 
-def rows(shape: tuple[int, int], dtype: str = "int8", *, row_pitch: int = 0) -> Layout:
-    """A matrix ``(M, K)`` row by row, as a matrix multiplication takes and gives it.
-
-    >>> rows((4, 32), "int32").size
-    512
-    """
-    return hwc(shape, dtype=dtype, row_pitch=row_pitch)
-
-
-def one_channel(shape: tuple[int, int, int], dtype: str = "float16", *, row_pitch: int = 0) -> Layout:
+def one_channel(shape: tuple[int, int, int], dtype: str = "float16") -> Layout:
     """A tensor ``(H, W, 1)`` of plain rows, each filled up to 16 bytes (85 fp16 pixels take 88).
 
     >>> one_channel((85, 85, 1)).at(1, 0, 0) // 2
     np.int64(88)
     """
-    if shape[2] != 1:
+    height, width, channels = shape
+    if channels != 1:
         raise ValueError(f"shape: got {shape}, allowed are rows of one channel")
-    height, width, size = shape[0], shape[1], np.dtype(dtype).itemsize
-    pitch = row_pitch or up(width * size, ATOM)
+    pitch = up(width * np.dtype(dtype).itemsize, ATOM)
     return hwc(shape, dtype=dtype, row_pitch=pitch, size=height * pitch)
 
 
-def weights_shape(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8") -> tuple[int, ...]:
+def weights_shape(shape: tuple[int, ...], depthwise: bool = False, dtype: str = "int8",
+                  ) -> tuple[int, int, int, int]:
     """The shape OHWI that weights are filled up to: channels to whole atoms, kernels to an even
     number.
 
@@ -68,10 +63,11 @@ def weights_shape(shape: tuple[int, int, int, int], depthwise: bool = False, dty
     """
     outputs, height, width, channels = shape
     kernels = outputs if depthwise else up(outputs, KERNELS)
-    return kernels, height, width, up(channels, ATOM if np.dtype(dtype).itemsize == 1 else per_atom(dtype))
+    return kernels, height, width, up(channels, per_atom(dtype))
 
 
-def weights(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8") -> Layout:
+def weights(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8",
+            ) -> Layout:
     """Weights OHWI (depthwise 1HWC) whose sizes are filled up already: groups of kernels, in each
     blocks of channels.
 
@@ -87,30 +83,11 @@ def weights(shape: tuple[int, int, int, int], depthwise: bool = False, dtype: st
     return kernel_groups(shape, GROUP_BYTES // np.dtype(dtype).itemsize, BLOCK, dtype=dtype)
 
 
-def filled(tensor: np.ndarray, depthwise: bool = False, fill: int = 0) -> np.ndarray:
-    """Weights OHWI with ``fill`` in channels that complete an atom and 0 in a kernel that makes the
-    number even."""
-    shape = weights_shape(tensor.shape, depthwise, tensor.dtype.name)  # type: ignore[arg-type]
-    out = np.zeros(shape, tensor.dtype)
-    out[:tensor.shape[0], ..., tensor.shape[3]:] = fill
-    out[:tensor.shape[0], ..., :tensor.shape[3]] = tensor
-    return out
-
-
 def pack_weights(tensor: np.ndarray, depthwise: bool = False, fill: int = 0) -> bytes:
-    """The weight buffer of a tensor OHWI (depthwise 1HWC), filled up as ``filled`` has it."""
-    whole = filled(tensor, depthwise, fill)
-    return weights(whole.shape, depthwise, tensor.dtype.name).pack(whole)  # type: ignore[arg-type]
-
-
-def unpack_weights(buffer: bytes, shape: tuple[int, int, int, int], depthwise: bool = False, dtype: str = "int8",
-                   ) -> np.ndarray:
-    """The tensor OHWI (depthwise 1HWC) ``weights_shape(shape)`` of a weight buffer, fill included.
-
-    Raises ValueError where the buffer is shorter.
-    """
-    whole = weights_shape(shape, depthwise, dtype)
-    need = math.prod(whole) * np.dtype(dtype).itemsize
-    if len(buffer) < need:
-        raise ValueError(f"weights: got {len(buffer)} bytes, allowed for {shape} are {need} or more")
-    return weights(whole, depthwise, dtype).unpack(buffer[:need])  # type: ignore[arg-type]
+    """The weight buffer of a tensor OHWI (depthwise 1HWC), with ``fill`` in channels that complete
+    an atom and 0 in a kernel that makes the number even."""
+    shape = weights_shape(tensor.shape, depthwise, tensor.dtype.name)
+    out = np.zeros(shape, tensor.dtype)
+    out[:tensor.shape[0]] = fill
+    out[:tensor.shape[0], ..., :tensor.shape[3]] = tensor
+    return weights(shape, depthwise, tensor.dtype.name).pack(out)

@@ -15,28 +15,22 @@ from npulab.npus.kit.fields import Raw, expect, values_of
 from npulab.npus.kit.layers import behind, of_type, padding_names
 from npulab.npus.kit.memory import bytes_at, tensor_at
 from npulab.npus.kit.numbers import as_codes, ceil_div, up, wrapped
-from npulab.npus.rockchip import layouts
-from npulab.npus.rockchip.coefficients import CONVOLUTION, channels_of, weights_of, weights_shape
+from npulab.npus.rockchip import layouts, plans, words
+from npulab.npus.rockchip.coefficients import output_of, weights_of
 from npulab.npus.rockchip.halves import halves
-from npulab.npus.rockchip.plans import (
-    ACCUMULATORS,
-    BIAS,
-    BIAS_OFFSETS_SHARES,
-    DEPTHWISE,
-    FP16,
-    INT8,
-    INT32,
-    RULES,
-    SHARE_SHIFT,
-    SUM,
-    TWICE,
-    converter,
-    shares,
-)
-from npulab.npus.rockchip.words import EXPECTED, by_channel, covered
+from npulab.npus.rockchip.plans import ACCUMULATORS, FP16, INT8, INT32
+from npulab.npus.rockchip.words import CONVOLUTION, INPUT_AT, OUTPUT_AT, OUTPUT_PRECISION, PRECISION
 from npulab.quant.emulate import accumulate
 from npulab.quant.layers import PADDINGS, Conv2D
 from npulab.quant.rules import QuantParams, TwoSteps, rule
+
+# fields that differ between the tasks of a layer, and blocks that do
+MOVING = {"CNA.CBUF_CON0.WEIGHT_REUSE", "CNA.DATA_SIZE0.DATAIN_HEIGHT",
+          "CNA.DATA_SIZE3.DATAOUT_ATOMICS", "CNA.PAD_CON0.PAD_TOP", INPUT_AT,
+          "CNA.FC_DATA_SIZE0.DMA_HEIGHT", "CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT", OUTPUT_AT,
+          "DPU.DATA_CUBE_HEIGHT.HEIGHT", "DPU.WDMA_SIZE_1.HEIGHT_WDMA",
+          "DPU_RDMA.RDMA_DATA_CUBE_HEIGHT.HEIGHT"}
+MOVING_BLOCKS = ("PC.", "TASK.")
 
 
 def lift(capture: Capture) -> Lifted:
@@ -48,28 +42,22 @@ def lift(capture: Capture) -> Lifted:
     it, as far as task records or the output show that they ran. Raises ValueError where words or
     bytes make no layer, Unsupported without registers, weights or addresses.
     """
-    jobs = [values_of(job, capture.maps) for job in capture.jobs]
-    first = next((v for v in jobs if CONVOLUTION in v), None)
-    if first is None:
-        raise Unsupported(f"capture {capture.name}: got no task with a convolution, a layer is lifted from one so far")
-    if first["CNA.CONV_CON1.IN_PRECISION"] == FP16:
+    jobs, first = _tasks(capture)
+    if first[PRECISION] == FP16:
         return halves(capture, jobs)
-    if first["CNA.CONV_CON1.IN_PRECISION"] != INT8:
-        raise Unsupported(f"lift for rockchip: got IN_PRECISION {first['CNA.CONV_CON1.IN_PRECISION']}, allowed are "
-                           f"{INT8} (int8) and {FP16} (fp16) so far")
+    if first[PRECISION] != INT8:
+        raise Unsupported(f"lift for rockchip: got IN_PRECISION {first[PRECISION]}, allowed are "
+                          f"{INT8} (int8) and {FP16} (fp16) so far")
     if any(CONVOLUTION not in v for v in jobs):
-        raise Unsupported(f"capture {capture.name}: got other tasks beside a convolution of int8, a layer is lifted "
-                           "from one so far")
+        raise Unsupported(f"capture {capture.name}: got other tasks beside a convolution of int8, a "
+                          "layer is lifted from one so far")
     return _codes(capture, jobs)
 
 
 def rule_of(capture: Capture) -> str:
     """The rounding rule of a capture's first convolution; Unsupported without one."""
-    jobs = (values_of(job, capture.maps) for job in capture.jobs)
-    v = next((v for v in jobs if CONVOLUTION in v), None)
-    if v is None:
-        raise Unsupported(f"capture {capture.name}: got no task with a convolution")
-    return "fp16" if v["CNA.CONV_CON1.IN_PRECISION"] == FP16 else RULES[by_channel(v)]
+    _, v = _tasks(capture)
+    return "fp16" if v[PRECISION] == FP16 else plans.RULES[words.applies(v, "MUL")]
 
 
 def replay(capture: Capture) -> Sequence[Range]:
@@ -82,182 +70,196 @@ def replay(capture: Capture) -> Sequence[Range]:
         layer, x, output = lift(capture)
     except Unsupported:
         return ()
-    if not isinstance(layer, Conv2D) or ACCUMULATORS not in layer.driver_quirks or x is None or output is None:
+    if ACCUMULATORS not in getattr(layer, "driver_quirks", ()) or x is None or output is None:
         return ()
-    return [Range("output", accumulate(layer, x).astype("<i4").tobytes(), output.astype("<i4").tobytes())]
+    predicted, captured = (part.astype("<i4").tobytes() for part in (accumulate(layer, x), output))
+    return [Range("output", predicted, captured)]
+
+
+def _tasks(capture: Capture) -> tuple[list[Raw], Raw]:
+    """(values of all tasks, those of the first convolution); Unsupported without one."""
+    jobs = [values_of(job, capture.maps) for job in capture.jobs]
+    first = next((v for v in jobs if CONVOLUTION in v), None)
+    if first is None:
+        raise Unsupported(f"capture {capture.name}: got no task with a convolution, a layer is lifted "
+                          "from one so far")
+    return [*jobs], first
 
 
 def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     """The int8 layer of convolution tasks that share everything but their rows."""
+    for v in jobs:
+        words.check_supported(v)
     v = jobs[0]
-    for one in jobs:
-        covered(one)
-    if v[CONVOLUTION] not in (0, DEPTHWISE):
-        raise ValueError(f"lift for rockchip: got {CONVOLUTION} {v[CONVOLUTION]}, allowed is 0 or {DEPTHWISE}")
-    depthwise, (outputs, channels) = v[CONVOLUTION] == DEPTHWISE, channels_of(v)
-    sums = v["DPU.DATA_FORMAT.OUT_PRECISION"] == INT32
-    if not sums and v["DPU.DATA_FORMAT.OUT_PRECISION"] != INT8:
-        raise Unsupported(f"lift for rockchip: got OUT_PRECISION {v['DPU.DATA_FORMAT.OUT_PRECISION']}, allowed are "
-                           f"{INT8} and {INT32} with int8 input so far")
-    shape, *_ = weights_shape(v)
-    single = bool(v["CNA.CONV_CON1.ARGB_IN"])
-    pitch = layouts.ATOM * v["CNA.FC_DATA_SIZE0.DMA_WIDTH"]
-    pitch = v["CNA.DMA_CON1.LINE_STRIDE"] * (layouts.ATOM if sums else 1) if sums or single else pitch
-    out_w, notch = v["DPU.DATA_CUBE_WIDTH.WIDTH"] + 1, v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"]
-    rows, height = _rows(jobs, pitch, layouts.ATOM * (out_w + notch))
-    stride = v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"]
+    expect(v, {CONVOLUTION: (0, plans.DEPTHWISE)}, words.EXPECTED)
+    expect(v, {OUTPUT_PRECISION: (INT8, INT32)},
+           "lift for rockchip: got OUT_PRECISION {got}, allowed are {allowed} with int8 input so far",
+           Unsupported, joint=" and ")
+    depthwise, sums = v[CONVOLUTION] == plans.DEPTHWISE, v[OUTPUT_PRECISION] == INT32
+    (_, width, channels), (_, out_w, outputs), stride = words.Sizes.of(v)
+    kernels = channels if depthwise else outputs
+    pitch = layouts.ATOM * width
+    if sums or v["CNA.CONV_CON1.ARGB_IN"]:
+        pitch = v["CNA.DMA_CON1.LINE_STRIDE"] * (layouts.ATOM if sums else 1)
+    rows, height = _rows(jobs, pitch)
     if 0 in stride or not pitch:
-        raise ValueError(f"lift for rockchip: got strides {stride} and rows of {pitch} bytes, allowed is at least 1")
-    width = v["CNA.FC_DATA_SIZE0.DMA_WIDTH"]
-    weights, kernels = weights_of(capture, v), channels if depthwise else outputs
+        raise ValueError(f"lift for rockchip: got strides {stride} and rows of {pitch} bytes, allowed "
+                         "is at least 1")
+    weights = weights_of(capture, v)
     spread = v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1, v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1
     before = v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]
-    after = map(behind, (height, width), (rows, out_w), shape[1:3], stride, before, spread)
+    after = map(behind, (height, width), (rows, out_w), weights.shape[1:3], stride, before, spread)
     top, left = ((first, max(last, 0)) for first, last in zip(before, after, strict=True))
     zero = wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
-    bias, weight_zero, parts = _operands(capture, v, kernels)
+    bias, weight_zero, shares = _operands(capture, v, kernels)
     centred = weights.astype(np.int64) - weight_zero
     bias = bias + zero * (centred.sum((0, 1, 2)) if depthwise else centred.sum((1, 2, 3)))
-    out_zero = v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]
-    relu = not v["DPU.BS_CFG.BS_BYPASS"] and not v["DPU.BS_CFG.BS_RELU_BYPASS"]
-    scales = _scales(v, parts) if not sums else 1.0
     layer = Conv2D(weights, bias, (height, width, channels), stride, (top, left), spread, depthwise,
-                   activation="relu" if relu else None, input_q=QuantParams(1.0, zero),
-                   weight_q=QuantParams(scales, weight_zero), output_q=QuantParams(1.0, out_zero),
+                   activation="relu" if words.applies(v, "RELU") else None,
+                   input_q=QuantParams(1.0, zero),
+                   weight_q=QuantParams(1.0 if sums else _scales(v, shares), weight_zero),
+                   output_q=QuantParams(1.0, v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]),
                    driver_quirks=frozenset({ACCUMULATORS} if sums else ()))
     if layer.output_shape != (rows, out_w, kernels):
-        raise ValueError(f"lift for rockchip: got an output of {(rows, out_w, kernels)}, allowed with {layer!r} is "
-                         f"{layer.output_shape}")
-    x = _input(capture, v, layer, single, pitch) if "input" in capture.buffers else None
-    output = _output(capture, v, layer, sums) if "output" in capture.buffers else None
-    return _known(capture.parameters, layer, v, x, output, sums)
+        raise ValueError(f"lift for rockchip: got an output of {(rows, out_w, kernels)}, allowed with "
+                         f"{layer!r} is {layer.output_shape}")
+    x = _input(capture, v, layer, pitch) if "input" in capture.buffers else None
+    output = _output(capture, v, layer) if "output" in capture.buffers else None
+    return _as_known(capture.parameters, layer, v, x, output)
 
 
-def _rows(jobs: Sequence[Raw], pitch: int, out_pitch: int) -> tuple[int, int]:
-    """(output rows, input rows) of all tasks together; ValueError where one does not go on where
-    the others end."""
-    first, rows, height = jobs[0], 0, 0
-    moving = {"CNA.CBUF_CON0.WEIGHT_REUSE", "CNA.DATA_SIZE0.DATAIN_HEIGHT", "CNA.DATA_SIZE3.DATAOUT_ATOMICS",
-              "CNA.PAD_CON0.PAD_TOP", "CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR", "CNA.FC_DATA_SIZE0.DMA_HEIGHT",
-              "CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT", "DPU.DST_BASE_ADDR.DST_BASE_ADDR", "DPU.DATA_CUBE_HEIGHT.HEIGHT",
-              "DPU.WDMA_SIZE_1.HEIGHT_WDMA", "DPU_RDMA.RDMA_DATA_CUBE_HEIGHT.HEIGHT"}
+def _rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
+    """(output rows, input rows) of all tasks together; ValueError if one does not go on where the
+    others end."""
+    first, rows, height, pitch = jobs[0], 0, 0, max(pitch, 1)
+    columns = words.output_size(first)[1] + first["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"]
     for task, v in enumerate(jobs):
-        wrong = next((name for name, value in first.items() if name not in moving and v.get(name) != value
-                      and not name.startswith("PC.") and not name.startswith("TASK.")), None)
+        where = f"lift for rockchip: task {task}, "
+        wrong = next((name for name, value in first.items() if name not in MOVING
+                      and v.get(name) != value and not name.startswith(MOVING_BLOCKS)), None)
         if wrong:
-            raise ValueError(f"lift for rockchip: task {task}, {wrong}: got {v.get(wrong)}, allowed is {first[wrong]} "
-                             "as in the first task")
-        where = v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"] - first["DPU.DST_BASE_ADDR.DST_BASE_ADDR"]
-        if where != rows * out_pitch:
-            raise ValueError(f"lift for rockchip: task {task}, DPU.DST_BASE_ADDR: got {where} bytes behind the first "
-                             f"task's, allowed is {rows * out_pitch}")
-        top = v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"] - first["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"]
-        if top % max(pitch, 1) or top < 0:
-            raise ValueError(f"lift for rockchip: task {task}, CNA.FEATURE_DATA_ADDR: got {top} bytes behind the first "
-                             f"task's, allowed is a multiple of {pitch}")
-        step = v["CNA.CONV_CON3.CONV_Y_STRIDE"]
-        if top // max(pitch, 1) - v["CNA.PAD_CON0.PAD_TOP"] + first["CNA.PAD_CON0.PAD_TOP"] != rows * step:
-            raise ValueError(f"lift for rockchip: task {task}, CNA.FEATURE_DATA_ADDR: got input row "
-                             f"{top // max(pitch, 1)}, allowed is the one that output row {rows} begins with")
-        rows += v["DPU.DATA_CUBE_HEIGHT.HEIGHT"] + 1
-        height = max(height, top // max(pitch, 1) + v["CNA.DATA_SIZE0.DATAIN_HEIGHT"])
+            raise ValueError(f"{where}{wrong}: got {v.get(wrong)}, allowed is {first[wrong]} as in "
+                             "the first task")
+        at = v[OUTPUT_AT] - first[OUTPUT_AT]
+        if at != rows * layouts.ATOM * columns:
+            raise ValueError(f"{where}DPU.DST_BASE_ADDR: got {at} bytes behind the first task's, "
+                             f"allowed is {rows * layouts.ATOM * columns}")
+        top, rest = divmod(v[INPUT_AT] - first[INPUT_AT], pitch)
+        if rest or top < 0:
+            raise ValueError(f"{where}CNA.FEATURE_DATA_ADDR: got {top * pitch + rest} bytes behind the "
+                             f"first task's, allowed is a multiple of {pitch}")
+        above = v["CNA.PAD_CON0.PAD_TOP"] - first["CNA.PAD_CON0.PAD_TOP"]
+        if top - above != rows * v["CNA.CONV_CON3.CONV_Y_STRIDE"]:
+            raise ValueError(f"{where}CNA.FEATURE_DATA_ADDR: got input row {top}, allowed is the one "
+                             f"that output row {rows} begins with")
+        rows += words.output_size(v)[0]
+        height = max(height, top + v["CNA.DATA_SIZE0.DATAIN_HEIGHT"])
     return rows, height
 
 
 def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, np.ndarray]:
     """(biases as added, zero point of weights, shares) of the output channels."""
-    whole = np.full(outputs, 2 ** TwoSteps.share_bits)
-    zero = -v["DPU.BS_OW_OP.OW_OP"]
+    whole, zero = np.full(outputs, 2 ** TwoSteps.share_bits), -v["DPU.BS_OW_OP.OW_OP"]
     if v["DPU.BS_CFG.BS_BYPASS"]:
         return np.zeros(outputs, np.int64), zero, whole
-    use, address = v.get("DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE"), v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
-    want = BIAS_OFFSETS_SHARES if by_channel(v) else BIAS
-    if use != want or not v["DPU.BS_CFG.BS_ALU_SRC"] or v["DPU.BS_CFG.BS_ALU_ALGO"] != SUM:
-        raise ValueError(f"lift for rockchip: got BRDMA_DATA_USE {use} and BS_ALU_ALGO {v['DPU.BS_CFG.BS_ALU_ALGO']}, "
-                         f"allowed are {want} and {SUM} with operands from memory")
-    if not by_channel(v):
-        return np.frombuffer(bytes_at(capture, "biases", address, 4 * outputs), "<i4").astype(np.int64), zero, whole
-    expect(v, {"DPU.BS_CFG.BS_MUL_SHIFT": (SHARE_SHIFT,)},
+    by_channel = words.applies(v, "MUL")
+    want, algorithm = plans.BIAS_OFFSETS_SHARES if by_channel else plans.BIAS, v["DPU.BS_CFG.BS_ALU_ALGO"]
+    use = v.get("DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE")
+    if use != want or not v["DPU.BS_CFG.BS_ALU_SRC"] or algorithm != plans.SUM:
+        raise ValueError(f"lift for rockchip: got BRDMA_DATA_USE {use} and BS_ALU_ALGO {algorithm}, "
+                         f"allowed are {want} and {plans.SUM} with operands from memory")
+    address = v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
+    if not by_channel:
+        data = bytes_at(capture, "biases", address, 4 * outputs)
+        return np.frombuffer(data, "<i4").astype(np.int64), zero, whole
+    expect(v, {"DPU.BS_CFG.BS_MUL_SHIFT": (plans.SHARE_SHIFT,)},
            "lift for rockchip: got a shift of {got} in BS_CFG, allowed is {allowed}")
-    expect(v, {"DPU.BS_CFG.RESERVED_1": (0,)}, EXPECTED)
-    kind = np.dtype([("bias", "<i4", 4), ("zero", "<i2", 4), ("share", "<u2", 4)])
-    size = ceil_div(outputs, 4) * kind.itemsize
-    blocks = np.frombuffer(bytes_at(capture, "biases", address, size), kind)
-    zeros = {int(one) for one in blocks["zero"].ravel()[:outputs]}
-    if len(zeros) > 1:
-        raise ValueError(f"lift for rockchip: got weight zero points {sorted(-one for one in zeros)}, allowed is one")
-    return (blocks["bias"].ravel()[:outputs].astype(np.int64), -zeros.pop(),
-            blocks["share"].ravel()[:outputs].astype(np.int64))
+    expect(v, {"DPU.BS_CFG.RESERVED_1": (0,)}, words.EXPECTED)
+    size = ceil_div(outputs, 4) * layouts.OPERANDS.itemsize
+    blocks = np.frombuffer(bytes_at(capture, "biases", address, size), layouts.OPERANDS)
+    biases, zeros, shares = (blocks[name].ravel()[:outputs].astype(np.int64)
+                             for name in ("bias", "zero", "share"))
+    if len({*zeros.tolist()}) > 1:
+        raise ValueError(f"lift for rockchip: got weight zero points {sorted({*(-zeros).tolist()})}, "
+                         "allowed is one")
+    return biases, -int(zeros[0]), shares
 
 
-def _scales(v: Raw, parts: np.ndarray) -> float | tuple[float, ...]:
+def _scales(v: Raw, shares: np.ndarray) -> float | tuple[float, ...]:
     """The ratio of scales that gives these words again, per channel where the shares are."""
     multiplier, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
-    by = rule(RULES[by_channel(v)])
-    low, high = (2 ** 14, 2 ** 15) if not by_channel(v) else (1, 2 ** 15 - 1)
-    if not low <= multiplier <= high or not by.right_shifts[0] <= shift <= by.right_shifts[1]:
-        raise ValueError(f"lift for rockchip: got OUT_CVT_SCALE {multiplier} and OUT_CVT_SHIFT {shift}, allowed are "
-                         f"{low} to {high} and {by.right_shifts[0]} to {by.right_shifts[1]}")
-    if not by_channel(v):
+    by_channel, one = words.applies(v, "MUL"), 2 ** TwoSteps.share_bits
+    least, most = rule(plans.RULES[by_channel]).right_shifts
+    low, high = (1, 2 ** 15 - 1) if by_channel else (2 ** 14, 2 ** 15)
+    if not low <= multiplier <= high or not least <= shift <= most:
+        raise ValueError(f"lift for rockchip: got OUT_CVT_SCALE {multiplier} and OUT_CVT_SHIFT {shift}, "
+                         f"allowed are {low} to {high} and {least} to {most}")
+    if not by_channel:
         # one more than the mantissa, which 2**14 can only be where it is all ones
         return float((multiplier - 1 if multiplier > 2 ** 14 else 2 ** 15 - 1) * 2.0 ** -shift)
-    if not np.all(parts > 0) or parts.max() != 2 ** TwoSteps.share_bits:
-        raise ValueError(f"lift for rockchip: got shares from {parts.min()} to {parts.max()}, allowed are 1 to "
-                         f"{2 ** TwoSteps.share_bits}, which one of them is")
-    every = tuple(float(one) * multiplier * 2.0 ** -(TwoSteps.share_bits + shift) for one in parts)
-    return every[0] if len(set(every)) == 1 else every
+    if not np.all(shares > 0) or shares.max() != one:
+        raise ValueError(f"lift for rockchip: got shares from {shares.min()} to {shares.max()}, allowed "
+                         f"are 1 to {one}, which one of them is")
+    scales = tuple((shares * (multiplier * 2.0 ** -(TwoSteps.share_bits + shift))).tolist())
+    return scales[0] if len({*scales}) == 1 else scales
 
 
-def _input(capture: Capture, v: Raw, layer: Conv2D, single: bool, pitch: int) -> np.ndarray:
+def _input(capture: Capture, v: Raw, layer: Conv2D, pitch: int) -> np.ndarray:
     """The input's int8 codes ``(H, W, C)``."""
-    (height, width, channels), base = layer.input_shape, v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"]
-    if single:
-        layout = hwc((height, width, 1), row_pitch=pitch)
-        return as_codes(tensor_at(capture, "input", base, layout), "int8")
-    if ACCUMULATORS in layer.driver_quirks:
-        rows = layouts.rows((height, channels), row_pitch=pitch)
-        return tensor_at(capture, "input", base, rows)[:, None]
-    line = v["CNA.DMA_CON1.LINE_STRIDE"]
-    layout = layouts.features(layer.input_shape, row_pitch=layouts.ATOM // 4 * line,
-                              plane_pitch=layouts.ATOM * (v["CNA.DMA_CON2.SURF_STRIDE"] + line))
-    return tensor_at(capture, "input", base, layout)
+    if v["CNA.CONV_CON1.ARGB_IN"]:
+        layout = hwc((*layer.input_shape[:2], 1), row_pitch=pitch)
+    elif ACCUMULATORS in layer.driver_quirks:
+        layout = hwc((layer.input_shape[0], 1, layer.input_shape[2]), dtype="int8", row_pitch=pitch)
+    else:
+        line = v["CNA.DMA_CON1.LINE_STRIDE"]
+        layout = layouts.features(layer.input_shape, row_pitch=layouts.ATOM // 4 * line,
+                                  plane_pitch=layouts.ATOM * (v["CNA.DMA_CON2.SURF_STRIDE"] + line))
+    return as_codes(tensor_at(capture, "input", v[INPUT_AT], layout), "int8")
 
 
-def _output(capture: Capture, v: Raw, layer: Conv2D, sums: bool) -> np.ndarray:
+def _output(capture: Capture, v: Raw, layer: Conv2D) -> np.ndarray:
     """The captured output ``(H, W, C)``."""
-    dtype, width = "int32" if sums else "int8", layer.output_shape[1]
-    pitch = layouts.ATOM * (width + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
-    base, plane = v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"], layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
-    if not sums:
-        layout = layouts.features(layer.output_shape, dtype, row_pitch=pitch, plane_pitch=plane)
-        return tensor_at(capture, "output", base, layout)
-    shape = layer.output_shape[0], up(layer.output_shape[2], 4)
-    rows = layouts.rows(shape, dtype, row_pitch=pitch)
+    if ACCUMULATORS not in layer.driver_quirks:
+        return output_of(capture, v, layer.output_shape, "int8")
+    height, width, channels = layer.output_shape
+    plane = layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
     if width != 1 or plane != layouts.ATOM:
-        raise ValueError(f"lift for rockchip: got sums of {width} columns in planes {plane} bytes apart, allowed are 1 "
-                         f"and {layouts.ATOM}")
-    return tensor_at(capture, "output", base, rows)[:, None, :layer.output_shape[2]]
+        raise ValueError(f"lift for rockchip: got sums of {width} columns in planes {plane} bytes "
+                         f"apart, allowed are 1 and {layouts.ATOM}")
+    pitch = layouts.ATOM * (width + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
+    layout = hwc((height, 1, up(channels, layouts.per_atom("int32"))), dtype="int32", row_pitch=pitch)
+    return tensor_at(capture, "output", v[OUTPUT_AT], layout)[..., :channels]
 
 
-def _known(known: Mapping[str, Any], layer: Conv2D, v: Raw, x: np.ndarray | None, output: np.ndarray | None, sums: bool,
-           ) -> Lifted:
-    """The layer with scales, padding name and type as known, where they give the same words."""
+def _as_known(known: Mapping[str, Any], layer: Conv2D, v: Raw, x: np.ndarray | None,
+              output: np.ndarray | None) -> Lifted:
+    """The layer with scales, padding name and type as known, if they give the same words."""
     names = padding_names(layer, (known.get("padding"), *PADDINGS))
     layer = replace(layer, padding=names[0] if names else layer.padding)
-    scales: list[Any] = [known.get(f"{name}_scale") for name in ("input", "weight", "output")]
-    scales[1] = tuple(scales[1]) if isinstance(scales[1], list) else scales[1]
-    if not sums and None not in scales:
-        try:
-            input_q, weight_q, output_q = (QuantParams(scale, q.zero_point) for scale, q in
-                                           zip(scales, (layer.input_q, layer.weight_q, layer.output_q), strict=True))
-            named = replace(layer, input_q=input_q, weight_q=weight_q, output_q=output_q)
-            facts = {TWICE: int(by_channel(v))}
-            if converter(named, facts) == converter(layer, facts) and (not by_channel(v)
-                                                                       or np.array_equal(shares(named), shares(layer))):
-                layer = named
-        except ValueError:
-            pass  # what is known is not what ran
+    sums = ACCUMULATORS in layer.driver_quirks
+    if not sums:
+        layer = _with_scales(known, layer, words.applies(v, "MUL"))
     if known.get("dtype") != "uint8":
         return Lifted(layer, x, output)
     return Lifted(of_type(layer, "uint8"), None if x is None else as_codes(x, "uint8"),
                   output if output is None or sums else as_codes(output, "uint8"))
+
+
+def _with_scales(known: Mapping[str, Any], layer: Conv2D, by_channel: bool) -> Conv2D:
+    """The layer with the scales that are known, if they give the same words."""
+    scales: list[Any] = [known.get(f"{name}_scale") for name in ("input", "weight", "output")]
+    if None in scales:
+        return layer
+    scales[1] = tuple(scales[1]) if isinstance(scales[1], list) else scales[1]
+    try:
+        changed: dict[str, Any] = {
+            name: replace(getattr(layer, name), scale=scale)
+            for name, scale in zip(("input_q", "weight_q", "output_q"), scales, strict=True)}
+        named = replace(layer, **changed)
+        facts = {plans.TWICE: int(by_channel)}
+        same = plans.converter(named, facts) == plans.converter(layer, facts)
+        if same and (not by_channel or np.array_equal(plans.shares(named), plans.shares(layer))):
+            return named
+    except ValueError:
+        pass  # what is known is not what ran
+    return layer

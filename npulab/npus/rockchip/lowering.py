@@ -10,20 +10,14 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.layout import hwc
 from npulab.npus.kit.fields import Raw
 from npulab.npus.kit.lowering import features_asked, lowered, placed
-from npulab.npus.kit.numbers import SIGNED, as_codes, up
+from npulab.npus.kit.numbers import as_codes, ceil_div, up
 from npulab.npus.rockchip import layouts
 from npulab.npus.rockchip.commands import END_WORDS, WORDS, Command, block_end, commands, stream, writes_of
 from npulab.npus.rockchip.facts import FACTS, REGISTERS, USUAL_CHIP
-from npulab.npus.rockchip.plans import (
-    ACCUMULATORS,
-    TWICE,
-    as_convolution,
-    cut,
-    shares,
-    values,
-)
+from npulab.npus.rockchip.plans import ACCUMULATORS, TWICE, as_convolution, cut, shares, values
 from npulab.quant.layers import Conv2D, FullyConnected
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
@@ -38,7 +32,6 @@ ORDER = [(row["register"], int(row["value"], 0), row["note"])
          for row in read_table(FACTS.here / "rocket.csv")]
 UNITS = {"sums": 0x0D, "outputs": 0x1D}  # that run: the DPU's reads only where there are biases (WT, Mesa)
 BLOCK_ALIGN = 64  # of a block of commands (Mesa)
-CHANNELS_AT_ONCE = 4  # of a block of biases, weight zero points and shares (open-rknpu)
 
 
 def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowered",
@@ -47,7 +40,7 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     commands and, with ``x``, the input.
 
     ``x`` is ``(H, W, C)`` in the type of the layer, uint8 codes are moved down by 128 as the driver
-    does.  The feature ``int32-output`` (a habit of a lifted layer too) asks for a matrix
+    does.  The feature ``int32-output`` (a driver quirk of a lifted layer too) asks for a matrix
     multiplication that gives its sums: a 1x1 layer over one column, ``x`` is ``(M, 1, K)`` or ``(M,
     K)``, of a ``FullyConnected`` also ``(K,)``.  Chips that round twice have the arithmetic
     registers and bias blocks of open-rknpu; geometry and weights are those of RK3588. It departs
@@ -56,23 +49,23 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
     type's range. Raises ValueError for a layer that is not covered, Unsupported for an unknown
     chip, LookupError for an unknown feature or address.
     """
-    facts = FACTS.features(chip)
-    quirks = {*getattr(layer, "driver_quirks", ()), *features}
+    facts, quirks = FACTS.features(chip), {*getattr(layer, "driver_quirks", ()), *features}
     features_asked(quirks, [ACCUMULATORS])
     where = placed(ADDRESSES, addresses, ALIGNMENT)
     registers, sums = FACTS.maps(chip)[REGISTERS], ACCUMULATORS in quirks
     conv = as_convolution(layer)
     if sums:
         conv = _product(conv, layer, x)
-    given = None if x is None else _given(layer, conv, x)
-    jobs = tuple(_job(values(conv, task, where, facts, sums), registers, sums) for task in cut(conv))
+    codes = None if x is None else _codes(layer, conv.input_shape, x)
+    jobs = [_job(values(conv, task, where, facts, sums), registers, sums) for task in cut(conv)]
     zero = conv.weight_q.zero_point
     buffers = {"coefficients": layouts.pack_weights(conv.weights, conv.depthwise, zero)}
     if not sums:
         buffers["biases"] = biases(conv, bool(facts.get(TWICE)))
-    if given is not None:
-        buffers["input"] = packed_input(given, conv, sums)
-    jobs, buffers[COMMANDS] = _linked(jobs, where["commands"], UNITS["sums" if sums else "outputs"], registers)
+    if codes is not None:
+        buffers["input"] = packed_input(codes, conv, sums)
+    units = UNITS["sums" if sums else "outputs"]
+    jobs, buffers[COMMANDS] = _linked(jobs, where["commands"], units, registers)
     used = {name: at for name, at in where.items() if name in buffers or name == "output"}
     parameters = {**layer.parameters, **({ACCUMULATORS: True} if sums else {})}
     return lowered(FACTS, name, chip, jobs, buffers, used, parameters)
@@ -94,75 +87,73 @@ def biases(conv: Conv2D, by_channel: bool) -> bytes:
                          "zero point folded in, allowed is int32")
     if not by_channel:
         return whole.astype("<i4").tobytes()
-    count = up(len(whole), CHANNELS_AT_ONCE)
-    blocks = np.zeros(count, [("bias", "<i4"), ("zero", "<i2"), ("share", "<u2")])
-    blocks["bias"][:len(whole)], blocks["share"][:len(whole)] = whole, shares(conv)
-    blocks["zero"][:len(whole)] = -conv.weight_q.zero_point
-    return b"".join(block[name].tobytes() for block in blocks.reshape(-1, CHANNELS_AT_ONCE)
-                    for name in ("bias", "zero", "share"))
+    zeros, rest = np.full_like(whole, -conv.weight_q.zero_point), -len(whole) % 4
+    blocks = np.zeros(ceil_div(len(whole), 4), layouts.OPERANDS)
+    for name, operands in (("bias", whole), ("zero", zeros), ("share", shares(conv))):
+        blocks[name] = np.pad(operands, (0, rest)).reshape(-1, 4)
+    return blocks.tobytes()
 
 
 def packed_input(codes: np.ndarray, conv: Conv2D, sums: bool) -> bytes:
     """The input buffer of int8 codes ``(H, W, C)``: planes of 16 channels, one channel as rows of
     uint8, with ``sums`` row by row; fill is the zero point."""
-    zero, (height, width, channels) = conv.input_q.zero_point, codes.shape
+    height, width, channels = codes.shape
+    shape, dtype = (height, width, up(channels, layouts.ATOM)), "int8"
     if sums:
-        layout = layouts.rows((height, up(channels, layouts.ATOM)))
-        out = np.full(layout.shape, zero, np.int8)
-        out[:, :channels] = codes[:, 0]
+        layout = hwc(shape, dtype=dtype)
     elif channels == 1:
-        out = np.full((height, max(width, layouts.ATOM), 1), zero + SIGNED, np.uint8)
-        out[:, :width] = as_codes(codes, "uint8")
-        layout = layouts.one_channel((height, out.shape[1], 1), "uint8", row_pitch=out.shape[1])
+        shape, dtype = (height, max(width, layouts.ATOM), 1), "uint8"
+        layout = hwc(shape, dtype=dtype)
     else:
-        out = np.full((height, width, up(channels, layouts.ATOM)), zero, np.int8)
-        out[..., :channels] = codes
-        layout = layouts.features((height, width, out.shape[2]))
-    return layout.pack(out)
+        layout = layouts.features(shape)
+    out = np.full(shape, conv.input_q.zero_point, np.int8)
+    out[:, :width, :channels] = codes
+    return layout.pack(as_codes(out, dtype))
 
 
 def _product(conv: Conv2D, layer: Layer, x: Any) -> Conv2D:
     """The convolution as a matrix multiplication of as many rows as ``x`` has."""
-    plain = conv.kernel == (1, 1) and conv.stride == (1, 1) and not any(map(any, conv.pads)) and not conv.depthwise \
-        and conv.input_shape[1] == 1 and conv.activation is None
-    if not plain or np.any(conv.bias) or conv.weight_q.zero_point or conv.input_q.zero_point:
-        raise ValueError(f"lower for rockchip: got the feature {ACCUMULATORS} with {layer!r}, allowed is a 1x1 layer "
-                         "over one column without bias, zero points and activation")
+    zeros = conv.weight_q.zero_point, conv.input_q.zero_point
+    if (conv.kernel, conv.stride, conv.pads) != ((1, 1), (1, 1), ((0, 0), (0, 0))) \
+            or conv.depthwise or conv.input_shape[1] != 1 or conv.activation is not None \
+            or np.any(conv.bias) or any(zeros):
+        raise ValueError(f"lower for rockchip: got the feature {ACCUMULATORS} with {layer!r}, allowed "
+                         "is a 1x1 layer over one column without bias, zero points and activation")
     if isinstance(layer, FullyConnected) and x is not None and np.ndim(x) > 1:
         return Conv2D(conv.weights, conv.bias, (len(x), 1, conv.input_shape[2]))
     return conv
 
 
-def _given(layer: Layer, conv: Conv2D, x: Any) -> np.ndarray:
+def _codes(layer: Layer, shape: tuple[int, int, int], x: Any) -> np.ndarray:
     """The input as int8 codes ``(H, W, C)``."""
     x = np.asarray(x)
-    if x.dtype.name != layer.dtype or x.size != np.prod(conv.input_shape) \
-            or (x.ndim == 3 and x.shape != conv.input_shape) or (x.ndim < 3 and 1 not in conv.input_shape[:2]):
-        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {conv.input_shape} of {layer.dtype}")
-    return as_codes(x.reshape(conv.input_shape), "int8")
+    fits = x.shape == shape or (x.ndim != 3 and x.size == np.prod(shape))
+    if x.dtype.name != layer.dtype or not fits or (x.ndim < 3 and 1 not in shape[:2]):
+        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {shape} of {layer.dtype}")
+    return as_codes(x.reshape(shape), "int8")
 
 
-def _linked(jobs: Sequence[Job], at: int, units: int, registers: RegisterMap) -> tuple[tuple[Job, ...], bytes]:
+def _linked(jobs: Sequence[Job], at: int, units: int, registers: RegisterMap,
+            ) -> tuple[list[Job], bytes]:
     """The jobs with the writes that end their blocks, and the blocks one behind the other from
     ``at`` on: each is filled up to ``BLOCK_ALIGN`` and names the next."""
-    sizes = [up((len(job.writes) + END_WORDS) * WORDS.itemsize, BLOCK_ALIGN) for job in jobs]
+    sizes = [len(job.writes) + END_WORDS for job in jobs]
     out, data = [], b""
-    for n, job in enumerate(jobs):
-        more = n + 1 < len(jobs)
-        ahead = (at + sum(sizes[:n + 1]), len(jobs[n + 1].writes) + END_WORDS) if more else (0, 0)
-        end = block_end(units, *ahead)
-        block = stream([*(Command.to(register, value) for register, value in job.writes), *end])
-        data += block.ljust(sizes[n] if more else 0, b"\0")
-        out.append(replace(job, start=Job.from_writes(
-            REGISTERS, writes_of(commands(stream(end))), registers)))
-    return tuple(out), data
+    for job, size, following in zip(jobs, sizes, [*sizes[1:], 0], strict=True):
+        filled = up(size * WORDS.itemsize, BLOCK_ALIGN) if following else 0
+        end = block_end(units, at + len(data) + filled if following else 0, following)
+        data += stream([*(Command.to(*write) for write in job.writes), *end]).ljust(filled, b"\0")
+        ending = writes_of(commands(stream(end)))
+        out.append(replace(job, start=Job.from_writes(REGISTERS, ending, registers)))
+    return out, data
 
 
 def _job(values: Raw, registers: RegisterMap, sums: bool) -> Job:
     """A job of every write in order."""
     offsets = {f"{block}.{register}": offset for block, offset, register in registers.registers}
-    order = [(offsets[register], value) for register, value, note in ORDER if note != "reads" or not sums]
+    order = [(offsets[name], value) for name, value, note in ORDER if note != "reads" or not sums]
     words = registers.state(order)
     for name, value in values.items():
         registers[name].insert(words, registers[name].raw(value))
-    return Job.from_writes(REGISTERS, [(offset, int(words[registers.index[offset]])) for offset, _ in order], registers)
+    state = [(offset, int(words[registers.index[offset]])) for offset, _ in order]
+    return Job.from_writes(REGISTERS, state, registers)

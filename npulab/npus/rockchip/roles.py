@@ -9,6 +9,7 @@ from itertools import combinations
 from npulab.captures.target import Unsupported
 from npulab.npus.kit.fields import Raw
 from npulab.npus.kit.numbers import up
+from npulab.npus.rockchip import words
 from npulab.npus.rockchip.layouts import ATOM
 from npulab.npus.rockchip.plans import INT8, INT32
 
@@ -27,25 +28,27 @@ def by_use(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, tuple[int, int]]:
     tasks.
     """
     try:
-        return _told(v, buffers) if len(buffers) <= MOST_BUFFERS else {}
+        ends = _ends(v) if len(buffers) <= MOST_BUFFERS else {}
     except Unsupported:  # a register that is not written
         return {}
-
-
-def _told(v: Raw, buffers: Mapping[int, bytes]) -> dict[str, tuple[int, int]]:
-    if v["CNA.CONV_CON1.IN_PRECISION"] != INT8 or v["DPU.DATA_FORMAT.OUT_PRECISION"] not in SIZES:
-        return {}
-    size = SIZES[v["DPU.DATA_FORMAT.OUT_PRECISION"]]
-    lanes = up(v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1, ATOM // size)
-    outputs = (v["DPU.DATA_CUBE_HEIGHT.HEIGHT"] + 1) * (v["DPU.DATA_CUBE_WIDTH.WIDTH"] + 1) * lanes * size
-    inputs = v["CNA.DATA_SIZE0.DATAIN_HEIGHT"] * v["CNA.FC_DATA_SIZE0.DMA_WIDTH"] * v["CNA.DATA_SIZE1.DATAIN_CHANNEL"]
-    ends = {"coefficients": (v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"], v["CNA.WEIGHT_SIZE0.WEIGHT_BYTES"]),
-            "input": (v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"], inputs),
-            "output": (v["DPU.DST_BASE_ADDR.DST_BASE_ADDR"], outputs)}
     used = {number: len(data.rstrip(b"\0")) for number, data in buffers.items()}
     fitting = [numbers for numbers in combinations(buffers, len(ends))
                if all(0 <= at % PAGE + need - used[number] < SLACK
                       for number, (at, need) in zip(numbers, ends.values(), strict=True))]
     if len(fitting) != 1:
         return {}
-    return {name: (number, at // PAGE * PAGE) for number, (name, (at, _)) in zip(fitting[0], ends.items(), strict=True)}
+    return {name: (number, at // PAGE * PAGE)
+            for number, (name, (at, _)) in zip(fitting[0], ends.items(), strict=True)}
+
+
+def _ends(v: Raw) -> dict[str, tuple[int, int]]:
+    """(address, bytes) of each of the three tensors; empty for other tasks."""
+    itemsize = SIZES.get(v[words.OUTPUT_PRECISION])
+    if v[words.PRECISION] != INT8 or itemsize is None:
+        return {}
+    sizes = words.Sizes.of(v)
+    lanes = up(sizes.output[2], ATOM // itemsize)
+    inputs = sizes.input[0] * sizes.input[1] * v["CNA.DATA_SIZE1.DATAIN_CHANNEL"]
+    outputs = sizes.output[0] * sizes.output[1] * lanes * itemsize
+    return {"coefficients": (v[words.WEIGHTS_AT], v[words.WEIGHT_BYTES]), "input": (v[words.INPUT_AT], inputs),
+            "output": (v[words.OUTPUT_AT], outputs)}

@@ -36,11 +36,7 @@ def test_features_are_planes_of_pixels(shape: tuple[int, int, int], dtype: str, 
         assert sum(packed) == sum(tensor.tobytes())
 
 
-def test_rows_of_a_matrix_and_of_one_channel() -> None:
-    matrix = np.arange(12, dtype=np.int32).reshape(3, 4)
-    assert layouts.rows((3, 4), "int32").pack(matrix) == matrix.tobytes()
-    assert layouts.rows((3, 4), "int32", row_pitch=32).index_map().tolist() == [[32 * m + 4 * k for k in range(4)]
-                                                                              for m in range(3)]
+def test_rows_of_one_channel() -> None:
     for width in (84, 85, 88):
         assert layouts.one_channel((2, width, 1)).index_map()[:, :, 0].tolist() \
             == [[2 * (88 * y + x) for x in range(width)] for y in range(2)]
@@ -69,10 +65,11 @@ def test_weights_in_groups_of_kernels(shape: tuple[int, int, int, int], dtype: s
                             want.append(tensor[k, y, x, c] if inside else 7 if k < shape[0] else 0)
     packed = layouts.pack_weights(tensor, fill=7)
     assert packed == np.array(want, dtype).tobytes()
-    whole = layouts.unpack_weights(packed, shape, dtype=dtype)
+    layout = layouts.weights(layouts.weights_shape(shape, dtype=dtype), dtype=dtype)
+    whole = layout.unpack(packed)
     assert np.array_equal(whole[:shape[0], ..., :shape[3]], tensor)
-    with pytest.raises(ValueError, match=r"^weights: got \d+ bytes, allowed for .* are \d+ or more$"):
-        layouts.unpack_weights(packed[:-1], shape, dtype=dtype)
+    with pytest.raises(ValueError, match=rf"got {len(packed) - 1} bytes"):
+        layout.unpack(packed[:-1])
 
 
 @pytest.mark.parametrize("channels", [2, 16, 40, 64, 65, 130])
@@ -85,7 +82,8 @@ def test_depthwise_weights_in_blocks_of_64(channels: int) -> None:
                 want += [tensor[0, y, x, c] if c < channels else -5 for c in range(start, min(start + 64, filled))]
     packed = layouts.pack_weights(tensor, depthwise=True, fill=-5)
     assert packed == np.array(want, np.int8).tobytes()
-    assert np.array_equal(layouts.unpack_weights(packed, tensor.shape, True)[..., :channels], tensor)
+    layout = layouts.weights(layouts.weights_shape(tensor.shape, True), True)
+    assert np.array_equal(layout.unpack(packed)[..., :channels], tensor)
 
 
 # Rules
