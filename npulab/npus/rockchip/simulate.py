@@ -6,8 +6,9 @@ agreement with lift and emulation means something.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from npulab.captures.capture import COMMANDS, Capture
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.kit.fields import Raw, known, nonzero, values_of
 from npulab.npus.kit.memory import Memory, address_of
-from npulab.npus.kit.numbers import ceil_div, wrapped
+from npulab.npus.kit.numbers import ceil_div, up, wrapped
 
 ATOM = 16
 MOST_BYTES = 2 ** 26
@@ -24,6 +25,8 @@ MOST_PRODUCTS = 2 ** 31
 PRECISIONS: dict[int, np.dtype[Any]] = {0: np.dtype(np.int8), 2: np.dtype(np.float16),
                                         4: np.dtype("<i4"), 5: np.dtype("<f4")}
 DEPTHWISE = 3
+# a block of four channels' operands (ORK)
+OPERANDS = np.dtype([("bias", "<i4", 4), ("offset", "<i2", 4), ("share", "<u2", 4)])
 ENDED, NEXT = "TASK.interrupt_status.interrupt_status", "PC.BASE_ADDRESS.PC_SOURCE_ADDR"
 CORES = "PC.REGISTER_AMOUNTS.RESERVED_0"  # less one (PH)
 NONZERO = ("CNA.DATA_SIZE0.DATAIN_WIDTH", "CNA.DATA_SIZE0.DATAIN_HEIGHT",
@@ -69,13 +72,14 @@ def ran(jobs: Sequence[Raw]) -> list[Raw]:
         programs[-1].append(v)
         if not v.get(NEXT):
             programs.append([])
-    used = {one[0].get(CORES, 0) for one in programs if any(v.get(ENDED) for v in one)}
+    programs = [program for program in programs if program]
+    cores = {program[0].get(CORES, 0) for program in programs if any(v.get(ENDED) for v in program)}
     chosen = []
-    for one in programs:
-        ended = [n for n, v in enumerate(one) if v.get(ENDED)]
-        if one and one[0].get(CORES, 0) in used and (ended or one[0].get(CORES, 0)):
-            shared = [n for n, v in enumerate(one) if v.get(CORES, 0)]
-            chosen.append(one[:1 + max([*ended, *shared])])
+    for program in programs:
+        shared = program[0].get(CORES, 0)
+        last = [n for n, v in enumerate(program) if v.get(ENDED) or v.get(CORES, 0)]
+        if shared in cores and (shared or any(v.get(ENDED) for v in program)):
+            chosen.append(program[:1 + max(last)])
     return [v for step in zip_longest(*chosen) for v in step if v is not None]
 
 
@@ -94,87 +98,102 @@ def convolution(v: Raw, memory: Memory) -> None:
     nonzero(v, NONZERO)
     known(v, KNOWN)
     kind = _precision(v, "CNA.CONV_CON1.IN_PRECISION")
-    out_h, out_w = v["CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT"] + 1, v["CORE.DATAOUT_SIZE_0.DATAOUT_WIDTH"] + 1
+    out_h, out_w = (v[f"CORE.DATAOUT_SIZE_0.DATAOUT_{side}"] + 1 for side in ("HEIGHT", "WIDTH"))
+    (step_y, step_x), (apart_y, apart_x) = _steps(v)
     outputs = v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1
     image = window(v, memory, kind, out_h, out_w)
     depthwise = v["CNA.CONV_CON1.CONV_MODE"] == DEPTHWISE
-    count = image.shape[0] if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"]
-    if count * out_h * out_w * 8 > MOST_BYTES:
-        raise Hang(f"the sums of {count}x{out_h}x{out_w} do not fit the simulated unit's {MOST_BYTES} bytes")
+    count = len(image) if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"]
+    _fits("sums", (count, out_h, out_w))
     need = v["CNA.WEIGHT_SIZE0.WEIGHT_BYTES"]
-    stored = np.frombuffer(memory.read(v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"], need, "weights"), kind)
-    real = kind.kind == "f"
+    data = memory.read(v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"], need, "weights")
+    stored, real = np.frombuffer(data, kind), kind.kind == "f"
     sums = np.zeros((count, out_h, out_w), np.float32 if real else np.int64)
     offsets, biases, shares = operands(v, memory, outputs)
-    step_y, step_x = v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"]
-    apart_y, apart_x = v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1, v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1
     if len(stored) * out_h * out_w > MOST_PRODUCTS:
-        raise Hang(f"{len(stored)} weights for {out_h}x{out_w} outputs are more than {MOST_PRODUCTS} products")
-    for at, (kernel, channel, row, column) in enumerate(places(v, count, image.shape[0], kind.itemsize)):
+        raise Hang(f"{len(stored)} weights for {out_h}x{out_w} outputs are more than "
+                   f"{MOST_PRODUCTS} products")
+    for at, (row, column, kernel, channel) in enumerate(places(v, count, len(image), kind.itemsize)):
         if at >= len(stored):
             raise Hang(f"weights: {need} bytes end before the kernels do")
-        weight = float(stored[at]) if real else int(stored[at]) + (offsets[kernel] if kernel < len(offsets) else 0)
+        weight = stored[at].item() + (offsets[kernel] if not real and kernel < len(offsets) else 0)
         if weight:
-            row, column = row * apart_y, column * apart_x
-            down, along = row + (out_h - 1) * step_y + 1, column + (out_w - 1) * step_x + 1
-            sums[kernel] += weight * image[channel, row:down:step_y, column:along:step_x]
+            top, left = row * apart_y, column * apart_x
+            rows = slice(top, top + (out_h - 1) * step_y + 1, step_y)
+            columns = slice(left, left + (out_w - 1) * step_x + 1, step_x)
+            sums[kernel] += weight * image[channel, rows, columns]
     if outputs > count:
         raise Hang(f"{outputs} output channels of {count} kernels")
-    store(v, memory, np.stack([finished(sums[k], v, biases[k], shares[k]) for k in range(outputs)]))
+    store(v, memory, np.stack([finished(*one, v) for one in zip(sums, biases, shares, strict=False)]))
 
 
-def places(v: Raw, kernels: int, channels: int, itemsize: int) -> Iterator[tuple[int, int, int, int]]:
-    """(kernel, channel, row, column) of each weight in the order of the buffer."""
-    height, width = v["CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT"], v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"]
+def places(v: Raw, kernels: int, channels: int, itemsize: int,
+           ) -> Iterator[tuple[int, int, int, int]]:
+    """(row, column, kernel, channel) of each weight in the order of the buffer."""
+    rows, columns = (range(v[f"CNA.WEIGHT_SIZE2.WEIGHT_{side}"]) for side in ("HEIGHT", "WIDTH"))
     if v["CNA.CONV_CON1.CONV_MODE"] == DEPTHWISE:
         for start in range(0, channels, 64):
-            for row in range(height):
-                for column in range(width):
-                    for channel in range(start, min(start + 64, channels)):
-                        yield channel, channel, row, column
+            block = range(start, min(start + 64, channels))
+            for row, column, channel in product(rows, columns, block):
+                yield row, column, channel, channel
         return
     group = 32 // itemsize
-    for first in range(0, kernels, group):
-        for start in range(0, channels, 32):
-            for row in range(height):
-                for column in range(width):
-                    for kernel in range(first, min(first + group, kernels)):
-                        for channel in range(start, min(start + 32, channels)):
-                            yield kernel, channel, row, column
+    for first, start in product(range(0, kernels, group), range(0, channels, 32)):
+        yield from product(rows, columns, range(first, min(first + group, kernels)),
+                           range(start, min(start + 32, channels)))
 
 
 def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) -> np.ndarray:
     """The input with all of its border that windows reach, ``(channels, rows, columns)``, fill
     lanes included."""
-    rows, filled = v["CNA.DATA_SIZE0.DATAIN_HEIGHT"], v["CNA.DATA_SIZE1.DATAIN_CHANNEL"]
+    rows, stored = v["CNA.DATA_SIZE0.DATAIN_HEIGHT"], v["CNA.DATA_SIZE1.DATAIN_CHANNEL"]
     width, base = v["CNA.FC_DATA_SIZE0.DMA_WIDTH"], v["CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR"]
     line, surface = v["CNA.DMA_CON1.LINE_STRIDE"], v["CNA.DMA_CON2.SURF_STRIDE"]
     top, left = v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]
-    reach = [(v[f"CNA.WEIGHT_SIZE2.WEIGHT_{size}"] - 1) * (v[f"CNA.CONV_CON3.ATROUS_{axis}_DILATION"] + 1) + 1
-             for size, axis in (("HEIGHT", "Y"), ("WIDTH", "X"))]
-    height = max((out_h - 1) * v["CNA.CONV_CON3.CONV_Y_STRIDE"] + reach[0], top + rows)
-    across = max((out_w - 1) * v["CNA.CONV_CON3.CONV_X_STRIDE"] + reach[1], left + width)
-    if filled * height * across * 8 > MOST_BYTES:
-        raise Hang(f"the input of {filled}x{height}x{across} does not fit the simulated unit's {MOST_BYTES} bytes")
-    real = kind.kind == "f"
+    (step_y, step_x), (apart_y, apart_x) = _steps(v)
+    reach_y = (out_h - 1) * step_y + (v["CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT"] - 1) * apart_y + 1
+    reach_x = (out_w - 1) * step_x + (v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"] - 1) * apart_x + 1
+    shape, real = (stored, max(reach_y, top + rows), max(reach_x, left + width)), kind.kind == "f"
+    _fits("input", shape)
     border = 0 if real else wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
-    out = np.full((filled, height, across), border, np.float32 if real else np.int64)
+    out = np.full(shape, border, np.float32 if real else np.int64)
+    image = out[:, top:top + rows, left:left + width]
     if v["CNA.CONV_CON1.ARGB_IN"]:
-        out[1:, top:top + rows, left:left + width] = 0
+        image[1:], codes = 0, kind if real else np.dtype(np.uint8)
         for row in range(rows):
-            size = kind.itemsize
-            data = memory.read(base + row * line * size, width * size, "input")
-            out[0, top + row, left:left + width] = single(np.frombuffer(data, kind if real else np.uint8), v)
-        return out
-    lanes = ATOM // kind.itemsize
-    grouped = not v["CNA.CONV_CON1.GROUP_LINE_OFF"]
-    pitch, plane = (ATOM // 4 * line, ATOM * (surface + line)) if grouped else (ATOM * line, ATOM * (surface + width))
-    for start in range(0, filled, lanes):
-        for row in range(rows):
-            data = memory.read(base + start // lanes * plane + row * pitch, ATOM * width, "input")
-            pixels = np.frombuffer(data, kind).reshape(width, lanes)
-            out[start:start + lanes, top + row, left:left + width] = pixels.T[:filled - start]
+            at = base + row * line * kind.itemsize
+            data = memory.read(at, width * kind.itemsize, "input")
+            image[0, row] = single(np.frombuffer(data, codes), v)
+    elif v["CNA.CONV_CON1.GROUP_LINE_OFF"]:
+        read_planes(memory, base, (ATOM * (surface + width), ATOM * line), image, kind, "input")
+    else:
+        pitches = ATOM * (surface + line), ATOM // 4 * line
+        read_planes(memory, base, pitches, image, kind, "input")
     return out
+
+
+def read_planes(memory: Memory, base: int, pitches: tuple[int, int], out: np.ndarray,
+                kind: np.dtype[Any], what: str) -> None:
+    """Fill ``(channels, rows, columns)`` from planes of 16-byte pixels; ``pitches`` are bytes from
+    plane to plane and from row to row."""
+    (channels, rows, width), lanes = out.shape, ATOM // kind.itemsize
+    for plane, row in np.ndindex(ceil_div(channels, lanes), rows):
+        at = base + plane * pitches[0] + row * pitches[1]
+        pixels = np.frombuffer(memory.read(at, ATOM * width, what), kind).reshape(width, lanes)
+        part = out[plane * lanes:(plane + 1) * lanes, row]
+        part[:] = pixels.T[:len(part)]
+
+
+def _steps(v: Raw) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(stride, dilation), down and along."""
+    return ((v["CNA.CONV_CON3.CONV_Y_STRIDE"], v["CNA.CONV_CON3.CONV_X_STRIDE"]),
+            (v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1, v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1))
+
+
+def _fits(what: str, shape: tuple[int, int, int]) -> None:
+    if math.prod(shape) * 8 > MOST_BYTES:
+        verb, size = "do" if what == "sums" else "does", "x".join(map(str, shape))
+        raise Hang(f"the {what} of {size} {verb} not fit the simulated unit's {MOST_BYTES} bytes")
 
 
 def single(codes: np.ndarray, v: Raw) -> np.ndarray:
@@ -189,29 +208,26 @@ def single(codes: np.ndarray, v: Raw) -> np.ndarray:
 def operands(v: Raw, memory: Memory, outputs: int) -> tuple[list[int], list[int], list[int]]:
     """(weight offsets, biases, shares) of each output channel."""
     kernels = max(outputs, v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"])
-    offsets, biases = [v["DPU.BS_OW_OP.OW_OP"]] * kernels, [0] * outputs
-    shares = [2 ** 14] * outputs
+    offsets, shares = [v["DPU.BS_OW_OP.OW_OP"]] * kernels, [2 ** 14] * outputs
     base = v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
     if v["DPU.BS_CFG.BS_BYPASS"] or not v["DPU.BS_CFG.BS_ALU_SRC"]:
-        return offsets, biases, shares
+        return offsets, [0] * outputs, shares
     if v["DPU.BS_CFG.BS_MUL_BYPASS"]:
         data = memory.read(base, 4 * outputs, "biases")
-        return offsets, [int.from_bytes(data[4 * n:4 * n + 4], "little", signed=True) for n in range(outputs)], shares
-    for n in range(outputs):
-        block, lane = memory.read(base + n // 4 * 32, 32, "biases"), n % 4
-        biases[n] = int.from_bytes(block[4 * lane:4 * lane + 4], "little", signed=True)
-        offsets[n] = int.from_bytes(block[16 + 2 * lane:18 + 2 * lane], "little", signed=True)
-        shares[n] = int.from_bytes(block[24 + 2 * lane:26 + 2 * lane], "little")
-    return offsets, biases, shares
+        return offsets, np.frombuffer(data, "<i4").tolist(), shares
+    blocks = [np.frombuffer(memory.read(base + at, 32, "biases"), OPERANDS)
+              for at in range(0, 8 * outputs, 32)]
+    biases, zeros, shares = (np.concatenate([block[name].ravel() for block in blocks])[:outputs].tolist()
+                             for name in ("bias", "offset", "share"))
+    return zeros + offsets[outputs:], biases, shares
 
 
-def finished(sums: np.ndarray, v: Raw, bias: int, share: int) -> np.ndarray:
+def finished(sums: np.ndarray, bias: int, share: int, v: Raw) -> np.ndarray:
     """Sums of one channel as the output holds them, in whole numbers where they are."""
     kind = _precision(v, "DPU.DATA_FORMAT.OUT_PRECISION")
     if kind.kind == "f":
         return arithmetic(sums, v).astype(kind)
     used = not v["DPU.BS_CFG.BS_BYPASS"]
-    offset = v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]
     truncate = 2 ** v["CORE.CLIP_TRUNCATE.CLIP_TRUNCATE"]
     sums = np.sign(sums) * ((np.abs(sums) + truncate // 2) // truncate)
     sums = wrapped(sums) + bias
@@ -219,8 +235,9 @@ def finished(sums: np.ndarray, v: Raw, bias: int, share: int) -> np.ndarray:
         sums = np.maximum(sums, 0)
     if used and not v["DPU.BS_CFG.BS_MUL_BYPASS"]:
         sums = _even(sums * share, v["DPU.BS_CFG.BS_MUL_SHIFT"])
-    sums = _even(sums * v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]) + offset
-    return np.minimum(np.maximum(sums, np.iinfo(kind).min), np.iinfo(kind).max).astype(kind)
+    scale, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
+    sums = _even(sums * scale, shift) + v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]
+    return np.clip(sums, np.iinfo(kind).min, np.iinfo(kind).max).astype(kind)
 
 
 def _even(values: np.ndarray, shift: int) -> np.ndarray:
@@ -237,15 +254,11 @@ def elements(v: Raw, memory: Memory) -> None:
         if PRECISIONS.get(v[name]) != np.float16 or not planes:
             raise Unsupported(f"{name} is {v[name]}, the simulated device runs elements of fp16 in planes only")
     height, width = v["DPU.DATA_CUBE_HEIGHT.HEIGHT"] + 1, v["DPU.DATA_CUBE_WIDTH.WIDTH"] + 1
-    channels, lanes = v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1, ATOM // 2
+    elements = np.zeros((v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1, height, width), np.float32)
     plane = width * height + v["DPU_RDMA.RDMA_SURF_NOTCH.SURF_NOTCH_ADDR"]
-    out = np.zeros((channels, height, width), np.float16)
-    for start in range(0, channels, lanes):
-        at = v["DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR"] + start // lanes * plane * ATOM
-        pixels = np.frombuffer(memory.read(at, ATOM * width * height, "elements"), np.float16)
-        given = pixels.reshape(height, width, lanes).transpose(2, 0, 1)[:channels - start]
-        out[start:start + lanes] = arithmetic(given.astype(np.float32), v)
-    store(v, memory, out)
+    read_planes(memory, v["DPU_RDMA.RDMA_SRC_BASE_ADDR.SRC_BASE_ADDR"], (ATOM * plane, ATOM * width),
+                elements, np.dtype(np.float16), "elements")
+    store(v, memory, arithmetic(elements, v).astype(np.float16))
 
 
 def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
@@ -256,11 +269,11 @@ def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
     if not v["DPU.BS_CFG.BS_ALU_BYPASS"]:
         if v["DPU.BS_CFG.BS_ALU_SRC"] or v["DPU.BS_CFG.BS_ALU_ALGO"] != 2:
             raise Unsupported("the simulated device adds a register to fp16 elements only")
-        values = values + np.array(v["DPU.BS_ALU_CFG.BS_ALU_OPERAND"], np.uint32).view(np.float32)
+        values = values + np.uint32(v["DPU.BS_ALU_CFG.BS_ALU_OPERAND"]).view(np.float32)
     if not v["DPU.BS_CFG.BS_MUL_BYPASS"]:
         if v["DPU.BS_MUL_CFG.BS_MUL_SRC"]:
             raise Unsupported("the simulated device multiplies fp16 elements by a register only")
-        values = values * np.array(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"], np.uint16).view(np.float16).astype(np.float32)
+        values = values * np.float32(np.uint16(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"]).view(np.float16))
     return values if v["DPU.BS_CFG.BS_RELU_BYPASS"] else np.maximum(values, 0)
 
 
@@ -272,21 +285,22 @@ def store(v: Raw, memory: Memory, planes: np.ndarray) -> None:
     step = ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
     last = (ceil_div(channels, lanes) - 1) * step + (height - 1) * pitch + ATOM * width
     if last > MOST_BYTES:
-        raise Hang(f"the output of {last} bytes does not fit the simulated unit's {MOST_BYTES} bytes")
+        raise Hang(f"the output of {last} bytes does not fit the simulated unit's {MOST_BYTES} "
+                   "bytes")
     out = np.zeros(last, np.uint8)
     there = memory.stretch(base, last)
     out[:len(there)] = np.frombuffer(there, np.uint8)
-    for start in range(0, channels, lanes):
-        part = planes[start:start + lanes]
-        pixels = np.zeros((height, width, lanes), planes.dtype)
-        pixels[..., :len(part)] = part.transpose(1, 2, 0)
-        for row in range(height):
-            at = start // lanes * step + row * pitch
-            out[at:at + ATOM * width] = pixels[row].reshape(-1).view(np.uint8)
+    filled = np.zeros((up(channels, lanes), height, width), planes.dtype)
+    filled[:channels] = planes
+    pixels = filled.reshape(-1, lanes, height, width).transpose(0, 2, 3, 1)
+    for plane, row in np.ndindex(pixels.shape[:2]):
+        at = plane * step + row * pitch
+        out[at:at + ATOM * width] = np.frombuffer(pixels[plane, row].tobytes(), np.uint8)
     memory.write(base, out.tobytes())
 
 
 def _precision(v: Raw, name: str) -> np.dtype[Any]:
     if v[name] not in PRECISIONS:
-        raise Unsupported(f"{name} is {v[name]}, the simulated device knows {', '.join(map(str, PRECISIONS))} only")
+        raise Unsupported(f"{name} is {v[name]}, the simulated device knows "
+                          f"{', '.join(map(str, PRECISIONS))} only")
     return PRECISIONS[v[name]]
