@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from npulab.npus.ane.training.mil.tokens import NUMBER, Tokens
@@ -27,6 +28,7 @@ MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2 ** 23, 2 ** 19, 16
 FLAT = re.compile(r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]")  # a list of numbers or bools, taken as one token
 MOST_NUMBER, MOST_STRING = 64, 2 ** 16  # letters
 ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
+BOOLS = ("true", "false")
 VERSION = re.compile("[0-9.]*")
 
 
@@ -58,22 +60,17 @@ class _Reader(Tokens):
 
     def program(self) -> Program:
         start = self.at
-        self.take("program")
-        self.take("(")
+        self.take("program", "(")
         version = VERSION.match(self.text, self.at)
         if not version or not version.group():
             self.refuse("a version, as 1.3")
         self.at = version.end()
         self.look()
         self.take(")")
-        attributes = self.attributes()
-        self.take("{")
-        functions = []
-        while not self.has("}"):
-            functions.append(self.function())
+        attributes, functions = self.attributes(), self.block(self.function)
         if self.kind != "end":
             self.refuse("the end of the text")
-        return self.made(Program, start, tuple(functions), version.group(), attributes)
+        return self.made(Program, start, functions, version.group(), attributes)
 
     def function(self) -> Function:
         start, line = self.at, self.here()
@@ -81,19 +78,13 @@ class _Reader(Tokens):
         name = self.name("the name of a function")
         self.take("<")
         target = self.name("what it is compiled for, as ios18")
-        self.take(">")
-        self.take("(")
+        self.take(">", "(")
         inputs = self.many(self.input, ")")
-        attributes = self.attributes()
-        self.take("{")
-        operations = []
-        while not self.has("}"):
-            operations.append(self.operation())
-        self.take("->")
-        self.take("(")
+        attributes, operations = self.attributes(), self.block(self.operation)
+        self.take("->", "(")
         outputs = self.many(lambda: self.name("the name of an output"), ")")
         self.take(";")
-        return self.made(Function, start, inputs, tuple(operations), outputs, name, target, attributes, line)
+        return self.made(Function, start, inputs, operations, outputs, name, target, attributes, line)
 
     def input(self) -> tuple[str, Type | Compound]:
         kind = self.type()
@@ -123,38 +114,33 @@ class _Reader(Tokens):
         return self.name("the name of an output"), kind
 
     def argument(self) -> tuple[str, Argument]:
-        name = self.name("the name of an argument")
-        self.take("=")
-        if self.has("("):
-            return name, self.many(self.one, ")")
-        return name, self.one()
+        return self.pair("an argument", lambda: self.many(self.operand, ")") if self.has("(")
+                         else self.operand())
 
-    def one(self) -> str | Value:
+    def operand(self) -> str | Value:
         """A name or a constant."""
-        if self.kind == "name" and self.token not in ("true", "false") and self.following() not in ("(", "<"):
+        if self.kind == "name" and not self.is_bool() and self.following() not in ("(", "<"):
             return self.step()
         return self.value()
 
     def attributes(self) -> tuple[tuple[str, Value], ...]:
-        return self.many(self.attribute, "]") if self.has("[") else ()
+        return self.many(lambda: self.pair("an attribute", self.value), "]") if self.has("[") else ()
 
-    def attribute(self) -> tuple[str, Value]:
-        name = self.name("the name of an attribute")
+    def pair(self, what: str, value: Callable[[], Any]) -> tuple[str, Any]:
+        name = self.name(f"the name of {what}")
         self.take("=")
-        return name, self.value()
+        return name, value()
 
     # types and constants
 
     def type(self, depth: int = 0) -> Type | Compound:
         start = self.at
-        if depth > MOST_DEPTH:
-            self.fail(f"types more than {MOST_DEPTH} deep", "fewer")
+        self.not_too_deep("types", depth)
         name = self.name("a type")
         if name == "tensor":
             self.take("<")
             dtype = self.name("an element type")
-            self.take(",")
-            self.take("[")
+            self.take(",", "[")
             shape = self.many(self.size, "]")
             self.take(">")
             return self.made(Type, start, dtype, shape)
@@ -175,7 +161,7 @@ class _Reader(Tokens):
 
     def value(self) -> Value:
         start = self.at
-        if self.kind != "name" or self.token in ("true", "false"):
+        if self.kind != "name" or self.is_bool():
             return Value(None, self.literal(0))
         kind = self.type()
         self.take("(")
@@ -193,20 +179,21 @@ class _Reader(Tokens):
 
     def file(self) -> File:
         start = self.at
-        self.take("BLOBFILE")
-        self.take("(")
-        given = {}
-        for name, dtype in (("path", "string"), ("offset", "uint64")):
-            self.take(name)
-            self.take("=")
-            at, value = self.at, self.value()
-            if not isinstance(value.type, Type) or value.type.dtype != dtype or isinstance(value.data, File | tuple):
-                self.fail(f"{name} of {value.type}", dtype, at)
-            given[name] = value
-            self.take("," if name == "path" else ")")
-        path, offset = given["path"], given["offset"]
-        plain = isinstance(path.type, Type) and path.type.plain
-        return self.made(File, start, path.data, offset.data, plain)
+        self.take("BLOBFILE", "(")
+        path, plain = self.stated("path", "string")
+        self.take(",")
+        offset, _ = self.stated("offset", "uint64")
+        self.take(")")
+        return self.made(File, start, path, offset, plain)
+
+    def stated(self, name: str, dtype: str) -> tuple[Any, bool]:
+        """One number or string by name, and whether its type is a plain one."""
+        self.take(name, "=")
+        at, value = self.at, self.value()
+        kind = value.type
+        if not isinstance(kind, Type) or kind.dtype != dtype or isinstance(value.data, File | tuple):
+            self.fail(f"{name} of {kind}", dtype, at)
+        return value.data, kind.plain
 
     def listed(self, shape: tuple[int | None, ...], depth: int) -> tuple[Any, ...]:
         """Elements in brackets, flat or one level for each axis."""
@@ -215,12 +202,11 @@ class _Reader(Tokens):
         if flat:
             self.at = flat.end()
             self.counted_elements(flat.group(1).count(",") + 1, start)
-            words = [word.strip() for word in flat.group(1).split(",")] if flat.group(1).strip() else []
-            out = tuple(self.element(word, start) for word in words)
+            words = flat.group(1).split(",") if flat.group(1).strip() else []
+            elements = tuple(self.element(word.strip(), start) for word in words)
             self.look()
-            return out
-        if depth > MOST_DEPTH:
-            self.fail(f"brackets more than {MOST_DEPTH} deep", "fewer")
+            return elements
+        self.not_too_deep("brackets", depth)
         self.take("[")
         if self.token == "[" and self.kind == "mark":
             rows = self.many(lambda: self.listed(shape[1:], depth + 1), "]")
@@ -231,36 +217,42 @@ class _Reader(Tokens):
         self.counted_elements(len(items), start)
         return items
 
+    def not_too_deep(self, what: str, depth: int) -> None:
+        if depth > MOST_DEPTH:
+            self.fail(f"{what} more than {MOST_DEPTH} deep", "fewer")
+
     def counted_elements(self, count: int, at: int) -> None:
         self.elements += count
         if self.elements > MOST_ELEMENTS:
             self.fail(f"more than {MOST_ELEMENTS} elements of constants", "larger ones in a weight file", at)
 
     def literal(self, depth: int) -> Any:
-        if depth > MOST_DEPTH:
-            self.fail(f"brackets more than {MOST_DEPTH} deep", "fewer")
-        if self.kind == "number":
-            return self.number()
+        self.not_too_deep("brackets", depth)
+        if self.kind == "number" or self.is_bool():
+            return self.scalar()
         if self.kind == "string":
             return self.string()
         if self.kind == "mark" and self.token in CLOSING:
             bracket = self.step()
             return Group(bracket, self.many(lambda: self.literal(depth + 1), CLOSING[bracket]))
-        if self.kind == "name" and self.token in ("true", "false"):
-            return self.step() == "true"
         return self.refuse("a number, a string, true, false or an opening bracket")
 
     def number(self) -> int | float:
         if self.kind != "number":
             self.refuse("a number")
-        start = self.at
-        found = self.element(self.token, start)
+        return self.scalar()
+
+    def is_bool(self) -> bool:
+        return self.kind == "name" and self.token in BOOLS
+
+    def scalar(self) -> Any:
+        value = self.element(self.token, self.at)
         self.step()
-        return found
+        return value
 
     def element(self, word: str, at: int) -> Any:
         """A number or bool by its letters."""
-        if word in ("true", "false"):
+        if word in BOOLS:
             return word == "true"
         if len(word) <= MOST_NUMBER and re.fullmatch(NUMBER, word, re.ASCII):
             low = word.lower().lstrip("+-")

@@ -53,10 +53,13 @@ class Tokens:
         self.counted = self.at
         return self.line
 
-    def fail(self, got: str, allowed: str, at: int | None = None) -> NoReturn:
-        at = self.at if at is None else at
+    def place(self, at: int) -> str:
         line, column = self.text.count("\n", 0, at) + 1, at - self.text.rfind("\n", 0, at)
-        raise ValueError(f"mil: line {line}, column {column}: got {got}, allowed is {allowed}")
+        return f"line {line}, column {column}"
+
+    def fail(self, got: str, allowed: str, at: int | None = None) -> NoReturn:
+        place = self.place(self.at if at is None else at)
+        raise ValueError(f"mil: {place}: got {got}, allowed is {allowed}")
 
     def refuse(self, allowed: str) -> NoReturn:
         self.fail("the end of the text" if self.kind == "end" else repr(self.token[:40]), allowed)
@@ -66,34 +69,37 @@ class Tokens:
         try:
             return make(*given, **named)
         except (ValueError, LookupError) as error:
-            line, column = self.text.count("\n", 0, at) + 1, at - self.text.rfind("\n", 0, at)
-            raise ValueError(f"mil: line {line}, column {column}: {error.args[0]}") from None
+            raise ValueError(f"mil: {self.place(at)}: {error.args[0]}") from None
 
-    def take(self, token: str) -> None:
-        if self.token != token or self.kind not in ("mark", "arrow", "name"):
-            self.refuse(repr(token))
-        self.step()
+    def take(self, *tokens: str) -> None:
+        """Step over tokens that must follow."""
+        for token in tokens:
+            if self.token != token or self.kind not in ("mark", "arrow", "name"):
+                self.refuse(repr(token))
+            self.step()
 
     def has(self, token: str) -> bool:
         """Step over a mark that may be there."""
-        found = self.kind == "mark" and self.token == token
-        if found:
-            self.step()
-        return found
+        return self.kind == "mark" and self.token == token and bool(self.step())
 
     def name(self, what: str) -> str:
         if self.kind != "name":
             self.refuse(what)
         return self.step()
 
-    def many(self, one: Callable[[], Any], close: str) -> tuple[Any, ...]:
+    def many(self, item: Callable[[], Any], close: str) -> tuple[Any, ...]:
         """Items with commas up to a closing mark, which is stepped over."""
-        out: list[Any] = []
-        if self.has(close):
-            return ()
-        while True:
-            out.append(one())
-            if self.has(close):
-                return tuple(out)
-            if not self.has(","):
+        items: list[Any] = []
+        while not self.has(close):
+            if items and not self.has(","):
                 self.refuse(f"',' or {close!r}")
+            items.append(item())
+        return tuple(items)
+
+    def block(self, item: Callable[[], Any]) -> tuple[Any, ...]:
+        """Items in braces."""
+        self.take("{")
+        items = []
+        while not self.has("}"):
+            items.append(item())
+        return tuple(items)
