@@ -13,11 +13,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import construct
 import numpy as np
 
+from npulab.npus.kit.numbers import ceil_div, up
+from npulab.registers.table import read_table
 from npulab.support.refuse import one_of
 
 ALIGN = 64
@@ -32,21 +35,18 @@ RECORD = construct.Struct(
 
 
 class Stored(NamedTuple):
-    """How elements of a type lie in a file: bits of each, and the numpy type they are given as."""
+    """How elements of a type lie in a file: bits of each, the numpy type they are given as (bits of
+    bf16 and of the fp8 types), and the code of the type."""
 
     bits: int
     numpy: str
+    code: int
 
 
-# code and type by MIL's name; bf16 and the fp8 types are given as their bits
-CODES = {1: "fp16", 2: "fp32", 3: "uint8", 4: "int8", 5: "bf16", 6: "int16", 7: "uint16", 8: "int4", 9: "uint1",
-         10: "uint2", 11: "uint4", 12: "uint3", 13: "uint6", 14: "int32", 15: "uint32", 16: "fp8e4m3fn",
-         17: "fp8e5m2"}
-STORED = {"fp16": Stored(16, "<f2"), "fp32": Stored(32, "<f4"), "uint8": Stored(8, "u1"), "int8": Stored(8, "i1"),
-          "bf16": Stored(16, "<u2"), "int16": Stored(16, "<i2"), "uint16": Stored(16, "<u2"), "int4": Stored(4, "i1"),
-          "uint1": Stored(1, "u1"), "uint2": Stored(2, "u1"), "uint4": Stored(4, "u1"), "uint3": Stored(3, "u1"),
-          "uint6": Stored(6, "u1"), "int32": Stored(32, "<i4"), "uint32": Stored(32, "<u4"),
-          "fp8e4m3fn": Stored(8, "u1"), "fp8e5m2": Stored(8, "u1")}
+STORED = {row["name"]: Stored(int(row["bits"]), row["numpy"], int(row["code"]))
+          for row in sorted(read_table(Path(__file__).with_name("types.csv")),
+                            key=lambda row: int(row["code"] or 0)) if row["code"]}
+CODES = {kind.code: name for name, kind in STORED.items()}
 USUAL = {"float16": "fp16", "float32": "fp32"}  # numpy types that have another name there
 
 
@@ -79,15 +79,14 @@ class Record:
         """
         dtype = dtype or self.dtype
         kind = STORED[one_of("dtype", dtype, STORED)]
-        used = 8 * self.size - (self.padding_bits if kind.bits < 8 else 0)
+        packed = kind.bits < 8
+        used = 8 * self.size - (self.padding_bits if packed else 0)
         count = used // kind.bits if shape is None else math.prod(shape)
-        spare = used - count * kind.bits
-        if not 0 <= spare < (8 if kind.bits < 8 and shape is not None else 1):
-            wanted = f"{list(shape)}" if shape is not None else "a whole number"
+        if not 0 <= used - count * kind.bits < (8 if packed and shape is not None else 1):
+            wanted = "a whole number" if shape is None else f"{list(shape)}"
             raise ValueError(f"weights: record at byte {self.offset}, size: got {self.size} bytes, allowed are those "
                              f"of {wanted} of {dtype} ({kind.bits} bits each)")
-        flat = unpacked(np.frombuffer(self.raw, np.uint8), count, dtype)
-        return flat if shape is None else flat.reshape(shape)
+        return unpacked(np.frombuffer(self.raw, np.uint8), count, dtype).reshape(count if shape is None else shape)
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,8 @@ def write(weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, c
     >>> offsets, len(data), read(data)[192].values((2, 2)).tolist()
     ({'a': 64, 'b': 192}, 272, [[1.0, 1.0], [1.0, 1.0]])
     """
-    extra = set(dtypes or {}) - set(weights)
+    dtypes = dtypes or {}
+    extra = set(dtypes) - set(weights)
     if extra:
         raise LookupError(f"dtypes: got {', '.join(sorted(extra))}, allowed is one of {', '.join(weights)}")
     parts = [HEADER.build({"count": len(weights) if count is None else count, "version": VERSION,
@@ -139,11 +139,11 @@ def write(weights: Mapping[str, Any], dtypes: Mapping[str, str] | None = None, c
     offsets, at = {}, ALIGN
     for number, (name, given) in enumerate(weights.items(), 1):
         array = np.asarray(given)
-        dtype = (dtypes or {}).get(name) or USUAL.get(array.dtype.name, array.dtype.name)
+        dtype = dtypes.get(name) or USUAL.get(array.dtype.name, array.dtype.name)
         stored = _packed(name, array, dtype)
         offsets[name] = at
         spare = -array.size * STORED[dtype].bits % 8
-        parts.append(RECORD.build({"sentinel": SENTINEL, "dtype": _code(dtype), "size": len(stored),
+        parts.append(RECORD.build({"sentinel": SENTINEL, "dtype": STORED[dtype].code, "size": len(stored),
                                    "offset": at + ALIGN, "padding_bits": spare, "reserved": bytes(32)}))
         parts.append(stored + bytes(-len(stored) % ALIGN if number < len(weights) else 0))
         at += ALIGN + len(parts[-1])
@@ -170,15 +170,14 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
     records: list[Record] = []
     starts = _sentinels(data)
     at: int | None = ALIGN if len(data) > ALIGN else None
-    if at is not None and not _starts(data, at):
+    if at and not _starts(data, at):
         raise ValueError(f"weights: record at byte {at}, sentinel: got {data[at:at + 4].hex()}, "
                          f"allowed is {SENTINEL:#x} in little-endian")
-    while at is not None:
+    while at:
         if len(records) == MOST_RECORDS:
             raise ValueError(f"weights: record at byte {at}: got more than {MOST_RECORDS} records")
-        record = _record(data, at, (names or {}).get(at, hex(at)), starts, warnings)
-        records.append(record)
-        at = _next(data, record, warnings)
+        records.append(_record(data, at, (names or {}).get(at, hex(at)), starts, warnings))
+        at = _next(data, records[-1], warnings)
     _refuse_overlap(records)
     if header.count != len(records):
         warnings.append(f"header at byte 0, count: says {header.count}, the file has {len(records)} records; "
@@ -225,7 +224,7 @@ def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
     kind = STORED[one_of("dtype", dtype, STORED)]
     if kind.bits >= 8:
         return raw[:count * kind.bits // 8].view(kind.numpy)
-    used = raw[:-(-count * kind.bits // 8)]
+    used = raw[:ceil_div(count * kind.bits, 8)]
     bits = np.unpackbits(used, count=count * kind.bits, bitorder="little").reshape(-1, kind.bits)
     out = np.packbits(bits, axis=1, bitorder="little")[:, 0]
     half = 2 ** (kind.bits - 1)
@@ -233,9 +232,9 @@ def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
 
 
 def _packed(name: str, array: np.ndarray, dtype: str) -> bytes:
-    kind = STORED[one_of("dtype", dtype, STORED)]
-    numpy = np.dtype(kind.numpy)
-    low, high = (-(2 ** (kind.bits - 1)), 2 ** (kind.bits - 1) - 1) if numpy.kind == "i" else (0, 2 ** kind.bits - 1)
+    bits, numpy = STORED[one_of("dtype", dtype, STORED)].bits, np.dtype(STORED[dtype].numpy)
+    low = -2 ** (bits - 1) if numpy.kind == "i" else 0
+    high = low + 2 ** bits - 1
     if (numpy.kind == "f") != (array.dtype.kind == "f"):
         raise ValueError(f"weights: {name}: got {array.dtype}, allowed for {dtype} is {numpy.name}")
     if numpy.kind == "f" and array.dtype.itemsize != numpy.itemsize:
@@ -244,10 +243,6 @@ def _packed(name: str, array: np.ndarray, dtype: str) -> bytes:
         raise ValueError(f"weights: {name}: got values {array.min()} to {array.max()}, allowed for {dtype} is "
                          f"{low} to {high}")
     return packed(array, dtype)
-
-
-def _code(dtype: str) -> int:
-    return next(code for code, name in CODES.items() if name == dtype)
 
 
 def _starts(data: bytes, at: int) -> bool:
@@ -305,8 +300,7 @@ def _sentinels(data: bytes) -> np.ndarray:
 
 def _next(data: bytes, record: Record, warnings: list[str]) -> int | None:
     end = max(record.data_offset + record.size, record.offset + ALIGN)
-    aligned = -(-end // ALIGN) * ALIGN
-    for at in (aligned, end):
+    for at in (up(end, ALIGN), end):
         if _starts(data, at):
             if at % ALIGN:
                 warnings.append(f"record at byte {at}: is at no multiple of {ALIGN}")
@@ -317,10 +311,9 @@ def _next(data: bytes, record: Record, warnings: list[str]) -> int | None:
 
 
 def _refuse_overlap(records: Sequence[Record]) -> None:
-    runs = sorted([(record.offset, record.offset + ALIGN, record) for record in records]
-                  + [(record.data_offset, record.data_offset + record.size, record) for record in records
-                     if record.size], key=lambda run: run[:2])
-    for (_, end, one), (start, _, other) in pairwise(runs):
+    runs = sorted((start, start + size, record.offset) for record in records for start, size in
+                  ((record.offset, ALIGN), (record.data_offset, record.size)) if size)
+    for (_, end, before), (start, _, after) in pairwise(runs):
         if start < end:
-            raise ValueError(f"weights: record at byte {other.offset}: got byte {start}, which the record at byte "
-                             f"{one.offset} takes up to {end}")
+            raise ValueError(f"weights: record at byte {after}: got byte {start}, which the record at byte "
+                             f"{before} takes up to {end}")

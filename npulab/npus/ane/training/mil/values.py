@@ -6,18 +6,18 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from npulab.registers.table import read_table
 from npulab.support.refuse import one_of
 
 NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
 # letter of the kind (float, signed, unsigned, bool, string) and bits
-DTYPES = {"fp16": ("f", 16), "fp32": ("f", 32), "fp64": ("f", 64), "bf16": ("f", 16), "int4": ("i", 4),
-          "int8": ("i", 8), "int16": ("i", 16), "int32": ("i", 32), "int64": ("i", 64), "uint1": ("u", 1),
-          "uint2": ("u", 2), "uint3": ("u", 3), "uint4": ("u", 4), "uint6": ("u", 6), "uint8": ("u", 8),
-          "uint16": ("u", 16), "uint32": ("u", 32), "uint64": ("u", 64), "bool": ("b", 1), "string": ("s", 0)}
+DTYPES = {row["name"]: (row["kind"], int(row["bits"]))
+          for row in read_table(Path(__file__).parents[1] / "types.csv") if row["kind"]}
 KINDS = ("dict", "list", "tuple", "state")
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 TARGET = "ios18"
