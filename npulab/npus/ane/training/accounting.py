@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from npulab.npus.ane.training.kernels import KERNELS, PRODUCTS, Kernel, Operation, kernel_of
 from npulab.npus.ane.training.step import Step
+from npulab.npus.kit.numbers import up
 from npulab.support.refuse import positive
 
 if TYPE_CHECKING:
@@ -68,15 +71,11 @@ def counts(step: Step) -> pd.DataFrame:
     import pandas as pd
 
     table = operations(step)
-    rows: list[dict[str, Any]] = []
-    npu = total = 0
-    for name in ("", *LEFT_OUT):
-        flops = int(table.loc[table["left_out"] == name, "flops"].sum())
-        total += flops
-        npu += 0 if name.endswith("CPU") else flops
-        rows.append({"count": name or "published", "flops": flops,
-                     "with_published": flops + (rows[0]["flops"] if rows else 0), "NPU": npu, "step": total})
-    return pd.DataFrame(rows)
+    flops = table.groupby("left_out")["flops"].sum().reindex(["", *LEFT_OUT]).to_numpy()
+    npu = [0 if name.endswith("CPU") else count for name, count in zip(["", *LEFT_OUT], flops, strict=True)]
+    return pd.DataFrame({"count": ["published", *LEFT_OUT], "flops": flops,
+                         "with_published": [flops[0], *(flops[0] + flops[1:])],
+                         "NPU": np.cumsum(npu), "step": np.cumsum(flops)})
 
 
 def published(step: Step) -> int:
@@ -110,29 +109,26 @@ def traffic(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS), itemsi
             raise ValueError(f"{name}: got {given!r}, allowed is a whole number of bytes from 1 to {MOST_BYTES}")
     rows = []
     for kernel in map(kernel_of, kernels):
-        cpu = kernel.unit == "CPU"
-        size, row = (max(itemsize, 4), 1) if cpu else (itemsize, row_align)
-        weight = 1 if cpu else weight_align
-        inner = [operation.name for operation in kernel.operations
-                 if operation.name not in (*kernel.outputs, *kernel.taps)]
-        parts = {"weights": sum(_aligned(step.count(axes) * size, weight) for axes in kernel.weights.values())}
-        for name, names in (("inputs", tuple(kernel.inputs)), ("outputs", kernel.outputs), ("taps", kernel.taps)):
-            parts[name] = sum(_tensor(step, kernel.axes(one), size, row) for one in names)
-        between = sum(_tensor(step, kernel.axes(one), size, row) for one in inner)
-        moved, flops = sum(parts.values()), sum(operation.flops(step) for operation in kernel.operations)
+        size, row, weight = (max(itemsize, 4), 1, 1) if kernel.unit == "CPU" else \
+            (itemsize, row_align, weight_align)
+        groups = {"inputs": tuple(kernel.inputs), "outputs": kernel.outputs, "taps": kernel.taps,
+                  "between": tuple(operation.name for operation in kernel.operations
+                                   if operation.name not in (*kernel.outputs, *kernel.taps))}
+        counts = {"weights": sum(up(step.count(axes) * size, weight) for axes in kernel.weights.values())}
+        for group, names in groups.items():
+            counts[group] = sum(_tensor(step, kernel.axes(name), size, row) for name in names)
+        between = counts.pop("between")
+        counts |= {"bytes": sum(counts.values()), "between": between,
+                   "flops": sum(operation.flops(step) for operation in kernel.operations)}
         rows.append({"kernel": kernel.name, "unit": kernel.unit, "times": kernel.times,
-                     **{name: kernel.times * count for name, count in parts.items()}, "bytes": kernel.times * moved,
-                     "between": kernel.times * between, "flops": kernel.times * flops, "intensity": flops / moved})
+                     **{name: kernel.times * count for name, count in counts.items()},
+                     "intensity": counts["flops"] / counts["bytes"]})
     return pd.DataFrame(rows)
-
-
-def _aligned(size: int, align: int) -> int:
-    return -(-size // align) * align
 
 
 def _tensor(step: Step, axes: str, itemsize: int, align: int) -> int:
     *rows, last = step.shape(axes) or (1,)
-    return math.prod(rows) * _aligned(last * itemsize, align)
+    return math.prod(rows) * up(last * itemsize, align)
 
 
 def achieved(flops: float, ms: float) -> float:

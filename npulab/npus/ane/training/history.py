@@ -32,14 +32,13 @@ def history() -> pd.DataFrame:
     rows = []
     for row in read_table(HERE / "history.csv"):
         flops = published(Step(*(int(row[name]) for name in ("dim", "hidden", "seq", "heads"))))
-        rate = achieved(flops, float(row["ms"]))
-        peak = float(row["peak"])
+        printed = {name: float(row[name] or "nan") for name in ("ms", "percent", "tflops")}
+        rate, peak = achieved(flops, printed["ms"]), float(row["peak"])
         agrees = all(_agrees(row["ms"], row[name], flops / factor)
                      for name, factor in (("percent", peak * 1e7), ("tflops", 1e9)) if row[name])
-        rows.append({"change": row["change"], "ms": float(row["ms"]), "percent": float(row["percent"]),
-                     "tflops": float(row["tflops"] or "nan"), "flops": flops, "achieved": rate,
-                     "utilization": 100 * utilization(rate, peak), "agrees": agrees, "source": row["source"],
-                     "note": row["note"]})
+        rows.append({"change": row["change"], **printed, "flops": flops, "achieved": rate,
+                     "utilization": 100 * utilization(rate, peak), "agrees": agrees,
+                     "source": row["source"], "note": row["note"]})
     return pd.DataFrame(rows)
 
 
@@ -55,12 +54,12 @@ def peaks() -> pd.DataFrame:
 
     rows = []
     for row in read_table(HERE / "peaks.csv"):
-        chain = row["kind"] == "measured"
-        flops = convolution_chain(*(int(row[name]) for name in ("channels", "positions", "depth"))) if chain else 0
+        ms, flops, rate, agrees = float(row["ms"] or "nan"), 0, float("nan"), None
+        if row["kind"] == "measured":
+            flops = convolution_chain(*(int(row[name]) for name in ("channels", "positions", "depth")))
+            rate, agrees = achieved(flops, ms), _agrees(row["ms"], row["tops"], flops / 1e9)
         rows.append({"what": row["what"], "chip": row["chip"], "dtype": row["dtype"], "tops": float(row["tops"]),
-                     "kind": row["kind"], "flops": flops, "ms": float(row["ms"] or "nan"),
-                     "achieved": achieved(flops, float(row["ms"])) if chain else float("nan"),
-                     "agrees": _agrees(row["ms"], row["tops"], flops / 1e9) if chain else None,
+                     "kind": row["kind"], "flops": flops, "ms": ms, "achieved": rate, "agrees": agrees,
                      "source": row["source"], "note": row["note"]})
     return pd.DataFrame(rows)
 

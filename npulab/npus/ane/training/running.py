@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -141,17 +142,9 @@ def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
         return array if np.iscomplexobj(array) else array.astype(dtype)
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
-
-
-def _reciprocal_root(x: np.ndarray) -> np.ndarray:
-    return 1 / np.sqrt(x)
-
-
 ELEMENTWISE: Mapping[str, Callable[..., np.ndarray]] = {
-    "mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide, "exp": np.exp, "sigmoid": _sigmoid,
-    "rsqrt": _reciprocal_root}
+    "mul": np.multiply, "add": np.add, "sub": np.subtract, "div": np.divide, "exp": np.exp,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "rsqrt": lambda x: 1 / np.sqrt(x)}
 HALVES = ("mul", "add", "sub", "div")  # of float16 numbers, in float32: its 24 bits are twice their 11 and two more
 
 
@@ -219,8 +212,7 @@ def _sum(array: np.ndarray, over: tuple[int, ...], sums: str) -> np.ndarray:
     if sums != "float16":
         return array.sum(over, dtype=sums)
     kept = [at for at in range(array.ndim) if at not in over]
-    terms = array.transpose((*over, *kept)).reshape(-1, *(array.shape[at] for at in kept)).astype(np.float64)
-    out = np.zeros(terms.shape[1:], np.float16)
-    for term in terms:
-        out = (out + term).astype(np.float16)
-    return out
+    terms = array.transpose((*kept, *over))
+    shape = terms.shape[:len(kept)]
+    rows = terms.reshape(1, math.prod(shape), -1)
+    return _one_by_one(rows, np.ones((1, rows.shape[2], 1))).reshape(shape)
