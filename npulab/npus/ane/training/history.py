@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HERE = Path(__file__).parent
-BANDWIDTH = 120e9  # bytes a second, M4: "memory bandwidth ... up to 120GB/s" (Engadget 2024-05-07 of Apple's words)
 
 
 def history() -> pd.DataFrame:

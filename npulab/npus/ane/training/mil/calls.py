@@ -16,10 +16,12 @@ KINDS = {"fiu": "numbers", "f": "floats"}  # letters of DTYPES
 
 
 class Known(NamedTuple):
-    """What a name stands for: its type, and the constant where it is one and not in a file."""
+    """What a name stands for: its type, the constant if it is one and not in a file, and the name
+    or value that an argument has it from."""
 
     type: Type
     constant: Any = None
+    source: str | Value | None = None
 
     @property
     def shape(self) -> Shape:
@@ -86,7 +88,8 @@ class Call:
         numbers = constant if isinstance(constant, tuple) else (constant,)
         if len(numbers) > MOST_NUMBERS:
             self.refuse(name, f"{len(numbers)} elements", f"up to {MOST_NUMBERS}")
-        if {type(number) for number in numbers} - {int} or count not in (None, len(numbers)):
+        if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers) \
+                or count not in (None, len(numbers)):
             self.refuse(name, _short(numbers), f"{'' if count is None else f'{count} '}whole numbers")
         return numbers
 
@@ -156,13 +159,13 @@ def known(value: Value) -> Known:
     """A constant's type, and its data where it is in the text; a bare literal is a number of the
     usual type."""
     if isinstance(value.type, Type):
-        return Known(value.type, None if isinstance(value.data, File) else value.data)
+        return Known(value.type, None if isinstance(value.data, File) else value.data, value)
     usual = {bool: "bool", int: "int32", float: "fp32", str: "string"}.get(type(value.data))
     if value.type is not None or usual is None:
         raise ValueError(f"mil: constant: got {value.type or 'brackets'}, allowed is a tensor, number, bool or string")
     if usual == "int32" and not -2 ** 31 <= value.data < 2 ** 31:
         raise ValueError(f"mil: constant: got {value.data!s:.40}, allowed for a bare number are those of int32")
-    return Known(Type(usual, plain=True), value.data)
+    return Known(Type(usual, plain=True), value.data, value)
 
 
 def numpy_type(dtype: str) -> np.dtype[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from npulab.npus.ane.training.mil.calls import Call, Known, known
 from npulab.npus.ane.training.mil.operations import OPERATIONS
-from npulab.npus.ane.training.mil.values import Argument, Function, Operation, Program, Type
+from npulab.npus.ane.training.mil.values import Function, Operation, Program, Type, Value
 
 MOST_SIZE = 2 ** 26  # elements of a tensor
 NO_ARGUMENTS = ("name", "val")
@@ -59,27 +59,34 @@ def judged(operation: Operation, scope: dict[str, Known]) -> tuple[Call, dict[st
     if len(declared) < len(operation.outputs) or any(name in scope for name in declared):
         call.refuse("output", ", ".join(declared), "names that are not there yet")
     if operation.op == "const":
-        constant = _const(call)
-        return call, {operation.outputs[0][0]: constant}
-    results = {name: Known(kind) for name, kind in operation.outputs}
-    known_sizes = all(None not in one.type.shape for one in _each(call.given))
-    for name, one in call.given.items() if operation.op in OPERATIONS else ():
-        if name not in WORDS and any(each.dtype == "string" for each in _each({name: one})):
-            call.refuse(name, "a string", "a tensor or number")
-    if operation.op in OPERATIONS and known_sizes:
-        found = OPERATIONS[operation.op].infer(call)
-        if len(found) != len(results):
-            call.refuse("outputs", len(results), str(len(found)))
-        for (name, kind), (dtype, shape) in zip(operation.outputs, found, strict=True):
-            alike = len(kind.shape) == len(shape) and all(have in (None, size) for have, size
-                                                          in zip(kind.shape, shape, strict=True))
-            if kind.dtype != dtype or not alike:
-                call.refuse(f"type of {name}", str(kind), str(Type(dtype, shape)))
-            results[name] = Known(Type(dtype, shape, kind.plain))
-    for name, one in results.items():
-        if (one.type.elements or 0) > MOST_SIZE:
-            call.refuse(f"type of {name}", str(one.type), f"up to {MOST_SIZE} elements")
+        results = _const(call)
+    else:
+        results = {name: Known(kind) for name, kind in operation.outputs} | _inferred(call)
+    for name, output in results.items():
+        if (output.type.elements or 0) > MOST_SIZE:
+            call.refuse(f"type of {name}", str(output.type), f"up to {MOST_SIZE} elements")
     return call, results
+
+
+def _inferred(call: Call) -> dict[str, Known]:
+    """The outputs of an operation that is understood, where the sizes of its arguments are known."""
+    rule, declared = OPERATIONS.get(call.operation.op), call.operation.outputs
+    operands = [(name, operand) for name, given in call.given.items()
+                for operand in ([given] if isinstance(given, Known) else given)]
+    for name, operand in operands if rule else ():
+        if operand.dtype == "string" and name not in WORDS:
+            call.refuse(name, "a string", "a tensor or number")
+    if rule is None or any(None in operand.type.shape for _, operand in operands):
+        return {}
+    inferred = rule.infer(call)
+    if len(inferred) != len(declared):
+        call.refuse("outputs", len(declared), str(len(inferred)))
+    results = {}
+    for (name, kind), (dtype, shape) in zip(declared, inferred, strict=True):
+        if kind.dtype != dtype or not kind.fits(shape):
+            call.refuse(f"type of {name}", str(kind), str(Type(dtype, shape)))
+        results[name] = Known(Type(dtype, shape, kind.plain))
+    return results
 
 
 def resolved(operation: Operation, scope: dict[str, Known]) -> Call:
@@ -89,27 +96,26 @@ def resolved(operation: Operation, scope: dict[str, Known]) -> Call:
     for name, argument in operation.arguments:
         if name in given:
             Call(operation, {}).refuse(f"argument {name}", "it twice", "each argument once")
-        given[name] = (tuple(_one(operation, name, one, scope) for one in argument) if isinstance(argument, tuple)
-                       else _one(operation, name, argument, scope))
+        given[name] = (_operand(operation, name, argument, scope) if not isinstance(argument, tuple)
+                       else tuple(_operand(operation, name, item, scope) for item in argument))
     for name, value in operation.attributes:
         if name not in NO_ARGUMENTS and operation.op != "const":
-            given.setdefault(name, _one(operation, name, value, scope))
+            given.setdefault(name, _operand(operation, name, value, scope))
     return Call(operation, given)
 
 
-def _one(operation: Operation, name: str, argument: Argument, scope: dict[str, Known]) -> Known:
+def _operand(operation: Operation, name: str, argument: str | Value, scope: dict[str, Known]) -> Known:
     if isinstance(argument, str):
         if argument not in scope:
             Call(operation, {}).refuse(f"argument {name}", repr(argument), "a name from above")
-        return scope[argument]
-    assert not isinstance(argument, tuple)
+        return scope[argument]._replace(source=argument)
     try:
         return known(argument)
     except ValueError as error:
         raise ValueError(f"mil: {operation}: argument {name}: {str(error).removeprefix('mil: ')}") from None
 
 
-def _const(call: Call) -> Known:
+def _const(call: Call) -> dict[str, Known]:
     value = call.operation.value
     if len(call.operation.outputs) != 1:
         call.refuse("outputs", len(call.operation.outputs), "1")
@@ -118,11 +124,4 @@ def _const(call: Call) -> Known:
         call.refuse("val", "nothing" if value is None else str(value.type), "one constant of a tensor or plain type")
     if (value.type.dtype, value.type.shape) != (kind.dtype, kind.shape):
         call.refuse(f"type of {name}", str(kind), str(value.type))
-    found = known(value)
-    if (found.type.elements or 0) > MOST_SIZE:
-        call.refuse(f"type of {name}", str(kind), f"up to {MOST_SIZE} elements")
-    return found
-
-
-def _each(given: dict[str, Any]) -> list[Known]:
-    return [one for found in given.values() for one in ([found] if isinstance(found, Known) else found)]
+    return {name: known(value)}

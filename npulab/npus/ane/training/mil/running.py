@@ -43,11 +43,9 @@ def run(program: Program, inputs: Mapping[str, Any], blobs: Blobs = None, *, flo
         for operation in main.operations:
             call, results = judged(operation, scope)
             scope.update(results)
-            if operation.op == "const":
-                found = [_constant(call, operation.value, blobs, float64)]
-            else:
-                found = _computed(call, values, blobs, float64)
-            for (name, result), array in zip(results.items(), found, strict=True):
+            arrays = [_constant(call, operation.value, blobs, float64)] if operation.op == "const" else \
+                _computed(call, values, blobs, float64)
+            for (name, result), array in zip(results.items(), arrays, strict=True):
                 values[name] = _rounded(array, result.type.dtype, float64)
     for name in main.outputs:
         if name not in values:
@@ -60,36 +58,29 @@ def _inputs(function: Function, scope: Mapping[str, Known], inputs: Mapping[str,
     if set(inputs) != set(scope):
         raise LookupError(f"inputs: got {', '.join(sorted(inputs)) or 'none'}, allowed is {', '.join(scope) or 'none'}")
     out = {}
-    for name, one in scope.items():
+    for name, (kind, *_) in scope.items():
         array = np.asarray(inputs[name])
-        if array.dtype.kind not in "fiub" or array.ndim != len(one.type.shape) or any(
-                size not in (None, have) for size, have in zip(one.type.shape, array.shape, strict=True)):
-            raise ValueError(f"input {name}: got {array.shape} {array.dtype}, allowed is {one.type}")
+        if array.dtype.kind not in "fiub" or not kind.fits(array.shape):
+            raise ValueError(f"input {name}: got {array.shape} {array.dtype}, allowed is {kind}")
         with np.errstate(all="ignore"):
-            out[name] = _rounded(array, one.type.dtype, float64)
+            out[name] = _rounded(array, kind.dtype, float64)
     return out
 
 
 def _computed(call: Call, values: Mapping[str, Any], blobs: Blobs, float64: bool) -> list[Any]:
-    operation = call.operation
-    if operation.op not in OPERATIONS:
-        raise LookupError(f"mil: {operation}: got an operation that is not understood, allowed is one of const, "
+    if call.operation.op not in OPERATIONS:
+        raise LookupError(f"mil: {call.operation}: got an operation that is not understood, allowed is one of const, "
                           f"{', '.join(sorted(OPERATIONS))}")
-    given: dict[str, Any] = dict(operation.arguments)
-    for name, value in operation.attributes:
-        given.setdefault(name, value)
-    arrays: dict[str, Any] = {}
-    for name in call.given:
-        one = given[name]
-        many = [_wide(_argument(call, each, values, blobs, float64)) for each in
-                (one if isinstance(one, tuple) else (one,))]
-        arrays[name] = many if isinstance(one, tuple) else many[0]
-    found = OPERATIONS[operation.op].compute(call, arrays)
-    return found if isinstance(found, list) else [found]
 
+    def array(operand: Known) -> Any:
+        if isinstance(operand.source, str):
+            return _wide(values[operand.source])
+        return _wide(_constant(call, operand.source, blobs, float64))
 
-def _argument(call: Call, one: Any, values: Mapping[str, Any], blobs: Blobs, float64: bool) -> Any:
-    return values[one] if isinstance(one, str) else _constant(call, one, blobs, float64)
+    arrays = {name: array(operand) if isinstance(operand, Known) else [array(each) for each in operand]
+              for name, operand in call.given.items()}
+    results = OPERATIONS[call.operation.op].compute(call, arrays)
+    return results if isinstance(results, list) else [results]
 
 
 def _constant(call: Call, value: Value | None, blobs: Blobs, float64: bool) -> Any:
@@ -100,9 +91,12 @@ def _constant(call: Call, value: Value | None, blobs: Blobs, float64: bool) -> A
     kind = known(value).type
     if kind.dtype == "string":
         return value.data
-    shape = tuple(size or 0 for size in kind.shape)
-    numpy = np.dtype("float64") if DTYPES[kind.dtype][0] == "f" else numpy_type(kind.dtype)
-    return _rounded(np.array(value.data, numpy).reshape(shape), kind.dtype, float64)
+    numpy = "float64" if DTYPES[kind.dtype][0] == "f" else numpy_type(kind.dtype)
+    return _rounded(np.array(value.data, numpy).reshape(_sizes(kind)), kind.dtype, float64)
+
+
+def _sizes(kind: Type) -> list[int]:
+    return [size or 0 for size in kind.shape]
 
 
 def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.ndarray:
@@ -110,7 +104,6 @@ def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.n
     if data is None:
         raise LookupError(f"mil: {operation}: BLOBFILE: got {file.path!r}, allowed is a file that is given"
                           f"{': ' + ', '.join(blobs) if isinstance(blobs, Mapping) and blobs else ''}")
-    shape = [size or 0 for size in kind.shape]
     try:
         record, _ = weight_files.record_at(data, file.offset)
         letter, bits = DTYPES[kind.dtype]
@@ -118,7 +111,7 @@ def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.n
         if record.dtype not in (kind.dtype, "fp16" if letter in "iu" and bits <= 8 else ""):
             raise ValueError(f"weights: record at byte {file.offset}, dtype: got {record.dtype}, "
                              f"allowed is {kind.dtype}")
-        return record.values(shape, "" if record.dtype == kind.dtype else kind.dtype)
+        return record.values(_sizes(kind), "" if record.dtype == kind.dtype else kind.dtype)
     except (ValueError, LookupError) as error:
         raise ValueError(f"mil: {operation}: BLOBFILE of {kind}: {error.args[0]}") from None
 

@@ -24,17 +24,20 @@ class Tokens:
 
     def look(self) -> None:
         """Find the token at the place."""
-        blank = BLANK.match(self.text, self.at)
-        self.at = blank.end() if blank else self.at
-        found = TOKEN.match(self.text, self.at)
-        if found:
-            self.kind, self.token, self.end = found.lastgroup or "", found.group(), found.end()
+        self.at = self.after_blanks(self.at)
+        token = TOKEN.match(self.text, self.at)
+        if token:
+            self.kind, self.token, self.end = token.lastgroup or "", token.group(), token.end()
         else:
             self.kind = "end" if self.at == len(self.text) else "other"
             self.token, self.end = self.text[self.at:self.at + 1], self.at
         self.tokens += 1
         if self.tokens > MOST_TOKENS:
             self.fail(f"more than {MOST_TOKENS} tokens", "a shorter program")
+
+    def after_blanks(self, at: int) -> int:
+        blank = BLANK.match(self.text, at)
+        return blank.end() if blank else at
 
     def step(self) -> str:
         token, self.at = self.token, self.end
@@ -43,8 +46,7 @@ class Tokens:
 
     def following(self) -> str:
         """The letter that the next token starts with."""
-        blank = BLANK.match(self.text, self.end)
-        at = blank.end() if blank else self.end
+        at = self.after_blanks(self.end)
         return self.text[at:at + 1]
 
     def here(self) -> int:

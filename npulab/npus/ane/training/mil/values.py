@@ -18,6 +18,7 @@ NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
 # letter of the kind (float, signed, unsigned, bool, string) and bits
 DTYPES = {row["name"]: (row["kind"], int(row["bits"]))
           for row in read_table(Path(__file__).parents[1] / "types.csv") if row["kind"]}
+PYTHON = {"b": bool, "i": int, "f": float, "s": str}  # in this order: a bool is an int
 KINDS = ("dict", "list", "tuple", "state")
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 TARGET = "ios18"
@@ -56,6 +57,11 @@ class Type:
     def elements(self) -> int | None:
         sizes = [size for size in self.shape if size is not None]
         return math.prod(sizes) if len(sizes) == len(self.shape) else None
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether the shape is this one, as far as that is known."""
+        return len(shape) == len(self.shape) and all(
+            size in (None, have) for size, have in zip(self.shape, shape, strict=True))
 
     def spelled(self, comma: str = ", ") -> str:
         sizes = comma.join("?" if size is None else str(size) for size in self.shape)
@@ -215,9 +221,10 @@ class Program:
     def build_info(self) -> dict[str, str]:
         """The pairs of ``buildInfo``; empty where it has none or other than pairs of strings."""
         value = dict(self.attributes).get("buildInfo")
-        found = [pair.items for group in (value.data if value and isinstance(value.data, tuple) else ())
-                 if isinstance(group, Group) for pair in group.items if isinstance(pair, Group)]
-        return {pair[0]: pair[1] for pair in found if len(pair) == 2 and all(isinstance(one, str) for one in pair)}
+        groups = value.data if value and isinstance(value.data, tuple) else ()
+        pairs = [pair.items for group in groups if isinstance(group, Group)
+                 for pair in group.items if isinstance(pair, Group)]
+        return {pair[0]: pair[1] for pair in pairs if [*map(type, pair)] == [str, str]}
 
     def __getitem__(self, name: str) -> Function:
         """A function; raises LookupError with the names that there are."""
@@ -247,28 +254,27 @@ def _checked(kind: Type, data: Any) -> Any:
     if isinstance(data, np.ndarray | np.generic):
         data = tuple(data.ravel().tolist()) if data.ndim else data.item()
     data = tuple(data) if isinstance(data, list) else data
-    if not isinstance(data, tuple):
-        if kind.shape:
-            raise ValueError(f"value: got one element, allowed are those of {kind}")
-        return _element(kind.dtype, data)
-    if kind.plain or kind.elements != len(data):
-        raise ValueError(f"value: got {len(data)} elements, allowed are those of {kind}")
-    return tuple(_element(kind.dtype, one) for one in data)
+    several = isinstance(data, tuple)
+    if (kind.plain or kind.elements != len(data)) if several else kind.shape:
+        raise ValueError(f"value: got {f'{len(data)} elements' if several else 'one element'}, allowed are those "
+                         f"of {kind}")
+    return tuple(_element(kind.dtype, each) for each in data) if several else _element(kind.dtype, data)
 
 
-def _element(dtype: str, one: Any) -> Any:
+def _element(dtype: str, element: Any) -> Any:
     letter, bits = DTYPES[dtype]
-    one = one.item() if isinstance(one, np.generic) else one
-    if letter == "f" and isinstance(one, int | float) and not isinstance(one, bool):
+    element = element.item() if isinstance(element, np.generic) else element
+    kind = next((kind for kind, of in PYTHON.items() if isinstance(element, of)), "")
+    if letter == "f" and kind in ("i", "f"):
         try:
-            return math.nan if one != one else float(one)
+            return math.nan if element != element else float(element)
         except OverflowError:
-            raise ValueError(f"value: got {str(one)[:20]}..., allowed is a number of {dtype}") from None
-    if letter in "iu" and isinstance(one, int) and not isinstance(one, bool):
-        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if letter == "i" else (0, 2 ** bits - 1)
-        if low <= one <= high:
-            return one
-        raise ValueError(f"value: got {one}, allowed for {dtype} is {low} to {high}")
-    if (letter == "b" and isinstance(one, bool)) or (letter == "s" and isinstance(one, str)):
-        return one
-    raise ValueError(f"value: got {str(one)[:40]!r} ({type(one).__name__}), allowed is a {dtype}")
+            raise ValueError(f"value: got {str(element)[:20]}..., allowed is a number of {dtype}") from None
+    if letter in "iu" and kind == "i":
+        low = -2 ** (bits - 1) if letter == "i" else 0
+        if low <= element < low + 2 ** bits:
+            return element
+        raise ValueError(f"value: got {element}, allowed for {dtype} is {low} to {low + 2 ** bits - 1}")
+    if letter in "bs" and kind == letter:
+        return element
+    raise ValueError(f"value: got {str(element)[:40]!r} ({type(element).__name__}), allowed is a {dtype}")

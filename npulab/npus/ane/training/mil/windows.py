@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.npus.ane.training.mil.calls import Call, Results, Rule, Shape
+from npulab.npus.kit.numbers import ceil_div
 
 PAD_TYPES = ("valid", "same", "same_lower", "custom")
 MOST_PAD = 2 ** 16
@@ -49,28 +50,26 @@ def geometry(call: Call) -> Geometry:
     elif kind == "valid":
         pads = ((0, 0),) * rank
     else:
-        wholes = [max((-(-size // stride) - 1) * stride + span - size, 0)
+        wholes = [max((ceil_div(size, stride) - 1) * stride + span - size, 0)
                   for size, stride, span in zip(x[2:], strides, spans, strict=True)]
-        pads = tuple((whole // 2, whole - whole // 2) if kind == "same" else (whole - whole // 2, whole // 2)
+        pads = tuple((whole // 2, ceil_div(whole, 2)) if kind == "same" else (ceil_div(whole, 2), whole // 2)
                      for whole in wholes)
-    padded = [size + sum(pad) for size, pad in zip(x[2:], pads, strict=True)]
+    padded, padding = [size + sum(pad) for size, pad in zip(x[2:], pads, strict=True)], [*map(list, pads)]
     if math.prod([*x[:2], *padded]) > MOST_PADDED:
-        call.refuse("x", f"{list(x)}, padded {[list(pad) for pad in pads]}", f"up to {MOST_PADDED} elements")
-    outputs = tuple((size + sum(pad) - span) // stride + 1
-                    for size, pad, span, stride in zip(x[2:], pads, spans, strides, strict=True))
+        call.refuse("x", f"{list(x)}, padded {padding}", f"up to {MOST_PADDED} elements")
+    outputs = tuple((size - span) // stride + 1
+                    for size, span, stride in zip(padded, spans, strides, strict=True))
     if min(outputs) < 1:
-        call.refuse("x and weight", f"{list(x)} and {list(weight)}, padded {[list(pad) for pad in pads]}",
+        call.refuse("x and weight", f"{list(x)} and {list(weight)}, padded {padding}",
                     "a kernel that fits into x")
     return Geometry(strides, dilations, pads, outputs, groups)
 
 
 def _infer(call: Call) -> Results:
-    names = ["x", "weight"] + ["bias"] * call.has("bias")
-    call.same_type(*names)
-    dtype = call.dtype("x")
-    shape = geometry(call)
-    outputs = call["weight"].shape[0]
-    if call.has("bias") and call["bias"].shape not in ((outputs,), (1, outputs), (1, outputs, *(1,) * len(shape.pads))):
+    call.same_type("x", "weight", *["bias"] * call.has("bias"))
+    dtype, shape, outputs = call.dtype("x"), geometry(call), call["weight"].shape[0]
+    if call.has("bias") and call["bias"].shape not in (
+            (outputs,), (1, outputs), (1, outputs, *(1,) * len(shape.pads))):
         call.refuse("bias", list(call["bias"].shape), f"[{outputs}]")
     return [(dtype, (call["x"].shape[0], outputs, *shape.outputs))]
 

@@ -81,9 +81,9 @@ def _value(value: Value, comma: str) -> str:
                 f"offset{equals}{number}({value.data.offset})))")
     if not isinstance(value.type, Type):
         return f"{value.type}({', '.join(_literal(one, ', ') for one in value.data)})"
-    if isinstance(value.data, tuple):
-        return f"{value.type.spelled(comma)}([{comma.join(_literal(one, comma) for one in value.data)}])"
-    return f"{value.type.spelled(comma)}({_literal(value.data, comma)})"
+    several = isinstance(value.data, tuple)
+    data = f"[{comma.join(_literal(one, comma) for one in value.data)}]" if several else _literal(value.data, comma)
+    return f"{value.type.spelled(comma)}({data})"
 
 
 def _literal(one: Any, comma: str) -> str:
@@ -95,13 +95,7 @@ def _literal(one: Any, comma: str) -> str:
         return f'"{"".join(ESCAPES.get(letter, letter) for letter in one)}"'
     if isinstance(one, bool):
         return "true" if one else "false"
-    if isinstance(one, float):
-        return _float(one)
-    return str(one)
-
-
-def _float(one: float) -> str:
-    if not math.isfinite(one):
+    if not isinstance(one, float) or not math.isfinite(one):
         return str(one)
     if one and not SMALLEST <= abs(one) < LARGEST:
         return one.hex()
