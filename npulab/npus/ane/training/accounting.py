@@ -52,7 +52,7 @@ def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> 
 
 
 def _left_out(kernel: Kernel, operation: Operation) -> str:
-    """Why the published count has not an operation, or nothing."""
+    """Why the published count leaves out an operation; empty if it counts it."""
     if operation.kind not in PRODUCTS:
         return "elementwise on the CPU" if kernel.unit == "CPU" else "elementwise"
     if kernel.unit == "CPU":
@@ -104,9 +104,9 @@ def traffic(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS), itemsi
     """
     import pandas as pd
 
-    for name, given in (("itemsize", itemsize), ("row_align", row_align), ("weight_align", weight_align)):
-        if not isinstance(given, int) or not 1 <= given <= MOST_BYTES:
-            raise ValueError(f"{name}: got {given!r}, allowed is a whole number of bytes from 1 to {MOST_BYTES}")
+    for name, size in (("itemsize", itemsize), ("row_align", row_align), ("weight_align", weight_align)):
+        if not isinstance(size, int) or not 1 <= size <= MOST_BYTES:
+            raise ValueError(f"{name}: got {size!r}, allowed is a whole number of bytes from 1 to {MOST_BYTES}")
     rows = []
     for kernel in map(kernel_of, kernels):
         size, row, weight = (max(itemsize, 4), 1, 1) if kernel.unit == "CPU" else \
@@ -132,7 +132,7 @@ def _tensor(step: Step, axes: str, itemsize: int, align: int) -> int:
 
 
 def achieved(flops: float, ms: float) -> float:
-    """TFLOPS of so many operations in a time in milliseconds; ValueError where one is not positive
+    """TFLOPS of so many operations in a time in milliseconds; ValueError if one is not positive
     and finite.
 
     >>> round(achieved(16508780544, 9.3), 4)
@@ -142,7 +142,7 @@ def achieved(flops: float, ms: float) -> float:
 
 
 def utilization(tflops: float, peak: float) -> float:
-    """The share of a peak, both in TFLOPS: 1 is all of it; ValueError where one is not positive and
+    """The share of a peak, both in TFLOPS: 1 is all of it; ValueError if one is not positive and
     finite.
 
     >>> f"{utilization(achieved(16508780544, 9.3), 15.8):.3%}"
@@ -158,9 +158,9 @@ def convolution_chain(channels: int, positions: int, depth: int) -> int:
     >>> convolution_chain(512, 64 * 64, 128)
     274877906944
     """
-    for name, given in (("channels", channels), ("positions", positions), ("depth", depth)):
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise ValueError(f"{name}: got {given!r}, allowed is a whole number from 1 on")
+    for name, size in (("channels", channels), ("positions", positions), ("depth", depth)):
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}: got {size!r}, allowed is a whole number from 1 on")
     return 2 * channels * channels * positions * depth
 
 

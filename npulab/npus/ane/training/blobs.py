@@ -55,7 +55,7 @@ class Record:
     """A record of a weight file and its data.
 
     ``offset`` is what a BLOBFILE says, ``data_offset`` where the data is, ``size`` its bytes,
-    ``padding_bits`` what is not used of the last byte; ``name`` is the file's user's.
+    ``padding_bits`` the unused bits of the last byte, ``name`` what the reader calls it.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Record:
         """The elements, flat or of a ``shape``; ``dtype`` overrules the record's own.
 
         fp16 and fp32 come as floats, bf16 and fp8 as their bits, types below a byte one element in
-        each. Raises ValueError where the bytes are not that many elements, LookupError for a type
+        each. Raises ValueError if the bytes are not that many elements, LookupError for a type
         that is not known.
         """
         dtype = dtype or self.dtype
@@ -91,8 +91,8 @@ class Record:
 
 @dataclass(frozen=True)
 class WeightFile:
-    """What a weight file holds: the count its header gives, the records in order, and what is odd
-    about it."""
+    """What a weight file holds: the count its header gives, the records in order, and warnings for
+    odd fields."""
 
     count: int
     records: tuple[Record, ...]
@@ -186,10 +186,9 @@ def read(data: bytes, names: Mapping[int, str] | None = None) -> WeightFile:
 
 
 def record_at(data: bytes, offset: int, name: str = "") -> tuple[Record, tuple[str, ...]]:
-    """The record that a BLOBFILE of this offset means, and what is odd about it.
+    """The record that a BLOBFILE of this offset means, and warnings for odd fields.
 
-    Raises ValueError where there is none, saying so where the offset is that of the data behind a
-    record.
+    Raises ValueError if no record is there, and says so if the offset is that of a record's data.
     """
     if not 0 <= offset <= len(data) - ALIGN:
         raise ValueError(f"weights: offset: got {offset}, allowed is 64 to {len(data) - ALIGN}, a record in the file")

@@ -159,7 +159,7 @@ def differentiate(kernel: str | Kernel, step: Step, given: Mapping[str, Any], wr
     """
     one_of("method", method, METHODS)
     loss, at = _varied(kernel_of(kernel), step, given, wrt, dy)
-    return np.array([_derivative(loss, at, one, method) for one in _directions(at.shape, 0, 0)]).reshape(at.shape)
+    return np.array([_derivative(loss, at, along, method) for along in _directions(at.shape, 0, 0)]).reshape(at.shape)
 
 
 def _varied(kernel: Kernel, step: Step, given: Mapping[str, Any], wrt: str, dy: np.ndarray) -> tuple[Loss, np.ndarray]:
@@ -188,9 +188,9 @@ def _directions(shape: tuple[int, ...], count: int, seed: int) -> Iterator[np.nd
     for _ in range(count):
         yield random.standard_normal(shape)
     for place in np.ndindex(shape) if not count else ():
-        one = np.zeros(shape)
-        one[place] = 1
-        yield one
+        along = np.zeros(shape)
+        along[place] = 1
+        yield along
 
 
 def _derivative(loss: Loss, at: np.ndarray, along: np.ndarray, method: str) -> float:

@@ -80,7 +80,7 @@ def causal_mask(seq: int) -> np.ndarray:
 
 
 def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
-    """What a kernel is given, float64; ValueError where a tensor is not as ``run`` says."""
+    """What a kernel is given, float64; ValueError if a tensor is not as ``run`` says."""
     unknown = [name for name in tensors if name not in kernel.given]
     missing = [name for name in kernel.given if name not in tensors and name != "mask"]
     if unknown or missing:
@@ -93,10 +93,10 @@ def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
     out = {}
     for name, axes in kernel.given.items():
         shape = step.shape(axes)
-        given = tensors[name] if name in tensors else causal_mask(step.seq)
+        tensor = tensors[name] if name in tensors else causal_mask(step.seq)
         allowed = f"allowed is {shape} of real numbers"
         try:
-            array = np.asarray(given)
+            array = np.asarray(tensor)
         except ValueError:
             raise ValueError(f"{kernel.name}: tensor {name}: got rows of different lengths, {allowed}") from None
         if array.shape != shape or array.dtype.kind not in "fiub":
@@ -123,8 +123,9 @@ def result(operation: Operation, step: Step, values: Mapping[str, np.ndarray], d
     sums = accumulate or ("float64" if dtype == "float64" else "float32")
     with np.errstate(all="ignore"):
         if operation.kind in PRODUCTS:
-            one, other = (_viewed(operand, step, values) for operand in operation.operands)
-            made = contract(one, operation.operands[0].axes, other, operation.operands[1].axes, operation.axes, sums)
+            left, right = operation.operands
+            made = contract(_viewed(left, step, values), left.axes, _viewed(right, step, values), right.axes,
+                            operation.axes, sums)
         elif operation.kind in REDUCTIONS:
             (operand,) = operation.operands
             array = _viewed(operand, step, values)

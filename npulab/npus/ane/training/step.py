@@ -18,7 +18,7 @@ class Step:
     """One training step of a transformer layer: ``dim`` channels, ``hidden`` channels of the
     feed-forward part, ``seq`` positions, ``heads`` of ``dim / heads`` channels each.
 
-    Raises ValueError for a size that is no whole number from 1 to 262144, and for heads that do not
+    Raises ValueError if a size is not a whole number from 1 to 262144, or if heads do not
     divide dim.
 
     >>> Step(768, 2048, 512, 12).head
@@ -32,13 +32,13 @@ class Step:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            given = getattr(self, item.name)
+            size = getattr(self, item.name)
             try:
-                whole = 0 if isinstance(given, bool) else operator.index(given)
+                whole = 0 if isinstance(size, bool) else operator.index(size)
             except TypeError:
                 whole = 0
             if not 1 <= whole <= MOST:
-                raise ValueError(f"{item.name}: got {given!r}, allowed is a whole number from 1 to {MOST}")
+                raise ValueError(f"{item.name}: got {size!r}, allowed is a whole number from 1 to {MOST}")
             object.__setattr__(self, item.name, whole)
         if self.dim % self.heads:
             raise ValueError(f"heads: got {self.heads}, allowed with dim {self.dim} is a divisor of it")

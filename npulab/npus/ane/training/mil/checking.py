@@ -14,7 +14,7 @@ WORDS = ("dtype", "pad_type")  # arguments that are strings
 
 
 def check(program: Program) -> list[str]:
-    """Refuse names that are not there or there twice, and types and shapes that do not go together.
+    """Refuse unknown and repeated names, and types and shapes that do not go together.
 
     Gives the operations that are not understood, whose outputs are taken as declared; so are those
     that depend on sizes which are not known.  Raises ValueError with the line and the operation.

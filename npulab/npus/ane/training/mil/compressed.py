@@ -28,7 +28,7 @@ def _affine_values(call: Call, x: Arrays) -> Any:
     codes, scale, zero = x["quantized_data"], x["scale"], x["zero_point"]
     along = [1] * codes.ndim
     along[call.axis("axis", codes.ndim)] = -1
-    scale, zero = (one.reshape(along) if one.ndim else one for one in (scale, zero))
+    scale, zero = (array.reshape(along) if array.ndim else array for array in (scale, zero))
     return scale * (codes.astype(scale.dtype) - zero.astype(scale.dtype))
 
 

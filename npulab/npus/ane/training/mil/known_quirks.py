@@ -123,7 +123,7 @@ def _file(operation: Operation, blobs: Mapping[str, bytes] | bytes | None) -> It
         for text in warnings:
             yield _quirk(operation, "record", text=f"{path}: {text}")
         if record.dtype != value.type.dtype:
-            yield _quirk(operation, "type", path=path, offset=offset, found=record.dtype,
+            yield _quirk(operation, "type", path=path, offset=offset, stored=record.dtype,
                          dtype=value.type.dtype)
         bits = (value.type.elements or 0) * DTYPES[value.type.dtype][1]
         if not 0 <= 8 * record.size - bits < 8:

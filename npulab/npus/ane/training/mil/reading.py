@@ -37,7 +37,7 @@ def read(text: str) -> Program:
     to judge.
 
     Constants may be written flat or in nested brackets, floats in decimal or hexadecimal; comments
-    start with ``//``. Raises ValueError with line and column for what is no MIL text, blocks inside
+    start with ``//``. Raises ValueError with line and column for text that is not MIL, blocks inside
     of operations, texts of more than 8 MiB, 524,288 tokens or as many elements of constants, and
     brackets more than 16 deep.
 
@@ -154,10 +154,10 @@ class _Reader(Tokens):
     def size(self) -> int | None:
         if self.has("?"):
             return None
-        start, found = self.at, self.number()
-        if not isinstance(found, int) or not 0 <= found < 2 ** 31:
-            self.fail(str(found), "a size, 0 to 2**31 - 1, or ?", start)
-        return found
+        start, size = self.at, self.number()
+        if not isinstance(size, int) or not 0 <= size < 2 ** 31:
+            self.fail(str(size), "a size, 0 to 2**31 - 1, or ?", start)
+        return size
 
     def value(self) -> Value:
         start = self.at
@@ -212,7 +212,7 @@ class _Reader(Tokens):
             rows = self.many(lambda: self.listed(shape[1:], depth + 1), "]")
             if not shape or len(rows) != shape[0] or len({len(row) for row in rows}) > 1:
                 self.fail(f"{len(rows)} rows", f"rows alike, as many as the shape says ({list(shape)})", start)
-            return tuple(one for row in rows for one in row)
+            return tuple(element for row in rows for element in row)
         items = self.many(lambda: self.literal(depth + 1), "]")
         self.counted_elements(len(items), start)
         return items
@@ -261,8 +261,8 @@ class _Reader(Tokens):
             try:
                 if low.startswith("0x"):
                     return float.fromhex(word) if "." in low or "p" in low else int(word, 16)
-                found = float(word)
-                return math.nan if found != found else found
+                number = float(word)
+                return math.nan if number != number else number
             except OverflowError:
                 pass
         return self.fail(repr(word[:40]), f"a number of up to {MOST_NUMBER} letters", at)

@@ -38,7 +38,7 @@ def run(program: Program, inputs: Mapping[str, Any], blobs: Blobs = None, *, flo
     main = program[function]
     scope = known_inputs(main)
     values = _inputs(main, scope, inputs, float64)
-    scope = {name: Known(Type(given.type.dtype, values[name].shape)) for name, given in scope.items()}
+    scope = {name: Known(Type(argument.dtype, values[name].shape)) for name, argument in scope.items()}
     with np.errstate(all="ignore"):
         for operation in main.operations:
             call, results = judged(operation, scope)

@@ -85,7 +85,7 @@ class Compound:
                              "1 or more")
 
     def spelled(self, comma: str = ", ") -> str:
-        return f"{self.kind}<{', '.join(one.spelled(comma) for one in self.of)}>"
+        return f"{self.kind}<{', '.join(part.spelled(comma) for part in self.of)}>"
 
     def __str__(self) -> str:
         return self.spelled()
@@ -162,8 +162,8 @@ class Operation:
     @property
     def names(self) -> list[str]:
         """Every name that the arguments use."""
-        many = [one if isinstance(one, tuple) else (one,) for _, one in self.arguments]
-        return [one for group in many for one in group if isinstance(one, str)]
+        groups = [argument if isinstance(argument, tuple) else (argument,) for _, argument in self.arguments]
+        return [item for group in groups for item in group if isinstance(item, str)]
 
     @property
     def value(self) -> Value | None:
@@ -214,8 +214,8 @@ class Program:
 
     def __repr__(self) -> str:
         """In a line; ``write`` gives the text."""
-        said = [f"{one.name} of {len(one.operations)} operations" for one in self.functions]
-        return f"Program({self.version}: {', '.join(said) or 'no functions'})"
+        functions = [f"{each.name} of {len(each.operations)} operations" for each in self.functions]
+        return f"Program({self.version}: {', '.join(functions) or 'no functions'})"
 
     @property
     def build_info(self) -> dict[str, str]:
@@ -227,7 +227,7 @@ class Program:
         return {pair[0]: pair[1] for pair in pairs if [*map(type, pair)] == [str, str]}
 
     def __getitem__(self, name: str) -> Function:
-        """A function; raises LookupError with the names that there are."""
+        """A function; raises LookupError with the known names."""
         for function in self.functions:
             if function.name == name:
                 return function

@@ -43,10 +43,10 @@ def geometry(call: Call) -> Geometry:
     kind = call.word("pad_type", PAD_TYPES, "valid")
     spans = [(kernel - 1) * dilation + 1 for kernel, dilation in zip(weight[2:], dilations, strict=True)]
     if kind == "custom":
-        given = call.wholes("pad", [0] * (2 * rank), 2 * rank)
-        if not 0 <= min(given) <= max(given) <= MOST_PAD:
-            call.refuse("pad", list(given), f"0 to {MOST_PAD}")
-        pads = tuple((given[2 * axis], given[2 * axis + 1]) for axis in range(rank))
+        pad = call.wholes("pad", [0] * (2 * rank), 2 * rank)
+        if not 0 <= min(pad) <= max(pad) <= MOST_PAD:
+            call.refuse("pad", list(pad), f"0 to {MOST_PAD}")
+        pads = tuple(zip(pad[::2], pad[1::2], strict=True))
     elif kind == "valid":
         pads = ((0, 0),) * rank
     else:

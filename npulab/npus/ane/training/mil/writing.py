@@ -56,7 +56,7 @@ def _function(function: Function) -> str:
 
 def _operation(operation: Operation) -> str:
     outputs = ", ".join(f"{kind.spelled(',')} {name}" for name, kind in operation.outputs)
-    arguments = ",".join(f"{name}={_argument(one)}" for name, one in operation.arguments)
+    arguments = ",".join(f"{name}={_argument(argument)}" for name, argument in operation.arguments)
     attributes = f"[{_attributes(operation.attributes, '=', ',')}]" if operation.attributes else ""
     return f"{outputs}{' = ' if outputs else ''}{operation.op}({arguments}){attributes}"
 
