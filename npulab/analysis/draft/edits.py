@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,11 @@ from npulab.analysis.draft.table import Table
 
 TEXT = 4096  # letters of an argument
 MOST = 256  # parts, names
-EMPTY = object()
+SHOWN = 80  # letters of what is refused
+EDITS: dict[str, Callable[..., tuple[Table, str]]] = {function.__name__: function for function in (
+    naming.rename, naming.rename_register, naming.retype, naming.set_evidence, naming.set_note,
+    naming.set_address, naming.remove, laying.split, laying.join, laying.add, laying.move,
+    laying.resize, laying.shift)}
 
 
 def _text(value: Any) -> str:
@@ -29,30 +33,16 @@ def _number(value: Any) -> int:
     return int(value)
 
 
-def _optional(value: Any) -> int | None:
-    return None if value is None else _number(value)
-
-
 def _yes(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")
     return value
 
 
-def _place(value: Any) -> str | int:
-    return _text(value) if isinstance(value, str) else _number(value)
-
-
-def _texts(value: Any) -> list[str]:
+def _list(value: Any, kind: Callable[[Any], Any], nouns: str) -> list[Any]:
     if not isinstance(value, list) or len(value) > MOST:
-        raise ValueError(f"a list of at most {MOST} texts")
-    return [_text(one) for one in value]
-
-
-def _numbers(value: Any) -> list[int]:
-    if not isinstance(value, list) or len(value) > MOST:
-        raise ValueError(f"a list of at most {MOST} whole numbers")
-    return [_number(one) for one in value]
+        raise ValueError(f"a list of at most {MOST} {nouns}")
+    return [kind(item) for item in value]
 
 
 def _names(value: Any) -> dict[int, str]:
@@ -64,50 +54,39 @@ def _names(value: Any) -> dict[int, str]:
         raise ValueError("names by raw, a whole number as text") from None
 
 
-Argument = Callable[[Any], Any]
-EDITS: dict[str, tuple[Callable[..., tuple[Table, str]], dict[str, Argument]]] = {
-    "rename": (naming.rename, {"field": _text, "name": _text}),
-    "rename_register": (naming.rename_register, {"register": _place, "name": _text}),
-    "retype": (naming.retype, {"field": _text, "value": _text, "names": _names}),
-    "set_evidence": (naming.set_evidence, {"field": _text, "evidence": _text}),
-    "set_note": (naming.set_note, {"field": _text, "note": _text}),
-    "set_address": (naming.set_address, {"field": _text, "address": _yes}),
-    "remove": (naming.remove, {"field": _text}),
-    "split": (laying.split, {"field": _text, "widths": _numbers, "names": _texts}),
-    "join": (laying.join, {"low": _text, "high": _text, "name": _text}),
-    "add": (laying.add, {"name": _text, "register": _place, "lsb": _number, "width": _number, "offset": _optional,
-                         "value": _text, "evidence": _text, "note": _text}),
-    "move": (laying.move, {"field": _text, "register": _place, "lsb": _number}),
-    "resize": (laying.resize, {"field": _text, "width": _number, "shift": _yes}),
-    "shift": (laying.shift, {"field": _text, "by": _number, "out_of": _text}),
-}
+# what JSON may hold for a parameter of an edit, by its annotation
+CHECKS: dict[str, Callable[[Any], Any]] = {
+    "str": _text, "int": _number, "bool": _yes,
+    "int | None": lambda value: None if value is None else _number(value),
+    "str | int": lambda value: _text(value) if isinstance(value, str) else _number(value),
+    "Sequence[str]": lambda value: _list(value, _text, "texts"),
+    "Sequence[int]": lambda value: _list(value, _number, "whole numbers"),
+    "Mapping[int, str] | None": _names}
 
 
 def edited(table: Table, edit: Mapping[str, Any]) -> tuple[Table, str, dict[str, Any]]:
     """The tables after an edit, its sentence, and the edit with the arguments that say something.
 
-    Raises ValueError for an edit that is none, or with other arguments than it takes; LookupError
-    for a field that is not there.
+    Raises ValueError for an unknown edit or for arguments that the edit does not take; LookupError
+    for an unknown field.
     """
-    if not isinstance(edit, Mapping) or not isinstance(edit.get("do"), str) or edit["do"] not in EDITS:
-        got = edit.get("do") if isinstance(edit, Mapping) else edit
-        raise ValueError(f"edit: got {str(got)[:80]!r}, allowed is one of {', '.join(EDITS)}")
-    make, takes = EDITS[edit["do"]]
-    given = {name: value for name, value in edit.items() if name != "do"}
-    for name, value in given.items():
+    do = edit.get("do") if isinstance(edit, Mapping) else edit
+    if not isinstance(edit, Mapping) or not isinstance(do, str) or do not in EDITS:
+        raise ValueError(f"edit: got {str(do)[:SHOWN]!r}, allowed is one of {', '.join(EDITS)}")
+    _, *parameters = signature(EDITS[do]).parameters.values()  # the first is the table
+    takes = {parameter.name: parameter for parameter in parameters}
+    arguments = {name: value for name, value in edit.items() if name != "do"}
+    for name, value in arguments.items():
         if name not in takes:
-            raise ValueError(f"{edit['do']}: got argument {str(name)[:80]!r}, allowed are {', '.join(takes)}")
+            raise ValueError(f"{do}: got argument {str(name)[:SHOWN]!r}, allowed are {', '.join(takes)}")
         try:
-            given[name] = takes[name](value)
+            arguments[name] = CHECKS[takes[name].annotation](value)
         except ValueError as error:
-            raise ValueError(f"{edit['do']}: got {name} {str(value)[:80]!r}, allowed is {error}") from None
-    try:
-        table, sentence = make(table, **given)
-    except TypeError:
-        missing = [name for name in takes if name not in given]
-        if not missing:
-            raise
-        raise ValueError(f"{edit['do']}: got no {missing[0]}, allowed are {', '.join(takes)}") from None
-    usual = {name: one.default for name, one in signature(make).parameters.items()}
-    told = {name: value for name, value in given.items() if value not in ([], {}) and value != usual.get(name, EMPTY)}
-    return table, sentence, json.loads(json.dumps({"do": edit["do"], **told}))
+            raise ValueError(f"{do}: got {name} {str(value)[:SHOWN]!r}, allowed is {error}") from None
+    for parameter in parameters:
+        if parameter.default is Parameter.empty and parameter.name not in arguments:
+            raise ValueError(f"{do}: got no {parameter.name}, allowed are {', '.join(takes)}")
+    table, sentence = EDITS[do](table, **arguments)
+    plain = {name: value for name, value in arguments.items()
+             if value not in ([], {}) and value != takes[name].default}
+    return table, sentence, json.loads(json.dumps({"do": do, **plain}))

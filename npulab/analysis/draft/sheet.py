@@ -15,6 +15,9 @@ from npulab.registers.formats.tables import COMMENT
 BOM = "\ufeff"
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 ENDS = "\r\n"
+# quotes that are not closed hold the rest of the text
+CELL = re.compile(r'(?:"([^"]*(?:""[^"]*)*)(?:"|\Z))?([^,\r\n]*)')
+RECORD = re.compile(rf"{CELL.pattern}(?:,{CELL.pattern})*(?:\r\n|\r|\n|\Z)")
 MOST_CELLS = 64  # of a record
 UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # Unicode's controls, lone surrogates and line ends
 
@@ -158,13 +161,10 @@ class Sheet:
         """With more columns at the end, blank in every record."""
         sheet = self
         for name in (name for name in names if name not in self.names):
-            lines, head = [], True
-            for line in sheet.lines:
-                if line.row:
-                    line = replace(line, text=f"{line.text.rstrip(ENDS)},{name if head else ''}{line.end}")
-                    head = False
-                lines.append(line)
-            sheet = replace(sheet, lines=tuple(lines))
+            head = next((line for line in sheet.lines if line.row), None)
+            sheet = replace(sheet, lines=tuple(
+                replace(line, text=f"{line.text.rstrip(ENDS)},{name * (line is head)}{line.end}")
+                if line.row else line for line in sheet.lines))
         return sheet
 
     def _with(self, place: int, line: Line) -> Sheet:
@@ -195,56 +195,23 @@ def unified(name: str, before: str, after: str) -> str:
 
 
 def cells(text: str) -> list[Cell]:
-    """The cells of a record, as Python's csv has them; of too many for a table, so many that it
-    shows."""
-    out, start = [], 0
-    while True:
-        said, at = "", start
-        if text[at:at + 1] == '"':
-            at = _closing(text, at + 1)
-            said, at = text[start + 1:at].replace('""', '"'), at + 1
-        comma = text.find(",", at)
-        end = len(text) if comma < 0 else comma
-        out.append(Cell(start, end, said + text[at:end]))
-        if comma < 0 or len(out) > MOST_CELLS:
-            return out
-        start = comma + 1
-
-
-def _closing(text: str, at: int) -> int:
-    """Where quotes that are open at ``at`` close; the end of the text where they do not."""
-    while True:
-        at = text.find('"', at)
-        if at < 0:
-            return len(text)
-        if text[at + 1:at + 2] != '"':
-            return at
-        at += 2
-
-
-def _open(line: str, quoted: bool) -> bool:
-    """Whether quotes are open at the end of a line, that were or were not at its beginning."""
-    at = 0
-    while True:
-        if quoted or line[at:at + 1] == '"':
-            at = _closing(line, at if quoted else at + 1)
-            if at == len(line):
-                return True
-        quoted, at = False, line.find(",", at) + 1
-        if not at:
-            return False
+    """The cells of a record, as Python's csv has them; at most one more than ``MOST_CELLS``."""
+    out: list[Cell] = []
+    start = 0
+    while start <= len(text) and len(out) <= MOST_CELLS:
+        match = CELL.match(text, start)
+        assert match is not None  # a cell may be empty
+        out.append(Cell(start, match.end(), (match[1] or "").replace('""', '"') + match[2]))
+        start = match.end() + 1
+    return out
 
 
 def _records(text: str) -> Iterator[tuple[str, bool]]:
     """(text, whether it is a record) of each line; those that a quoted cell runs over are one."""
-    held: list[str] = []
-    for line in LINE.findall(text):
-        if not held and (not line.strip() or line.startswith(COMMENT)):
-            yield line, False
-            continue
-        held.append(line)
-        if not _open(line, len(held) > 1):
-            yield "".join(held), True
-            held = []
-    if held:
-        yield "".join(held), True
+    at = 0
+    while line := LINE.match(text, at):
+        row = bool(line[0].strip()) and not line[0].startswith(COMMENT)
+        record = RECORD.match(text, at) if row else line
+        assert record is not None
+        yield record[0], row
+        at = record.end()
