@@ -4,9 +4,9 @@ it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -287,22 +287,26 @@ def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
     ValueError for captures of different targets, sweeps of different blocks, and ``never`` of two
     captures.
     """
-    _refuse(a, "diff", Capture, CaptureSet, Sweep)
-    _refuse(b, "diff", Capture, CaptureSet, Sweep)
+    import pandas as pd
+
+    for side in (a, b):
+        _refuse(side, "diff", Capture, CaptureSet, Sweep)
     if isinstance(a, Sweep) and isinstance(b, Sweep):
         return _diff_sweeps(a, b, never)
     if isinstance(a, Sweep) or isinstance(b, Sweep):
         raise TypeError(f"diff: got {type(a).__name__} and {type(b).__name__}, allowed is a Sweep with a Sweep; "
                         "npulab.captures.sweep.sweep_of makes one of captures")
-    sets = [one if isinstance(one, CaptureSet) else CaptureSet((one,)) for one in (a, b)]
-    names = {capture.target for one in sets for capture in one}
+    sets = [side if isinstance(side, CaptureSet) else CaptureSet((side,)) for side in (a, b)]
+    names = {capture.target for side in sets for capture in side}
     if len(names) > 1:
         raise ValueError(f"diff: got targets {', '.join(sorted(names))}, allowed is one")
     if isinstance(a, CaptureSet) or isinstance(b, CaptureSet):
-        return _diff_sets(sets[0], sets[1], never)
+        rows = [_row(*seen) for seen in _pairs(*([raw_fields(capture) for capture in side] for side in sets))]
+        return pd.DataFrame([row for row in rows if never or row[4] != "never"], columns=[*SETS])
     if never:
         raise ValueError("diff: got never with two captures, allowed is with CaptureSets and Sweeps")
-    return _diff_two(a, b)
+    frame = pd.DataFrame(differences(a, b), columns=list(Difference._fields), dtype=object)
+    return frame.astype({"task": int, "address": bool})
 
 
 def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
@@ -313,19 +317,18 @@ def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
     """
     import pandas as pd
 
-    _refuse(a, "diff_buffers", Capture)
-    _refuse(b, "diff_buffers", Capture)
+    for side in (a, b):
+        _refuse(side, "diff_buffers", Capture)
     rows = []
     for name in dict.fromkeys([*a.buffers, *b.buffers]):
-        if name == COMMANDS and any(job.start for job in (*a.jobs, *b.jobs)):
-            continue
-        one, other = (capture.buffers.get(name) for capture in (a, b))
-        if one != other:
-            left, right = (np.frombuffer(data or b"", np.uint8) for data in (one, other))
+        data = [capture.buffers.get(name) for capture in (a, b)]
+        stream = name == COMMANDS and any(job.start for job in (*a.jobs, *b.jobs))
+        if data[0] != data[1] and not stream:
+            left, right = (np.frombuffer(side or b"", np.uint8) for side in data)
             both = min(len(left), len(right))
             wrong = np.flatnonzero(left[:both] != right[:both])
             rows.append((name, int(wrong[0]) if len(wrong) else both, len(wrong) + abs(len(left) - len(right)),
-                         None if one is None else len(one), None if other is None else len(other)))
+                         *(None if side is None else len(side) for side in data)))
     return pd.DataFrame(rows, columns=["buffer", "first", "bytes", "a", "b"], dtype=object)
 
 
@@ -347,33 +350,48 @@ class Difference(NamedTuple):
 
 def differences(a: Capture, b: Capture) -> list[Difference]:
     """The fields that differ between two captures: the rows of ``diff``."""
-    left, right = _values(a), _values(b)
-    named = _named(left, right)
-    rows = []
-    for key in {**left, **right}:
-        one, other = left.get(key, ABSENT), right.get(key, ABSENT)
-        if one.raw != other.raw and not _idle(key, [one, other], named):
-            rows.append(Difference(*key, one.value, other.value, one.address or other.address))
+    rows = [Difference(*key, _meant(left)[0], _meant(right)[0], _address(left, right))
+            for key, left, right in _pairs([raw_fields(a)], [raw_fields(b)]) if left.keys() != right.keys()]
     return rows + _written_differently(a, b)
 
 
-def _diff_two(a: Capture, b: Capture) -> pd.DataFrame:
-    import pandas as pd
-
-    frame = pd.DataFrame(differences(a, b), columns=list(Difference._fields), dtype=object)
-    return frame.astype({"task": int, "address": bool})
-
-
-def _named(*sides: Mapping[Key, Seen]) -> set[tuple[int, str, str]]:
-    """(task, block, register) of every register with a field that has a name."""
-    return {key[:3] for values in sides for key, found in values.items() if not found.automatic}
+def raw_fields(capture: Capture) -> dict[Key, tuple[Field, int]]:
+    """Every field of a capture with its raw value, by task, block, register and name."""
+    return {(task, block, item.register, item.name): (item, int(raw))
+            for task, job in enumerate(capture.jobs) for block, item, raw in job.values(capture.maps)}
 
 
-def _idle(key: Key, seen: Iterable[Seen], named: set[tuple[int, str, str]]) -> bool:
-    """Whether a field differs only in that its register was not written: such a register is told by
-    its named fields and by the bits that are set in it."""
-    seen = list(seen)
-    return {found.raw for found in seen} == {None, 0} and any(found.automatic for found in seen) and key[:3] in named
+# The raw values of a field on one side, each with a field that says what it means; None and None
+# where a capture does not have the field
+Seen = Mapping[int | None, Field | None]
+ABSENT = None, None
+ONLY_ABSENT: Seen = {None: None}
+
+
+def _pairs(a: Sequence[Mapping[Key, tuple[Field, int]]], b: Sequence[Mapping[Key, tuple[Field, int]]],
+           ) -> Iterator[tuple[Key, Seen, Seen]]:
+    """Each field of two sides' captures, and what is seen of it on both.
+
+    A field that differs only in that its register was not written is left out: such a register is
+    described by its named fields and by the bits that are set in it.
+    """
+    fields = [(key, item) for values in (*a, *b) for key, (item, _) in values.items()]
+    named = {key[:3] for key, item in fields if not item.automatic}
+    for key in dict(fields):
+        left, right = ({raw: item for item, raw in (values.get(key, ABSENT) for values in side)} for side in (a, b))
+        automatic = any(item and item.automatic for item in (*left.values(), *right.values()))
+        if not ({*left, *right} == {None, 0} and automatic and key[:3] in named):
+            yield key, left, right
+
+
+def _meant(seen: Seen) -> list[Any]:
+    """The values of a side as meant, at most ``MOST_SHOWN``."""
+    return [None if item is None or raw is None else item.text(raw)
+            for raw, item in islice(seen.items(), MOST_SHOWN)]
+
+
+def _address(left: Seen, right: Seen) -> bool:
+    return any(item is not None and item.address for item in (*left.values(), *right.values()))
 
 
 def _written_differently(a: Capture, b: Capture) -> list[Difference]:
@@ -386,14 +404,13 @@ def _written_differently(a: Capture, b: Capture) -> list[Difference]:
             names = {at: registers.registers[registers.index[at]][2] if at in registers.index else f"{at:#06x}"
                      for at in both}
             for at in both:
-                values = [[value for offset, value in one.writes if offset == at] for one in (job, other)]
+                values = [[value for offset, value in side.writes if offset == at] for side in (job, other)]
                 if values[0] != values[1] and values[0][-1] == values[1][-1]:
-                    told = [" ".join(map(hex, value)) for value in values]
-                    rows.append(Difference(task, job.block, names[at], WRITES, told[0], told[1]))
-            orders = [[names[at] for at in dict.fromkeys(offset for offset, _ in one.writes) if at in names]
-                      for one in (job, other)]
-            if orders[0] != orders[1]:
-                rows.append(Difference(task, job.block, "", ORDER, " ".join(orders[0]), " ".join(orders[1])))
+                    left, right = (" ".join(map(hex, value)) for value in values)
+                    rows.append(Difference(task, job.block, names[at], WRITES, left, right))
+            left, right = (" ".join(names[at] for at in dict(side.writes) if at in names) for side in (job, other))
+            if left != right:
+                rows.append(Difference(task, job.block, "", ORDER, left, right))
     return rows
 
 
@@ -401,63 +418,41 @@ def _parts(job: Job) -> list[Job]:
     return [job, *(_parts(job.start) if job.start else [])]
 
 
-def _diff_sets(a: CaptureSet, b: CaptureSet, never: bool) -> pd.DataFrame:
-    import pandas as pd
-
-    sides = [[_values(capture) for capture in one] for one in (a, b)]
-    keys = dict.fromkeys(key for side in sides for values in side for key in values)
-    named = _named(*(values for side in sides for values in side))
-    rows = []
-    for key in keys:
-        # told apart by raw, shown as meant
-        left, right = ({found.raw: found for found in (values.get(key, ABSENT) for values in side)} for side in sides)
-        both = [*left.values(), *right.values()]
-        differs = _differs(left.keys(), right.keys())
-        if (differs == "never" and not never) or _idle(key, both, named):
-            continue
-        shown = [[found.value for found in one.values()][:MOST_SHOWN] for one in (left, right)]
-        address = any(found.address for found in both)
-        constant = differs == "always" and len(left) == len(right) == 1
-        rows.append((*key, differs, constant, *shown, address))
-    return pd.DataFrame(rows, columns=[*SETS])
-
-
-def _differs(left: Set[Any], right: Set[Any]) -> str:
-    """How a capture on one side differs from one on the other, by the values seen."""
-    return "always" if not left & right else "never" if left == right and len(left) == 1 else "sometimes"
+def _row(key: Key, left: Seen, right: Seen) -> tuple[Any, ...]:
+    """A field of two sets or sweeps, as ``SETS`` has it."""
+    differs = "always" if not left.keys() & right.keys() else \
+        "never" if left.keys() == right.keys() and len(left) == 1 else "sometimes"
+    constant = differs == "always" and len(left) == len(right) == 1
+    return (*key, differs, constant, _meant(left), _meant(right), _address(left, right))
 
 
 def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
     import pandas as pd
 
     for what in ("target", "block"):
-        names = sorted({getattr(one, what) for one in (a, b)} - {""})
+        names = sorted({getattr(side, what) for side in (a, b)} - {""})
         if len(names) > 1:
             raise ValueError(f"diff: got {what}s {', '.join(names)}, allowed is one")
-    widths = [one.words.shape[1] for one in (a, b)]
+    widths = [side.words.shape[1] for side in (a, b)]
     if widths[0] != widths[1] or not len(a) or not len(b):
         raise ValueError(f"diff: got {len(a)} captures of {widths[0]} words and {len(b)} of {widths[1]}, allowed are "
                          "some on each side, of one length")
-    maps = [one.registers or other.registers or _runs(a, b) for one, other in ((a, b), (b, a))]
+    maps = [side.registers or other.registers or _runs(a, b) for side, other in ((a, b), (b, a))]
     paired = len(a) == len(b) and a.parameters.equals(b.parameters)
     sides: list[dict[Key, tuple[Field, np.ndarray]]] = [
-        {(0, item.block, item.register, item.name): (item, item.extract(one.words)) for item in registers}
-        for one, registers in zip((a, b), maps, strict=True)]
+        {(0, item.block, item.register, item.name): (item, item.extract(side.words)) for item in registers}
+        for side, registers in zip((a, b), maps, strict=True)]
     rows = []
     for key in {**sides[0], **sides[1]}:
-        found = [side.get(key) for side in sides]
-        seen: list[list[int | None]] = [[*dict.fromkeys(one[1].tolist())] if one else [None] for one in found]
-        differs = _differs({*seen[0]}, {*seen[1]})
-        if differs == "never" and not never:
-            continue
-        shown = [[None if one is None or raw is None else one[0].text(raw) for raw in raws[:MOST_SHOWN]]
-                 for one, raws in zip(found, seen, strict=True)]
-        address = any(one is not None and one[0].address for one in found)
-        constant = differs == "always" and len(seen[0]) == len(seen[1]) == 1
-        one, other = found
-        pairs = len(a) if one is None or other is None else int(np.sum(one[1] != other[1])) if paired else 0
-        rows.append((*key, differs, constant, *shown, address, *([pairs] if paired else [])))
-    return pd.DataFrame(rows, columns=[*SETS, *(["pairs"] if paired else [])])
+        values = [side[key][1] for side in sides if key in side]
+        seen: list[Seen] = [dict.fromkeys(side[key][1].tolist(), side[key][0]) if key in side else ONLY_ABSENT
+                            for side in sides]
+        row = _row(key, seen[0], seen[1])
+        if never or row[4] != "never":
+            pairs = len(a) if len(values) < 2 else int(np.sum(values[0] != values[1])) if paired else 0
+            rows.append((*row, pairs))
+    frame = pd.DataFrame(rows, columns=[*SETS, "pairs"])
+    return frame if paired else frame.drop(columns="pairs")
 
 
 def _runs(a: Sweep, b: Sweep) -> RegisterMap:
@@ -471,20 +466,3 @@ def _runs(a: Sweep, b: Sweep) -> RegisterMap:
         rows += [{"block": a.block or b.block, "offset": WORD_BYTES * word, "field": "", "lsb": lsb,
                   "width": stop - lsb} for lsb, stop in pairwise(edges)]
     return RegisterMap(rows)
-
-
-class Seen(NamedTuple):
-    """A field in one capture."""
-
-    value: Any
-    address: bool
-    raw: int | None
-    automatic: bool
-
-
-ABSENT = Seen(None, False, None, False)
-
-
-def _values(capture: Capture) -> dict[Key, Seen]:
-    return {(task, block, item.register, item.name): Seen(item.text(raw), item.address, int(raw), item.automatic)
-            for task, job in enumerate(capture.jobs) for block, item, raw in job.values(capture.maps)}

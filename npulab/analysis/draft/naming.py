@@ -24,7 +24,7 @@ def rename(table: Table, field: str, name: str) -> tuple[Table, str]:
     return table, f"rename {said} to {name}"
 
 
-def rename_register(table: Table, register: str, name: str) -> tuple[Table, str]:
+def rename_register(table: Table, register: str | int, name: str) -> tuple[Table, str]:
     """Give a register another name, in every row that it has."""
     block, offset, said = table.map.registers[word_of(table, register)]
     name = plain_name(name, "rename register", said)

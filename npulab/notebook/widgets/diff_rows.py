@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from npulab.analysis.check import ORDER, WRITES, Key, diff
+from npulab.analysis.check import ORDER, WRITES, Key, diff, raw_fields
 from npulab.captures.capture import Capture, CaptureSet
 from npulab.registers.fields import Field
 
@@ -89,10 +89,8 @@ class _Seen:
 def _seen(side: Capture | CaptureSet) -> dict[Key, _Seen]:
     out: dict[Key, _Seen] = {}
     for capture in [side] if isinstance(side, Capture) else side:
-        for task, job in enumerate(capture.jobs):
-            for block, item, raw in job.values(capture.maps):
-                one = out.setdefault((task, block, item.register, item.name), _Seen(item, {}))
-                one.raws[int(raw)] = None
+        for key, (item, raw) in raw_fields(capture).items():
+            out.setdefault(key, _Seen(item, {})).raws[raw] = None
     return out
 
 
