@@ -14,15 +14,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from npulab.captures.sweep import words_of
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
-
-if TYPE_CHECKING:
-    import pandas as pd
+from npulab.support.text import plural
 
 PER_CELL = 5
 MOST_BINS = 64
@@ -47,9 +47,7 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
     >>> correlate(words, {"height": np.arange(64)})[["field", "parameter", "law"]].values.tolist()
     [['w0_0_6', 'height', True]]
     """
-    import pandas as pd
-
-    simulated = any(getattr(given, "simulated", False) for given in (words, laws))
+    simulated = any(getattr(source, "simulated", False) for source in (words, laws))
     words, columns = _arrays(words, parameters)
     if registers is not None and len(registers) != words.shape[1]:
         raise ValueError(f"registers: got a map of {len(registers)} words, allowed is {words.shape[1]} as in the words")
@@ -57,16 +55,16 @@ def correlate(words: Any, parameters: Any = None, registers: RegisterMap | None 
     raw = [item.extract(words) for item in fields]
     meant = [_meant(item, one) for item, one in zip(fields, raw, strict=True)]
     bins = _bins(len(words), 1)
-    ours, theirs = _ranked(meant, bins), _ranked(columns.values(), bins)
+    (ranks, codes), (parameter_ranks, parameter_codes) = _ranked(meant, bins), _ranked(columns.values(), bins)
     ordered = np.array([column.dtype.kind != "U" for column in columns.values()], bool)
     numbers = [column if column.dtype.kind != "U" else np.zeros(len(words)) for column in columns.values()]
     pearson = _pearson(_stack(meant), _stack(numbers))
-    spearman = np.where(ordered, _pearson(ours.ranks, theirs.ranks), 0.0)
-    information = _information(ours.codes, theirs.codes)
+    spearman = np.where(ordered, _pearson(ranks, parameter_ranks), 0.0)
+    information = _information(codes, parameter_codes)
     exact = _same(raw, meant, columns) | _named(fields, columns, laws)
     pieces = [item.pieces[0] for item in fields]
     table = pd.DataFrame({
-        "field": np.repeat([_name(item, registers) for item in fields], len(columns)),
+        "field": np.repeat([registers.key(item) if registers else item.name for item in fields], len(columns)),
         **{name: np.repeat(np.array([getattr(piece, name) for piece in pieces], int), len(columns))
            for name in ("word", "lsb")},
         "width": np.repeat(np.array([item.width for item in fields], int), len(columns)),
@@ -90,7 +88,8 @@ def flips(words: Any, parameters: Any = None, sort: str | None = None) -> np.nda
     [1.0, 0.5, 0.0]
     """
     if sort is None:
-        words = _words(getattr(words, "words", words))
+        words = words_of(getattr(words, "words", words))
+        _enough(len(words))
     else:
         words, columns = _arrays(words, parameters)
         if sort not in columns:
@@ -110,7 +109,7 @@ def bit_effects(words: Any, parameters: Any = None) -> np.ndarray:
     [1.0, 0.0]
     """
     words, columns = _arrays(words, parameters)
-    theirs = _coded(columns.values(), _bins(len(words), 2))
+    theirs = _ranked(columns.values(), _bins(len(words), 2))[1]
     out = np.zeros((words.shape[1], WORD_BITS, len(columns)))
     for word, mask in enumerate(_varying(words)):
         bits = [bit for bit in range(WORD_BITS) if mask >> bit & 1]
@@ -150,14 +149,14 @@ def related(values: Any, parameters: Any, n: int = 3) -> list[tuple[str, float]]
     [('height', 1.0)]
     """
     values = _column("values", values, _enough(len(np.asarray(values))))
-    return _best(_coded([values], _bins(len(values), 1)), parameters, n, 1)[0]
+    return _best(_ranked([values], _bins(len(values), 1))[1], parameters, n, 1)[0]
 
 
 def _best(codes: np.ndarray, parameters: Any, n: int, levels: int) -> list[list[tuple[str, float]]]:
     if n < 1:
         raise ValueError(f"n: got {n}, allowed is at least 1")
     columns = _columns(parameters, _enough(len(codes)))
-    information = _information(codes, _coded(columns.values(), _bins(len(codes), levels)))
+    information = _information(codes, _ranked(columns.values(), _bins(len(codes), levels))[1])
     names = list(columns)
     return [[(names[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:n] if row[i] > 0]
             for row in information]
@@ -167,21 +166,8 @@ def _best(codes: np.ndarray, parameters: Any, n: int, levels: int) -> list[list[
 
 def _enough(rows: int) -> int:
     if rows < 2:
-        raise ValueError(f"words: got {rows} capture{'s' * (rows != 1)}, allowed are two or more to compare")
+        raise ValueError(f"words: got {plural(rows, 'capture')}, allowed are two or more to compare")
     return rows
-
-
-def _words(words: Any) -> np.ndarray:
-    try:
-        words = np.asarray(words)
-    except ValueError:
-        raise ValueError("words: got rows of different lengths, allowed is (N, W) uint32") from None
-    if words.ndim != 2 or words.dtype.kind not in "iu" or not words.shape[1]:
-        raise ValueError(f"words: got {words.dtype} of shape {words.shape}, allowed is (N, W) uint32")
-    if words.dtype != np.uint32 and np.any((words < 0) | (words > 2 ** WORD_BITS - 1)):
-        raise ValueError(f"words: got {words[(words < 0) | (words > 2 ** WORD_BITS - 1)][0]}, allowed is uint32")
-    _enough(len(words))
-    return words.astype(np.uint32, copy=False)
 
 
 def _columns(parameters: Any, rows: int) -> dict[str, np.ndarray]:
@@ -213,8 +199,8 @@ def _column(name: str, values: Any, rows: int) -> np.ndarray:
 def _arrays(words: Any, parameters: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     if parameters is None:
         parameters = getattr(words, "parameters", None)
-    words = _words(getattr(words, "words", words))
-    return words, _columns(parameters, len(words))
+    words = words_of(getattr(words, "words", words))
+    return words, _columns(parameters, _enough(len(words)))
 
 
 # ---- fields ----
@@ -235,10 +221,6 @@ def _fields(words: np.ndarray, laws: Any) -> list[Field]:
         places += [(word, run.start(), len(run.group())) for run in re.finditer("1+", free)]
     return [Field("", f"w{word}", f"w{word}_{lsb}_{width}", (Piece(word, lsb, width, 0),), automatic=True)
             for word, lsb, width in sorted(places)]
-
-
-def _name(item: Field, registers: RegisterMap | None) -> str:
-    return item.name if registers is None else registers.key(item)
 
 
 def _meant(item: Field, raw: np.ndarray) -> np.ndarray:
@@ -276,13 +258,6 @@ def _named(fields: Iterable[Field], columns: Mapping[str, np.ndarray], laws: Any
 
 # ---- figures ----
 
-class Ranked(NamedTuple):
-    """Columns side by side: mean ranks ``(N, K)`` float and bins ``(N, K)`` from 0."""
-
-    ranks: np.ndarray
-    codes: np.ndarray
-
-
 def _bins(rows: int, levels: int) -> int:
     """Bins of a column against one of ``levels`` values, 1 where that is binned alike."""
     fit = math.isqrt(rows // PER_CELL) if levels == 1 else rows // (PER_CELL * levels)
@@ -294,7 +269,8 @@ def _stack(columns: Iterable[np.ndarray]) -> np.ndarray:
     return np.stack(columns, axis=1).astype(np.float64) if columns else np.zeros((0, 0))
 
 
-def _ranked(columns: Iterable[np.ndarray], bins: int) -> Ranked:
+def _ranked(columns: Iterable[np.ndarray], bins: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean ranks ``(N, K)`` float of columns side by side, and their bins ``(N, K)`` from 0."""
     ranks, codes = [], []
     for column in columns:
         _, place, counts = np.unique(column, return_inverse=True, return_counts=True)
@@ -303,11 +279,7 @@ def _ranked(columns: Iterable[np.ndarray], bins: int) -> Ranked:
             np.unique((middle * bins // len(column)).astype(np.intp), return_inverse=True)[1]
         ranks.append((middle + 0.5)[place])
         codes.append(binned[place])
-    return Ranked(_stack(ranks), np.stack(codes, axis=1).astype(np.intp) if codes else np.zeros((0, 0), np.intp))
-
-
-def _coded(columns: Iterable[np.ndarray], bins: int) -> np.ndarray:
-    return _ranked(columns, bins).codes
+    return _stack(ranks), _stack(codes).astype(np.intp)
 
 
 def _pearson(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:

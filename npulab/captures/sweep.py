@@ -65,7 +65,7 @@ class Sweep:
     registers: RegisterMap | None = None
 
     def __post_init__(self) -> None:
-        words = _words(self.words)
+        words = words_of(self.words)
         words.setflags(write=False)
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "parameters", _parameters(self.parameters, len(words)))
@@ -247,9 +247,10 @@ def sweep_of(captures: CaptureSet | Iterable[Capture], name: str = "") -> Sweep:
                  _all_of(one.date for one in found), first.maps.get(block))
 
 
-def _words(given: Any) -> np.ndarray:
+def words_of(table: Any) -> np.ndarray:
+    """``(N, W) uint32``, a copy; raises ValueError for anything else."""
     try:
-        words = np.asarray(given)
+        words = np.asarray(table)
     except ValueError:
         raise ValueError("words: got rows of different lengths, allowed is (N, W), as many words in each "
                          "capture") from None
