@@ -13,18 +13,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from npulab.captures.capture import ROWS_SHOWN
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.table import COLUMNS, MOST_WORDS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Decode = Callable[[np.ndarray], Mapping[str, Any]]
 TABLE = ["field", "bits", "kind", "value", "false_positive_probability"]
@@ -162,16 +160,12 @@ class ProbedLayout:
     @property
     def table(self) -> pd.DataFrame:
         """One row per field that was found, in the order printed: ``TABLE``."""
-        import pandas as pd
-
         return pd.DataFrame([{name: getattr(reading, name) for name in TABLE} for reading in self.readings],
                             columns=TABLE)
 
     @property
     def unverified(self) -> pd.DataFrame:
         """One row per other field: field, reason."""
-        import pandas as pd
-
         return pd.DataFrame(self.unread, columns=["field", "reason"])
 
     def predict(self, words: Any) -> dict[str, Any]:
@@ -185,22 +179,19 @@ class ProbedLayout:
         bits."""
         if calls < 1:
             raise ValueError(f"calls: got {calls}, allowed is at least 1")
-        free = np.flatnonzero(_bits(self.keep) == 0)
-        patterns = np.random.default_rng([seed, self.calls]).integers(0, 2, (calls, len(free)), np.uint8)
+        held = _Held(self.base, self.keep)
+        patterns = np.random.default_rng([seed, self.calls]).integers(0, 2, (calls, len(held.free)), np.uint8)
         names = [f"further call {n + 1}" for n in range(calls)]
-        answers, raised = _ask(decode, patterns, names, free, self.base)
+        answers, raised = _ask(decode, patterns, names, held)
         refuted: dict[str, str] = {}
-        for pattern, name, answer in zip(patterns, names, answers, strict=True):
-            if answer is None:
-                continue
-            bits = _bits(self.base)
-            bits[free] = pattern
-            for one in self.readings:
-                got, predicted = answer.get(one.field, _NOTHING), one.predict(bits)
+        for row, answer in answers.items():
+            bits = held.filled(patterns[row])
+            for reading in self.readings:
+                got, predicted = answer.get(reading.field, _NOTHING), reading.predict(bits)
                 if not _same(got, predicted):
-                    refuted.setdefault(one.field, f"read as {one.bits or 'a constant'}; {name}: got {_short(got)}, "
-                                                  f"predicted {_short(predicted)}")
-        answered = calls - len(raised)
+                    refuted.setdefault(reading.field, f"read as {reading.bits or 'a constant'}; {names[row]}: "
+                                                      f"got {_short(got)}, predicted {_short(predicted)}")
+        answered = len(answers)
         kept = [replace(reading, false_positive_probability=reading.false_positive_probability
                         * 2.0 ** -(answered * len({source.bit for source in reading.sources})))
                 for reading in self.readings if reading.field not in refuted]
@@ -222,8 +213,6 @@ class ProbedLayout:
     @property
     def left_out(self) -> pd.DataFrame:
         """Fields of ``table`` that ``register_map`` does not have: field, reason."""
-        import pandas as pd
-
         return pd.DataFrame(self._mapped[2], columns=["field", "reason"])
 
     @cached_property
@@ -308,30 +297,39 @@ def probe_one_hot(decode: Decode, words: int, *, base: Any = None, keep: Any = N
     return _probed(decode, patterns, ["all zeros", *(f"{_place(bit)} alone" for bit in held.free)], held)
 
 
-class _Held(NamedTuple):
-    """Base and kept bits ``(W,) uint32``, and the places of the other bits."""
+@dataclass(frozen=True)
+class _Held:
+    """The bits ``keep`` of ``base``, both ``(W,) uint32``, stay; the bits ``free`` are the others."""
 
     base: np.ndarray
     keep: np.ndarray
-    free: np.ndarray
+
+    @cached_property
+    def free(self) -> np.ndarray:
+        return np.flatnonzero(_bits(self.keep) == 0)
+
+    def filled(self, pattern: np.ndarray) -> np.ndarray:
+        """All bits ``(32 * W,)``, the free ones as in a pattern."""
+        bits = _bits(self.base)
+        bits[self.free] = pattern
+        return bits
 
 
 def _held(words: int, base: Any, keep: Any) -> _Held:
     if not 1 <= words <= MOST_WORDS:
         raise ValueError(f"words: got {words}, allowed is 1 to {MOST_WORDS}")
-    base, keep = (_words(np.zeros(words, np.uint32) if given is None else given, words, name)
-                  for name, given in (("base", base), ("keep", keep)))
-    free = np.flatnonzero(_bits(keep) == 0)
-    if not len(free):
-        raise ValueError(f"keep: got all {WORD_BITS * words} bits, allowed is to leave one at least")
-    return _Held(base, keep, free)
+    held = _Held(*(_words(np.zeros(words, np.uint32) if mask is None else mask, words, name)
+                   for name, mask in (("base", base), ("keep", keep))))
+    if not len(held.free):
+        raise ValueError(f"keep: got all {WORD_BITS * words} bits, allowed is to leave at least one")
+    return held
 
 
-def _words(given: Any, count: int, name: str) -> np.ndarray:
-    given = np.asarray(given)
-    if given.shape != (count,) or given.dtype.kind not in "iu" or np.any(given < 0) or np.any(given > 0xFFFFFFFF):
-        raise ValueError(f"{name}: got {given.dtype} of shape {given.shape}, allowed is uint32 of shape ({count},)")
-    return given.astype(np.uint32)
+def _words(values: Any, count: int, name: str) -> np.ndarray:
+    words = np.asarray(values)
+    if words.shape != (count,) or words.dtype.kind not in "iu" or np.any(words < 0) or np.any(words > 0xFFFFFFFF):
+        raise ValueError(f"{name}: got {words.dtype} of shape {words.shape}, allowed is uint32 of shape ({count},)")
+    return words.astype(np.uint32)
 
 
 def _bits(words: np.ndarray) -> np.ndarray:
@@ -355,23 +353,20 @@ def _codes(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
     return np.ascontiguousarray(codes[:count].T)
 
 
-def _ask(decode: Decode, patterns: np.ndarray, names: Sequence[str], free: np.ndarray, base: np.ndarray,
-         ) -> tuple[list[dict[str, Any] | None], list[tuple[str, str]]]:
-    """What is printed in each call, None where it raised; (call, error) of those."""
-    answers: list[dict[str, Any] | None] = []
+def _ask(decode: Decode, patterns: np.ndarray, names: Sequence[str], held: _Held,
+         ) -> tuple[dict[int, dict[str, Any]], list[tuple[str, str]]]:
+    """What is printed in each call that did not raise, by its number; (call, error) of the others."""
+    answers: dict[int, dict[str, Any]] = {}
     raised = []
-    for pattern, name in zip(patterns, names, strict=True):
-        bits = _bits(base)
-        bits[free] = pattern
+    for row, (pattern, name) in enumerate(zip(patterns, names, strict=True)):
         try:
-            answer = decode(np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32))
+            answer = decode(np.packbits(held.filled(pattern), bitorder="little").view("<u4").astype(np.uint32))
         except Exception as error:
-            answers.append(None)
             raised.append((name, f"{type(error).__name__}: {' '.join(str(error).split())[:SHOWN]}"))
             continue
         if not isinstance(answer, Mapping):
             raise ValueError(f"decode: got {type(answer).__name__} in the call {name!r}, allowed is values by name")
-        answers.append({str(name): _plain(value) for name, value in answer.items()})
+        answers[row] = {str(field): _plain(value) for field, value in answer.items()}
     return answers, raised
 
 
@@ -410,17 +405,15 @@ def _short(value: Any) -> str:
 
 
 def _probed(decode: Decode, patterns: np.ndarray, names: Sequence[str], held: _Held) -> ProbedLayout:
-    answers, raised = _ask(decode, patterns, names, held.free, held.base)
-    rows = np.array([n for n, answer in enumerate(answers) if answer is not None], int)
+    answers, raised = _ask(decode, patterns, names, held)
     most = len(names) - len(held.free).bit_length() - FEWEST
     if len(raised) > most:
         raise ValueError(f"decode: got an error in {len(raised)} of {len(names)} calls, first {raised[0][0]}: "
                          f"{raised[0][1]}; allowed are {most}, and base and keep hold the bits that it asks for")
-    book = _Codes(patterns[rows], held.free, zero=rows[0] == 0)
-    answered = [answer for answer in answers if answer is not None]
+    book = _Codes(patterns[[*answers]], held.free, zero=0 in answers)
     readings, unread = [], []
-    for name in dict.fromkeys(name for answer in answered for name in answer):
-        values = [answer.get(name, _NOTHING) for answer in answered]
+    for name in dict.fromkeys(name for answer in answers.values() for name in answer):
+        values = [answer.get(name, _NOTHING) for answer in answers.values()]
         read = _read(name, values, book)
         if isinstance(read, Reading):
             readings.append(read)

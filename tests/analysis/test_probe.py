@@ -366,7 +366,7 @@ def test_it_shows_itself() -> None:
     ({"base": [1]}, r"base: got int64 of shape \(1,\), allowed is uint32 of shape \(2,\)"),
     ({"base": [1, -1]}, r"base: got int64 of shape \(2,\), allowed is uint32"),
     ({"keep": [1.0, 2.0]}, r"keep: got float64 of shape"),
-    ({"keep": [2 ** 32 - 1] * 2}, "keep: got all 64 bits, allowed is to leave one at least"),
+    ({"keep": [2 ** 32 - 1] * 2}, "keep: got all 64 bits, allowed is to leave at least one"),
     ({"decode": lambda words: [1]}, "decode: got list in the call 'all zeros', allowed is values by name"),
 ])
 def test_refusals(arguments: dict[str, Any], said: str) -> None:
