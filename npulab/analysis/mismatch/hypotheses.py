@@ -1,7 +1,7 @@
 """Where an output differs: which neighbouring explanation makes it equal.
 
-A change is one line of a table: its kind, short words, and a function from one explanation to the
-next, so that two changes go together by calling one after the other.
+A change is a table row: its kind, a label, and a function that maps one hypothesis to another, so
+that two changes are combined by calling one after the other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from npulab.quant.rules import ORDERS, QUANTIZED, RULES, Rule
 if TYPE_CHECKING:
     import pandas as pd
 
+    from npulab.analysis.check import Comparison
+
 COLUMNS = ["kind", "change", "mismatches", "compared", "equal"]
 PRESENT, UNWRITTEN = "present", "unwritten"
 FIRST = 6  # of the nearest single changes, how many are tried with every other change
@@ -36,26 +38,6 @@ GROUPS, WIDTHS = (2, 4), (16, 17, 15, 14, 13, 12)
 FREE = 4  # outputs of a channel that a fitted bias needs, saturated ones and the most frequent code left out
 Codes = np.ndarray
 Weighted = Conv2D | FullyConnected
-
-
-class Compared(Protocol):
-    """What a ``Comparison`` holds of a layer and the two outputs."""
-
-    @property
-    def layer(self) -> Any:
-        """The layer."""
-
-    @property
-    def x(self) -> np.ndarray | None:
-        """Its input."""
-
-    @property
-    def captured(self) -> np.ndarray | None:
-        """Its output as captured."""
-
-    @property
-    def rule(self) -> str:
-        """The rounding rule."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +76,7 @@ class Tried(NamedTuple):
     words: str
 
 
-def hypotheses(layer: Weighted | Compared, x: Any = None, output: Any = None, rule: str | Rule = "tflite-reference",
+def hypotheses(layer: Weighted | Comparison, x: Any = None, output: Any = None, rule: str | Rule = "tflite-reference",
                progress: Callable[[list[Change]], Iterable[Change]] = iter) -> pd.DataFrame:
     """How many outputs differ with each neighbouring explanation: kind, change, mismatches,
     compared, equal.
@@ -115,10 +97,23 @@ def hypotheses(layer: Weighted | Compared, x: Any = None, output: Any = None, ru
     import pandas as pd
 
     if x is None and output is None and not isinstance(layer, Conv2D | FullyConnected):
-        layer, x, output, rule = _taken(layer)
-    start, output = _begin(layer, x, output, rule)
-    rows = _search(start, output, progress)
-    return pd.DataFrame([(one.kind, one.words, one.mismatches, output.size, one.mismatches == 0) for one in rows],
+        parts: list[Any] = [getattr(layer, name, None) for name in ("layer", "x", "captured", "rule")]
+        if any(part is None for part in parts):
+            raise ValueError(f"hypotheses: got {layer!r}, allowed is a layer with x and output, or a Comparison with "
+                             "layer, x and captured output")
+        layer, x, output, rule = parts
+        if isinstance(layer, FullyConnected):  # a row for each batch
+            x, output = (np.reshape(a, (-1, n)) for a, n in zip((x, output), layer.weights.shape[::-1], strict=True))
+    if not isinstance(layer, Conv2D | FullyConnected) or layer.dtype not in QUANTIZED:
+        raise ValueError(f"layer: got {layer!r}, allowed is a Conv2D or FullyConnected of {', '.join(QUANTIZED)}")
+    if x is None or output is None:
+        raise ValueError(f"{'x' if x is None else 'output'}: got None, allowed is a tensor")
+    x, output = np.asarray(x), np.asarray(output)
+    if output.dtype != x.dtype or output.size == 0:
+        raise ValueError(f"output: got shape {output.shape} {output.dtype}, allowed is {x.dtype} as the input is, "
+                         "at least one")
+    rows = _search(Hypothesis(layer, x, rule), output, progress)
+    return pd.DataFrame([(row.kind, row.words, row.mismatches, output.size, row.mismatches == 0) for row in rows],
                         columns=COLUMNS)
 
 
@@ -152,29 +147,6 @@ def summary_lines(frame: pd.DataFrame) -> list[str]:
     return [*lines, f"best of each kind alone: {counts}"] if counts else lines
 
 
-def _taken(one: Any) -> tuple[Any, Any, Any, str]:
-    layer, x, captured = (getattr(one, name, None) for name in ("layer", "x", "captured"))
-    if layer is None or x is None or captured is None:
-        raise ValueError(f"hypotheses: got {one!r}, allowed is a layer with x and output, or a Comparison with layer, "
-                         "x and captured output")
-    if isinstance(layer, FullyConnected):  # a row for each batch
-        units, inputs = layer.weights.shape
-        x, captured = np.reshape(x, (-1, inputs)), np.reshape(captured, (-1, units))
-    return layer, x, captured, one.rule
-
-
-def _begin(layer: Any, x: Any, output: Any, rule: str | Rule) -> tuple[Hypothesis, np.ndarray]:
-    if not isinstance(layer, Conv2D | FullyConnected) or layer.dtype not in QUANTIZED:
-        raise ValueError(f"layer: got {layer!r}, allowed is a Conv2D or FullyConnected of {', '.join(QUANTIZED)}")
-    if x is None or output is None:
-        raise ValueError(f"{'x' if x is None else 'output'}: got None, allowed is a tensor")
-    x, output = np.asarray(x), np.asarray(output)
-    if output.dtype != x.dtype or output.size == 0:
-        raise ValueError(f"output: got shape {output.shape} {output.dtype}, allowed is {x.dtype} as the input is, "
-                         "at least one")
-    return Hypothesis(layer, x, rule), output
-
-
 # The search
 
 
@@ -192,30 +164,20 @@ def _search(start: Hypothesis, output: np.ndarray, progress: Callable[[list[Chan
                for kind, table in CHANGES for words, part, apply in table(start, output)]
     changes += _unwritten(start, predicted, output)
     found = list(_tried(start, progress(changes), output, sums))
-    if _varied(output) >= ENOUGH:
-        fitted = partial(_fitted, start=start, predicted=predicted, output=output, sums=sums, number=len(changes))
-        if _open(found):
-            found += fitted(_permutation)
-        if _open(found):
+    for fit in (_permutation, None, _other_bias) if _varied(output) >= ENOUGH else ():  # last what fits many numbers
+        if any(row.mismatches == 0 for row in found):
+            break
+        if fit is None:
             found += _pairs(start, changes, output, found, wrong, progress)
-        if _open(found):  # last what has many numbers to fit
-            found += fitted(_other_bias)
+        elif predicted.shape == output.shape:
+            fitted = _tried(start, fit(start, predicted, output, sums), output, sums)
+            found += [row._replace(number=len(changes)) for row in fitted]
     return [present, *sorted(found)]
 
 
 def _varied(output: np.ndarray) -> int:
     """How many outputs are not the most frequent code."""
     return int(output.size - np.unique(output, return_counts=True)[1].max())
-
-
-def _open(found: list[Tried]) -> bool:
-    return all(one.mismatches for one in found)
-
-
-def _fitted(fit: Fit, start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums, number: int,
-            ) -> list[Tried]:
-    changes = fit(start, predicted, output, sums) if predicted.shape == output.shape else []
-    return [one._replace(number=number) for one in _tried(start, changes, output, sums)]
 
 
 def _tried(start: Hypothesis, changes: Iterable[Change], output: np.ndarray, sums: Sums) -> Iterator[Tried]:
@@ -329,30 +291,19 @@ def _rules(start: Hypothesis, output: np.ndarray) -> Changes:
     names.sort(key=lambda name: name.partition(":")[0] != mine.partition(":")[0])  # the nearest first
     for name in (*names, *(f"{base}:{order}" for order in ORDERS if base in RULES), *ENGINES):
         if name != mine:
-            yield f"rounding rule {name}", "rule", partial(_with, rule=name)
+            yield f"rounding rule {name}", "rule", partial(replace, rule=name)
 
 
 def _zero_points(start: Hypothesis, output: np.ndarray) -> Changes:
-    for step, name in product((1, -1), ("input", "weight", "output")):
-        yield (f"{name} zero point {step:+d}", f"{name} zero point",
-               partial(_with_zero_point, name=f"{name}_q", step=step))
-    for name in ("input", "weight", "output"):
-        if abs(getattr(start.layer, f"{name}_q").zero_point) > 1:
-            yield (f"{name} zero point left out", f"{name} zero point",
-                   partial(_with_layer, **{f"{name}_q": replace(getattr(start.layer, f"{name}_q"), zero_point=0)}))
-
-
-def _with(e: Hypothesis, **changed: Any) -> Hypothesis:
-    return replace(e, **changed)
+    params = {name: getattr(start.layer, f"{name}_q") for name in ("input", "weight", "output")}
+    moved = [(f"{step:+d}", name, q.zero_point + step) for step, (name, q) in product((1, -1), params.items())]
+    for words, name, zero in [*moved, *(("left out", name, 0) for name, q in params.items() if abs(q.zero_point) > 1)]:
+        yield (f"{name} zero point {words}", f"{name} zero point",
+               partial(_with_layer, **{f"{name}_q": replace(params[name], zero_point=zero)}))
 
 
 def _with_layer(e: Hypothesis, **changed: Any) -> Hypothesis:
     return replace(e, layer=replace(e.layer, **changed))
-
-
-def _with_zero_point(e: Hypothesis, name: str, step: int) -> Hypothesis:
-    q = getattr(e.layer, name)
-    return _with_layer(e, **{name: replace(q, zero_point=q.zero_point + step)})
 
 
 def _paddings(start: Hypothesis, output: np.ndarray) -> Changes:
@@ -407,9 +358,8 @@ def _with_pads(e: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:
     """Other borders, where a negative one cuts the image."""
     height, width = e.x.shape[-3:-1]
     (top, bottom), (left, right) = (tuple(max(-n, 0) for n in pair) for pair in border)
-    x = e.x[..., top:height - bottom, left:width - right, :]
+    x = e.x[..., top:height - bottom, left:width - right, :] if top or bottom or left or right else e.x
     padding = tuple(tuple(max(n, 0) for n in pair) for pair in border)
-    x = e.x if x.shape == e.x.shape else x
     return _with_layer(replace(e, x=x), input_shape=x.shape[-3:], padding=padding)
 
 
@@ -443,7 +393,7 @@ def _clamps(start: Hypothesis, output: np.ndarray) -> Changes:
             yield (f"activation {activation}" if activation else "no activation", "activation",
                    partial(_with_layer, activation=activation))
     for words, clamp in CLAMPS.items():
-        yield words, "clamp", partial(_with, clamp=clamp)
+        yield words, "clamp", partial(replace, clamp=clamp)
     if output.dtype.itemsize == 1:
         yield "output of the other sign (xor 0x80)", "sign", partial(_after, change=_flipped_sign)
 
@@ -503,11 +453,9 @@ def _phases(start: Hypothesis, output: np.ndarray) -> Changes:
     if not isinstance(start.layer, Conv2D):
         return
     down, across = start.layer.stride
-    for i, j in product(range(down), range(across)):
-        if i or j:
-            where = " and ".join([*([f"row {i}"] if down > 1 else []), *([f"column {j}"] if across > 1 else [])])
-            yield (f"sampled from {where} of the stride", "window",
-                   partial(_sampled, down=i, across=j))
+    for i, j in [*product(range(down), range(across))][1:]:
+        where = " and ".join([f"row {i}"] * (down > 1) + [f"column {j}"] * (across > 1))
+        yield f"sampled from {where} of the stride", "window", partial(_sampled, down=i, across=j)
     if down != across:
         yield "stride swapped", "window", partial(_refitted, output=output, stride=(across, down))
 
@@ -566,8 +514,8 @@ def _biases(start: Hypothesis, output: np.ndarray) -> Changes:
 
 def _accumulators(start: Hypothesis, output: np.ndarray) -> Changes:
     yield ("wrapped at 16 bits", "accumulator",
-           partial(_with, sums=lambda sums: sums.astype(np.int16).astype(np.int64)))
-    yield "saturated at 16 bits", "accumulator", partial(_with, sums=lambda sums: sums.clip(-2 ** 15, 2 ** 15 - 1))
+           partial(replace, sums=lambda sums: sums.astype(np.int16).astype(np.int64)))
+    yield "saturated at 16 bits", "accumulator", partial(replace, sums=lambda sums: sums.clip(-2 ** 15, 2 ** 15 - 1))
 
 
 def _saturations(start: Hypothesis, output: np.ndarray) -> Changes:
@@ -591,7 +539,7 @@ def _saturations(start: Hypothesis, output: np.ndarray) -> Changes:
             continue
         codes = _codes(start, total - off)[np.arange(len(columns)), columns]
         if 2 * np.count_nonzero(codes == shown) >= len(shown):
-            yield str(saturation), "accumulator", partial(_with, saturation=saturation)
+            yield str(saturation), "accumulator", partial(replace, saturation=saturation)
 
 
 def _ways_to_saturate(layer: Weighted) -> Iterator[Saturation]:
