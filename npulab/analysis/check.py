@@ -15,7 +15,7 @@ from npulab.analysis.mismatch.summary import in_hex, window
 from npulab.captures.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.captures.registry import target
 from npulab.captures.sweep import Sweep
-from npulab.captures.target import Claim, Range, Target, Unsupported
+from npulab.captures.target import Claim, Item, Range, Target, Unsupported
 from npulab.quant.emulate import emulate
 from npulab.quant.floats import steps, unit
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
@@ -131,50 +131,49 @@ def check(capture: Capture) -> Comparison:
     of = target(capture.target)
     words = all(_same_words(job, capture) for job in capture.jobs)
     coefficients, reasons = _same_coefficients(of, capture)
-    said = Comparison(capture.name, capture.target, capture.simulated, words, coefficients, "differs",
-                      provenance=capture.origin)
+    result = Comparison(capture.name, capture.target, capture.simulated, words, coefficients, "differs",
+                        provenance=capture.origin)
     try:
         ranges = of.replay(capture)
-        said = _replayed(said, ranges) if ranges else _compared(said, of, capture)
+        result = _replayed(result, ranges) if ranges else _compared(result, of, capture)
     except Unsupported as error:
-        said = replace(said, verdict="nothing to compare", reason=str(error))
+        result = replace(result, verdict="nothing to compare", reason=str(error))
     except (ValueError, LookupError) as error:
         reasons.append(str(error))
     try:
-        said = _claimed(replace(said, claims=tuple(of.claims(capture))))
-    except Unsupported as error:
-        reasons.append(str(error))
+        result = _claimed(replace(result, claims=tuple(of.claims(capture))))
     except (ValueError, LookupError) as error:
-        said = replace(said, verdict="differs")
         reasons.append(str(error))
-    return replace(said, reason="; ".join(dict.fromkeys([*reasons, *filter(None, [said.reason])])))
+        if not isinstance(error, Unsupported):
+            result = replace(result, verdict="differs")
+    return replace(result, reason="; ".join(dict.fromkeys(filter(None, [*reasons, result.reason]))))
 
 
 def _same(equal: bool | None) -> str:
     return "none" if equal is None else "equal" if equal else "differs"
 
 
-def _replayed(said: Comparison, ranges: Sequence[Range]) -> Comparison:
-    """The comparison of memory after a run; the difference of a byte is not told where only a CRC
-    was kept."""
-    wrong = [one for one in ranges if one.differing]
-    said = replace(said, verdict="differs" if wrong else "equal", compared=sum(len(one.predicted) for one in ranges))
-    if not wrong:
-        return said
-    return replace(said, mismatches=sum(len(one.differing) for one in wrong), first=(wrong[0].differing[0],),
-                   max=max(one.largest for one in wrong), reason="; ".join(map(str, wrong)))
+def _replayed(result: Comparison, ranges: Sequence[Range]) -> Comparison:
+    """The comparison of memory after a run; if only a CRC was kept, no difference of a byte is
+    known."""
+    wrong = [memory for memory in ranges if memory.differing]
+    return replace(result, verdict="differs" if wrong else "equal", compared=sum(len(m.predicted) for m in ranges),
+                   mismatches=sum(len(memory.differing) for memory in wrong),
+                   first=(wrong[0].differing[0],) if wrong else None,
+                   max=max((memory.largest for memory in wrong), default=0), reason="; ".join(map(str, wrong)))
 
 
-def _claimed(said: Comparison) -> Comparison:
+def _claimed(result: Comparison) -> Comparison:
     """What claims make of the verdict, in words."""
-    wrong = [claim for claim in said.claims if not claim.agrees]
-    if not said.claims or (said.verdict != "nothing to compare" and not wrong):
-        return said
-    sources = " and ".join(dict.fromkeys(filter(None, (claim.source for claim in said.claims))))
-    words = f"{len(said.claims) - len(wrong)} of {len(said.claims)} statements{f' of {sources}' * bool(sources)} agree"
-    words = "; ".join([words, *map(str, wrong[:1]), *filter(None, [said.reason])])
-    verdict = said.verdict if said.verdict != "nothing to compare" else "differs" if wrong else "equal"
-    return replace(said, verdict=verdict, reason=words)
+    claims, undecided = result.claims, result.verdict == "nothing to compare"
+    wrong = [claim for claim in claims if not claim.agrees]
+    if not claims or not (undecided or wrong):
+        return result
+    sources = " and ".join(dict.fromkeys(filter(None, (claim.source for claim in claims))))
+    words = f"{len(claims) - len(wrong)} of {len(claims)} statements{f' of {sources}' * bool(sources)} agree"
+    verdict = ("differs" if wrong else "equal") if undecided else result.verdict
+    reason = "; ".join(filter(None, [words, *map(str, wrong[:1]), result.reason]))
+    return replace(result, verdict=verdict, reason=reason)
 
 
 def _refuse(value: Any, what: str, *kinds: type) -> None:
@@ -203,38 +202,40 @@ def _same_words(job: Job, capture: Capture) -> bool:
     return same and (job.start is None or _same_words(job.start, capture))
 
 
-def _compared(said: Comparison, of: Target, capture: Capture) -> Comparison:
+def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
     """The comparison of the output, if there is one."""
     layer, x, output = of.lift(capture)
-    said = replace(said, layer=layer, rule=of.rule_of(capture) if of.rule_of else of.rule)
-    absent = x is None or (isinstance(x, tuple | list) and any(one is None for one in x))
+    result = replace(result, layer=layer, rule=of.rule_of(capture) if of.rule_of else of.rule)
+    absent = x is None or (isinstance(x, tuple | list) and any(tensor is None for tensor in x))
     if absent or output is None:
         missing = [name for name, gone in (("input", absent), ("output", output is None)) if gone]
-        return replace(said, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
-    predicted = emulate(layer, x, said.rule)
+        return replace(result, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
+    result = replace(result, x=x, captured=output)
+    predicted = emulate(layer, x, result.rule)
     if predicted.shape != output.shape:
-        return replace(said, captured=output, x=x,
-                       reason=f"predicted shape {predicted.shape}, captured {output.shape}")
-    if (predicted.dtype.kind == "f" or output.dtype.kind == "f") and predicted.dtype != output.dtype:
-        return replace(said, captured=output, x=x,
-                       reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}")
-    predicted, output = _image(predicted), _image(output)
-    difference = np.abs(steps(predicted, output))
-    wrong = np.argwhere(difference)
-    said = replace(said, compared=predicted.size, mismatches=len(wrong), max=int(difference.max(initial=0)),
-                   predicted=predicted, captured=output, x=x, unit=unit(output.dtype))
-    if not len(wrong):
-        return replace(said, verdict="equal")
-    said = replace(said, first=tuple(int(n) for n in wrong[0]))
+        return replace(result, reason=f"predicted shape {predicted.shape}, captured {output.shape}")
+    if "f" in (predicted.dtype.kind, output.dtype.kind) and predicted.dtype != output.dtype:
+        return replace(result, reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}")
+    result = with_outputs(result, _image(predicted), _image(output))
+    if not result.mismatches:
+        return result
     zero_point = layer.output_q.zero_point
-    nothing = "0" if said.unit == "ulp" else f"the zero point {zero_point}"
+    if np.all(output == zero_point):
+        value = "0" if result.unit == "ulp" else f"the zero point {zero_point}"
+        return replace(result, verdict="not executed", reason=f"every output is {value}, as before the job ran")
     if output.size > 1 and not np.any(steps(output, output.flat[0])) and output.flat[0] != zero_point:
-        return replace(said, reason=f"every captured output is {output.flat[0]}, predicted are "
-                                    f"{predicted.min()} to {predicted.max()}")
-    if not np.all(output == zero_point):
-        return said
-    return replace(said, verdict="not executed",
-                   reason=f"every output is {nothing}, as before the job ran")
+        return replace(result, reason=f"every captured output is {output.flat[0]}, predicted are "
+                                      f"{predicted.min()} to {predicted.max()}")
+    return result
+
+
+def with_outputs(result: Comparison, predicted: np.ndarray, captured: np.ndarray) -> Comparison:
+    """A comparison with two outputs of one shape, element by element."""
+    difference = np.abs(steps(predicted, captured))
+    wrong = np.argwhere(difference)
+    return replace(result, verdict="differs" if len(wrong) else "equal", compared=predicted.size, mismatches=len(wrong),
+                   first=tuple(wrong[0].tolist()) if len(wrong) else None, max=int(difference.max(initial=0)),
+                   predicted=predicted, captured=captured, unit=unit(captured.dtype))
 
 
 def _image(output: np.ndarray) -> np.ndarray:
@@ -262,11 +263,11 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
         if not 0 <= byte < size:
             raise ValueError(f"byte: got {byte}, allowed is 0 to {size - 1}")
         items = [item for item in items if item.bit // 8 == byte or item.bit < 8 * byte < item.bit + item.bits]
-    frame = pd.DataFrame([(*divmod(item.bit, 8), item.bits, item.kind, item.core, item.channel, item.plane, item.row,
-                           item.column, item.value, item.weights) for item in items],
-                         columns=["byte", "bit", "bits", "kind", "core", "channel", "plane", "row", "column", "value",
-                                  "weights"])
-    return frame.astype(dict.fromkeys(("core", "channel", "plane", "row", "column"), "Int64"))
+    places = ["core", "channel", "plane", "row", "column"]
+    frame = pd.DataFrame(items, columns=Item._fields).astype(dict.fromkeys(places, "Int64"))
+    frame.insert(0, "byte", frame["bit"] // 8)
+    frame["bit"] %= 8
+    return frame[["byte", "bit", "bits", "kind", *places, "value", "weights"]]
 
 
 def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.analysis.check import Comparison, check
+from npulab.analysis.check import Comparison, check, with_outputs
 from npulab.analysis.checks import explained, nearby
 from npulab.captures.capture import Capture
 from npulab.captures.registry import target
@@ -181,47 +181,41 @@ def _check_inference(captures: Sequence[Capture], graph: Model, layers: Mapping[
     main = [i for i, capture in enumerate(captures) if _computes(capture)]
     outlines = {i: target(captures[i].target).outline(captures[i]) for i in main}
     matched, rivals = _match(outlines, wanted, {i: captures[i] for i in main}, layers)
-    known = [replace(one, parameters=layers[matched[i]].parameters) if i in matched else one
-             for i, one in enumerate(captures)]
+    known = [replace(capture, parameters=layers[matched[i]].parameters) if i in matched else capture
+             for i, capture in enumerate(captures)]
     results = list(run(_checked, known))
-    parts: dict[int, list[int]] = {i: [] for i in main}
-    loose: list[int] = []
-    for i, owner in _owners(captures, main).items():
-        (parts[owner] if owner is not None else loose).append(i)
+    owners = _owners(captures, main)
     rows: list[tuple[float, OperatorCheck]] = []
     places = {number: at for at, number in enumerate(graph.by_operator)}
     at = -1.0
-    for i in sorted([*main, *loose]):
-        jobs = sorted([i, *parts.get(i, [])])
-        common: dict[str, Any] = {"cases": tuple(captures[n].name for n in jobs), "inference": inference,
-                                  "provenance": captures[i].origin}
+    for i in (i for i in range(len(captures)) if owners.get(i) is None):  # jobs that move data for none, too
+        jobs = [n for n in range(len(captures)) if n == i or owners.get(n) == i]
         moves = [results[n] for n in jobs if n != i]
-        if i not in matched:
+        number = matched.get(i)
+        if number is None:
+            name, layer, place = "", None, at
             decides, verdict, why = _verdict(results[i], moves, [])
-            nearest = NO_OPERATOR if i in parts else "moves data for no job of the run"
-            rows.append((at, OperatorCheck(None, "", verdict="differs" if verdict == "differs" else "no operator",
-                                           reason="; ".join(filter(None, [nearest, why])), comparison=decides,
-                                           **common)))
-            continue
-        number = matched[i]
-        at = places[number] + 0.5
-        unlike = _unlike(outlines[i], wanted[number], results[i].layer, layers[number])
-        decides, verdict, why = _verdict(results[i], moves, unlike)
-        also = f"operator{'s' * (len(rivals[i]) > 1)} {', '.join(map(str, rivals[i]))} would do as well" \
-            if rivals.get(i) else ""
-        rows.append((places[number], OperatorCheck(
-            number, graph.operators[number].name, verdict=verdict, reason="; ".join(filter(None, [why, also])),
-            layer=layers[number], comparison=decides, **common)))
+            verdict = "differs" if verdict == "differs" else "no operator"
+            reasons = [NO_OPERATOR if i in main else "moves data for no job of the run", why]
+        else:
+            name, layer, place, at = graph.operators[number].name, layers[number], places[number], places[number] + 0.5
+            unlike = _unlike(outlines[i], wanted[number], results[i].layer, layer)
+            decides, verdict, why = _verdict(results[i], moves, unlike)
+            reasons = [why] + [f"operator{'s' * (len(others) > 1)} {', '.join(map(str, others))} would do as well"
+                               for others in [rivals[i]] if others]
+        rows.append((place, OperatorCheck(number, name, tuple(captures[n].name for n in jobs), verdict,
+                                          "; ".join(filter(None, reasons)), layer, decides, inference,
+                                          captures[i].origin)))
     ran = set(matched.values())
     rows += [(places[number], OperatorCheck(
-        number, graph.operators[number].name, (), "not run", NOT_RUN if wanted.get(number) else _why(one),
-        None if isinstance(one, str) else one, inference=inference))
-        for number, one in graph.by_operator.items() if number not in ran]
+        number, graph.operators[number].name, (), "not run", NOT_RUN if wanted.get(number) else _why(layer),
+        None if isinstance(layer, str) else layer, inference=inference))
+        for number, layer in graph.by_operator.items() if number not in ran]
     yield from (row for _, row in sorted(rows, key=lambda pair: pair[0]))
 
 
-def _why(one: Layer | str) -> str:
-    return one.split(": ", 1)[-1] if isinstance(one, str) else f"no job is known that does {one.op}"
+def _why(layer: Layer | str) -> str:
+    return layer.split(": ", 1)[-1] if isinstance(layer, str) else f"no job is known that does {layer.op}"
 
 
 def _computes(capture: Capture) -> bool:
@@ -347,22 +341,18 @@ def _owners(captures: Sequence[Capture], main: Sequence[int]) -> dict[int, int |
 def _checked(capture: Capture) -> Comparison:
     """As ``npulab.check``; where no layer can be lifted, the output beside that of the simulated
     device."""
-    said = check(capture)
-    if said.layer is not None or said.compared or not {"input", "output"} <= capture.buffers.keys():
-        return said
+    result = check(capture)
+    if result.layer is not None or result.compared or not {"input", "output"} <= capture.buffers.keys():
+        return result
     try:
         predicted = np.frombuffer(target(capture.target).simulate(capture), np.uint8)
     except (ValueError, LookupError, Hang):
-        return said
+        return result
     both = min(len(predicted), len(capture.buffers["output"]))  # what lies behind the buffer may have been read as well
     if not both:
-        return said
-    predicted, captured = predicted[:both], np.frombuffer(capture.buffers["output"], np.uint8, both)
-    wrong = np.flatnonzero(predicted != captured)
-    difference = np.abs(predicted.astype(np.int64) - captured)
-    return replace(said, verdict="differs" if len(wrong) else "equal", compared=both, mismatches=len(wrong),
-                   first=(int(wrong[0]),) if len(wrong) else None, max=int(difference.max(initial=0)),
-                   predicted=predicted, captured=captured, rule=SIMULATED, reason="")
+        return result
+    captured = np.frombuffer(capture.buffers["output"], np.uint8, both)
+    return with_outputs(replace(result, rule=SIMULATED, reason=""), predicted[:both], captured)
 
 
 def _verdict(result: Comparison, moves: Sequence[Comparison], unlike: Sequence[str],
