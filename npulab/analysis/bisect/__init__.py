@@ -16,10 +16,10 @@ import numpy as np
 
 from npulab.analysis.bisect.parts import BUFFER, families, mix, name_of, parts_of
 from npulab.analysis.bisect.search import CERTAINTY, Search
-from npulab.analysis.check import Difference, Key
+from npulab.analysis.check import Difference, Key, raw_fields
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
-from npulab.captures.journal import OUTCOMES, Journal, Trial
+from npulab.captures.journal import Journal, Trial
 from npulab.support.text import Row, in_columns, plural, rows_of
 
 if TYPE_CHECKING:
@@ -166,7 +166,6 @@ class Bisection:
         self.good, self.bad = good, bad
         self.differences = tuple(parts_of(good, bad, addresses=addresses, buffers=buffers))
         self.names = tuple(name_of(part.key) for part in self.differences)
-        self._index = {name: number for number, name in enumerate(self.names)}
         self.units = families(self.differences) if units is None else self._units(list(units))
         self._search = Search(len(self.differences), self.units, flake_rate=flake_rate, certainty=certainty,
                               symptom=symptom, seed=seed)
@@ -221,8 +220,6 @@ class Bisection:
         trial = self.trial
         if trial is None:
             raise ValueError("tell: the bisection is done, there is no trial to tell of")
-        if outcome not in OUTCOMES:
-            raise ValueError(f"outcome: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
         self.journal.add(Trial(trial.names, trial.reason, outcome, seconds))
         self._trial, self._again = None, False
 
@@ -250,49 +247,46 @@ class Bisection:
 
     @property
     def suspects(self) -> list[Suspect]:
-        """The most probable explanations, best first, five at most."""
-        return [Suspect(self._text(groups), tuple(self.differences[item].key for item in sorted({*sum(groups, ())})),
-                        probability) for groups, probability in self.search.likely]
+        """The most probable explanations, best first, at most five."""
+        return [Suspect(self._text(groups), self._keys(sorted({*sum(groups, ())})), probability)
+                for groups, probability in self.search.likely]
 
     @property
     def result(self) -> Bisected:
         """What is known now."""
         groups = self.search.groups if self.done else ()
-        keys = tuple(tuple(self.differences[item].key for item in group) for group in groups if group)
-        culprits = tuple(self.differences[item].key for item in sorted({*sum(groups, ())}))
-        return Bisected(culprits, keys, self.search.certain, self.queries, self.journal.hangs,
+        culprits, by_group = self._keys(sorted({*sum(groups, ())})), tuple(map(self._keys, filter(None, groups)))
+        return Bisected(culprits, by_group, self.search.certain, self.queries, self.journal.hangs,
                         self.search.suspects.flake, self.done, self._sentence(), self.journal, self.differences,
                         self.good, self.bad)
+
+    def _keys(self, items: Iterable[int]) -> tuple[Key, ...]:
+        return tuple(self.differences[item].key for item in items)
 
     def _trying(self, subset: np.ndarray, reason: str) -> Trying:
         changed = tuple(part for part, chosen in zip(self.differences, subset, strict=True) if chosen)
         return Trying(mix(self.good, self.bad, [part.key for part in changed]), changed, reason)
 
     def _subset(self, names: Iterable[str]) -> np.ndarray:
-        subset = np.zeros(len(self.names), bool)
-        for name in names:
-            if name not in self._index:
-                raise LookupError(f"journal: got {name}, which does not differ between {self.good.name} and "
-                                  f"{self.bad.name}")
-            subset[self._index[name]] = True
-        return subset
+        chosen = set(names)
+        if unknown := chosen.difference(self.names):
+            raise LookupError(f"journal: got {min(unknown)}, which does not differ between {self.good.name} and "
+                              f"{self.bad.name}")
+        return np.array([name in chosen for name in self.names], bool)
 
     def _digest(self) -> str:
         """What the parts are, as a number: a journal of other fields or values is not taken up."""
-        told = [[name, repr(part.a), repr(part.b)] for name, part in zip(self.names, self.differences, strict=True)]
+        parts = [[name, repr(part.a), repr(part.b)] for name, part in zip(self.names, self.differences, strict=True)]
         for name in sorted({part.register for part in self.differences if part.block == BUFFER}):
-            told += [[name, hashlib.sha256(one.buffers.get(name, b"")).hexdigest()] for one in (self.good, self.bad)]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+            parts += [[name, hashlib.sha256(capture.buffers.get(name, b"")).hexdigest()]
+                      for capture in (self.good, self.bad)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _units(self, units: list[Iterable[str]]) -> list[list[int]]:
         """Units given by name; a field that does not differ is left out, since it cannot be
         changed."""
-        by_name: dict[str, list[int]] = {}
-        for capture in (self.good, self.bad):
-            for task, job in enumerate(capture.jobs):
-                for block, item, _ in job.values(capture.maps):
-                    for name in _names((task, block, item.register, item.name)):
-                        by_name.setdefault(name, [])
+        by_name: dict[str, list[int]] = {name: [] for capture in (self.good, self.bad)
+                                         for key in raw_fields(capture) for name in _names(key)}
         for index, part in enumerate(self.differences):
             for name in _names(part.key):
                 by_name.setdefault(name, []).append(index)
@@ -301,19 +295,18 @@ class Bisection:
         for unit in units:
             if isinstance(unit, str):
                 raise TypeError(f"units: got {unit!r}, allowed are lists of field names")
-            unit = list(unit)
+            inside: set[int] = set()
             for name in unit:
                 if name not in by_name:
                     raise LookupError(f"units: got {name!r}, allowed are the fields of {self.good.name} and "
                                       f"{self.bad.name}")
-            inside = sorted({index for name in unit for index in by_name[name]})
-            if seen & set(inside):
-                twice = self.names[min(seen & set(inside))]
-                raise ValueError(f"units: got {twice} in two units, allowed is one")
-            seen |= set(inside)
-            if inside:
-                out.append(inside)
-        return sorted(out + [[index] for index in range(len(self.differences)) if index not in seen])
+                inside.update(by_name[name])
+            if seen & inside:
+                raise ValueError(f"units: got {self.names[min(seen & inside)]} in two units, allowed is one")
+            seen |= inside
+            out.append(sorted(inside))
+        left = [[index] for index in range(len(self.differences)) if index not in seen]
+        return sorted([*filter(None, out), *left])
 
     def _part(self, item: int) -> str:
         part = self.differences[item]
@@ -333,7 +326,7 @@ class Bisection:
         return ", or ".join(" and ".join(group) + (" together" if len(group) > 1 else alone) for group in shown)
 
     def _sentence(self) -> str:
-        trials = f"{self.queries} trial{'s' * (self.queries != 1)}"
+        trials = plural(self.queries, "trial")
         hung = f", {self.journal.hangs} hung" if self.journal.hangs else ""
         certain = "over 99.9%" if self.search.certain > 0.999 else f"{self.search.certain:.1%}"
         told = f"({certain} certain after {trials}{hung})"

@@ -87,33 +87,20 @@ def join(parts: Sequence[Cells]) -> Cells:
                  np.concatenate([part.weights for part in parts]))
 
 
-class Kind:
-    """Explanations of one kind; ``few`` says that at most two items are behind each."""
-
-    few = True
-
-    def tell(self, told: Told, log_weights: Callable[[int], np.ndarray]) -> None:
-        """Take in the last of the trials told; ``log_weights(trials)`` are those by
-        contradictions."""
-        raise NotImplementedError
-
-    def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
-        """Those that weigh, as far as a log mass of ``floor`` matters."""
-        raise NotImplementedError
-
-    def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
-        """Some of a level, which stand for all of its mass; all of them where they are no more than
-        wanted."""
-        raise NotImplementedError
-
-    def thin(self, log_weights: np.ndarray, floor: float) -> None:
-        """Drop what weighs nothing beside a log mass of ``floor``."""
+# A kind of explanations has ``few``, whether at most two items are behind each, and
+# tell(told, log_weights): take in the last of the trials told; ``log_weights(trials)`` are those by
+#   contradictions
+# levels(log_weights, floor): those that weigh, as far as a log mass of ``floor`` matters
+# draw(level, wanted, mass, rng): some of a level, which stand for all of its mass; all of them if
+#   they are at most ``wanted``
+# thin(log_weights, floor): drop what weighs nothing beside a log mass of ``floor``
 
 
-class Ends(Kind):
+class Ends:
     """Nothing fails, and everything does."""
 
     PRIOR = (0.01, 0.005)
+    few = True
 
     def __init__(self) -> None:
         self.counts = [0, 0]
@@ -122,18 +109,19 @@ class Ends(Kind):
         self.counts[0 if told[-1][1] else 1] += 1
 
     def levels(self, log_weights: np.ndarray, floor: float) -> list[Level]:
-        # told apart by level: where both have the same they are drawn together
-        both: dict[int, float] = {}
-        for count, prior in zip(self.counts, self.PRIOR, strict=True):
-            both[count] = both.get(count, 0.0) + prior
-        return [Level(count, sum(one == count for one in self.counts), math.log(prior) + log_weights[count])
-                for count, prior in both.items()]
+        # told apart by level: if both have the same they are drawn together
+        priors = {level: [prior for count, prior in zip(self.counts, self.PRIOR, strict=True) if count == level]
+                  for level in self.counts}
+        return [Level(level, len(prior), math.log(sum(prior)) + log_weights[level]) for level, prior in priors.items()]
 
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
         which = np.array([end for end in (0, 1) if self.counts[end] == level])
         share = np.array(self.PRIOR)[which]
         none = np.full((len(which), 1), -1)
         return Cells(none, none, np.zeros(len(which), bool), which == 0, mass * share / share.sum())
+
+    def thin(self, log_weights: np.ndarray, floor: float) -> None:
+        """Both ends stay."""
 
 
 @lru_cache(maxsize=8)
@@ -157,7 +145,7 @@ def size(shape: str, n: int) -> int:
     return {"one": n, "two": math.comb(n, 2), "three": math.comb(n, 3), "mixed": n * math.comb(max(n - 1, 0), 2)}[shape]
 
 
-class Listed(Kind):
+class Listed:
     """All explanations of one shape: "one", "two" or "three" (together), "mixed" (one alone, or two
     together).
 
@@ -170,14 +158,9 @@ class Listed(Kind):
         self.few = shape in ("one", "two")
         self.log_prior = math.log(prior / self.size)
         self.items: np.ndarray | None = None  # (H, A) of the list; None while there is a table
-        if shape == "one":
-            self.items = np.arange(n)[:, None]
-        elif shape == "two":
-            self.items = np.stack(pairs(n), 1)
-        if self.items is not None:
-            self.counts = np.zeros(self.size, np.uint8)
-        else:
-            self.counts = blank(shape, n).copy()
+        if self.few:
+            self.items = np.arange(n)[:, None] if shape == "one" else np.stack(pairs(n), 1)
+        self.counts = np.zeros(self.size, np.uint8) if self.few else blank(shape, n).copy()
 
     def tell(self, told: Told, log_weights: Callable[[int], np.ndarray]) -> None:
         changed, failed = told[-1]
@@ -222,9 +205,7 @@ class Listed(Kind):
         elif most < 2 or np.count_nonzero(self.counts[::SHORT] <= most) * SHORT * SHORT < self.size:
             found = np.flatnonzero(self.counts <= most)
             if len(found) * SHORT < self.size:
-                pair, third = np.divmod(found, self.n)
-                i, j = pairs(self.n)
-                self.items, self.counts = np.stack([i[pair], j[pair], third], 1), self.counts.reshape(-1)[found]
+                self.items, self.counts = self._triples(found), self.counts.reshape(-1)[found]
 
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
         if self.items is not None:
@@ -244,14 +225,16 @@ class Listed(Kind):
         start = int(rng.integers(step))
         found = np.flatnonzero(self.counts[start::step] == level)
         if not len(found):
-            start, step = 0, 1
-            found = np.flatnonzero(self.counts == level)
+            start, step, found = 0, 1, np.flatnonzero(self.counts == level)
         if len(found) > wanted:
             found = rng.choice(found, wanted, replace=False)
-        pair, third = np.divmod(found, self.n)
-        i, j = pairs(self.n)
-        pair = start + step * pair
-        return np.stack([i[pair], j[pair], third], 1)
+        return self._triples(found, start, step)
+
+    def _triples(self, places: np.ndarray, start: int = 0, step: int = 1) -> np.ndarray:
+        """The items at places of the table of which every step-th row is counted."""
+        pair, third = np.divmod(places, self.n)
+        i, j = (index[start + step * pair] for index in pairs(self.n))
+        return np.stack([i, j, third], 1)
 
 
 def _packed(bits: np.ndarray) -> np.ndarray:
@@ -267,7 +250,7 @@ def _both(a: np.ndarray, b: np.ndarray) -> np.ndarray:
                np.zeros((len(a), len(b)), int))
 
 
-class Many(Kind):
+class Many:
     """Explanations with ``least`` to ``MOST`` items together, sampled: particles that follow the
     trials.
 
@@ -282,7 +265,7 @@ class Many(Kind):
         self.most = min(MOST, n)
         self.rng = np.random.default_rng((seed, dual))
         sizes = SIZES ** np.arange(self.most - least + 1)
-        sizes = sizes / sizes.sum()
+        sizes /= sizes.sum()
         # of one arrangement of k items over the places: prior of the size, over the sets, over the
         # arrangements
         self.arranged = np.full(self.most + 2, -np.inf)
@@ -346,12 +329,10 @@ class Many(Kind):
         if self.log_evidence < floor:
             return []
         sets = np.sort(self.items, axis=1)
-        out = []
-        for level in np.unique(self.counts):
-            here = self.counts == level
-            out.append(Level(int(level), len(np.unique(sets[here], axis=0)),
-                             self.log_evidence + math.log(np.count_nonzero(here) / PARTICLES)))
-        return out
+        levels, counts = np.unique(self.counts, return_counts=True)
+        return [Level(int(level), len(np.unique(sets[self.counts == level], axis=0)),
+                      self.log_evidence + math.log(count / PARTICLES))
+                for level, count in zip(levels, counts.tolist(), strict=True)]
 
     def thin(self, log_weights: np.ndarray, floor: float) -> None:
         self.light = self.log_evidence < floor + math.log(LIGHT)
@@ -359,3 +340,6 @@ class Many(Kind):
     def draw(self, level: int, wanted: int, mass: float, rng: np.random.Generator) -> Cells:
         sets, times = np.unique(np.sort(self.items[self.counts == level], axis=1), axis=0, return_counts=True)
         return Cells.of(np.where(sets == self.n, -1, sets), mass * times / times.sum(), dual=self.dual)
+
+
+Kind = Ends | Listed | Many

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npulab.analysis.bisect import suspects
 from npulab.analysis.bisect.couplings import Couplings
 from npulab.analysis.bisect.kinds import MOST, Groups
 from npulab.analysis.bisect.prefix import WRONG, Prefix
@@ -104,13 +105,12 @@ class Search:
             return None
         if self.undecided:
             return Question(np.ones(self.n, bool), "it hangs: what does the bad job itself do?")
-        if self._question is None:
-            self._question = self._next()
-        if self._question is None:  # no trial says which of the explanations it is
-            self._silent = True
-            self._advance()
-            return self.ask()
-        return self._question
+        self._question = self._question or self._next()
+        if self._question:
+            return self._question
+        self._silent = True  # no trial says which of the explanations it is
+        self._advance()
+        return self.ask()
 
     def tell(self, subset: np.ndarray, outcome: str) -> None:
         """The outcome of a set of items ``(n,) bool``.
@@ -133,8 +133,8 @@ class Search:
 
     def _replay(self) -> None:
         self._restart()
-        for subset, outcome in self.history:
-            self._take(subset, outcome)
+        for trial in self.history:
+            self._take(*trial)
 
     def _take(self, subset: np.ndarray, outcome: str) -> None:
         """One outcome, for the stage as it is."""
@@ -171,24 +171,26 @@ class Search:
         best = self.suspects.top(1)[0]
         if (self._silent or best.probability >= self._enough) and (unseen := self._unseen(best.groups)) is not None:
             return self._changing(unseen, "to see it happen: what is suspect and nothing else, or all but that")
-        if (question := self.suspects.ask(self.couplings, self._tried)) is None:
-            return None
-        return self._changing(question.subset, self._why(question.subset, question.fails, question.hangs))
+        question = self.suspects.ask(self.couplings, self._tried)
+        return self._explained(question) if question else None
 
     def _changing(self, chosen: np.ndarray, reason: str) -> Question:
         subset = np.zeros(self.n, bool)
         subset[np.append(chosen, False)[self._part]] = True
         return Question(subset, reason)
 
-    def _why(self, chosen: np.ndarray, fails: float, hangs: float) -> str:
+    def _explained(self, question: suspects.Question) -> Question:
+        """A question of the suspects, with the reason for it."""
+        chosen = question.subset
         what = "hang" if self.symptom == "hang" else "failure"
-        told = f"{fails:.0%} expect a {what}, {self.suspects.bits:.1f} bits are open"
-        if hangs > 0.05:
-            told += f", may hang ({hangs:.0%})"
+        reason = f"{question.fails:.0%} expect a {what}, {self.suspects.bits:.1f} bits are open"
+        if question.hangs > 0.05:
+            reason += f", may hang ({question.hangs:.0%})"
         if any(np.array_equal(chosen, before) for before, _ in self.suspects.told):
-            return f"asked again, outcomes are wrong in {self.suspects.flake:.1%} of trials: {told}"
-        torn = any(0 < np.count_nonzero(chosen[unit]) < len(unit) for unit in self.couplings.units)
-        return f"takes what belongs together apart: {told}" if torn else told
+            reason = f"asked again, outcomes are wrong in {self.suspects.flake:.1%} of trials: {reason}"
+        elif any(0 < np.count_nonzero(chosen[unit]) < len(unit) for unit in self.couplings.units):
+            reason = f"takes what belongs together apart: {reason}"
+        return self._changing(chosen, reason)
 
     def _advance(self) -> None:
         """On to the next stage, or to the end, where this one has said what it can."""
@@ -209,24 +211,19 @@ class Search:
             if self._unseen(best.groups) is None:
                 self._end(best.groups, best.probability)
         elif self.couplings.known:
-            asked = self.suspects.ask(self.couplings, self._tried)
-            if asked is None:
+            question = self.suspects.ask(self.couplings, self._tried)
+            self._question = self._explained(question) if question else None
+            if question is None:
                 self._end(*self._as_far_as_it_goes(), tied=True)
-            else:
-                self._question = self._changing(asked.subset, self._why(asked.subset, asked.fails, asked.hangs))
 
     def _unseen(self, groups: Groups) -> np.ndarray | None:
         """What the groups say and was not yet seen: each alone fails, and all others together do
         not."""
         every = np.arange(len(self.parts))
         sets = [(np.isin(every, group), True) for group in groups]
-        if all(groups):
-            sets.append((~np.isin(every, sorted({*sum(groups, ())})), False))
-        for changed, failed in sets:
-            if not any(np.array_equal(changed, before) and failed == was for before, was in self.suspects.told) \
-                    and self.couplings.chance(changed) < UNTRIED:
-                return changed
-        return None
+        sets += [(~np.isin(every, sum(groups, ())), False)] if all(groups) else []
+        return next((changed for changed, failed in sets if self.couplings.chance(changed) < UNTRIED and not any(
+            np.array_equal(changed, before) and failed == was for before, was in self.suspects.told)), None)
 
     def _as_far_as_it_goes(self) -> tuple[Groups, float]:
         """The most probable explanation where those are one that cannot be told apart without a
