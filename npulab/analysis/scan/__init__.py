@@ -17,12 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from npulab.analysis.scan.captures import impulses, opened, probes_of, reader
-from npulab.analysis.scan.evidence import Evidence
-from npulab.analysis.scan.hangs import find_hangs
-from npulab.analysis.scan.looking import SATURATED, Looks, find_channels
+from npulab.analysis.scan.evidence import Evidence, Runner, Runs
+from npulab.analysis.scan.looking import SATURATED, Looks, find_channels, find_hangs
 from npulab.analysis.scan.records import KINDS, Probe, Scan
 from npulab.analysis.scan.results import result
-from npulab.analysis.scan.runs import Runner, Runs
 from npulab.analysis.scan.weights import Weights
 from npulab.captures.capture import Capture
 from npulab.captures.devices import Run

@@ -5,12 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
 KINDS = ("data", "control", "length", "dead", "hang", "unknown")
 PLACE = ("channel", "row", "column", "input_channel", "order", "sign")
@@ -88,8 +86,6 @@ class Scan:
 
     def _told(self, bits: np.ndarray) -> pd.DataFrame:
         """The places of bits, <NA> where not told."""
-        import pandas as pd
-
         frame = pd.DataFrame(self.places[bits], columns=list(PLACE)).astype("Int64")
         return frame.mask(frame.lt(0) & (frame.columns != "sign"))
 
