@@ -7,6 +7,7 @@ checked behind it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from npulab.analysis.draft.naming import elsewhere, plain_name, rows_of, said_of, word_of
@@ -33,7 +34,8 @@ def split(table: Table, field: str, widths: Sequence[int], names: Sequence[str] 
     if len(names) != len(widths):
         raise ValueError(f"split {said}: got {len(names)} names, allowed are {len(widths)}, one for each part")
     names = [plain_name(name, "split", said) if name.strip() else "" for name in names]
-    runs, (table, keys) = [(run.at or 0, run) for run in table.runs_of(item)], rows_of(table, item)
+    runs = [(run.at or 0, run) for run in table.runs_of(item)]
+    table, keys = rows_of(table, item)
     model = table.sheet.rows[keys[0]]
     low = 0
     for name, width in zip(names, widths, strict=True):
@@ -80,11 +82,10 @@ def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]
     if Meaning.parse(kept["value"]).kind in FLOATS:  # a float of other bits is none
         kept["value"] = ""
     notes = [rows[key].get("note", "") for key in (*keys, *more)]
-    table = table.laid([*keys, *more], runs, {"field": name, **NOT_SPLIT, "evidence": _evidence(a, b)})
-    table = table.changed(table.key_of(runs[0]), kept)
     if len(runs) < len(notes):
-        table = table.changed(table.key_of(runs[0]), {"note": "; ".join(dict.fromkeys(filter(None, notes)))})
-    return table, f"join {said} and {other} as {name}"
+        kept["note"] = "; ".join(dict.fromkeys(filter(None, notes)))
+    table = table.laid([*keys, *more], runs, {"field": name, **NOT_SPLIT, "evidence": _evidence(a, b)})
+    return table.changed(table.key_of(runs[0]), kept), f"join {said} and {other} as {name}"
 
 
 def add(table: Table, name: str, register: str | int, lsb: int, width: int, offset: int | None = None,
@@ -108,11 +109,11 @@ def add(table: Table, name: str, register: str | int, lsb: int, width: int, offs
 def move(table: Table, field: str, register: str | int, lsb: int) -> tuple[Table, str]:
     """Put a field of one run where no field is; its bits have automatic names again."""
     said, item = said_of(table, field)
-    (run,), (key,) = _one_run(table, item, f"move {said}")
+    run, keys = _one_run(table, item, f"move {said}")
     word = word_of(table, register)
     target = Run(*table.place(word), lsb, run.width, run.at)
     before = table.map
-    table = table.laid([key], [target], {}) if target[:2] == run[:2] else _carried(table, key, target)
+    table = table.laid(keys, [target], {}) if target[:2] == run[:2] else _carried(table, keys[0], target)
     return table.cleared(target)[0].kept(before), f"move {said} to {before.registers[word][2]} bit {lsb}"
 
 
@@ -125,7 +126,7 @@ def resize(table: Table, field: str, width: int, shift: bool = False) -> tuple[T
     lies behind a gap that C would not have made stays, unless something is pushed onto it.
     """
     said, item = said_of(table, field)
-    (run,), (key,) = _one_run(table, item, f"resize {said}")
+    run, (key,) = _one_run(table, item, f"resize {said}")
     if not 1 <= width <= WORD_BITS:
         raise ValueError(f"resize {said}: got {width} bits, allowed is 1 to {WORD_BITS}")
     sentence = f"resize {said} from {run.width} to {width} bits"
@@ -141,26 +142,24 @@ def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, s
     the other side has no name.
     """
     said, item = said_of(table, field)
-    (run,), _ = _one_run(table, item, f"shift {said}", named=False)
-    inside = [(found, one) for one in table.map for found in table.runs_of(one) if found[:2] == run[:2]]
+    run, _ = _one_run(table, item, f"shift {said}", named=False)
     sign = 1 if by > 0 else -1
-    beyond = sorted((one for one in inside if sign * (one[0].lsb - run.lsb) > 0), key=lambda one: sign * one[0].lsb)
-    wanted = table.map[out_of] if out_of else next((one for found, one in beyond if one.automatic
-                                                    and found.width >= abs(by)), None)
-    giver = next((found for found, one in beyond if one == wanted), None)
+    beyond = sorted(((near, other) for other in table.map for near in table.runs_of(other)
+                     if near[:2] == run[:2] and sign * (near.lsb - run.lsb) > 0), key=lambda pair: sign * pair[0].lsb)
+    wanted = table.map[out_of] if out_of else next((other for near, other in beyond if other.automatic
+                                                    and near.width >= abs(by)), None)
+    giver = next((near for near, other in beyond if other == wanted), None)
     if not by or wanted is None or giver is None or giver.width < abs(by) + (not wanted.automatic):
         got = f"{by} bits" + (f" out of {out_of}" if out_of else "")
         raise ValueError(f"shift {said}: got {got}, allowed is a run {'above' if by > 0 else 'below'} it in its "
                          "register that has more bits than that")
     before = table.map
-    keys = {found[:3]: key for key, found in table.runs.items()}
+    keys = {near[:3]: key for key, near in table.runs.items()}
     last = said
-    for found, one in [(run, item), *beyond]:
-        if found == giver:
-            break
-        last = before.key(one)
-        if found[:3] in keys:
-            table = table.changed(keys[found[:3]], {"lsb": found.lsb + by})
+    for near, other in [(run, item), *takewhile(lambda pair: pair[0] != giver, beyond)]:
+        last = before.key(other)
+        if near[:3] in keys:
+            table = table.changed(keys[near[:3]], {"lsb": near.lsb + by})
     if giver[:3] in keys:
         key, left = keys[giver[:3]], giver.width - abs(by)
         table = table.changed(key, {"lsb": giver.lsb + max(by, 0), "width": left}) if left else table.without(key)
@@ -183,12 +182,12 @@ def _new_register(table: Table, register: str, offset: int) -> tuple[str, str]:
     return block, plain_name(name, "add", "a register")
 
 
-def _one_run(table: Table, item: Field, what: str, named: bool = True) -> tuple[list[Run], list[int]]:
+def _one_run(table: Table, item: Field, what: str, named: bool = True) -> tuple[Run, list[int]]:
     runs = table.runs_of(item)
     if len(runs) != 1 or (named and item.automatic):
         got = f"a field of {len(runs)} runs" if len(runs) > 1 else "bits without a name"
         raise ValueError(f"{what}: got {got}, allowed is a field of one run of bits")
-    return runs, table.keys_of(item)
+    return runs[0], table.keys_of(item)
 
 
 def _in_one_place(table: Table, item: Field, what: str) -> None:

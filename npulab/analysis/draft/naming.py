@@ -19,9 +19,7 @@ def rename(table: Table, field: str, name: str) -> tuple[Table, str]:
     said, item = said_of(table, field)
     name = plain_name(name, "rename", said)
     table, keys = rows_of(table, item)
-    for key in (*keys, *elsewhere(table, item)):
-        table = table.changed(key, {"field": name})
-    return table, f"rename {said} to {name}"
+    return table.all_changed([*keys, *elsewhere(table, item)], {"field": name}), f"rename {said} to {name}"
 
 
 def rename_register(table: Table, register: str | int, name: str) -> tuple[Table, str]:
@@ -37,9 +35,7 @@ def rename_register(table: Table, register: str | int, name: str) -> tuple[Table
     if not keys:
         table, key = table.added(Run(block, offset, 0, WORD_BITS), {})
         keys = [key]
-    for key in keys:
-        table = table.changed(key, {"register": name})
-    return table, f"rename register {said} to {name}"
+    return table.all_changed(keys, {"register": name}), f"rename register {said} to {name}"
 
 
 def retype(table: Table, field: str, value: str = "", names: Mapping[int, str] | None = None) -> tuple[Table, str]:
@@ -56,9 +52,7 @@ def retype(table: Table, field: str, value: str = "", names: Mapping[int, str] |
         raise ValueError(f"retype {said}: got a name for raw {wide[0]}, allowed is 0 to {2 ** item.width - 1} "
                          f"({item.width} bits)")
     table, keys = rows_of(table, item)
-    for key in keys[1:]:
-        table = table.changed(key, {"value": ""})
-    table = table.changed(keys[0], {"value": value})
+    table = table.all_changed(keys[1:], {"value": ""}).changed(keys[0], {"value": value})
     if names:
         table = table.named(value.removeprefix("enum:"), names)
     told = ", ".join(f"{raw} {name}" if name else f"{raw} without a name" for raw, name in (names or {}).items())
@@ -70,10 +64,8 @@ def set_evidence(table: Table, field: str, evidence: str) -> tuple[Table, str]:
     said, item = said_of(table, field)
     evidence = evidence.strip() or "unknown"
     table, keys = rows_of(table, item)
-    for key in keys:
-        if table.sheet.rows[key].get("evidence") or evidence != "unknown":
-            table = table.changed(key, {"evidence": evidence})
-    return table, f"set evidence of {said} to {evidence}"
+    keys = [key for key in keys if table.sheet.rows[key].get("evidence") or evidence != "unknown"]
+    return table.all_changed(keys, {"evidence": evidence}), f"set evidence of {said} to {evidence}"
 
 
 def set_note(table: Table, field: str, note: str) -> tuple[Table, str]:
@@ -87,9 +79,8 @@ def set_address(table: Table, field: str, address: bool = True) -> tuple[Table, 
     """Say that a field points into memory, or that it does not, in all rows of it."""
     said, item = said_of(table, field)
     table, keys = rows_of(table, item)
-    for key in keys:
-        table = table.changed(key, {"address": "yes" if address else ""})
-    return table, f"set {said} {'an' if address else 'no'} address"
+    changed = table.all_changed(keys, {"address": "yes" if address else ""})
+    return changed, f"set {said} {'an' if address else 'no'} address"
 
 
 def remove(table: Table, field: str) -> tuple[Table, str]:
@@ -97,10 +88,9 @@ def remove(table: Table, field: str) -> tuple[Table, str]:
     said, item = said_of(table, field)
     if item.automatic:
         raise ValueError(f"remove {said}: got bits without a name, allowed is a field that has one")
-    for key in (*table.keys_of(item), *elsewhere(table, item)):
-        table = table.changed(key, {"field": "", "at": None, "value": "", "address": "", "align": None,
-                                    "evidence": "unknown", "note": ""})
-    return table, f"remove {said}"
+    keys = [*table.keys_of(item), *elsewhere(table, item)]
+    return table.all_changed(keys, {"field": "", "at": None, "value": "", "address": "", "align": None,
+                                    "evidence": "unknown", "note": ""}), f"remove {said}"
 
 
 # ---- what the edits share ----
@@ -131,16 +121,12 @@ def word_of(table: Table, register: str | int) -> int:
     """The word of a register by its number, its name, or block.name; raises LookupError with what
     there is."""
     registers = table.map.registers
-    if isinstance(register, int):
-        found = [register] if 0 <= register < len(registers) else []
-    else:
-        found = [word for word, (block, _, name) in enumerate(registers) if register in (name, f"{block}.{name}")]
-    if len(found) != 1:
-        near = [f"{block}.{name}" if found else name for block, _, name in registers]
-        near = near if not found else [near[word] for word in found]
+    words = [word for word, (block, _, name) in enumerate(registers) if register in (word, name, f"{block}.{name}")]
+    if len(words) != 1:
+        near = [f"{registers[word][0]}.{registers[word][2]}" for word in words] or [name for _, _, name in registers]
         raise LookupError(f"register: got {register!r}, the map has {', '.join(near[:12])}"
                           f"{', ...' if len(near) > 12 else ''}")
-    return found[0]
+    return words[0]
 
 
 def plain_name(name: str, what: str, of: str) -> str:

@@ -6,19 +6,20 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from npulab.analysis.draft import disk
 from npulab.analysis.draft.edits import edited
-from npulab.analysis.draft.reading import block_of, read_with
 from npulab.analysis.draft.sheet import unified
 from npulab.analysis.draft.table import Table
-from npulab.captures.capture import ROWS_SHOWN, Capture
+from npulab.captures.capture import ROWS_SHOWN, Capture, Job
 from npulab.registers.formats.tables import ENUMS, RegisterTable
 from npulab.registers.map import RegisterMap
 from npulab.support.files import write_files
+from npulab.support.text import plural
 
 NAME = "registers.csv"
 SUFFIX = ".csv"
@@ -364,9 +365,8 @@ class Draft:
         return out
 
     def __repr__(self) -> str:
-        count = len(self._past)
-        return (f"Draft({self.name}: {len(self.map)} words, {count} step{'s' * (count != 1)}, "
-                f"{'saved' if self.saved else 'not saved'})")
+        steps = plural(len(self._past), "step")
+        return f"Draft({self.name}: {len(self.map)} words, {steps}, {'saved' if self.saved else 'not saved'})"
 
     def _repr_html_(self) -> str:
         shown = self.steps[-ROWS_SHOWN:]
@@ -381,3 +381,44 @@ def _makes(table: Table, features: Iterable[str]) -> bool:
     except (ValueError, LookupError):
         return False
     return True
+
+
+def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
+    """The same capture with a map in the place of that of a block; register writes leave the words
+    of its registers.
+
+    Raises LookupError for a block that the capture has not, ValueError for words that are more or
+    fewer than the map's.
+    """
+    if block not in capture.maps and block not in {job.block for job in capture.jobs}:
+        raise LookupError(f"capture {capture.name}: got block {block!r}, it has "
+                          f"{', '.join(dict.fromkeys(job.block for job in capture.jobs))}")
+    jobs = []
+    for job in capture.jobs:
+        if job.block == block and job.writes:
+            job = replace(Job.from_writes(block, job.writes, registers), start=job.start)
+        elif job.block == block and len(job.words) != len(registers):
+            more = "" if registers.dense else "; draft(..., dense=True) has the words between its registers, too"
+            raise ValueError(f"words: got {len(job.words)}, allowed is {len(registers)} (block {block}){more}")
+        jobs.append(job)
+    return replace(capture, jobs=tuple(jobs), maps={**capture.maps, block: registers})
+
+
+def block_of(registers: RegisterMap, capture: Capture) -> str:
+    """The block of a capture that a map is for: the one that it is called as, else that whose map
+    shares most registers with it, else the only one that there is.
+
+    Raises LookupError where there is none of them.
+    """
+    mine = {(block, offset) for block, offset, _ in registers.registers}
+    blocks = list(dict.fromkeys(block for block, _, _ in registers.registers))
+    here = list(dict.fromkeys([*(job.block for job in capture.jobs), *capture.maps]))
+    named = [block for block in here if block in blocks]
+    shares = {block: sum((one, offset) in mine for one, offset, _ in capture.maps[block].registers)
+              for block in here if block in capture.maps}
+    if named or any(shares.values()):
+        return named[0] if named else max(shares, key=lambda block: shares[block])
+    if len({job.block for job in capture.jobs}) == 1:
+        return capture.jobs[0].block
+    raise LookupError(f"capture {capture.name}: got blocks {', '.join(here)}, allowed is one that the map has "
+                      f"({', '.join(map(repr, blocks))}), or block= says which")

@@ -115,9 +115,7 @@ class Table:
 
     def keys_of(self, item: Field) -> list[int]:
         """The rows of a field from the low end of its value; none for bits without a row."""
-        if not item.declared:
-            return []
-        return [self.key_of(run) for run in self.runs_of(item)]
+        return [self.key_of(run) for run in self.runs_of(item)] if item.declared else []
 
     # ---- changing rows ----
 
@@ -130,6 +128,13 @@ class Table:
         sheet = self.sheet.with_columns(_filled(values))
         texts = {name: _spelled(value, row.get(name, "")) for name, value in values.items() if name in sheet.names}
         return replace(self, sheet=sheet.changed(key, texts))
+
+    def all_changed(self, keys: Iterable[int], values: Mapping[str, Any]) -> Table:
+        """The same in several rows."""
+        table = self
+        for key in keys:
+            table = table.changed(key, values)
+        return table
 
     def without(self, key: int) -> Table:
         """Without a row."""
@@ -158,30 +163,21 @@ class Table:
 
     def _neighbour(self, run: Run) -> tuple[int, int]:
         """Before which line a new row goes, and the key of the row it is written like."""
-        order = [(self.sheet.place(key), (*self.place_of(row), number(row, "lsb") or 0), key)
-                 for key, row in self.sheet.rows.items()]
-        block = [one for one in order if one[1][0] == run.block]
-        here = [one for one in block if one[1][1] == run.offset]
-        if here:
-            steps = [(a[1], b[1]) for a, b in pairwise(order) if a[1][:2] == b[1][:2]]
-            falls, rises = sum(a > b for a, b in steps), sum(a < b for a, b in steps)
-            step = -1 if falls > rises else 1  # a table may have the highest bits first
-            before = [one for one in here if step * one[1][2] < step * run.lsb]
-            if before:
-                last = max(before, key=lambda one: step * one[1][2])
-                return last[0] + 1, last[2]
-            first = min(here, key=lambda one: step * one[1][2])
-            return first[0], first[2]
-        lower = [one for one in block if one[1][1] < run.offset]
-        if lower:
-            last = max(lower, key=lambda one: (one[1][1], one[0]))
-            return last[0] + 1, last[2]
-        if block:
-            return block[0][0], block[0][2]
-        if order:
-            return order[-1][0] + 1, order[-1][2]
-        head = next(line for line in self.sheet.lines if line.row)
-        return len(self.sheet.lines), head.key
+        rows = [(*self.place_of(row), number(row, "lsb") or 0, key) for key, row in self.sheet.rows.items()]
+        steps = [a[2] - b[2] for a, b in pairwise(rows) if a[:2] == b[:2]]
+        step = -1 if sum(s > 0 for s in steps) > sum(s < 0 for s in steps) else 1  # the highest bits may come first
+        block = [row for row in rows if row[0] == run.block]
+        here = [row for row in block if row[1] == run.offset]
+        before = [row for row in here if step * row[2] < step * run.lsb]
+        lower = [row for row in block if row[1] < run.offset]
+        if not rows:
+            return len(self.sheet.lines), next(line.key for line in self.sheet.lines if line.row)
+        if (here and not before) or (block and not here and not lower):
+            key = min(here or block[:1], key=lambda row: step * row[2])[3]
+            return self.sheet.place(key), key
+        key = max(before, key=lambda row: step * row[2])[3] if before else \
+            max(reversed(lower), key=lambda row: row[1])[3] if lower else rows[-1][3]
+        return self.sheet.place(key) + 1, key
 
     def laid(self, keys: Iterable[int], runs: Iterable[Run], values: Mapping[str, Any],
              model: Mapping[str, str] | None = None) -> Table:
