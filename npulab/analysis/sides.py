@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from npulab.analysis.check import diff, diff_buffers
+from npulab.analysis.check import diff, diff_buffers, raw_fields
 from npulab.captures.capture import Capture, CaptureSet
 from npulab.captures.listing import ALL, Wanted
 from npulab.captures.store import load_all
@@ -90,9 +90,8 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL) -> Differing:
         wanted.refuse(known)
         rows = [row for row in every if row["differs"] != "never"]
     else:
-        items = {(item.register, item.name): item for side in (a, b)
-                 for capture in (side if isinstance(side, CaptureSet) else [side])
-                 for job in capture.jobs for _, item, _ in job.values(capture.maps)}
+        items = {key[2:]: item for side in (a, b) for capture in (side if isinstance(side, CaptureSet) else [side])
+                 for key, (item, _) in raw_fields(capture).items()}
         automatic = {names for names, item in items.items() if item.automatic}
         wanted.refuse(items)
         rows = rows_of(diff(a, b))
@@ -103,9 +102,7 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL) -> Differing:
 
 
 def _hex(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_hex(each) for each in value]
-    return f"{value:#010x}" if isinstance(value, int) else value
+    return [*map(_hex, value)] if isinstance(value, list) else f"{value:#010x}" if isinstance(value, int) else value
 
 
 def _length(size: int | None) -> str:

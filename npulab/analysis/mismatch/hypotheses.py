@@ -248,35 +248,29 @@ class Sums:
         return self._held[key][1] + layer.bias
 
 
-def predict(one: Hypothesis, sums: Sums, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """The output of an explanation; raises ValueError where that would not have the shape."""
-    layer, dtype = one.layer, one.x.dtype
-    if shape is not None and layer.output_shape != shape[-len(layer.output_shape):]:
-        raise ValueError(f"shape: got {layer.output_shape}, allowed is {shape}")
-    saturation = one.saturation or saturation_of(layer, dtype, one.rule)
-    return _codes(one, sums.of(layer, one.x, saturation))
+def predict(e: Hypothesis, sums: Sums, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """The output of a hypothesis; raises ValueError if it would not have the shape."""
+    if shape is not None and e.layer.output_shape != shape[-len(e.layer.output_shape):]:
+        raise ValueError(f"shape: got {e.layer.output_shape}, allowed is {shape}")
+    return _codes(e, sums.of(e.layer, e.x, e.saturation or saturation_of(e.layer, e.x.dtype, e.rule)))
 
 
-def _codes(one: Hypothesis, total: np.ndarray) -> np.ndarray:
-    """The outputs of an explanation's accumulators ``(..., C)``."""
-    layer, dtype = one.layer, one.x.dtype
-    total = total if one.sums is None else one.sums(total)
-    low, high = clamp_range(layer, dtype, one.rule)
+def _codes(e: Hypothesis, total: np.ndarray) -> np.ndarray:
+    """The outputs of a hypothesis' accumulators ``(..., C)``."""
+    layer, dtype = e.layer, e.x.dtype
+    total = total if e.sums is None else e.sums(total)
+    low, high = clamp_range(layer, dtype, e.rule)
+    if e.clamp is not None:  # it takes the codes of the activation, whatever the type can hold
+        low, high = (int(code) for code in np.clip(activation_codes(layer, dtype, e.rule), -2 ** 31, 2 ** 31 - 1))
     zero, out = layer.output_q.zero_point, np.empty(total.shape, dtype)
-    for by, first, end in parts_of(layer, dtype, one.rule):
+    for by, first, end in parts_of(layer, dtype, e.rule):
         factors = multipliers(layer, by, first, end)
-        some = within(total[..., first:end], by, first)
-        out[..., first:end] = by.fast(some, *factors, zero, low, high) if one.clamp is None \
-            else one.clamp(by.exact(some, *factors, zero), zero, *_bounds(layer, dtype, one.rule), np.iinfo(dtype))
-    for change in one.after:
+        sums = within(total[..., first:end], by, first)
+        out[..., first:end] = by.fast(sums, *factors, zero, low, high) if e.clamp is None \
+            else e.clamp(by.exact(sums, *factors, zero), zero, low, high, np.iinfo(dtype))
+    for change in e.after:
         out = change(out)
     return out
-
-
-def _bounds(layer: Weighted, dtype: np.dtype, rule: str | Rule) -> Pair:
-    """Lowest and highest code of the activation, whatever the type can hold."""
-    low, high = np.clip(activation_codes(layer, dtype, rule), -2 ** 31, 2 ** 31 - 1)
-    return int(low), int(high)
 
 
 # The changes: each gives (words, part, function) of what can be changed in an explanation
@@ -349,9 +343,8 @@ def _moved(border: tuple[Pair, Pair], down: int, across: int) -> tuple[Pair, Pai
 
 
 def _moved_words(down: int, across: int) -> str:
-    rows = {0: "", 1: "one row down", -1: "one row up"}[down]
-    columns = {0: "", 1: "one column right", -1: "one column left"}[across]
-    return f"windows {' and '.join(filter(None, (rows, columns)))}"
+    rows, columns = {1: ["one row down"], -1: ["one row up"]}, {1: ["one column right"], -1: ["one column left"]}
+    return f"windows {' and '.join(rows.get(down, []) + columns.get(across, []))}"
 
 
 def _with_pads(e: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:
@@ -500,11 +493,10 @@ def _refitted(e: Hypothesis, output: np.ndarray, **changed: Any) -> Hypothesis:
     spans = [(size - 1) * spread + 1 for size, spread in zip(layer.kernel, dilation, strict=True)]
     now = [(size + sum(pad) - span) // step + 1 for size, pad, span, step
            in zip(layer.input_shape, layer.pads, spans, stride, strict=False)]
-    if tuple(now) == sizes:
-        return replace(e, layer=replace(layer, padding=layer.pads, **changed))
     more = [max((out - 1) * step + span - size, 0)
             for out, step, span, size in zip(sizes, stride, spans, layer.input_shape, strict=False)]
-    return replace(e, layer=replace(layer, padding=tuple((n // 2, n - n // 2) for n in more), **changed))
+    border = layer.pads if tuple(now) == sizes else tuple((n // 2, n - n // 2) for n in more)
+    return _with_layer(e, padding=border, **changed)
 
 
 def _biases(start: Hypothesis, output: np.ndarray) -> Changes:
@@ -598,13 +590,14 @@ Fit = Callable[[Hypothesis, np.ndarray, np.ndarray, Sums], list[Change]]
 
 def _permutation(start: Hypothesis, predicted: np.ndarray, output: np.ndarray, sums: Sums) -> list[Change]:
     """Every captured channel found among the predicted ones."""
-    columns = [np.ascontiguousarray(one.reshape(-1, one.shape[-1]).T) for one in (predicted, output)]
+    columns, captured = ([column.tobytes() for column in tensor.reshape(-1, tensor.shape[-1]).T]
+                         for tensor in (predicted, output))
     where: dict[bytes, list[int]] = {}
-    for channel, column in enumerate(columns[0]):
-        where.setdefault(column.tobytes(), []).append(channel)
+    for channel, column in enumerate(columns):
+        where.setdefault(column, []).append(channel)
     order = []
-    for channel, column in enumerate(columns[1]):
-        left = where.get(column.tobytes(), [])
+    for channel, column in enumerate(captured):
+        left = where.get(column)
         if not left:
             return []
         order.append(left.pop(left.index(channel) if channel in left else 0))
