@@ -223,37 +223,34 @@ class ProbedLayout:
         lost: dict[str, str] = {}
         # of fields that share bits the narrow ones stay, so that most names do; but not those that
         # may be false positives
-        for one in sorted(self.readings, key=lambda one: (one.false_positive_probability > DOUBTED, len(one.sources))):
-            bits = [source.bit for source in one.sources]
-            taken = next((owner[bit] for bit in bits if bit in owner), "")
-            lost[one.field] = _unsayable(one) or (
-                f"shares bits with {taken}, false positive probability {one.false_positive_probability:.2g}"
-                if taken else "")
-            if not lost[one.field]:
-                owner.update(dict.fromkeys(bits, one.field))
-                fits[one.field] = _rows(one)
-        rows = [row for one in self.readings for row in fits.get(one.field, ())]
+        for reading in sorted(self.readings, key=lambda r: (r.false_positive_probability > DOUBTED, len(r.sources))):
+            bits = [source.bit for source in reading.sources]
+            shared = [f"shares bits with {owner[bit]}, false positive probability "
+                      f"{reading.false_positive_probability:.2g}" for bit in bits if bit in owner]
+            if reason := _unsayable(reading) or "".join(shared[:1]):
+                lost[reading.field] = reason
+            else:
+                owner.update(dict.fromkeys(bits, reading.field))
+                fits[reading.field] = _rows(reading)
+        rows = [row for reading in self.readings for row in fits.get(reading.field, ())]
         end = WORD_BYTES * (self.words - 1)
         if all(row["offset"] < end for row in rows):
             rows.append({**dict.fromkeys(COLUMNS, ""), "offset": end, "lsb": 0, "width": WORD_BITS})
         enums = {one._enum: dict(enumerate(one.names)) for one in self.readings if one.names and one.field in fits}
-        return rows, enums, [(one.field, lost[one.field]) for one in self.readings if lost[one.field]]
+        return rows, enums, [(one.field, lost[one.field]) for one in self.readings if one.field in lost]
 
     def __str__(self) -> str:
         free = WORD_BITS * self.words - int(np.bitwise_count(self.keep).sum())
-        said = f"{len(self.readings)} fields found, {len(self.unread)} unverified, {self.calls} calls, {free} bits"
-        if not self.raised:
-            return said
-        call, error = self.raised[0]
-        return f"{said}; {len(self.raised)} calls raised, first {call}: {error}"
+        errors = [f"{len(self.raised)} calls raised, first {call}: {error}" for call, error in self.raised[:1]]
+        return "; ".join([f"{len(self.readings)} fields found, {len(self.unread)} unverified, {self.calls} calls, "
+                          f"{free} bits", *errors])
 
     def __repr__(self) -> str:
         return f"ProbedLayout({self})"
 
     def _repr_html_(self) -> str:
-        tables = [frame.to_html(index=False, max_rows=ROWS_SHOWN) for frame in (self.table, self.unverified)
-                  if len(frame)]
-        return f"<p>{html.escape(str(self))}</p>" + "".join(tables)
+        return f"<p>{html.escape(str(self))}</p>" + "".join(
+            frame.to_html(index=False, max_rows=ROWS_SHOWN) for frame in (self.table, self.unverified) if len(frame))
 
 
 def probe_layout(decode: Decode, words: int, *, checks: int = 4, seed: int = 0, base: Any = None,
@@ -390,9 +387,8 @@ def _plain(value: Any) -> Any:
 
 
 def _same(got: Any, predicted: Any) -> bool:
-    if _numeric(got) and _numeric(predicted):
-        return bool(got == predicted or (got != got and predicted != predicted))
-    return type(got) is type(predicted) and bool(got == predicted)
+    alike = (_numeric(got) and _numeric(predicted)) or type(got) is type(predicted)
+    return alike and bool(got == predicted or (got != got and predicted != predicted))
 
 
 def _numeric(value: Any) -> bool:
@@ -486,14 +482,14 @@ def _read(name: str, values: Sequence[Any], book: _Codes) -> Reading | str:
     if not all(_numeric(value) for value in values):
         return _read_text(name, values, book)
     best: tuple[tuple[int, int, int], Reading] | None = None
-    said = ""
+    reasons: list[str] = []
     for view, ints, used in _views(name, values, book.zero):
         read = _read_bits(view, ints, used, book)
         if not isinstance(read, str) and not all(_same(read.predict(book.bits(n)), values[n])
                                                  for n in np.flatnonzero(~used).tolist()):
             read = "prints nan where its bits are a number"
         if isinstance(read, str):
-            said = said or read
+            reasons.append(read)
             continue
         # the fewest bits say it best; then one kind of bit, and no fixed bits or signs that only an
         # offset makes
@@ -503,7 +499,8 @@ def _read(name: str, values: Sequence[Any], book: _Codes) -> Reading | str:
             best = cost, read
         if cost == (len({source.bit for source in read.sources}), 1, 0):
             break
-    return best[1] if best else said or "prints numbers that are neither whole nor float32 nor fixed point"
+    reasons.append("prints numbers that are neither whole nor float32 nor fixed point")
+    return best[1] if best else reasons[0]
 
 
 def _constant(name: str, value: Any) -> Reading | str:
@@ -519,11 +516,11 @@ def _constant(name: str, value: Any) -> Reading | str:
 
 def _read_text(name: str, values: Sequence[Any], book: _Codes) -> Reading | str:
     kinds = list(dict.fromkeys(values))
-    for odd in kinds:
-        if isinstance(odd, _Other):
-            return f"prints {odd.kind}, as {odd.said}"
-    if not all(isinstance(value, str) for value in kinds):
-        return f"prints numbers and texts, as {_short(next(value for value in kinds if isinstance(value, str)))}"
+    texts = [value for value in kinds if isinstance(value, str)]
+    if other := next((value for value in kinds if isinstance(value, _Other)), None):
+        return f"prints {other.kind}, as {other.said}"
+    if len(texts) < len(kinds):
+        return f"prints numbers and texts, as {_short(texts[0])}"
     if len(kinds) > 2:
         return f"prints {len(kinds)} texts, as {_short(kinds[1])}"
     read = _read_bits(Reading(name, (), names=tuple(kinds)), [kinds.index(value) for value in values],
@@ -572,8 +569,8 @@ def _steps(view: Reading, ints: Sequence[int], zero: bool) -> Iterator[tuple[Rea
 def _read_bits(view: Reading, ints: Sequence[int], used: np.ndarray, book: _Codes) -> Reading | str:
     """The reading with its sources, or how many bits of the numbers are no copy of one bit."""
     size = max(value.bit_length() for value in ints) // 8 + 1
-    data = b"".join(value.to_bytes(size, "little", signed=True) for value in ints)
-    columns = np.unpackbits(np.frombuffer(data, np.uint8).reshape(len(ints), size), axis=1, bitorder="little")
+    data = np.frombuffer(b"".join(value.to_bytes(size, "little", signed=True) for value in ints), np.uint8)
+    columns = np.unpackbits(data.reshape(len(ints), size), axis=1, bitorder="little")
     signed = min(ints) < 0
     # two's complement repeats its highest bit
     width = int(np.flatnonzero(np.any(columns != columns[:, -1:], axis=0)).max(initial=-1)) + 1 + signed
@@ -581,13 +578,12 @@ def _read_bits(view: Reading, ints: Sequence[int], used: np.ndarray, book: _Code
     ones = columns[used].sum(0)
     calls = int(used.sum())
     varies = np.flatnonzero((ones > 0) & (ones < calls))
-    plain = book.spelled(columns[:, varies], used)
-    inverted = book.spelled(1 - columns[:, varies], used)
-    if None in [b if a is None else a for a, b in zip(plain, inverted, strict=True)]:
-        lost = sum(a is None and b is None for a, b in zip(plain, inverted, strict=True))
-        return f"{lost} of its {len(varies)} bits that change copy no single bit"
-    sources = [Source(int(at), b if a is None else a, a is None)  # type: ignore[arg-type]
-               for at, a, b in zip(varies, plain, inverted, strict=True)]
+    spelled = zip(varies.tolist(), book.spelled(columns[:, varies], used),
+                  book.spelled(1 - columns[:, varies], used), strict=True)
+    sources = [Source(at, bit, plain is None) for at, plain, inverted in spelled
+               if (bit := inverted if plain is None else plain) is not None]
+    if len(sources) < len(varies):
+        return f"{len(varies) - len(sources)} of its {len(varies)} bits that change copy no single bit"
     top = signed and len(varies) > 0 and varies[-1] == width - 1
     weights = [-2 ** at if signed and at == width - 1 else 2 ** at for at in range(width)]
     fixed = sum(weight for weight, count in zip(weights, ones, strict=True) if count == calls)

@@ -119,7 +119,73 @@ class Suspects:
         if couplings and not couplings.known:
             couplings = None
         rng = np.random.default_rng((self.seed, self.trials, couplings.hangs if couplings else 0))
-        return _best(self._sample(rng), self.n, self.flake, couplings, tried, rng)
+        cells, items = self._sample(rng), np.eye(self.n, dtype=bool)
+        if couplings is None:
+            found = [self._search(cells, items, items, None, tried, rng)]
+        else:  # what belongs together is moved together or, if that says little, item by item
+            kept = couplings.tied(units=True)
+            together = np.array([np.isin(np.arange(self.n), group) for group in kept], bool).reshape(-1, self.n)
+            found = [self._search(cells, together, together, couplings, tried, rng)] if kept else []
+            plain = any(question.bits > ENOUGH and question.hangs < FEARED for _, question in found)
+            if len(kept) < self.n and (couplings.hangs or not plain):
+                found.append(self._search(cells, items, together if kept else items, couplings, tried, rng))
+        worthy = [pair for pair in found if pair[1].bits >= SILENT and pair[1].hangs < CERTAIN]
+        return max(worthy, key=lambda pair: pair[0])[1] if worthy else None
+
+    def _search(self, cells: Cells, groups: np.ndarray, drawn: np.ndarray, couplings: Couplings | None,
+                tried: Collection[bytes], rng: np.random.Generator) -> tuple[float, Question]:
+        """How worthy the best question is that changes whole ``groups`` ``(G, n) bool``, and the
+        question.
+
+        Random sets of the groups ``drawn`` (each made of ``groups``) are bettered group by group.
+        """
+        scorer = _Scorer(cells, groups)
+        most = float(_bits(np.array(0.5), self.flake))
+
+        def worth(fails: np.ndarray, splits: np.ndarray | float) -> np.ndarray:
+            hangs = -np.expm1(-np.asarray(splits))
+            # a hang says something too, as far as the question itself does
+            said = _bits(fails, self.flake) * (1 - hangs + 0.2 * entropy(hangs)) / (1 + HANG_COST * hangs)
+            return np.round(said, DIGITS)
+
+        def splits(sets: np.ndarray) -> np.ndarray | float:
+            return couplings.rates(sets) if couplings else 0.0
+
+        def first(value: np.ndarray, sets: np.ndarray) -> int:
+            """The best of the sets that was not tried."""
+            while sets[at := int(np.argmax(value))].tobytes() in tried and value[at] > 0:
+                value[at] = 0.0
+            return at
+
+        random = (rng.random((CANDIDATES, len(drawn))) < rng.choice(DENSITIES, CANDIDATES)[:, None]) @ drawn
+        chosen = ((groups[:, None] & random).any(axis=2)).T
+        heaviest = np.argsort(-cells.weights, kind="stable")[:3]
+        tops = [list(group) for row in heaviest for group in cells.groups(int(row))[:3]]
+        likely = np.array([groups[:, group].any(axis=1) for group in tops], bool).reshape(-1, len(groups))
+        ends = np.array([[True], [False]]).repeat(len(groups), axis=1)
+        chosen = np.concatenate([likely, ~likely, ends, chosen])
+        sets = chosen @ groups
+        lacks, has = scorer.counts(sets)
+        value = worth(scorer.fails(lacks, has), splits(sets))
+        value[:2 * len(likely)] += CONFIRM
+        at = first(value, sets)
+        here, subset, lack, hold, best = chosen[at], sets[at], lacks[:, at], has[:, at], float(value[at])
+        for _ in range(STEPS):
+            if best > most - CLOSE and not couplings:
+                break
+            step = np.where(here, -1, 1).astype(np.int8)
+            moved = scorer.moved(lack, hold, step)
+            value = worth(scorer.fails(*moved), splits(subset ^ groups) if couplings else 0.0)
+            at = first(value, subset ^ groups)
+            if value[at] <= best + 1e-9:
+                break
+            here = here.copy()
+            here[at] ^= True
+            best, subset, lack, hold = float(value[at]), here @ groups, moved[0][:, at], moved[1][:, at]
+        fails = float(scorer.fails(lack[:, None], hold[:, None])[0])
+        hangs = couplings.chance(subset) if couplings else 0.0
+        bits = 0.0 if subset.tobytes() in tried else float(_bits(np.array(fails), self.flake))
+        return best, Question(subset, fails, bits, hangs)
 
     def top(self, count: int = 5) -> list[Suspicion]:
         """The most probable explanations, best first."""
@@ -252,8 +318,8 @@ class _Scorer:
 
     def fails(self, lacks: np.ndarray, has: np.ndarray) -> np.ndarray:
         """The probability of a failure ``(Q,)``."""
-        said = ((lacks == 0) | (has > 0)) ^ self.cells.dual[:, None]
-        return np.einsum("h,hq->q", self.weights, said.astype(float))
+        failed = ((lacks == 0) | (has > 0)) ^ self.cells.dual[:, None]
+        return np.einsum("h,hq->q", self.weights, failed.astype(float))
 
     def moved(self, lacks: np.ndarray, has: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Counts ``(H, G)`` with each group changed (step 1) or put back (-1) beside counts
@@ -267,80 +333,6 @@ def entropy(p: np.ndarray) -> np.ndarray:
     return -(p * np.log2(p) + (1 - p) * np.log2(1 - p))
 
 
-def _said(fails: np.ndarray, flake: float) -> np.ndarray:
+def _bits(fails: np.ndarray, flake: float) -> np.ndarray:
     """Bits that an outcome says of the explanations where a failure has this probability."""
     return entropy(fails * (1 - 2 * flake) + flake) - entropy(np.array(flake))
-
-
-def _best(cells: Cells, n: int, flake: float, couplings: Couplings | None, tried: Collection[bytes],
-          rng: np.random.Generator) -> Question | None:
-    """The best question: with what belongs together moved together, or, where that says little,
-    item by item."""
-    items = np.eye(n, dtype=bool)
-    if couplings is None:
-        found = [_search(cells, items, items, flake, None, tried, rng)]
-    else:
-        kept = couplings.tied(units=True)
-        together = np.array([np.isin(np.arange(n), group) for group in kept], bool).reshape(-1, n)
-        found = [_search(cells, together, together, flake, couplings, tried, rng)] if kept else []
-        plain = any(question.bits > ENOUGH and question.hangs < FEARED for _, question in found)
-        if len(kept) < n and (couplings.hangs or not plain):
-            found.append(_search(cells, items, together if kept else items, flake, couplings, tried, rng))
-    worthy = [(worth, question) for worth, question in found if question.bits >= SILENT and question.hangs < CERTAIN]
-    return max(worthy, key=lambda pair: pair[0])[1] if worthy else None
-
-
-def _search(cells: Cells, groups: np.ndarray, drawn: np.ndarray, flake: float, couplings: Couplings | None,
-            tried: Collection[bytes], rng: np.random.Generator) -> tuple[float, Question]:
-    """How worthy the best question is that changes whole ``groups`` ``(G, n) bool``, and the
-    question.
-
-    Random sets of the groups ``drawn`` (each made of ``groups``) are bettered group by group.
-    """
-    scorer = _Scorer(cells, groups)
-    most = float(_said(np.array(0.5), flake))
-
-    def worth(fails: np.ndarray, splits: np.ndarray | float) -> np.ndarray:
-        hangs = -np.expm1(-np.asarray(splits))
-        # a hang says something too, as far as the question itself does
-        said = _said(fails, flake) * (1 - hangs + 0.2 * entropy(hangs)) / (1 + HANG_COST * hangs)
-        return np.round(said, DIGITS)
-
-    def splits(sets: np.ndarray) -> np.ndarray | float:
-        return couplings.rates(sets) if couplings else 0.0
-
-    def first(value: np.ndarray, sets: np.ndarray) -> int:
-        """The best of the sets that was not tried."""
-        while sets[at := int(np.argmax(value))].tobytes() in tried and value[at] > 0:
-            value[at] = 0.0
-        return at
-
-    random = (rng.random((CANDIDATES, len(drawn))) < rng.choice(DENSITIES, CANDIDATES)[:, None]) @ drawn
-    chosen = ((groups[:, None] & random).any(axis=2)).T
-    heaviest = np.argsort(-cells.weights, kind="stable")[:3]
-    tops = [list(group) for row in heaviest for group in cells.groups(int(row))[:3]]
-    likely = np.array([groups[:, group].any(axis=1) for group in tops], bool).reshape(-1, len(groups))
-    ends = np.array([[True], [False]]).repeat(len(groups), axis=1)
-    chosen = np.concatenate([likely, ~likely, ends, chosen])
-    sets = chosen @ groups
-    lacks, has = scorer.counts(sets)
-    value = worth(scorer.fails(lacks, has), splits(sets))
-    value[:2 * len(likely)] += CONFIRM
-    at = first(value, sets)
-    here, subset, lack, hold, best = chosen[at], sets[at], lacks[:, at], has[:, at], float(value[at])
-    for _ in range(STEPS):
-        if best > most - CLOSE and not couplings:
-            break
-        step = np.where(here, -1, 1).astype(np.int8)
-        moved = scorer.moved(lack, hold, step)
-        value = worth(scorer.fails(*moved), splits(subset ^ groups) if couplings else 0.0)
-        at = first(value, subset ^ groups)
-        if value[at] <= best + 1e-9:
-            break
-        here = here.copy()
-        here[at] ^= True
-        best, subset, lack, hold = float(value[at]), here @ groups, moved[0][:, at], moved[1][:, at]
-    fails = float(scorer.fails(lack[:, None], hold[:, None])[0])
-    hangs = couplings.chance(subset) if couplings else 0.0
-    bits = 0.0 if subset.tobytes() in tried else float(_said(np.array(fails), flake))
-    return best, Question(subset, fails, bits, hangs)
