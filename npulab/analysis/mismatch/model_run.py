@@ -67,10 +67,9 @@ class OperatorCheck:
         return [{**row, "verdict": self.verdict, "reason": self.reason, "provenance": self.provenance}]
 
     def __repr__(self) -> str:
-        said = f", {self.reason}" if self.reason else ""
-        counts = f", {self.comparison.mismatches} of {self.comparison.compared} differ" \
-            if self.comparison is not None and self.comparison.mismatches else ""
-        return f"OperatorCheck({self.text}: {self.verdict}{counts}{said})"
+        result = self.comparison
+        counts = f"{result.mismatches} of {result.compared} differ" if result and result.mismatches else ""
+        return f"OperatorCheck({self.text}: {', '.join(filter(None, [self.verdict, counts, self.reason]))})"
 
     @property
     def text(self) -> str:
@@ -100,16 +99,16 @@ class RunCheck:
     @property
     def first(self) -> OperatorCheck | None:
         """The first operator that went wrong."""
-        return next((one for one in self.operators if one.verdict == "differs"), None)
+        return next((operator for operator in self.operators if operator.verdict == "differs"), None)
 
     @property
     def counts(self) -> dict[str, int]:
         """How many operators there are of each verdict."""
-        counts = Counter(one.verdict for one in self.operators)
+        counts = Counter(operator.verdict for operator in self.operators)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
     def records(self) -> list[Row]:
-        return [row for one in self.operators for row in one.records()]
+        return [row for operator in self.operators for row in operator.records()]
 
     def __str__(self) -> str:
         rows = [row if row["compared"] else {**row, "compared": None, "mismatches": None} for row in self.records()]
@@ -134,8 +133,8 @@ class RunCheck:
         return pd.DataFrame(rows, columns=names).astype({"operator": "Int64"})
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
-        return f"RunCheck({said or 'nothing'}{f'; first wrong: {self.first.text}' if self.first else ''})"
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
+        return f"RunCheck({verdicts or 'nothing'}{f'; first wrong: {self.first.text}' if self.first else ''})"
 
 
 def check_run(captures: Iterable[Capture], model: Model | bytes | str | os.PathLike[str],
@@ -150,17 +149,17 @@ def check_run(captures: Iterable[Capture], model: Model | bytes | str | os.PathL
     input, or where its job is not what the model says. Raises ValueError for no capture, captures
     of several targets, and a file that is no model.
     """
-    found = list(captures)
-    names = {one.target for one in found}
+    recording = list(captures)
+    names = {capture.target for capture in recording}
     if len(names) != 1:
-        raise ValueError(f"captures: got {len(found)} of targets {', '.join(sorted(names)) or 'none'}, allowed are one "
-                         "or more of one target")
+        raise ValueError(f"captures: got {len(recording)} of targets {', '.join(sorted(names)) or 'none'}, allowed are "
+                         "one or more of one target")
     graph = model if isinstance(model, Model) else read_model(model)
     of = target(names.pop())
-    layers = {number: one for number, one in graph.by_operator.items() if not isinstance(one, str)}
+    layers = {number: layer for number, layer in graph.by_operator.items() if not isinstance(layer, str)}
     wanted = {number: of.outline(layer) for number, layer in layers.items()}
     rows: list[OperatorCheck] = []
-    for inference, jobs in enumerate(_inferences(found, sum(map(bool, wanted.values())))):
+    for inference, jobs in enumerate(_inferences(recording, sum(map(bool, wanted.values())))):
         rows += _check_inference(jobs, graph, layers, wanted, run, inference)
     return RunCheck(tuple(rows))
 
@@ -267,29 +266,29 @@ def _same(a: Any, b: Any) -> bool:
 def _alignments(weights: np.ndarray) -> list[list[int]]:
     """For each row the columns it has in the heaviest matchings that keep the order of rows and
     columns."""
-    rows, columns = weights.shape
-    before = np.zeros((rows + 1, columns + 1), np.int64)
-    after = np.zeros((rows + 1, columns + 1), np.int64)
-    for row in range(rows):
-        # the best with this row is the best of the rows before, or one of its pairs and what lies
-        # before it
-        paired = before[row, :-1] + weights[row] * (weights[row] > 0)
-        before[row + 1, 1:] = np.maximum.accumulate(np.maximum(before[row, 1:], paired))
-        back = rows - 1 - row
-        paired = after[back + 1, 1:] + weights[back] * (weights[back] > 0)
-        after[back, :-1] = np.maximum.accumulate(np.maximum(after[back + 1, :-1], paired)[::-1])[::-1]
-    best = before[rows, columns]
-    on_path = (weights > 0) & (before[:-1, :-1] + weights + after[1:, 1:] == best)
+    before, after = _heaviest(weights), _heaviest(weights[::-1, ::-1])[::-1, ::-1]
+    on_path = (weights > 0) & (before[:-1, :-1] + weights + after[1:, 1:] == before[-1, -1])
     return [np.flatnonzero(row).tolist() for row in on_path]
+
+
+def _heaviest(weights: np.ndarray) -> np.ndarray:
+    """The weight of the heaviest matching of the first rows and columns, for each number of them."""
+    rows, columns = weights.shape
+    out = np.zeros((rows + 1, columns + 1), np.int64)
+    for row in range(rows):
+        # the best of the rows before, or a pair of this row with what lies before it
+        paired = out[row, :-1] + weights[row] * (weights[row] > 0)
+        out[row + 1, 1:] = np.maximum.accumulate(np.maximum(out[row, 1:], paired))
+    return out
 
 
 def _in_order(found: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Of each row the first column behind that of the row before, if it has one."""
     last = -1
     for columns in found:
-        later = [column for column in columns if column > last]
-        last = later[0] if later else last
-        yield later[:1]
+        later = [column for column in columns if column > last][:1]
+        last = max([last, *later])
+        yield later
 
 
 def _lifted(capture: Capture) -> Layer | None:
@@ -379,25 +378,24 @@ def _verdict(result: Comparison, moves: Sequence[Comparison], unlike: Sequence[s
 
 def _unlike(outline: Outline, wanted: Outline, lifted: Any, layer: Layer) -> list[str]:
     """What a job says otherwise than the model."""
-    said = [f"{name} is {_number(outline[name])}, the model's {_number(wanted[name])}"
-            for name in wanted if name in outline and not _same(outline[name], wanted[name])]
+    reasons = [f"{name} is {_number(outline[name])}, the model's {_number(wanted[name])}"
+               for name in wanted if name in outline and not _same(outline[name], wanted[name])]
     if not isinstance(lifted, Conv2D | FullyConnected) or not isinstance(layer, Conv2D | FullyConnected) \
             or per_channel(layer.weight_q.scale):
-        return said
+        return reasons
     mine, theirs = _stored(lifted)[0], _stored(layer)[0]
     if mine.size == theirs.size:
         # a fully connected layer may be stored as the convolution of an image in planes
         orders = [mine] if mine.ndim != 4 or theirs.ndim == 4 else [mine, mine.transpose(0, 3, 1, 2)]
         wrong = min(int(np.count_nonzero(one.ravel() != theirs.ravel())) for one in orders)
-        said += [f"{wrong} of {theirs.size} weights"] if wrong else []
-    elif not any(name.startswith("outputs") for name in said):
-        said.append(f"it has {mine.size} weights, the model {theirs.size}")
+        reasons += [f"{wrong} of {theirs.size} weights"] if wrong else []
+    elif not any(reason.startswith("outputs") for reason in reasons):
+        reasons.append(f"it has {mine.size} weights, the model {theirs.size}")
     if lifted.bias.size == layer.bias.size and (wrong := int(np.count_nonzero(lifted.bias != layer.bias))):
-        said.append(f"{wrong} of {layer.bias.size} biases")
-    ranges = [_range(one) for one in (lifted, layer)]
-    if ranges[0] != ranges[1]:
-        said.append(f"its outputs are within {ranges[0]}, the model's {ranges[1]}")
-    return said
+        reasons.append(f"{wrong} of {layer.bias.size} biases")
+    if _range(lifted) != _range(layer):
+        reasons.append(f"its outputs are within {_range(lifted)}, the model's {_range(layer)}")
+    return reasons
 
 
 def _range(layer: Conv2D | FullyConnected) -> tuple[float, float]:
