@@ -38,7 +38,7 @@ class Comparison:
     """How a capture agrees with our understanding of it.
 
     ``words`` and ``coefficients`` say whether decoding and encoding gives the same bytes (None
-    where there are none).  ``verdict`` is about the output: ``equal``, ``differs``, ``not
+    if there are none).  ``verdict`` is about the output: ``equal``, ``differs``, ``not
     executed`` or ``nothing to compare``; of ``compared`` elements ``mismatches`` differ, ``first``
     (row, column, channel) is the first of them, ``max`` the largest difference in units of
     ``unit``: "code", or "ulp" where outputs are real numbers (how many representable ones apart; +0

@@ -62,7 +62,7 @@ class Checks:
 
 
 def nearby(result: Comparison, progress: Callable[[Any], Iterable[Any]]) -> pd.DataFrame | str:
-    """The neighbouring explanations of what differs, or in a sentence why there are none."""
+    """The hypotheses on what differs, or a sentence that says why there are none."""
     try:
         return hypotheses(result, progress=progress)
     except ValueError as error:

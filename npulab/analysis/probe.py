@@ -371,7 +371,7 @@ class _Other(NamedTuple):
     """What is printed and is no number and no text."""
 
     kind: str
-    said: str
+    text: str
 
 
 _NOTHING = _Other("nothing", "nothing")
@@ -396,8 +396,8 @@ def _numeric(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    said = value.said if isinstance(value, _Other) else str(value) if isinstance(value, np.floating) else repr(value)
-    return said if len(said) <= SHOWN else f"{said[:SHOWN]}..."
+    text = value.text if isinstance(value, _Other) else str(value) if isinstance(value, np.floating) else repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _probed(decode: Decode, patterns: np.ndarray, names: Sequence[str], held: _Held) -> ProbedLayout:
@@ -507,7 +507,7 @@ def _constant(name: str, value: Any) -> Reading | str:
     if isinstance(value, str):
         return Reading(name, (), names=(value,))
     if isinstance(value, _Other):
-        return f"prints {value.kind}, as {value.said}"
+        return f"prints {value.kind}, as {value.text}"
     if not math.isfinite(value):
         return f"always prints {_short(value)}"
     number, below = value.as_integer_ratio()
@@ -518,7 +518,7 @@ def _read_text(name: str, values: Sequence[Any], book: _Codes) -> Reading | str:
     kinds = list(dict.fromkeys(values))
     texts = [value for value in kinds if isinstance(value, str)]
     if other := next((value for value in kinds if isinstance(value, _Other)), None):
-        return f"prints {other.kind}, as {other.said}"
+        return f"prints {other.kind}, as {other.text}"
     if len(texts) < len(kinds):
         return f"prints numbers and texts, as {_short(texts[0])}"
     if len(kinds) > 2:

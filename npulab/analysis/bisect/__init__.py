@@ -180,8 +180,8 @@ class Bisection:
 
     @property
     def search(self) -> Search:
-        """What is inferred from the journal: nothing else is ever told, so that a crash between the
-        two is none."""
+        """What is inferred from the journal alone, so that a crash between writing and telling loses
+        nothing."""
         self._follow()
         return self._search
 
@@ -329,16 +329,16 @@ class Bisection:
         trials = plural(self.queries, "trial")
         hung = f", {self.journal.hangs} hung" if self.journal.hangs else ""
         certain = "over 99.9%" if self.search.certain > 0.999 else f"{self.search.certain:.1%}"
-        told = f"({certain} certain after {trials}{hung})"
+        certainty = f"({certain} certain after {trials}{hung})"
         if not self.done:
             return f"not done: about {self.left} trials left after {trials}{hung}"
         groups = self.search.groups
         verb = VERBS[self.search.symptom or "fail"] + ("" if groups and len(groups[-1]) > 1 else "s")
         if not groups:
-            return f"none of the {len(self.differences)} parts that differ {verb} it {told}"
+            return f"none of the {len(self.differences)} parts that differ {verb} it {certainty}"
         if not all(groups):
-            return f"it {verb} with nothing changed: the good job does not pass {told}"
-        text = f"{self._text(groups)} {verb} it {told}"
+            return f"it {verb} with nothing changed: the good job does not pass {certainty}"
+        text = f"{self._text(groups)} {verb} it {certainty}"
         if self.search.inseparable:
             text += "; changing one of them without the others hangs, so that they cannot be told apart"
         return text

@@ -38,7 +38,7 @@ class Couplings:
         self._pairs = np.triu_indices(n + 1, 1)
         self._cleared = np.zeros(len(self._pairs[0]))  # trials that ran and split the pair
         self._split: list[np.ndarray] = []  # (pairs,) of each trial that hung
-        self._said: list[np.ndarray] = []  # log odds that each of those adds to each pair
+        self._messages: list[np.ndarray] = []  # log odds that each of those adds to each pair
         self._prior = np.full(len(self._pairs[0]), np.log(min(EXPECTED / len(self._pairs[0]), LIKELIEST)))
         label = np.arange(n + 1)
         for unit in self.units:
@@ -63,7 +63,7 @@ class Couplings:
         split = wide[i] != wide[j]
         if hung:
             self._split.append(split)
-            self._said.append(np.zeros(len(split)))
+            self._messages.append(np.zeros(len(split)))
         else:
             self._cleared += split
         torn = [number for number, unit in enumerate(self.units) if 0 < np.count_nonzero(subset[unit]) < len(unit)]
@@ -78,15 +78,15 @@ class Couplings:
     def _infer(self) -> None:
         prior = self._prior + np.log(CLEARED) * np.minimum(self._cleared, 3)
         shape = (len(self._split), len(prior))
-        split, said = np.array(self._split, bool).reshape(shape), np.array(self._said, float).reshape(shape)
+        split, messages = np.array(self._split, bool).reshape(shape), np.array(self._messages, float).reshape(shape)
         for _ in range(ROUNDS if self._split else 0):
-            others = np.minimum(prior + said.sum(axis=0) - said, LARGEST)
+            others = np.minimum(prior + messages.sum(axis=0) - messages, LARGEST)
             rate = np.where(split, np.logaddexp(0, others), 0.0)  # -log(1 - p) of each pair without this trial
             total = rate.sum(axis=1, keepdims=True) + self._chance
-            heard = np.where(split, -np.log(-np.expm1(-np.maximum(total - rate, self._chance))), 0.0)
-            said = (said + heard) / 2  # by halves: two pairs that explain the same would take turns
-        self._said = list(said)
-        suspect = 1 / (1 + np.exp(-np.clip(prior + said.sum(axis=0), -40, LARGEST)))
+            received = np.where(split, -np.log(-np.expm1(-np.maximum(total - rate, self._chance))), 0.0)
+            messages = (messages + received) / 2  # by halves: two pairs that explain the same would take turns
+        self._messages = list(messages)
+        suspect = 1 / (1 + np.exp(-np.clip(prior + messages.sum(axis=0), -40, LARGEST)))
         self.suspect[self._pairs] = suspect
         self.suspect.T[self._pairs] = suspect
         if not self._split:

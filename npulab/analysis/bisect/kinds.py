@@ -317,8 +317,8 @@ class Many:
             log_p[:, self.n] += self.arranged[size]
             for other in range(self.most):
                 if other != place:
-                    taken = self.items[:, other]
-                    log_p[rows[taken < self.n], taken[taken < self.n]] = -np.inf
+                    occupant = self.items[:, other]
+                    log_p[rows[occupant < self.n], occupant[occupant < self.n]] = -np.inf
             p = np.cumsum(np.exp(log_p - log_p.max(axis=1, keepdims=True)), axis=1)
             chosen = (p < self.rng.random((PARTICLES, 1)) * p[:, -1:]).sum(axis=1)
             missing += x[:, mine].astype(int) - x[:, chosen]

@@ -63,13 +63,13 @@ def families(parts: Sequence[Difference]) -> list[list[int]]:
     units: dict[tuple[object, ...], list[int]] = {}
     for index, part in enumerate(parts):
         words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part.field)
-        told = [word.lower() for word in words]
-        stem = [word for word in told if word not in GEOMETRY and word not in AXES - {told[0]}]
+        lowered = [word.lower() for word in words]
+        stem = [word for word in lowered if word not in GEOMETRY and word not in AXES - {lowered[0]}]
         if part.field in (ORDER, WRITES):
             units.setdefault((part.task, part.block, ORDER), []).append(index)
         elif part.a is None or part.b is None:
             units.setdefault((part.task, part.block, part.register, "not written"), []).append(index)
-        elif stem and GEOMETRY & set(told):
+        elif stem and GEOMETRY & set(lowered):
             units.setdefault((part.task, part.block, *stem), []).append(index)
         else:
             units[index,] = [index]
@@ -86,19 +86,19 @@ def mix(good: Capture, bad: Capture, keys: Collection[Key]) -> Capture:
     """
     _refuse_unlike(good, bad)
     capture, left = good, set(keys)
-    for task, (one, other) in enumerate(zip(good.jobs, bad.jobs, strict=True)):
+    for task, (job, bad_job) in enumerate(zip(good.jobs, bad.jobs, strict=True)):
         chosen = {key[1:] for key in left if key[0] == task and key[1] != BUFFER}
         known: set[tuple[str, str, str]] = set()
-        job = _mixed(one, other, chosen, good, known)
-        assert job is not None
-        if job != one:
-            capture = capture.with_job(job, task)
+        mixed = _mixed(job, bad_job, chosen, good, known)
+        assert mixed is not None
+        if mixed != job:
+            capture = capture.with_job(mixed, task)
         left -= {(task, *key) for key in chosen & known}
-    taken = {key[2]: bad.buffers[key[2]] for key in left if key[1] == BUFFER and key[2] in bad.buffers}
-    left -= {key for key in left if key[1] == BUFFER and key[2] in taken}
+    buffers = {key[2]: bad.buffers[key[2]] for key in left if key[1] == BUFFER and key[2] in bad.buffers}
+    left -= {key for key in left if key[1] == BUFFER and key[2] in buffers}
     if left:
         raise LookupError(f"field: got {name_of(min(left))}, which {good.name} and {bad.name} do not have")
-    return capture.with_buffers(**taken) if taken else capture
+    return capture.with_buffers(**buffers) if buffers else capture
 
 
 def _refuse_unlike(good: Capture, bad: Capture) -> None:
@@ -157,11 +157,12 @@ def _mixed_writes(good: Writes, bad: Writes, block: str, registers: RegisterMap,
         ways = {(block, register, WRITES), (block, "", ORDER)}
         known |= {(item.block, item.register, item.name) for item, _ in fields} | ways
         reorder |= bool(ways & chosen)
-        taken = [bits for item, bits in fields if (item.block, item.register, item.name) in chosen]
+        chosen_bits = [bits for item, bits in fields if (item.block, item.register, item.name) in chosen]
         differ = [bits for _, bits in fields if (mine.get(offset, 0) ^ theirs.get(offset, 0)) & bits]
-        if (offset not in mine and not taken) or (offset not in theirs and taken and len(taken) >= len(differ)):
+        every = chosen_bits and len(chosen_bits) >= len(differ)
+        if (offset not in mine and not chosen_bits) or (offset not in theirs and every):
             continue
-        bits = sum(set(taken))
+        bits = sum(set(chosen_bits))
         state[offset] = mine.get(offset, 0) & ~bits | theirs.get(offset, 0) & bits
     base, other = (bad, good) if reorder else (good, bad)
     writes = [write for write in base if write[0] in state]

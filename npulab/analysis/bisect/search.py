@@ -143,9 +143,9 @@ class Search:
         if self.done:
             return
         self._question, self._silent = None, False
-        taken = np.bincount(self._part[subset], minlength=len(self.parts) + 1)
-        changed = taken[:-1] > 0
-        if taken[-1] or np.any(changed & (taken[:-1] < self._sizes)):
+        counts = np.bincount(self._part[subset], minlength=len(self.parts) + 1)
+        changed = counts[:-1] > 0
+        if counts[-1] or np.any(changed & (counts[:-1] < self._sizes)):
             return  # of a stage before, or asked by hand: it says nothing of these parts alone
         if self.flake_rate == 0:
             self._tried.add(changed.tobytes())

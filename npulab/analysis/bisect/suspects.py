@@ -74,7 +74,7 @@ class Suspects:
 
     ``flake_rate`` is how often an outcome is wrong, None where it is not known: then it is inferred
     with the rest.  Deterministic: what is asked depends on ``seed`` and the trials alone.  Raises
-    ValueError for no items or a rate that is no rate.
+    ValueError for no items or a rate outside 0 to 0.5.
 
     >>> suspects = Suspects(8, seed=1)
     >>> while not suspects.settled():

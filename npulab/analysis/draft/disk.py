@@ -12,17 +12,18 @@ Contents = Mapping[Path, bytes | None]  # None where there is no file
 
 
 def read(path: Path) -> bytes | None:
-    """A file's bytes, None where there is none; raises ValueError for one that is too large or no
-    file."""
+    """A file's bytes, None if there is no file; raises ValueError for one that is too large, and for
+    a folder."""
     return files.read_bounded(path, MOST_BYTES) if path.exists() else None
 
 
 def text_of(path: Path, data: bytes) -> str:
-    """The text of a table, its byte order mark kept; raises ValueError for what is none."""
+    """The text of a table, its byte order mark kept; raises ValueError if it is not UTF-8 text or
+    has too many lines."""
     text = files.text_of(data, path, "utf-8")
     lines = data.count(b"\n") + data.count(b"\r")
     if lines > 4 * MOST_ROWS:
-        raise ValueError(f"{path}: got {lines} lines, allowed are {4 * MOST_ROWS}")
+        raise ValueError(f"{path}: got {lines} lines, allowed are at most {4 * MOST_ROWS}")
     return text
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from npulab.analysis.draft.naming import elsewhere, plain_name, rows_of, said_of, word_of
+from npulab.analysis.draft.naming import elsewhere, labelled_field, plain_name, rows_of, word_of
 from npulab.analysis.draft.table import Run, Table
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.meaning import FLOATS, Meaning
@@ -22,18 +22,18 @@ NOT_SPLIT = {"value": "", "address": "", "align": None}
 def split(table: Table, field: str, widths: Sequence[int], names: Sequence[str] = ()) -> tuple[Table, str]:
     """Cut a field, from the low end of its value, into parts of these widths.
 
-    Without ``names`` the lowest part keeps the name and the others have none; a blank name is none.
+    Without ``names`` the lowest part keeps the name and the others have none; a blank name leaves a part without one.
     Parts are plain numbers, with the field's evidence.
     """
-    said, item = said_of(table, field)
-    _in_one_place(table, item, f"split {said}")
+    label, item = labelled_field(table, field)
+    _in_one_place(table, item, f"split {label}")
     if len(widths) < 2 or min(widths) < 1 or sum(widths) != item.width:
-        raise ValueError(f"split {said}: got widths {', '.join(map(str, widths)) or 'none'}, allowed are at least two "
+        raise ValueError(f"split {label}: got widths {', '.join(map(str, widths)) or 'none'}, allowed are at least two "
                          f"that add up to {item.width}")
     names = list(names) or ["" if item.automatic else item.name, *[""] * (len(widths) - 1)]
     if len(names) != len(widths):
-        raise ValueError(f"split {said}: got {len(names)} names, allowed are {len(widths)}, one for each part")
-    names = [plain_name(name, "split", said) if name.strip() else "" for name in names]
+        raise ValueError(f"split {label}: got {len(names)} names, allowed are {len(widths)}, one for each part")
+    names = [plain_name(name, "split", label) if name.strip() else "" for name in names]
     runs = [(run.at or 0, run) for run in table.runs_of(item)]
     table, keys = rows_of(table, item)
     model = table.sheet.rows[keys[0]]
@@ -42,13 +42,13 @@ def split(table: Table, field: str, widths: Sequence[int], names: Sequence[str] 
         part = [_cut(run, low, width) for at, run in runs if at < low + width and low < at + run.width]
         mine = [key for key, (at, _) in zip(keys, runs, strict=True) if low <= at < low + width]
         if not part:
-            raise ValueError(f"split {said}: got a part of bits {low} to {low + width - 1}, which no run of bits holds")
+            raise ValueError(f"split {label}: got a part of bits {low} to {low + width - 1}, which no run holds")
         whole = not name or (len(part) == 1 and not part[0].at)
         table = table.laid(mine, [run._replace(at=None) for run in part] if whole else part,
                            {"field": name, **NOT_SPLIT}, model)
         low += width
     parts = ", ".join(f"{name or 'no name'} ({width})" for name, width in zip(names, widths, strict=True))
-    return table, f"split {said} into {parts}"
+    return table, f"split {label} into {parts}"
 
 
 def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]:
@@ -57,18 +57,18 @@ def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]
 
     Without a name it is that of the lower one or, where this has none, of the other.
     """
-    (said, a), (other, b) = said_of(table, low), said_of(table, high)
+    (label, a), (other, b) = labelled_field(table, low), labelled_field(table, high)
     if a == b or a.block != b.block:
-        raise ValueError(f"join {said} and {other}: got {'the same field' if a == b else 'fields of two blocks'}, "
+        raise ValueError(f"join {label} and {other}: got {'the same field' if a == b else 'fields of two blocks'}, "
                          "allowed are two fields of one block")
     for item in (a, b):
-        _in_one_place(table, item, f"join {said} and {other}")
+        _in_one_place(table, item, f"join {label} and {other}")
     first, second = table.runs_of(a), table.runs_of(b)
     if len(first) == len(second) == 1 and second[0][:2] == first[0][:2] and \
             second[0].lsb + second[0].width == first[0].lsb:
-        (said, a, first), (other, b, second) = (other, b, second), (said, a, first)
+        (label, a, first), (other, b, second) = (other, b, second), (label, a, first)
     named = next((item.name for item in (a, b) if not item.automatic), "")
-    name = plain_name(name or named, "join", f"{said}, {other}")
+    name = plain_name(name or named, "join", f"{label}, {other}")
     runs = _merged([run._replace(at=run.at or 0) for run in first]
                    + [run._replace(at=(run.at or 0) + a.width) for run in second])
     if len(runs) == 1:
@@ -79,13 +79,13 @@ def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]
     values = {key: [rows[of[0]].get(key, "") for of in (keys, more)] for key in ("value", "address", "align")}
     kept = {key: both[0] if both[0] == both[1] else "" if all(both) else both[0] or both[1]
             for key, both in values.items()}
-    if Meaning.parse(kept["value"]).kind in FLOATS:  # a float of other bits is none
+    if Meaning.parse(kept["value"]).kind in FLOATS:  # a float has no other bits
         kept["value"] = ""
     notes = [rows[key].get("note", "") for key in (*keys, *more)]
     if len(runs) < len(notes):
         kept["note"] = "; ".join(dict.fromkeys(filter(None, notes)))
     table = table.laid([*keys, *more], runs, {"field": name, **NOT_SPLIT, "evidence": _evidence(a, b)})
-    return table.changed(table.key_of(runs[0]), kept), f"join {said} and {other} as {name}"
+    return table.changed(table.key_of(runs[0]), kept), f"join {label} and {other} as {name}"
 
 
 def add(table: Table, name: str, register: str | int, lsb: int, width: int, offset: int | None = None,
@@ -108,13 +108,13 @@ def add(table: Table, name: str, register: str | int, lsb: int, width: int, offs
 
 def move(table: Table, field: str, register: str | int, lsb: int) -> tuple[Table, str]:
     """Put a field of one run where no field is; its bits have automatic names again."""
-    said, item = said_of(table, field)
-    run, keys = _one_run(table, item, f"move {said}")
+    label, item = labelled_field(table, field)
+    run, keys = _one_run(table, item, f"move {label}")
     word = word_of(table, register)
     target = Run(*table.place(word), lsb, run.width, run.at)
     before = table.map
     table = table.laid(keys, [target], {}) if target[:2] == run[:2] else _carried(table, keys[0], target)
-    return table.cleared(target)[0].kept(before), f"move {said} to {before.registers[word][2]} bit {lsb}"
+    return table.cleared(target)[0].kept(before), f"move {label} to {before.registers[word][2]} bit {lsb}"
 
 
 def resize(table: Table, field: str, width: int, shift: bool = False) -> tuple[Table, str]:
@@ -125,13 +125,13 @@ def resize(table: Table, field: str, width: int, shift: bool = False) -> tuple[T
     behind the other, and in the next word where it does not fit into what is left of one.  What
     lies behind a gap that C would not have made stays, unless something is pushed onto it.
     """
-    said, item = said_of(table, field)
-    run, (key,) = _one_run(table, item, f"resize {said}")
+    label, item = labelled_field(table, field)
+    run, (key,) = _one_run(table, item, f"resize {label}")
     if not 1 <= width <= WORD_BITS:
-        raise ValueError(f"resize {said}: got {width} bits, allowed is 1 to {WORD_BITS}")
-    sentence = f"resize {said} from {run.width} to {width} bits"
+        raise ValueError(f"resize {label}: got {width} bits, allowed is 1 to {WORD_BITS}")
+    sentence = f"resize {label} from {run.width} to {width} bits"
     if shift:
-        return _behind(table, key, width, said), f"{sentence}, with everything behind it"
+        return _behind(table, key, width, label), f"{sentence}, with everything behind it"
     target = run._replace(width=width)
     return table.changed(key, {"width": width}).cleared(target)[0], sentence
 
@@ -141,8 +141,8 @@ def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, s
     run that gives its bits: ``out_of``, or else the next bits without a name.  What gets free on
     the other side has no name.
     """
-    said, item = said_of(table, field)
-    run, _ = _one_run(table, item, f"shift {said}", named=False)
+    label, item = labelled_field(table, field)
+    run, _ = _one_run(table, item, f"shift {label}", named=False)
     sign = 1 if by > 0 else -1
     beyond = sorted(((near, other) for other in table.map for near in table.runs_of(other)
                      if near[:2] == run[:2] and sign * (near.lsb - run.lsb) > 0), key=lambda pair: sign * pair[0].lsb)
@@ -151,11 +151,11 @@ def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, s
     giver = next((near for near, other in beyond if other == wanted), None)
     if not by or wanted is None or giver is None or giver.width < abs(by) + (not wanted.automatic):
         got = f"{by} bits" + (f" out of {out_of}" if out_of else "")
-        raise ValueError(f"shift {said}: got {got}, allowed is a run {'above' if by > 0 else 'below'} it in its "
+        raise ValueError(f"shift {label}: got {got}, allowed is a run {'above' if by > 0 else 'below'} it in its "
                          "register that has more bits than that")
     before = table.map
     keys = {near[:3]: key for key, near in table.runs.items()}
-    last = said
+    last = label
     for near, other in [(run, item), *takewhile(lambda pair: pair[0] != giver, beyond)]:
         last = before.key(other)
         if near[:3] in keys:
@@ -163,9 +163,9 @@ def shift(table: Table, field: str, by: int, out_of: str = "") -> tuple[Table, s
     if giver[:3] in keys:
         key, left = keys[giver[:3]], giver.width - abs(by)
         table = table.changed(key, {"lsb": giver.lsb + max(by, 0), "width": left}) if left else table.without(key)
-    many = f" to {last}" if last != said else ""
+    many = f" to {last}" if last != label else ""
     way = f"{'up' if by > 0 else 'down'} by {abs(by)} bit{'s' * (abs(by) > 1)}"
-    return table, f"shift {said}{many} {way}, out of {before.key(wanted)}"
+    return table, f"shift {label}{many} {way}, out of {before.key(wanted)}"
 
 
 # ---- what the edits share ----
@@ -232,14 +232,14 @@ def _carried(table: Table, key: int, target: Run) -> Table:
     return table.without(key)
 
 
-def _behind(table: Table, key: int, width: int, said: str) -> Table:
+def _behind(table: Table, key: int, width: int, label: str) -> Table:
     """A row and those behind it in its block laid out anew, the row with another width."""
     block = table.runs[key].block
     order = sorted((run, one) for one, run in table.runs.items() if run.block == block)
     start = next(place for place, (_, one) in enumerate(order) if one == key)
     mine = {one for one in table.sheet.rows if table.sheet.rows[one].get("block", "") == block}
     if mine != {one for _, one in order}:
-        raise ValueError(f"resize {said}: got a block with rows of other features, allowed with shift is one without")
+        raise ValueError(f"resize {label}: got a block with rows of other features, allowed with shift is one without")
     old = new = _end(order[start - 1][0]) if start else 0
     names = {run[:2]: table.register(run) for run, _ in order}
     for run, one in order[start:]:

@@ -16,87 +16,87 @@ PLAIN = "a plain number"
 
 def rename(table: Table, field: str, name: str) -> tuple[Table, str]:
     """Give a field, or bits that have none, a name."""
-    said, item = said_of(table, field)
-    name = plain_name(name, "rename", said)
+    label, item = labelled_field(table, field)
+    name = plain_name(name, "rename", label)
     table, keys = rows_of(table, item)
-    return table.all_changed([*keys, *elsewhere(table, item)], {"field": name}), f"rename {said} to {name}"
+    return table.all_changed([*keys, *elsewhere(table, item)], {"field": name}), f"rename {label} to {name}"
 
 
 def rename_register(table: Table, register: str | int, name: str) -> tuple[Table, str]:
     """Give a register another name, in every row that it has."""
-    block, offset, said = table.map.registers[word_of(table, register)]
-    name = plain_name(name, "rename register", said)
+    block, offset, label = table.map.registers[word_of(table, register)]
+    name = plain_name(name, "rename register", label)
     other = next((where for b, where, known in table.map.registers if (b, known) == (block, name)), offset)
     if other != offset:
-        raise ValueError(f"rename register {said}: got {name!r}, which the register at {other:#x} is called, allowed "
+        raise ValueError(f"rename register {label}: got {name!r}, which the register at {other:#x} is called, allowed "
                          "is each name once in its block")
-    keys = [key for key, row in table.sheet.rows.items() if row.get("register", "") in ("", said)
+    keys = [key for key, row in table.sheet.rows.items() if row.get("register", "") in ("", label)
             and table.place_of(row) == (block, offset)]
     if not keys:
         table, key = table.added(Run(block, offset, 0, WORD_BITS), {})
         keys = [key]
-    return table.all_changed(keys, {"register": name}), f"rename register {said} to {name}"
+    return table.all_changed(keys, {"register": name}), f"rename register {label} to {name}"
 
 
 def retype(table: Table, field: str, value: str = "", names: Mapping[int, str] | None = None) -> tuple[Table, str]:
     """Say how raw becomes value; ``names`` go into the enum, one that is blank takes a name
     away."""
-    said, item = said_of(table, field)
+    label, item = labelled_field(table, field)
     value = value.strip()
     if names and not value:
         value = f"enum:{item.name}"
     if names and not value.startswith("enum:"):
-        raise ValueError(f"retype {said}: got names for value {value!r}, allowed are names for an enum")
+        raise ValueError(f"retype {label}: got names for value {value!r}, allowed are names for an enum")
     wide = [raw for raw in names or {} if not 0 <= raw < 2 ** item.width]
     if wide:
-        raise ValueError(f"retype {said}: got a name for raw {wide[0]}, allowed is 0 to {2 ** item.width - 1} "
+        raise ValueError(f"retype {label}: got a name for raw {wide[0]}, allowed is 0 to {2 ** item.width - 1} "
                          f"({item.width} bits)")
     table, keys = rows_of(table, item)
     table = table.all_changed(keys[1:], {"value": ""}).changed(keys[0], {"value": value})
     if names:
         table = table.named(value.removeprefix("enum:"), names)
-    told = ", ".join(f"{raw} {name}" if name else f"{raw} without a name" for raw, name in (names or {}).items())
-    return table, f"retype {said} as {value or PLAIN}{f' ({told})' if told else ''}"
+    named = ", ".join(f"{raw} {name}" if name else f"{raw} without a name" for raw, name in (names or {}).items())
+    return table, f"retype {label} as {value or PLAIN}{f' ({named})' if named else ''}"
 
 
 def set_evidence(table: Table, field: str, evidence: str) -> tuple[Table, str]:
     """Say how sure it is, in all rows of a field."""
-    said, item = said_of(table, field)
+    label, item = labelled_field(table, field)
     evidence = evidence.strip() or "unknown"
     table, keys = rows_of(table, item)
     keys = [key for key in keys if table.sheet.rows[key].get("evidence") or evidence != "unknown"]
-    return table.all_changed(keys, {"evidence": evidence}), f"set evidence of {said} to {evidence}"
+    return table.all_changed(keys, {"evidence": evidence}), f"set evidence of {label} to {evidence}"
 
 
 def set_note(table: Table, field: str, note: str) -> tuple[Table, str]:
     """Say what is known of a field, in the row of its low end."""
-    said, item = said_of(table, field)
+    label, item = labelled_field(table, field)
     table, keys = rows_of(table, item)
-    return table.changed(keys[0], {"note": note.strip()}), f"set note of {said} to {note.strip()!r}"
+    return table.changed(keys[0], {"note": note.strip()}), f"set note of {label} to {note.strip()!r}"
 
 
 def set_address(table: Table, field: str, address: bool = True) -> tuple[Table, str]:
     """Say that a field points into memory, or that it does not, in all rows of it."""
-    said, item = said_of(table, field)
+    label, item = labelled_field(table, field)
     table, keys = rows_of(table, item)
     changed = table.all_changed(keys, {"address": "yes" if address else ""})
-    return changed, f"set {said} {'an' if address else 'no'} address"
+    return changed, f"set {label} {'an' if address else 'no'} address"
 
 
 def remove(table: Table, field: str) -> tuple[Table, str]:
     """Take a field's name and all that is said of it away; its bits have automatic names again."""
-    said, item = said_of(table, field)
+    label, item = labelled_field(table, field)
     if item.automatic:
-        raise ValueError(f"remove {said}: got bits without a name, allowed is a field that has one")
+        raise ValueError(f"remove {label}: got bits without a name, allowed is a field that has one")
     keys = [*table.keys_of(item), *elsewhere(table, item)]
     return table.all_changed(keys, {"field": "", "at": None, "value": "", "address": "", "align": None,
-                                    "evidence": "unknown", "note": ""}), f"remove {said}"
+                                    "evidence": "unknown", "note": ""}), f"remove {label}"
 
 
 # ---- what the edits share ----
 
 
-def said_of(table: Table, field: str) -> tuple[str, Field]:
+def labelled_field(table: Table, field: str) -> tuple[str, Field]:
     """The shortest name of a field, and the field; raises LookupError with names that are near."""
     item = table.map[field]
     return table.map.key(item), item
@@ -130,8 +130,7 @@ def word_of(table: Table, register: str | int) -> int:
 
 
 def plain_name(name: str, what: str, of: str) -> str:
-    """A name without blanks around it; raises ValueError for one that is none or that bits get by
-    themselves."""
+    """A name without blanks around it; raises ValueError for a blank name or an automatic one."""
     name = name.strip()
     if not name or AUTOMATIC.fullmatch(name):
         raise ValueError(f"{what} {of}: got {name!r}, allowed is a name, and none like w18_27_2 that bits get by "

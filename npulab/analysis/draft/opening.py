@@ -66,7 +66,7 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool) -> 
                          f"table of fields with {', '.join(REQUIRED)}")
     for one, sheet in sheets.items():
         if sheet.records > MOST_ROWS:
-            raise ValueError(f"{one}: got {sheet.records} rows, allowed are {MOST_ROWS}")
+            raise ValueError(f"{one}: got {sheet.records} rows, allowed are at most {MOST_ROWS}")
         try:
             _ = sheet.rows
         except ValueError as error:

@@ -127,10 +127,10 @@ class Sheet:
         line = self.lines[place]
         text, held = line.text, line.cells
         for column in reversed(range(len(self.names))):
-            said = values.get(self.names[column])
+            wanted = values.get(self.names[column])
             cell = held[column]
-            if said is not None and said != cell.text.strip():
-                written = spelled(said, quoted=text[cell.start:cell.start + 1] == '"', first=not column)
+            if wanted is not None and wanted != cell.text.strip():
+                written = spelled(wanted, quoted=text[cell.start:cell.start + 1] == '"', first=not column)
                 text = text[:cell.start] + written + text[cell.end:]
         if line.was is not None:
             before, now = cells(line.was.rstrip(ENDS)), cells(text.rstrip(ENDS))

@@ -209,7 +209,7 @@ class Draft:
     def edit(self, do: str, **arguments: Any) -> None:
         """Make an edit by its name, with arguments as JSON has them.
 
-        Raises ValueError or LookupError for one that is none or would make no map; nothing changes
+        Raises ValueError or LookupError if the edit is unknown or gives no map; nothing changes
         then.
         """
         self._make([self._step(self._table, {"do": do, **arguments})])
@@ -323,7 +323,7 @@ class Draft:
         bytes.
 
         Without a path it is written where it was opened.  Raises ValueError where no path is known,
-        for one that is no ``.csv``, and where a file was changed on the disk since, FileExistsError
+        for another suffix than ``.csv``, and where a file was changed on the disk since, FileExistsError
         for a new path where something is.
         """
         if path is not None and Path(path) != self.path:
@@ -408,7 +408,7 @@ def block_of(registers: RegisterMap, capture: Capture) -> str:
     """The block of a capture that a map is for: the one that it is called as, else that whose map
     shares most registers with it, else the only one that there is.
 
-    Raises LookupError where there is none of them.
+    Raises LookupError if there is no such block.
     """
     mine = {(block, offset) for block, offset, _ in registers.registers}
     blocks = list(dict.fromkeys(block for block, _, _ in registers.registers))

@@ -59,7 +59,7 @@ class Table:
 
     @cached_property
     def names(self) -> dict[str, dict[int, str]]:
-        """Names by raw of each enum; raises ValueError with the line for a row that is none."""
+        """Names by raw of each enum; raises ValueError with the line for a bad row."""
         out: dict[str, dict[int, str]] = {}
         for key, row in self.enums.rows.items():
             names = out.setdefault(row.get("enum", ""), {})

@@ -627,7 +627,7 @@ def _other_bias(start: Hypothesis, predicted: np.ndarray, output: np.ndarray, su
         return []
     steps = np.zeros(count, np.int64)
     steps[off] = np.rint((least[off] + most[off]) / 2).astype(np.int64)
-    said = ", ".join(f"{steps[channel]:+d} in channel {channel}" for channel in off[:4])
-    return [Change("bias", f"bias off by {said}{f', and in {len(off) - 4} more' if len(off) > 4 else ''}",
+    shown = ", ".join(f"{steps[channel]:+d} in channel {channel}" for channel in off[:4])
+    return [Change("bias", f"bias off by {shown}{f', and in {len(off) - 4} more' if len(off) > 4 else ''}",
                    partial(_with_layer, bias=layer.bias + steps), "bias")]
 

@@ -50,7 +50,7 @@ class Mismatches:
         return int(self.by_channel.outputs.sum())
 
     def __str__(self) -> str:
-        said = [f"{self.differ} of {self.outputs} outputs differ"]
+        parts = [f"{self.differ} of {self.outputs} outputs differ"]
         if self.differ:
             wrong = self.by_difference[self.by_difference.difference != 0]
             most = wrong.sort_values("outputs", ascending=False, kind="stable")
@@ -59,10 +59,10 @@ class Mismatches:
                 mean = np.average(wrong.difference, weights=wrong.outputs)
                 named = f"by {wrong.difference.min():+d} to {wrong.difference.max():+d}, mean {mean:+.1f}"
             named += "" if self.unit == "code" else f" {self.unit}"
-            said += [named, f"in {np.count_nonzero(self.by_channel.differ)} of {len(self.by_channel)} channels"]
-        said += [f"{place} {differ} of {outputs}" + (f" ({share:.0%})" if outputs else "")
+            parts += [named, f"in {np.count_nonzero(self.by_channel.differ)} of {len(self.by_channel)} channels"]
+        parts += [f"{place} {differ} of {outputs}" + (f" ({share:.0%})" if outputs else "")
                  for place, outputs, differ, share in self.by_place.itertuples(index=False, name=None)]
-        return "; ".join(said)
+        return "; ".join(parts)
 
     def __repr__(self) -> str:
         return f"Mismatches({self.case}: {self})"

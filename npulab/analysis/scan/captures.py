@@ -39,9 +39,9 @@ def impulses(layer: Conv2D, amplitude: int = 1) -> list[np.ndarray]:
     out = []
     while missing:
         image = np.zeros(layer.input_shape, np.int64)
-        taken = np.zeros((*layer.output_shape[:2], groups), bool)
+        occupied = np.zeros((*layer.output_shape[:2], groups), bool)
         for channel in range(depth):
-            free = taken[..., channel if layer.depthwise else 0]
+            free = occupied[..., channel if layer.depthwise else 0]
             while place := _best_place(down, across, {tap[:2] for tap in missing if tap[2] == channel}, free):
                 row, column = place
                 image[row, column, channel] = amplitude
@@ -192,5 +192,5 @@ def _scaled(capture: Capture, layer: Conv2D, step: int, middle: int) -> Capture 
         changed = changed.with_words((words & ~(old ^ new)) | (new & (old ^ new)), task)
     got = known.lift(changed).layer
     ratio = np.max(got.input_q.scale) * np.max(got.weight_q.scale) / np.max(got.output_q.scale)
-    said = np.isclose(ratio * step, 1.0, rtol=1e-9) and got.input_q.zero_point == layer.input_q.zero_point
-    return changed if said and got.activation is None else None
+    exact = np.isclose(ratio * step, 1.0, rtol=1e-9) and got.input_q.zero_point == layer.input_q.zero_point
+    return changed if exact and got.activation is None else None

@@ -152,9 +152,9 @@ class Evidence:
     def _asked(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
         output = self.runs.ask(flips, index, reason)
         if self.progress is not None:
-            told = self.kinds != ""
-            told[list(self.effects)] = True
-            self.progress(int(np.count_nonzero(told)), self.count)
+            done = self.kinds != ""
+            done[list(self.effects)] = True
+            self.progress(int(np.count_nonzero(done)), self.count)
         return output
 
     def look(self, index: int, base: np.ndarray | None = None) -> int:

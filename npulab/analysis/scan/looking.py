@@ -232,8 +232,8 @@ def _prefix_share(hang_cost: float) -> float:
     """The share of bits that hang together to try next, so that a run and what its hang costs tell
     most."""
     share = np.linspace(0.02, 0.5, 97)
-    told = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
-    return float(share[np.argmin((1 + share * hang_cost) / told)])
+    bits = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
+    return float(share[np.argmin((1 + share * hang_cost) / bits)])
 
 
 def _together(known: Evidence, groups: list[Piece], bits: np.ndarray) -> bool:
