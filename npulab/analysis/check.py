@@ -113,12 +113,11 @@ class Comparison:
         return "\n".join([head, *indented(lines)])
 
     def __repr__(self) -> str:
-        counts = f", {self.mismatches} of {self.compared} differ" if self.compared else \
-            ", nothing was compared" if self.verdict == "differs" and not self.claims else ""
-        if self.unit != "code" and self.mismatches:
-            counts += f", largest {self.largest}"
-        said = f", {self.reason}" if self.reason else ""
-        return f"Comparison({self.case}{' (simulated)' if self.simulated else ''}: {self.verdict}{counts}{said})"
+        counts = f"{self.mismatches} of {self.compared} differ" if self.compared else \
+            "nothing was compared" if self.verdict == "differs" and not self.claims else ""
+        largest = f"largest {self.largest}" if self.unit != "code" and self.mismatches else ""
+        text = ", ".join(filter(None, [self.verdict, counts, largest, self.reason]))
+        return f"Comparison({self.case}{' (simulated)' * self.simulated}: {text})"
 
 
 def check(capture: Capture) -> Comparison:
@@ -187,10 +186,8 @@ def _same_coefficients(of: Target, capture: Capture) -> tuple[bool | None, list[
         return None, []
     try:
         return of.recode(capture) == capture.buffers["coefficients"], []
-    except Unsupported as error:
-        return None, [str(error)]
     except ValueError as error:
-        return False, [str(error)]
+        return None if isinstance(error, Unsupported) else False, [str(error)]
 
 
 def _same_words(job: Job, capture: Capture) -> bool:

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from npulab.analysis.scan.records import Probe
 from npulab.analysis.scan.sites import Effect, View, as_set, site_of, view_of
 from npulab.captures.journal import Journal, Trial
 from npulab.quant.layers import Conv2D
+from npulab.support.text import plural
 
 FEW = 16  # bits that all move one output are flipped one by one
 Runner = Callable[[bytes, Any], "np.ndarray | None"]
@@ -39,13 +41,11 @@ class Runs:
     def ask(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
         """The output with bits flipped and an input, by most votes and in the middle of what they
         gave."""
-        outputs = [self._one(flips, index, reason) for _ in range(self.votes)]
-        done = [one for one in outputs if one is not None]
-        if 2 * len(done) <= len(outputs):
+        done = [output for _ in range(self.votes) if (output := self._one(flips, index, reason)) is not None]
+        if 2 * len(done) <= self.votes:
             return None
-        shapes = [one.shape for one in done]
-        usual = max(shapes, key=shapes.count)
-        same = [one for one in done if one.shape == usual]
+        usual = Counter(output.shape for output in done).most_common(1)[0][0]
+        same = [output for output in done if output.shape == usual]
         return same[0] if len(same) == 1 else np.sort(same, axis=0)[(len(same) - 1) // 2]
 
     def _one(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
@@ -62,9 +62,10 @@ class Runs:
             output = self._made(flips, index)
             seconds = time.perf_counter() - start
             if self.journal is not None:
-                same = output is not None and np.array_equal(output, self._first.get(index, output))
-                self.journal.add(Trial(names, reason, "hang" if output is None else "pass" if same else "fail",
-                                       seconds, more={"input": index, "data": self.name, **_packed(output)}))
+                outcome = "hang" if output is None else \
+                    "pass" if np.array_equal(output, self._first.get(index, output)) else "fail"
+                self.journal.add(Trial(names, reason, outcome, seconds,
+                                       more={"input": index, "data": self.name, **_packed(output)}))
         if output is not None:
             self._first.setdefault(index, output)
         self.count += 1
@@ -74,9 +75,11 @@ class Runs:
     def _made(self, flips: np.ndarray, index: int) -> np.ndarray | None:
         changed = self.bits.copy()
         changed[flips] ^= 1
-        given = self.run(np.packbits(changed, bitorder="little").tobytes(), self.probes[index].given)
-        output = None if given is None else np.array(given)
-        if output is not None and (output.dtype.kind not in "biuf" or not output.size):
+        result = self.run(np.packbits(changed, bitorder="little").tobytes(), self.probes[index].given)
+        if result is None:
+            return None
+        output = np.array(result)
+        if output.dtype.kind not in "biuf" or not output.size:
             raise ValueError(f"run: got an output of {output.dtype} and shape {output.shape}, allowed are numbers, "
                              "one or more")
         return output
@@ -152,9 +155,7 @@ class Evidence:
     def _asked(self, flips: np.ndarray, index: int, reason: str) -> np.ndarray | None:
         output = self.runs.ask(flips, index, reason)
         if self.progress is not None:
-            done = self.kinds != ""
-            done[list(self.effects)] = True
-            self.progress(int(np.count_nonzero(done)), self.count)
+            self.progress(self.count - len(self.quiet), self.count)
         return output
 
     def look(self, index: int, base: np.ndarray | None = None) -> int:
@@ -258,8 +259,7 @@ class Evidence:
 
     def _pack(self, number: int, pack: list[Piece]) -> list[Piece]:
         output = self.ask(np.sort(np.concatenate([piece.bits for piece in pack])), number,
-                          f"{len(pack)} piece{'s' * (len(pack) > 1)} of up to "
-                          f"{max(len(piece.bits) for piece in pack)} bits")
+                          f"{plural(len(pack), 'piece')} of up to {max(len(piece.bits) for piece in pack)} bits")
         if output is None and len(pack) == 1:
             if len(pack[0].bits) == 1:
                 self.hung(int(pack[0].bits[0]))

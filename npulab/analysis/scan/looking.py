@@ -4,6 +4,7 @@ then other inputs, other sets of flips, and biases brought to where an output ca
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -180,13 +181,10 @@ class Looks:
 def find_channels(known: Evidence) -> None:
     """Where no layer says so: outputs that many single bits move together are a channel, if they
     are all."""
-    counts: dict[int, int] = {}
-    for first, *_ in known.effects.values():
-        if first.even and len(first.places) > 1:
-            counts[first.moved] = counts.get(first.moved, 0) + 1
+    counts = Counter(first.moved for first, *_ in known.effects.values() if first.even and len(first.places) > 1)
     found: list[int] = []
-    for outputs in sorted(counts, key=lambda one: -counts[one]):
-        if counts[outputs] >= ALIKE_BITS and not outputs & sum(found):
+    for outputs, bits in counts.most_common():
+        if bits >= ALIKE_BITS and not outputs & sum(found):
             found.append(outputs)
     if sum(found) != known.views[0].everything:
         return
