@@ -156,7 +156,8 @@ def _replayed(result: Comparison, ranges: Sequence[Range]) -> Comparison:
     """The comparison of memory after a run; if only a CRC was kept, no difference of a byte is
     known."""
     wrong = [memory for memory in ranges if memory.differing]
-    return replace(result, verdict="differs" if wrong else "equal", compared=sum(len(m.predicted) for m in ranges),
+    return replace(result, verdict="differs" if wrong else "equal",
+                   compared=sum(len(memory.predicted) for memory in ranges),
                    mismatches=sum(len(memory.differing) for memory in wrong),
                    first=(wrong[0].differing[0],) if wrong else None,
                    max=max((memory.largest for memory in wrong), default=0), reason="; ".join(map(str, wrong)))
@@ -443,8 +444,8 @@ def _diff_sweeps(a: Sweep, b: Sweep, never: bool) -> pd.DataFrame:
     rows = []
     for key in {**sides[0], **sides[1]}:
         values = [side[key][1] for side in sides if key in side]
-        seen: list[Seen] = [dict.fromkeys(side[key][1].tolist(), side[key][0]) if key in side else ONLY_ABSENT
-                            for side in sides]
+        seen: list[Seen] = [dict.fromkeys(side[key][1].tolist(), side[key][0])
+                            if key in side else ONLY_ABSENT for side in sides]
         row = _row(key, seen[0], seen[1])
         if never or row[4] != "never":
             pairs = len(a) if len(values) < 2 else int(np.sum(values[0] != values[1])) if paired else 0

@@ -47,8 +47,8 @@ class Reading:
     The sources make up a raw number, two's complement where ``signed``; the value is ``raw * factor
     + offset``, divided by ``2 ** right_shift``; the float32 of that pattern where ``f32``; one of
     two ``names`` of a text.  ``false_positive_probability`` is at most the chance that an XOR of
-    bits reads like this, nan for a constant; an AND or OR never does if every call was answered.  A value that mostly
-    is a copy, or a constant, reads as one until a call shows that it is not.
+    bits reads like this, nan for a constant; an AND or OR never does if every call was answered.  A
+    value that mostly is a copy, or a constant, reads as one until a call shows that it is not.
     """
 
     field: str
@@ -352,7 +352,7 @@ def _codes(count: int, length: int, rng: np.random.Generator) -> np.ndarray:
 
 def _ask(decode: Decode, patterns: np.ndarray, names: Sequence[str], held: _Held,
          ) -> tuple[dict[int, dict[str, Any]], list[tuple[str, str]]]:
-    """What is printed in each call that did not raise, by its number; (call, error) of the others."""
+    """What is printed in each call that did not raise, by its number; (call, error) of others."""
     answers: dict[int, dict[str, Any]] = {}
     raised = []
     for row, (pattern, name) in enumerate(zip(patterns, names, strict=True)):

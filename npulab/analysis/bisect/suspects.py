@@ -145,8 +145,8 @@ class Suspects:
         def worth(fails: np.ndarray, splits: np.ndarray | float) -> np.ndarray:
             hangs = -np.expm1(-np.asarray(splits))
             # a hang says something too, as far as the question itself does
-            said = _bits(fails, self.flake) * (1 - hangs + 0.2 * entropy(hangs)) / (1 + HANG_COST * hangs)
-            return np.round(said, DIGITS)
+            gain = _bits(fails, self.flake) * (1 - hangs + 0.2 * entropy(hangs)) / (1 + HANG_COST * hangs)
+            return np.round(gain, DIGITS)
 
         def splits(sets: np.ndarray) -> np.ndarray | float:
             return couplings.rates(sets) if couplings else 0.0

@@ -22,7 +22,8 @@ NOT_SPLIT = {"value": "", "address": "", "align": None}
 def split(table: Table, field: str, widths: Sequence[int], names: Sequence[str] = ()) -> tuple[Table, str]:
     """Cut a field, from the low end of its value, into parts of these widths.
 
-    Without ``names`` the lowest part keeps the name and the others have none; a blank name leaves a part without one.
+    Without ``names`` the lowest part keeps the name and the others have none; a blank name leaves a
+    part without one.
     Parts are plain numbers, with the field's evidence.
     """
     label, item = labelled_field(table, field)

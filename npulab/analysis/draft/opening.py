@@ -59,21 +59,21 @@ def _of_table(table: RegisterTable, features: Iterable[str], dense: bool) -> Dra
 def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool) -> Draft:
     beside = path.parent / ENUMS
     files = {path: data, beside: disk.read(beside)}
-    sheets = {one: Sheet.parse(disk.text_of(one, held or b"")) for one, held in files.items()}
+    sheets = {file: Sheet.parse(disk.text_of(file, held or b"")) for file, held in files.items()}
     missing = [name for name in REQUIRED if name not in sheets[path].names]
     if missing or beside == path:
         raise ValueError(f"{path}: got {f'no column {missing[0]!r}' if missing else 'a table of enums'}, allowed is a "
                          f"table of fields with {', '.join(REQUIRED)}")
-    for one, sheet in sheets.items():
+    for file, sheet in sheets.items():
         if sheet.records > MOST_ROWS:
-            raise ValueError(f"{one}: got {sheet.records} rows, allowed are at most {MOST_ROWS}")
+            raise ValueError(f"{file}: got {sheet.records} rows, allowed are at most {MOST_ROWS}")
         try:
             _ = sheet.rows
         except ValueError as error:
-            raise ValueError(f"{one}, {error}") from None
+            raise ValueError(f"{file}, {error}") from None
         double = [name for place, name in enumerate(sheet.names) if name in sheet.names[:place]]
         if double:
-            raise ValueError(f"{one}: got column {double[0]!r} twice, allowed is each once")
+            raise ValueError(f"{file}: got column {double[0]!r} twice, allowed is each once")
     try:
         return Draft(Table(sheets[path], sheets[beside], features, dense), path, files)
     except (ValueError, LookupError) as error:

@@ -164,7 +164,8 @@ def _search(start: Hypothesis, output: np.ndarray, progress: Callable[[list[Chan
                for kind, table in CHANGES for words, part, apply in table(start, output)]
     changes += _unwritten(start, predicted, output)
     found = list(_tried(start, progress(changes), output, sums))
-    for fit in (_permutation, None, _other_bias) if _varied(output) >= ENOUGH else ():  # last what fits many numbers
+    # last what fits many numbers
+    for fit in (_permutation, None, _other_bias) if _varied(output) >= ENOUGH else ():
         if any(row.mismatches == 0 for row in found):
             break
         if fit is None:
@@ -290,8 +291,9 @@ def _rules(start: Hypothesis, output: np.ndarray) -> Changes:
 
 def _zero_points(start: Hypothesis, output: np.ndarray) -> Changes:
     params = {name: getattr(start.layer, f"{name}_q") for name in ("input", "weight", "output")}
-    moved = [(f"{step:+d}", name, q.zero_point + step) for step, (name, q) in product((1, -1), params.items())]
-    for words, name, zero in [*moved, *(("left out", name, 0) for name, q in params.items() if abs(q.zero_point) > 1)]:
+    changes = [(f"{step:+d}", name, params[name].zero_point + step) for step, name in product((1, -1), params)]
+    changes += [("left out", name, 0) for name, q in params.items() if abs(q.zero_point) > 1]
+    for words, name, zero in changes:
         yield (f"{name} zero point {words}", f"{name} zero point",
                partial(_with_layer, **{f"{name}_q": replace(params[name], zero_point=zero)}))
 
@@ -343,8 +345,9 @@ def _moved(border: tuple[Pair, Pair], down: int, across: int) -> tuple[Pair, Pai
 
 
 def _moved_words(down: int, across: int) -> str:
-    rows, columns = {1: ["one row down"], -1: ["one row up"]}, {1: ["one column right"], -1: ["one column left"]}
-    return f"windows {' and '.join(rows.get(down, []) + columns.get(across, []))}"
+    rows = {0: "", 1: "one row down", -1: "one row up"}[down]
+    columns = {0: "", 1: "one column right", -1: "one column left"}[across]
+    return f"windows {' and '.join(filter(None, (rows, columns)))}"
 
 
 def _with_pads(e: Hypothesis, border: tuple[Pair, Pair]) -> Hypothesis:

@@ -113,13 +113,13 @@ class RunCheck:
     def __str__(self) -> str:
         rows = [row if row["compared"] else {**row, "compared": None, "mismatches": None} for row in self.records()]
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
-        lines = [*in_columns(rows, COLUMNS[not any(one.inference for one in self.operators):]),
+        lines = [*in_columns(rows, COLUMNS[not any(operator.inference for operator in self.operators):]),
                  f"{plural(len(self.operators), 'operator')} ({verdicts})"
                  + (f"; first wrong: {self.first.text}: {self.first.reason}" if self.first else "")]
-        for one in self.operators if self.explain else ():
-            if one.verdict == "differs" and (found := one.comparison):
-                there = found.mismatches and found.layer is not None
-                lines += explained(found, nearby(found, iter) if there else None)
+        for operator in self.operators if self.explain else ():
+            if operator.verdict == "differs" and (result := operator.comparison):
+                there = result.mismatches and result.layer is not None
+                lines += explained(result, nearby(result, iter) if there else None)
         return "\n".join(lines)
 
     @property
@@ -187,7 +187,9 @@ def _check_inference(captures: Sequence[Capture], graph: Model, layers: Mapping[
     rows: list[tuple[float, OperatorCheck]] = []
     places = {number: at for at, number in enumerate(graph.by_operator)}
     at = -1.0
-    for i in (i for i in range(len(captures)) if owners.get(i) is None):  # jobs that move data for none, too
+    for i in range(len(captures)):
+        if owners.get(i) is not None:
+            continue
         jobs = [n for n in range(len(captures)) if n == i or owners.get(n) == i]
         moves = [results[n] for n in jobs if n != i]
         number = matched.get(i)
@@ -197,7 +199,8 @@ def _check_inference(captures: Sequence[Capture], graph: Model, layers: Mapping[
             verdict = "differs" if verdict == "differs" else "no operator"
             reasons = [NO_OPERATOR if i in main else "moves data for no job of the run", why]
         else:
-            name, layer, place, at = graph.operators[number].name, layers[number], places[number], places[number] + 0.5
+            name, layer, place = graph.operators[number].name, layers[number], places[number]
+            at = place + 0.5
             unlike = _unlike(outlines[i], wanted[number], results[i].layer, layer)
             decides, verdict, why = _verdict(results[i], moves, unlike)
             reasons = [why] + [f"operator{'s' * (len(others) > 1)} {', '.join(map(str, others))} would do as well"
@@ -272,7 +275,7 @@ def _alignments(weights: np.ndarray) -> list[list[int]]:
 
 
 def _heaviest(weights: np.ndarray) -> np.ndarray:
-    """The weight of the heaviest matching of the first rows and columns, for each number of them."""
+    """The weight of the heaviest matching of the first rows and columns, by how many there are."""
     rows, columns = weights.shape
     out = np.zeros((rows + 1, columns + 1), np.int64)
     for row in range(rows):
