@@ -576,11 +576,11 @@ def test_words_that_nobody_named() -> None:
     (b"field,lsb,width\n\na,0\n", r"registers.csv, line 3: got 2 cells, allowed are 3, one for each column$"),
     (b"field,lsb,width\na,0,4\nb,3,1\n", r"registers.csv: register map: fields a and b overlap at register w0 bit 3$"),
     (b"field,lsb,width,x\na,0,4,\n", r"registers.csv: register map: got column 'x', allowed are "),
-    (b"field,lsb,width\n" + b"a,0,1\n" * (2 ** 14 + 1), r"registers.csv: got 16385 rows, allowed are at most 16384$"),
+    (b"field,lsb,width\n" + b"a,0,1\n" * (2 ** 17 + 1), r"registers.csv: got 131073 rows, allowed are at most 131072$"),
     (b"field,lsb,width\n" + b"," * 2 ** 22, r"registers.csv, line 2: got 65 cells, allowed are 3"),
     (b"," * 2 ** 22, r"registers.csv: got no column 'field'"),
-    (b"#" * (2 ** 23 + 1), r"registers.csv: got 8388609 bytes, allowed are 8388608$"),
-    (b"\n" * (2 ** 16 + 1), r"registers.csv: got 65537 lines, allowed are at most 65536$"),
+    (b"#" * (2 ** 25 + 1), r"registers.csv: got 33554433 bytes, allowed are 33554432$"),
+    (b"\n" * (2 ** 19 + 1), r"registers.csv: got 524289 lines, allowed are at most 524288$"),
 ])
 def test_broken_files(path: Path, text: bytes, message: str) -> None:
     path.write_bytes(text)
