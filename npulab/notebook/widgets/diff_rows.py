@@ -78,47 +78,34 @@ class DiffRow:
         return any(fnmatchcase(name.casefold(), glob) for name in (self.field, register, f"{self.block}.{register}"))
 
 
-@dataclass
-class _Seen:
-    """A field as one side has it: what it is, and its raw values in the order they were seen."""
-
-    item: Field
-    raws: dict[int, None]
-
-
-def _seen(side: Capture | CaptureSet) -> dict[Key, _Seen]:
-    out: dict[Key, _Seen] = {}
-    for capture in [side] if isinstance(side, Capture) else side:
-        for key, (item, raw) in raw_fields(capture).items():
-            out.setdefault(key, _Seen(item, {})).raws[raw] = None
-    return out
-
-
 def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRow, ...], int]:
     """The rows of ``npulab.diff`` by place, and how many fields are equal."""
     table = diff(a, b)
-    sides = [_seen(one) for one in (a, b)]
-    every = sides[0] | {key: one for key, one in sides[1].items() if key not in sides[0]}
+    sides = [[raw_fields(capture) for capture in ([side] if isinstance(side, Capture) else side)] for side in (a, b)]
+    every: dict[Key, Field] = {}
+    for fields in (*sides[0], *sides[1]):
+        for key, (item, _) in fields.items():
+            every.setdefault(key, item)
     places = _places(a, b, every)
     out = []
     for row in table.to_dict("records"):
         key = (row["task"], row["block"], row["register"], row["field"])
-        found = [side.get(key) for side in sides]
-        item = every[key].item if key in every else None
+        item = every.get(key)
+        raws = [[*dict.fromkeys(fields[key][1] for fields in side if key in fields)] for side in sides]
         values = [row[name] if isinstance(row[name], list) else [row[name]] for name in ("a", "b")]
-        meant = [_meant(one, row["address"]) for one in values]
-        raws = [meant[n] if item is None else _hex(one, values[n]) for n, one in enumerate(found)]
-        single = [next(iter(one.raws)) for one, several in zip(found, values, strict=True)
-                  if one is not None and len(one.raws) == 1 and None not in several]
+        meant = [_meant(side, row["address"]) for side in values]
+        shown = meant if item is None else [_hex(*side) for side in zip(raws, values, strict=True)]
+        single = [side[0] for side, several in zip(raws, values, strict=True)
+                  if len(side) == 1 and None not in several]
         known = "" if item is None else f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
-        out.append(DiffRow(*key, "" if item is None else _bits(item), *raws,
+        out.append(DiffRow(*key, "" if item is None else _bits(item), *shown,
                            single[0] ^ single[1] if len(single) == 2 else None, *meant, bool(row["address"]),
                            item is not None and item.automatic, str(row.get("differs", "")), known))
     out.sort(key=lambda row: places(row.key))
     return tuple(out), len(every.keys() - {row.key for row in out})
 
 
-def _places(a: Capture | CaptureSet, b: Capture | CaptureSet, every: dict[Key, _Seen],
+def _places(a: Capture | CaptureSet, b: Capture | CaptureSet, every: dict[Key, Field],
             ) -> Callable[[Key], tuple[Any, ...]]:
     """A key to sort by: job, block as they come, registers as the map has them and then others,
     lowest bit."""
@@ -134,7 +121,7 @@ def _places(a: Capture | CaptureSet, b: Capture | CaptureSet, every: dict[Key, _
         task, block, register, field = key
         word = words.get((block, register), len(words))
         last = 2 if field == ORDER else 1 if field == WRITES else 0
-        lsb = every[key].item.pieces[0].lsb if key in every else 0
+        lsb = every[key].pieces[0].lsb if key in every else 0
         return task, blocks.get(block, len(blocks)), last == 2, word, register, last, lsb, field
 
     return place
@@ -146,10 +133,10 @@ def _meant(values: Sequence[Any], address: bool) -> str:
     return ", ".join(texts) or ABSENT
 
 
-def _hex(side: _Seen | None, values: Sequence[Any]) -> str:
+def _hex(raws: Sequence[int], values: Sequence[Any]) -> str:
     """Raw values of a side; a capture of a set that has none counts as one."""
-    texts = [] if side is None else [f"{raw:#x}" for raw in list(side.raws)[:MOST_VALUES]]
-    texts += [f"… {len(side.raws) - MOST_VALUES} more"] if side is not None and len(side.raws) > MOST_VALUES else []
+    texts = [f"{raw:#x}" for raw in raws[:MOST_VALUES]]
+    texts += [f"… {len(raws) - MOST_VALUES} more"] if len(raws) > MOST_VALUES else []
     return ", ".join([*texts, *([ABSENT] if None in values else [])]) or ABSENT
 
 
