@@ -56,7 +56,15 @@ TABLES = {
     "NormOptions": "epsilon:f activation:b",
     "GRUOptions": "activation:b return_sequences:? time_major:?",
     "CastOptions": "from:b to:b",
-    "PadOptions": "", "PadV2Options": "", "DequantizeOptions": "", "NegOptions": "", "BitwiseXorOptions": ""}
+    "ReshapeOptions": "new_shape:[i]", "SoftmaxOptions": "beta:f", "ReducerOptions": "keep_dims:?",
+    "LeakyReluOptions": "alpha:f", "SqueezeOptions": "squeeze_dims:[i]", "SplitOptions": "num_splits:i",
+    "SplitVOptions": "num_splits:i", "PackOptions": "values_count:i axis:i", "UnpackOptions": "num:i axis:i",
+    # new_height and new_width are deprecated: the size is a tensor
+    "ResizeBilinearOptions": "new_height:i new_width:i align_corners:? half_pixel_centers:?",
+    "ResizeNearestNeighborOptions": "align_corners:? half_pixel_centers:?",
+    "PadOptions": "", "PadV2Options": "", "DequantizeOptions": "", "NegOptions": "", "BitwiseXorOptions": "",
+    "ArgMaxOptions": "output_type:b", "TransposeOptions": "", "MaximumMinimumOptions": "", "SliceOptions": "",
+    "ExpandDimsOptions": "", "QuantizeOptions": "", "HardSwishOptions": ""}
 
 # number of the operator, number and kind of its options
 OPERATORS = {
@@ -65,6 +73,17 @@ OPERATORS = {
     "FULLY_CONNECTED": (9, 8, "FullyConnectedOptions"), "MAX_POOL_2D": (17, 5, "Pool2DOptions"),
     "PAD": (34, 22, "PadOptions"), "CAST": (53, 37, "CastOptions"), "NEG": (59, 42, "NegOptions"),
     "PADV2": (60, 43, "PadV2Options"), "BITWISE_XOR": (160, 125, "BitwiseXorOptions")}
+# Those of the kinds of npulab.quant.layers.operation that are not in the two tables beside.
+TENSORS = {
+    "ARG_MAX": (56, 40, "ArgMaxOptions"), "SOFTMAX": (25, 9, "SoftmaxOptions"),
+    "RESHAPE": (22, 17, "ReshapeOptions"), "MEAN": (40, 27, "ReducerOptions"),
+    "SQUEEZE": (43, 30, "SqueezeOptions"), "SPLIT": (49, 35, "SplitOptions"), "SPLIT_V": (102, 79, "SplitVOptions"),
+    "PACK": (83, 59, "PackOptions"), "UNPACK": (88, 64, "UnpackOptions"), "TRANSPOSE": (39, 26, "TransposeOptions"),
+    "MAXIMUM": (55, 39, "MaximumMinimumOptions"), "MINIMUM": (57, 39, "MaximumMinimumOptions"),
+    "SLICE": (65, 48, "SliceOptions"), "EXPAND_DIMS": (70, 52, "ExpandDimsOptions"),
+    "LEAKY_RELU": (98, 75, "LeakyReluOptions"), "QUANTIZE": (114, 89, "QuantizeOptions"),
+    "HARD_SWISH": (117, 91, "HardSwishOptions"), "RESIZE_BILINEAR": (23, 15, "ResizeBilinearOptions"),
+    "RESIZE_NEAREST_NEIGHBOR": (97, 74, "ResizeNearestNeighborOptions")}
 # Those that are part of no layer, whose activation, masks or graphs are part of a listing; others,
 # and options of another number, as old files have some, are listed without options.
 LISTED = {

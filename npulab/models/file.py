@@ -25,6 +25,7 @@ from npulab.models.facts import (
     NAMES,
     OPERATORS,
     TABLES,
+    TENSORS,
     TYPES,
 )
 from npulab.models.graph import Graph, Operator, Tensor
@@ -51,7 +52,7 @@ def _field(text: str) -> Field:
 
 SCHEMA = {kind: tuple(_field(text) for text in fields.split()) for kind, fields in TABLES.items()}
 NUMBERS = {"b": "Int8", "B": "Uint8", "?": "Bool", "i": "Int32", "I": "Uint32", "Q": "Uint64", "f": "Float32"}
-KNOWN = OPERATORS | LISTED
+KNOWN = OPERATORS | LISTED | TENSORS
 MOST_AXES = 8
 # memory that a file may take, and how much a table does and a byte of a vector, with its line in a
 # listing, about

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections import Counter
@@ -16,10 +15,23 @@ import numpy as np
 
 from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
 from npulab.models.file import form_of, unpack
-from npulab.models.graph import Graph, Operator
+from npulab.models.graph import Graph, Operator, Tensor
 from npulab.models.listing import LISTINGS, numbered
 from npulab.models.write import ONE_ELEMENT, lowest
-from npulab.quant.layers import UNIT, Add, Conv2D, FullyConnected, Layer, Network, Pool2D, pads, per_channel
+from npulab.quant.layers import (
+    OPERATIONS,
+    UNIT,
+    Add,
+    Conv2D,
+    FullyConnected,
+    Layer,
+    Network,
+    Operation,
+    Placeholder,
+    Pool2D,
+    pads,
+    per_channel,
+)
 from npulab.quant.rules import QUANTIZED, QuantParams
 from npulab.support.text import Row, known, plural, rows_of
 
@@ -81,22 +93,47 @@ class Model(Graph):
 
     @property
     def network(self) -> Network:
-        """The layers and where each takes its input from.
+        """The layers, where each takes its inputs from, and which give the outputs.
 
-        Raises as ``layers``; ValueError too where the model has not one input and the last layer's
-        output.
+        Raises as ``layers``; ValueError too if an output of the model is given by no layer.
         """
-        layers, found = self.layers, self._found[0]
-        given = {self.inputs[0]: -1} if len(self.inputs) == 1 else {}
-        given |= {one.output: number for number, one in enumerate(found)}
-        if len(self.inputs) != 1 or not found or self.outputs != (found[-1].output,):
-            raise ValueError(f"model: got inputs {list(self.inputs)} and outputs {list(self.outputs)}, allowed is one "
-                             "of each, the output that of the last layer")
-        for tensor in itertools.chain(*(one.sources for one in found)):
+        for problem in self._found[1].values():
+            raise ValueError(problem)
+        return self._network(self._found[0], self.outputs)
+
+    @property
+    def readable(self) -> tuple[Network | None, str]:
+        """The network up to the first operator that is part of no layer, and what that is: the
+        layers that need nothing of such an operator, those that nothing takes being the outputs.
+
+        The text is blank if every operator is read; the network is None if not even one is.
+        """
+        found, problems = self._found
+        known, kept = set(self.inputs), []
+        for one in found:
+            if known.issuperset(one.sources):
+                known.add(one.output)
+                kept.append(one)
+        problem = next(iter(problems.values()), "")
+        taken = {tensor for one in kept for tensor in one.sources}
+        ends = self.outputs if known.issuperset(self.outputs) else tuple(
+            one.output for one in kept if one.output not in taken)
+        return (self._network(kept, ends) if kept else None), problem
+
+    def _network(self, found: Sequence[_Found], ends: Sequence[int]) -> Network:
+        made = {one.output: number for number, one in enumerate(found)}
+        taken = {tensor for one in found for tensor in one.sources}
+        given = {tensor: -1 - n for n, tensor in enumerate(one for one in self.inputs if one in taken)} | made
+        for tensor in taken:
             if tensor not in given:
                 raise ValueError(f"{self.tensors[tensor].name}: is given by no layer, allowed is the model's input or "
                                  "what a layer gives")
-        return Network(layers, tuple(tuple(given[tensor] for tensor in one.sources) for one in found))
+        missing = [self.tensors[tensor].name for tensor in ends if tensor not in made]
+        if missing or not found:
+            raise ValueError(f"model: got output {missing[0] if missing else 'of no layer'}, allowed is what a layer "
+                             "gives")
+        return Network(tuple(one.layer for one in found), tuple(tuple(given[tensor] for tensor in one.sources)
+                                                                for one in found), tuple(made[end] for end in ends))
 
     @property
     def parameters(self) -> pd.DataFrame:
@@ -168,10 +205,41 @@ def _find(graph: Graph) -> tuple[list[_Found], dict[int, str]]:
             taken |= part.taken
         except ValueError as error:
             problems[number] = f"operator {number}, {one.name}: {error}"
-    for number in sorted(set(range(len(graph.operators))) - taken - set(problems)):
-        problems[number] = (f"operator {number}, {graph.operators[number].name}: is part of no layer, allowed are "
-                            f"{', '.join(MAIN)} and what single_op_model puts around them")
-    return found, problems
+    for number in sorted(set(range(len(graph.operators))) - taken):
+        one = graph.operators[number]
+        if one.name not in OPERATIONS:
+            problems.setdefault(number, f"operator {number}, {one.name}: is part of no layer, allowed are "
+                                f"{', '.join(MAIN)}, what single_op_model puts around them, and the kinds of Operation")
+            continue
+        try:
+            found += _operations(graph, number)
+            problems.pop(number, None)
+        except ValueError as error:
+            problems.setdefault(number, f"operator {number}, {one.name}: {error}")
+    return sorted(found, key=lambda one: one.number), dict(sorted(problems.items()))
+
+
+def _operations(graph: Graph, number: int) -> list[_Found]:
+    """An operator without weights as a layer for each tensor that it gives."""
+    one = graph.operators[number]
+    if min(one.inputs, default=-1) < 0:
+        raise ValueError(f"tensors: got {list(one.inputs)}, allowed are all of its inputs")
+    constants = {place: graph.data(tensor) for place, tensor in enumerate(one.inputs)
+                 if graph.buffers[graph.tensors[tensor].buffer]}
+    options = {name: one.options[name] for name in OPERATIONS[one.name] if name in one.options}
+    if "activation" in options:
+        options["activation"] = _activation(one.options)
+    inputs = tuple(_placeholder(graph.tensors[tensor]) for tensor in one.inputs)
+    return [_Found(Operation(one.name, inputs, _placeholder(graph.tensors[tensor]), options, constants, part), number,
+                   tuple(tensor for place, tensor in enumerate(one.inputs) if place not in constants), tensor)
+            for part, tensor in enumerate(one.outputs)]
+
+
+def _placeholder(one: Tensor) -> Placeholder:
+    if len(set(one.scale)) > 1 or len(set(one.zero_point)) > 1:
+        raise ValueError(f"{one.name}: got {len(one.scale)} scales, allowed is 1")
+    q = QuantParams(one.scale[0], (one.zero_point or (0,))[0]) if one.scale and one.dtype in QUANTIZED else UNIT
+    return Placeholder(one.shape, one.dtype, q)
 
 
 class _Part:

@@ -12,11 +12,23 @@ import numpy as np
 from npulab.models.facts import FUSED, PADDINGS, POOLS, REVISIONS, TYPES
 from npulab.models.file import pack
 from npulab.models.graph import Graph, Operator, Tensor
-from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Network, Pool2D, padding_name, per_channel
+from npulab.quant.layers import (
+    Add,
+    Conv2D,
+    FullyConnected,
+    Layer,
+    Network,
+    Operation,
+    Placeholder,
+    Pool2D,
+    padding_name,
+    per_channel,
+    tensors_taken,
+)
 from npulab.quant.rules import QUANTIZED, QuantParams
 
 STARTS = {-1: "input", -2: "other"}  # names of the tensors that a graph takes
-MODELLED = (Conv2D, FullyConnected, Pool2D, Add)
+MODELLED = (Conv2D, FullyConnected, Pool2D, Add, Operation)
 MOST_LEADING = 3
 ONE_ELEMENT = {"padding": 1, "stride_w": 1, "stride_h": 1, "kernel_w": 1, "kernel_h": 1}
 
@@ -34,10 +46,10 @@ def single_op_model(layer: Layer, batch: int | Sequence[int] = 1, names: Mapping
     extra where flatbuffers is missing.
     """
     if not isinstance(layer, MODELLED):
-        raise ValueError(f"layer: got {type(layer).__name__}, allowed is a Conv2D, FullyConnected, Pool2D or Add; "
-                         "write_model writes a Network or a list of layers")
+        raise ValueError(f"layer: got {type(layer).__name__}, allowed is a Conv2D, FullyConnected, Pool2D, Add or "
+                         "Operation; write_model writes a Network or a list of layers")
     lead = _lead(batch, isinstance(layer, FullyConnected))
-    graph = _graph([layer], [(-1, -2) if isinstance(layer, Add) else (-1,)], lead)
+    graph = _graph([layer], [tuple(-1 - n for n in range(len(tensors_taken(layer))))], lead)
     if weights_as is not None:
         graph = _labelled(graph, layer, weights_as)
     return pack(replace(_named(graph, names or {}), form=form))
@@ -100,17 +112,17 @@ def _graph(layers: Sequence[Layer], inputs: Sequence[Sequence[int]], lead: tuple
     """The graph of layers; a source of -1 is its first input, -2 its second."""
     for number, layer in enumerate(layers):
         if not isinstance(layer, MODELLED):
-            raise ValueError(f"layer {number}: got {layer}, allowed in a model is a Conv2D, FullyConnected, Pool2D or "
-                             "Add")
+            raise ValueError(f"layer {number}: got {layer}, allowed in a model is a Conv2D, FullyConnected, Pool2D, "
+                             "Add or Operation")
         if isinstance(layer, Conv2D) and layer.groups > 1:
             raise ValueError(f"layer {number}: groups: got {layer.groups}, allowed in a model is 1")
     draft, given = _Draft(), {}
     for layer, sources in zip(layers, inputs, strict=True):
         for place, source in enumerate(sources):
             if source < 0 and source not in given:
-                q = layer.other_q if isinstance(layer, Add) and place else layer.input_q
-                given[source] = draft.tensor(STARTS.get(source, f"input{-source}"), (*lead, *layer.input_shape),
-                                             layer.dtype, _stored(layer, q))
+                taken = tensors_taken(layer)[place]
+                shape = taken.shape if isinstance(layer, Operation) else (*lead, *taken.shape)
+                given[source] = draft.tensor(STARTS.get(source, f"input{-source}"), shape, taken.dtype, _kept(taken))
     starts = tuple(given.values())
     for number, (layer, sources) in enumerate(zip(layers, inputs, strict=True)):
         draft.prefix = f"{number}/" if len(layers) > 1 else ""
@@ -166,6 +178,8 @@ def _stored(layer: Layer, q: QuantParams | None) -> QuantParams | None:
 
 def _layer(draft: _Draft, layer: Layer, sources: list[int], batch: int) -> int:
     """The tensor that a layer gives."""
+    if isinstance(layer, Operation):
+        return _operation(draft, layer, sources)
     half = layer.dtype == "float16"
     if half:
         sources = [draft.step("DEQUANTIZE", [one], dtype="float32") for one in sources]
@@ -196,6 +210,45 @@ def _layer(draft: _Draft, layer: Layer, sources: list[int], batch: int) -> int:
     if half:
         y = draft.step("CAST", [y], {"from": TYPES.index("float32"), "to": TYPES.index("float16")}, dtype="float16")
     return y
+
+
+def _operation(draft: _Draft, layer: Operation, sources: list[int]) -> int:
+    """The tensor that an operation gives; the others that its operator has come with it."""
+    moving = iter(sources)
+    inputs = [draft.constant(f"constant{place}", np.asarray(layer.constants[place]), _kept(one))
+              if place in layer.constants else next(moving) for place, one in enumerate(layer.inputs)]
+    options = {name: FUSED.index(value) if name == "activation" else value for name, value in layer.options.items()}
+    own: dict[str, dict[str, Any]] = {
+        "RESHAPE": {"new_shape": layer.output.shape}, "PACK": {"values_count": len(inputs)},
+        "ARG_MAX": {"output_type": TYPES.index(layer.output.dtype)},
+        "MEAN": {"keep_dims": len(layer.output.shape) == len(layer.inputs[0].shape)}}
+    options |= own.get(layer.kind, {})
+    parts = _parts(layer)
+    if layer.kind in ("SPLIT", "SPLIT_V", "UNPACK"):
+        options |= {"num" if layer.kind == "UNPACK" else "num_splits": len(parts)}
+    numbers = [draft.tensor(f"output{n}", shape, layer.output.dtype, _kept(layer.output))
+               for n, shape in enumerate(parts)]
+    revision = REVISIONS.get(layer.kind, {}).get(layer.inputs[0].dtype, 1)
+    draft.operators.append(Operator(layer.kind, tuple(inputs), tuple(numbers), options, revision))
+    return numbers[layer.part]
+
+
+def _parts(layer: Operation) -> list[tuple[int, ...]]:
+    """The shape of each tensor that the operator gives."""
+    shape = layer.output.shape
+    if layer.kind == "UNPACK":
+        return [shape] * layer.inputs[0].shape[layer.options["axis"]]
+    if layer.kind == "SPLIT":
+        axis = int(np.ravel(layer.constants[0])[0])
+        return [shape] * (layer.inputs[1].shape[axis] // shape[axis])
+    if layer.kind == "SPLIT_V":
+        axis = int(np.ravel(layer.constants[2])[0]) % len(shape)
+        return [(*shape[:axis], int(size), *shape[axis + 1:]) for size in np.ravel(layer.constants[1])]
+    return [shape]
+
+
+def _kept(one: Placeholder) -> QuantParams | None:
+    return one.q if one.dtype in QUANTIZED else None
 
 
 def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list[int]:

@@ -299,7 +299,7 @@ def test_input_that_is_refused() -> None:
     with pytest.raises(LookupError, match=r"^rule: got 'made up'"):
         npulab.emulate(joined, (a, a, a), "made up")
     for refused in (add, Activation((2, 3), CODES), joined):
-        with pytest.raises(ValueError, match="allowed is a Conv2D, FullyConnected, Pool2D or Add"):
+        with pytest.raises(ValueError, match="allowed is a Conv2D, FullyConnected, Pool2D, Add or Operation"):
             single_op_model(refused)
     with pytest.raises(ValueError, match=r"^layer 0: got Elementwise.*, allowed in a model is a Conv2D, FullyConnected"):
         write_model([Elementwise("copy", (2, 3))])

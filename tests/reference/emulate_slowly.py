@@ -11,10 +11,14 @@ import numpy as np
 from npulab.quant.emulate.addition import weighs, weighted
 from npulab.quant.emulate.elements import element
 from npulab.quant.emulate.engines import REAL, clamp_range, multipliers, parts_of, saturation_of
+<<<<<<< HEAD:tests/reference/emulate_slowly.py
 from npulab.quant.emulate.exact import windows
+=======
+from npulab.quant.emulate.operations import batches
+>>>>>>> 4a50da7 (quant: operators without weights as TensorFlow Lite's kernels have them; models of them run whole):npulab/quant/emulate/definition.py
 from npulab.quant.emulate.saturating import Saturation
 from npulab.quant.floats import nearest_half
-from npulab.quant.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Pool2D
+from npulab.quant.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Operation, Pool2D
 from npulab.quant.requantize import within
 from npulab.quant.rules import RULES, QuantParams, Rule
 
@@ -79,11 +83,13 @@ def products(every: np.ndarray, weights: np.ndarray, depthwise: bool) -> np.ndar
 
 def emulate(layer: Layer, x: Any, rule: str | Rule = "tflite-reference") -> np.ndarray:
     """Output codes of a quantized layer, every one by the rule's ``exact``; float16 ones element by
-    element."""
+    element; of an ``Operation`` what its kernel gives."""
     if isinstance(layer, Elementwise):
         return elementwise(layer, tuple(x) if isinstance(x, tuple | list) else (x,), rule)
     if isinstance(layer, Activation):
         return looked_up(layer, x, rule)
+    if isinstance(layer, Operation):
+        return batches(layer, x, rule)  # TensorFlow Lite's own kernels are held against it
     if isinstance(layer, Concat):
         return joined(layer, x if isinstance(x, tuple | list) else (x,))
     if layer.dtype == "float16":

@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 
+<<<<<<< HEAD
 from npulab.quant.emulate import elements, quantized, real
+=======
+from npulab.quant.emulate import definition, elements, operations, quantized, real
+>>>>>>> 4a50da7 (quant: operators without weights as TensorFlow Lite's kernels have them; models of them run whole)
 from npulab.quant.emulate.addition import Addition
 from npulab.quant.emulate.engines import ENGINES, clamp_range, parts
 from npulab.quant.emulate.pooling import pool
@@ -24,6 +28,7 @@ from npulab.quant.layers import (
     FullyConnected,
     Layer,
     Network,
+    Operation,
     Pool2D,
     input_shapes,
 )
@@ -37,15 +42,18 @@ EIGHT = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference",
-            saturation: Saturation | None = None) -> np.ndarray:
+            saturation: Saturation | None = None) -> Any:
     """Output of a layer or a network, bit for bit as the named rule has it, in the type of ``x``.
 
     ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype``
     (8-bit layers take int8 and uint8); for ``FullyConnected`` ``(..., H, W, C)`` of I elements,
     else ``(..., I)``; for ``Add`` and an ``Elementwise`` of two a pair, for ``Concat`` the tuple of
-    its tensors, with the same leading axes, as many as one likes; for a network of several inputs
-    the tuple of them.  A layer of float16 takes every number: infinite ones and NaN go through as
-    IEEE 754 has it. ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES``
+    its tensors, with the same leading axes, as many as one likes; for an ``Operation`` its tensors
+    with the batch that it states, with another if that is 1, or without; for a network of several
+    inputs the tuple of them; one of several outputs gives a tuple.  A layer of float16 takes every
+    number: infinite ones and NaN go through as IEEE 754 has it.
+
+    ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES``
     ("tflite-reference", "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...), which
     selects rules by operator and type, and the way in which products are added; ``npulab.ENGINES``
     says on which processors each was measured.  A target's own rule is ``target.rule``.
@@ -56,18 +64,17 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
     """
     if isinstance(layer, LAYERS):
         return Prepared(layer, rule, keep=False, saturation=saturation)(x)
-    return outputs(layer, x, rule, saturation)[-1]
+    network = _network(layer)
+    every = outputs(network, x, rule, saturation)
+    last = tuple(every[number] for number in network.outputs)
+    return last if len(last) > 1 else last[0]
 
 
 def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference",
             saturation: Saturation | None = None) -> list[np.ndarray]:
     """The output of every layer of a network; ``x`` is the input, or the tuple of them where there
     are several."""
-    if not isinstance(network, Network):
-        if not isinstance(network, list | tuple) or not all(isinstance(one, LAYERS) for one in network):
-            raise ValueError(f"layer: got {type(network).__name__}, allowed is a {_names(LAYERS)}, a list of these, or "
-                             "a Network (as model.network of a file that was read)")
-        network = Network(tuple(network))
+    network = _network(network)
     count = len(network.input_shapes)
     if count > 1 and (not isinstance(x, tuple | list) or len(x) != count):
         got = f"{len(x)} tensors" if isinstance(x, tuple | list) else type(x).__name__
@@ -78,6 +85,15 @@ def outputs(network: Network | Sequence[Layer], x: Any, rule: str | Rule = "tfli
         taken = tuple(given[-1 - source] if source < 0 else done[source] for source in sources)
         done.append(emulate(layer, taken if len(taken) > 1 else taken[0], rule, saturation))
     return done
+
+
+def _network(layers: Network | Sequence[Layer]) -> Network:
+    if isinstance(layers, Network):
+        return layers
+    if not isinstance(layers, list | tuple) or not all(isinstance(one, LAYERS) for one in layers):
+        raise ValueError(f"layer: got {type(layers).__name__}, allowed is a {_names(LAYERS)}, a list of these, or a "
+                         "Network (as model.network of a file that was read)")
+    return Network(tuple(layers))
 
 
 def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | None = None) -> Prepared:
@@ -116,6 +132,8 @@ class Prepared:
     def __call__(self, x: Any) -> np.ndarray:
         """The output, in the type of the input."""
         layer = self.layer
+        if isinstance(layer, Operation):
+            return operations.batches(layer, x, self.rule)
         if isinstance(layer, Add | Elementwise | Activation | Concat):
             tensors = _tensors(layer, x)
             if isinstance(layer, Concat):

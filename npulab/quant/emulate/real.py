@@ -19,7 +19,18 @@ from npulab.quant.emulate.engines import REAL
 from npulab.quant.emulate.exact import columns, summed, windows
 from npulab.quant.emulate.pooling import real_pool
 from npulab.quant.emulate.quantized import accumulate
-from npulab.quant.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Pool2D, per_channel
+from npulab.quant.layers import (
+    Activation,
+    Add,
+    Concat,
+    Conv2D,
+    Elementwise,
+    FullyConnected,
+    Layer,
+    Operation,
+    Pool2D,
+    per_channel,
+)
 from npulab.quant.rules import QuantParams, Rule, half_away
 
 F = np.float32
@@ -212,7 +223,7 @@ def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
         return elementwise(layer, given, exact)
     if isinstance(layer, Activation):
         return activation(layer, given[0], exact)
-    assert not isinstance(layer, Concat)
+    assert not isinstance(layer, Concat | Operation)
     low, high = REAL[layer.activation]
     with np.errstate(over="ignore", invalid="ignore"):  # what is too large for float16 is infinite
         if exact and not isinstance(layer, Add) and not ordered:

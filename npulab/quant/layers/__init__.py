@@ -12,11 +12,12 @@ from npulab.quant.layers.checks import (
     pads,
     per_channel,
 )
-from npulab.quant.layers.network import LAYERS, Layer, Network, input_shapes
+from npulab.quant.layers.network import LAYERS, Layer, Network, input_shapes, tensors_taken
+from npulab.quant.layers.operation import OPERATIONS, Operation, Placeholder
 from npulab.quant.layers.plain import Add, Pool2D
 from npulab.quant.layers.real import PAIRED, SINGLE, Activation, Concat, Elementwise
 from npulab.quant.layers.weighted import Conv2D, FullyConnected
 
-__all__ = ["ACTIVATIONS", "LAYERS", "PADDINGS", "PAIRED", "POOLS", "SINGLE", "TYPES", "UNIT", "Activation", "Add",
-           "Concat", "Conv2D", "Elementwise", "FullyConnected", "Layer", "Network", "Pair", "Pool2D", "Shape3",
-           "input_shapes", "padding_name", "pads", "per_channel"]
+__all__ = ["ACTIVATIONS", "LAYERS", "OPERATIONS", "PADDINGS", "PAIRED", "POOLS", "SINGLE", "TYPES", "UNIT",
+           "Activation", "Add", "Concat", "Conv2D", "Elementwise", "FullyConnected", "Layer", "Network", "Operation", "Pair",
+           "Placeholder", "Pool2D", "Shape3", "input_shapes", "padding_name", "pads", "per_channel", "tensors_taken"]

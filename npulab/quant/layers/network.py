@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from npulab.quant.layers.checks import shape_text
+from npulab.quant.layers.operation import Operation, Placeholder
 from npulab.quant.layers.plain import Add, Pool2D
 from npulab.quant.layers.real import Activation, Concat, Elementwise
 from npulab.quant.layers.weighted import Conv2D, FullyConnected
 from npulab.quant.rules import QUANTIZED, QuantParams
 
-Layer = Conv2D | FullyConnected | Pool2D | Add | Elementwise | Activation | Concat
-LAYERS = (Conv2D, FullyConnected, Pool2D, Add, Elementwise, Activation, Concat)
+Layer = Conv2D | FullyConnected | Pool2D | Add | Elementwise | Activation | Concat | Operation
+LAYERS = (Conv2D, FullyConnected, Pool2D, Add, Elementwise, Activation, Concat, Operation)
 NAMES = f"{', '.join(kind.__name__ for kind in LAYERS[:-1])} and {LAYERS[-1].__name__}"
 
 
@@ -25,12 +26,14 @@ class Network:
 
     A source is the number of an earlier layer, or -1 for the network's first input, -2 for its
     second and so on; a layer takes as many as it has input tensors.  Left out, the first layer
-    takes the network's inputs and every other what the layer before it gives.  The last layer gives
-    the output. Raises ValueError naming the layer where a source does not fit.
+    takes the network's inputs and every other what the layer before it gives.  ``outputs`` are the
+    numbers of the layers that give the outputs, by default the last one.  Raises ValueError naming
+    the layer if a source does not fit.
     """
 
     layers: tuple[Layer, ...]
     inputs: tuple[tuple[int, ...], ...] = ()
+    outputs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         layers = tuple(self.layers) if isinstance(self.layers, list | tuple) else ()
@@ -46,6 +49,9 @@ class Network:
                                  for i, layer in enumerate(layers))
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "outputs", tuple(self.outputs) or (len(layers) - 1,))
+        if layers and not all(0 <= number < len(layers) for number in self.outputs):
+            raise ValueError(f"network: got outputs {self.outputs}, allowed are numbers of its {len(layers)} layers")
         if not layers or len(inputs) != len(layers):
             raise ValueError(f"network: got {len(layers)} layers and {len(inputs)} inputs, allowed is one for each "
                              "layer, at least one")
@@ -58,8 +64,7 @@ class Network:
                                  f"{i - 1}")
             for place, source in enumerate(sources):
                 if source >= 0:
-                    takes = layer.other_q if isinstance(layer, Add) and place else layer.input_q
-                    _check_join(i, layer, shapes[place], layers[source], takes)
+                    _check_join(i, layer, tensors_taken(layer)[place], layers[source])
 
     @property
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -72,18 +77,18 @@ class Network:
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """That of the last layer."""
-        return self.layers[-1].output_shape
+        """That of the layer that gives the first output."""
+        return self.layers[self.outputs[0]].output_shape
 
     @property
     def output_q(self) -> QuantParams | None:
-        """That of the last layer."""
-        return self.layers[-1].output_q
+        """That of the layer that gives the first output."""
+        return self.layers[self.outputs[0]].output_q
 
     @property
     def dtype(self) -> str:
-        """The type of the output."""
-        return self.layers[-1].dtype
+        """The type of the first output."""
+        return self.layers[self.outputs[0]].dtype
 
     def __repr__(self) -> str:
         return f"Network({len(self.layers)} layers, {self.layers[0]} ... {self.layers[-1]})"
@@ -97,15 +102,24 @@ def input_shapes(layer: Layer) -> tuple[tuple[int, ...], ...]:
     return (layer.input_shape,) * (2 if isinstance(layer, Add) else 1)
 
 
-def _check_join(number: int, layer: Layer, shape: tuple[int, ...], source: Layer, takes: QuantParams) -> None:
-    """Raises ValueError where what a layer gives is not what the next takes, in shape, type or
+def tensors_taken(layer: Layer) -> tuple[Placeholder, ...]:
+    """Shape, type and quantization of each tensor that a layer takes."""
+    if isinstance(layer, Operation):
+        return tuple(layer.inputs[place] for place in layer.moving)
+    return tuple(Placeholder(shape, layer.dtype, layer.other_q if isinstance(layer, Add) and place else layer.input_q)
+                 for place, shape in enumerate(input_shapes(layer)))
+
+
+def _check_join(number: int, layer: Layer, takes: Placeholder, source: Layer) -> None:
+    """Raises ValueError if what a layer gives is not what the next takes, in shape, type or
     quantization."""
     gives = source.output_q
-    if layer.dtype in QUANTIZED and gives is not None and (
-            np.float32(gives.scale) != np.float32(takes.scale) or gives.zero_point != takes.zero_point):  # type: ignore[arg-type]
-        raise ValueError(f"layer {number}, {layer}: got {gives} from {source}, allowed is {takes}")
-    fits = np.prod(source.output_shape) == shape[0] if isinstance(layer, FullyConnected) \
-        else source.output_shape == shape
-    if not fits or source.dtype != layer.dtype:
+    if takes.dtype in QUANTIZED and gives is not None and (
+            np.float32(gives.scale) != np.float32(takes.q.scale) or gives.zero_point != takes.q.zero_point):  # type: ignore[arg-type]
+        raise ValueError(f"layer {number}, {layer}: got {gives} from {source}, allowed is {takes.q}")
+    # an operation's shapes have the batch, and a fully connected layer takes any of as many elements
+    free = isinstance(layer, FullyConnected | Operation) or isinstance(source, Operation)
+    fits = np.prod(source.output_shape) == np.prod(takes.shape) if free else source.output_shape == takes.shape
+    if not fits or source.dtype != takes.dtype:
         raise ValueError(f"layer {number}, {layer}: got {shape_text(source.output_shape)} {source.dtype} from {source}"
-                         f", allowed is {shape_text(shape)} {layer.dtype}")
+                         f", allowed is {shape_text(takes.shape)} {takes.dtype}")

@@ -1,0 +1,122 @@
+"""Operators on whole tensors that have no weights, by the names that TensorFlow Lite has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from npulab.quant.layers.checks import UNIT, shape_text
+from npulab.quant.rules import QuantParams
+
+# options by operator, with what they are unless a model says otherwise
+OPERATIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "ADD": {"activation": None}, "SUB": {"activation": None}, "MUL": {"activation": None},
+    "MAXIMUM": {}, "MINIMUM": {}, "RELU": {}, "RELU6": {}, "RELU_N1_TO_1": {}, "LEAKY_RELU": {"alpha": 0.0},
+    "LOGISTIC": {}, "TANH": {}, "HARD_SWISH": {}, "SOFTMAX": {"beta": 1.0}, "QUANTIZE": {}, "DEQUANTIZE": {},
+    "RESHAPE": {}, "SQUEEZE": {}, "EXPAND_DIMS": {}, "TRANSPOSE": {}, "CONCATENATION": {"axis": 0}, "PACK": {"axis": 0},
+    "UNPACK": {"axis": 0}, "SPLIT": {}, "SPLIT_V": {}, "SLICE": {}, "PAD": {}, "PADV2": {}, "MEAN": {}, "ARG_MAX": {},
+    "STRIDED_SLICE": {"begin_mask": 0, "end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0,
+                      "offset": 0},
+    "RESIZE_BILINEAR": {"align_corners": 0, "half_pixel_centers": 0},
+    "RESIZE_NEAREST_NEIGHBOR": {"align_corners": 0, "half_pixel_centers": 0}})
+TYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "bool")
+
+
+class Placeholder(NamedTuple):
+    """What a tensor is: its shape with the batch, its type, scale and zero point."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    q: QuantParams = UNIT
+
+    def __str__(self) -> str:
+        return f"{shape_text(self.shape) or 'one'} {self.dtype}"
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """An operator without weights on whole tensors, one of ``OPERATIONS``.
+
+    ``inputs`` are all the tensors it takes, ``constants`` the values of those that are constant, by
+    their place; ``output`` is the one that it gives, number ``part`` of those that there are.
+    Shapes have the batch as the model has it.  Raises ValueError naming what does not fit.
+    """
+
+    kind: str
+    inputs: tuple[Placeholder, ...]
+    output: Placeholder
+    options: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[int, np.ndarray] = field(default_factory=dict)
+    part: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in OPERATIONS:
+            raise ValueError(f"kind: got {self.kind!r}, allowed is one of {', '.join(OPERATIONS)}")
+        unknown = [name for name in self.options if name not in OPERATIONS[self.kind]]
+        if unknown:
+            raise ValueError(f"options: got {unknown[0]!r}, allowed with {self.kind} is one of "
+                             f"{', '.join(OPERATIONS[self.kind]) or 'none'}")
+        object.__setattr__(self, "options", {**OPERATIONS[self.kind], **self.options})
+        for one in (*self.inputs, self.output):
+            if one.dtype not in TYPES or isinstance(one.q.scale, tuple):
+                raise ValueError(f"{self.kind}: got a tensor of {one.dtype} with {one.q}, allowed is one of "
+                                 f"{', '.join(TYPES)} with one scale")
+        if not self.moving:
+            raise ValueError(f"{self.kind}: got constants alone, allowed is at least one tensor that is not")
+
+    @property
+    def moving(self) -> tuple[int, ...]:
+        """The places of the inputs that are not constant: the tensors that the layer takes."""
+        return tuple(place for place in range(len(self.inputs)) if place not in self.constants)
+
+    @property
+    def op(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def activation(self) -> str | None:
+        """The activation that comes last; None if there is none."""
+        return self.options.get("activation")
+
+    @property
+    def dtype(self) -> str:
+        """The type of the output."""
+        return self.output.dtype
+
+    @property
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(self.inputs[place].shape for place in self.moving)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.input_shapes[0]
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return self.output.shape
+
+    @property
+    def input_q(self) -> QuantParams:
+        return self.inputs[self.moving[0]].q
+
+    @property
+    def output_q(self) -> QuantParams:
+        return self.output.q
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a person knows of the layer, as plain numbers and names."""
+        first = self.inputs[self.moving[0]]
+        shapes = {f"{side}_{n}": size for side, shape in (("input", first.shape), ("output", self.output.shape))
+                  for n, size in enumerate(shape)}
+        return {"op": self.op, **shapes, **self.options, "input_scale": first.q.scale,
+                "input_zero_point": first.q.zero_point, "output_scale": self.output.q.scale,
+                "output_zero_point": self.output.q.zero_point, "dtype": self.dtype}
+
+    def __repr__(self) -> str:
+        taken = ", ".join(str(self.inputs[place]) for place in self.moving)
+        return f"Operation({self.kind} {taken} -> {self.output})"
