@@ -19,7 +19,6 @@ from npulab.captures.target import Features, Hang, Unsupported
 from npulab.npus.nvdla.fetch import read_features, read_image, read_weights, weights_of
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.products import Window, convolve
-from npulab.npus.nvdla.registers import CONVOLUTION
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import signed
@@ -27,10 +26,6 @@ from npulab.npus.nvdla.units.rounding import signed
 PIXEL = 1  # DATAIN_FORMAT of an image
 MOST_SUMS = 2 ** 24  # accumulators
 MOST_PRODUCTS = 2 ** 37
-# fields that have to be 0: no Winograd convolution, no batches, no compressed weights
-REFUSED = (*(f"{unit}.D_MISC_CFG.CONV_MODE" for unit in CONVOLUTION),
-           *(f"{unit}.D_BATCH_NUMBER.BATCHES" for unit in ("CDMA", "CSC", "CACC")),
-           *(f"{unit}.D_WEIGHT_FORMAT.WEIGHT_FORMAT" for unit in ("CDMA", "CSC")))
 PROCESSED = tuple(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in ("CSC", "CDMA", "CMAC_A", "CMAC_B", "CACC"))
 
 
@@ -88,7 +83,7 @@ def _by_pixels(weights: np.ndarray, channels: int) -> np.ndarray:
 
 def _covered(fields: Fields) -> int:
     """Bytes of a processed element, where the job is one that is covered."""
-    fields.refuse(*REFUSED)
+    fields.expect("run convolution")
     given = {name: fields.precision(name) for name in PROCESSED if name in fields.values}
     if len(set(given.values())) > 1:
         raise Unsupported(f"{', '.join(given)}: got {', '.join(str(fields[name]) for name in given)}, allowed is "

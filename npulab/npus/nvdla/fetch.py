@@ -138,7 +138,7 @@ def read_weights(fields: Fields, memory: ByteMemory, stored: Weights, rules: Rul
 
 def format_of(fields: Fields) -> Format:
     """The pixel format; raises Unsupported for one that is not covered."""
-    fields.refuse("CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING")  # 0 is rows of pixels
+    fields.expect("run image")
     raw = fields["CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT"]
     form = FORMATS.get(raw)
     if form is None or not form.channels:

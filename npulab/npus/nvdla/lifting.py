@@ -22,7 +22,6 @@ from npulab.npus.nvdla.points import RULE
 from npulab.npus.nvdla.registers import CONVOLUTION, units_of
 from npulab.npus.nvdla.scaling import Scaling, scaling_of
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.pdp import METHODS
 from npulab.npus.nvdla.units.rounding import signed
 from npulab.npus.nvdla.units.sdp import Stage
 from npulab.quant.layers import Add, Conv2D, Pool2D, padding_name
@@ -31,15 +30,6 @@ from npulab.quant.rules import QuantParams
 MOST = 2 ** 22
 # an addition of tensors of one scale rounds as TensorFlow Lite's does, once
 ADDITION = "tflite-reference"
-# fields that are 0 in what is lifted: other types, other ways to compute
-CONVOLVED = (
-    "CSC.D_MISC_CFG.CONV_MODE", "CDMA.D_MISC_CFG.IN_PRECISION", "CSC.D_MISC_CFG.PROC_PRECISION",
-    "SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP.D_DATA_FORMAT.OUT_PRECISION",
-    "CSC.D_DATAIN_FORMAT.DATAIN_FORMAT", "CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT",
-    "CSC.D_BATCH_NUMBER.BATCHES", "CSC.D_POST_Y_EXTENSION.Y_EXTENSION", "CDMA.D_CVT_CFG.CVT_EN",
-    "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER", "SDP.D_FEATURE_MODE_CFG.WINOGRAD")
-ADDED = ("SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP.D_DATA_FORMAT.OUT_PRECISION",
-         "SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION", "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER")
 Shape = tuple[int, int, int]
 
 
@@ -116,7 +106,7 @@ def _coefficients(capture: Capture) -> tuple[Weights, bytes]:
     v, units = _job(capture)
     if "CSC" not in units:
         raise Unsupported(f"capture {capture.name}: got {', '.join(sorted(units))}, a convolution has coefficients")
-    v.refuse("CSC.D_MISC_CFG.PROC_PRECISION", "CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT")
+    v.expect("recode")
     weights = stored_weights(v)
     if len(data) != weights.size:
         raise ValueError(f"buffer 'coefficients': got {len(data)} bytes, allowed for {weights.shape} is {weights.size}")
@@ -156,7 +146,7 @@ def _operands(v: Fields, memory: Memory, shape: Shape) -> Callable[[str, str], n
 
 
 def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
-    v.refuse(*CONVOLVED)
+    v.expect("lift convolution")
     weights = stored_weights(v)
     codes = weights.unpack(memory.read(*weights_at(v), weights.used).tobytes())
     shape, size = v.shape("SDP.D_DATA_CUBE_{0}.{0}"), v.shape(FEATURES)
@@ -205,8 +195,7 @@ def _axis(size: int, out: int, taps: int, stride: int, spread: int, before: int,
 
 
 def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
-    v.refuse("PDP.D_DATA_FORMAT.INPUT_DATA")
-    v.cover(METHODS)
+    v.expect("lift pooling")
     kind = POOLS[v["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]]
     shape, out = (v.shape(f"PDP.D_DATA_CUBE_{side}_{{0}}.CUBE_{side}_{{0}}") for side in ("IN", "OUT"))
     kernel, stride = (v.pair(f"PDP.D_POOLING_KERNEL_CFG.KERNEL_{name}") for name in ("{}", "STRIDE_{}"))
@@ -232,7 +221,7 @@ def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
 
 
 def _addition(capture: Capture, v: Fields, memory: Memory) -> Lifted:
-    v.refuse(*ADDED)
+    v.expect("lift addition")
     shape = v.shape("SDP.D_DATA_CUBE_{0}.{0}")
     none = np.zeros(shape[2], np.int64)
     scaling = scaling_of(v, Scaling(none + 128, none, none + 1), _operands(v, memory, shape))

@@ -7,11 +7,11 @@ device does not cover.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import prod
 
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla.events import MEMORIES
+from npulab.npus.nvdla.facts import HERE
 from npulab.npus.nvdla.fetch import (
     DATA,
     DATA_MEMORY,
@@ -26,48 +26,17 @@ from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.registers import CONVOLUTION, LETTERS
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.pdp import METHODS, axes
+from npulab.npus.nvdla.units.pdp import axes
 from npulab.npus.nvdla.units.sdp import Stage, bypassed, compares
+from npulab.registers.table import read_table
 
 NEEDED = ("CDMA", "CSC", "CMAC_A", "CACC")  # a convolution may do with one half of the multipliers
 MOST = 2 ** 23  # elements of a result, or of one channel
 MOST_PRODUCTS, MOST_TAPS, MOST_WINDOWS = 2 ** 32, 2 ** 18, 2 ** 20
-AXES = ("WIDTH", "HEIGHT", "CHANNEL")
-
-# what the values of fields may be
-CONVOLVED = (
-    "CDMA.D_MISC_CFG.CONV_MODE", "CSC.D_MISC_CFG.CONV_MODE", "CSC.D_BATCH_NUMBER.BATCHES",
-    "CDMA.D_WEIGHT_FORMAT.WEIGHT_FORMAT", "CSC.D_WEIGHT_FORMAT.WEIGHT_FORMAT",
-    "CSC.D_POST_Y_EXTENSION.Y_EXTENSION",
-    "CDMA.D_MISC_CFG.DATA_REUSE", "CDMA.D_MISC_CFG.WEIGHT_REUSE")
-# the ten orders of four 8-bit channels
-FOUR_BYTES = (12, 16, 13, 17, 26, 14, 18, 27, 15, 19)
-PIXELS = {"CDMA.D_DATAIN_FORMAT.PIXEL_FORMAT": FOUR_BYTES,
-          "CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL": (3,),
-          "CDMA.D_PIXEL_OFFSET.PIXEL_X_OFFSET": (0,), "CDMA.D_PIXEL_OFFSET.PIXEL_Y_OFFSET": (0,),
-          "CDMA.D_DATAIN_FORMAT.PIXEL_MAPPING": (0,), "CDMA.D_CVT_CFG.CVT_EN": (1,),
-          "CDMA.D_MISC_CFG.PROC_PRECISION": (0,)}
-NORMALISED = (
-    "CDP.D_DATA_FORMAT.INPUT_DATA_TYPE", "CDP_RDMA.D_DATA_FORMAT.INPUT_DATA",
-    "CDP.D_DST_COMPRESSION_EN.DST_COMPRESSION_EN",
-    "CDP_RDMA.D_SRC_COMPRESSION_EN.SRC_COMPRESSION_EN")
-
-# what hangs where fields differ, and the fields
-NO_DATA = "CSC waits for data that CDMA never gives"
-NO_SUMS = "CACC waits for sums that CSC never asks for"
-AGREED = (
-    (NO_DATA, "CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT", "CSC.D_DATAIN_FORMAT.DATAIN_FORMAT"),
-    (NO_DATA, "CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH", "CSC.D_DATAIN_SIZE_EXT_0.DATAIN_WIDTH_EXT"),
-    (NO_SUMS, "CSC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH", "CACC.D_DATAOUT_SIZE_0.DATAOUT_WIDTH"),
-    (NO_DATA, "CDMA.D_DATAIN_SIZE_0.DATAIN_HEIGHT", "CSC.D_DATAIN_SIZE_EXT_0.DATAIN_HEIGHT_EXT"),
-    (NO_SUMS, "CSC.D_DATAOUT_SIZE_0.DATAOUT_HEIGHT", "CACC.D_DATAOUT_SIZE_0.DATAOUT_HEIGHT"),
-    (NO_DATA, "CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL", "CSC.D_DATAIN_SIZE_EXT_1.DATAIN_CHANNEL_EXT"),
-    ("the kernels are not as many as the output has channels",
-     "CSC.D_DATAOUT_SIZE_1.DATAOUT_CHANNEL",
-     "CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_KERNEL"),
-    *(("CSC looks for data elsewhere than CDMA puts them", f"CDMA.{name}", f"CSC.{name}")
-      for name in ("D_BANK.DATA_BANK", "D_BANK.WEIGHT_BANK", "D_ENTRY_PER_SLICE.ENTRIES",
-       "D_WEIGHT_BYTES.WEIGHT_BYTES")))
+# by job: pairs of fields that have to be the same, and what hangs if they are not
+AGREEMENTS: dict[str, list[dict[str, str]]] = {}
+for row in read_table(HERE / "agreements.csv"):
+    AGREEMENTS.setdefault(row["job"], []).append(row)
 
 
 def for_units(v: Fields, on: set[str]) -> bool:
@@ -91,12 +60,12 @@ def needs(on: set[str], what: str, *units: str) -> None:
 
 def for_convolution(v: Fields, memory: Memory) -> tuple[int, int, int]:
     """The accumulators that CACC gives, (height, width, channels)."""
-    v.refuse(*CONVOLVED)
-    for why, *names in AGREED:
-        _same(v, why, names)
+    v.expect("simulate convolution")
+    _agree(v, "convolution")
     units = [unit for unit in CONVOLUTION if v[f"{unit}.D_OP_ENABLE.OP_EN"]]
-    _same(v, "units that compute in different ways wait for one another",
-          [f"{unit}.D_MISC_CFG.CONV_MODE" for unit in units])
+    for unit in units:
+        _same(v, "CDMA.D_MISC_CFG.CONV_MODE", f"{unit}.D_MISC_CFG.CONV_MODE",
+              "units that compute in different ways wait for one another")
     size = _element(v, *(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in units))
     _element(v, "CDMA.D_MISC_CFG.PROC_PRECISION", "CDMA.D_MISC_CFG.IN_PRECISION")
     image = bool(v["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"])
@@ -109,11 +78,11 @@ def for_convolution(v: Fields, memory: Memory) -> tuple[int, int, int]:
     if image:
         if stored.channels % 4:
             raise Hang(f"kernels of an image have columns of {stored.channels} channels, allowed is pixels of 4")
-        v.cover(PIXELS)
+        v.expect("simulate image")
         _read(memory, Cube(*v.shape(FEATURES), 4, v[PITCHES[0]], 0, 1, MEMORIES[v[DATA_MEMORY]], v.address(DATA)),
               "CDMA (pixels)")
     else:
-        v.refuse("CDMA.D_CVT_CFG.CVT_EN")
+        v.expect("simulate features")
         _aligned(v, DATA, *PITCHES)
         _read(memory, cube_of(v), "CDMA (data)")
     return rows, columns, stored.kernels
@@ -127,13 +96,13 @@ def points_to(v: Fields) -> Cube:
 
 def for_points(v: Fields, memory: Memory, output: Cube, sums: tuple[int, int, int] | None) -> None:
     """SDP behind accumulators (height, width, channels), or from memory if there are none."""
-    v.refuse(*(f"SDP.D_FEATURE_MODE_CFG.{name}" for name in ("WINOGRAD", "BATCH_NUMBER")))
+    v.expect("run points")
     shape = output.height, output.width, output.channels
     _few(prod(shape), "the elements of SDP's output")
     if sums is None:
         _element(v, "SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION")
-        v.refuse(*(f"SDP_RDMA.D_FEATURE_MODE_CFG.{name}" for name in ("WINOGRAD", "BATCH_NUMBER")))
-        _points_agree(v)
+        v.expect("read points")
+        _agree(v, "points")
         _read(memory, _side(v, "SDP_RDMA", "SRC", shape, output.itemsize), "SDP_RDMA (SRC)")
     elif sums != shape:
         raise Hang(f"SDP waits for {shape[2]} channels of {shape[0]}x{shape[1]}, CACC gives {sums[2]} of "
@@ -146,7 +115,7 @@ def for_points(v: Fields, memory: Memory, output: Cube, sums: tuple[int, int, in
             if not v["SDP_RDMA.D_OP_ENABLE.OP_EN"]:
                 raise Hang(f"SDP.D_DP_{name}_{stage.from_memory[0]}_CFG waits for an operand from memory, nobody "
                            "started SDP_RDMA")
-            _points_agree(v)
+            _agree(v, "points")
             _read(memory, stage.cube, f"SDP_RDMA ({name})")
     if compares(v):
         raise Unsupported("SDP.D_DP_EW_CFG.EW_ALU_ALGO is 3 (EQL), which writes no output; covered is 0 to 2")
@@ -160,15 +129,12 @@ def pooled_to(v: Fields) -> Cube:
 
 def for_pooling(v: Fields, memory: Memory, output: Cube, handed: Cube | None) -> None:
     """PDP behind what SDP hands over, which would be a cube like that, or from memory."""
-    v.cover(METHODS)
-    _same(v, "PDP gives another number of channels than it takes",
-          (f"PDP.D_DATA_CUBE_{side}_CHANNEL.CUBE_{side}_CHANNEL" for side in ("IN", "OUT")))
+    v.expect("run pooling")
+    _agree(v, "pooling")
     _few(output.height * output.width * output.channels, "the elements of PDP's output", MOST_WINDOWS)
     height, width, channels = shape = v.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
     if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]:
-        for name in AXES:
-            _same(v, "PDP waits for data that its reader never gives",
-                  (f"{unit}.D_DATA_CUBE_IN_{name}.CUBE_IN_{name}" for unit in ("PDP", "PDP_RDMA")))
+        _agree(v, "pooling from memory")
         _read(memory, _side(v, "PDP_RDMA", "SRC", shape, output.itemsize), "PDP_RDMA (SRC)")
     elif handed is None or handed.shape != (height, width, output.shape[2]):
         raise Hang(f"PDP waits for {channels} channels of {height}x{width} from SDP, which gives others")
@@ -184,7 +150,7 @@ def normalised_to(v: Fields) -> Cube:
 
 def for_normalisation(v: Fields, memory: Memory, output: Cube) -> None:
     """CDP from memory to memory."""
-    v.refuse(*NORMALISED)
+    v.expect("simulate normalisation")
     shape = output.height, output.width, output.channels
     _few(prod(shape), "the elements of CDP's output")
     _read(memory, _side(v, "CDP_RDMA", "SRC", shape, output.itemsize), "CDP_RDMA (SRC)")
@@ -212,18 +178,14 @@ def _hold(memory: Memory, name: str, start: int, size: int, what: str, otherwise
         raise Hang(f"{what} {name} {start:#x} to {start + size:#x}, {otherwise}")
 
 
-def _same(v: Fields, why: str, names: Iterable[str]) -> None:
-    first, *others = names
-    for name in others:
-        if v[name] != v[first]:
-            raise Hang(f"{name} is {v[name]} and {first} is {v[first]}: {why}")
+def _agree(v: Fields, job: str) -> None:
+    for row in AGREEMENTS[job]:
+        _same(v, row["a"], row["b"], row["why"])
 
 
-def _points_agree(v: Fields) -> None:
-    """Raise Hang if SDP and its reader do not mean the same cube."""
-    for name in AXES:
-        _same(v, "SDP waits for data that its reader never gives",
-              (f"{unit}.D_DATA_CUBE_{name}.{name}" for unit in ("SDP", "SDP_RDMA")))
+def _same(v: Fields, first: str, other: str, why: str) -> None:
+    if v[other] != v[first]:
+        raise Hang(f"{other} is {v[other]} and {first} is {v[first]}: {why}")
 
 
 def _element(v: Fields, first: str, *others: str) -> int:

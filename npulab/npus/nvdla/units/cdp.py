@@ -32,7 +32,7 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
     Unsupported, with register and value, for fp16 and compression, and where no tables are given.
     """
     fields = Fields(values, features)
-    fields.refuse("CDP.D_DST_COMPRESSION_EN.DST_COMPRESSION_EN", "CDP_RDMA.D_SRC_COMPRESSION_EN.SRC_COMPRESSION_EN")
+    fields.expect("run normalisation")
     itemsize = fields.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE")
     if fields.precision("CDP_RDMA.D_DATA_FORMAT.INPUT_DATA") != itemsize:
         raise Unsupported(f"CDP_RDMA.D_DATA_FORMAT.INPUT_DATA is {fields['CDP_RDMA.D_DATA_FORMAT.INPUT_DATA']}, "

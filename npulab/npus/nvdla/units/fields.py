@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from npulab.captures.capture import Job
 from npulab.captures.target import Unsupported
 from npulab.npus.kit.fields import expect
 from npulab.npus.nvdla.events import MEMORIES
+from npulab.npus.nvdla.facts import HERE
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.registers import values_of
 from npulab.registers.map import RegisterMap
+from npulab.registers.table import read_table
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
 FULL_MAP_UNIT = 32  # bytes that an address or pitch of the full map counts
+# by what a job is used for: the values that fields may have
+EXPECTED: dict[str, dict[str, tuple[int, ...]]] = {}
+for row in read_table(HERE / "expected.csv"):
+    EXPECTED.setdefault(row["use"], {})[row["field"]] = tuple(map(int, row["values"].split()))
 MOST_LANES, MOST_ROWS = 2 ** 25, 2 ** 19  # of a cube that is run
 
 
@@ -63,14 +69,10 @@ class Fields:
             raise Unsupported(f"{name} is {self[name]}, covered are 0 (INT8) and 1 (INT16)")
         return PRECISIONS[self[name]]
 
-    def cover(self, allowed: Mapping[str, Collection[int]]) -> None:
-        """Raise Unsupported if a field has none of its allowed values."""
-        values = {name: self[name] for name in allowed}
-        expect(values, allowed, "{name} is {got}, covered is {allowed}", Unsupported)
-
-    def refuse(self, *names: str) -> None:
-        """Raise Unsupported if one of these fields is not 0."""
-        self.cover(dict.fromkeys(names, (0,)))
+    def expect(self, use: str) -> None:
+        """Raise Unsupported if a field has none of the values of ``expected.csv`` for that use."""
+        values = {name: self[name] for name in EXPECTED[use]}
+        expect(values, EXPECTED[use], "{name} is {got}, covered is {allowed}", Unsupported)
 
     def places(self, unit: str, side: str) -> list[str]:
         """The names of address, row pitch and plane pitch of a unit's SRC or DST."""

@@ -18,7 +18,6 @@ from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import saturated, shifted, signed
 
 AVERAGE, MAX, MIN = range(3)
-METHODS = {"PDP.D_OPERATION_MODE_CFG.POOLING_METHOD": (AVERAGE, MAX, MIN)}
 RECIPROCAL_BITS = 16
 PAD_BITS = 19
 CONFIG, PADS = "PDP.D_POOLING_KERNEL_CFG.KERNEL_", "PDP.D_POOLING_PADDING_CFG.PAD_"
@@ -91,7 +90,7 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
         raise Unsupported(f"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is {out[2] - 1}, covered is that of the "
                            f"input, {shape[2] - 1}")
     method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
-    fields.cover(METHODS)
+    fields.expect("run pooling")
     rows, columns = axes(fields, shape, out)
     output = fields.cube("PDP", "DST", out, itemsize)
     source = fields.cube("PDP_RDMA", "SRC", shape, itemsize)

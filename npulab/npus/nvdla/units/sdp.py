@@ -53,7 +53,7 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
     operands that nobody reads.
     """
     fields = Fields(values, features)
-    fields.refuse("SDP.D_FEATURE_MODE_CFG.WINOGRAD", "SDP.D_FEATURE_MODE_CFG.BATCH_NUMBER")
+    fields.expect("run points")
     shape = height, width, channels = fields.shape("SDP.D_DATA_CUBE_{0}.{0}")
     inner = features["memory_atom"] // fields.precision("SDP.D_DATA_FORMAT.PROC_PRECISION")
     output = fields.cube("SDP", "DST", shape, fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))
@@ -62,7 +62,7 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
     how = Lookup.of(fields, "SDP", rules)
     source = None
     if not fields["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"]:
-        fields.refuse("SDP_RDMA.D_FEATURE_MODE_CFG.WINOGRAD", "SDP_RDMA.D_FEATURE_MODE_CFG.BATCH_NUMBER")
+        fields.expect("read points")
         source = fields.cube("SDP_RDMA", "SRC", shape,
                              fields.precision("SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION"))
     elif accumulators is None or prod(accumulators.shape[:2]) != height * width:
