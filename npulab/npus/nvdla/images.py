@@ -31,13 +31,12 @@ SEPARATORS = rb"(?:[\s,}]|\{(?!\s*+offset))*+"
 RECORD = re.compile(SEPARATORS + rb"\{\s*+offset\s*+:\s*+" + NUMBER + rb"\s*+,\s*+size\s*+:\s*+" + NUMBER
                     + rb"\s*+,\s*+payload\s*+:\s*+(" + BYTES + rb"++)\}")
 BETWEEN = re.compile(SEPARATORS)
-HEAD, SIZE, PAYLOAD = b"{offset:0x", b", size:", b", payload:0x"
-DIGITS = 12
+HEAD = re.compile(rb"\{offset:0x([0-9a-fA-F]{1,12}), size:([0-9]{1,12}), payload:")
+TOKEN = len("0x00 ")
 HEX = np.full(256, 255, np.uint8)  # the value of a digit
 HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 HEX[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
-SAID = np.ones(256, bool)  # what is no separator
-SAID[np.frombuffer(b" \t\r\n\v\f,{}", np.uint8)] = False
+BLANKS = b" \t\r\n\v\f,{}"  # separators
 LINE = re.compile(rb"[ \t]*+(" + BYTES + rb"++)\r?\n?")
 STARTS = re.compile(rb"[ \t]*+0x")
 
@@ -96,65 +95,30 @@ def read_records(path: Path) -> Image:
 
 def spelled_as_usual(chunk: bytes) -> Records | None:
     """The records of a text where each is spelled ``{offset:0x20, size:4, payload:0x00 0x01 0x02
-    0x03}``, else None.
-
-    All of them at once: every ``x`` is one of a number ``0x``, the first of a record that of its
-    offset.
-    """
-    codes = np.frombuffer(chunk, np.uint8)
-    at = np.flatnonzero(codes == ord("x"))
-    if not at.size or at[-1] + 3 >= len(chunk) or at[0] < len(HEAD) - 1:
+    0x03}``, else None; the bytes of all payloads are read at once."""
+    heads, codes = HEAD.findall(chunk), np.frombuffer(chunk, np.uint8)
+    begins = np.flatnonzero(codes == ord("l")) + len("load:")  # once in each head
+    if not heads or len(begins) != len(heads):
         return None
-    first = np.flatnonzero(codes[at - 3] == ord("t"))  # behind "offset:0"
-    if not first.size or first[0]:
+    starts, counts = zip(*heads, strict=True)
+    sizes = np.array(list(map(int, counts)), np.int64)
+    total = int(sizes.sum())
+    if sizes.min() < 1 or TOKEN * total > len(chunk):
         return None
-    heads = at[first]
-    starts, behind = _number(codes, heads + 1, 16)
-    if starts is None or not _spells(codes, heads - len(HEAD) + 1, HEAD) or not _spells(codes, behind, SIZE):
+    ends = np.cumsum(sizes)
+    at = np.repeat(begins - TOKEN * (ends - sizes), sizes) + TOKEN * np.arange(total)
+    if at[-1] + TOKEN > len(chunk):
         return None
-    sizes, ends = _number(codes, behind + len(SIZE), 10)
-    last = np.append(first[1:], len(at)) - 1
-    if sizes is None or not np.array_equal(last - first, sizes) or not _spells(codes, ends, PAYLOAD) \
-            or not np.array_equal(at[first + 1], ends + len(PAYLOAD) - 1) or np.any(codes[at[last] + 3] != ord("}")):
+    behind = np.full(total, ord(" "), np.uint8)
+    behind[ends - 1] = ord("}")
+    high, low = HEX[codes[at + 2]], HEX[codes[at + 3]]
+    # what is between the records are separators if no other character is left
+    spelled = len("offset:0xsize:payload:") * len(heads) + len(b"".join(starts + counts)) + len("0x00") * total
+    if np.any((high | low) > 15) or np.any(codes[at] != ord("0")) or np.any(codes[at + 1] != ord("x")) \
+            or np.any(codes[at + 4] != behind) or len(chunk.translate(None, BLANKS)) != spelled:
         return None
-    tokens = np.ones(len(at), bool)
-    tokens[first] = False
-    at = at[tokens]
-    apart = np.ones(len(at), bool)  # from the number before
-    apart[first - np.arange(len(first))] = False
-    if np.any(np.diff(at)[apart[1:]] != len("0x00 ")) or np.any(codes[at[apart] - 2] != ord(" ")) \
-            or np.any(codes[at - 1] != ord("0")):
-        return None
-    high, low = HEX[codes[at + 1]], HEX[codes[at + 2]]
-    if np.any((high | low) > 15):
-        return None
-    # what is between the records are separators, where no other character is left
-    rest = len(heads) * len("offset:0xsize:payload:") + int((behind - heads - 1 + ends - behind - len(SIZE)).sum())
-    if np.count_nonzero(SAID[codes]) != rest + len("0x00") * len(at):
-        return None
-    return starts, sizes, high * 16 + low
-
-
-def _number(codes: np.ndarray, at: np.ndarray, base: int) -> tuple[np.ndarray | None, np.ndarray]:
-    """Numbers ``(n,) int64`` whose digits begin at these places, and the places behind them; None
-    where one has none, or too many."""
-    value, going, at = np.zeros(len(at), np.int64), np.ones(len(at), bool), at.copy()
-    for digit in range(DIGITS + 1):
-        code = HEX[codes[np.minimum(at, len(codes) - 1)]]
-        going = going & (code < base)
-        if (not digit and not going.all()) or digit == DIGITS:
-            return (None if not digit or going.any() else value), at
-        if not going.any():
-            break
-        value = np.where(going, value * base + code, value)
-        at += going
-    return value, at
-
-
-def _spells(codes: np.ndarray, at: np.ndarray, word: bytes) -> bool:
-    """Whether a word stands at all these places."""
-    return bool(at.min() >= 0 and at.max() + len(word) <= len(codes)) and \
-        all(bool(np.all(codes[at + i] == letter)) for i, letter in enumerate(word))
+    offsets = bytes.fromhex(b"".join([start.rjust(16, b"0") for start in starts]).decode())
+    return np.frombuffer(offsets, ">i8").astype(np.int64), sizes, high * 16 + low
 
 
 def spelled_anyhow(chunk: bytes, where: str = "line", line: int = 1) -> Records:

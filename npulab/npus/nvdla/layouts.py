@@ -143,56 +143,35 @@ class Cube:
             memory.write(self.memory, address, data[at:at + size].tobytes())
             at += size
 
-    def gather(self, data: bytes | bytearray | memoryview) -> np.ndarray:
-        """The tensor ``(height, width, lanes)``, int8 or int16, of the stretches of ``runs`` one
-        behind the other.
-
-        Raises ValueError for another count of bytes.
-        """
-        if len(data) != self.filled:
-            raise ValueError(f"feature cube {self.shape}: got {len(data)} bytes, allowed is {self.filled}")
-        return self.tensor(np.frombuffer(data, TYPES[self.itemsize]).reshape(
-            self.surfaces, self.height, self.width, self.lanes))
-
     def unpack(self, data: bytes | bytearray | memoryview) -> np.ndarray:
         """The tensor ``(height, width, lanes)``, int8 or int16, of memory from the cube's start on.
 
         Raises ValueError where the bytes end before the cube does.
         """
-        return self.tensor(self._stored(data))
+        if len(data) < self.size:
+            raise ValueError(f"feature cube {self.shape}: got {len(data)} bytes of memory, allowed is {self.size} or "
+                             "more")
+        return self.tensor(np.ndarray((self.surfaces, self.height, self.width, self.lanes),
+                                      TYPES[self.itemsize], data, 0,
+                                      (self.plane_pitch, self.row_pitch, self.atom, self.itemsize)))
 
     def tensor(self, stored: np.ndarray) -> np.ndarray:
         """The tensor ``(height, width, lanes)`` of ``(surfaces, height, width, lanes)``, as it is
         stored."""
         return np.ascontiguousarray(stored.transpose(1, 2, 0, 3)).reshape(self.shape)
 
-    def pack(self, tensor: np.ndarray, memory: bytearray | np.ndarray) -> None:
-        """Write a tensor ``(height, width, lanes)``, or without the last lanes, into memory; gaps
-        stay as they are.
+    def pack(self, tensor: np.ndarray) -> bytes:
+        """The bytes of a tensor ``(height, width, lanes)``, or without the last lanes, which are
+        then 0; gaps are 0 too.
 
-        Lanes that the tensor lacks are written as 0. Raises ValueError for another shape or type,
-        memory that ends before the cube, and rows or surfaces that overlap.
+        Raises ValueError for another shape or type, and rows or surfaces that overlap.
         """
-        lanes, type_ = self.shape[2], TYPES[self.itemsize]
-        if tensor.dtype != type_ or tensor.shape not in (self.shape, (self.height, self.width, self.channels)):
-            raise ValueError(f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {type_} {self.shape} or "
+        whole = np.zeros(self.shape, TYPES[self.itemsize])
+        if tensor.dtype != whole.dtype or tensor.shape not in (self.shape, (*self.shape[:2], self.channels)):
+            raise ValueError(f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {whole.dtype} {self.shape} or "
                              f"{self.channels} channels")
-        row, surface = self.width * self.atom, (self.height - 1) * self.row_pitch + self.width * self.atom
-        if (self.height > 1 and self.row_pitch < row) or (self.surfaces > 1 and self.plane_pitch < surface):
-            raise ValueError(f"row_pitch, plane_pitch: got {self.row_pitch}, {self.plane_pitch}, allowed to write are "
-                             f"{row} or more and {surface} or more")
-        stored = self._stored(memory)
-        whole = np.pad(tensor, ((0, 0), (0, 0), (0, lanes - tensor.shape[2])))
-        whole = whole.reshape(self.height, self.width, self.surfaces, self.lanes)
-        stored[:] = whole.transpose(2, 0, 1, 3)
-
-    def _stored(self, data: bytes | bytearray | memoryview | np.ndarray) -> np.ndarray:
-        if len(data) < self.size:
-            raise ValueError(f"feature cube {self.shape}: got {len(data)} bytes of memory, allowed is {self.size} or "
-                             "more")
-        return np.ndarray((self.surfaces, self.height, self.width, self.lanes),
-                          TYPES[self.itemsize], data, 0,
-                          (self.plane_pitch, self.row_pitch, self.atom, self.itemsize))
+        whole[..., :tensor.shape[2]] = tensor
+        return self.layout().pack(whole)
 
     def places(self) -> np.ndarray:
         """Byte of the first byte of each element from the cube's start, ``(height, width, lanes)

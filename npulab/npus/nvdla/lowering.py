@@ -63,9 +63,7 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
         values = _addition(layer, where, quantities)
     cube = Cube.packed(*_three(layer.input_shape), features["memory_atom"])
     for key, tensor in tensors.items():
-        memory = bytearray(cube.size)
-        cube.pack(tensor.reshape(_three(layer.input_shape)), memory)
-        buffers[key] = bytes(memory)
+        buffers[key] = cube.pack(tensor.reshape(_three(layer.input_shape)))
     used = {"input", "output", *buffers} | ({"other"} if isinstance(layer, Add) else set())
     block = block_of(chip)
     return lowered(FACTS, name, chip, [program(values, block, FACTS.maps(chip)[block])], buffers,

@@ -3,19 +3,16 @@ results."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Unsupported
+from npulab.captures.capture import Capture
+from npulab.captures.target import Range, Unsupported
 from npulab.npus.nvdla.events import ANY_MEMORY
 from npulab.npus.nvdla.images import merged
-
-Checked = tuple[str, "int | bytes", "int | bytes"]
 
 
 class Outside(ValueError):
@@ -117,55 +114,17 @@ class Memory:
             raise ValueError(f"memory: got {data.dtype}, allowed are bytes, uint8 or int8")
         self.view(memory, address, data.size)[:] = data.reshape(-1).view(np.uint8)
 
-    def gather(self, memory: str, address: int, index: np.ndarray) -> np.ndarray:
-        """The bytes ``index.shape uint8`` that lie ``index`` behind an address, in one range;
-        raises as ``view``."""
-        if not index.size:
-            return np.zeros(index.shape, np.uint8)
-        low, high = int(index.min()), int(index.max())
-        return self.view(memory, address + low, high - low + 1)[index - low if low else index]
-
-    def scatter(self, memory: str, address: int, index: np.ndarray, values: np.ndarray) -> None:
-        """Put bytes where they lie ``index`` behind an address, all in one range; raises as
-        ``view``."""
-        if index.size:
-            low, high = int(index.min()), int(index.max())
-            view = self.view(memory, address + low, high - low + 1)
-            view[index - low if low else index] = np.asarray(values).view(np.uint8)
-
     def _range(self, memory: str, start: int, end: int) -> tuple[int, np.ndarray] | None:
         return next(((at, data) for name, at, data in self.ranges if at <= start
                      and end <= at + len(data)
                      and (name == memory or ANY_MEMORY in (name, memory))), None)
 
-    @property
-    def size(self) -> int:
-        """Bytes in all ranges."""
-        return sum(len(data) for _, _, data in self.ranges)
 
-
-def checks(capture: Capture, memory: Memory, task: int | None = None) -> list[Checked]:
-    """(what, wanted, got) of every check of a capture, or of those that come when ``task`` jobs
-    have run: CRC-32s, or bytes where the trace has the golden ones."""
-    out: list[Checked] = []
+def checked(capture: Capture, memory: Memory, task: int) -> Iterator[Range]:
+    """What the checks find that come when ``task`` jobs of a capture have run: beside a CRC-32, or
+    the bytes where the trace has the golden ones."""
     for row in capture.parameters.get("checks", ()):
-        if task is None or row["task"] == task:
-            got = memory.read(row["memory"], row["address"], row["size"])
-            what = f"{row['memory']} {row['address']:#x}, {row['size']} bytes (line {row['line']})"
-            if row["crc"] is not None:
-                out.append((what, row["crc"], zlib.crc32(got.tobytes())))
-            else:
-                out.append((what, capture.buffers[row["buffer"]][:row["size"]], got.tobytes()))
-    return out
-
-
-def played(capture: Capture, run: Callable[[Job, Memory], None]) -> Iterator[Checked]:
-    """The checks of a capture as its jobs run one behind the other: ``run`` works a job off in
-    memory."""
-    memory = Memory.of(capture)
-    yield from checks(capture, memory, 0)
-    for task, job in enumerate(capture.jobs):
-        if task:
-            memory.load(capture, task)
-        run(job, memory)
-        yield from checks(capture, memory, task + 1)
+        if row["task"] == task:
+            found = memory.read(row["memory"], row["address"], row["size"]).tobytes()
+            golden = capture.buffers[row["buffer"]][:row["size"]] if row["crc"] is None else None
+            yield Range(f"{row['memory']} {row['address']:#x} (line {row['line']})", found, golden, row["crc"])

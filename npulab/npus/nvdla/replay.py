@@ -3,7 +3,7 @@ find."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Features, Hang, Range, Unsupported
 from npulab.npus.nvdla import convolution
 from npulab.npus.nvdla.facts import CHIPS
-from npulab.npus.nvdla.memory import Memory
+from npulab.npus.nvdla.memory import Memory, checked
 from npulab.npus.nvdla.registers import READERS, lut_of, units_of, values_of
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, pdp, sdp
@@ -36,7 +36,7 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
     if not capture.parameters.get("checks"):
         return ()
     memory = Memory.of(capture)
-    ranges = list(_found(capture, memory, 0))
+    ranges = list(checked(capture, memory, 0))
     for task, job in enumerate(capture.jobs):
         if task:
             memory.load(capture, task)
@@ -48,7 +48,7 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
             line = capture.parameters["operations"][task]["line"] if "operations" in capture.parameters else None
             where = f"operation {task}" + f" (line {line})" * (line is not None)
             raise ValueError(f"capture {capture.name}, {where}: {error}") from error
-        ranges += _found(capture, memory, task + 1)
+        ranges += checked(capture, memory, task + 1)
     return tuple(ranges)
 
 
@@ -111,14 +111,3 @@ def changed_rules(captures: Iterable[Capture], mutations: Mapping[str, Rules] = 
     rows = [(rule, sum(table[rule] for table in found.values()), [name for name in found if not found[name][rule]])
             for rule in mutations]
     return pd.DataFrame(rows, columns=["rule", "equal", "differ"])
-
-
-def _found(capture: Capture, memory: Memory, task: int) -> Iterator[Range]:
-    for row in capture.parameters["checks"]:
-        if row["task"] == task:
-            got = memory.read(row["memory"], row["address"], row["size"]).tobytes()
-            name = f"{row['memory']} {row['address']:#x} (line {row['line']})"
-            if row["crc"] is not None:
-                yield Range(name, got, crc=row["crc"])
-            else:
-                yield Range(name, got, capture.buffers[row["buffer"]][:row["size"]])
