@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from npulab.captures.target import Features, Hang, Unsupported
+from npulab.captures.target import Features, Unsupported
 from npulab.npus.nvdla.fetch import read_features, read_image, read_weights, weights_of
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.products import Window, convolve
@@ -92,8 +92,5 @@ def _covered(fields: Fields) -> int:
     wide = max(itemsize, fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"))
     if wide == 2 and not fields.features.get("int16"):
         raise Unsupported(f"{PROCESSED[0]}: got int16, the chip has no int16")
-    formats = [fields[f"{unit}.D_DATAIN_FORMAT.DATAIN_FORMAT"] for unit in ("CDMA", "CSC")]
-    if formats[0] != formats[1]:
-        raise Hang(f"CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT is {formats[0]} and CSC.D_DATAIN_FORMAT.DATAIN_FORMAT "
-                   f"{formats[1]}: one waits for features, the other for an image")
+    fields.agree("format")
     return itemsize

@@ -35,12 +35,7 @@ MEANS = ("CDMA.D_MEAN_GLOBAL_0.MEAN_RY", "CDMA.D_MEAN_GLOBAL_0.MEAN_GU",
 
 def cube_of(fields: Fields) -> Cube:
     """Where the features lie; raises Hang if CDMA and CSC disagree about their size."""
-    for register, name in (("D_DATAIN_SIZE_0", "DATAIN_HEIGHT"), ("D_DATAIN_SIZE_0", "DATAIN_WIDTH"),
-                           ("D_DATAIN_SIZE_1", "DATAIN_CHANNEL")):
-        read, used = f"CDMA.{register}.{name}", f"CSC.{register.replace('SIZE', 'SIZE_EXT')}.{name}_EXT"
-        if fields[read] != fields[used]:
-            raise Hang(f"{used} is {fields[used]} and {read} {fields[read]}: the convolution waits for features "
-                       "that are not read, or for fewer")
+    fields.agree("features")
     shape, atom = fields.shape(FEATURES), fields.features["memory_atom"]
     line, plane = (fields.pitch(name) for name in PITCHES)
     if shape[:2] == (1, 1) and all(fields[f"CDMA.D_DAIN_MAP.{name}_PACKED"] for name in ("LINE", "SURF")):

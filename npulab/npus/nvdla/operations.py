@@ -20,6 +20,7 @@ from npulab.npus.nvdla.registers import (
     CONVOLUTION,
     DATA,
     ENABLE,
+    ENDS,
     LAUNCHES,
     PAIRS,
     POINTER,
@@ -58,7 +59,7 @@ class Operation:
     @property
     def end(self) -> tuple[str, int]:
         """The unit that writes the result, and its group: its interrupt says that all is done."""
-        unit = next(unit for unit in ("PDP", "SDP", "CDP", "RBK", "BDMA") if unit in self.units)
+        unit = next(unit for unit in ENDS if unit in self.units)
         return unit, self.units[unit]
 
 

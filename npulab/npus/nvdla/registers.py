@@ -16,6 +16,7 @@ from npulab.registers.map import RegisterMap
 CONVOLUTION = ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC")
 READERS = {"SDP": "SDP_RDMA", "PDP": "PDP_RDMA", "CDP": "CDP_RDMA"}
 PAIRS = (CONVOLUTION, *READERS.items(), ("RBK",), ("BDMA",))
+ENDS = ("PDP", "SDP", "CDP", "RBK", "BDMA")  # the unit that writes an operation's result: the first that runs
 UNITS = tuple(unit for pair in PAIRS for unit in pair)
 ENABLE, POINTER = "D_OP_ENABLE", "S_POINTER"
 LAUNCHES = {"CFG_LAUNCH0": 0, "CFG_LAUNCH1": 1}  # of BDMA, which has no enable

@@ -11,7 +11,6 @@ from math import prod
 
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.facts import HERE
 from npulab.npus.nvdla.fetch import (
     DATA,
     DATA_MEMORY,
@@ -28,17 +27,10 @@ from npulab.npus.nvdla.registers import CONVOLUTION, LETTERS
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.pdp import axes
 from npulab.npus.nvdla.units.sdp import Stage, bypassed, compares
-from npulab.registers.table import read_table
 
 NEEDED = ("CDMA", "CSC", "CMAC_A", "CACC")  # a convolution may do with one half of the multipliers
 MOST = 2 ** 23  # elements of a result, or of one channel
 MOST_PRODUCTS, MOST_TAPS, MOST_WINDOWS = 2 ** 32, 2 ** 18, 2 ** 20
-# by job: pairs of fields that have to be the same, and what hangs if they are not
-AGREEMENTS: dict[str, list[dict[str, str]]] = {}
-for row in read_table(HERE / "agreements.csv"):
-    AGREEMENTS.setdefault(row["job"], []).append(row)
-
-
 def for_units(v: Fields, on: set[str]) -> bool:
     """Whether SDP takes accumulators on the fly, of the units that were started."""
     flies = "SDP" in on and bool(v["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"])
@@ -61,11 +53,11 @@ def needs(on: set[str], what: str, *units: str) -> None:
 def for_convolution(v: Fields, memory: Memory) -> tuple[int, int, int]:
     """The accumulators that CACC gives, (height, width, channels)."""
     v.expect("simulate convolution")
-    _agree(v, "convolution")
+    v.agree("convolution")
     units = [unit for unit in CONVOLUTION if v[f"{unit}.D_OP_ENABLE.OP_EN"]]
     for unit in units:
-        _same(v, "CDMA.D_MISC_CFG.CONV_MODE", f"{unit}.D_MISC_CFG.CONV_MODE",
-              "units that compute in different ways wait for one another")
+        v.same("CDMA.D_MISC_CFG.CONV_MODE", f"{unit}.D_MISC_CFG.CONV_MODE",
+               "units that compute in different ways wait for one another")
     size = _element(v, *(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in units))
     _element(v, "CDMA.D_MISC_CFG.PROC_PRECISION", "CDMA.D_MISC_CFG.IN_PRECISION")
     image = bool(v["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"])
@@ -102,7 +94,7 @@ def for_points(v: Fields, memory: Memory, output: Cube, sums: tuple[int, int, in
     if sums is None:
         _element(v, "SDP.D_DATA_FORMAT.PROC_PRECISION", "SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION")
         v.expect("read points")
-        _agree(v, "points")
+        v.agree("points")
         _read(memory, _side(v, "SDP_RDMA", "SRC", shape, output.itemsize), "SDP_RDMA (SRC)")
     elif sums != shape:
         raise Hang(f"SDP waits for {shape[2]} channels of {shape[0]}x{shape[1]}, CACC gives {sums[2]} of "
@@ -115,7 +107,7 @@ def for_points(v: Fields, memory: Memory, output: Cube, sums: tuple[int, int, in
             if not v["SDP_RDMA.D_OP_ENABLE.OP_EN"]:
                 raise Hang(f"SDP.D_DP_{name}_{stage.from_memory[0]}_CFG waits for an operand from memory, nobody "
                            "started SDP_RDMA")
-            _agree(v, "points")
+            v.agree("points")
             _read(memory, stage.cube, f"SDP_RDMA ({name})")
     if compares(v):
         raise Unsupported("SDP.D_DP_EW_CFG.EW_ALU_ALGO is 3 (EQL), which writes no output; covered is 0 to 2")
@@ -130,11 +122,11 @@ def pooled_to(v: Fields) -> Cube:
 def for_pooling(v: Fields, memory: Memory, output: Cube, handed: Cube | None) -> None:
     """PDP behind what SDP hands over, which would be a cube like that, or from memory."""
     v.expect("run pooling")
-    _agree(v, "pooling")
+    v.agree("pooling")
     _few(output.height * output.width * output.channels, "the elements of PDP's output", MOST_WINDOWS)
     height, width, channels = shape = v.shape("PDP.D_DATA_CUBE_IN_{0}.CUBE_IN_{0}")
     if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]:
-        _agree(v, "pooling from memory")
+        v.agree("pooling from memory")
         _read(memory, _side(v, "PDP_RDMA", "SRC", shape, output.itemsize), "PDP_RDMA (SRC)")
     elif handed is None or handed.shape != (height, width, output.shape[2]):
         raise Hang(f"PDP waits for {channels} channels of {height}x{width} from SDP, which gives others")
@@ -176,16 +168,6 @@ def _there(memory: Memory, cube: Cube, what: str, otherwise: str) -> None:
 def _hold(memory: Memory, name: str, start: int, size: int, what: str, otherwise: str) -> None:
     if not memory.holds(name, start, size):
         raise Hang(f"{what} {name} {start:#x} to {start + size:#x}, {otherwise}")
-
-
-def _agree(v: Fields, job: str) -> None:
-    for row in AGREEMENTS[job]:
-        _same(v, row["a"], row["b"], row["why"])
-
-
-def _same(v: Fields, first: str, other: str, why: str) -> None:
-    if v[other] != v[first]:
-        raise Hang(f"{other} is {v[other]} and {first} is {v[first]}: {why}")
 
 
 def _element(v: Fields, first: str, *others: str) -> int:

@@ -15,11 +15,10 @@ from npulab.captures.capture import COMMANDS, Capture
 from npulab.captures.folders import plain_name
 from npulab.npus.nvdla.cfg import PATTERN, PROVENANCE
 from npulab.npus.nvdla.events import ANY_MEMORY, MEMORIES
-from npulab.npus.nvdla.registers import UNITS, units_of
+from npulab.npus.nvdla.registers import ENDS, UNITS, units_of
 from npulab.support.files import write_folders
 
 RECORD = 32  # bytes
-ENDS = ("PDP", "SDP", "CDP", "RBK", "BDMA")  # of an operation the unit that writes its result, the first that runs
 FLUSHED = "CDMA.S_CBUF_FLUSH_STATUS"
 OUTPUT = "output"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from npulab.captures.capture import Job
-from npulab.captures.target import Unsupported
+from npulab.captures.target import Hang, Unsupported
 from npulab.npus.kit.fields import expect
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import HERE
@@ -21,6 +21,10 @@ FULL_MAP_UNIT = 32  # bytes that an address or pitch of the full map counts
 EXPECTED: dict[str, dict[str, tuple[int, ...]]] = {}
 for row in read_table(HERE / "expected.csv"):
     EXPECTED.setdefault(row["use"], {})[row["field"]] = tuple(map(int, row["values"].split()))
+# by job: pairs of fields that have to be the same, and what hangs if they are not
+AGREEMENTS: dict[str, list[dict[str, str]]] = {}
+for row in read_table(HERE / "agreements.csv"):
+    AGREEMENTS.setdefault(row["job"], []).append(row)
 MOST_LANES, MOST_ROWS = 2 ** 25, 2 ** 19  # of a cube that is run
 
 
@@ -73,6 +77,16 @@ class Fields:
         """Raise Unsupported if a field has none of the values of ``expected.csv`` for that use."""
         values = {name: self[name] for name in EXPECTED[use]}
         expect(values, EXPECTED[use], "{name} is {got}, covered is {allowed}", Unsupported)
+
+    def agree(self, job: str) -> None:
+        """Raise Hang for the first two fields of ``agreements.csv`` that differ in that job."""
+        for row in AGREEMENTS[job]:
+            self.same(row["a"], row["b"], row["why"])
+
+    def same(self, first: str, other: str, why: str) -> None:
+        """Raise Hang, saying why, if two fields differ."""
+        if self[other] != self[first]:
+            raise Hang(f"{other} is {self[other]} and {first} is {self[first]}: {why}")
 
     def places(self, unit: str, side: str) -> list[str]:
         """The names of address, row pitch and plane pitch of a unit's SRC or DST."""

@@ -138,11 +138,8 @@ def dealt(block: np.ndarray, surfaces: int, lanes: int) -> np.ndarray:
     """
     if block.shape[::3] == (surfaces, lanes):
         return block
-    rows, width = block.shape[1:3]
-    flat = block.transpose(1, 2, 0, 3).reshape(rows, width, -1)[..., :surfaces * lanes]
-    out = np.zeros((rows, width, surfaces * lanes), block.dtype)
-    out[..., :flat.shape[2]] = flat
-    return out.reshape(rows, width, surfaces, lanes).transpose(2, 0, 1, 3)
+    channels = block.transpose(1, 2, 0, 3).reshape(*block.shape[1:3], -1)
+    return lanes_of(channels, slice(0, surfaces), slice(None), lanes)
 
 
 class Stage:
