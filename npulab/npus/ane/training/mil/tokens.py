@@ -24,7 +24,8 @@ class Tokens:
 
     def look(self) -> None:
         """Find the token at the place."""
-        self.at = self.after_blanks(self.at)
+        blank = BLANK.match(self.text, self.at)
+        self.at = blank.end() if blank else self.at
         token = TOKEN.match(self.text, self.at)
         if token:
             self.kind, self.token, self.end = token.lastgroup or "", token.group(), token.end()
@@ -35,10 +36,6 @@ class Tokens:
         if self.tokens > MOST_TOKENS:
             self.fail(f"more than {MOST_TOKENS} tokens", "a shorter program")
 
-    def after_blanks(self, at: int) -> int:
-        blank = BLANK.match(self.text, at)
-        return blank.end() if blank else at
-
     def step(self) -> str:
         token, self.at = self.token, self.end
         self.look()
@@ -46,7 +43,8 @@ class Tokens:
 
     def following(self) -> str:
         """The letter that the next token starts with."""
-        at = self.after_blanks(self.end)
+        blank = BLANK.match(self.text, self.end)
+        at = blank.end() if blank else self.end
         return self.text[at:at + 1]
 
     def here(self) -> int:

@@ -18,7 +18,6 @@ NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
 # letter of the kind (float, signed, unsigned, bool, string) and bits
 DTYPES = {row["name"]: (row["kind"], int(row["bits"]))
           for row in read_table(Path(__file__).parents[1] / "types.csv") if row["kind"]}
-PYTHON = {"b": bool, "i": int, "f": float, "s": str}  # in this order: a bool is an int
 KINDS = ("dict", "list", "tuple", "state")
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 TARGET = "ios18"
@@ -264,17 +263,17 @@ def _checked(kind: Type, data: Any) -> Any:
 def _element(dtype: str, element: Any) -> Any:
     letter, bits = DTYPES[dtype]
     element = element.item() if isinstance(element, np.generic) else element
-    kind = next((kind for kind, of in PYTHON.items() if isinstance(element, of)), "")
-    if letter == "f" and kind in ("i", "f"):
+    number = isinstance(element, int | float) and not isinstance(element, bool)
+    if letter == "f" and number:
         try:
             return math.nan if element != element else float(element)
         except OverflowError:
             raise ValueError(f"value: got {str(element)[:20]}..., allowed is a number of {dtype}") from None
-    if letter in "iu" and kind == "i":
+    if letter in "iu" and number and isinstance(element, int):
         low = -2 ** (bits - 1) if letter == "i" else 0
         if low <= element < low + 2 ** bits:
             return element
         raise ValueError(f"value: got {element}, allowed for {dtype} is {low} to {low + 2 ** bits - 1}")
-    if letter in "bs" and kind == letter:
+    if isinstance(element, {"b": bool, "s": str}.get(letter, ())):
         return element
     raise ValueError(f"value: got {str(element)[:40]!r} ({type(element).__name__}), allowed is a {dtype}")

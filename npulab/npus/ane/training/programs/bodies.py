@@ -22,7 +22,7 @@ FOLDER = "@model_path/weights/"
 BUILD_INFO = {"1.0": {"coremlc-version": "3505.4.1"},
               "1.3": {"coremlc-component-MIL": "3510.2.1", "coremlc-version": "3505.4.1",
                       "coremltools-component-milinternal": "", "coremltools-version": "9.0"}}
-OPERATIONS = read_table(Path(__file__).parent / "operations.csv")  # in order, and of which kernels
+OPERATIONS = [(row["kernels"].split(), row) for row in read_table(Path(__file__).parent / "operations.csv")]
 TARGETS = {"1.0": "ios16", "1.3": "ios18"}
 
 
@@ -71,6 +71,7 @@ class Body:
     def __init__(self, weights: Mapping[str, Any] | None, file: str = "", version: str = "1.3") -> None:
         self.weights, self.file, self.version = weights, file, one_of("version", version, TARGETS)
         self.plain = version != "1.0"
+        self.string = Type("string", plain=self.plain)
         self.operations: list[Operation] = []
         self.placed: list[tuple[str, str, Shape]] = []
         self.at = weight_files.ALIGN
@@ -78,16 +79,16 @@ class Body:
     def rows(self, kernel: str, names: Mapping[str, Any]) -> None:
         """Add the rows that a kernel has; ``names`` are the numbers and words that its sizes and
         constants are written with."""
-        for row in OPERATIONS:
-            if kernel in row["kernels"].split():
+        for kernels, row in OPERATIONS:
+            if kernel in kernels:
                 self._row(row, names)
 
     def _row(self, row: Mapping[str, str], names: Mapping[str, Any]) -> None:
         op, output, words = row["op"], row["output"], row["arguments"].split()
         shape = tuple(size(text, names) for text in row["shape"].split())
         kind = Type(row["type"], shape, plain=self.plain and not shape)
-        label = Value(Type("string", plain=self.plain), row["name"] or output)
-        attributes: tuple[tuple[str, Value], ...] = (("name", label),)
+        name = Value(self.string, row["name"] or output)
+        attributes: tuple[tuple[str, Value], ...] = (("name", name),)
         arguments: tuple[tuple[str, Argument], ...] = ()
         if op in ("const", "weight"):
             if op == "weight":
@@ -141,8 +142,10 @@ def size(text: str, names: Mapping[str, Any]) -> int:
     >>> size("2*dim+1", {"dim": 4})
     9
     """
-    return sum(math.prod(names[factor] if factor in names else int(factor)
-                         for factor in term.split("*")) for term in text.split("+"))
+    if text in names or text.isdigit():
+        return int(names.get(text, text))
+    return sum(math.prod(int(names.get(factor, factor)) for factor in term.split("*"))
+               for term in text.split("+"))
 
 
 def _constant(text: str, dtype: str, names: Mapping[str, Any]) -> Any:

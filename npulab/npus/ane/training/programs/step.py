@@ -88,8 +88,9 @@ def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = ""
     """
     one_of("kernel", name, KERNELS)
     body = Body(None if weights is None else _stored(name, dims, weights), file)
-    body.rows(name, dims.names)
-    parts = {side: [(part, size(text, dims.names)) for part, text in
+    names = dims.names
+    body.rows(name, names)
+    parts = {side: [(part, size(text, names)) for part, text in
                     (pair.split(":") for pair in KERNELS[name][side].split())] for side in ("x", "out")}
     x = Type("fp16", (1, sum(channels for _, channels in parts["x"]), 1, dims.seq))
     return body.kernel([("x", x)], ["out"], parts)
