@@ -29,13 +29,15 @@ from npulab.npus.kit.numbers import up
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, input_shapes
 from npulab.registers.fields import WORD_BYTES
 
-Single = Conv2D | FullyConnected | Elementwise | Activation | Concat
+Planned = Conv2D | Elementwise | Activation | Concat
+Single = Planned | FullyConnected
 FIRST_BAR = 4  # 0 tasks, 1 coefficients, 2 and 3 what lies between tasks
 FLOAT16 = 5  # element code of tensors
 MOST_SIDE, MOST_CHANNELS = 2 ** 15 - 1, 2 ** 17 - 1  # Win, Cin
 RELU, TABLE = 1, 2
 PLANAR_OPS = {"add": 0, "subtract": 0, "multiply": 1, "maximum": 2, "minimum": 3, "abs": 0, "copy": 0}
-ABS, SUBTRACT, MINUS_ONE = 1, 3, 0xBC00
+ABS, SUBTRACT = 1, 3
+ONE, MINUS_ONE = 0x3C00, 0xBC00
 EXACT_KINDS = ("sqrt", "rsqrt", "inv", "log2")
 
 
@@ -69,14 +71,12 @@ def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: 
         layer, after = fused(layer)
     if isinstance(layer, FullyConnected):
         layer = as_convolution(layer)
-    if not isinstance(layer, Conv2D | Elementwise | Activation | Concat) or layer.dtype != "float16":
+    if not isinstance(layer, Planned) or layer.dtype != "float16":
         raise refused(f"got {layer!r}, allowed is a Conv2D, FullyConnected, Elementwise, Activation or Concat of "
                       "float16")
     habits = HABITS[compiler]
     shapes = [_surface(shape) for shape in input_shapes(layer)]
-    names = tuple(names) or (*(f"input{i or ''}" for i in range(len(shapes))), "output")
-    if len({*names}) != len(shapes) + 1 or not all(names):
-        raise ValueError(f"names: got {names}, allowed are {len(shapes) + 1} different ones, the output's last")
+    names = names_of(layer, names)
     bars = _bars(names, habits)
     plan = planned(layer, shapes, bars, habits, table, after)
     slots = slots_of(plan.steps, habits)
@@ -92,7 +92,17 @@ def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: 
     return replace(capture, buffers={**buffers, "hwx": hwx_bytes(capture)})
 
 
-def planned(layer: Single, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits,
+def names_of(layer: Single, names: Sequence[str]) -> tuple[str, ...]:
+    """The names of a layer's inputs and output: those asked for, or ``input``, ``input1``, ...,
+    ``output``; ValueError for names that are alike, empty or not as many as the tensors."""
+    count = len(input_shapes(layer))
+    names = tuple(names) or (*(f"input{i or ''}" for i in range(count)), "output")
+    if len({*names}) != count + 1 or not all(names):
+        raise ValueError(f"names: got {names}, allowed are {count + 1} different ones, the output's last")
+    return names
+
+
+def planned(layer: Planned, shapes: Sequence[Surface], bars: Sequence[int], habits: Habits,
             table: entries.Table | bytes | None = None, after: Activation | None = None) -> Plan:
     """The tasks of a layer; ``bars`` are the numbers of the base addresses of its inputs and, last,
     of its output.
@@ -105,9 +115,7 @@ def planned(layer: Single, shapes: Sequence[Surface], bars: Sequence[int], habit
         return _activation(layer, shapes[0], bars, table)
     if isinstance(layer, Elementwise):
         return _elementwise(layer, shapes, bars, habits)
-    if isinstance(layer, Concat):
-        return _concat(layer, shapes, bars)
-    raise refused(f"got {layer!r}, allowed is a Conv2D, Elementwise, Activation or Concat")
+    return _concat(layer, shapes, bars)
 
 
 def fused(layer: Network) -> tuple[Conv2D, Activation | None]:
@@ -143,19 +151,18 @@ def _convolution(layer: Conv2D, source: Surface, bars: Sequence[int], habits: Ha
         raise refused(f"groups: got {layer.groups}, allowed is 1 for a compiler that is not 9.x")
     if any(max(border) >= taps for border, taps in zip(layer.pads, layer.kernel, strict=True)):
         raise refused(f"padding: got {layer.padding}, allowed is less than the kernel of {layer.kernel}")
-    depthwise = layer.depthwise and layer.input_shape[2] > 1
-    weights = layer.weights if depthwise or not layer.depthwise else layer.weights.transpose(3, 1, 2, 0)
-    plain = layer if depthwise == layer.depthwise else replace(layer, weights=weights, depthwise=False)
-    kernel = coefficients.kernel_of(plain)
+    if layer.depthwise and layer.input_shape[2] == 1:
+        layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=False)
+    kernel = coefficients.kernel_of(layer)
     kernel = replace(kernel, groups=max(kernel.groups, layer.groups), table=table is not None)
-    data = coefficients.encode(kernel, weights, layer.bias if kernel.bias else None,
+    data = coefficients.encode(kernel, layer.weights, layer.bias if kernel.bias else None,
                                b"" if table is None else table.encode())
-    engines = coefficients.engines(kernel, weights)
+    engines = coefficients.engines(kernel, layer.weights)
     lanes = kernel.lanes or kernel.usual_lanes
     return Plan((Step(
         CONVOLUTION, (source,), tuple(bars[:1]), _surface(layer.output_shape), bars[-1], kernel=layer.kernel,
         stride=layer.stride, pads=(top, left), engines=tuple((int(at), int(size)) for at, size in engines), lanes=lanes,
-        sparse=kernel.sparse, small=kernel.small, unicast=depthwise, groups=layer.groups,
+        sparse=kernel.sparse, small=kernel.small, unicast=layer.depthwise, groups=layer.groups,
         fields={"NE.MACCfg.BiasMode": int(kernel.bias),
                 "NE.MACCfg.NonlinearMode": TABLE if table is not None else RELU if layer.activation else 0}),), data)
 
@@ -164,7 +171,7 @@ def _activation(layer: Activation, source: Surface, bars: Sequence[int],
                 table: entries.Table | bytes | None) -> Plan:
     step = Step(BYPASS, (source,), tuple(bars[:1]), source, bars[-1], unicast=True)
     prescale = _half("prescale", layer.prescale)
-    fields = {"NE.PostScale.PostScale": prescale} if prescale != _half("one", 1) else {}
+    fields = {"NE.PostScale.PostScale": prescale} if prescale != ONE else {}
     if table is None and same_outputs(layer.outputs, relu_outputs()):
         return Plan((replace(step, fields={**fields, "NE.MACCfg.NonlinearMode": RELU}),))
     found = table_of(layer, table)
@@ -186,12 +193,12 @@ def _elementwise(layer: Elementwise, shapes: Sequence[Surface], bars: Sequence[i
     fields = {"PE.Cfg.OpMode": PLANAR_OPS[layer.kind], "PE.Cfg.Cond": ABS * (layer.kind == "abs"),
               "PE.BiasScale.Scale": _half("scale", layer.scale), "PE.BiasScale.Bias": _half("bias", layer.bias)}
     sources = tuple(bars[:-1])
-    if layer.kind == "abs" and prescale != _half("one", 1):
+    if layer.kind == "abs" and prescale != ONE:
         raise refused(f"prescale: got {layer.prescale} with abs, allowed is 1; which comes first is not known")
     if layer.kind == "subtract" and habits.subtracts:
         fields["PE.Cfg.SecSrc"] = SUBTRACT
     elif layer.kind == "subtract":
-        if prescale != _half("one", 1):
+        if prescale != ONE:
             raise refused(f"prescale: got {layer.prescale} with subtract, allowed is 1 for a compiler that subtracts "
                           "by it")
         prescale, sources = MINUS_ONE, sources[::-1]

@@ -52,6 +52,7 @@ class Memory:
     written: dict[int, np.ndarray] = field(default_factory=dict)
     resident: dict[int, np.ndarray] = field(default_factory=dict)
     chained: np.ndarray | None = None
+    last: int = -1  # the base that was written last
 
     def read(self, bar: int, places: np.ndarray) -> np.ndarray:
         """float16 at bytes of a base; Hang where nobody put anything."""
@@ -71,7 +72,7 @@ class Memory:
         if len(old) < end:
             old = np.concatenate([old, np.zeros(up(end, ALIGN) - len(old), np.uint8)])
         old.view(HALF)[places // 2] = values
-        self.written[bar] = old
+        self.written[bar], self.last = old, bar
 
 
 def simulate(capture: Capture) -> bytes:
@@ -89,15 +90,14 @@ def simulate(capture: Capture) -> bytes:
                            for job in capture.jobs]
     names = _inputs(capture, tasks)
     memory = Memory(_given(capture, tasks, names), names)
-    last = None
     for number, v in enumerate(tasks):
         try:
-            last = _run(v, memory, last)
+            _run(v, memory)
         except (Hang, Unsupported) as error:
             raise type(error)(f"task {number}: {error}") from None
-    if last not in memory.written:
+    if not memory.written:
         raise Hang("no task writes to memory")
-    return memory.written[last].tobytes()
+    return memory.written[memory.last].tobytes()
 
 
 def _inputs(capture: Capture, tasks: list[Values]) -> dict[int, str]:
@@ -118,8 +118,8 @@ def _given(capture: Capture, tasks: list[Values], names: dict[int, str]) -> dict
     return out
 
 
-def _run(v: Values, memory: Memory, last: int | None) -> int | None:
-    """Run a task; the base that it writes to, or the last one that was written."""
+def _run(v: Values, memory: Memory) -> None:
+    """Run a task; Hang and Unsupported as of ``simulate``."""
     if 0 in (*_numbers(v, SOURCE_SIZES), *_numbers(v, RESULT_SIZES)):
         raise Hang("a size is 0")
     understood(v, "device")
@@ -127,7 +127,7 @@ def _run(v: Values, memory: Memory, last: int | None) -> int | None:
     out = _planar(v, x, memory) if v["Common.Cfg.TaskType"] != NE else _neural(v, x, memory)
     with np.errstate(over="ignore"):
         out = out.astype(HALF)
-    return _result(v, memory, out, last)
+    _result(v, memory, out)
 
 
 def _numbers(v: Values, names: tuple[str, ...]) -> tuple[int, ...]:
@@ -280,20 +280,19 @@ def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
 # Where results go
 
 
-def _result(v: Values, memory: Memory, out: np.ndarray, last: int | None) -> int | None:
+def _result(v: Values, memory: Memory, out: np.ndarray) -> None:
     kind = v["L2.ResultCfg.ResultType"]
     memory.chained = out if kind == CHAINED else None
     if kind == RESIDENT:
         memory.resident[v["L2.ResultBase.Addr"]] = out
     if kind != DMA:
-        return last
+        return
     understood(v, "device result")
     bar = _base(v, "WBase", "WBE")
     places = _places(out.shape, v["TileDMADst.BaseAddr.Addr"], _numbers(v, RESULT_STRIDES))
     if int(places.max()) > 2 * MOST:
         raise Hang(f"base {bar} is written at byte {int(places.max()):#x}, past any buffer")
     memory.write(bar, places, out)
-    return bar
 
 
 def _half(code: int) -> float:

@@ -75,7 +75,7 @@ def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
     ValueError where the capture does not say where something lies, two things share addresses, or a
     task uses a base address that nothing has.
     """
-    _, text = _text(capture)
+    listed, text = _text(capture)
     tensors = _tensors(capture)
     base = capture.addresses.get("text", TEXT_AT)
     behind = base + up(len(text), COEFFICIENT_ALIGN)
@@ -84,21 +84,15 @@ def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
     if not behind <= const_at < behind + MOST_TEXT or const_at % COEFFICIENT_ALIGN:
         raise ValueError(f"{capture.name}: coefficients: got address {const_at:#x}, allowed is from {behind:#x} on, "
                          f"behind {len(text)} bytes of tasks at {base:#x}")
-    _refuse_overlaps(capture.name, base, const_at + len(data) - base, tensors)
+    stored = const_at + len(data) - base
+    _refuse_overlaps(capture.name, base, stored, tensors)
     _refuse_missing_bars(capture, tensors)
-    kernels = [*_kernels(capture, _text(capture)[0])]
-    placed = sorted(tensors, key=lambda one: one["address"])
-    return _assemble(capture, text, base, const_at, data, tensors, kernels,
-                     [*_symbols(kernels, const_at, label or "K" + hashlib.sha256(data).hexdigest().upper(), placed)],
-                     identity or _identity(capture))
-
-
-def _assemble(capture: Capture, text: bytes, base: int, const_at: int, data: bytes, tensors: Sequence[Described],
-              kernels: Sequence[Kernel], symbols: Sequence[hwx.Symbol], identity: str) -> bytes:
-    placed = sorted(tensors, key=lambda one: one["address"])
-    names, starts = _strings([one.name for one in symbols])
-    named = len(names)
-    size = up(const_at + len(data) - base, PAGE)
+    kernels = [*_kernels(capture, listed)]
+    placed = sorted(tensors, key=lambda tensor: tensor["address"])
+    label = label or "K" + hashlib.sha256(data).hexdigest().upper()
+    symbols = [*_symbols(kernels, const_at, label, placed)]
+    names, starts = _strings([symbol.name for symbol in symbols])
+    named, size = len(names), up(stored, PAGE)
     bars = {TEXT_BAR: base, COEFFICIENT_BAR: const_at, **{one["bar"]: one["address"] for one in tensors}}
     uses = "coefficients" in capture.buffers
 
@@ -112,7 +106,7 @@ def _assemble(capture: Capture, text: bytes, base: int, const_at: int, data: byt
                 *(_named(hwx.PLACE, {"address": one["address"]}, [one["name"]]) for one in placed),
                 _program(capture, base, bars),
                 *(_tensor_thread(one, capture.parameters.get("network", NETWORK)) for one in tensors),
-                _named(hwx.COMMAND, {"command": hwx.IDENT}, [identity]),
+                _named(hwx.COMMAND, {"command": hwx.IDENT}, [identity or _identity(capture)]),
                 hwx.SYMBOL_TABLE.build({"symbols": symbols_at, "count": len(symbols), "strings": strings_at,
                                         "size": named})]
 
@@ -121,13 +115,13 @@ def _assemble(capture: Capture, text: bytes, base: int, const_at: int, data: byt
     relocations_at = up(strings_at + len(names), RELOCATION_ALIGN) if kernels else strings_at + len(names)
     names = names.ljust(relocations_at - strings_at, b"\0")
     offset = up(relocations_at + hwx.RELOCATION.itemsize * len(kernels), PAGE)
-    listed = commands(symbols_at, strings_at, relocations_at, offset)
+    loads = commands(symbols_at, strings_at, relocations_at, offset)
     head = hwx.HEAD.build({"magic": hwx.MAGIC, "cputype": CPU, "cpusubtype": CHIPS[capture.chip]["cpusubtype"],
-                           "filetype": EXECUTABLE, "commands": len(listed), "commands_size": sum(map(len, listed)),
+                           "filetype": EXECUTABLE, "commands": len(loads), "commands_size": sum(map(len, loads)),
                            "flags": FLAGS, "reserved": 0})
     table = np.array([(at, *one[1:]) for one, at in zip(symbols, starts, strict=True)], hwx.SYMBOL).tobytes()
     moved = np.array([(one.place, RELOCATION_BITS + 2) for one in kernels], hwx.RELOCATION).tobytes()
-    front = b"".join([head, *listed, table, names, moved])
+    front = b"".join([head, *loads, table, names, moved])
     body = text.ljust(const_at - base, b"\0") + data
     return front.ljust(offset, b"\0") + body.ljust(size, b"\0")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Unsupported
-from npulab.npus.ane.lowering import as_convolution
+from npulab.npus.ane.lowering import as_convolution, names_of
 from npulab.npus.ane.source.network import Input, Network, Output, Unit
 from npulab.npus.ane.source.parameters import NEURONS, ONE, strides
 from npulab.npus.ane.source.parameters import Shape as Extents
@@ -43,9 +43,7 @@ def source_of(layer: Layer, names: Sequence[str] = (), name: str = "net") -> tup
     shapes = input_shapes(layer)
     if any(len(shape) != 3 for shape in shapes):
         raise Unsupported(f"source network: got tensors of {shapes}, allowed is (H, W, C)")
-    names = tuple(names) or (*(f"input{i or ''}" for i in range(len(shapes))), "output")
-    if len({*names}) != len(shapes) + 1:
-        raise ValueError(f"names: got {tuple(names)}, allowed are {len(shapes) + 1} different ones, the output's last")
+    names = names_of(layer, names)
     inputs = tuple(Input(one, {"BatchSize": 1, "InputChannels": shape[2], "InputHeight": shape[0], "InputInterleave": 1,
                                **_strides("Input", shape), "InputType": TYPE, "InputWidth": shape[1]})
                    for one, shape in zip(names[:-1], shapes, strict=True))
