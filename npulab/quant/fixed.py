@@ -31,7 +31,7 @@ def shifted_right(values: np.ndarray, by: np.ndarray | int) -> np.ndarray:
 
 def shifted_left(values: np.ndarray, by: int) -> np.ndarray:
     """``values * 2**by``, saturated to int32."""
-    return np.clip(np.asarray(values, np.int64) << by, LOW, HIGH)
+    return np.clip(np.asarray(values, np.int64) * 2 ** by, LOW, HIGH)
 
 
 def exponential(values: np.ndarray, integer_bits: int) -> np.ndarray:
@@ -73,5 +73,5 @@ def reciprocal(values: np.ndarray, integer_bits: int) -> tuple[np.ndarray, np.nd
     """(raw, bits): ``1 / values`` is ``raw / 2**(31 + bits)``, of positive values that have
     ``integer_bits``."""
     values = np.asarray(values, np.int64)
-    headroom = 32 - np.frexp(values.astype(np.float64))[1]
-    return inverse_of_one_plus((values << headroom) - 2 ** 31), integer_bits - headroom
+    headroom = 32 - np.frexp(values.astype(np.float64))[1].astype(np.int64)
+    return inverse_of_one_plus(values * 2 ** headroom - 2 ** 31), integer_bits - headroom

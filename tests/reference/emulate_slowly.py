@@ -11,11 +11,8 @@ import numpy as np
 from npulab.quant.emulate.addition import weighs, weighted
 from npulab.quant.emulate.elements import element
 from npulab.quant.emulate.engines import REAL, clamp_range, multipliers, parts_of, saturation_of
-<<<<<<< HEAD:tests/reference/emulate_slowly.py
 from npulab.quant.emulate.exact import windows
-=======
 from npulab.quant.emulate.operations import batches
->>>>>>> 4a50da7 (quant: operators without weights as TensorFlow Lite's kernels have them; models of them run whole):npulab/quant/emulate/definition.py
 from npulab.quant.emulate.saturating import Saturation
 from npulab.quant.floats import nearest_half
 from npulab.quant.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Operation, Pool2D

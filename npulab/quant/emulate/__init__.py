@@ -8,11 +8,7 @@ from typing import Any
 
 import numpy as np
 
-<<<<<<< HEAD
-from npulab.quant.emulate import elements, quantized, real
-=======
-from npulab.quant.emulate import definition, elements, operations, quantized, real
->>>>>>> 4a50da7 (quant: operators without weights as TensorFlow Lite's kernels have them; models of them run whole)
+from npulab.quant.emulate import elements, operations, quantized, real
 from npulab.quant.emulate.addition import Addition
 from npulab.quant.emulate.engines import ENGINES, clamp_range, parts
 from npulab.quant.emulate.pooling import pool

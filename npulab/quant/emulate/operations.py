@@ -123,8 +123,8 @@ def _sum(layer: Operation, tensors: Tensors) -> np.ndarray:
     left = LEFT[layer.dtype]
     one, other = (float(_single(part.q)) for part in layer.inputs)
     largest = 2 * max(one, other)
-    sums = sum(_scaled(_centred(x, part) << left, factor * scale / largest) if factor > 0 else
-               -_scaled(_centred(x, part) << left, scale / largest)
+    sums = sum(_scaled(_centred(x, part) * 2 ** left, factor * scale / largest) if factor > 0 else
+               -_scaled(_centred(x, part) * 2 ** left, scale / largest)
                for x, part, scale, factor in zip(tensors, layer.inputs, (one, other), (1, sign), strict=True))
     ratio = largest / (2.0 ** left * float(_single(layer.output.q)))
     return _scaled(np.asarray(sums), ratio, layer.output.q.zero_point).clip(*_bounds(layer, activation))
@@ -203,14 +203,14 @@ def _hard_swish(layer: Operation, tensors: Tensors) -> np.ndarray:
     fine = np.float32(1 / 128) * _single(part.q)  # the input's scale with 7 more bits
     (multiplier, shift), (relu, relu_shift) = (
         _short(float(fine / scale)) for scale in (_single(layer.output.q), np.float32(3 / 32768)))
-    values = _centred(x, part) << 7
+    values = _centred(x, part) * 2 ** 7
     outputs = fixed.product(values, multiplier, 15)
     slope = values
     if relu_shift > 0:
-        slope = np.clip(slope << (relu_shift - 1), -2 ** 15, 2 ** 15 - 1)
+        slope = np.clip(slope * 2 ** (relu_shift - 1), -2 ** 15, 2 ** 15 - 1)
     slope = fixed.product(slope, relu, 15)
     if relu_shift > 0:
-        slope = np.clip(slope << 1, -2 ** 15, 2 ** 15 - 1)
+        slope = np.clip(slope * 2, -2 ** 15, 2 ** 15 - 1)
     slope = fixed.shifted_right(slope, max(-relu_shift, 0))
     slope = (slope + 2 ** 15) >> 1
     doubled = slope * outputs
@@ -237,7 +237,7 @@ def _softmax(layer: Operation, tensors: Tensors) -> np.ndarray:
     least = -math.floor((2 ** SOFTMAX_BITS - 1) * 2.0 ** (31 - SOFTMAX_BITS) / 2.0 ** left)
     apart = x.astype(np.int64) - x.max(-1, keepdims=True).astype(np.int64)
     counts = apart >= least
-    moved = fixed.product(np.where(counts, apart, 0) << left, multiplier)
+    moved = fixed.product(np.where(counts, apart, 0) * 2 ** left, multiplier)
     raised = fixed.exponential(moved, SOFTMAX_BITS)
     sums = np.where(counts, fixed.shifted_right(raised, SUM_BITS), 0).sum(-1, keepdims=True)
     inverse, bits = fixed.reciprocal(sums, SUM_BITS)
@@ -347,7 +347,7 @@ def _mean(layer: Operation, tensors: Tensors) -> np.ndarray:
     multiplier, right_shift = (int(n) for n in GEMMLOWP.of_ratio(np.asarray(float(_single(part.q) / _single(q)))))
     # the count goes into the multiplier, with as many bits as that leaves
     shift = min(count.bit_length() - 1, 32, 31 - right_shift)
-    scaled = GEMMLOWP.exact(sums - count * part.q.zero_point, (multiplier << shift) // count, right_shift + shift)
+    scaled = GEMMLOWP.exact(sums - count * part.q.zero_point, multiplier * 2 ** shift // count, right_shift + shift)
     return (scaled + q.zero_point).clip(*_range(layer.dtype))
 
 

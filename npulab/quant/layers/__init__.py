@@ -19,5 +19,6 @@ from npulab.quant.layers.real import PAIRED, SINGLE, Activation, Concat, Element
 from npulab.quant.layers.weighted import Conv2D, FullyConnected
 
 __all__ = ["ACTIVATIONS", "LAYERS", "OPERATIONS", "PADDINGS", "PAIRED", "POOLS", "SINGLE", "TYPES", "UNIT",
-           "Activation", "Add", "Concat", "Conv2D", "Elementwise", "FullyConnected", "Layer", "Network", "Operation", "Pair",
-           "Placeholder", "Pool2D", "Shape3", "input_shapes", "padding_name", "pads", "per_channel", "tensors_taken"]
+           "Activation", "Add", "Concat", "Conv2D", "Elementwise", "FullyConnected", "Layer", "Network", "Operation",
+           "Pair", "Placeholder", "Pool2D", "Shape3", "input_shapes", "padding_name", "pads", "per_channel",
+           "tensors_taken"]
