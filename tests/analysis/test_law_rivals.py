@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+import npulab
 from npulab.analysis.laws.claims import Findings, doubts, in_order
 from npulab.analysis.laws.expressions import ALWAYS, Columns, Expression, constant, field, parameter
 from npulab.analysis.laws.rivals import clamp_rivals, gap_rivals
@@ -58,3 +59,12 @@ def test_a_rival_that_reads_an_open_field_says_nothing() -> None:
     words, doubt = doubts(findings, CAPTURED.rows(np.arange(8)))
     assert words[:, 0].tolist() == CAPTURED[HEIGHT].tolist()
     assert doubt.any()
+
+
+def test_a_field_that_reads_an_open_one_states_its_plain_text() -> None:
+    width = np.arange(8, 72)
+    laws = npulab.find_laws(width[:, None].astype(np.uint32), {"width": width})
+    reader = cut(0, 4, (ALWAYS, Expression("+", (field("w1_0_4"), constant(20)))))
+    (law,) = replace(laws, _solved=(reader,), _follows={reader.name: frozenset({"w1_0_4"})}).fields
+    assert law.open
+    assert law.stated == "w1_0_4 + 20"

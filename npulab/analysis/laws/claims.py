@@ -9,17 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import (
-    CONSTANT,
-    Array,
-    Columns,
-    Expression,
-    constant_cost,
-    field,
-    parameter,
-)
+from npulab.analysis.laws.expressions import CONSTANT, Array, Columns, Expression, field, parameter
 from npulab.analysis.laws.predicates import literals
-from npulab.analysis.laws.prior import BUDGET, PRIOR
+from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 from npulab.analysis.laws.rivals import ORDERED, Twins, hidden_changes, rival_groups
 from npulab.analysis.laws.solved import Solved, names_in
 
@@ -235,10 +227,10 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
     doubt = np.zeros_like(out)
     bits = {solved.name: np.zeros(asked.n, np.int64) for solved in ready}
     for solved in ready:
-        own, known = bits[solved.name], values[solved.name]
-        out[:, solved.word] |= solved.placed(known)
+        own, value = bits[solved.name], values[solved.name]
+        out[:, solved.word] |= solved.placed(value)
         later = [other for other in ready if solved.name in findings.follows[other.name]]
-        for changed in (*_from_doubted(solved, asked, values, bits), *findings.uncut_changes(solved, asked, known)):
+        for changed in (*_from_doubted(solved, asked, values, bits), *findings.uncut_changes(solved, asked, value)):
             own |= _upwards(changed, solved.width)
         whole = findings.outside(solved, asked) | findings.twins.apart(solved, asked)
         if findings.is_weak(solved, *findings.beside_open[solved.name]):
@@ -247,15 +239,15 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
             # of a step with hardly any captures nobody knows which others are its own
             whole |= findings.unseen_rows(solved, asked) | (min(solved.support) < BUDGET.step_for_claim)
         own[whole] = 2 ** solved.width - 1
-        changes = [solved.changes(rival, asked, known) for _, rivals in rival_groups(solved, ready, captured)
+        changes = [solved.changes(rival, asked, value) for _, rivals in rival_groups(solved, ready, captured)
                    for rival in rivals if rival.extra_cost <= findings.within]
-        for changed in (*changes, hidden_changes(solved, captured, asked, known)):
+        for changed in (*changes, hidden_changes(solved, captured, asked, value)):
             rows = np.flatnonzero(changed)
             own |= changed
             if not len(rows) or not later:
                 continue
             part = asked.rows(rows)
-            part.add(solved.name, known[rows] ^ changed[rows])
+            part.add(solved.name, value[rows] ^ changed[rows])
             for other, again in fill(later, part).items():
                 bits[other][rows] |= again ^ values[other][rows]
         doubt[:, solved.word] |= solved.placed(own)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -162,8 +161,8 @@ class Columns:
     def __getitem__(self, expression: Expression) -> Array:
         """Its values: ``(N,) int64`` (a real number's before ``float32`` is taken); KeyError for an
         unknown name."""
-        found = self.values.get(expression)
-        if found is None:
+        values = self.values.get(expression)
+        if values is None:
             if expression.op == CONSTANT:
                 return np.full(self.n, expression.args[0], np.int64)
             if expression == ALWAYS:
@@ -171,9 +170,9 @@ class Columns:
             if expression.op in (PARAMETER, FIELD, GIVEN):
                 raise KeyError(expression.args[0])
             with np.errstate(all="ignore"):
-                found = OPERATORS[expression.op][0](*(self[part] for part in expression.args))
-            self.values[expression] = found
-        return found
+                values = OPERATORS[expression.op][0](*(self[part] for part in expression.args))
+            self.values[expression] = values
+        return values
 
     def rows(self, rows: Array) -> Columns:
         """Some rows of the parameters and fields."""
@@ -187,38 +186,3 @@ class Columns:
         """A field's values as one more column."""
         self.values[field(name)] = values
         return field(name)
-
-
-@cache
-def constant_cost(value: int) -> float:
-    """Bits to name a constant: the rounder, the cheaper."""
-    value = abs(int(value))
-    if value <= 2:
-        return 2
-    bits, zeros = value.bit_length(), (value & -value).bit_length() - 1
-    if bits == zeros + 1:
-        return 3
-    if (value + 1).bit_count() == 1 or (value - 1).bit_count() == 1:
-        return 4
-    if value <= 8:
-        return 5
-    return min(4 + 1.2 * (bits - zeros), 4 + math.log2(value))  # by its odd part, or as it is
-
-
-def roundest(low: int, high: int) -> int:
-    """The constant of ``low`` to ``high`` (included) that is cheapest to say; of equal ones the
-    nearest to 0."""
-    if low <= 0 <= high:
-        return 0
-    best = (constant_cost(low), abs(low), low)
-    for step in _POWERS:
-        first = -(-low // step) * step
-        if first - 1 > high:
-            break
-        for value in (first - 1, first, first + 1, first + step):
-            if low <= value <= high:
-                best = min(best, (constant_cost(value), abs(value), value))
-    return best[2]
-
-
-_POWERS = [2 ** n for n in range(40)]

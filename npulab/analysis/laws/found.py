@@ -168,12 +168,14 @@ class FieldLaw(Place):
     def stated(self) -> str:
         """The text that gives the field's raw value with nothing left to cut off, as
         ``check_stated`` holds it against captures: ``(width) % 16`` where a law of four bits gave
-        more in these captures."""
+        more in these captures.  It is the plain text if the field reads one without a law."""
+        if self.open:
+            return self.text
         columns, size = self._of._findings.captured, 2 ** self.width
         decided = self._solved.decide(columns)
-        given = (columns[law][decided == number] for number, (_, law) in enumerate(self._solved.steps))
-        return _text([(when, f"({law}) % {size}" if ((raw < 0) | (raw >= size)).any() else law)
-                      for (when, law), raw in zip(self.steps, given, strict=True)])
+        uncut = (columns[law][decided == number] for number, (_, law) in enumerate(self._solved.steps))
+        return _text([(when, f"({law}) % {size}" if ((values < 0) | (values >= size)).any() else law)
+                      for (when, law), values in zip(self.steps, uncut, strict=True)])
 
     def values(self, parameters: Any) -> Array:
         """The field's raw value for each row of parameters, ``(N,) int64``."""
@@ -288,10 +290,10 @@ class Laws:
         the best law has them, or as in the first capture.
         """
         out, doubt = doubts(self._findings, self._columns(parameters))
-        known = np.zeros(self.words.shape[1], np.uint32)
+        explained = np.zeros(self.words.shape[1], np.uint32)
         for solved in self._findings.ready:
-            known[solved.word] |= np.uint32(solved.mask)
-        return (out & known) | (self.words[0] & ~known), known & ~doubt
+            explained[solved.word] |= np.uint32(solved.mask)
+        return (out & explained) | (self.words[0] & ~explained), explained & ~doubt
 
     @cached_property
     def status(self) -> Array:

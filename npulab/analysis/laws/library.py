@@ -20,12 +20,11 @@ from npulab.analysis.laws.expressions import (
     Columns,
     Expression,
     constant,
-    constant_cost,
     field,
     parameter,
     term,
 )
-from npulab.analysis.laws.prior import BUDGET, PRIOR
+from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 
 COST = {"+": 3.0, "-": 3.0, "*": 3.0, "//": 4.0, "ceil": 4.0, "min": 4.0, "max": 4.0, "^": 5.0}
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -194,9 +193,9 @@ class _Nodes:
         self._row = np.zeros(1024, np.int32)
         self._rows: Array = np.zeros((256, captures), np.int64)
 
-    def add(self, op: str, left: Any, right: Any, cost: Any, count: int) -> Array:
-        """``count`` more nodes: their numbers."""
-        first, end = self.n, self.n + count
+    def add(self, op: str, left: Any, right: Any, cost: Any) -> Array:
+        """As many more nodes as ``left`` has: their numbers."""
+        first, end = self.n, self.n + np.size(left)
         while end > len(self.op):
             for name in ("op", "left", "right", "cost", "uses", "kept", "key", "_row"):
                 array = getattr(self, name)
@@ -211,7 +210,7 @@ class _Nodes:
         return np.arange(first, end)
 
     def leaf(self, law: Expression, cost: float, uses: int, values: Array) -> int:
-        node = int(self.add(LEAF, len(self.leaves), -1, cost, 1)[0])
+        node = int(self.add(LEAF, len(self.leaves), -1, cost)[0])
         self.uses[node] = uses
         self.leaves.append(law)
         self.store([node], values[None])
@@ -349,7 +348,7 @@ class _Growth:
             else:
                 others = right[start:start + step]
                 values = function(values, self.nodes.values(others))
-            nodes = self.nodes.add(op, part, others, costs[start:start + step], len(part))
+            nodes = self.nodes.add(op, part, others, costs[start:start + step])
             new = self._enter(nodes, values)
             fresh += nodes[new].tolist()
             if keep:
@@ -375,7 +374,7 @@ class _Growth:
     def _step(self, op: str, left: int, right: int) -> int:
         """A node that is only a step to another: made, not entered."""
         values = OPERATORS[op][0](self.nodes.values(left), self.nodes.values(right))
-        node = self.nodes.add(op, [left], right, self.nodes.cost[left] + 3, 1)
+        node = self.nodes.add(op, [left], right, self.nodes.cost[left] + 3)
         self.nodes.store(node, values[None])
         return int(node[0])
 
@@ -495,7 +494,7 @@ class _Growth:
         left, right = np.array(pairs, int).reshape(-1, 2).T
         values = self.nodes.values(left) * self.nodes.values(right)
         cost = self.nodes.cost[left] + self.nodes.cost[right] - 1.0
-        nodes = self.nodes.add("*", left, right, cost, len(left))
+        nodes = self.nodes.add("*", left, right, cost)
         self._enter(nodes, values)
         self.nodes.store(nodes, values)
         return nodes.tolist()
@@ -547,18 +546,18 @@ class _Growth:
         a, k = np.array([(a, k) for k in kernels for a in wide], int).reshape(-1, 2).T
         columns = self.nodes.values(a) + self.nodes.values(k) - 1
         costs = np.where(cost[a] > 0, cost[a], 4.0) + cost[k]
-        one, other = np.triu_indices(len(a))
-        square = k[one] == k[other]
-        fits = square | ((uses[k[one]] | uses[k[other]]) == 0)
-        one, other, square = one[fits], other[fits], square[fits]
+        first, second = np.triu_indices(len(a))
+        square = k[first] == k[second]
+        fits = square | ((uses[k[first]] | uses[k[second]]) == 0)
+        first, second, square = first[fits], second[fits], square[fits]
         align = np.array(AREA_ALIGNMENTS)
         extra_cost = np.array([0.0, *(3 + constant_cost(value) for value in AREA_ALIGNMENTS[1:])])
         # one kernel for both is said once
-        price = (costs[one] + costs[other] + 4 - np.where(square, PRIOR.parameter, 0))[:, None] + extra_cost
+        price = (costs[first] + costs[second] + 4 - np.where(square, PRIOR.parameter, 0))[:, None] + extra_cost
         order = np.argsort(price.ravel(), kind="stable")[:BUDGET.areas]
-        one, other, align = one[order // len(align)], other[order // len(align)], align[order % len(align)]
-        area = columns[one] * columns[other]
-        parts: Array = np.stack([a[one], k[one], a[other], k[other], align], 1)
+        first, second, align = first[order // len(align)], second[order // len(align)], align[order % len(align)]
+        area = columns[first] * columns[second]
+        parts: Array = np.stack([a[first], k[first], a[second], k[second], align], 1)
         return Family(-(-area // align[:, None]) * align[:, None], price.ravel()[order].astype(np.float32),
                       np.bitwise_or.reduce(uses[parts[:, :4]], axis=1), parts, self.nodes.area_law)
 

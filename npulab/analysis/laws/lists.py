@@ -23,7 +23,7 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
     N) bool`` which captures a predicate selects, the first all of them, ``prices (P,)`` its bits;
     ``weights (N,)`` the bits of a capture left unexplained.
     """
-    chosen, fails, given = _short(masks), _short(~agree), masks.astype(np.float32)
+    chosen, fails, selected = _short(masks), _short(~agree), masks.astype(np.float32)
     states: list[tuple[float, Array, Path]] = [(0.0, np.ones(len(weights), bool), ())]
     done: list[tuple[float, Path]] = []
     seen: set[bytes] = set()
@@ -40,7 +40,7 @@ def decision_lists(agree: Array, cost: Array, masks: Array, prices: Array, weigh
             if depth > 1 and level < 2:
                 done += [(spent + total, (*path, *two)) for total, two in _halves(state, prices, rows)]
             if level < depth - 1:
-                steps = _steps(state, prices, given @ np.where(left, weights, 0).astype(np.float32))
+                steps = _steps(state, prices, selected @ np.where(left, weights, 0).astype(np.float32))
                 for predicate, law, after in _fan(steps, masks, left):
                     now = spent + float(prices[predicate] + price[law]) + PRIOR.step
                     following.append((now + float(weights[after].sum()), now, after, (*path, (predicate, law))))
@@ -94,13 +94,13 @@ def _short(rows: Array) -> Array:
     return packed(rows).view("<u4")[:, :-(-rows.shape[1] // 32)]
 
 
-def _apart(one: Array, other: Array) -> Array:
+def _apart(left: Array, right: Array) -> Array:
     """``(A, B) bool``: whether packed rows of ``(A, K)`` and ``(B, K)`` have no capture in
     common."""
-    columns = other.T.copy()
-    common = one[:, 0, None] & columns[0]
+    columns = right.T.copy()
+    common = left[:, 0, None] & columns[0]
     for k in range(1, len(columns)):
-        common |= one[:, k, None] & columns[k]
+        common |= left[:, k, None] & columns[k]
     return common == 0
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import OPERATORS, Array, Expression, constant, constant_cost, roundest, term
+from npulab.analysis.laws.expressions import OPERATORS, Array, Expression, constant, term
 from npulab.analysis.laws.library import Leaf, Library
 from npulab.analysis.laws.masks import counted, distinct, packed
-from npulab.analysis.laws.prior import BUDGET, PRIOR
+from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 
 POWERS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 BUDGETS = (4, 8, 16, 32, 64, 128)
@@ -289,14 +289,16 @@ def _shares(target: Target) -> Iterator[Group]:
     bases = np.flatnonzero((columns >= values).all(1) & (columns < 2 ** 16).all(1) & (whole > 0.1) & (whole < 1))
     if not len(bases):
         return
-    budgets, budget_cost, budget_laws = _budgets(target.library)
+    budgets = _budgets(target.library)
     for i in bases[np.argsort(-whole[bases], kind="stable")][:BUDGET.share_bases].tolist():
-        plain = np.arange(2, min(int(columns[i].max()), BUDGET.share_limit))
-        limits = np.concatenate([np.repeat(plain[:, None], len(values), 1), budgets])
-        agree = SHARED(columns[i], limits) == values
+        plain = [(constant(most), 6 + constant_cost(most), np.full(target.n, most))
+                 for most in range(2, min(int(columns[i].max()), BUDGET.share_limit))]
+        if not plain and not budgets:
+            continue
+        limits, costs, limit_values = zip(*plain, *budgets, strict=True)
+        agree = SHARED(columns[i], np.array(limit_values)) == values
         gain = agree @ target.weights
-        plain_cost = [6 + constant_cost(most) for most in plain.tolist()]
-        cost = float(laws.cost[i]) + np.concatenate([plain_cost, budget_cost])
+        cost = float(laws.cost[i]) + np.array(costs)
         seen: Counter[bytes] = Counter()
         good = []
         # laws that agree alike explain as much
@@ -305,25 +307,20 @@ def _shares(target: Target) -> Iterator[Group]:
             seen[key] += 1
             if seen[key] <= BUDGET.share_alike and gain[number] > cost[number]:
                 good.append(number)
-        limit_laws = [*map(constant, plain.tolist()), *budget_laws]
-        yield partial(_share_law, laws[i], [limit_laws[at] for at in good]), cost[good], agree[good]
+        yield partial(_share_law, laws[i], [limits[at] for at in good]), cost[good], agree[good]
 
 
 def _share_law(law: Expression, limits: Sequence[Expression], i: int) -> Expression:
     return term("share", law, limits[i])
 
 
-def _budgets(library: Library) -> tuple[Array, list[float], list[Expression]]:
-    """c // ceil(y / d) of the sizes y, ``(B, N)`` of at least 1: with what they cost in a share,
-    and as laws."""
-    leaves = [leaf for leaf in library.leaves if leaf.values.max() > BUDGET.small]
-    values, cost, laws = [np.zeros((0, library.n), int)], [], []
-    for leaf in leaves:
-        for most, size in itertools.product(BUDGETS, BUDGETS):
-            values.append((most // np.maximum(-(-leaf.values // size), 1))[None])
-            cost.append(leaf.cost + 12 + constant_cost(most) + constant_cost(size))
-            laws.append(term("//", most, term("ceil", leaf.law, size)))
-    return np.maximum(np.concatenate(values), 1), cost, laws
+def _budgets(library: Library) -> list[tuple[Expression, float, Array]]:
+    """c // ceil(y / d) of the sizes y, at least 1: as a law, its cost in a share, and ``(N,)``."""
+    return [(term("//", most, term("ceil", leaf.law, size)),
+             leaf.cost + 12 + constant_cost(most) + constant_cost(size),
+             np.maximum(most // np.maximum(-(-leaf.values // size), 1), 1))
+            for leaf in library.leaves if leaf.values.max() > BUDGET.small
+            for most, size in itertools.product(BUDGETS, BUDGETS)]
 
 
 def _scaled(target: Target) -> Iterator[Group]:

@@ -9,19 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npulab.analysis.laws.expressions import (
-    ALWAYS,
-    FIELD,
-    OPPOSITE,
-    Array,
-    Columns,
-    Expression,
-    constant_cost,
-    roundest,
-    term,
-)
+from npulab.analysis.laws.expressions import ALWAYS, FIELD, OPPOSITE, Array, Columns, Expression, term
 from npulab.analysis.laws.masks import distinct, packed, unpacked
-from npulab.analysis.laws.prior import BUDGET
+from npulab.analysis.laws.prior import BUDGET, constant_cost, roundest
 
 STEPS = (2, 4, 8, 16)
 NONE = -1
@@ -241,13 +231,8 @@ def _paired(table: _Literals, numbers: Array, costs: Array, limits: Sequence[Pri
 
 def _combinations(n: int, length: int) -> Array:
     """``(C, length)``: as ``itertools.combinations(range(n), length)``."""
-    out = np.arange(n)[:, None]
-    for _ in range(length - 1):
-        more = n - 1 - out[:, -1]
-        last = np.arange(more.sum()) - np.repeat(more.cumsum() - more, more)
-        out = np.repeat(out, more, axis=0)
-        out = np.concatenate([out, (out[:, -1] + 1 + last)[:, None]], 1)
-    return out
+    numbers = itertools.chain.from_iterable(itertools.combinations(range(n), length))
+    return np.fromiter(numbers, int).reshape(-1, length)
 
 
 def _merged(table: _Literals, groups: Sequence[Group], protected: int = 0) -> Predicates:

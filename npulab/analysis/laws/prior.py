@@ -8,7 +8,9 @@ on captures that were not searched are right (``tests/tools/bench_laws.py``).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -136,3 +138,35 @@ class Budget:
 
 
 PRIOR, BUDGET = Prior(), Budget()
+
+
+@cache
+def constant_cost(value: int) -> float:
+    """Bits to name a constant: the rounder, the cheaper."""
+    value = abs(int(value))
+    if value <= 2:
+        return 2
+    bits, zeros = value.bit_length(), (value & -value).bit_length() - 1
+    if bits == zeros + 1:
+        return 3
+    if (value + 1).bit_count() == 1 or (value - 1).bit_count() == 1:
+        return 4
+    if value <= 8:
+        return 5
+    return min(4 + 1.2 * (bits - zeros), 4 + math.log2(value))  # by its odd part, or as it is
+
+
+def roundest(low: int, high: int) -> int:
+    """The constant of ``low`` to ``high`` (included) that is cheapest to say; of equal ones the
+    nearest to 0."""
+    if low <= 0 <= high:
+        return 0
+    best = (constant_cost(low), abs(low), low)
+    for step in (2 ** n for n in range(40)):
+        first = -(-low // step) * step
+        if first - 1 > high:
+            break
+        for value in (first - 1, first, first + 1, first + step):
+            if low <= value <= high:
+                best = min(best, (constant_cost(value), abs(value), value))
+    return best[2]

@@ -16,12 +16,11 @@ from npulab.analysis.laws.expressions import (
     Array,
     Columns,
     Expression,
-    constant_cost,
     parameter,
     term,
 )
 from npulab.analysis.laws.predicates import both, literals
-from npulab.analysis.laws.prior import BUDGET, PRIOR
+from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost
 from npulab.analysis.laws.solved import Rival, Solved
 
 TWINS = (("//", 2), ("ceil", 2), ("+", -1), ("+", 1), ("*", 2))
