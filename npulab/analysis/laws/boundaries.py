@@ -37,9 +37,9 @@ def places(words: Array, weights: Array, library: Library, todo: Array) -> list[
                 if bit - lsb >= widths[-1] + BUDGET.hole:
                     break
                 widths.append(bit - lsb + 1)
-            values, information = words[:, word] >> np.uint32(lsb), weights[:, word, lsb:]
+            values, of_bits = words[:, word] >> np.uint32(lsb), weights[:, word, lsb:]
             gains |= {Place(word, lsb, width): gain
-                      for width, gain in _gains(values, information, library, widths)}
+                      for width, gain in _gains(values, of_bits, library, widths)}
         out += _cover(word, gains)
     return [place for _, place in sorted(out, key=lambda item: -item[0])]
 
