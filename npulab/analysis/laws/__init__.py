@@ -2,10 +2,12 @@
 what is open.
 
 ``find_laws`` makes ``Laws``; ``plan_sweep`` says what to capture first, ``Laws.next_captures`` what
-to capture next. ``expressions`` are the laws, ``library`` the shapes that are tried, ``matching``
-finds single laws, ``boundaries``, ``pool``, ``predicates`` and ``lists`` find regimes, ``search``
-goes round by round, ``claims`` says what is proved. ``check_stated`` and ``check_rows`` hold laws
-of somebody else's against captures, ``texts`` reads them.
+to capture next.  A law is chosen by description length: ``prior`` holds what everything costs, and
+how much is tried.  ``expressions`` are the laws, ``library`` the families of candidates,
+``matching`` and ``singles`` find laws of all captures, ``boundaries``, ``pool``, ``predicates``,
+``lists`` and ``regimes`` those that hold on a part, ``search`` goes round by round from one
+``state`` to the next, ``claims`` and ``rivals`` say what is proved.  ``check_stated`` and
+``check_rows`` hold laws of somebody else's against captures, ``texts`` reads them.
 """
 
 from npulab.analysis.laws.found import FieldLaw, Laws, find_laws
