@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 OPS = ("conv", "depthwise", "fully_connected")
 # An input scale that is a power of two makes orders "D" and "P" of the ratio the same number, an
-# output scale that is none keeps "S" another; odd zero points turn ties where they are added before
+# output scale that is not keeps "S" another; odd zero points turn ties where they are added before
 # the rounding.
 INPUT_SCALE, OUTPUT_SCALE = 0.5, float(np.float32(0.0871))
 ZERO_POINTS = {"int8": 3, "uint8": 131, "int16": 0}
@@ -463,7 +463,7 @@ class Probes:
     def name(self, outputs: Any) -> Identification:
         """The rules that fit outputs: P codes, or a list of those of each of ``layers``.
 
-        A fit says that no other of ``rules`` does it; a rule that is none of them may fit as well.
+        A fit says that no other of ``rules`` does it; a rule that is not among them may fit as well.
         """
         sums, codes = self.accumulators, self._codes(outputs)
         found = identify_rounding(sums, codes, **self._quantized, rules=self.rules)
@@ -473,7 +473,7 @@ class Probes:
         return replace(found, engines=tuple(name for name in EXACT if all(name in engines for engines in fit)))
 
     def _codes(self, outputs: Any) -> np.ndarray:
-        """The codes ``(P,)``; raises ValueError for what is none."""
+        """The codes ``(P,)``; raises ValueError if the outputs are not P codes of the type."""
         dtype, size = self.layers[0].dtype, len(self.accumulators)
         info, allowed = np.iinfo(dtype), f"allowed is {size} codes of {dtype}, one per probe"
         try:
@@ -508,8 +508,8 @@ def rounding_probes(dtype: str = "int8", rules: Iterable[str | Rule] | str | Rul
     The fewest are chosen for the rules asked and no other, so that a rule nobody listed often fits
     all that one of them fits.  A ``count``, say 16, adds ties of both signs and parities, then what
     separates most pairs a second time: fewer are named falsely. Raises LookupError for an unknown
-    rule, ValueError for one that does not have this type or a ``count`` that is no number of
-    probes.
+    rule, ValueError if a rule does not have this type or ``count`` is not between the fewest probes
+    and all candidates.
 
     >>> probes = rounding_probes("int8")
     >>> probes.name(probes.expected.loc["gemmlowp"])
@@ -573,7 +573,7 @@ def _candidates(dtype: str, rules: Sequence[Rule], zero_point: int, seed: int,
     """(weight scales ``(K,)``, accumulators ``(K,)``, codes by rule ``(R, K)``, kind of tie
     ``(K,)``, input scale).
 
-    The kind is sign and parity of a tie, -1 of what is none.
+    The kind is sign and parity of a tie, -1 if an accumulator is not a tie.
     """
     random, info = np.random.RandomState(seed), np.iinfo(dtype)
     # with this, the largest code needs an accumulator of 31 bits; past it float32 cuts, and 31 bits

@@ -102,8 +102,8 @@ def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, orde
 
 
 def positive(name: str, given: Any, single: Any) -> None:
-    """Raise ValueError where a scale, as float32, is not positive and finite; ``given`` is what is
-    told."""
+    """Raise ValueError if a scale, as float32, is not positive and finite; the message shows
+    ``given``."""
     wrong = ~(np.isfinite(single) & (np.asarray(single) > 0))
     if np.any(wrong):
         got = np.broadcast_to(np.asarray(given), wrong.shape)[wrong].flat[0]

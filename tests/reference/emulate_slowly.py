@@ -11,9 +11,9 @@ import numpy as np
 from npulab.quant.emulate.addition import weighs, weighted
 from npulab.quant.emulate.elements import element
 from npulab.quant.emulate.engines import REAL, clamp_range, multipliers, parts_of, saturation_of
-from npulab.quant.emulate.exact import windows
 from npulab.quant.emulate.operations import batches
 from npulab.quant.emulate.saturating import Saturation
+from npulab.quant.emulate.sliding import windows
 from npulab.quant.floats import nearest_half
 from npulab.quant.layers import Activation, Add, Concat, Conv2D, Elementwise, FullyConnected, Layer, Operation, Pool2D
 from npulab.quant.requantize import within

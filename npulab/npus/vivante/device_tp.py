@@ -29,7 +29,8 @@ ZERO = ("in_tile_sequence", "in_tile_global_mem", "alu_square_enable", "alu_horz
 
 
 def move(t: Mapping[str, Any], memory: Memory) -> None:
-    """Run a job of these values; raises Hang for what would hang the hardware or nobody knows."""
+    """Run a job of these values; raises Hang if the hardware would hang or what it would do is not
+    known."""
     known(t, {**CONSTANT, **dict.fromkeys(ZERO, (0,))}, f"TP job: {DEVICE}")
     if t["in_zp"] != t["out_zp"]:
         raise Hang(f"TP job: its zero points are {t['in_zp']} and {t['out_zp']}, the simulated unit knows equal ones")

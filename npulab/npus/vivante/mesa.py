@@ -236,8 +236,7 @@ def _plain_cores(sizes: np.ndarray) -> int:
 
 
 def _chip(path: Path, operations: Sequence[Operation]) -> str:
-    """The chip that most of what is recorded speaks for, the first in the table where several
-    do."""
+    """The chip with most of the recorded signs, the first in the table if several have as many."""
     signs = [sign for one in operations for sign in _signs(one)]
     scores = {name: sum(facts.get(feature, 0) == value for feature, value in signs) for name, facts in CHIPS.items()}
     best = [name for name, score in scores.items() if score == max(scores.values())]

@@ -34,8 +34,8 @@ def simulate(capture: Capture) -> bytes:
     """The output buffer after the capture's NN and TP jobs ran in order.
 
     A single NN job reads the buffers by their names; several jobs read and write memory, in which
-    each buffer lies at its address.  Raises Hang, with the reason, for what would hang the
-    hardware: sizes of 0, an address off its alignment, a core size that is no multiple of 64 or not
+    each buffer lies at its address.  Raises Hang, with the reason, if the
+    hardware would hang: sizes of 0, an address off its alignment, a core size that is no multiple of 64 or not
     what the stream needs, a zero-run width the chip does not have, a stream that overruns, an
     output outside its buffer, memory that nobody wrote.
     """

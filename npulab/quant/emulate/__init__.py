@@ -182,7 +182,7 @@ def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Satura
 
 
 def _refuse(layer: Any, *kinds: type) -> None:
-    """Raise ValueError for what is no layer."""
+    """Raise ValueError if it is not a layer."""
     if not isinstance(layer, kinds or LAYERS):
         raise ValueError(f"layer: got {type(layer).__name__}, allowed is a {_names(kinds or LAYERS)}")
 

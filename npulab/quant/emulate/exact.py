@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from operator import mul
-from typing import Any
 
 import numpy as np
 
 from npulab.quant.emulate.pooling import counts, taken
+from npulab.quant.emulate.sliding import windows
 from npulab.quant.floats import Near, halves, nearest_half
 from npulab.quant.layers import Conv2D, FullyConnected, Pool2D
 
@@ -132,14 +132,3 @@ def _unit(values: np.ndarray) -> int:
     whole = (np.where(np.isfinite(values), values, 0).astype(np.float64) * UNITS).astype(np.int64)
     every = int(np.bitwise_or.reduce(whole, axis=None)) or 2 ** 40
     return every & -every
-
-
-def windows(layer: Conv2D | Pool2D, x: np.ndarray, border: Any = 0) -> np.ndarray:
-    """Windows ``(..., out_h, out_w, C, kernel_h, kernel_w)`` of an input ``(..., H, W, C)``
-    bordered with a value."""
-    rows, columns = layer.pads
-    padded = np.pad(x, [(0, 0)] * (x.ndim - 3) + [rows, columns, (0, 0)], constant_values=border)
-    (kernel_h, kernel_w), (dilation_h, dilation_w) = layer.kernel, layer.dilation
-    span = (kernel_h - 1) * dilation_h + 1, (kernel_w - 1) * dilation_w + 1
-    every = np.lib.stride_tricks.sliding_window_view(padded, span, axis=(-3, -2))
-    return every[..., ::layer.stride[0], ::layer.stride[1], :, ::dilation_h, ::dilation_w]

@@ -16,9 +16,10 @@ import numpy as np
 
 from npulab.quant.emulate.elements import activation, elementwise
 from npulab.quant.emulate.engines import REAL
-from npulab.quant.emulate.exact import columns, summed, windows
+from npulab.quant.emulate.exact import columns, summed
 from npulab.quant.emulate.pooling import real_pool
 from npulab.quant.emulate.quantized import accumulate
+from npulab.quant.emulate.sliding import windows
 from npulab.quant.layers import (
     Activation,
     Add,

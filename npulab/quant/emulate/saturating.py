@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npulab.quant.emulate.sliding import windows
 from npulab.quant.layers import Conv2D, FullyConnected
 
 ORDERS = ("HWC", "CHW", "WHC")
@@ -66,17 +67,17 @@ def excess(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation
     ``x`` are images ``(N, H, W, C)`` of a convolution, rows ``(..., I)`` of a fully connected
     layer.
     """
-    windows, weights = _windows(layer, x, saturation)
-    lead = windows.shape[:-3]
+    seen, weights = _windows(layer, x, saturation)
+    lead = seen.shape[:-3]
     out = np.zeros((math.prod(lead), layer.output_shape[-1]), np.int64)
-    step = max(1, BLOCK // (math.prod(windows.shape[-3:]) * math.prod(lead[2:])))
+    step = max(1, BLOCK // (math.prod(seen.shape[-3:]) * math.prod(lead[2:])))
     start = 0
-    for image in windows:
+    for image in seen:
         for first in range(0, len(image), step):
-            some = image[first:first + step]
-            some = some.reshape(-1, *some.shape[-3:])
-            out[start:start + len(some)] = _of_windows(layer, some, weights, saturation)
-            start += len(some)
+            rows = image[first:first + step]
+            rows = rows.reshape(-1, *rows.shape[-3:])
+            out[start:start + len(rows)] = _of_windows(layer, rows, weights, saturation)
+            start += len(rows)
     return out.reshape(*x.shape[:-1], -1) if isinstance(layer, FullyConnected) else out.reshape(*lead, -1)
 
 
@@ -86,8 +87,8 @@ def of_outputs(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Satura
     one number."""
     images = x.reshape(-1, layer.weights.shape[1]) if isinstance(layer, FullyConnected) \
         else x.reshape(-1, *layer.input_shape)
-    windows, weights = _windows(layer, images, saturation)
-    chosen = windows[np.unravel_index(positions, windows.shape[:-3])]
+    seen, weights = _windows(layer, images, saturation)
+    chosen = seen[np.unravel_index(positions, seen.shape[:-3])]
     return _of_windows(layer, chosen, weights, saturation)
 
 
@@ -101,18 +102,14 @@ def _windows(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturati
     x, weights = x.astype(np.int32) - np.int32(x_zero), layer.weights.astype(np.int32) - np.int32(w_zero)
     if isinstance(layer, FullyConnected):
         return x.reshape(1, -1, 1, weights.shape[1], 1, 1), weights[:, None, None]
-    padded = np.pad(x, ((0, 0), *layer.pads, (0, 0)), constant_values=layer.input_q.zero_point - x_zero)
-    (kernel_h, kernel_w), (spread_h, spread_w) = layer.kernel, layer.dilation
-    span = (kernel_h - 1) * spread_h + 1, (kernel_w - 1) * spread_w + 1
-    windows = np.lib.stride_tricks.sliding_window_view(padded, span, axis=(1, 2))  # type: ignore[call-overload]
-    return windows[:, ::layer.stride[0], ::layer.stride[1], :, ::spread_h, ::spread_w], weights
+    return windows(layer, x, layer.input_q.zero_point - x_zero), weights
 
 
-def _of_windows(layer: Conv2D | FullyConnected, windows: np.ndarray, weights: np.ndarray, saturation: Saturation,
+def _of_windows(layer: Conv2D | FullyConnected, seen: np.ndarray, weights: np.ndarray, saturation: Saturation,
                 ) -> np.ndarray:
     """``excess`` ``(P, channels)`` of windows ``(P, C, kernel_h, kernel_w)``."""
     axes = ["CHW".index(axis) for axis in saturation.order]
-    rows = windows.transpose(0, *(axis + 1 for axis in axes))
+    rows = seen.transpose(0, *(axis + 1 for axis in axes))
     kernels = weights.transpose(0, 3, 1, 2).transpose(0, *(axis + 1 for axis in axes))
     if not (isinstance(layer, Conv2D) and layer.depthwise):
         return _matrix_excess(rows.reshape(len(rows), -1), kernels.reshape(len(weights), -1).T, saturation)

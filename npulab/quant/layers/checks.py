@@ -119,28 +119,24 @@ def checked_bias(bias: Any, outputs: int, dtype: str) -> np.ndarray:
 def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
     """Raises ValueError where a scale or zero point does not go with the type, or the activation is
     unknown."""
+    centred = dtype in ("int16", "float32") and layer.op not in [f"{kind}_pool" for kind in POOLS]
     for name in ("input_q", "other_q", "weight_q", "output_q"):
-        one = getattr(layer, name, UNIT)
-        if not isinstance(one, QuantParams):
-            raise ValueError(f"{name}: got {one!r}, allowed is QuantParams(scale, zero_point)")
-        if name == "weight_q":
-            if isinstance(one.scale, tuple) and len(one.scale) != outputs:
-                raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is 1 or {outputs}")
-        elif isinstance(one.scale, tuple):
-            raise ValueError(f"{name}: got {len(one.scale)} scales, allowed is 1")
-    for name in ("input_q", "other_q", "weight_q", "output_q"):
+        q = getattr(layer, name, UNIT)
+        if not isinstance(q, QuantParams):
+            raise ValueError(f"{name}: got {q!r}, allowed is QuantParams(scale, zero_point)")
+        if isinstance(q.scale, tuple) and (name != "weight_q" or len(q.scale) != outputs):
+            allowed = f"1 or {outputs}" if name == "weight_q" else "1"
+            raise ValueError(f"{name}: got {len(q.scale)} scales, allowed is {allowed}")
         holds = HOLDS.get(dtype, (0, 0))
         if name == "weight_q" and hasattr(layer, "weights"):
             codes = layer.weights.dtype
             holds = (np.iinfo(codes).min, np.iinfo(codes).max) if codes.kind in "iu" else (0, 0)
-        zero = getattr(layer, name, UNIT).zero_point
-        if not holds[0] <= zero <= holds[1]:
-            raise ValueError(f"{name}: got zero point {zero}, allowed is {holds[0]} to {holds[1]}")
-    if dtype in ("int16", "float32") and layer.op not in ("average_pool", "max_pool", "min_pool"):
-        for name in ("input_q", "other_q", "weight_q", "output_q"):
-            zero = getattr(layer, name, UNIT).zero_point
-            if zero:
-                raise ValueError(f"{name}: got zero point {zero}, allowed with {dtype} activations is 0")
+        if not holds[0] <= q.zero_point <= holds[1]:
+            raise ValueError(f"{name}: got zero point {q.zero_point}, allowed is {holds[0]} to "
+                             f"{holds[1]}")
+        if centred and q.zero_point:
+            raise ValueError(f"{name}: got zero point {q.zero_point}, allowed with {dtype} "
+                             "activations is 0")
     if layer.activation not in ACTIVATIONS:
         raise ValueError(f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}")
 

@@ -70,8 +70,8 @@ def layout(cores: int) -> construct.Construct:
 
 
 def read_header(buffer: bytes, geometry: Geometry) -> Header:
-    """The header; raises ValueError with the byte for one that says something else than is covered,
-    or whose streams and biases do not fit the buffer."""
+    """The header; raises ValueError with the byte if a field has a value that is not supported, or
+    streams and biases do not fit the buffer."""
     cores, used, start = geometry.cores, geometry.used, geometry.header_bytes
     if len(buffer) < start:
         raise ValueError(f"coefficients: got {len(buffer)} bytes, allowed is at least the header's "
