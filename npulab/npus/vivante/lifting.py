@@ -106,7 +106,7 @@ def lift(capture: Capture) -> Lifted:
     """
     facts, v, blocks = coded_chip(capture.chip), _nn_values(capture), [job.block for job in capture.jobs]
     if blocks.count("NN") != 1 or {*blocks} - {"NN", "TP"}:
-        raise Unsupported(f"capture {capture.name}: got {_told_jobs(capture)}, a layer is lifted from one NN job and "
+        raise Unsupported(f"capture {capture.name}: got {_job_names(capture)}, a layer is lifted from one NN job and "
                            "the TP jobs around it so far")
     moved = moves_of(capture)
     _liftable(v, facts)
@@ -176,11 +176,11 @@ def _nn_values(capture: Capture) -> dict[str, Any]:
     """Fields of the NN job, the first of several, as meant."""
     words = next((job.words for job in capture.jobs if job.block == "NN"), None)
     if words is None:
-        raise Unsupported(f"capture {capture.name}: got {_told_jobs(capture)}, allowed are captures with an NN job")
+        raise Unsupported(f"capture {capture.name}: got {_job_names(capture)}, allowed are captures with an NN job")
     return capture.maps["NN"].decode(words)
 
 
-def _told_jobs(capture: Capture) -> str:
+def _job_names(capture: Capture) -> str:
     return "jobs " + ", ".join(job.block for job in capture.jobs) if capture.jobs else "no jobs"
 
 
