@@ -9,7 +9,7 @@ from npulab.captures.capture import Job
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.kit.fields import expect
 from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.facts import HERE
+from npulab.npus.nvdla.facts import FACTS, HERE
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.registers import values_of
 from npulab.registers.map import RegisterMap
@@ -18,9 +18,7 @@ from npulab.registers.table import read_table
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
 FULL_MAP_UNIT = 32  # bytes that an address or pitch of the full map counts
 # by what a job is used for: the values that fields may have
-EXPECTED: dict[str, dict[str, tuple[int, ...]]] = {}
-for row in read_table(HERE / "expected.csv"):
-    EXPECTED.setdefault(row["use"], {})[row["field"]] = tuple(map(int, row["values"].split()))
+EXPECTED = FACTS.expected()
 # by job: pairs of fields that have to be the same, and what hangs if they are not
 AGREEMENTS: dict[str, list[dict[str, str]]] = {}
 for row in read_table(HERE / "agreements.csv"):
