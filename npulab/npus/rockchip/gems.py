@@ -81,13 +81,13 @@ def _gems(path: Path) -> Iterator[Gem]:
                                  "behind whole rows")
             data += bytes.fromhex(row[2].decode())
             if len(data) > sizes[number]:
-                raise ValueError(f"{path}, line {n}: Gem {number}: got more than the {sizes[number]} bytes it was "
-                                 "opened with, allowed are as many")
+                raise ValueError(f"{path}, line {n}: Gem {number}: got more than the {sizes[number]} "
+                                 "bytes it was opened with, at most these are allowed")
             continue
         others += 1
         if others > MOST_OTHERS:
-            raise ValueError(f"{path}, line {n}: got more than {MOST_OTHERS} lines that are no row of a buffer, "
-                             "allowed are as many")
+            raise ValueError(f"{path}, line {n}: got more than {MOST_OTHERS} lines that are no row "
+                             f"of a buffer, at most {MOST_OTHERS} are allowed")
         if number >= 0:
             if line.startswith(b"[") and len(data) < sizes[number]:
                 raise ValueError(f"{path}, line {n}: Gem {number}: got {line[:60].strip().decode('latin-1')!r}, "
@@ -99,7 +99,8 @@ def _gems(path: Path) -> Iterator[Gem]:
         if opened := OPEN.fullmatch(line):
             sizes[int(opened[2])] = int(opened[3])
             if len(sizes) > MOST_GEMS:
-                raise ValueError(f"{path}, line {n}: got more than {MOST_GEMS} GEM buffers, allowed are as many")
+                raise ValueError(f"{path}, line {n}: got more than {MOST_GEMS} GEM buffers, at most "
+                                 f"{MOST_GEMS} are allowed")
         elif head := HEAD.fullmatch(line):
             number, begin = int(head[1]), n
             if number in seen or number not in sizes:
@@ -131,6 +132,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             if not line:
                 return
             if len(line) == MOST_LINE:
-                raise ValueError(f"{path}, line {n}: got more than {MOST_LINE - 1} characters, allowed are as many")
+                raise ValueError(f"{path}, line {n}: got more than {MOST_LINE - 1} characters, at most "
+                                 f"{MOST_LINE - 1} are allowed")
             yield n, line if line.endswith(b"\n") else line + b"\n"
-    raise ValueError(f"{path}: got more than {MOST_LINES} lines, allowed are as many")
+    raise ValueError(f"{path}: got more than {MOST_LINES} lines, at most {MOST_LINES} are allowed")

@@ -76,7 +76,7 @@ def as_convolution(layer: Any) -> Conv2D:
         layer = replace(layer, weights=layer.weights.transpose(3, 1, 2, 0), depthwise=False)
     elif layer.depthwise and layer.weights.shape[3] != layer.input_shape[2]:
         raise ValueError(f"lower for rockchip: got {layer.weights.shape[3]} depthwise outputs of "
-                         f"{layer.input_shape[2]} channels, allowed are as many")
+                         f"{layer.input_shape[2]} channels, allowed is the same number")
     return of_type(layer, "int8")
 
 

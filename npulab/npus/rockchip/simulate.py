@@ -109,19 +109,18 @@ def convolution(v: Raw, memory: Memory) -> None:
     data = memory.read(v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"], need, "weights")
     stored, real = np.frombuffer(data, kind), kind.kind == "f"
     sums = np.zeros((count, out_h, out_w), np.float32 if real else np.int64)
-    offsets, biases, shares = operands(v, memory, outputs)
+    offsets, biases, shares = operands(v, memory, outputs, count)
     if len(stored) * out_h * out_w > MOST_PRODUCTS:
         raise Hang(f"{len(stored)} weights for {out_h}x{out_w} outputs are more than "
                    f"{MOST_PRODUCTS} products")
     for at, (row, column, kernel, channel) in enumerate(places(v, count, len(image), kind.itemsize)):
         if at >= len(stored):
             raise Hang(f"weights: {need} bytes end before the kernels do")
-        weight = stored[at].item() + (offsets[kernel] if not real and kernel < len(offsets) else 0)
+        weight = stored[at].item() + (0 if real else offsets[kernel])
         if weight:
             top, left = row * apart_y, column * apart_x
-            rows = slice(top, top + (out_h - 1) * step_y + 1, step_y)
-            columns = slice(left, left + (out_w - 1) * step_x + 1, step_x)
-            sums[kernel] += weight * image[channel, rows, columns]
+            down, along = top + (out_h - 1) * step_y + 1, left + (out_w - 1) * step_x + 1
+            sums[kernel] += weight * image[channel, top:down:step_y, left:along:step_x]
     if outputs > count:
         raise Hang(f"{outputs} output channels of {count} kernels")
     store(v, memory, np.stack([finished(*one, v) for one in zip(sums, biases, shares, strict=False)]))
@@ -177,7 +176,7 @@ def read_planes(memory: Memory, base: int, pitches: tuple[int, int], out: np.nda
     """Fill ``(channels, rows, columns)`` from planes of 16-byte pixels; ``pitches`` are bytes from
     plane to plane and from row to row."""
     (channels, rows, width), lanes = out.shape, ATOM // kind.itemsize
-    for plane, row in np.ndindex(ceil_div(channels, lanes), rows):
+    for plane, row in product(range(ceil_div(channels, lanes)), range(rows)):
         at = base + plane * pitches[0] + row * pitches[1]
         pixels = np.frombuffer(memory.read(at, ATOM * width, what), kind).reshape(width, lanes)
         part = out[plane * lanes:(plane + 1) * lanes, row]
@@ -205,10 +204,10 @@ def single(codes: np.ndarray, v: Raw) -> np.ndarray:
     return np.sign(scaled) * ((np.abs(scaled) + unit // 2) // unit)
 
 
-def operands(v: Raw, memory: Memory, outputs: int) -> tuple[list[int], list[int], list[int]]:
-    """(weight offsets, biases, shares) of each output channel."""
-    kernels = max(outputs, v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"])
-    offsets, shares = [v["DPU.BS_OW_OP.OW_OP"]] * kernels, [2 ** 14] * outputs
+def operands(v: Raw, memory: Memory, outputs: int, kernels: int,
+             ) -> tuple[list[int], list[int], list[int]]:
+    """(weight offsets of each kernel, biases and shares of each output channel)."""
+    offsets, shares = [v["DPU.BS_OW_OP.OW_OP"]] * max(outputs, kernels), [2 ** 14] * outputs
     base = v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
     if v["DPU.BS_CFG.BS_BYPASS"] or not v["DPU.BS_CFG.BS_ALU_SRC"]:
         return offsets, [0] * outputs, shares
@@ -237,7 +236,7 @@ def finished(sums: np.ndarray, bias: int, share: int, v: Raw) -> np.ndarray:
         sums = _even(sums * share, v["DPU.BS_CFG.BS_MUL_SHIFT"])
     scale, shift = v["DPU.OUT_CVT_SCALE.OUT_CVT_SCALE"], v["DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT"]
     sums = _even(sums * scale, shift) + v["DPU.OUT_CVT_OFFSET.OUT_CVT_OFFSET"]
-    return np.clip(sums, np.iinfo(kind).min, np.iinfo(kind).max).astype(kind)
+    return np.minimum(np.maximum(sums, np.iinfo(kind).min), np.iinfo(kind).max).astype(kind)
 
 
 def _even(values: np.ndarray, shift: int) -> np.ndarray:
@@ -293,7 +292,7 @@ def store(v: Raw, memory: Memory, planes: np.ndarray) -> None:
     filled = np.zeros((up(channels, lanes), height, width), planes.dtype)
     filled[:channels] = planes
     pixels = filled.reshape(-1, lanes, height, width).transpose(0, 2, 3, 1)
-    for plane, row in np.ndindex(pixels.shape[:2]):
+    for plane, row in product(range(len(pixels)), range(height)):
         at = plane * step + row * pitch
         out[at:at + ATOM * width] = np.frombuffer(pixels[plane, row].tobytes(), np.uint8)
     memory.write(base, out.tobytes())

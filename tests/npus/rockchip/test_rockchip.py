@@ -362,7 +362,7 @@ def small(**other: Any) -> Conv2D:
     ({"activation": "relu6"}, "got activation 'relu6', allowed is None or 'relu'"),
     ({"weight_q": Q((1.0, 2.0))}, "got weight_q with 2 scales, allowed on this chip is one"),
     ({"weights": np.ones((1, 3, 3, 8), np.int8), "depthwise": True, "bias": np.zeros(8, int)},
-     "got 8 depthwise outputs of 4 channels, allowed are as many"),
+     "got 8 depthwise outputs of 4 channels, allowed is the same number"),
     ({"input_q": Q(1.0, 200)}, "got input_q with zero point 200, allowed with int8 is -128 to 127"),
     ({"dtype": "int16"}, "of int16, allowed is a Conv2D or FullyConnected of int8 or uint8"),
     ({"padding": ((16, 0), (0, 0))}, "field PAD_TOP: got raw 16, allowed is 0 to 15"),
