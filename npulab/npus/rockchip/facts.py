@@ -10,7 +10,8 @@ from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
 
 HERE = Path(__file__).parent
-REGISTERS, TASK = "NPU", "TASK"  # the maps: all units by register address; the record that hands a task over
+# the maps: all units by register address; the record that hands a task over
+REGISTERS, TASK = "NPU", "TASK"
 XML = "M"  # the source of rows that name none
 RANGE = 2 ** 12  # addresses of a unit
 
@@ -37,5 +38,6 @@ TARGETS = FACTS.enum("target")
 _units = {offset // RANGE: TARGETS[block] for block, offset, _ in TABLES[REGISTERS].registers}
 # the target id of each RANGE of register addresses; 0 where there is no unit, or its id has no room
 # in a command word
-OWNERS = np.array([id_ if (id_ := _units.get(n, 0)) < 2 ** 16 else 0 for n in range(2 ** 16 // RANGE)], np.uint16)
-maps = FACTS.maps
+OWNERS = np.zeros(2 ** 16 // RANGE, np.uint16)
+for _unit, _id in _units.items():
+    OWNERS[_unit] = _id if _id < 2 ** 16 else 0

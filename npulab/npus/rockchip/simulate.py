@@ -104,7 +104,7 @@ def convolution(v: Raw, memory: Memory) -> None:
     image = window(v, memory, kind, out_h, out_w)
     depthwise = v["CNA.CONV_CON1.CONV_MODE"] == DEPTHWISE
     count = len(image) if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"]
-    _fits("sums", (count, out_h, out_w))
+    _fits("the sums", (count, out_h, out_w))
     need = v["CNA.WEIGHT_SIZE0.WEIGHT_BYTES"]
     data = memory.read(v["CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0"], need, "weights")
     stored, real = np.frombuffer(data, kind), kind.kind == "f"
@@ -116,7 +116,7 @@ def convolution(v: Raw, memory: Memory) -> None:
     for at, (row, column, kernel, channel) in enumerate(places(v, count, len(image), kind.itemsize)):
         if at >= len(stored):
             raise Hang(f"weights: {need} bytes end before the kernels do")
-        weight = stored[at].item() + (0 if real else offsets[kernel])
+        weight = stored.item(at) + (0 if real else offsets[kernel])
         if weight:
             top, left = row * apart_y, column * apart_x
             down, along = top + (out_h - 1) * step_y + 1, left + (out_w - 1) * step_x + 1
@@ -153,7 +153,7 @@ def window(v: Raw, memory: Memory, kind: np.dtype[Any], out_h: int, out_w: int) 
     reach_y = (out_h - 1) * step_y + (v["CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT"] - 1) * apart_y + 1
     reach_x = (out_w - 1) * step_x + (v["CNA.WEIGHT_SIZE2.WEIGHT_WIDTH"] - 1) * apart_x + 1
     shape, real = (stored, max(reach_y, top + rows), max(reach_x, left + width)), kind.kind == "f"
-    _fits("input", shape)
+    _fits("the input", shape)
     border = 0 if real else wrapped(v["CNA.PAD_CON1.PAD_VALUE"], 8)
     out = np.full(shape, border, np.float32 if real else np.int64)
     image = out[:, top:top + rows, left:left + width]
@@ -191,8 +191,8 @@ def _steps(v: Raw) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _fits(what: str, shape: tuple[int, int, int]) -> None:
     if math.prod(shape) * 8 > MOST_BYTES:
-        verb, size = "do" if what == "sums" else "does", "x".join(map(str, shape))
-        raise Hang(f"the {what} of {size} {verb} not fit the simulated unit's {MOST_BYTES} bytes")
+        raise Hang(f"{what}: {'x'.join(map(str, shape))} numbers of 8 bytes, which does not fit the "
+                   f"simulated unit's {MOST_BYTES} bytes")
 
 
 def single(codes: np.ndarray, v: Raw) -> np.ndarray:

@@ -14,7 +14,7 @@ from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Hang, Unsupported
 from npulab.layout import hwc
 from npulab.npus.kit.facts import Facts
-from npulab.npus.kit.fields import agree, expect, known, nonzero, values_of
+from npulab.npus.kit.fields import agree, expect, known, nonzero, only_job, values_of
 from npulab.npus.kit.layers import as_1x1, behind, of_type, padding_names
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.kit.memory import PAGE, Memory, address_of, buffer_of, bytes_at, tensor_at
@@ -103,11 +103,22 @@ def test_only_what_is_written_has_values() -> None:
         values_of(job(), {})
 
 
+def test_the_one_job_of_a_capture() -> None:
+    words = np.zeros(4, np.uint32)
+    capture = Capture("c", "t", "x", (Job("U", words),), maps={"U": MAP})
+    assert only_job(capture, "U", "a layer is lifted from") == MAP.decode(words)
+    two = replace(capture, jobs=capture.jobs * 2)
+    with pytest.raises(ValueError, match=r"^capture c: got jobs U, U, a layer is lifted from one of U$"):
+        only_job(two, "U", "a layer is lifted from")
+
+
 def test_expected_values() -> None:
     v = {"a": 1, "b": 2}
     expect(v, {"a": (0, 1), "b": (2,)}, "")
     with pytest.raises(ValueError, match=r"^b: got 0x2, allowed is 0x0 or 0x3$"):
         expect(v, {"a": (1,), "b": (0, 3)}, "{name}: got {got}, allowed is {allowed}", style="#x")
+    with pytest.raises(ValueError, match=r"^b: got 2, allowed is 5 to 9$"):
+        expect(v, {"a": range(2), "b": range(5, 10)}, "{name}: got {got}, allowed is {allowed}")
     with pytest.raises(Hang, match=r"^b is 2, the simulated unit knows 0 and 3 only$"):
         known(v, {"b": (0, 3)})
     agree(v, [("a", "a")], "")
@@ -159,6 +170,7 @@ def test_buffers_by_address() -> None:
         bytes(range(8)),
         0x100,
     )
+    assert buffer_of(capture, "input", 8) == bytes(range(8))
     assert bytes_at(capture, "input", 0x102, 3) == b"\2\3\4"
     assert tensor_at(capture, "input", 0x102, hwc((2, 1, 3), dtype="uint8"))[1, 0].tolist() == [
         5,
@@ -167,6 +179,10 @@ def test_buffers_by_address() -> None:
     ]
     for call, text in (
         (lambda: buffer_of(capture, "no"), "buffer 'no' is missing, there are input, other"),
+        (
+            lambda: buffer_of(capture, "input", 7),
+            "buffer 'input': got 8 bytes, allowed by its words are 7",
+        ),
         (
             lambda: bytes_at(capture, "other", 0, 0),
             "address 'other' is missing, which says where the",
