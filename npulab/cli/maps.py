@@ -21,19 +21,28 @@ def _map_options(add: Add) -> None:
         help=f"where the suffix of OUT does not say it: {', '.join(FORMATS)}")
     add("--feature", action="append", metavar="F",
         help="the map of a chip that has this, instead of every chip's; repeatable")
+    add("--define", action="append", metavar="NAME=VALUE", default=[],
+        help="a constant, a type or NAME(X)=BODY that a C header takes from another one; repeatable")
+    add("--include", action="append", metavar="FILE", default=[],
+        help="a C header that is read in front of IN: offsets of its registers, constants, types; repeatable")
 
 
 def _map(options: argparse.Namespace) -> None:
     try:
-        table = read_map(options.path)
+        table = read_map(options.path, options.define, options.include)
+        reading = table.reading
         if options.feature is not None:
             table = of_chip(table, options.feature)
         written = write_map(table, options.dest, options.to)
     except ModuleNotFoundError as error:  # of an extra
         raise ValueError(str(error)) from None
     counts = ", ".join(plural(count, name[:-1]) for name, count in table.counts.items())
-    show(options, Done({"in": options.path, "out": [str(path) for path in written], **table.counts},
-                       f"{Path(options.dest)}: {counts}"))
+    record = {"in": options.path, "out": [str(path) for path in written], **table.counts}
+    if reading is not None:
+        counts = f"{counts}; {reading}"
+        record |= {"lines": reading.lines, "explained": reading.explained, "unexplained": reading.unexplained,
+                   "lost": [dict(zip(("kind", "name", "where", "why"), one, strict=True)) for one in reading.lost]}
+    show(options, Done(record, f"{Path(options.dest)}: {counts}"))
 
 
 def _new_options(add: Add) -> None:

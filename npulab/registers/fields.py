@@ -122,6 +122,8 @@ class Field:
             raise ValueError(f"register {self.register} field {self.name}: got {value!r}, "
                              f"which {error}") from None
         if self.meaning.kind == "signed":
+            if self.width == 64:
+                return raw.astype(np.uint64)
             half = 2 ** (self.width - 1)
             return np.where(self._fitting(raw, -half) < 0, raw + 2 * half, raw)
         return raw

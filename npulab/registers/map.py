@@ -16,6 +16,7 @@ from npulab.registers.meaning import FLOATS
 from npulab.registers.table import (
     COLUMNS,
     automatic_name,
+    enums_beside,
     fields_of,
     normal_row,
     read_enums,
@@ -105,9 +106,9 @@ class RegisterMap:
 
         Errors name the file.
         """
-        beside = path.parent / "enums.csv"
+        beside = enums_beside(path)
         try:
-            enums = read_enums(read_table(beside)) if beside.exists() else {}
+            enums = read_enums(read_table(beside)) if beside else {}
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"{beside}: {error}") from None
         try:

@@ -72,7 +72,7 @@ class Meaning:
             reach = max(reach, bits) + 1 if operation == "+" else reach + bits if operation == "*" else \
                 reach if reach <= FLOAT_BITS else 64
         bits = 8 * np.dtype(FLOATS[self.kind][0]).itemsize if self.kind in FLOATS else width
-        if width != bits or ((self.steps or self.kind == "signed") and reach > 63):
+        if width != bits or (self.steps and reach > 63) or (self.kind == "signed" and reach > 64):
             allowed = f"values within 63 bits ({FLOAT_BITS} with >>)"
             if self.kind in FLOATS:
                 allowed = f"{bits} for {self.kind}"
@@ -86,7 +86,7 @@ class Meaning:
         if not self.kind and not self.steps:
             return raw
         out: Any = np.asarray(raw).astype(np.int64)
-        if self.kind == "signed":
+        if self.kind == "signed" and width < 64:
             out = out - np.where(out >> (width - 1) & 1, np.int64(1) << np.int64(width), 0)
         for operation, number in self.steps:
             out = out * number if operation == "*" else out + number if operation == "+" else out / 2.0 ** number

@@ -26,12 +26,25 @@ MOST_WORDS = 2 ** 16  # of a dense block
 COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
            "address", "align", "evidence", "note")
 REQUIRED = ("field", "lsb", "width")
+ENUMS = "enums.csv"  # beside a table; of several in a folder each may have its own, TABLE.enums.csv
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
     """Rows of a CSV table; blank lines and lines that begin with # are left out."""
     with path.open(newline="", encoding="utf-8-sig") as lines:
         return list(csv.DictReader(line for line in lines if line.strip() and line[0] != "#"))
+
+
+def own_enums(path: Path) -> Path:
+    """The file that holds the enums of this table alone."""
+    return path.with_name(f"{path.stem}.{ENUMS}")
+
+
+def enums_beside(path: Path) -> Path | None:
+    """The file of a table's enums: its own one, else that of the folder; None where there is
+    none."""
+    files = own_enums(path), path.parent / ENUMS
+    return next((beside for beside in files if beside.exists() and beside != path), None)
 
 
 def read_enums(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, str]]:

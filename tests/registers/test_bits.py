@@ -289,7 +289,11 @@ def test_field_of_64_bits() -> None:
     assert registers.decode(words)["f"] == 0x80000001FFFFFFFF
     assert np.array_equal(registers.encode(registers.decode(words)), words)
     assert np.array_equal(registers.encode(registers.decode(words[None])), words[None])
-    for value in ("signed", "raw*64", "raw>>2", "raw+1"):
+    whole = RegisterMap([{**low, "value": "signed"}, high])
+    assert whole.decode(words)["f"] == 0x80000001FFFFFFFF - 2 ** 64
+    for number in (-2 ** 63, -1, 0, 2 ** 63 - 1):
+        assert whole.decode(whole.encode({"f": number}))["f"] == number
+    for value in ("signed raw*2", "raw*64", "raw>>2", "raw+1"):
         with pytest.raises(ValueError, match=r"got 64 bits, allowed is values within 63 bits \(53 with >>\)"):
             RegisterMap([{**low, "value": value}, high])
 

@@ -402,7 +402,7 @@ def test_map_writes_what_it_says(snippet: RegisterTable, run: Any, tmp_path: Pat
     (["map.xml", "map"], "got no suffix"), (["map.xml", "map.csv", "--to", "pdf"], "--to: got pdf, allowed is .csv"),
     (["map.xml", "map.svd", "--feature", "F"], "feature: got 'F', allowed is one of none"),
     (["map.xml", "there.csv"], "there.csv: is there already"), (["map.xml", "other/enums.csv"], "the name of the table of enums"),
-    (["map.xml", "new.csv"], "enums.csv: is there already"), (["nothing.xml", "x.csv"], "nothing.xml"), (["note.txt", "x.csv"], "note.txt: got a file that begins"),
+    (["nothing.xml", "x.csv"], "nothing.xml"), (["note.txt", "x.csv"], "note.txt: got a file that begins"),
 ])
 def test_map_refuses_and_writes_nothing(given: list[str], said: str, run: Any, tmp_path: Path) -> None:  # noqa: F811
     written(tmp_path, domain('<reg32 offset="0" name="R" type="E"/>', '<enum name="E"><value name="X" value="0"/></enum>'))
@@ -413,6 +413,18 @@ def test_map_refuses_and_writes_nothing(given: list[str], said: str, run: Any, t
     assert (status, lines, err.count("\n")) == (2, [], 1)
     assert said in err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_two_maps_in_one_folder(run: Any, tmp_path: Path) -> None:  # noqa: F811
+    for n, values in enumerate(('<value name="X" value="0"/>', '<value name="Y" value="1"/>')):
+        written(tmp_path, domain('<reg32 offset="0" name="R" type="E"/>', f'<enum name="E">{values}</enum>'), f"{n}.xml")
+    written(tmp_path, domain('<reg32 offset="0" name="R"/>'), "2.xml")
+    for n in range(3):
+        assert run("map", tmp_path / f"{n}.xml", tmp_path / "all" / f"{n}.csv")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["0.csv", "1.csv", "1.enums.csv", "2.csv", "2.enums.csv", "enums.csv"]
+    for n in range(3):
+        assert read_map(tmp_path / "all" / f"{n}.csv") == read_map(tmp_path / f"{n}.xml")
+        assert RegisterMap.read(tmp_path / "all" / f"{n}.csv").enums == read_map(tmp_path / f"{n}.xml").enums
 
 
 def test_map_takes_back_what_it_began(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

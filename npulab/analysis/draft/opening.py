@@ -13,9 +13,9 @@ from npulab.analysis.draft.state import SUFFIX, Draft
 from npulab.analysis.draft.table import Table
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.formats import read_map
-from npulab.registers.formats.tables import ENUMS, MOST_ROWS, RegisterTable
+from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.registers.map import RegisterMap
-from npulab.registers.table import MOST_WORDS, REQUIRED
+from npulab.registers.table import ENUMS, MOST_WORDS, REQUIRED, enums_beside
 
 
 def draft(source: str | os.PathLike[str] | RegisterMap | RegisterTable | int, *, features: Iterable[str] = (),
@@ -57,7 +57,7 @@ def _of_table(table: RegisterTable, features: Iterable[str], dense: bool) -> Dra
 
 
 def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool) -> Draft:
-    beside = path.parent / ENUMS
+    beside = enums_beside(path) or path.parent / ENUMS
     files = {path: data, beside: disk.read(beside)}
     sheets = {file: Sheet.parse(disk.text_of(file, held or b"")) for file, held in files.items()}
     missing = [name for name in REQUIRED if name not in sheets[path].names]

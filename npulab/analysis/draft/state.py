@@ -16,8 +16,9 @@ from npulab.analysis.draft.edits import edited
 from npulab.analysis.draft.sheet import unified
 from npulab.analysis.draft.table import Table
 from npulab.captures.capture import ROWS_SHOWN, Capture, Job
-from npulab.registers.formats.tables import ENUMS, RegisterTable
+from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.map import RegisterMap
+from npulab.registers.table import ENUMS, enums_beside
 from npulab.support.files import write_files
 from npulab.support.text import plural
 
@@ -115,7 +116,8 @@ class Draft:
         """
         if self.path is None:
             raise ValueError("unsaved: got a draft without a file, allowed is one that was saved once")
-        now = [disk.read(path) or b"" for path in (self.path, self.path.parent / ENUMS)]
+        files = self.path, enums_beside(self.path) or self.path.parent / ENUMS
+        now = [disk.read(path) or b"" for path in files]
         tables = [self._first, *(step.table for step in self._past)]
         for count, table in reversed([*enumerate(tables)]):
             if [sheet.text.encode() for sheet in (table.sheet, table.enums)] == now or (
@@ -356,7 +358,7 @@ class Draft:
     def _contents(self) -> dict[Path, bytes]:
         """What the files should hold; of enums only where there are some."""
         path = self.path or Path(NAME)
-        beside = path.parent / ENUMS
+        beside = enums_beside(path) or path.parent / ENUMS
         for one in (path, beside):
             self._files.setdefault(one, None)
         out = {path: self._table.sheet.text.encode()}

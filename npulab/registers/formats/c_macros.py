@@ -1,240 +1,762 @@
-"""Reader of shift and mask macros: the headers of envytools and Mesa, of Linux drivers, of CMSIS.
+"""Registers from the macros of a C header: the role of each macro is decided over the whole file,
+from how names nest and how values behave.
 
 ================================================== ====================================================================
-``REG_X``, ``X_OFFSET``, ``X_REG``, ``X``          a register at a byte offset, with fields whose names begin ``X_``
-``X_F__MASK``, ``_MASK``, ``_Msk``, ``_FIELD``     the bits of field F, in place, or from bit 0 where a shift puts them
-``X_F__SHIFT``, ``_SHIFT``, ``_LSB``, ``_Pos``     its lowest bit; ``_WIDTH``, ``_MSB`` its width or highest one
-``X_F BIT(3)``, ``GENMASK(7, 4)``, ``(1 << 3)``    the same in one
+``X_F_MASK`` beside ``X_F_SHIFT`` (data: TAILS)    a field, F of register X; the longest name around it is its register
+``X_F BIT(3)``, ``GENMASK(7, 4)``, ``(1 << 3)``    the same in one, where X is a register and no field
 ``X_F(x) (((x) & 0xf) << 4)``                      the same, by what it makes of all ones and of one
-``static inline uint32_t X_F(int32_t val)``        what envytools says of the value: signed, float, ``>> n``
-``X_F_NAME 0x10``                                  a value of F's enum, in place or from bit 0
+``X 0x10`` (also ``REG_X``, ``mmX``, ``X_REG``)    a register, if fields nest in its name or a list of offsets has it
+``X(i) (0x600 + 4 * (i))``, ``X__LEN``             an array of registers
+``X_F_NAME 2``                                     a value of field F, in place or from bit 0
+``X 0x0`` around registers X_A, X_B                a group, no register
 ================================================== ====================================================================
 
 A field with a shift and nothing that says its width reaches to the next one; its evidence is
-``guess``.
+``guess``. What has no role is named with its line.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
-from npulab.registers.formats.c_fields import ALL, Found, rows_of, runs_of
-from npulab.registers.formats.c_marked import annotated, notes_of
-from npulab.registers.formats.c_numbers import Macro, NumberError
-from npulab.registers.formats.c_source import Source
+from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source
 
-SHOWN = 6
-TAIL = re.compile(r"(.+?)(_{1,2})(MASK|Msk|FIELD|SHIFT|SHFT|LSB|Pos|POS|OFFSET|WIDTH|BITS|MSB)")
-LOW, WIDE = ("SHIFT", "SHFT", "LSB", "Pos", "POS", "OFFSET"), ("WIDTH", "BITS")
-REGISTER = re.compile(r"REG_(\w+)|(\w+?)_(?:OFFSET|REG|ADDR)")
-ONE = re.compile(r"\bBIT\w*\s*\(|\bGENMASK\w*\s*\(|\bREG_(?:BIT|GENMASK)\w*\s*\(|<<")
-MADE = re.compile(r"<<|\bFIELD_PREP\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
-HEX = re.compile(r"\(?\s*0[xX][0-9a-fA-F]+[uUlL]*\s*\)?")
+ALL = 2 ** 64 - 1
+LARGEST = 2 ** WORD_BITS  # of offsets
+MOST_LENGTH = 2 ** 12  # elements of an array of registers
+FEWEST = 3  # of a list
+FAR = 2 ** 8  # macros between an offset and the next one
+NEAR = 0x40  # bytes between registers of a list
+TAILS = {**dict.fromkeys(("MASK", "Msk", "mask", "FIELD", "M", "bm"), "mask"),
+         **dict.fromkeys(("SHIFT", "SHFT", "LSB", "Pos", "POS", "OFFSET", "shift", "S", "bp", "START"), "low"),
+         **dict.fromkeys(("WIDTH", "BITS", "width"), "width"), **dict.fromkeys(("MSB", "END"), "high"),
+         "RANGE": "range"}
+PAIRED = ("FIELD", "OFFSET", "M", "S", "bm", "bp", "START", "END", "WIDTH", "BITS", "width", "MSB",
+          "RANGE")  # never alone
+TAIL = re.compile(rf"(.+?)(_{{1,2}})({'|'.join(TAILS)})")
+PREFIX = re.compile(r"(?:REG_|mm(?=[A-Z])|reg(?=[A-Z])|ix(?=[A-Z]))(\w+)")
+SUFFIX = re.compile(r"(\w+?)_(?:OFFSET|REG|ADDR|ADDRESS|OFFS)")
+MARKED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*")
+LOW_HIGH = re.compile(r"HI|LO|HIGH|LOW|H|L|MSB|LSB|UPPER|LOWER|\d+")
+# what headers say of a register or field beside its bits: its value after reset and the like
+HALVES = (("_LO", "_HI"), ("_LOW", "_HIGH"), ("_L", "_H"))  # of a register of 64 bits
+ATTRIBUTE = re.compile(r"(?:SW_|HW_)?(?:RESET|DEFAULT|INIT|RST)(?:_VAL|_VALUE|_MASK)?|(?:READ|WRITE|PARITY)_MASK|"
+                       r"WOFFSET|SECURE|DUAL|SCR|WORD_COUNT|RANGE|INIT_ENUM|PARITY_PROTECTION|PLATFORM_DEPENDENT|ARRLEN|"
+                       r"(?:DEFAULT|RESET|SW_DEFAULT)_MASK")
+BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
+MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
+HEX = re.compile(r"\(*\s*0[xX]([0-9a-fA-F]+)[uUlL]*\s*\)*")
+SHIFTED = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|\d{1,19})[uUlL]*\s*<<\s*(\d+)\s*\)*")
+GETS = re.compile(r">>\s*(\d{1,2})\b")  # what takes a field out of a register
+CALL = re.compile(r"\(*\s*([A-Za-z_]\w*)\s*\(.*", re.DOTALL)
+RANGE = re.compile(r"\(?\s*(\d{1,2})\s*:\s*(\d{1,2})\s*\)?")
+NO_NUMBER = re.compile(r"[\"{};']|(?<![=!<>])=(?!=)|\bdo\b|\.\.\.")
 INLINE = re.compile(r"\bstatic\s+inline\s+uint32_t\s+(\w+)\s*\(\s*(u?int32_t|uint|float|enum\s+\w+)\s+(\w+)\s*\)\s*"
                     r"\{([^{}]{0,600})\}")
 
 
-def read_macros(source: Source, known_enums: Mapping[str, Any], lost: dict[str, None],
-                ) -> tuple[list[tuple[int, list[dict[str, Any]]]], dict[str, dict[int, str]]]:
-    """(position, rows) of each register, and their own enums; ``lost`` gets what has no place."""
-    notes = notes_of(source)
-    values: dict[str, int] = {}
-    for name, macro in source.macros.items():
-        if macro.parameters is None and macro.body:
-            try:
-                values[name] = source.numbers.macro(name)
-            except NumberError:
-                continue
-    chunks, enums, taken = annotated(source, values, notes)
-    rest = {name: macro for name, macro in source.macros.items() if name not in taken}
-    fields = _fields(source, rest, values, notes)
-    registers = _registers(rest, values, fields)
-    _place(fields, registers)
-    for some in _by_register(fields, registers).values():
-        lows = sorted(other.low if other.low >= 0 else (other.bits & -other.bits).bit_length() - 1 for other in some)
-        for one in some:
-            if one.bits < 0 <= one.low:
-                one.width = next((low for low in lows if low > one.low), WORD_BITS) - one.low
-                one.words["evidence"] = "guess"
-    known = {**fields}
-    _one_macro(source, rest, values, fields, registers, notes)
-    _place(fields, registers)
-    owners = [name for name, one in fields.items() if one.register]
-    _values(rest, values, fields, registers, known, owners)
-    meaning = {name: value for name, value in _inline(source).items()
-               if not value.startswith("enum:") or value.removeprefix("enum:") in known_enums}
-    unplaced = [one.name for one in fields.values() if not one.register or one.bits <= 0]
-    offsets: dict[int, str] = {}
-    for name, some in _by_register(fields, registers).items():
-        offset, position, certain = registers[name]
-        some = [one for one in some if one.bits > 0]
-        if not some and not certain:
-            continue
-        if offsets.setdefault(offset, name) != name:
-            lost[f"register {name} at {offset:#x}, where {offsets[offset]} lies"] = None
-            continue
-        chunks.append((position, rows_of(name, offset, some, notes.get(position, ("", {}))[0], enums, meaning, lost)))
-    arrays = [name for name, macro in rest.items() if macro.parameters and REGISTER.fullmatch(name)]
-    if arrays:
-        lost[f"registers that are arrays of unknown length: {_some(arrays)}"] = None
-    block = re.sub(r"\W", "_", source.path.stem)
-    for _, rows in chunks:
-        for row in rows:
-            row.setdefault("block", block)
-    if unplaced:
-        lost[f"macros without a register or without bits: {_some(unplaced)}"] = None
-    return chunks, enums
+class Longest:
+    """The longest of some names that another one begins with, at an underscore.
+
+    >>> names = Longest(["NPU", "NPU_CFG"])
+    >>> names.inside("NPU_CFG"), names.at_or_in("NPU_CFG"), names.inside("NPU_CFG_EN"), names.inside("NP")
+    ('NPU', 'NPU_CFG', 'NPU_CFG', '')
+    """
+
+    def __init__(self, names: Container[str]) -> None:
+        self._names = names
+
+    def inside(self, name: str) -> str:
+        """The longest name that this one goes on from; blank for none."""
+        return next(self.all(name), "")
+
+    def at_or_in(self, name: str) -> str:
+        """The name itself where it is one, else the longest that it goes on from."""
+        return name if name in self._names else self.inside(name)
+
+    def all(self, name: str) -> Iterator[str]:
+        """Every name that this one goes on from, the longest first."""
+        at = len(name)
+        while (at := name.rfind("_", 0, at)) > 0:
+            if name[:at] in self._names:
+                yield name[:at]
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+class Lost(NamedTuple):
+    """What is not in the table: its kind (register, field, declaration, macro), name, position and
+    the reason."""
+
+    kind: str
+    name: str
+    position: int
+    reason: str
 
 
-def _fields(source: Source, rest: Mapping[str, Macro], values: Mapping[str, int],
-            notes: Mapping[int, tuple[str, dict[str, Any]]]) -> dict[str, Found]:
-    """Fields by what their macros are named."""
-    out: dict[str, Found] = {}
-    for name, macro in rest.items():
-        match = TAIL.fullmatch(name)
-        if match is None or name not in values or not _says_bits(match, rest):
-            continue
-        one = out.setdefault(match[1], Found(match[1], macro.position))
-        value, kind = values[name], match[3]
-        one.strict |= match[2] == "__"
-        one.note = one.note or notes.get(macro.position, ("", {}))[0]
-        if kind in ("MASK", "Msk", "FIELD"):
-            one.mask = value & ALL
-        elif kind in LOW:
-            one.low = value if 0 <= value < WORD_BITS else one.low
-        elif kind in WIDE:
-            one.width = value if 0 < value <= WORD_BITS else one.width
-        else:
-            one.high = value if 0 <= value < WORD_BITS else one.high
-    for name, macro in rest.items():
-        if macro.parameters is None or len(macro.parameters) != 1 or name in out or not MADE.search(macro.body) \
-                or _longest(name, out):  # one that only sets a field that others say
-            continue
-        try:
-            every, one_bit = source.numbers.call(name, ALL) & ALL, source.numbers.call(name, 1)
-        except NumberError:
-            continue
-        if one_bit > 0 and one_bit.bit_count() == 1 and one_bit < 2 ** WORD_BITS:
-            low = one_bit.bit_length() - 1
-            whole = every == ALL - (2 ** low - 1)  # nothing cuts the value
-            out[name] = Found(name, macro.position, -1 if whole else every, low,
-                              note=notes.get(macro.position, ("", {}))[0])
-    return {name: one for name, one in out.items() if one.bits >= 0 or one.low >= 0}
+@dataclass
+class Bits:
+    """A field as macros say it; -1 where they do not."""
+
+    name: str
+    position: int
+    mask: int = -1
+    low: int = -1
+    width: int = -1
+    high: int = -1
+    strict: bool = False  # of envytools, whose values stand in place
+    guess: bool = False
+    values: dict[str, tuple[int, bool]] = field(default_factory=dict)  # (value, whether it surely stands in place)
+
+    @property
+    def bits(self) -> int:
+        """The mask in its register; -1 where nothing says it."""
+        if self.mask >= 0:
+            return self.mask * 2 ** self.low if self.low > 0 and self.mask % 2 ** self.low else self.mask
+        if self.low >= 0 and self.width > 0:
+            return (2 ** self.width - 1) * 2 ** self.low
+        return 2 ** (self.high + 1) - 2 ** self.low if self.high >= self.low >= 0 else -1
 
 
-def _says_bits(match: re.Match[str], rest: Mapping[str, Macro]) -> bool:
-    """Whether a name is of a field: an offset is one of bits only beside a mask, FIELD a mask only
-    beside a shift."""
-    beside = {"OFFSET": "MASK", "FIELD": "SHIFT"}.get(match[3])
-    return beside is None or f"{match[1]}{match[2]}{beside}" in rest
+@dataclass
+class Register:
+    """A register: the macro that says its offset, the name it has in the table, what nests in it."""
+
+    macro: str
+    name: str
+    offset: int
+    position: int
+    lengths: tuple[tuple[int, int], ...] = ()  # (elements, bytes between them) of each dimension
+    heads: list[str] = field(default_factory=list)  # what the names of its fields begin with
+    fields: list[Bits] = field(default_factory=list)
+    values: dict[str, tuple[int, bool]] = field(default_factory=dict)  # of the whole word
+
+    def short(self, name: str) -> str:
+        """The name of a field without that of its register."""
+        cut = max((head for head in self.heads if name.startswith(f"{head}_")), key=len, default="")
+        return name[len(cut) + 1:] if cut else name if name not in self.heads else self.name
 
 
-def _registers(rest: Mapping[str, Macro], values: Mapping[str, int], fields: Mapping[str, Found],
-               ) -> dict[str, tuple[int, int, bool]]:
-    """(offset, position, whether its name says that it is one) of each register."""
-    out: dict[str, tuple[int, int, bool]] = {}
-    for name, macro in rest.items():
-        value = values.get(name, -1)
-        tail = TAIL.fullmatch(name)
-        if value < 0 or value % WORD_BYTES or value >= 2 ** WORD_BITS or (tail and _says_bits(tail, rest)):
-            continue
-        if match := REGISTER.fullmatch(name):
-            out[match[1] or match[2]] = value, macro.position, True
-    members = [*fields, *(name for name, macro in rest.items() if ONE.search(macro.body))] if not out else []
-    heads = {name[:at] for name in members for at in range(len(name)) if name[at] == "_"}
-    for name, macro in rest.items():
-        value = values.get(name, -1)
-        if name in heads and name not in fields and macro.parameters is None and not ONE.search(macro.body) \
-                and value >= 0 and not value % WORD_BYTES and value < 2 ** WORD_BITS:
-            out[name] = value, macro.position, False
-    if out and not any(certain for *_, certain in out.values()):
-        _alone(rest, values, fields, out)
-    return out
+def constants(source: Source) -> dict[str, Macro]:
+    """The macros that may be numbers."""
+    return {name: macro for name, macro in source.macros.items()
+            if macro.body and len(macro.body) < 2 ** 11 and not NO_NUMBER.search(macro.body)}
 
 
-def _alone(rest: Mapping[str, Macro], values: Mapping[str, int], fields: Mapping[str, Found],
-           out: dict[str, tuple[int, int, bool]]) -> None:
-    """Add registers without fields: hexadecimal numbers, named as the others begin, that no other
-    name begins."""
-    first = {name.split("_")[0] for name in out}
-    bases = {word for macro in rest.values() for word in re.findall(r"[A-Za-z_]\w*", macro.body)}
-    used = {offset for offset, *_ in out.values()}
-    for name, macro in rest.items():
-        value = values.get(name, -1)
-        if HEX.fullmatch(macro.body) and macro.parameters is None and name.split("_")[0] in first \
-                and not _longest(name, out) and not _longest(name, fields) and name not in fields \
-                and name not in bases and not TAIL.fullmatch(name) and not value % WORD_BYTES and value not in used \
-                and value < 2 ** WORD_BITS:
-            out[name] = value, macro.position, True
-            used.add(value)
-
-
-def _longest(name: str, known: Mapping[str, Any]) -> str:
-    """The longest known name that this one begins with, at an underscore; blank for none."""
-    return next((name[:at] for at in range(len(name) - 1, 0, -1) if name[at] == "_" and name[:at] in known), "")
-
-
-def _place(fields: Mapping[str, Found], registers: Mapping[str, Any]) -> None:
-    for one in fields.values():
-        one.register = one.register or _longest(one.name, registers) or (one.name if one.name in registers else "")
-
-
-def _by_register(fields: Mapping[str, Found], registers: Mapping[str, Any]) -> dict[str, list[Found]]:
-    out: dict[str, list[Found]] = {name: [] for name in registers}
-    for one in fields.values():
-        if one.register:
-            out[one.register].append(one)
-    return out
-
-
-def _one_macro(source: Source, rest: Mapping[str, Macro], values: Mapping[str, int], fields: dict[str, Found],
-               registers: Mapping[str, Any], notes: Mapping[int, tuple[str, dict[str, Any]]]) -> None:
-    """Add fields that one macro says: BIT, GENMASK, a shifted number, or a bit of a register of a
-    chip's header."""
-    for name, macro in rest.items():
-        if macro.parameters is not None or name in fields or name in registers or TAIL.fullmatch(name) \
-                or name not in values or REGISTER.fullmatch(name):
-            continue
-        register, owner = _longest(name, registers), _longest(name, fields)
-        if not register or (owner and len(owner) > len(register)):
-            continue
-        value = values[name] & ALL
-        if (ONE.search(macro.body) and len(runs_of(value)) == 1) or \
-                (HEX.fullmatch(macro.body) and value.bit_count() == 1):
-            fields[name] = Found(name, macro.position, value, note=notes.get(macro.position, ("", {}))[0],
-                                 register=register)
-
-
-def _values(rest: Mapping[str, Macro], values: Mapping[str, int], fields: dict[str, Found],
-            registers: Mapping[str, Any], known: Mapping[str, Found], owners: list[str]) -> None:
-    """Give the named values to the fields that they are of."""
-    named = {name: fields[name] for name in owners}
-    for name, macro in rest.items():
-        if macro.parameters is not None or name not in values or TAIL.fullmatch(name) or name in registers \
-                or name in fields:
-            continue
-        owner = _longest(name, named)
-        if owner and len(owner) > len(_longest(name, registers)) and values[name] >= 0:
-            named[owner].values[name[len(owner) + 1:]] = values[name], ONE.search(macro.body) is not None
-
-
-def _inline(source: Source) -> dict[str, str]:
-    """The value column of fields, as the functions of envytools say it."""
+def probes(source: Source) -> dict[str, str]:
+    """The expressions whose values the compiler is asked for, by name of the macro and its
+    arguments."""
     out: dict[str, str] = {}
-    for name, kind, argument, body in (match.groups() for match in INLINE.finditer(source.code)):
-        shift = re.search(rf"\b{argument}\s*\)*\s*>>\s*(\d{{1,2}})\b", body)
-        factor = re.search(rf"\b{argument}\s*\)*\s*\*\s*(\d+)\.0\b", body)
-        signed = "signed " if kind == "int32_t" or "(int32_t)" in body else ""
-        step = f"raw*{2 ** int(shift[1])}" if shift and 0 < int(shift[1]) < WORD_BITS else ""
-        if factor and int(factor[1]).bit_count() == 1:
-            step = f"raw>>{int(factor[1]).bit_length() - 1}"
-        out[name] = "f32" if kind == "float" and "fui" in body else f"enum:{kind.split()[1]}" if kind[:4] == "enum" \
-            else (signed + step).strip()
-    return {name: value for name, value in out.items() if value}
+    for name, macro in constants(source).items():
+        if macro.parameters is None:
+            if LITERAL.fullmatch(macro.body) is None and RANGE.fullmatch(macro.body) is None:
+                out[name] = name
+        elif len(macro.parameters) == 1 and macro.parameters[0]:
+            if MADE.search(macro.body) or GETS.search(macro.body):
+                out[f"{name}(~)"], out[f"{name}(1)"] = f"{name}({LARGEST - 1}ull)", f"{name}(1ull)"
+            if "+" in macro.body:
+                out |= {f"{name}[{n}]": f"{name}({n})" for n in range(3)}
+        elif len(macro.parameters) == 2 and "+" in macro.body:
+            out |= {f"{name}[{a},{b}]": f"{name}({a}, {b})" for a, b in ((0, 0), (1, 0), (0, 1), (1, 1))}
+    return out
+
+
+@dataclass
+class Roles:
+    """What each macro of a source is; decided step by step, from the surest evidence on."""
+
+    source: Source
+    values: dict[str, int]
+    refused: Mapping[str, str]
+    spoken: Set[str] = frozenset()  # words of the declarations
+    roles: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, Bits] = field(default_factory=dict)  # by what its macros begin with
+    registers: dict[str, Register] = field(default_factory=dict)  # by the macro that says the offset
+    lost: list[Lost] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.plain = {name: macro for name, macro in constants(self.source).items() if macro.parameters is None}
+        for name, macro in self.plain.items():
+            if found := LITERAL.fullmatch(macro.body):
+                self.values[name] = int(found[1], 0)
+        self.used = {word for macro in self.source.macros.values() for word in NAME.findall(macro.body)
+                     if not LITERAL.fullmatch(macro.body)} | self.spoken
+
+    def decide(self) -> None:
+        """Give each macro its role."""
+        self._paired()
+        arrays = self._arrays()
+        self.candidates = self._candidates(arrays)
+        self._place(arrays)
+        self._without_value()
+        self._one_macro()
+        self._weak()
+        self._setters()
+        self._others(arrays)
+        self._indented()
+        self._named_values()
+
+    def explains(self, name: str) -> bool:
+        """Whether a macro has a role, is empty or serves others."""
+        macro = self.source.macros.get(name)
+        return name in self.roles or macro is None or not macro.body or name in self.used
+
+    def unplaced(self) -> list[str]:
+        """Numbers that may be offsets of registers and have no role."""
+        return [name for name, macro in self.plain.items() if not self.explains(name) and name in self.candidates
+                and HEX.fullmatch(macro.body) and macro.position >= self.source.own]
+
+    # fields by a pair of macros
+
+    def _paired(self) -> None:
+        groups: dict[tuple[str, str], dict[str, str]] = {}
+        for name in self.plain:
+            if match := TAIL.fullmatch(name):
+                groups.setdefault((match[1], match[2]), {}).setdefault(TAILS[match[3]], name)
+        self.doubled = any(sep == "__" and {"mask", "low"} <= kinds.keys() for (_, sep), kinds in groups.items())
+        self.weak: dict[str, dict[str, str]] = {}
+        self._masks = [kinds["mask"] for (_, sep), kinds in groups.items() if "mask" in kinds and sep == "_"]
+        for (base, sep), kinds in groups.items():
+            bits = self._pair(base, kinds)
+            if bits is not None:
+                bits.strict = sep == "__"
+                self.fields[base] = bits
+                self.roles.update(dict.fromkeys(kinds.values(), "bits"))
+            elif sep == "__" and "mask" in kinds and self.values.get(kinds["mask"], -1) > 0:
+                name = kinds["mask"]
+                self.fields[base] = Bits(base, self.plain[name].position, self.values[name], strict=True)
+                self.roles[name] = "bits"
+            elif not (self.doubled and sep == "_"):
+                alone = {kind: name for kind, name in kinds.items() if name.rpartition("_")[2] not in PAIRED}
+                if alone:
+                    self.weak[base] = alone
+
+    def _pair(self, base: str, kinds: Mapping[str, str]) -> Bits | None:
+        """A field of two macros that agree; None where they say no field."""
+        value = {kind: self.values.get(name, -1) for kind, name in kinds.items()}
+        position = min(self.plain[name].position for name in kinds.values())
+        low, mask = value.get("low", -1), value.get("mask", -1)
+        if "range" in kinds and (found := RANGE.fullmatch(self.plain[kinds["range"]].body)):
+            out = Bits(base, position, low=int(found[2]), high=int(found[1]))
+            return out if 63 >= out.high >= out.low and mask < 0 else self._fits(base, position, low, mask)
+        if mask > 0 and 0 <= low < 64:
+            return self._fits(base, position, low, mask)
+        width, high = value.get("width", -1), value.get("high", -1)
+        if 0 <= low < 64 and (0 < width <= 64 - low or low <= high < 64):
+            return Bits(base, position, low=low, width=width, high=high)
+        return None
+
+    def _fits(self, base: str, position: int, low: int, mask: int) -> Bits | None:
+        if mask <= 0 or not 0 <= low < 64 or mask > ALL:
+            return None
+        lowest = (mask & -mask).bit_length() - 1
+        moved = mask * 2 ** low if lowest == 0 and low else mask
+        if lowest not in (0, low) or moved > ALL:
+            return None
+        return Bits(base, position, mask, low)
+
+    # registers
+
+    def _arrays(self) -> dict[str, tuple[int, tuple[tuple[int, int], ...]]]:
+        """(offset, (elements, stride) of each dimension) of macros that give an offset for indices;
+        0 elements where nothing says how many."""
+        out: dict[str, tuple[int, tuple[tuple[int, int], ...]]] = {}
+        lengths = {name.removesuffix("__LEN"): self.values[name] for name in self.plain if name.endswith("__LEN")
+                   and name in self.values}
+        sizes = {name.removesuffix("__ESIZE"): self.values[name] for name in self.plain if name.endswith("__ESIZE")
+                 and name in self.values}
+        for name in self.plain:
+            if name.endswith("_ARRLEN") and f"{name.removesuffix('_ARRLEN')}_BASE" in self.plain:
+                self.roles[name] = "length"
+                self.lost.append(Lost("array", name, self.plain[name].position, "nothing says the bytes between its "
+                                      "elements, so only the first is read"))
+        for base in (*lengths, *sizes):
+            self.roles[f"{base}__LEN"] = self.roles[f"{base}__ESIZE"] = "length"
+        nest = Longest(sizes)
+        for name, macro in self.source.macros.items():
+            if macro.parameters is None:
+                continue
+            if len(macro.parameters) == 1 and f"{name}[0]" in self.values:
+                first, *more = (self.values.get(f"{name}[{n}]", -1) for n in range(3))
+                strides = [more[0] - first]
+                linear = more[1] - more[0] == strides[0]
+            elif f"{name}[0,0]" in self.values:
+                first, a, b, both = (self.values.get(f"{name}[{at}]", -1) for at in ("0,0", "1,0", "0,1", "1,1"))
+                strides, linear = [a - first, b - first], both - a == b - first
+            else:
+                continue
+            if not linear or first < 0 or first % WORD_BYTES or first >= LARGEST \
+                    or any(stride < WORD_BYTES or stride % WORD_BYTES for stride in strides):
+                continue
+            if name in self.used and name not in sizes:  # a helper of others
+                self.roles[name] = "helper"
+                continue
+            known = [*reversed(list(nest.all(name)) + ([name] if name in sizes else []))]
+            counts = []
+            for stride in strides:
+                of = next((one for one in known if sizes[one] == stride and one in lengths), "")
+                counts.append((lengths[of] if of else 0, stride))
+            out[name] = first, tuple(counts)
+        return out
+
+    def _candidates(self, arrays: Mapping[str, Any]) -> dict[str, int]:
+        """Macros that may be the offset of a register, and it."""
+        out: dict[str, int] = {}
+        inside = Longest(self.fields)
+        for name, macro in self.source.macros.items():
+            if name in arrays:
+                out[name] = arrays[name][0]
+            elif (outer := inside.inside(name)) and ATTRIBUTE.fullmatch(name, len(outer) + 1):
+                self.roles.setdefault(name, "attribute")
+            elif name in self.plain and name not in self.roles and not self._is_bits(name):
+                value = self.values.get(name, -1)
+                if 0 <= value < LARGEST and value % WORD_BYTES == 0 and not NAME.fullmatch(macro.body):
+                    out[name] = value
+        return out
+
+    def _is_bits(self, name: str) -> bool:
+        """Whether the body of a macro is bits by how it is written."""
+        body = self.plain[name].body
+        call = CALL.fullmatch(body)
+        if call and call[1] in ("_MK_ADDR_CONST", "_MK_ENUM_CONST", "_MK_MASK_CONST", "_MK_SHIFT_CONST"):
+            return False
+        return BITS.search(body) is not None
+
+    def _keys(self) -> dict[str, str]:
+        """The names that fields of registers begin with, and the macro that says the offset: which
+        prefix or suffix the file's registers have is decided by what more fields nest in."""
+        exact = {name: name for name in self.candidates}
+        prefixed = {found[1]: name for name in self.candidates if (found := PREFIX.fullmatch(name))}
+        suffixed = {found[1]: name for name in self.candidates if (found := SUFFIX.fullmatch(name))}
+        alone = [name for name in self.plain if name not in self.roles and self._is_bits(name)]
+        wanted = [*self.fields, *self.weak, *alone]
+        votes = Counter[str]()
+        finders = {"exact": Longest(exact), "prefixed": Longest(prefixed), "suffixed": Longest(suffixed)}
+        for base in wanted:
+            lengths = {kind: len(finder.at_or_in(base)) for kind, finder in finders.items()}
+            votes.update(kind for kind, length in lengths.items() if length and length == max(lengths.values()))
+        marked = [name for name in self.candidates if PREFIX.fullmatch(name)]
+        self.prefixed = bool(marked) and (votes["prefixed"] > votes["exact"] or not wanted or (
+            len(marked) > 1 and not votes["exact"]))
+        self.suffixed = False
+        if self.prefixed:
+            return prefixed
+        self.suffixed = votes["suffixed"] > votes["exact"]
+        if self.suffixed:
+            return {**suffixed, **exact}
+        halves = {name.removesuffix(low): name for low, high in HALVES for name in self.candidates if name.endswith(low)
+                  and self.candidates.get(name.removesuffix(low) + high) == self.candidates[name] + WORD_BYTES}
+        return {**halves, **exact}
+
+    def _place(self, arrays: Mapping[str, Any]) -> None:
+        """Give the fields that a pair of macros says their registers."""
+        self.arrays, self.keys = arrays, self._keys()
+        self.find = Longest(self.keys)
+        for base, bits in [*self.fields.items()]:
+            key = self.find.at_or_in(base)
+            if key:
+                self.register(key).fields.append(bits)
+
+    def register(self, key: str) -> Register:
+        """The register that fields beginning so are of, made where there is none yet."""
+        macro = self.keys.get(key, key)
+        if macro not in self.registers:
+            offset, lengths = self.arrays.get(macro, (self.candidates[macro], ()))
+            name = key if macro not in self.keys or key == self.keys.get(macro) or self.prefixed else macro
+            self.registers[macro] = Register(macro, name, offset, self.source.macros[macro].position, lengths)
+            self.roles[macro] = "register"
+        register = self.registers[macro]
+        if key not in register.heads:
+            register.heads.append(key)
+            if self.suffixed and register.name == macro and key != macro:
+                register.name = key
+        return register
+
+    def _without_value(self) -> None:
+        """Macros that are bits by how they are written, and have no value: lost, their register is
+        not."""
+        for name, reason in self.refused.items():
+            macro = self.source.macros.get(name)
+            if macro is None or macro.parameters is not None or not self._is_bits(name):
+                continue
+            if key := self.find.inside(name):
+                self.register(key)
+            self.roles[name] = "bits"
+            self.lost.append(Lost("field", name, macro.position, reason))
+            tail = TAIL.fullmatch(name)
+            for kind in TAILS if tail else ():
+                self.roles.setdefault(f"{tail[1]}{tail[2]}{kind}", "bits")  # type: ignore[index]
+
+    # fields by one macro
+
+    def _one_macro(self) -> None:
+        """Fields that one macro says: BIT, GENMASK, a shifted number."""
+        names = [name for name in self.plain if name not in self.roles and self._is_bits(name) and name in self.values]
+        bases = {}
+        for name in names:
+            found = TAIL.fullmatch(name)
+            mask = found is not None and TAILS[found[3]] == "mask" and not (self.doubled and found[2] == "_")
+            bases[name] = found[1] if found and mask else name
+        shifts: dict[tuple[str, str], set[str]] = {}
+        for name in names:
+            if found := SHIFTED.fullmatch(self.plain[name].body):
+                shifts.setdefault((self.find.at_or_in(name), found[2]), set()).add(found[1])
+        for name in names:
+            found = SHIFTED.fullmatch(self.plain[name].body)
+            if found and (not _is_mask(int(found[1], 0)) or len(shifts[self.find.at_or_in(name), found[2]]) > 1) \
+                    and bases[name] == name:
+                del bases[name]  # one value of several
+        singles = Longest(dict.fromkeys(bases.values(), "") | self.fields)
+        for name, base in bases.items():
+            value, key = self.values[name], self.find.at_or_in(base)
+            if not 0 < value <= ALL or base in self.fields:
+                continue
+            outer = singles.inside(base)
+            if len(outer) > len(key) and (outer in self.fields or len(runs_of(value)) == 1):
+                continue  # a value of that field
+            if key and len(runs_of(value)) == 1:
+                self.fields[base] = bits = Bits(base, self.plain[name].position, value)
+                self.register(key).fields.append(bits)
+                self.roles[name] = "bits"
+                self.weak.pop(base, None)
+
+    def _weak(self) -> None:
+        """Fields of a mask alone or a shift alone, where their register is sure and has the bits
+        free."""
+        # whether masks of this file are written as BIT and GENMASK
+        self.written = 5 * sum(self._is_bits(name) for name in self._masks) > 4 * len(self._masks) > 0
+        for base, kinds in self.weak.items():
+            key = self.find.at_or_in(base)
+            if base in self.fields or any(name in self.roles for name in kinds.values()):
+                continue
+            value = {kind: self.values.get(name, -1) for kind, name in kinds.items()}
+            name = next(iter(kinds.values()))
+            outer = max(Longest(self.fields).inside(name), self.find.inside(name), key=len)
+            if outer and ATTRIBUTE.fullmatch(name, len(outer) + 1):
+                self.roles[name] = "attribute"
+                continue
+            bits = Bits(base, self.plain[name].position, value.get("mask", -1), value.get("low", -1))
+            if "mask" not in kinds and (bits.low > 31 or bits.low < 0 or HEX.fullmatch(self.plain[name].body)):
+                continue
+            if "mask" in kinds and HEX.fullmatch(self.plain[kinds["mask"]].body) and kinds["mask"] in self.candidates \
+                    and (not key or self.written):
+                continue  # a register whose name ends so
+            if not key:
+                if bits.mask > 0:
+                    self.fields[base] = bits
+                    self.roles.update(dict.fromkeys(kinds.values(), "bits"))
+                continue
+            if "mask" in kinds and (bits.mask <= 0 or bits.mask >= LARGEST or len(runs_of(bits.mask)) != 1
+                                    or self._continues(name)):
+                continue
+            register = self.register(key)
+            if bits.mask > 0 and any(other.bits & bits.mask for other in register.fields if other.bits > 0):
+                self.roles.update(dict.fromkeys(kinds.values(), "attribute"))
+                continue
+            self.fields[base] = bits
+            register.fields.append(bits)
+            self.roles.update(dict.fromkeys(kinds.values(), "bits"))
+        for register in self.registers.values():
+            lows = sorted(bits.low if bits.low >= 0 else (bits.bits & -bits.bits).bit_length() - 1
+                          for bits in register.fields)
+            for bits in register.fields:
+                if bits.bits < 0 <= bits.low:
+                    bits.width = next((low for low in lows if low > bits.low), WORD_BITS) - bits.low
+                    bits.guess = True
+
+    def _continues(self, name: str) -> bool:
+        """Whether a number goes on where the offset in front of it in the file ends, and is no
+        mask."""
+        at = bisect_left(self._ordered, (self.plain[name].position, "")) - 1
+        if at < 0 or self.values[name] % WORD_BYTES:
+            return False
+        other = self._ordered[at][1]
+        return self.values[name] == self.candidates[other] + WORD_BYTES \
+            and name.rpartition("_")[0].startswith(other.rpartition("_")[0])
+
+    @cached_property
+    def _ordered(self) -> list[tuple[int, str]]:
+        return sorted((self.source.macros[name].position, name) for name in self.candidates if not TAIL.fullmatch(name))
+
+    def _setters(self) -> None:
+        """Fields that a macro of one parameter says, by what it makes of all ones and of one."""
+        inside = Longest(self.fields)
+        for name, macro in self.source.macros.items():
+            one, every = self.values.get(f"{name}(1)", -1), self.values.get(f"{name}(~)", -1)
+            if macro.parameters is None or name in self.roles:
+                continue
+            if inside.at_or_in(name):
+                self.roles[name] = "setter"
+                continue
+            key = self.find.at_or_in(name)
+            got = GETS.search(macro.body)
+            if key and got and every > 0 and _is_mask(every) and name not in self.candidates:
+                bits = Bits(name, macro.position, low=int(got[1]), width=every.bit_length())
+                if bits.low + bits.width <= WORD_BITS and not any(
+                        other.bits & bits.bits for other in self.register(key).fields if other.bits > 0):
+                    self.fields[name] = bits
+                    self.register(key).fields.append(bits)
+                self.roles[name] = "setter"
+                continue
+            if not key or one <= 0 or one.bit_count() != 1 or one >= LARGEST or name in self.candidates:
+                continue
+            low = one.bit_length() - 1
+            whole = every == (LARGEST - 1) * 2 ** low  # nothing cuts the value
+            bits = Bits(name, macro.position, -1 if whole else every & LARGEST - 1, low)
+            register = self.register(key)
+            if bits.mask > 0 and any(other.bits & bits.bits for other in register.fields if other.bits > 0):
+                self.roles[name] = "setter"
+                continue
+            self.fields[name] = bits
+            register.fields.append(bits)
+            self.roles[name] = "bits"
+        for register in self.registers.values():
+            lows = sorted((bits.bits & -bits.bits).bit_length() - 1 if bits.bits > 0 else bits.low
+                          for bits in register.fields)
+            for bits in register.fields:
+                if bits.bits < 0 <= bits.low:
+                    bits.width = next((low for low in lows if low > bits.low), WORD_BITS) - bits.low
+                    bits.guess = True
+
+    def _indented(self) -> None:
+        """Bits that stand deeper than the register in front of them and begin with its first word;
+        their place is a guess."""
+        register: Register | None = None
+        deep = 0
+        for name, macro in sorted(self.source.macros.items(), key=lambda one: one[1].position):
+            line = re.match(r"[ \t]*#[ \t]*define", self.source.text[macro.position:macro.end])
+            depth = self.source.text.index(name, macro.position + (line.end() if line else 0)) - macro.position
+            if self.roles.get(name) == "register":
+                register, deep = self.registers.get(name), depth
+            elif register is not None and depth > deep and macro.parameters is None and name not in self.roles \
+                    and name.split("_")[0] == register.macro.split("_")[0] and self.values.get(name, 0) > 0 \
+                    and self._is_bits(name) and len(runs_of(self.values[name])) == 1 \
+                    and not self.find.inside(name) and not Longest(self.fields).inside(name) \
+                    and not any(bits.bits & self.values[name] for bits in register.fields if bits.bits > 0):
+                self.fields[name] = Bits(name, macro.position, self.values[name], guess=True)
+                register.fields.append(self.fields[name])
+                self.roles[name] = "bits"
+            elif depth <= deep:
+                register = None
+
+    # registers without fields, groups, values
+
+    def _others(self, arrays: Mapping[str, Any]) -> None:
+        """Registers in whose names no field nests: the rest of the offsets, judged as lists."""
+        by_macro = {macro: key for key, macro in self.keys.items()}
+        rest = [name for name in self.candidates if name not in self.roles and name in by_macro]
+        owner = Longest({*self.fields, *by_macro.values()})
+        groups = self._groups(rest, by_macro, owner)
+        children: dict[str, list[str]] = {}
+        lone: list[str] = []
+        for name in sorted(rest, key=lambda name: self.source.macros[name].position):
+            if name in groups:
+                self.roles[name] = "group"
+                continue
+            outer = owner.inside(by_macro[name])
+            while outer and outer not in self.fields and self.keys[outer] in groups:
+                outer = owner.inside(outer)
+            if outer in self.fields and name not in arrays:
+                continue  # a value
+            if outer and name not in arrays and outer not in self.fields:
+                children.setdefault(outer, []).append(name)
+            else:
+                lone.append(name)
+        self._lists(lone, children, by_macro)
+
+    def _groups(self, rest: Sequence[str], by_macro: Mapping[str, str], owner: Longest) -> set[str]:
+        """Offsets that only head a list of registers: several registers nest in the name, and it is
+        where the first lies or 0."""
+        inner: dict[str, list[int]] = {}
+        for register in self.registers.values():
+            if outer := owner.inside(register.heads[0]):
+                inner.setdefault(outer, []).append(register.offset)
+        out = set()
+        for name in rest:
+            kids = inner.get(by_macro[name], [])
+            value = self.candidates[name]
+            if kids and (value in kids or value == 0 or (len(kids) > 1 and value % 0x100 == 0 and value <= min(kids))):
+                out.add(name)
+        heads = {self.candidates[name] for name in out}
+        taken = {register.offset for register in self.registers.values()}
+        return out | {name for name in rest if len(out) > 1 and self.candidates[name] in heads & taken}
+
+    def _lists(self, lone: list[str], children: Mapping[str, list[str]], by_macro: Mapping[str, str]) -> None:
+        """Registers that lists of offsets name."""
+        every = [*lone, *(name for names in children.values() for name in names)]
+        hexadecimal = {name for name in every if name not in self.plain or not LITERAL.fullmatch(self.plain[name].body)
+                       or HEX.fullmatch(self.plain[name].body)}
+        marked = {name for name in hexadecimal if MARKED.fullmatch(name)}
+        if len(marked) >= FEWEST and 5 * len(marked) >= 3 * len(hexadecimal):
+            hexadecimal = marked
+        words = {register.macro.split("_")[0] for register in self.registers.values()}
+        top = 2 * max((register.offset for register in self.registers.values()), default=0) + 0x1000
+        numbers = self._numbers(hexadecimal)
+        for name in lone if self.registers else ():
+            if name in hexadecimal and (name.split("_")[0] in words or self.prefixed) and name not in self.listed \
+                    and (name not in self.used or name in self.arrays) and self.candidates[name] <= top:
+                self.register(by_macro[name])
+        chosen = self._runs(numbers, {name for name in hexadecimal if name in lone or not self.registers})
+        for name in lone:
+            if name in chosen:
+                self.register(by_macro[name])
+        for outer, names in children.items():
+            self._children(outer, names, hexadecimal, by_macro)
+
+    def _numbers(self, names: Set[str]) -> dict[str, int]:
+        """Registers and numbers without a role, in the order of the file; ``listed`` gets those that
+        are no offsets: 0, 1, 2 of one name, and 4 between 3 and 5."""
+        numbers = [name for name, macro in self.source.macros.items() if name in names or name in self.registers or (
+            name in self.plain and name not in self.roles and HEX.fullmatch(macro.body))]
+        numbers.sort(key=lambda name: self.source.macros[name].position)
+        out = {name: self.candidates.get(name, self.values.get(name, 0)) for name in numbers}
+        self.listed: set[str] = set()
+        for a, b in pairwise(numbers):
+            if (out[a] % WORD_BYTES or out[b] % WORD_BYTES) and a.rpartition("_")[0] == b.rpartition("_")[0]:
+                self.listed |= {a, b} - self.registers.keys()
+        return out
+
+    def _runs(self, offset: Mapping[str, int], names: Set[str]) -> set[str]:
+        """Of numbers those that stand in lists of offsets: they rise in the order of the file, are
+        multiples of a word and not all single bits; registers that are sure help, and without any
+        the lists have to be what the file is about."""
+        runs: list[list[str]] = []
+        for name in offset:
+            if name in self.listed or (name in self.used and name not in self.registers):
+                runs.append([])
+            elif runs and runs[-1] and offset[runs[-1][-1]] < offset[name]:
+                runs[-1].append(name)
+            else:
+                runs.append([name])
+        if self.registers:
+            words = {name.split("_")[0] for name in self.registers}
+            out = set()
+            for run in runs:
+                sure = [n for n, name in enumerate(run) if name in self.registers]
+                for n, name in enumerate(run) if sure else ():
+                    near = any(abs(offset[name] - offset[other]) <= NEAR and other.split("_")[0] == name.split("_")[0]
+                               for other in (*run[max(0, n - 1):n], *run[n + 1:n + 2]))
+                    if near or (name.split("_")[0] in words and n < sure[-1]) or (sure[0] < n < sure[-1]):
+                        out.add(name)
+            return out & names
+        good = [run for run in runs if len(run) > 1 and not all(offset[name].bit_count() <= 1 for name in run)]
+        words = {name.split("_")[0] for run in good for name in run}
+        good += [run for run in runs if len(run) == 1 and run[0].split("_")[0] in words]
+        out = {name for run in good for name in run}
+        return out & names if 2 * len(out) >= len(offset) else set()
+
+    def _children(self, outer: str, names: Sequence[str], hexadecimal: set[str], by_macro: Mapping[str, str]) -> None:
+        """Decide numbers whose names go on from a register's: further registers, its bits, its
+        values."""
+        macro = self.keys[outer]
+        here = self.candidates[macro]
+        position = self.source.macros[macro].position
+        ordered = self._by_position
+        at = bisect_left(ordered, (position, ""))
+        behind = [self.candidates[name] for _, name in ordered[at:at + len(names) + FAR]
+                  if name != macro and not name.startswith(f"{macro}_") and self.candidates[name] > here][:1]
+        end = behind[0] if behind else here + 0x40 * WORD_BYTES
+        numbers = [name for name in names if name in hexadecimal]
+        values = [self.candidates[name] for name in numbers]
+        others = [self.values[name] for name in self._direct(outer) if name not in numbers]
+        single = all(value.bit_count() == 1 for value in (*values, *others))
+        rising = all(here < value < end for value in values) and all(a < b for a, b in pairwise(values)) and not others
+        sure = all(LOW_HIGH.fullmatch(name.rpartition("_")[2]) for name in numbers)
+        if numbers and rising and (sure or not single):
+            for name in (macro, *numbers):
+                if self.roles.get(name) != "register":
+                    self.register(by_macro.get(name, name))
+            return
+        for name in numbers:
+            if self.candidates[name] == here + WORD_BYTES and LOW_HIGH.fullmatch(name.rpartition("_")[2]):
+                self.register(by_macro[name])
+
+    @cached_property
+    def _by_position(self) -> list[tuple[int, str]]:
+        return sorted((self.source.macros[name].position, name) for name in self.candidates)
+
+    def _direct(self, outer: str) -> list[str]:
+        """Plain numbers whose name goes on from a register's and that have no role."""
+        if not hasattr(self, "_inner"):
+            finder = Longest({*self.fields, *({macro: key for key, macro in self.keys.items()}.values())})
+            self._inner: dict[str, list[str]] = {}
+            for name in self.plain:
+                if name in self.values and name not in self.roles:
+                    self._inner.setdefault(finder.inside(name), []).append(name)
+        return self._inner.get(outer, [])
+
+    def _fits_nowhere(self, field: str, name: str) -> bool:
+        """Whether a number is one bit that is outside a field and larger than its values."""
+        bits, value = self.fields[field].bits, self.values[name]
+        return value.bit_count() == 1 and bits > 0 and not value & bits and value > bits // (bits & -bits)
+
+    def _named_values(self) -> None:
+        """Give the named numbers to the fields, or to the registers without fields, that they are
+        of; bits that a number in hexadecimal says become fields."""
+        heads = {head: register for register in self.registers.values() for head in register.heads}
+        of = Longest({**self.fields, **heads})
+        by_register: dict[str, list[str]] = {}
+        placed = {bits.name for register in self.registers.values() for bits in register.fields}
+        for name in self.plain:
+            if name in self.roles or self.values.get(name, -1) < 0:
+                continue
+            outer = of.inside(name)
+            tail = name[len(outer) + 1:]
+            if not outer:
+                continue
+            if ATTRIBUTE.fullmatch(tail):
+                self.roles[name] = "attribute"
+            elif outer in self.fields and self._fits_nowhere(outer, name) and (key := self.find.inside(outer)) \
+                    and key in heads:
+                by_register.setdefault(key, []).append(name)
+            elif outer in self.fields:
+                self.fields[outer].values[tail] = self.values[name], self._is_bits(name)
+                self.roles[name] = "value" if outer in placed else "constant"
+            else:
+                by_register.setdefault(outer, []).append(name)
+        for outer, names in by_register.items():
+            register = heads[outer]
+            hexadecimal = [name for name in names if HEX.fullmatch(self.plain[name].body) or self._is_bits(name)]
+            values = [self.values[name] for name in hexadecimal]
+            flags = len(hexadecimal) == len(names) or register.fields
+            if flags and values and all(value.bit_count() == 1 and value < LARGEST for value in values) \
+                    and len({*values}) == len(values):
+                for name, value in zip(hexadecimal, values, strict=True):
+                    if not any(bits.bits & value for bits in register.fields):
+                        self.fields[name] = Bits(name, self.plain[name].position, value)
+                        register.fields.append(self.fields[name])
+                        self.roles[name] = "bits"
+            for name in names:
+                if name not in self.roles:
+                    self.roles[name] = "value" if not register.fields else "attribute"
+                    if not register.fields:
+                        register.values[name[len(outer) + 1:]] = self.values[name], True
+
+
+def _is_mask(number: int) -> bool:
+    """Whether a number is a run of ones from bit 0."""
+    return number > 0 and number & number + 1 == 0
+
+
+def runs_of(mask: int) -> list[tuple[int, int]]:
+    """(lsb, width) of each run of ones of a mask.
+
+    >>> runs_of(0xf0f)
+    [(0, 4), (8, 4)]
+    """
+    out, lsb = [], 0
+    while 0 < mask <= ALL:
+        low = (mask & -mask).bit_length() - 1
+        mask //= 2 ** low
+        lsb += low
+        width = (~mask & mask + 1).bit_length() - 1
+        out.append((lsb, width))
+        mask //= 2 ** width
+        lsb += width
+    return out

@@ -1,5 +1,5 @@
-"""Reader of C: structs with bit-fields, and headers of shift and mask macros, by content; text
-around is let be.
+"""Reader of C: structs with bit-fields, and headers of offsets, shifts and masks; text around is
+ignored.
 
 What C has no word for stands in comments of npulab's own, as ``c_writing`` makes them; other
 comments beside a member or macro are its note.
@@ -10,24 +10,38 @@ from __future__ import annotations
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from npulab.registers.formats.c_attributes import mark_of
-from npulab.registers.formats.c_comments import licence_in, said_in
-from npulab.registers.formats.c_declarations import Declarations, Unit, comments_of, find, parse
-from npulab.registers.formats.c_macros import read_macros
-from npulab.registers.formats.c_source import Source, read_source
-from npulab.registers.formats.c_structs import Laid, Layout, holes, rows_of
-from npulab.registers.formats.c_types import BASIC
-from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.formats.c_comments import licence_in, note_in, said_in
+from npulab.registers.formats.c_macros import (
+    FEWEST,
+    INLINE,
+    MOST_LENGTH,
+    Bits,
+    Lost,
+    Register,
+    Roles,
+    constants,
+    probes,
+    runs_of,
+)
+from npulab.registers.formats.c_structs import Layout, Struct, holes, index, rows_of, twice
+from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source, Unit, Wrong, read_source, read_unit
+from npulab.registers.formats.tables import MOST_ROWS, Reading, RegisterTable
 from npulab.registers.table import COLUMNS
 
 BEGINS = re.compile(rb"\b(?:struct|union|enum)\b[\w\s()]{0,200}\{|^[ \t]*#[ \t]*define[ \t]+\w", re.MULTILINE)
 SHOWN = 8
-NEAR = 256  # characters between an annotation and the struct that it is of
+NEAR = 2 ** 8  # characters between an annotation and the struct that it is of
+FAR = 2 ** 12  # characters between a comment and what it is of
+MOST_SHOWN = 2 ** 10  # lines that a reading names
+
+Rows = list[dict[str, Any]]
 
 
 def is_c(head: bytes) -> bool:
@@ -39,51 +53,87 @@ def is_c(head: bytes) -> bool:
     return BEGINS.search(head) is not None
 
 
-class Struct(NamedTuple):
-    """A struct, union or enum of a file: its node, name (of the type where it has no tag),
-    position."""
+def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ()) -> RegisterTable:
+    """The registers that a C file says in structs, in macros, or in both; ``reading`` of the table
+    says what is lost.
 
-    node: Any
-    name: str
-    position: int
-
-
-def read_c(path: Path) -> RegisterTable:
-    """The registers that a C file says in structs, in shift and mask macros, or in both.
-
-    Nothing of the file is run, no other file is read.  A UserWarning names silent holes of a struct
-    (word, bits), names of an enum that were left out and macros that have no place.  Raises
-    ValueError with file and line for what is broken and a file that has neither,
-    ModuleNotFoundError where the extra ``maps`` is needed and missing.
+    ``define`` holds ``NAME=VALUE`` of names that other headers have; files of ``include`` are read
+    in front of this one. Nothing is run, and no other file is opened. A UserWarning names what is
+    lost, silent holes of a struct (word, bits) and names of an enum that were left out. Raises
+    ValueError with file and line for a file that says no register, ModuleNotFoundError without
+    libclang (extra ``maps``).
     """
     path = Path(path)
-    source = read_source(path)
-    lost: dict[str, None] = {}
+    source = read_source(path, define, [Path(one) for one in include])
+    told: dict[str, None] = {}
     try:
-        chunks, enums = _structs(source, lost) if find(source) else ([], {})
+        unit = read_unit(source, probes(source))
+        structs, layout = _structs(unit)
+        more, others, lost, roles = _macros(unit, told)
     except RecursionError:
         raise ValueError(f"{path}: got declarations too deep within each other, allowed are fewer") from None
-    more, others = read_macros(source, enums, lost)
-    chunks = sorted([*chunks, *more], key=lambda one: one[0])
-    rows = _once([row for _, some in chunks for row in some])
-    if not rows and lost:
-        raise ValueError(f"{path}: got nothing that has a place ({next(iter(lost))}), allowed is a struct, or shift "
-                         "and mask macros whose names begin with that of a register's offset")
-    if not rows:
-        raise ValueError(f"{path}: got a file without a struct and without shift and mask macros, allowed is C that "
-                         "has one of them")
-    if len(rows) > MOST_ROWS:
-        raise ValueError(f"{path}: got more than {MOST_ROWS} fields, allowed are as many")
-    if lost:
-        told = [*lost][:SHOWN] + ([f"{len(lost) - SHOWN} more"] if len(lost) > SHOWN else [])
-        warnings.warn(f"{path}: {'; '.join(told)}", stacklevel=3)
+    chunks, seen = list[tuple[int, Rows]](more), set[tuple[str, str]]()
+    members = {run.position for one in structs for run in one.laid.runs}
+    words, texts = _comments(source, [_span(source.code, position, ",;") for position in members])
+    for one in structs:
+        said = _before(source, one.position)
+        block = said.get("block", one.name)
+        if one.position < source.own:
+            continue
+        if again := twice(one.laid) or ("its name" if (block, said.get("feature", "")) in seen else ""):
+            wrong = Wrong(one.position, f"got {again} a second time, allowed is once")
+            layout.skipped.append((f"struct {block}", wrong))
+            continue
+        seen.add((block, said.get("feature", "")))
+        chunks.append((one.position, _rows(block, one, said, words, texts)))
+        if found := holes(one.laid):
+            some = [f"word {word} bits {lsb + width - 1}:{lsb}" for word, lsb, width in found[:SHOWN]]
+            told[f"struct {block}: silent holes at {', '.join(some)}" + (
+                f", {len(found) - SHOWN} more" if len(found) > SHOWN else "")] = None
+    told.update(dict.fromkeys(layout.lost))
+    lost += [Lost("declaration", what, wrong.position, wrong.text) for what, wrong in layout.skipped]
+    rows = _once([row for _, some in sorted(chunks, key=lambda one: one[0]) for row in some])
+    reading = _reading(unit, roles, lost, layout)
+    _refuse_empty(path, rows, reading)
+    for line in _sentences(reading):
+        told[line] = None
+    if told:
+        shown = [*told][:SHOWN] + ([f"{len(told) - SHOWN} more"] if len(told) > SHOWN else [])
+        warnings.warn(f"{path}: {'; '.join(shown)}", stacklevel=3)
     try:
-        return RegisterTable.of(rows, {**enums, **others}, _copyright(source))
+        table = RegisterTable.of(rows, {**layout.enums, **others}, _copyright(source))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    return replace(table, reading=reading)
 
 
-def _once(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _refuse_empty(path: Path, rows: Rows, reading: Reading) -> None:
+    if len(rows) > MOST_ROWS:
+        raise ValueError(f"{path}: got {len(rows)} fields, at most {MOST_ROWS} are allowed")
+    if rows:
+        return
+    if not reading.lost:
+        raise ValueError(f"{path}: got a file without a struct and without macros of registers, allowed is C that has "
+                         "one of them")
+    counts = Counter(kind for kind, *_ in reading.lost)
+    lost = " and ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items())
+    _, name, where, why = reading.lost[0]
+    raise ValueError(f"{where}: {name}: {why}; got nothing that can be read, lost: {lost}, allowed is a struct, or "
+                     "macros whose names begin with that of a register's offset")
+
+
+def _sentences(reading: Reading) -> Iterator[str]:
+    """What is lost, by kind, each with its line and the first reason."""
+    kinds: dict[str, list[tuple[str, str, str]]] = {}
+    for kind, name, where, why in reading.lost:
+        kinds.setdefault(kind, []).append((name, where.rpartition(", ")[2], why))
+    for kind, some in kinds.items():
+        names = ", ".join(f"{name} ({line})" for name, line, _ in some[:SHOWN])
+        yield f"{len(some)} {kind}{'s' * (len(some) > 1)} lost: {names}" + (
+            f" and {len(some) - SHOWN} more" if len(some) > SHOWN else "") + f": {some[0][2]}"
+
+
+def _once(rows: Rows) -> Rows:
     """Rows without those that structs of several features share."""
     out = {tuple(str(row.get(name, "")) for name in COLUMNS): row for row in reversed(rows)}
     kept = {id(row) for row in out.values()}
@@ -103,166 +153,424 @@ def _copyright(source: Source) -> str:
     return "\n".join(said)
 
 
-def _structs(source: Source, lost: dict[str, None]) -> tuple[list[tuple[int, list[dict[str, Any]]]],
-                                                             dict[str, dict[int, str]]]:
-    """(position, rows) of each struct that no other holds, and the enums."""
-    declared = parse(source, [*BASIC])
-    layout = Layout(declared)
-    tops = _declare(declared, layout)
-    notes, words = comments_of(source, [*_units(declared)])
-    _name_enums(declared, words)
-    for one in tops:
-        if type(one.node).__name__ == "Enum":
-            layout.enum(one.node, one.position, one.name)
-    structs = [one for one in tops if type(one.node).__name__ != "Enum"]
-    for one in structs:
-        layout.struct(one.node, one.position)
-    out: list[tuple[int, list[dict[str, Any]]]] = []
-    seen = set[tuple[str, str]]()
-    for one in structs:
-        if id(one.node) in layout.held:
-            continue
-        runs = sorted((run.name, run.position) for run in layout.laid[id(one.node)].runs if run.name)
-        for (a, _), (b, position) in pairwise(runs):
-            if a == b:
-                raise layout.error(position, f"struct {one.name}: got member {b} a second time, allowed is once")
-        said = _before(source, one.position)
-        block = said.get("block", one.name)
-        if (block, said.get("feature", "")) in seen:
-            raise layout.error(one.position, f"struct {block}: got it a second time, allowed is once")
-        seen.add((block, said.get("feature", "")))
-        rows = _rows(block, layout, one, said.get("base", 0), notes, words)
-        told = _told(layout.laid[id(one.node)])
-        if told:
-            lost[f"struct {block}: silent holes at {', '.join(told)}"] = None
-        out.append((one.position, rows))
-    lost.update((f"not carried over: {text}", None) for text in layout.lost)
-    return out, layout.enums
+# structs
 
 
-def _declare(declared: Declarations, layout: Layout) -> list[Struct]:
-    """Everything a file declares, its names known to the layout."""
-    out: dict[int, Struct] = {}
-    for top in declared.nodes:
-        position = declared.position(top)
-        if type(top).__name__ == "Typedef" and (position >= 0 or top.name in declared.macro_types):
-            layout.typedefs[top.name] = top.type
-        if position < 0:
-            continue
-        node = top.type if type(top).__name__ == "Decl" else top
-        while type(node).__name__ in ("TypeDecl", "ArrayDecl", "Typedef"):
-            node = node.type
-        if type(node).__name__ in ("Struct", "Union", "Enum") and _body(node) is not None:
-            other = getattr(top, "name", None) or ""
-            tag = node.name or other
-            out[id(node)] = Struct(node, other if other and tag.startswith("_") else tag, position)
-            if node.name and type(node).__name__ != "Enum":
-                layout.structs[node.name] = node
-            _inner(node, layout)
-    return [*out.values()]
+class Span(NamedTuple):
+    """A member or enumerator in the text: where it begins and ends."""
+
+    start: int
+    end: int
 
 
-def _inner(node: Any, layout: Layout) -> None:
-    """Make the tags of structs inside others known."""
-    for one in node.decls if type(node).__name__ != "Enum" and node.decls else ():
-        below = one.type
-        while type(below).__name__ in ("TypeDecl", "ArrayDecl", "PtrDecl"):
-            below = below.type
-        if type(below).__name__ in ("Struct", "Union") and below.decls is not None:
-            if below.name:
-                layout.structs[below.name] = below
-            _inner(below, layout)
+def _structs(unit: Unit) -> tuple[list[Struct], Layout]:
+    """The structs of a unit, enums named as annotations say."""
+    spans: dict[int, tuple[str, str]] = {}
+    for cursor in unit.cursors:
+        if cursor.kind.name == "ENUM_DECL" or cursor.kind.name in ("STRUCT_DECL", "UNION_DECL"):
+            for tag, one in _enumerators(cursor):
+                spans[unit.position(one.location)] = tag, one.spelling
+    enum_names: dict[str, str] = {}
+    texts: dict[tuple[str, str], str] = {}
+    if any("npulab:" in comment.text for comment in unit.source.comments):
+        words, _ = _comments(unit.source, [_span(unit.source.code, position, ",}") for position in spans])
+        prefixes: dict[str, str] = {}
+        for position, (tag, name) in sorted(spans.items()):
+            said = words.get(position, {})
+            if "prefix" in said:
+                prefixes[tag] = said["prefix"]
+            if "enum" in said:
+                enum_names[tag] = said["enum"]
+            texts[tag, name] = said.get("name", name.removeprefix(prefixes.get(tag, "")))
+    layout = Layout(unit, enum_names, texts)
+    return layout.structs(), layout
 
 
-def _body(node: Any) -> Any:
-    return node.values if type(node).__name__ == "Enum" else node.decls
+def _enumerators(cursor: Any) -> Iterator[tuple[str, Any]]:
+    for one in cursor.get_children():
+        if one.kind.name == "ENUM_CONSTANT_DECL":
+            yield "" if "(" in cursor.spelling else cursor.spelling, one
+        elif one.kind.name in ("ENUM_DECL", "STRUCT_DECL", "UNION_DECL"):
+            yield from _enumerators(one)
 
 
-def _units(declared: Declarations) -> list[Unit]:
-    """Members and enumerators as they stand in the file."""
-    out, stack = [], [*declared.nodes]
-    code = declared.source.code
-    while stack:
-        node = stack.pop()
-        kind = type(node).__name__
-        if kind == "Enumerator":
-            out.append(_unit(code, declared.position(node), ",}"))
-        elif kind == "Enum":
-            stack += node.values.enumerators if node.values is not None else []
-        elif kind in ("Struct", "Union"):
-            for one in node.decls or ():
-                if type(one).__name__ == "Decl" and mark_of(one) is None:
-                    if one.coord is not None or type(one.type).__name__ == "TypeDecl":
-                        out.append(_unit(code, declared.position(one), ",;"))
-                    stack.append(one)
-        elif kind in ("Decl", "Typedef", "TypeDecl", "ArrayDecl", "PtrDecl"):
-            stack.append(node.type)
-    return out
-
-
-def _unit(code: str, start: int, ends: str) -> Unit:
+def _span(code: str, start: int, ends: str) -> Span:
     depth = 0
     for match in re.compile(r"[\[\](),;{}]").finditer(code, start):
         if depth <= 0 and match[0] in ends:
-            return Unit(start, match.start() if match[0] == "}" else match.end())
+            return Span(start, match.start() if match[0] == "}" else match.end())
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(match[0], 0)
-    return Unit(start, len(code))
+    return Span(start, len(code))
 
 
-def _name_enums(declared: Declarations, words: dict[Unit, dict[str, Any]]) -> None:
-    """Take the names of enums and enumerators from the annotations."""
-    by_start = {unit.start: said for unit, said in words.items()}
-    stack = [*declared.nodes]
-    while stack:
-        node = stack.pop()
-        kind = type(node).__name__
-        if kind == "Enum" and node.values is not None:
-            saids = [by_start.get(declared.position(one), {}) for one in node.values.enumerators]
-            prefix = saids[0].get("prefix", "") if saids else ""
-            if saids and "enum" in saids[0]:
-                declared.enum_names[node.name or ""] = saids[0]["enum"]
-            for one, said in zip(node.values.enumerators, saids, strict=True):
-                text = said.get("name", one.name.removeprefix(prefix))
-                declared.names_of_enumerators[node.name or "", one.name] = text
-        elif kind in ("Struct", "Union"):
-            stack += node.decls or ()
-        elif kind in ("Decl", "Typedef", "TypeDecl", "ArrayDecl", "PtrDecl"):
-            stack.append(node.type)
+def _comments(source: Source, spans: Sequence[Span]) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+    """The words of annotations and the note of each member, by where it begins: of comments behind
+    it on its line, in it and before it.
+
+    Raises ValueError with file and line for an annotation that is broken.
+    """
+    notes: dict[int, str] = {}
+    words: dict[int, dict[str, Any]] = {}
+    ordered = sorted(spans, key=lambda span: (span.end, span.start))
+    ends = [span.end for span in ordered]
+    for one in source.comments if spans else ():
+        at = bisect_right(ends, one.start)
+        span = ordered[at] if at < len(ordered) else None
+        alone = True  # it stands by itself
+        if at and one.start - ends[at - 1] < FAR:
+            between = source.code[ends[at - 1]:one.start]
+            if not between.strip() and "\n" not in between:
+                span, alone = ordered[at - 1], False
+        if span is None or (alone and (span.start - one.end > FAR or
+                                       re.search(r"[{};]", source.code[one.end:span.start]))):
+            continue
+        line = source.code[max(0, one.start - FAR):one.start].rpartition("\n")[2].rstrip()
+        head = alone and line.endswith("{") and source.code[one.end:one.end + FAR].partition("\n")[0].isspace()
+        said = _said(source, one)
+        if said is not None:
+            words[span.start] = {**words.get(span.start, {}), **said}
+        elif not head and (note := note_in(one.text)):
+            notes[span.start] = f"{notes[span.start]} {note}" if span.start in notes else note
+    return words, notes
+
+
+def _said(source: Source, comment: Any) -> dict[str, Any] | None:
+    try:
+        return said_in(comment.text)
+    except ValueError as error:
+        raise ValueError(f"{source.where(comment.start)}: {error}") from None
 
 
 def _before(source: Source, position: int) -> dict[str, Any]:
     """The annotation right before a declaration."""
-    start = max(source.code.rfind(word, max(0, position - NEAR), position) for word in ("struct", "union"))
+    start = max(source.code.rfind(word, max(0, position - NEAR), position + len(word)) for word in ("struct", "union"))
     at = bisect_right(source.comments, start, key=lambda one: one.end) - 1
     if start < 0 or at < 0 or start - source.comments[at].end > NEAR \
             or source.code[source.comments[at].end:start].strip() not in ("", "typedef"):
         return {}
-    try:
-        return said_in(source.comments[at].text) or {}
-    except ValueError as error:
-        raise ValueError(f"{source.where(source.comments[at].start)}: {error}") from None
+    return _said(source, source.comments[at]) or {}
 
 
-def _rows(block: str, layout: Layout, one: Struct, base: int, notes: dict[Unit, str],
-          words: dict[Unit, dict[str, Any]]) -> list[dict[str, Any]]:
-    by_start = {unit.start: said for unit, said in words.items()}
-    note_at = {unit.start: note for unit, note in notes.items()}
+def _rows(block: str, one: Struct, said: Mapping[str, Any], words: Mapping[int, dict[str, Any]],
+          notes: Mapping[int, str]) -> Rows:
     registers: dict[int, str] = {}
-    out: list[dict[str, Any]] = []
-    for row, run in rows_of(block, layout.laid[id(one.node)], base):
-        said = by_start.get(run.position, {})
-        if "word" in said:
-            registers[row["offset"]] = said["word"]
-        if said.get("hole"):
+    out: Rows = []
+    for row, run in rows_of(block, one.laid, said.get("base", 0)):
+        own = words.get(run.position, {})
+        if "word" in own:
+            registers[row["offset"]] = own["word"]
+        if own.get("hole"):
             continue
-        columns = {name: value for name, value in said.items() if name in COLUMNS}
-        note = note_at.get(run.position, "")
+        columns = {name: value for name, value in own.items() if name in COLUMNS}
+        note = notes.get(run.position, "")
         out.append({**row, **({"note": note} if note else {}), **columns})
     return [{**row, "register": row.get("register", registers.get(row["offset"], ""))} for row in out]
 
 
-def _told(laid: Laid) -> list[str]:
-    """The silent holes of a struct as text."""
-    found = holes(laid)
-    told = [f"word {word} bits {lsb + width - 1}:{lsb}" for word, lsb, width in found[:SHOWN]]
-    return told + ([f"{len(found) - SHOWN} more"] if len(found) > SHOWN else [])
+# macros
+
+
+def _macros(unit: Unit, told: dict[str, None]) -> tuple[list[tuple[int, Rows]], dict[str, dict[int, str]], list[Lost],
+                                                        Roles]:
+    """(position, rows) of each register, their enums, what is lost, and the role of each macro."""
+    source = unit.source
+    notes = _macro_notes(source)
+    values = {**unit.values, **{name: int(found[1], 0) for name, macro in constants(source).items()
+                                if macro.parameters is None and (found := LITERAL.fullmatch(macro.body))}}
+    chunks, enums, taken = _annotated(source, values, notes)
+    listed = _listed(unit, values)
+    spoken = {word for start, end in unit.spans for word in NAME.findall(source.code[start:end])}
+    roles = Roles(replace(source, macros={**{name: macro for name, macro in source.macros.items() if name not in taken},
+                                          **listed}),
+                  values, unit.refused, spoken - listed.keys())
+    roles.decide()
+    roles.roles.update(dict.fromkeys(taken, "register"))
+    meaning = _inline(source)
+    lost = [*roles.lost]
+    block = re.sub(r"\W", "_", source.path.stem)
+    for register, offset, name, where in _apart(roles, block, lost):
+        note = notes.get(register.position, ("", {}))[0]
+        chunks.append((register.position, [{**row, "block": where, "at_offset": offset} for row in _register_rows(
+            register, offset, name, note, notes, enums, meaning, lost, told)]))
+    _spill([row for _, rows in chunks for row in rows], chunks)
+    placed = {bits.name for register in roles.registers.values() for bits in register.fields}
+    for base, bits in roles.fields.items():
+        if base not in placed and bits.position >= source.own:
+            lost.append(Lost("field", base, bits.position, "no macro that its name begins with says a register's "
+                             "offset (--include FOLDER/FILE)"))
+    for name in roles.unplaced():
+        lost.append(Lost("macro", name, source.macros[name].position, "nothing says whether it is a register"))
+    return chunks, enums, lost, roles
+
+
+def _listed(unit: Unit, values: dict[str, int]) -> dict[str, Macro]:
+    """Enumerators that may be offsets, as if they were macros: of enums that say several, each in
+    hexadecimal or as a sum, and multiples of a word."""
+    out: dict[str, Macro] = {}
+    code = unit.source.code
+    for cursor in unit.cursors:
+        if cursor.kind.name != "ENUM_DECL" or not cursor.is_definition():
+            continue
+        names = [one for one in cursor.get_children() if one.kind.name == "ENUM_CONSTANT_DECL"]
+        numbers = [one.enum_value for one in names]
+        if len(numbers) < FEWEST or any(n % WORD_BYTES or n < 0 for n in numbers) \
+                or max(numbers) < FEWEST * WORD_BYTES or all(n.bit_count() <= 1 for n in numbers):
+            continue
+        for one in names:
+            start = unit.position(one.location)
+            body = re.compile(r"\w+\s*=\s*([^,}]+)").match(code, start)
+            if body is None or not re.search(r"0[xX]|\+", body[1]):
+                break
+            out[one.spelling] = Macro(one.spelling, None, body[1].strip(), start, body.end())
+            values[one.spelling] = one.enum_value
+    return out
+
+
+def _spill(rows: Rows, chunks: list[tuple[int, Rows]]) -> None:
+    """Give bits of a register of 64 bits that lie in the word behind it the name of the register
+    that is there, whose whole word they take the place of."""
+    names = {(row["block"], row["offset"]): row["register"] for row in rows
+             if row["offset"] == row.get("at_offset", row["offset"])}
+    spilled = {(row["block"], row["offset"]) for row in rows if row.get("at_offset", row["offset"]) != row["offset"]}
+    for _, some in chunks:
+        for row in [*some]:
+            place = row["block"], row["offset"]
+            if place in spilled and "at_offset" in row:
+                if row["at_offset"] == row["offset"] and row["width"] == WORD_BITS and row["field"] == row["register"]:
+                    some.remove(row)
+                row["register"] = names.get(place, row["register"])
+    for row in rows:
+        row.pop("at_offset", None)
+
+
+def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[tuple[Register, int, str, str]]:
+    """(register, offset, name, block) of each register, arrays one by one: in a block by the first
+    words of their names where offsets repeat."""
+    found: list[tuple[Register, int, str]] = []
+    own = roles.source.own
+    mine = any(register.position >= own for register in roles.registers.values())
+    for register in sorted(roles.registers.values(), key=lambda one: one.position):
+        if register.position < own and mine and not any(bits.position >= own for bits in register.fields):
+            continue
+        counts = [count for count, _ in register.lengths]
+        total = 1
+        for count in counts:
+            total *= max(1, count)
+        if total > MOST_LENGTH:
+            lost.append(Lost("register", register.name, register.position, f"an array of {total}, at most "
+                             f"{MOST_LENGTH} are allowed"))
+            continue
+        if 0 in counts:
+            lost.append(Lost("array", register.name, register.position, "nothing says its length, so only the first is "
+                             "read (X__LEN)"))
+        for n in range(total):
+            at, offset = n, register.offset
+            for count, stride in reversed(register.lengths):
+                at, here = divmod(at, max(1, count))
+                offset += here * stride
+            found.append((register, offset, register.name + index(n, [max(1, count) for count in counts])))
+    words, clash = 0, _clashes(found, 0)
+    if clash >= FEWEST:
+        best = min(range(1, 4), key=lambda n: (_clashes(found, n), n))
+        if 2 * _clashes(found, best) <= clash:
+            words = best
+    taken: dict[tuple[str, int], str] = {}
+    for register, offset, name in found:
+        where = "_".join(name.split("_")[:words]) or block
+        other = taken.setdefault((where, offset), name)
+        if other != name:
+            n = next(n for n in range(2, MOST_ROWS) if taken.setdefault((f"{where}_{n}", offset), name) == name)
+            lost.append(Lost("alias", name, register.position, f"it lies at {offset:#x} where {other} lies, so it "
+                             f"stands in the block {where}_{n}"))
+            where = f"{where}_{n}"
+        yield register, offset, name, where
+
+
+def _clashes(found: Sequence[tuple[Register, int, str]], words: int) -> int:
+    """How many registers lie where another one of their block lies."""
+    counts = Counter(("_".join(name.split("_")[:words]), offset) for _, offset, name in found)
+    return sum(count - 1 for count in counts.values())
+
+
+def _register_rows(register: Register, offset: int, name: str, note: str, notes: Mapping[int, Any],
+                   enums: dict[str, dict[int, str]], meaning: Mapping[str, str], lost: list[Lost],
+                   told: dict[str, None]) -> Rows:
+    """The rows of a register; a whole word named as it is where no macro says its fields."""
+    out: Rows = []
+    taken = 0
+    for bits in sorted(register.fields, key=lambda one: (one.bits & -one.bits, one.position)):
+        if bits.bits <= 0 or bits.bits & taken:
+            reason = f"another field of {register.name} has its bits" if bits.bits > 0 else "nothing says its bits"
+            lost.append(Lost("field", bits.name, bits.position, reason))
+            continue
+        taken |= bits.bits
+        value = meaning.get(bits.name, "")
+        value = "" if value == "f32" and bits.bits != 2 ** WORD_BITS - 1 else value
+        if bits.values:
+            enum = re.sub(r"\W", "_", bits.name)
+            if enum not in enums:
+                enums[enum] = _named(bits, told)
+            value = f"enum:{enum}" if enums[enum] else value
+        runs = [*_words(bits.bits)]
+        short = register.short(bits.name)
+        for word, lsb, width, at in runs:
+            row = {"offset": offset + WORD_BYTES * word, "register": name, "lsb": lsb, "width": width, "value": value,
+                   "field": short if len(runs) == 1 else f"{name}.{short}" if register.lengths else bits.name,
+                   "note": notes.get(bits.position, ("", {}))[0]}
+            guess = {"evidence": "guess"} if bits.guess else {}
+            out.append({**row, **({"at": at} if len(runs) > 1 else {}), **guess})
+    if not out:
+        value = ""
+        if register.values:
+            enum = re.sub(r"\W", "_", register.name)
+            enums[enum] = _named(Bits(register.name, 0, 2 ** WORD_BITS - 1, values=register.values), told)
+            value = f"enum:{enum}" if enums[enum] else ""
+        return [{"offset": offset, "register": name, "field": name, "lsb": 0, "width": WORD_BITS, "note": note,
+                 "value": value}]
+    if note:  # of the register: its lowest field has it, behind its name
+        out[0]["note"] = f"{register.name}: {note} {out[0]['note']}".strip()
+    return out
+
+
+def _words(mask: int) -> Iterator[tuple[int, int, int, int]]:
+    """(word, lsb, width, at) of the bits of a field of up to 64 bits."""
+    at = 0
+    for start, width in runs_of(mask):
+        while width:
+            word, lsb = divmod(start, WORD_BITS)
+            here = min(width, WORD_BITS - lsb)
+            yield word, lsb, here, at
+            start, width, at = start + here, width - here, at + here
+
+
+def _named(bits: Bits, told: dict[str, None]) -> dict[int, str]:
+    """The values of a field by raw number: from their place in the word, or from bit 0 as they
+    fit."""
+    low = (bits.bits & -bits.bits).bit_length() - 1
+    width = bits.bits.bit_length() - low
+    in_place = all(not value & ~bits.bits for value, _ in bits.values.values())
+    from_zero = all(value < 2 ** width for value, _ in bits.values.values())
+    sure = bits.strict or any(surely for _, surely in bits.values.values())
+    out: dict[int, str] = {}
+    for name, (value, _) in bits.values.items():
+        raw = value // 2 ** low if in_place and (sure or not from_zero) else value
+        if raw >= 2 ** width or raw in out:
+            told[f"{bits.name}_{name} = {value:#x}, which is no value of its field or has another name"] = None
+        else:
+            out[raw] = name
+    return out
+
+
+def _macro_notes(source: Source) -> dict[int, tuple[str, dict[str, Any]]]:
+    """The note and annotation behind each macro on its line, by the macro's position."""
+    starts = sorted(macro.position for macro in source.macros.values())
+    ends = {macro.position: macro.end for macro in source.macros.values()}
+    out: dict[int, tuple[str, dict[str, Any]]] = {}
+    for one in source.comments:
+        at = bisect_right(starts, one.start) - 1
+        if at < 0 or one.start >= ends[starts[at]] + FAR:
+            continue
+        start = starts[at]
+        between = source.code[start:one.start]
+        if (one.start > ends[start] and "\n" in source.code[ends[start]:one.start]) or between.strip():
+            continue
+        said = _said(source, one)
+        note, words = out.get(start, ("", {}))
+        out[start] = (note, {**words, **said}) if said is not None else (f"{note} {note_in(one.text)}".strip(), words)
+    return out
+
+
+def _annotated(source: Source, values: Mapping[str, int], notes: Mapping[int, tuple[str, dict[str, Any]]],
+               ) -> tuple[list[tuple[int, Rows]], dict[str, dict[int, str]], set[str]]:
+    """Registers, fields and enums that annotations of npulab's own name, in the order of the file;
+    the macros they are of."""
+    chunks: list[tuple[int, Rows]] = []
+    enums: dict[str, dict[int, str]] = {}
+    taken: set[str] = set()
+    texts: set[tuple[str, str]] = set()
+    register: dict[str, Any] = {}
+    ordered = sorted((macro for macro in source.macros.values() if macro.parameters is None),
+                     key=lambda macro: macro.position) if any(words for _, words in notes.values()) else []
+    for macro in ordered:
+        note, words = notes.get(macro.position, ("", {}))
+        place = source.macros.get(f"{macro.name.removesuffix('__SHIFT')}__MASK")
+        if register and place and notes.get(place.position, ("", {}))[1]:
+            taken.add(macro.name)  # what it says stands in the mask
+        if not words or macro.name not in values:
+            continue
+        taken.add(macro.name)
+        value, where = values[macro.name], source.where(macro.position)
+        if "enum" in words:
+            names = enums.setdefault(words["enum"], {})
+            text = words.get("name", macro.name)
+            if value < 0 or value in names or (words["enum"], text) in texts:
+                raise ValueError(f"{where}: enum {words['enum']}: got {text} = {value}, allowed is each name and each "
+                                 "number from 0 once")
+            names[value] = text
+            texts.add((words["enum"], text))
+        elif "block" in words:
+            if value < 0 or value % WORD_BYTES:
+                raise ValueError(f"{where}: register {macro.name}: got offset {value}, allowed is a multiple of "
+                                 f"{WORD_BYTES} from 0")
+            register = {"block": words["block"], "offset": value, "register": words.get("register", "")}
+            chunks.append((macro.position, []))
+        elif not register:
+            raise ValueError(f"{where}: field {macro.name}: got it before any register, allowed is behind its register")
+        else:
+            runs = runs_of(value)
+            if len(runs) != 1 or value >= 2 ** WORD_BITS:
+                raise ValueError(f"{where}: field {macro.name}: got mask {value:#x}, allowed is one run of bits of a "
+                                 "word")
+            columns = {name: said for name, said in words.items() if name in COLUMNS}
+            chunks[-1][1].append({**register, "field": macro.name.removesuffix("__MASK"), "lsb": runs[0][0],
+                                  "width": runs[0][1], **({"note": note} if note else {}), **columns})
+    return chunks, enums, taken
+
+
+def _inline(source: Source) -> dict[str, str]:
+    """The value column of fields, as the functions of envytools say it."""
+    out: dict[str, str] = {}
+    for name, kind, argument, body in (match.groups() for match in INLINE.finditer(source.code)):
+        shift = re.search(rf"\b{argument}\s*\)*\s*>>\s*(\d{{1,2}})\b", body)
+        factor = re.search(rf"\b{argument}\s*\)*\s*\*\s*(\d+)\.0\b", body)
+        signed = "signed " if kind == "int32_t" or "(int32_t)" in body else ""
+        step = f"raw*{2 ** int(shift[1])}" if shift and 0 < int(shift[1]) < WORD_BITS else ""
+        if factor and int(factor[1]).bit_count() == 1:
+            step = f"raw>>{int(factor[1]).bit_length() - 1}"
+        out[name] = "f32" if kind == "float" and "fui" in body else (signed + step).strip()
+    return {name: value for name, value in out.items() if value}
+
+
+# what the reading says
+
+
+def _reading(unit: Unit, roles: Roles, lost: Sequence[Lost], layout: Layout) -> Reading:
+    """Which lines of the file are explained, and what is lost."""
+    source = unit.source
+    first = source.line(source.own) + source.code.count("\n", 0, source.own) - 1
+    text = source.text[source.own:]
+    starts = [source.own, *(source.own + match.end() for match in re.finditer("\n", text))]
+    lines = {n for n, line in enumerate(text.split("\n")) if line.strip()}
+    del first
+
+    def cover(start: int, end: int) -> range:
+        return range(bisect_right(starts, start) - 1, bisect_right(starts, max(start, end - 1)))
+
+    for start, end in source.left_out:
+        if end > source.own:
+            lines -= {*cover(max(start, source.own), end)} - {bisect_right(starts, end) - 1}
+    explained = {n for start, end in source.directives if start >= source.own for n in cover(start, end)}
+    skipped = {unit.span(wrong.position) or (wrong.position, wrong.position) for _, wrong in layout.skipped}
+    for start, end in unit.spans:
+        if start >= source.own and (start, end) not in skipped:
+            explained |= {*cover(start, end)}
+    for name, macro in source.macros.items():
+        if macro.position >= source.own and roles.explains(name):
+            explained |= {*cover(macro.position, macro.end)}
+    for match in INLINE.finditer(source.code, source.own):
+        explained |= {*cover(match.start(), match.end())}
+    split = text.split("\n")
+    missing = sorted(lines - explained)
+    return Reading(len(lines), len(lines & explained),
+                   tuple((kind, name, source.where(position), why) for kind, name, position, why in lost),
+                   tuple((f"line {n + 1}", " ".join(split[n].split())[:120]) for n in missing[:MOST_SHOWN]))

@@ -1,5 +1,5 @@
-"""Reader of C structs: where GCC lays each member on a little-endian machine of 64 bits, as rows of
-a register map.
+"""Structs of C as libclang lays them out for a little-endian machine of 64 bits, as rows of a
+register map.
 
 ========================= =============================================================================================
 ``uint32_t x : 3``        a field; a bit-field that would cross the unit of its declared type begins the next one, and
@@ -8,295 +8,377 @@ a register map.
 ``enum e x : 2``          ``enum:e``; a name of a number that has one already is told in the warning
 ``uint32_t x``, ``x[4]``  a whole word, ``x[0]`` ...; what crosses words is split into pieces with ``at``
 ``struct { ... } x[2]``   ``x[0].member``; without a name, its members as if they stood outside
-``union``                 the one member that is more than plain words of the same bits; several are refused
+``union``                 the one member that is more than plain words of the same bits; several that overlap are
+                          alternatives, each a feature
 ``uint32_t : 5``          a row without a name
 ========================= =============================================================================================
 
-A block for each struct that no other struct of the file holds, named by its tag.
+A block for each struct that no other struct of the file holds, named by its tag. One that is not
+understood is left out and named.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
-from npulab.registers.formats.c_attributes import mark_of
-from npulab.registers.formats.c_declarations import Declarations
-from npulab.registers.formats.c_numbers import NumberError
-from npulab.registers.formats.c_types import BASIC, Kind
-from npulab.registers.formats.tables import MOST_ROWS
+from npulab.registers.formats.c_text import Unit, Wrong
 
 MOST_BITS = 2 ** 24  # of a struct
-MOST_DEPTH, MOST_DIMENSIONS, MOST_NAME = 64, 8, 512
-POINTER_BITS = 64
+MOST_ELEMENTS, MOST_RUNS, MOST_DIMENSIONS, MOST_NAME, MOST_DEPTH = 2 ** 14, 2 ** 16, 8, 512, 64
+FAR = 2 ** 9  # characters from a member's name to the end of its attributes
+UNSIGNED = ("UCHAR", "USHORT", "UINT", "ULONG", "ULONGLONG", "CHAR_U", "CHAR_S")
+SIGNED = ("SCHAR", "SHORT", "INT", "LONG", "LONGLONG")
+FLOATS = {"HALF": "f16", "FLOAT16": "f16", "FLOAT": "f32"}
 
 
 class Run(NamedTuple):
-    """Bits of a struct: from its start, their count, name (blank: none), meaning, position of the
-    member."""
+    """Bits of a struct: from its start, their count, name (blank: none), the value column, whether
+    an address, position of the member, the alternative of a union that it is of."""
 
     start: int
     width: int
     name: str
-    kind: Kind
-    position: int
+    value: str = ""
+    address: bool = False
+    position: int = 0
+    feature: str = ""
 
 
-@dataclass(frozen=True)
-class Laid:
-    """A struct or union as it is laid out: runs of bits, size and alignment in bits, whether only
-    plain words."""
+class Laid(NamedTuple):
+    """A type as it is laid out: runs of bits, size in bits, whether only plain words."""
 
     runs: tuple[Run, ...]
     size: int
-    align: int
     plain: bool
+    align: int = 8
+
+
+class NotUnderstoodError(ValueError):
+    """A declaration that cannot be laid out; the message says why, ``position`` where."""
+
+    def __init__(self, text: str, position: int = -1) -> None:
+        super().__init__(text)
+        self.position = position
+
+
+class Struct(NamedTuple):
+    """A struct or union of a file that no other one holds, as it is laid out."""
+
+    name: str
+    position: int
+    end: int
+    laid: Laid
 
 
 @dataclass
 class Layout:
-    """Structs laid out one by one; ``lost`` keeps what is to be told."""
+    """Structs and enums of a unit; ``lost`` keeps what is to be told, ``skipped`` what is left out."""
 
-    declared: Declarations
+    unit: Unit
+    enum_names: Mapping[str, str] = field(default_factory=dict)  # by tag, as annotations say
+    texts: Mapping[tuple[str, str], str] = field(default_factory=dict)  # of enumerators, by tag and name
     lost: dict[str, None] = field(default_factory=dict)
+    skipped: list[tuple[str, Wrong]] = field(default_factory=list)
     enums: dict[str, dict[int, str]] = field(default_factory=dict)
-    structs: dict[str, Any] = field(default_factory=dict)
-    typedefs: dict[str, Any] = field(default_factory=dict)
-    laid: dict[int, Laid] = field(default_factory=dict)
+    laid: dict[int, Laid | NotUnderstoodError] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
-    enum_of: dict[int, str] = field(default_factory=dict)  # the name of an enum without a tag
+    odd: dict[int, bool] = field(default_factory=dict)
+    enum_of: dict[int, str] = field(default_factory=dict)  # the value column, by the enum's position
 
-    def error(self, position: int, text: str) -> ValueError:
-        return ValueError(f"{self.declared.source.where(position)}: {text}")
+    def structs(self) -> list[Struct]:
+        """The structs that no other one holds; enums are kept on the way."""
+        tops: dict[int, tuple[Any, str]] = {}
+        for cursor in self.unit.cursors:
+            kind = cursor.kind.name
+            if kind == "TYPEDEF_DECL":
+                record = cursor.underlying_typedef_type.get_canonical().get_declaration()
+                if record.location.offset in tops and not pointed(cursor.underlying_typedef_type):
+                    first, name = tops[record.location.offset]
+                    if not name or name.startswith("_"):
+                        tops[record.location.offset] = first, cursor.spelling
+            elif kind in ("STRUCT_DECL", "UNION_DECL", "ENUM_DECL") and cursor.is_definition():
+                tops[cursor.location.offset] = cursor, "" if unnamed(cursor) else cursor.spelling
+            elif kind == "VAR_DECL":
+                record = cursor.type.get_canonical().get_declaration()
+                if record.location.offset in tops and not tops[record.location.offset][1]:
+                    tops[record.location.offset] = tops[record.location.offset][0], cursor.spelling
+        for cursor, name in tops.values():
+            if cursor.kind.name == "ENUM_DECL":
+                self.enum(cursor, name)
+        made = [(cursor, name, self._top(cursor)) for cursor, name in tops.values() if cursor.kind.name != "ENUM_DECL"]
+        out = []
+        for cursor, name, laid in made:
+            span = self.unit.span(self.unit.position(cursor.location))
+            if isinstance(laid, Laid) and cursor.location.offset not in self.held and span:
+                out.append(Struct(name, self.unit.position(cursor.location), span[1], laid))
+        for start, wrong in self.unit.wrong.items():
+            self.skipped.append((self._what(start), wrong))
+        self.skipped.sort(key=lambda one: one[1].position)
+        return out
 
-    def number(self, expression: Any, position: int, what: str) -> int:
+    def _what(self, start: int) -> str:
+        """What begins at a position, for people."""
+        head = re.compile(r"(?:typedef\s+)?((?:[A-Za-z_]\w*\s*){1,4})\{?").match(self.unit.source.code, start)
+        span = self.unit.span(start) or (start, start)
+        tail = re.compile(r"([A-Za-z_]\w*)\s*;\s*$").search(self.unit.source.code[start:span[1]])
+        words = head[1].split() if head else []
+        if len(words) > 1:
+            return " ".join(words[:2])
+        return f"{words[0] if words else 'declaration'} {tail[1] if tail else ''}".strip()
+
+    def _top(self, cursor: Any) -> Laid | None:
+        position = self.unit.position(cursor.location)
         try:
-            text = self.declared.text_of(expression)
-        except RecursionError:
-            raise self.error(position, f"{what}: got a sum of too many parts, allowed are fewer") from None
-        text = re.sub(r"sizeof\s*\(?\s*(\w[\w ]*)\)?", lambda one: str(self._size_of(one[1].strip())), text)
-        try:
-            return self.declared.source.numbers.value(text)
-        except NumberError as error:
-            raise self.error(position, f"{what}: got {error}, allowed is a whole number") from None
+            return self.record(cursor)
+        except NotUnderstoodError as error:
+            span = self.unit.span(position)
+            if span and span[0] not in self.unit.wrong:
+                where = error.position if span[0] <= error.position < span[1] else position
+                self.skipped.append((self._what(span[0]), Wrong(where, str(error))))
+            return None
 
-    def _size_of(self, name: str) -> str:
-        basic = BASIC.get(" ".join(sorted(name.split())))
-        return str(basic.size // 8) if basic else "unknown"
-
-    def kind(self, node: Any, position: int, depth: int = 0) -> Kind | Laid:
-        """What a type is."""
-        if depth > MOST_DEPTH:
-            raise self.error(position, f"got a type that stands for another more than {MOST_DEPTH} times, allowed are "
-                             "as many")
-        what = type(node).__name__
-        if what == "PtrDecl":
-            return Kind(POINTER_BITS, POINTER_BITS, address=True, plain=False)
-        if what in ("TypeDecl", "Typename"):
-            return self.kind(node.type, position, depth + 1)
-        if what == "Enum":
-            return self.enum(node, position)
-        if what in ("Struct", "Union"):
-            self.held.add(id(node if node.decls is not None else self.structs.get(node.name)))
-            return self.struct(node, position)
-        if what == "IdentifierType":
-            words = [word for word in node.names if word not in ("const", "volatile")]
-            known = BASIC.get(" ".join(sorted(words)))
-            if known is not None:
-                return known
-            if len(words) == 1 and words[0] in self.typedefs:
-                return self.kind(self.typedefs[words[0]], position, depth + 1)
-            raise self.error(position, f"got the type {' '.join(words)!r}, which nobody declares, allowed are those of "
-                             "stdint.h, int, unsigned, float, bool and what the file declares")
-        raise self.error(position, f"got a member of type {what}, allowed are numbers, pointers, structs and arrays")
-
-    def known_enum(self, node: Any) -> bool:
-        """Whether a type is an enum without a tag that stands where it is used."""
-        inner: Any = node.type if type(node).__name__ == "TypeDecl" else None
-        return type(inner).__name__ == "Enum" and inner.name is None and id(inner) not in self.enum_of
-
-    def plainly(self, node: Any) -> Any:
-        """A type, or what its name stands for where that is an array."""
-        seen = node
-        for _ in range(MOST_DEPTH):
-            if type(seen).__name__ != "TypeDecl" or type(seen.type).__name__ != "IdentifierType" \
-                    or seen.type.names[-1] not in self.typedefs:
-                break
-            seen = self.typedefs[seen.type.names[-1]]
-        return seen if type(seen).__name__ == "ArrayDecl" else node
-
-    def enum(self, node: Any, position: int, name: str = "") -> Kind:
-        """An enum's type; its names are kept.  One without a tag is named after the type or member
-        it is of."""
-        name = self.enum_of.setdefault(id(node), node.name or name)
-        if node.values is not None:
-            now, values, texts = -1, dict[int, str](), set[str]()
-            for one in node.values.enumerators:
-                now = self.number(one.value, position, f"enumerator {one.name}") if one.value is not None else now + 1
-                self.declared.source.numbers.names[one.name] = now
-                text = self.declared.names_of_enumerators.get((name, one.name), one.name)
-                if now < 0 or now in values or text in texts:
-                    self.lost[f"{text} = {now} of enum {name or 'without a name'}" + (
-                        f", which is {values[now]} too" if now in values else "")] = None
-                    continue
-                values[now] = text
-                texts.add(text)
-            if name and self.enums.setdefault(self.declared.enum_names.get(name, name), values) != values:
-                if node.name:
-                    raise self.error(position, f"enum {name}: got it a second time, allowed is once")
-                name = next(f"{name}_{n}" for n in range(2, MOST_ROWS + 2) if f"{name}_{n}" not in self.enums)
-                self.enum_of[id(node)], self.enums[name] = name, values
-        known = self.declared.enum_names.get(name, name)
-        if known and known not in self.enums:
-            self.lost[f"enum {known}, which nobody declares"] = None
-        return Kind(32, 32, f"enum:{known}" if known in self.enums else "", plain=False)
-
-    def struct(self, node: Any, position: int) -> Laid:
-        """A struct or union laid out."""
-        if node.decls is None:
-            if node.name not in self.structs:
-                raise self.error(position, f"got {type(node).__name__.lower()} {node.name}, which nobody declares, "
-                                 "allowed is one that the file declares or a pointer to it")
-            node = self.structs[node.name]
-        if id(node) not in self.laid:
-            self.laid[id(node)] = Laid((), -1, 8, False)
-            self.laid[id(node)] = self._lay(node)
-        if self.laid[id(node)].size < 0:
-            raise self.error(position, f"struct {node.name}: got a struct that holds itself, allowed is a pointer to "
-                             "it")
-        return self.laid[id(node)]
-
-    def _lay(self, node: Any) -> Laid:
-        union, packed, least = type(node).__name__ == "Union", 0, 8
-        at, align, total = 0, 8, 0
-        alternatives: list[tuple[list[Run], bool, str, int]] = []
-        member_pack, member_align, size = 0, 0, 0
-        limit = 0
-        for one in node.decls:
-            mark = mark_of(one)
-            if mark is not None:
-                word, number = mark
-                if word == "packed":
-                    packed = 8
-                elif word == "pack":
-                    limit = 8 * number
-                elif word == "align":
-                    least = max(least, 8 * number)
-                elif word == "member_packed":
-                    member_pack = 8
-                else:
-                    member_align = 8 * number
+    def enum(self, cursor: Any, name: str = "") -> str:
+        """The value column of an enum's members; its names are kept. One without a tag is named
+        after the type or member it is of."""
+        place = cursor.location.offset
+        if place in self.enum_of:
+            return self.enum_of[place]
+        tag = "" if unnamed(cursor) else cursor.spelling
+        name = tag or name
+        values, texts = dict[int, str](), set[str]()
+        for one in cursor.get_children():
+            if one.kind.name != "ENUM_CONSTANT_DECL" or one.spelling == f"npulab_no_{tag}":
                 continue
-            if type(one).__name__ != "Decl":
+            text, number = self.texts.get((tag, one.spelling), one.spelling), one.enum_value
+            if number < 0 or number in values or text in texts:
+                self.lost[f"not carried over: {text} = {number} of enum {name or 'without a name'}" + (
+                    f", which is {values[number]} too" if number in values else "")] = None
                 continue
-            position = self.declared.position(one)
-            most = member_pack or packed or limit
-            asked = min(member_align, limit) if limit else member_align
-            runs, end, wants, plain = self._member(one, 0 if union else at, most, limit, asked, position)
-            member_pack = member_align = 0
-            at, align, size = end, max(align, wants), max(size, end)
-            if size > MOST_BITS:
-                raise self.error(position, f"member {one.name}: got a struct of more than {MOST_BITS // 8} bytes, "
-                                 "allowed are as many")
-            alternatives.append((runs, plain, one.name or "", position))
+            values[number] = text
+            texts.add(text)
+        known = self.enum_names.get(name, name)
+        span = self.unit.span(self.unit.position(cursor.location))
+        if span is None:
+            self.lost[f"not carried over: enum {known}, which nobody declares"] = None
+        bad = span is None or (span[0] in self.unit.wrong and self.unit.source.code[span[0]:span[0] + 4] == "enum")
+        if name and not bad and self.enums.setdefault(known, values) != values:
+            known = next(f"{name}_{n}" for n in range(2, MOST_RUNS) if f"{name}_{n}" not in self.enums)
+            self.enums[known] = values
+        self.enum_of[place] = f"enum:{known}" if known in self.enums else ""
+        return self.enum_of[place]
+
+    def record(self, cursor: Any) -> Laid:
+        """A struct or union laid out; raises NotUnderstoodError."""
+        place = cursor.location.offset
+        if place not in self.laid:
+            self.laid[place] = NotUnderstoodError("it holds itself")
+            try:
+                self.laid[place] = self._record(cursor)
+            except NotUnderstoodError as error:
+                self.laid[place] = error
+        laid = self.laid[place]
+        if isinstance(laid, NotUnderstoodError):
+            raise laid
+        return laid
+
+    def _record(self, cursor: Any) -> Laid:
+        span = self.unit.span(self.unit.position(cursor.location))
+        if span is None:
+            raise NotUnderstoodError(f"{cursor.spelling} is declared nowhere")
+        if span[0] in self.unit.wrong:
+            raise NotUnderstoodError(self.unit.wrong[span[0]].text)
+        kind, union = cursor.type, cursor.kind.name == "UNION_DECL"
+        size = 8 * kind.get_size()
+        if not 0 <= size <= MOST_BITS:
+            raise NotUnderstoodError(f"got a struct of {size // 8} bytes, at most {MOST_BITS // 8} are allowed"
+                                     if size > 0 else "its size is not known")
+        members: list[tuple[list[Run], bool, str, int]] = []
+        total, end, odd = 0, 0, self._odd(cursor)
+        for member in kind.get_fields():
+            start = self._start(cursor, member, 0 if union else end) if odd else member.get_field_offsetof()
+            try:
+                runs, plain, length = self._member(member, start)
+            except NotUnderstoodError as error:
+                raise NotUnderstoodError(str(error), self.position(member)) from None
+            end = max(end, start + length) if member.spelling or length else start
+            members.append((runs, plain, "" if unnamed(member) else member.spelling, self.position(member)))
             total += len(runs)
-            if total > MOST_ROWS:
-                raise self.error(position, f"member {one.name}: got more than {MOST_ROWS} fields, allowed are as many")
-        align = max(align, least)
-        size = -(-size // align) * align
+            if total > MOST_RUNS:
+                raise NotUnderstoodError(f"got more than {MOST_RUNS} fields, at most {MOST_RUNS} are allowed")
+        align = 8 * kind.get_align()
+        size = -(-end // align) * align if odd else size
         if union:
-            return Laid(tuple(self._one(alternatives)), size, align, all(plain for _, plain, *_ in alternatives))
-        every = [run for runs, *_ in alternatives for run in runs]
-        return Laid(tuple(every), size, align, False)
+            return Laid(tuple(alternatives(members)), size, all(plain for _, plain, *_ in members), align)
+        return Laid(tuple(run for runs, *_ in members for run in runs), size, False, align)
 
-    def _one(self, alternatives: Sequence[tuple[list[Run], bool, str, int]]) -> list[Run]:
-        """The runs of a union's members that are more than plain words; of what others have beyond
-        them the bits."""
-        said = [one for one in alternatives if not one[1]] or [*alternatives[:1]]
-        owners = sorted((run.start, run.start + run.width, n) for n, (some, *_) in enumerate(said) for run in some
-                        if run.name)
-        for (_, end, a), (start, _, b) in pairwise(owners):
-            if start < end and a != b:
-                names = " and ".join(said[n][2] or "a struct without a name" for n in sorted((a, b)))
-                raise self.error(said[b][3], f"union: got members {names}, which overlap, allowed is one besides plain "
-                                 "words of the same bits")
-        named = [run for some, *_ in said for run in some if run.name]
-        runs = named + [run for run in said[0][0] if not run.name] if len(said) == 1 else named
-        covered = max((run.start + run.width for run in runs), default=0)
-        for some, _, _, position in alternatives:
-            end = max((run.start + run.width for run in some), default=0)
-            if end > covered:
-                runs.append(Run(covered, end - covered, "", Kind(8, 8), position))
-                covered = end
-        return runs
+    def _odd(self, cursor: Any) -> bool:
+        """Whether a record has a bit-field with ``aligned``, which GCC and clang lay out differently."""
+        place = cursor.location.offset
+        if place not in self.odd:
+            self.odd[place] = False
+            self.odd[place] = any(
+                any(child.kind.name == "ALIGNED_ATTR" for child in member.get_children()) if member.is_bitfield()
+                else (record := element(member.type)).kind.name == "RECORD" and self._odd(record.get_declaration())
+                for member in cursor.type.get_fields())
+        return self.odd[place]
 
-    def _member(self, one: Any, at: int, most: int, limit: int, asked: int, position: int,
-                ) -> tuple[list[Run], int, int, bool]:
-        """Runs of a member, the bit behind it, the alignment it wants, whether it is plain
-        words."""
-        if self.known_enum(one.type) and one.name:
-            self.enum(one.type.type, position, one.name)
-        node, counts = one.type, list[int]()
-        while (node := self.plainly(node)) is not None and type(node).__name__ == "ArrayDecl":
-            count = self.number(node.dim, position, f"array {one.name}") if node.dim is not None else 0
-            if not 0 <= count <= MOST_ROWS or len(counts) >= MOST_DIMENSIONS:
-                raise self.error(position, f"array {one.name}: got {count} elements and {len(counts)} dimensions "
-                                 f"before, allowed are 0 to {MOST_ROWS} elements in up to {MOST_DIMENSIONS} dimensions")
-            counts.append(count)
-            node = node.type
-        kind = self.kind(node, position)
-        align = max(min(kind.align, most) if most else kind.align, asked)
-        if one.bitsize is not None:
-            # for bit-fields #pragma pack is heard before the attribute
-            align = max(min(kind.align, limit or most) if most else kind.align, asked)
-            return self._bits(one, kind, at, align, most > 0, asked, position)
-        start = -(-at // align) * align
-        inner = kind.runs if isinstance(kind, Laid) else (Run(0, kind.size, "", kind, position),)
+    def _start(self, cursor: Any, member: Any, at: int) -> int:
+        """Where GCC puts a member of such a record, behind what ends at a bit."""
+        limit = 8 * self.unit.source.pack(self.unit.position(cursor.location))
+        own = {child.kind.name: child for child in member.get_children()}
+        packed = "PACKED_ATTR" in own or any(child.kind.name == "PACKED_ATTR" for child in cursor.get_children())
+        most, asked = 8 if packed else limit, 0
+        if attribute := own.get("ALIGNED_ATTR"):
+            text = self.unit.source.code[self.position(member):][:FAR]
+            found = re.search(r"aligned(?:__)?\s*\(\s*(\d{1,4})\s*\)", text)
+            if found is None:
+                raise NotUnderstoodError(f"member {member.spelling}: got {attribute.spelling!r}, allowed is a number")
+            asked = min(8 * int(found[1]), limit) if limit else 8 * int(found[1])
+        kind = element(member.type)
+        size, natural = 8 * kind.get_size(), 8 * kind.get_align()
+        if kind.kind.name == "RECORD":
+            self.held.add(kind.get_declaration().location.offset)
+            laid = self.record(kind.get_declaration())
+            size, natural = laid.size, laid.align
+        align = max(min(natural, most) if most else natural, asked)
+        if not member.is_bitfield():
+            return -(-at // align) * align
+        width = member.get_bitfield_width()
+        if not width:
+            return -(-at // natural) * natural
+        start = -(-at // asked) * asked if asked else at
+        # for bit-fields #pragma pack is heard before the attribute
+        align = max(min(natural, limit or most) if most else natural, asked)
+        first, last = start // natural, (start + width - 1) // natural
+        if not most and first != last and last - first + 1 > size // natural:
+            start = -(-start // natural) * natural
+        return start
+
+    def position(self, member: Any) -> int:
+        """Where a member's name stands; of bits without a name, where they end."""
+        return self.unit.position(member.location if member.spelling else member.extent.end) - (not member.spelling)
+
+    def _member(self, member: Any, start: int) -> tuple[list[Run], bool, int]:
+        """Runs of a member that begins at a bit, whether it is plain words, its bits."""
+        position, name = self.position(member), "" if unnamed(member) else member.spelling
+        kind, counts = member.type.get_canonical(), list[int]()
+        if member.is_bitfield():
+            width = member.get_bitfield_width()
+            if not width:
+                return [], True, 0
+            value, address, _ = self._plain(kind, name)
+            return [Run(start, width, name, value if name else "", address, position)], False, width
+        while kind.kind.name in ("CONSTANTARRAY", "INCOMPLETEARRAY"):
+            counts.append(kind.element_count if kind.kind.name == "CONSTANTARRAY" else 0)
+            kind = kind.element_type.get_canonical()
         total = 1
         for count in counts:
             total *= count
-        if total * max(1, len(inner)) > MOST_ROWS:
-            raise self.error(position, f"array {one.name}: got {total} elements of {len(inner)} fields, allowed are "
-                             f"{MOST_ROWS} fields")
-        runs = []
+        if total > MOST_ELEMENTS or len(counts) > MOST_DIMENSIONS:
+            raise NotUnderstoodError(f"array {name}: got {total} elements in {len(counts)} dimensions, at most "
+                                     f"{MOST_ELEMENTS} in {MOST_DIMENSIONS} are allowed")
+        size = 8 * kind.get_size()
+        if kind.kind.name == "RECORD":
+            record = kind.get_declaration()
+            self.held.add(record.location.offset)
+            try:
+                laid = self.record(record)
+            except NotUnderstoodError as error:
+                raise NotUnderstoodError(f"member {name}: {error}" if name else str(error)) from None
+            inner, plain, size = laid.runs, laid.plain, laid.size
+        else:
+            value, address, plain = self._plain(kind, name)
+            inner = (Run(0, size, "", value, address, position),)
+        if total * max(1, len(inner)) > MOST_RUNS:
+            raise NotUnderstoodError(f"array {name}: got {total} elements of {len(inner)} fields, at most {MOST_RUNS} "
+                                     "fields are allowed")
+        runs, is_record = [], kind.kind.name == "RECORD"
         for n in range(total):
-            name = (one.name or "") + _index(n, counts)
+            indexed = name + index(n, counts)
             for run in inner:
-                full = ".".join(filter(None, (name, run.name)))
-                if isinstance(kind, Laid) and not run.name:
-                    full = ""
+                full = "" if is_record and not run.name else ".".join(filter(None, (indexed, run.name)))
                 if len(full) > MOST_NAME:
-                    raise self.error(position, f"member {(one.name or '')[:40]}: got a name of {len(full)} characters "
-                                     f"with those around it, allowed are {MOST_NAME}")
-                runs.append(Run(start + n * kind.size + run.start, run.width, full, run.kind,
-                                run.position if isinstance(kind, Laid) else position))
-        # names inside a member without a name stand for themselves
-        return runs, start + total * kind.size, align, kind.plain
+                    raise NotUnderstoodError(f"member {name[:40]}: got a name of {len(full)} characters with those "
+                                             f"around it, at most {MOST_NAME} are allowed")
+                feature = ".".join(filter(None, (name, run.feature))) if run.feature else ""
+                runs.append(run._replace(start=start + n * size + run.start, name=full, feature=feature,
+                                         position=run.position if is_record else position))
+        return runs, plain, total * size
 
-    def _bits(self, one: Any, kind: Kind | Laid, at: int, align: int, packed: bool, asked: int, position: int,
-              ) -> tuple[list[Run], int, int, bool]:
-        width = self.number(one.bitsize, position, f"member {one.name or 'without a name'}")
-        most = 0 if isinstance(kind, Laid) or kind.address else 1 if kind is BASIC["bool"] else kind.size
-        if isinstance(kind, Laid) or not 0 <= width <= most or (one.name and not width):
-            raise self.error(position, f"member {one.name or 'without a name'}: got a width of {width} bits, allowed "
-                             f"are {'none' if not most else f'{int(bool(one.name))} to {most}'} for its type")
-        if kind.value.startswith("f"):
-            raise self.error(position, f"member {one.name}: got a bit-field of a float, allowed are integers")
-        if not width:
-            return [], -(-at // kind.align) * kind.align, 8, True
-        start = -(-at // asked) * asked if asked else at
-        if not packed and start // kind.align != (start + width - 1) // kind.align and \
-                (start + width - 1) // kind.align - start // kind.align + 1 > kind.size // kind.align:
-            start = -(-start // kind.align) * kind.align
-        return [Run(start, width, one.name or "", kind._replace(plain=False), position)], start + width, \
-            align if one.name else 8, False
+    def _plain(self, kind: Any, name: str) -> tuple[str, bool, bool]:
+        """The value column of a type that is no struct, whether an address, whether plain words."""
+        what = kind.kind.name
+        if what == "ENUM":
+            return self.enum(kind.get_declaration(), name), False, False
+        if what == "POINTER":
+            return "", True, False
+        if what in UNSIGNED:
+            return "", False, True
+        if what in ("BOOL", "DOUBLE"):
+            return "", False, False
+        if what in SIGNED:
+            return "signed", False, False
+        if what in FLOATS:
+            return FLOATS[what], False, False
+        raise NotUnderstoodError(f"member {name}: got the type {kind.spelling}, allowed are integers, float, enums, "
+                                 "structs, pointers and arrays of them")
 
 
-def _index(n: int, counts: Sequence[int]) -> str:
+def unnamed(cursor: Any) -> bool:
+    """Whether a declaration has no name of its own."""
+    return not cursor.spelling or "(" in cursor.spelling
+
+
+def element(kind: Any) -> Any:
+    """The type of an array's elements, or the type itself."""
+    kind = kind.get_canonical()
+    while kind.kind.name in ("CONSTANTARRAY", "INCOMPLETEARRAY"):
+        kind = kind.element_type.get_canonical()
+    return kind
+
+
+def pointed(kind: Any) -> bool:
+    """Whether a type is a pointer or an array."""
+    return kind.get_canonical().kind.name not in ("RECORD", "ENUM")
+
+
+def alternatives(members: Sequence[tuple[list[Run], bool, str, int]]) -> list[Run]:
+    """The runs of a union: of its members that are more than plain words, as features where they
+    overlap; of what others have beyond them the bits."""
+    chosen = [one for one in members if not one[1]] or [*members[:1]]
+    owners = sorted((run.start, run.start + run.width, n) for n, (runs, *_) in enumerate(chosen) for run in runs
+                    if run.name)
+    clash, last = False, (0, -1)
+    for start, end, n in owners:
+        clash |= start < last[0] and n != last[1]
+        last = max(last, (end, n))
+    named = [run for runs, *_ in chosen for run in runs if run.name]
+    runs = named + [run for run in chosen[0][0] if not run.name] if len(chosen) == 1 else named
+    if clash:
+        runs = []
+        for n, (inner, _, name, _) in enumerate(chosen):
+            feature = name or next((run.name for run in inner if run.name), f"member{n}")
+            runs += [run._replace(feature=f"{feature}.{run.feature}" if run.feature else feature) for run in inner]
+    covered = max((run.start + run.width for run in runs), default=0)
+    for inner, _, _, position in members:
+        end = max((run.start + run.width for run in inner), default=0)
+        if end > covered:
+            runs.append(Run(covered, end - covered, "", position=position))
+            covered = end
+    return runs
+
+
+def index(n: int, counts: Sequence[int]) -> str:
+    """The subscripts of an element.
+
+    >>> index(5, [2, 3])
+    '[1][2]'
+    """
     out = ""
     for count in reversed(counts):
         n, here = divmod(n, count)
@@ -307,7 +389,7 @@ def _index(n: int, counts: Sequence[int]) -> str:
 def pieces(run: Run) -> Iterator[tuple[int, int, int, int]]:
     """(word, lsb, width, at) of a run, word by word.
 
-    >>> [*pieces(Run(30, 4, "x", Kind(32, 32), 0))]
+    >>> [*pieces(Run(30, 4, "x"))]
     [(0, 30, 2, 0), (1, 0, 2, 2)]
     """
     at = 0
@@ -321,16 +403,21 @@ def pieces(run: Run) -> Iterator[tuple[int, int, int, int]]:
 def holes(laid: Laid) -> list[tuple[int, int, int]]:
     """(word, lsb, width) of the bits inside a struct that no member has.
 
-    >>> kind = Kind(32, 32)
-    >>> holes(Laid((Run(0, 30, "a", kind, 0), Run(32, 32, "b", kind, 0)), 64, 32, False))
+    >>> holes(Laid((Run(0, 30, "a"), Run(32, 32, "b")), 64, False))
     [(0, 30, 2)]
     """
     out, done = [], 0
     for start, end in [*sorted((run.start, run.start + run.width) for run in laid.runs), (laid.size, laid.size)]:
         if start > done:
-            out += [(word, lsb, width) for word, lsb, width, _ in pieces(Run(done, start - done, "", Kind(8, 8), 0))]
+            out += [(word, lsb, width) for word, lsb, width, _ in pieces(Run(done, start - done, ""))]
         done = max(done, end)
     return out
+
+
+def twice(laid: Laid) -> str:
+    """A name that two runs of a struct have on one chip; blank where there is none."""
+    runs = sorted((run.name, run.feature, run.position) for run in laid.runs if run.name)
+    return next((a[0] for a, b in pairwise(runs) if a[:2] == b[:2]), "")
 
 
 def rows_of(block: str, laid: Laid, base: int = 0) -> Iterator[tuple[dict[str, Any], Run]]:
@@ -339,9 +426,9 @@ def rows_of(block: str, laid: Laid, base: int = 0) -> Iterator[tuple[dict[str, A
         parts = [*pieces(run)]
         for word, lsb, width, at in parts:
             row: dict[str, Any] = {"block": block, "offset": base + WORD_BYTES * word, "field": run.name, "lsb": lsb,
-                                   "width": width, "value": run.kind.value if run.name else ""}
+                                   "width": width, "value": run.value if run.name else "", "feature": run.feature}
             if len(parts) > 1 and run.name:
                 row["at"] = at
-            if run.kind.address and run.name:
+            if run.address and run.name:
                 row["address"] = "yes"
             yield row, run

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from npulab.registers.formats.tables import COMMENT, ENUMS, RegisterTable
-from npulab.registers.table import REQUIRED
+from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable, table_text
+from npulab.registers.table import ENUMS, REQUIRED, own_enums
 from npulab.support.files import need_file, write_files
 
 
@@ -41,12 +41,13 @@ HEAD = 2 ** 16
 ROOTS = {"database": "xml", "device": "svd"}
 
 
-def read_map(path: Path | str) -> RegisterTable:
+def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Path | str] = ()) -> RegisterTable:
     """The registers in a file, in by content: npulab's table, rnndb XML, SystemRDL, CMSIS-SVD, a C
     header.
 
-    A UserWarning names what the table has no place for.  Raises ValueError with file and line for
-    one that is broken or of no known format, FileNotFoundError for none.
+    ``define`` (``NAME=VALUE``) and ``include`` (files) give a C header what it takes from others;
+    ``reading`` of its table says what is lost. A UserWarning names what the table has no place for.
+    Raises ValueError with file and line for one that is broken or of no known format, FileNotFoundError for none.
     """
     path = Path(path)
     need_file(path)
@@ -56,7 +57,10 @@ def read_map(path: Path | str) -> RegisterTable:
     if not known:
         allowed = dict.fromkeys(one.what for one in FORMATS.values() if one.read)
         raise ValueError(f"{path}: got a file that begins {head[:20]!r}, allowed is one of {', '.join(allowed)}")
-    table: RegisterTable = _function(FORMATS[known].read)(path)
+    read = _function(FORMATS[known].read)
+    if FORMATS[known].suffix != ".h" and (define or include):
+        raise ValueError(f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C header")
+    table: RegisterTable = read(path, define, [Path(one) for one in include]) if define or include else read(path)
     return table
 
 
@@ -116,7 +120,8 @@ def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
 
 
 def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, bytes]:
-    """The files that hold a map, by path: ``path`` itself, and beside a table its enums.
+    """The files that hold a map, by path: ``path`` itself, and beside a table its enums, in a file
+    of their own where another map's lie there.
 
     The format is that of the path's suffix or of ``to``, one of FORMATS or a suffix with or without
     its dot.  Raises ValueError for one that cannot be written.
@@ -134,10 +139,12 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
     if known.write:
         return {path: str(_function(known.write)(table)).encode()}
     out = {path: table.csv().encode()}
-    enums = table.enums_csv().encode()
-    if enums and path.name == ENUMS:
+    enums, shared = table.enums_csv().encode(), path.parent / ENUMS
+    if path == shared and enums:
         raise ValueError(f"{path}: got the name of the table of enums that goes beside it, allowed is another")
-    return {**out, path.parent / ENUMS: enums} if enums else out
+    if shared.is_file() and shared.read_bytes() != enums and shared != path:
+        return {**out, own_enums(path): enums or table_text(ENUM_COLUMNS, []).encode()}
+    return {**out, shared: enums} if enums else out
 
 
 def _function(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +13,10 @@ from typing import Any
 
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
-from npulab.registers.table import COLUMNS, REQUIRED
+from npulab.registers.table import COLUMNS, REQUIRED, enums_beside
 from npulab.support.files import read_bounded, text_of
 
 NUMBERS = ("offset", "lsb", "width", "at", "align")
-ENUMS = "enums.csv"
 ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
 NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # controls, halves of pairs
@@ -24,6 +24,22 @@ MOST_BYTES = 2 ** 25  # of a table
 MOST_ROWS = 2 ** 17
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a reader says of a file: lines of code, those that it explains, what is lost (kind, name,
+    where, why) and the lines that nothing explains (where, text)."""
+
+    lines: int
+    explained: int
+    lost: tuple[tuple[str, str, str, str], ...] = ()
+    unexplained: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        counts = Counter(kind for kind, *_ in self.lost)
+        lost = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items())
+        return f"{self.explained} of {self.lines} lines explained" + (f"; lost: {lost}" if lost else "")
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,7 @@ class RegisterTable:
     rows: tuple[Row, ...]
     enums: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     copyright: str = ""
+    reading: Reading | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, rows: Iterable[Row], enums: Mapping[str, Mapping[int, str]] | None = None,
@@ -83,8 +100,13 @@ class RegisterTable:
     def check(self) -> None:
         """Raises ValueError or LookupError where no map can be made of the rows, for each feature
         by itself."""
-        for some in ([], *([one] for one in self.features)):
-            self.map(some)
+        self.map()
+        blocks: dict[str, list[Row]] = {}
+        for row in self.rows:
+            blocks.setdefault(row.get("block", ""), []).append(row)
+        for rows in blocks.values():
+            for feature in sorted({row["feature"] for row in rows if "feature" in row}):
+                RegisterTable(tuple(rows), self.enums).map([feature])
 
     def csv(self) -> str:
         """The rows as a table that ``RegisterMap.read`` reads, the copyright as comments at its
@@ -122,8 +144,8 @@ def read_csv(path: Path) -> RegisterTable:
             plain.append(_plain(row))
         except ValueError as error:
             raise ValueError(f"{path}, line {line}: {error}") from None
-    beside = path.parent / ENUMS
-    return RegisterTable.of(plain, _enums(beside) if beside.exists() and beside != path else {}, copyright_)
+    beside = enums_beside(path)
+    return RegisterTable.of(plain, _enums(beside) if beside else {}, copyright_)
 
 
 def _enums(path: Path) -> dict[str, dict[int, str]]:

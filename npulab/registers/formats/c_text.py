@@ -1,0 +1,459 @@
+"""The text of C files: comments, conditions, macros and declarations, which libclang judges.
+
+No file is opened but those that are named: lines that would open one never reach the compiler, and
+nothing is run. What the compiler reads is bounded: characters of a file, of a macro and of a
+declaration, and how far macros grow when they are replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from npulab.support.files import read_bounded, text_of
+
+MOST_BYTES = 2 ** 24  # of a file
+MOST_MACROS, MOST_COMMENTS, MOST_CONDITIONS = 2 ** 18, 2 ** 18, 2 ** 14
+MOST_GROWTH = 2 ** 12  # tokens that a macro becomes
+MOST_MEMBER = 2 ** 11  # characters of a member or of a macro's body
+MOST_DEPTH = 32  # of braces and parentheses
+LITERAL = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|0|[1-9]\d{0,18})(?:[uUlL]{1,3})?\s*\)*")
+NAME = re.compile(r"[A-Za-z_]\w*")
+SKIPPED = re.compile(r"//(?:[^\n\\]|\\[\s\S])*+|/\*[\s\S]*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n]){1,4}'")
+DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)((?:[^\n\\]|\\[\s\S])*+)", re.MULTILINE)
+DEFINE = re.compile(r"\s*([A-Za-z_]\w{0,254}+)(?!\w)(\(([^()]*)\))?(.*)", re.DOTALL)
+CONDITIONS = ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif")
+# a struct, union or enum with its body; STRUCT where a macro of the file is one of these words
+HEAD = (r"\b(?:typedef\s+)?(?:(?:const|volatile|static)\s+)*(?:{words})\b"
+        r"(?:\s+(?:__\w+\s*\((?:[^()]|\([^()]*\)){{0,200}}\)|[A-Za-z_]\w*)){{0,4}}+(?:\s*:\s*\w+)?\s*\{{")
+TAIL = re.compile(r"(?:\s*__\w+\s*(?:\((?:[^()]|\((?:[^()]|\([^()]*\)){0,200}\)){0,200}\))?){0,8}+"
+                  r"(?:[\s,*]*[A-Za-z_]\w*\s*(?:\[\w*\]\s*)*+(?:\((?:[^()]|\([^()]*\)){0,200}\))?){0,4}+\s*;")
+TYPEDEF = re.compile(r"\btypedef\b[^;{}]{1,400};")
+BRACES = re.compile(r"[{}();]")
+SPACES = {ord(one): " " for one in "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b"
+          "\u202f\u205f\u3000\ufeff\u2060\f\v"} | {ord(one): "\n" for one in "\u2028\u2029\x85"}
+OPTIONS = ["-x", "c", "-std=c2x", "-target", "x86_64-linux-gnu", "-nostdinc", "-ferror-limit=0", "-w"]
+
+GIVEN = Path(__file__).with_name("c_given.h")  # what headers take from others
+
+
+@cache
+def given() -> dict[str, tuple[str, bool]]:
+    """The lines that say what headers take from others, and whether each is a type, by name."""
+    lines = re.finditer(r"^(?:#define (\w+)|typedef .*?(\w+);).*", GIVEN.read_text(encoding="utf-8"), re.MULTILINE)
+    return {line[1] or line[2]: (line[0], line[1] is None) for line in lines}
+
+
+class Comment(NamedTuple):
+    """A comment, its marks taken off: where it begins and ends in the text."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Macro(NamedTuple):
+    """A macro as a file defines it: its parameters (None: it takes none), body, position and the
+    end of its lines."""
+
+    name: str
+    parameters: tuple[str, ...] | None
+    body: str
+    position: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """C files as one text: ``code`` has blanks for comments, directives and what conditions leave
+    out; positions in it are those of the files, which begin at ``files``."""
+
+    path: Path
+    code: str
+    comments: tuple[Comment, ...]
+    macros: Mapping[str, Macro] = field(default_factory=dict)
+    packs: tuple[tuple[int, str], ...] = ()  # (position, directive) of each #pragma pack and #undef
+    files: tuple[tuple[int, Path], ...] = ()
+    defines: tuple[str, ...] = ()
+    left_out: tuple[tuple[int, int], ...] = ()  # what conditions leave out
+    directives: tuple[tuple[int, int], ...] = ()  # that define no macro
+    text: str = ""  # the code with its directives
+
+    @cached_property
+    def _lines(self) -> list[int]:
+        return [match.end() for match in re.finditer("\n", self.code)]
+
+    @property
+    def own(self) -> int:
+        """Where the file itself begins, behind those that were included."""
+        return self.files[-1][0] if self.files else 0
+
+    def pack(self, position: int) -> int:
+        """The bytes that ``#pragma pack`` allows members to be aligned to; 0 where it says
+        nothing."""
+        now, stack = 0, list[int]()
+        for start, text in self.packs:
+            words = re.findall(r"\w+", text.partition("(")[2]) if start <= position else []
+            if words[:1] == ["push"]:
+                stack.append(now)
+            if words[:1] == ["pop"]:
+                now = stack.pop() if stack else 0
+            elif start <= position:
+                now = next((int(word) for word in words if word.isdigit()), now if words else 0)
+        return now
+
+    def line(self, position: int) -> int:
+        """The line of a position in its file."""
+        start = max((start for start, _ in self.files if start <= position), default=0)
+        return bisect_right(self._lines, position) - bisect_right(self._lines, start) + 1
+
+    def where(self, position: int) -> str:
+        """File and line of a position."""
+        path = next((path for start, path in reversed(self.files) if start <= position), self.path)
+        return f"{path}, line {self.line(position)}"
+
+
+def read_source(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ()) -> Source:
+    """A C file behind those it includes, conditions decided with what is defined.
+
+    ``define`` holds ``NAME=VALUE`` or ``NAME(X)=BODY``. Raises ValueError with file and line for
+    one that is too large, no UTF-8 or has an open comment, ModuleNotFoundError without libclang.
+    """
+    defines = tuple(_define(text) for text in define)
+    pieces, comments, files, length = list[str](), list[Comment](), list[tuple[int, Path]](), 0
+    for one in (*include, path):
+        text = text_of(read_bounded(one, MOST_BYTES), one)
+        text = text.replace("\r\n", "\n").replace("\r", "\n").translate(SPACES)
+        code, more = _without_comments(text, one)
+        files.append((length, one))
+        comments += [Comment(length + start, length + end, said) for start, end, said in more]
+        pieces.append(code + "\n")
+        length += len(code) + 1
+    source = Source(path, "".join(pieces), tuple(comments), files=tuple(files), defines=defines)
+    return _conditions(source)
+
+
+def _define(text: str) -> str:
+    name, sign, value = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,]*\))?", name) or "\n" in text or len(text) > MOST_MEMBER:
+        raise ValueError(f"define: got {text[:80]!r}, allowed is NAME=VALUE")
+    return f"#define {name} {value if sign else 1}"
+
+
+def _without_comments(text: str, path: Path) -> tuple[str, list[Comment]]:
+    comments: list[Comment] = []
+    pieces, done = [], 0
+    for match in SKIPPED.finditer(text):
+        if match[0][:2] not in ("//", "/*"):
+            continue
+        if match[0][1] == "*" and (len(match[0]) < 4 or not match[0].endswith("*/")):
+            line = text.count("\n", 0, match.start()) + 1
+            raise ValueError(f"{path}, line {line}: got a comment without its end, allowed is one that ends in */")
+        if len(comments) >= MOST_COMMENTS:
+            raise ValueError(f"{path}: got more than {MOST_COMMENTS} comments, at most {MOST_COMMENTS} are allowed")
+        comments.append(Comment(match.start(), match.end(), match[0][2:-2] if match[0][1] == "*" else match[0][2:]))
+        pieces += [text[done:match.start()], blank(match[0])]
+        done = match.end()
+    # the same length in ASCII: code has nothing else, and positions are bytes too
+    return "".join([*pieces, text[done:]]).encode("ascii", "replace").decode("ascii"), comments
+
+
+def blank(text: str) -> str:
+    """As many blanks and line ends.
+
+    >>> blank("a /* b")
+    '      '
+    """
+    return "\n".join(" " * len(line) for line in text.split("\n"))
+
+
+# conditions
+
+
+def _conditions(source: Source) -> Source:
+    """The source with its directives carried out; the compiler says which conditions hold."""
+    directives = [*DIRECTIVE.finditer(source.code)]
+    holds = _holding(source, directives)
+    macros: dict[str, Macro] = {}
+    packs: list[tuple[int, str]] = []
+    left_out: list[tuple[int, int]] = []
+    pieces, done, reads = [], 0, True
+    for n, match in enumerate(directives):
+        word, rest = match[1], match[2].replace("\\\n", " ")
+        between = source.code[done:match.start()]
+        if not reads:
+            left_out.append((done, match.start()))
+        pieces += [between if reads else blank(between), blank(match[0])]
+        done = match.end()
+        reads = holds.get(n, reads)
+        if reads and word == "define" and (made := DEFINE.match(rest)):
+            if len(macros) >= MOST_MACROS:
+                raise ValueError(f"{source.where(match.start())}: got more than {MOST_MACROS} macros, at most "
+                                 f"{MOST_MACROS} are allowed")
+            names = None if made[2] is None else tuple(one.strip() for one in made[3].split(","))
+            macros.pop(made[1], None)
+            macros[made[1]] = Macro(made[1], names, made[4].strip(), match.start(), match.end())
+        elif reads and word == "undef":
+            macros.pop(rest.strip(), None)
+        elif reads and word == "pragma" and re.match(r"\s*pack\s*\(", rest):
+            packs.append((match.start(), f"#pragma {rest.strip()}"))
+    if not reads:
+        left_out.append((done, len(source.code)))
+    pieces.append(source.code[done:] if reads else blank(source.code[done:]))
+    plain = tuple(match.span() for match in directives if match[1] != "define")
+    return Source(source.path, "".join(pieces), source.comments, macros, tuple(packs), source.files, source.defines,
+                  tuple(left_out), plain, source.code)
+
+
+def _holding(source: Source, directives: Sequence[re.Match[str]]) -> dict[int, bool]:
+    """Whether the text behind each condition is read, by number of the directive."""
+    conditions = [n for n, match in enumerate(directives) if match[1] in CONDITIONS]
+    if not conditions:
+        return {}
+    if len(conditions) > MOST_CONDITIONS:
+        raise ValueError(f"{source.path}: got more than {MOST_CONDITIONS} conditions, at most {MOST_CONDITIONS} are "
+                         "allowed")
+    asked = {*NAME.findall(" ".join(directives[n][2] for n in conditions))}
+    growing = _growing({made[1]: Macro(made[1], (), made[4], 0, 0) for match in directives
+                        if match[1] == "define" and (made := DEFINE.match(match[2]))})
+    lines, depth = [*_given(source, asked)], 0
+    for n, match in enumerate(directives):
+        word, rest = match[1], match[2].replace("\\\n", " ")
+        rest = re.sub(r"\b__has_\w+\s*(\([^()]*\))?", "0", rest)
+        if word in CONDITIONS:
+            depth += {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}.get(word, 0)
+            if depth < 0:
+                depth = 0
+                continue
+            if len(rest) > MOST_MEMBER or _depth(rest) > MOST_DEPTH:
+                rest = " 0"
+            lines += [f"#{word} {rest}", f"extern int npulab_{n};"]
+        elif word in ("define", "undef") and (made := DEFINE.match(rest)) and made[1] not in growing \
+                and len(rest) < MOST_MEMBER:
+            lines.append(f"#{word} {rest}")
+    lines += ["#endif"] * depth
+    here = {int(cursor.spelling.removeprefix("npulab_")) for cursor in _parsed("\n".join(lines)).cursor.get_children()
+            if cursor.spelling.startswith("npulab_")}
+    return {n: n in here for n in conditions}
+
+
+def _growing(macros: Mapping[str, Macro]) -> set[str]:
+    """Macros that become more tokens than are allowed, each use of another one counted."""
+    sizes: dict[str, int] = {}
+    for first in macros:
+        stack = [first]
+        while stack:
+            name = stack[-1]
+            words = [word for word in NAME.findall(macros[name].body) if word in macros] if name not in sizes else []
+            missing = [word for word in words if word not in sizes and word not in stack]
+            if missing and len(stack) < 2 * MOST_DEPTH:
+                stack.append(missing[0])
+                continue
+            stack.pop()
+            if name not in sizes:
+                size = 1 + len(macros[name].body) // 2 if words else 1
+                for word in words:
+                    more = sizes.get(word, 1 if word in stack or word == name else MOST_GROWTH)
+                    size += more
+                    # its arguments are written again and again
+                    size *= max((macros[word].body.count(one) for one in macros[word].parameters or ()), default=1) or 1
+                sizes[name] = min(size, 2 * MOST_GROWTH)
+    return {name for name, size in sizes.items() if size > MOST_GROWTH}
+
+
+def _depth(text: str) -> int:
+    depth = most = 0
+    for sign in re.findall(r"[(){}\[\]]", text):
+        depth += 1 if sign in "({[" else -1
+        most = max(most, depth)
+    return most
+
+
+# the compiler
+
+
+def _parsed(text: str) -> Any:
+    """A text as libclang reads it; raises ModuleNotFoundError with the extra to install."""
+    try:
+        from clang import cindex
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("libclang is missing: reading C needs the extra npulab[maps]") from None
+    try:
+        return cindex.Index.create().parse("npulab.c", OPTIONS, [("npulab.c", text)])
+    except cindex.TranslationUnitLoadError:
+        raise ValueError("got C that the compiler cannot read, allowed is C11") from None
+
+
+def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
+    """Lines that say what the files take from elsewhere, where they do not say it themselves."""
+    own = {text.split("(")[0].split()[1] for text in source.defines} | {*source.macros}
+    lines = given()
+    for name in sorted({*names} & lines.keys() - own):
+        if not lines[name][1]:
+            yield lines[name][0]
+    yield from source.defines
+
+
+class Wrong(NamedTuple):
+    """What the compiler refuses: where, and its words."""
+
+    position: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What the compiler makes of the declarations and macros of a source."""
+
+    source: Source
+    cursors: Sequence[Any]
+    spans: Sequence[tuple[int, int]]  # of the declarations
+    wrong: Mapping[int, Wrong]  # by the beginning of its declaration
+    before: int  # characters in front of the source
+    values: Mapping[str, int]
+    refused: Mapping[str, str]  # macros without a value, and why
+
+    def position(self, location: Any) -> int:
+        return int(location.offset) - self.before
+
+    def span(self, position: int) -> tuple[int, int] | None:
+        """The declaration that a position is in."""
+        at = bisect_right(self.spans, (position, 2 ** 62)) - 1
+        return self.spans[at] if at >= 0 and position < self.spans[at][1] else None
+
+
+def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
+    """The declarations of a source, and the values of expressions by name.
+
+    A declaration that is too long, too deep or has no end is not given to the compiler.
+    """
+    wrong: dict[int, Wrong] = {}
+    spans = [span for span in declarations(source, wrong) if span[0] not in wrong]
+    growing = _growing(source.macros)
+    refused = {name: "it grows too far when macros are replaced" for name in probes if name in growing}
+    probes = {name: text for name, text in probes.items() if text.partition("(")[0] not in growing}
+    if not spans and not probes:
+        return Unit(source, (), (), wrong, 0, {}, refused)
+    body = _body(source, spans, growing)
+    words = {*NAME.findall(body), *NAME.findall(" ".join(probes.values()))}
+    opaque: dict[str, str] = {}
+    for attempt in range(2):
+        lines = [*_given(source, words), *_types(source, spans, words), *opaque.values()]
+        before = "".join(f"{line}\n" for line in lines)
+        names = [*probes]
+        asked = [f"\nenum {{ npulab_{n} = ({probes[name]}) }};" for n, name in enumerate(names)]
+        text = "".join([before, body, *asked])
+        unit = _parsed(text)
+        errors = [error for error in unit.diagnostics if error.severity >= 3]
+        missing = {found[1] for error in errors if (found := re.match(r"unknown type name '(\w+)'", error.spelling))}
+        if attempt or not missing:
+            break
+        # a type that is declared nowhere may be pointed to
+        opaque = {name: f"typedef struct npulab_no_{name} {name};" for name in sorted(missing)}
+    starts = [start for start, _ in spans]
+    tail = len(before) + len(body)
+    first = text.count("\n", 0, tail) + 2
+    failed: dict[int, str] = {}
+    for error in errors:
+        position = error.location.offset - len(before)
+        if error.location.offset >= tail:
+            failed.setdefault(error.location.line - first, _reason(error.spelling, source.macros))
+        elif (at := bisect_right(starts, position) - 1) >= 0:
+            wrong.setdefault(starts[at], Wrong(max(position, starts[at]), _reason(error.spelling, source.macros)))
+    refused |= {names[n]: reason for n, reason in failed.items() if 0 <= n < len(names)}
+    cursors, values = [], dict[str, int]()
+    for cursor in unit.cursor.get_children():
+        if cursor.location.offset >= tail:
+            for one in cursor.get_children():
+                n = int(one.spelling[len("npulab_"):]) if re.fullmatch(r"npulab_\d+", one.spelling) else -1
+                if n >= 0 and n not in failed:
+                    values[names[n]] = int(one.enum_value)
+        elif cursor.location.offset >= len(before):
+            cursors.append(cursor)
+    return Unit(source, cursors, spans, wrong, len(before), values, refused)
+
+
+def _reason(text: str, macros: Container[str]) -> str:
+    """The words of the compiler, as a person who reads a header needs them."""
+    if found := re.search(r"'(\w+)' \(aka 'struct npulab_no_", text):
+        return f"the type {found[1]} is declared nowhere (--define {found[1]}=TYPE)"
+    if (found := re.search(r"undeclared identifier '(\w+)'", text)) and found[1] in macros:
+        return f"{found[1]} refers to itself"
+    if found := re.search(r"(?:unknown type name|undeclared (?:identifier|function)) '(\w+)'", text):
+        return f"{found[1]} is declared nowhere (--define {found[1]}=VALUE)"
+    return text
+
+
+def _body(source: Source, spans: Sequence[tuple[int, int]], growing: set[str]) -> str:
+    """The declarations and the macros that they and others use, each at its position."""
+    out = bytearray(blank(source.code), "ascii")
+    for start, end in spans:
+        out[start:end] = source.code[start:end].encode()
+    directives = [*source.packs]
+    for macro in source.macros.values():
+        if macro.name not in growing and len(macro.body) <= MOST_MEMBER and _depth(macro.body) <= MOST_DEPTH:
+            head = macro.name if macro.parameters is None else f"{macro.name}({','.join(macro.parameters)})"
+            text = f"#define {head} {' '.join(macro.body.split())}"
+            directives.append((macro.position, text[:macro.end - macro.position]))
+    for start, text in directives:
+        out[start:start + len(text)] = text.encode()
+    return out.decode()
+
+
+def _types(source: Source, spans: Sequence[tuple[int, int]], words: set[str]) -> Iterator[str]:
+    """Types that the declarations use and take from elsewhere."""
+    code = "\n".join(source.code[start:end] for start, end in spans)
+    own = {*re.findall(r"([A-Za-z_]\w*)\s*(?:\[\w*\]\s*)*;", " ".join(match[0] for match in TYPEDEF.finditer(code)))}
+    own |= {*re.findall(r"\}[^;{}]*?([A-Za-z_]\w*)\s*;", code)} | {*source.macros}
+    own |= {text.split("(")[0].split()[1] for text in source.defines}
+    lines = given()
+    yield from (lines[name][0] for name in sorted(words & lines.keys() - own) if lines[name][1])
+    bodies = {*re.findall(r"\benum\s+(?:__\w+\s*)?(\w+)[\s:\w]*\{", code)}
+    for name in sorted({*re.findall(r"\benum\s+(\w+)\b", code)} - bodies):
+        yield f"enum {name} {{ npulab_no_{name} }};"
+
+
+# declarations in the text around them
+
+
+def declarations(source: Source, wrong: dict[int, Wrong]) -> Iterator[tuple[int, int]]:
+    """Where the declarations of a source stand, in order; ``wrong`` gets those that are refused."""
+    words = ["struct", "union", "enum", *(name for name, macro in source.macros.items() if macro.parameters is None
+                                          and re.fullmatch(r"(struct|union|enum)(\s+__\w+.*)?", macro.body))]
+    head = re.compile(HEAD.format(words="|".join(words)))
+    code, at = source.code, 0
+    while match := head.search(code, at):
+        depth, most, end = 0, 0, -1
+        for brace in BRACES.finditer(code, match.end() - 1):
+            depth += {"{": 1, "(": 1, ";": 0}.get(brace[0], -1)
+            most = max(most, depth)
+            if depth <= 0 and brace[0] == "}":
+                end = brace.end()
+                break
+        yield from _typedefs(code, at, match.start())
+        if end < 0:
+            wrong[match.start()] = Wrong(match.start(), "its closing brace is missing")
+            yield match.start(), match.end()
+            return
+        tail = TAIL.match(code, end)
+        start, at = match.start(), tail.end() if tail else end
+        long = next((member for member in re.finditer(r"[^;{},]+", code[start:at])
+                     if len(member[0]) > MOST_MEMBER and len("".join(member[0].split())) > MOST_MEMBER), None)
+        if most > MOST_DEPTH:
+            wrong[start] = Wrong(start, f"it has braces within each other deeper than {MOST_DEPTH}")
+        elif long:
+            first = start + long.start() + len(long[0]) - len(long[0].lstrip())
+            wrong[start] = Wrong(first, f"it has a member of more than {MOST_MEMBER} characters")
+        yield start, at
+    yield from _typedefs(code, at, len(code))
+
+
+def _typedefs(code: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    for match in TYPEDEF.finditer(code, start, end):
+        if "sizeof" not in match[0] and len(match[0].split()) > 2 and _depth(match[0]) <= MOST_DEPTH:
+            yield match.span()
