@@ -602,7 +602,7 @@ class Roles:
             if name in hexadecimal and (name.split("_")[0] in words or self.prefixed) and name not in self.listed \
                     and (name not in self.used or name in self.arrays) and self.candidates[name] <= top:
                 self.register(by_macro[name])
-        chosen = self._runs(numbers, {name for name in hexadecimal if name in lone or not self.registers})
+        chosen = self._runs(numbers, hexadecimal & {*lone} if self.registers else hexadecimal)
         for name in lone:
             if name in chosen:
                 self.register(by_macro[name])
