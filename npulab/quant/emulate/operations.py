@@ -436,4 +436,4 @@ MOVES = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "PACK", "UNPACK", "SP
 RULED: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "tflite-reference": tuple(KERNELS),
     "tflite-builtin": ("SUB", "MUL", "MAXIMUM", "MINIMUM", "RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "LOGISTIC",
-                       "TANH", "HARD_SWISH", "SOFTMAX", "CONCATENATION", "ARG_MAX", "RESIZE_NEAREST_NEIGHBOR")})
+                       "TANH", "HARD_SWISH", "CONCATENATION", "ARG_MAX", "RESIZE_NEAREST_NEIGHBOR")})
