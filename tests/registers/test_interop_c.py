@@ -254,7 +254,7 @@ static inline uint32_t NN_BASE_X(int32_t val)
 
 def test_headers_of_linux_and_others(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"1 array lost: NPU_LUT_REG \(line 10\): nothing says its length, so only the first is read \(X__LEN\); "
-                      r"1 alias lost: NPU_CLEAR \(line 8\): it lies at 0x4 where NPU_CTRL lies, so it stands in the block map_2; "
+                      r"1 second register lost: NPU_CLEAR \(line 8\): it lies at 0x4 where NPU_CTRL lies, so it stands in the block map_2; "
                       r"1 field lost: ELSEWHERE_X \(line 23\)"):
         table = read(tmp_path, """
 #define NPU_ID             0x0000

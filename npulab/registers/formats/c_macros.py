@@ -31,7 +31,7 @@ from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source
 
 ALL = 2 ** 64 - 1
 LARGEST = 2 ** WORD_BITS  # of offsets
-MOST_LENGTH = 2 ** 12  # elements of an array of registers
+MOST_LENGTH = 2 ** 14  # elements of an array of registers
 FEWEST = 3  # of a list
 FAR = 2 ** 8  # macros between an offset and the next one
 NEAR = 0x40  # bytes between registers of a list
@@ -48,9 +48,9 @@ MARKED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*")
 LOW_HIGH = re.compile(r"HI|LO|HIGH|LOW|H|L|MSB|LSB|UPPER|LOWER|\d+")
 # what headers say of a register or field beside its bits: its value after reset and the like
 HALVES = (("_LO", "_HI"), ("_LOW", "_HIGH"), ("_L", "_H"))  # of a register of 64 bits
-ATTRIBUTE = re.compile(r"(?:SW_|HW_)?(?:RESET|DEFAULT|INIT|RST)(?:_VAL|_VALUE|_MASK)?|(?:READ|WRITE|PARITY)_MASK|"
-                       r"WOFFSET|SECURE|DUAL|SCR|WORD_COUNT|RANGE|INIT_ENUM|PARITY_PROTECTION|PLATFORM_DEPENDENT|ARRLEN|"
-                       r"(?:DEFAULT|RESET|SW_DEFAULT)_MASK")
+ATTRIBUTE = re.compile(r"(?:SW_|HW_)?(?:(?:RESET|INIT|RST)_VAL(?:UE)?|DEFAULT(?:_VAL(?:UE)?)?|(?:RESET|INIT|RST|"
+                       r"DEFAULT|READ|WRITE|PARITY)_MASK)|WOFFSET|SECURE|DUAL|SCR|WORD_COUNT|RANGE|INIT_ENUM|PARITY_PROTECTION|"
+                       r"PLATFORM_DEPENDENT|ARRLEN")
 BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
 MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
 HEX = re.compile(r"\(*\s*0[xX]([0-9a-fA-F]+)[uUlL]*\s*\)*")
@@ -577,11 +577,16 @@ class Roles:
         for register in self.registers.values():
             if outer := owner.inside(register.heads[0]):
                 inner.setdefault(outer, []).append(register.offset)
-        out = set()
+        for name in rest:  # of those without fields, numbers that are no single bit
+            if (outer := owner.inside(by_macro[name])) and self.candidates[name].bit_count() > 1:
+                inner.setdefault(outer, []).append(self.candidates[name])
+        striped = {owner.inside(by_macro.get(name, name)) for name in self.arrays}
+        out = {name for name in rest if name in self.arrays and by_macro[name] in striped}
         for name in rest:
             kids = inner.get(by_macro[name], [])
             value = self.candidates[name]
-            if kids and (value in kids or value == 0 or (len(kids) > 1 and value % 0x100 == 0 and value <= min(kids))):
+            several = len(kids) > 1 and (value == 0 or (value % 0x100 == 0 and value <= min(kids)))
+            if kids and name not in self.arrays and (value in kids or several):
                 out.add(name)
         heads = {self.candidates[name] for name in out}
         taken = {register.offset for register in self.registers.values()}
@@ -694,7 +699,8 @@ class Roles:
     def _fits_nowhere(self, field: str, name: str) -> bool:
         """Whether a number is one bit that is outside a field and larger than its values."""
         bits, value = self.fields[field].bits, self.values[name]
-        return value.bit_count() == 1 and bits > 0 and not value & bits and value > bits // (bits & -bits)
+        return value.bit_count() == 1 and bits > 0 and not value & bits and (
+            self.fields[field].strict or value > bits // (bits & -bits))
 
     def _named_values(self) -> None:
         """Give the named numbers to the fields, or to the registers without fields, that they are

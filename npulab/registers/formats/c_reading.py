@@ -93,7 +93,7 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     told.update(dict.fromkeys(layout.lost))
     lost += [Lost("declaration", what, wrong.position, wrong.text) for what, wrong in layout.skipped]
     rows = _once([row for _, some in sorted(chunks, key=lambda one: one[0]) for row in some])
-    reading = _reading(unit, roles, lost, layout)
+    reading = _reading(unit, roles, [*dict.fromkeys(lost)], layout)
     _refuse_empty(path, rows, reading)
     for line in _sentences(reading):
         told[line] = None
@@ -290,8 +290,8 @@ def _macros(unit: Unit, told: dict[str, None]) -> tuple[list[tuple[int, Rows]], 
     block = re.sub(r"\W", "_", source.path.stem)
     for register, offset, name, where in _apart(roles, block, lost):
         note = notes.get(register.position, ("", {}))[0]
-        chunks.append((register.position, [{**row, "block": where, "at_offset": offset} for row in _register_rows(
-            register, offset, name, note, notes, enums, meaning, lost, told)]))
+        chunks.append((register.position, [{"block": where, **row, "at_offset": offset} for row in _register_rows(
+            register, offset, name, where, note, notes, enums, meaning, lost, told)]))
     _spill([row for _, rows in chunks for row in rows], chunks)
     placed = {bits.name for register in roles.registers.values() for bits in register.fields}
     for base, bits in roles.fields.items():
@@ -371,7 +371,7 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[tuple[Registe
             found.append((register, offset, register.name + index(n, [max(1, count) for count in counts])))
     words, clash = 0, _clashes(found, 0)
     if clash >= FEWEST:
-        best = min(range(1, 4), key=lambda n: (_clashes(found, n), n))
+        best = min(range(1, 6), key=lambda n: (_clashes(found, n), n))
         if 2 * _clashes(found, best) <= clash:
             words = best
     taken: dict[tuple[str, int], str] = {}
@@ -380,8 +380,8 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[tuple[Registe
         other = taken.setdefault((where, offset), name)
         if other != name:
             n = next(n for n in range(2, MOST_ROWS) if taken.setdefault((f"{where}_{n}", offset), name) == name)
-            lost.append(Lost("alias", name, register.position, f"it lies at {offset:#x} where {other} lies, so it "
-                             f"stands in the block {where}_{n}"))
+            lost.append(Lost("second register", name, register.position, f"it lies at {offset:#x} where {other} lies, "
+                             f"so it stands in the block {where}_{n}"))
             where = f"{where}_{n}"
         yield register, offset, name, where
 
@@ -392,18 +392,22 @@ def _clashes(found: Sequence[tuple[Register, int, str]], words: int) -> int:
     return sum(count - 1 for count in counts.values())
 
 
-def _register_rows(register: Register, offset: int, name: str, note: str, notes: Mapping[int, Any],
+def _register_rows(register: Register, offset: int, name: str, where: str, note: str, notes: Mapping[int, Any],
                    enums: dict[str, dict[int, str]], meaning: Mapping[str, str], lost: list[Lost],
                    told: dict[str, None]) -> Rows:
     """The rows of a register; a whole word named as it is where no macro says its fields."""
     out: Rows = []
-    taken = 0
+    taken: list[int] = []  # bits, in the block and in those of what overlaps
     for bits in sorted(register.fields, key=lambda one: (one.bits & -one.bits, one.position)):
-        if bits.bits <= 0 or bits.bits & taken:
-            reason = f"another field of {register.name} has its bits" if bits.bits > 0 else "nothing says its bits"
-            lost.append(Lost("field", bits.name, bits.position, reason))
+        if bits.bits <= 0:
+            lost.append(Lost("field", bits.name, bits.position, "nothing says its bits"))
             continue
-        taken |= bits.bits
+        level = next((n for n, mask in enumerate(taken) if not mask & bits.bits), len(taken))
+        taken[level:level + 1] = [bits.bits | (taken[level] if level < len(taken) else 0)]
+        apart = {"block": f"{where}_overlaps{f'_{level}' if level > 1 else ''}"} if level else {}
+        if level:
+            reason = f"another field of {register.name} has its bits, so it stands in the block {apart['block']}"
+            lost.append(Lost("second field", bits.name, bits.position, reason))
         value = meaning.get(bits.name, "")
         value = "" if value == "f32" and bits.bits != 2 ** WORD_BITS - 1 else value
         if bits.values:
@@ -414,8 +418,8 @@ def _register_rows(register: Register, offset: int, name: str, note: str, notes:
         runs = [*_words(bits.bits)]
         short = register.short(bits.name)
         for word, lsb, width, at in runs:
-            row = {"offset": offset + WORD_BYTES * word, "register": name, "lsb": lsb, "width": width, "value": value,
-                   "field": short if len(runs) == 1 else f"{name}.{short}" if register.lengths else bits.name,
+            row = {**apart, "offset": offset + WORD_BYTES * word, "register": name, "lsb": lsb, "width": width,
+                   "value": value, "field": short if len(runs) == 1 else f"{name}.{short}" if register.lengths else bits.name,
                    "note": notes.get(bits.position, ("", {}))[0]}
             guess = {"evidence": "guess"} if bits.guess else {}
             out.append({**row, **({"at": at} if len(runs) > 1 else {}), **guess})

@@ -293,7 +293,8 @@ def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
     """Lines that say what the files take from elsewhere, where they do not say it themselves."""
     own = {text.split("(")[0].split()[1] for text in source.defines} | {*source.macros}
     lines = given()
-    for name in sorted({*names} & lines.keys() - own):
+    asked = {*names, *NAME.findall(" ".join(source.defines))}
+    for name in sorted(asked & lines.keys() - own):
         if not lines[name][1]:
             yield lines[name][0]
     yield from source.defines

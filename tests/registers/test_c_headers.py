@@ -1,0 +1,199 @@
+"""Headers as people have them: a small file for each convention and each defect, and the public ones counted another way."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from c_counts import Bits, fields
+
+from npulab.registers.formats import RegisterTable, read_map
+from npulab.registers.formats.c_reading import read_c
+
+
+def read(folder: Path, text: str, **given: Any) -> RegisterTable:
+    path = folder / "map.h"
+    path.write_text(text, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return read_c(path, **given)
+
+
+def rows(table: RegisterTable) -> list[tuple[Any, ...]]:
+    return [(row["offset"], row.get("register", ""), row.get("field", ""), row["lsb"], row["width"]) for row in table.rows]
+
+
+def lost(table: RegisterTable) -> list[tuple[str, str, str]]:
+    """(kind, name, line) of what is lost."""
+    assert table.reading is not None
+    return [(kind, name, where.rpartition(", ")[2]) for kind, name, where, _ in table.reading.lost]
+
+
+WHOLE = (0, 32)
+CONVENTIONS = {
+    # one name that ends in ADDR changes nothing of the others
+    "suffix": ("#define U_CON 0x100C\n#define U_CON_MODE_MASK 0xf\n#define U_DATA_ADDR 0x1070\n",
+               [(0x100c, "U_CON", "MODE", 0, 4), (0x1070, "U_DATA_ADDR", "U_DATA_ADDR", *WHOLE)]),
+    "all with a suffix": ("#define U_CON_REG 0x10\n#define U_CON_MODE_MASK 0xf\n#define U_SIZE_REG 0x14\n#define U_SIZE_W_MASK 0xff0\n",
+                          [(0x10, "U_CON", "MODE", 0, 4), (0x14, "U_SIZE", "W", 4, 8)]),
+    # fields lie at the register with the longest name
+    "longest": ("#define U_SRC_ADDR 0x4000\n#define U_SRC_STRIDE 0x4004\n#define U_SRC_STRIDE_STRIDE__MASK 0xfffff\n"
+                "#define U_SRC_STRIDE_STRIDE__SHIFT 0\n#define U_SRC_STRIDE_KIND__MASK 0x1fe00000\n#define U_SRC_STRIDE_KIND__SHIFT 21\n",
+                [(0x4000, "U_SRC_ADDR", "U_SRC_ADDR", *WHOLE), (0x4004, "U_SRC_STRIDE", "STRIDE", 0, 20), (0x4004, "U_SRC_STRIDE", "KIND", 21, 8)]),
+    "group": ("#define G_HI 0x0\n#define G_HI_CLOCK 0x0\n#define G_HI_CLOCK_SCALE__MASK 0x1fc\n#define G_HI_CLOCK_SCALE__SHIFT 2\n"
+              "#define G_HI_IDLE 0x4\n#define G_HI_IDLE_FE 0x1\n#define G_HI_IDLE_DE 0x2\n#define G_HI_MODEL 0x20\n",
+              [(0, "G_HI_CLOCK", "SCALE", 2, 7), (4, "G_HI_IDLE", "FE", 0, 1), (4, "G_HI_IDLE", "DE", 1, 1), (0x20, "G_HI_MODEL", "G_HI_MODEL", *WHOLE)]),
+    "array": ("#define A_ELEM(i0) (0x600 + 0x4*(i0))\n#define A_ELEM__ESIZE 4\n#define A_ELEM__LEN 2\n#define A_ELEM_TYPE__MASK 0xf0\n"
+              "#define A_ELEM_TYPE__SHIFT 4\n",
+              [(0x600, "A_ELEM[0]", "TYPE", 4, 4), (0x604, "A_ELEM[1]", "TYPE", 4, 4)]),
+    # registers whose own names end as masks and shifts do
+    "own tails": ("#define REG_P_INT_MASK 0x20\n#define P_INT_MASK_DMA__MASK 0x1fff\n#define P_INT_MASK_DMA__SHIFT 0\n#define REG_P_WIDTH 0x30\n"
+                  "#define P_WIDTH_W__MASK 0x7f\n#define P_WIDTH_W__SHIFT 0\n#define REG_P_CVT_SHIFT 0x88\n#define P_CVT_SHIFT_T__MASK 0x80000000\n"
+                  "#define P_CVT_SHIFT_T__SHIFT 31\n",
+                  [(0x20, "P_INT_MASK", "DMA", 0, 13), (0x30, "P_WIDTH", "W", 0, 7), (0x88, "P_CVT_SHIFT", "T", 31, 1)]),
+    "mask among BIT": ("#define N_STAT 0x4u\n#define N_STAT_A_MASK BIT_MASK(0)\n#define N_STAT_B_MASK GENMASK(7, 1)\n#define N_INT_MASK 0x30u\n"
+                       "#define N_LAST 0x40u\n#define N_LAST_C_MASK BIT(9)\n",
+                       [(4, "N_STAT", "A", 0, 1), (4, "N_STAT", "B", 1, 7), (0x30, "N_INT_MASK", "N_INT_MASK", *WHOLE), (0x40, "N_LAST", "C", 9, 1)]),
+    "prefix": ("#define mmU_STATUS 0xD0000\n#define mmU_BASE_HIGH 0xD0008\n#define U_STATUS_A_SHIFT 4\n#define U_STATUS_A_MASK 0x10\n",
+               [(0xd0000, "U_STATUS", "A", 4, 1), (0xd0008, "U_BASE_HIGH", "U_BASE_HIGH", *WHOLE)]),
+    "offsets alone": ("#define PC_ENABLE 0x0008 // on\n#define CNA_CON1 0x100C\n#define CNA_CON2 0x1010\n",
+                      [(8, "PC_ENABLE", "PC_ENABLE", *WHOLE), (0x100c, "CNA_CON1", "CNA_CON1", *WHOLE), (0x1010, "CNA_CON2", "CNA_CON2", *WHOLE)]),
+    "enumerators": ("enum regs { U_BASE = 0x1000, U_A = U_BASE + 0x4, U_B = U_BASE + 0x8, U_C = 0x100c };",
+                    [(0x1004, "U_A", "U_A", *WHOLE), (0x1008, "U_B", "U_B", *WHOLE), (0x100c, "U_C", "U_C", *WHOLE)]),
+    "attributes": ("#define D_BANK (_MK_ADDR_CONST(0x50bc))\n#define D_BANK_RESET_MASK (_MK_MASK_CONST(0xf000f))\n"
+                   "#define D_BANK_DATA_SHIFT (_MK_SHIFT_CONST(0))\n#define D_BANK_DATA_FIELD (_MK_FIELD_CONST(0xf, D_BANK_DATA_SHIFT))\n"
+                   "#define D_BANK_DATA_RANGE (3:0)\n#define D_BANK_DATA_DEFAULT_MASK (_MK_MASK_CONST(0xf))\n",
+                   [(0x50bc, "D_BANK", "DATA", 0, 4)]),
+    "64 bits": ("#define M_CFG_LO 0x30\n#define M_CFG_HI 0x34\n#define M_CFG_A BIT(22)\n#define M_CFG_B BIT(33)\n",
+                [(0x30, "M_CFG_LO", "A", 22, 1), (0x34, "M_CFG_HI", "B", 1, 1)]),
+    "indented": ("#define J_STAT 0x2c\n#define   J_IRQ_DONE BIT(3)\n#define J_CMD 0x30\n#define J_CMD_GO BIT(0)\n",
+                 [(0x2c, "J_STAT", "J_IRQ_DONE", 3, 1), (0x30, "J_CMD", "GO", 0, 1)]),
+    "bits by a macro": ("#include <stdint.h>\n#define FIELD(field, bits) uint32_t field : bits;\nstruct p {\n FIELD(kind, 1)\n FIELD(size, 31)\n};\n",
+                        [(0, "", "kind", 0, 1), (0, "", "size", 1, 31)]),
+    "struct by a macro": ("#define STRUCT struct\nstruct id { uint32_t a : 4, b : 28; };\nstruct npu { STRUCT id ID; };\n",
+                          [(0, "", "ID.a", 0, 4), (0, "", "ID.b", 4, 28)]),
+    "words of kernels": ("struct r { uint32_t a : 8, b : 24; void __iomem *base; uint32_t args[] __counted_by(a); } __packed;\n"
+                         "enum e { A, MOST = INT_MAX };\nstruct t { enum other x; uint8_t room[SZ_4]; };\n",
+                         [(0, "", "a", 0, 8), (0, "", "b", 8, 24), (4, "", "base", 0, 32), (8, "", "base", 0, 32), (0, "", "x", 0, 32),
+                          (4, "", "room[0]", 0, 8), (4, "", "room[1]", 8, 8), (4, "", "room[2]", 16, 8), (4, "", "room[3]", 24, 8)]),
+}
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_each_convention(name: str, tmp_path: Path) -> None:
+    text, want = CONVENTIONS[name]
+    table = read(tmp_path, text)
+    assert rows(table) == want
+    assert lost(table) == []
+    table.check()
+
+
+LOSSES = {
+    "callback": ("struct k { uint32_t en : 1, mode : 31; };\nstruct ctx { irq_callback_t cb; };\n", [("declaration", "struct ctx", "line 2")], 2),
+    "array": ("struct a { uint32_t en : 32; };\nstruct big {\n uint16_t v[131072]; };\n", [("declaration", "struct big", "line 3")], 1),
+    "mask of another header": ("#define V_CFG 0x0\n#define V_CFG_LEN_MASK V_MASK(3, 0)\n#define V_CFG_LEN_SHIFT 0\n#define V_ADDR 0x4\n",
+                               [("field", "V_CFG_LEN_MASK", "line 2")], 2),
+    "field without register": ("#define A_REG 0x8\n#define A_REG_X_MASK BIT(1)\n#define ELSE_X_SHIFT 4\n#define ELSE_X_MASK 0x10\n",
+                               [("field", "ELSE_X", "line 3")], 1),
+    "a second register": ("#define R_READ 0x8\n#define R_READ_A_MASK BIT(1)\n#define R_CLEAR 0x8\n#define R_CLEAR_B_MASK BIT(2)\n",
+                          [("second register", "R_CLEAR", "line 3")], 2),
+    "no length": ("#define T_CFG 0x8\n#define T_CFG_A_MASK BIT(1)\n#define T_TABLE(i) (0x40 + 4 * (i))\n", [("array", "T_TABLE", "line 3")], 2),
+    "a second field": ("#define W_3 0xc\n#define W_3_REG__MASK 0xff\n#define W_3_REG__SHIFT 0\n#define W_3_IMM__MASK 0xfff\n#define W_3_IMM__SHIFT 0\n",
+                       [("second field", "W_3_IMM", "line 4")], 2),
+    "declared twice": ("struct s { uint32_t a; };\nstruct s { uint32_t b; };\n", [("declaration", "struct s", "line 2")], 1)}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_is_lost_is_named_and_the_rest_is_read(name: str, tmp_path: Path) -> None:
+    text, want, count = LOSSES[name]
+    table = read(tmp_path, text)
+    assert lost(table) == want
+    assert len(table.rows) == count
+    assert table.reading is not None
+    assert f"1 {want[0][0]}" in str(table.reading)
+
+
+def test_members_of_a_union_that_overlap_are_alternatives(tmp_path: Path) -> None:
+    table = read(tmp_path, "struct s { uint32_t head; union { struct { uint32_t a : 4, b : 28; } one; struct { uint32_t c : 32; } two; } u; };")
+    assert [(row["field"], row.get("feature", "")) for row in table.rows] == [
+        ("head", ""), ("u.one.a", "u.one"), ("u.one.b", "u.one"), ("u.two.c", "u.two")]
+    table.check()
+    assert table.features == ["u.one", "u.two"]
+
+
+def test_registers_and_masks_in_two_files(tmp_path: Path) -> None:
+    (tmp_path / "regs.h").write_text("#define mmU_CFG 0x100\n#define mmU_STS 0x104\n#define mmU_OTHER 0x108\n")
+    table = read(tmp_path, "#define U_CFG_A_SHIFT 4\n#define U_CFG_A_MASK 0xF0\n#define U_STS_B_SHIFT 0\n#define U_STS_B_MASK 0x1\n",
+                 include=[tmp_path / "regs.h"])
+    assert rows(table)[:2] == [(0x100, "U_CFG", "A", 4, 4), (0x104, "U_STS", "B", 0, 1)]
+    assert lost(table) == []
+
+
+def test_constants_and_types_are_given(tmp_path: Path) -> None:
+    text = "#define V_CFG 0x0\n#define V_CFG_LEN_MASK V_MASK(3, 0)\nstruct s { fmt_t kind : 3; uint32_t room[COUNT]; };\n"
+    table = read(tmp_path, text, define=["V_MASK(h,l)=GENMASK(h, l)", "fmt_t=uint32_t", "COUNT=2"])
+    assert lost(table) == []
+    assert len(table.rows) == 4
+
+
+def test_the_shell_counts_what_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from npulab.cli.shell import main
+    (tmp_path / "a.h").write_text(LOSSES["callback"][0])
+    assert main(["map", str(tmp_path / "a.h"), str(tmp_path / "a.csv")]) == 0
+    out, err = capsys.readouterr()
+    assert "1 of 2 lines explained; lost: 1 declaration" in out
+    assert "struct ctx (line 2)" in err
+
+
+def test_own_macros_of_15000_fields_come_back(tmp_path: Path) -> None:
+    from npulab.registers.formats.c_writing import macros_text
+    table = RegisterTable.of([{"block": "B", "offset": 4 * (n // 8), "register": f"R{n // 8}", "field": f"f{n % 8}", "lsb": 4 * (n % 8),
+                               "width": 4} for n in range(15_000)])
+    assert read(tmp_path, macros_text(table)) == table
+
+
+def public() -> list[Path]:
+    folder = Path(__file__).parents[3] / "shared" / "data" / "maps" / "headers"
+    return sorted(folder.glob("*.[ch]")) if folder.is_dir() else []
+
+
+def compared(path: Path) -> tuple[int, list[str], list[str]]:
+    """How many fields another way counts, those that lie elsewhere here, and those that are neither here nor named as lost."""
+    want = fields(path)
+    if not want:
+        return 0, [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        table = read_map(path)
+    have = {Bits(row["offset"], row["lsb"], row["width"]) for row in table.rows}
+    assert table.reading is not None
+    named = {name for _, name, *_ in table.reading.lost}
+    missing = [name for name, bits in want.items() if bits not in have]
+    return len(want), [name for name in missing if name not in named], [name for name in missing if name in named]
+
+
+OFTEN = ("nvdla_opendla_small.h", "gpu_drm_etnaviv_state_hi.xml.h", "gpu_drm_lima_lima_regs.h", "accel_ivpu_ivpu_hw_btrs_mtl_reg.h")
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.name, marks=[] if path.name in OFTEN else pytest.mark.long) for path in public()]
+                         or [pytest.param(None, marks=pytest.mark.skip(reason="public headers are not beside this checkout"))])
+def test_public_headers_counted_by_the_preprocessor(path: Path) -> None:
+    count, wrong, missing = compared(path)
+    assert wrong == []
+    assert 50 * len(missing) <= count
+
+
+def test_a_public_header_says_what_its_makers_xml_says() -> None:
+    """state_hi.xml.h is generated from state_hi.xml."""
+    folder = next((path.parents[1] for path in public()), None)
+    if folder is None:
+        pytest.skip("public headers are not beside this checkout")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        header = read_map(folder / "headers" / "gpu_drm_etnaviv_state_hi.xml.h")
+        xml = read_map(next(folder.rglob("state_hi.xml")))
+    places = [{(row["offset"], row["lsb"], row["width"]) for row in table.rows} for table in (header, xml)]
+    assert places[0] == places[1]
+    assert len(places[0]) == 227
