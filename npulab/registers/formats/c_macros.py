@@ -153,12 +153,13 @@ def probes(source: Source) -> dict[str, str]:
     """The expressions whose values the compiler is asked for, by name of the macro and its
     arguments."""
     out: dict[str, str] = {}
+    said = {tail[1] for name in source.macros if (tail := TAIL.fullmatch(name))}
     for name, macro in constants(source).items():
         if macro.parameters is None:
             if LITERAL.fullmatch(macro.body) is None and RANGE.fullmatch(macro.body) is None:
                 out[name] = name
         elif len(macro.parameters) == 1 and macro.parameters[0]:
-            if MADE.search(macro.body) or GETS.search(macro.body):
+            if name not in said and (MADE.search(macro.body) or GETS.search(macro.body)):
                 out[f"{name}(~)"], out[f"{name}(1)"] = f"{name}({LARGEST - 1}ull)", f"{name}(1ull)"
             if "+" in macro.body:
                 out |= {f"{name}[{n}]": f"{name}({n})" for n in range(3)}

@@ -135,6 +135,8 @@ def _sentences(reading: Reading) -> Iterator[str]:
 
 def _once(rows: Rows) -> Rows:
     """Rows without those that structs of several features share."""
+    if not any(row.get("feature") for row in rows):
+        return rows
     out = {tuple(str(row.get(name, "")) for name in COLUMNS): row for row in reversed(rows)}
     kept = {id(row) for row in out.values()}
     return [row for row in rows if id(row) in kept]
@@ -417,9 +419,10 @@ def _register_rows(register: Register, offset: int, name: str, where: str, note:
             value = f"enum:{enum}" if enums[enum] else value
         runs = [*_words(bits.bits)]
         short = register.short(bits.name)
+        whole = f"{name}.{short}" if register.lengths else bits.name
         for word, lsb, width, at in runs:
             row = {**apart, "offset": offset + WORD_BYTES * word, "register": name, "lsb": lsb, "width": width,
-                   "value": value, "field": short if len(runs) == 1 else f"{name}.{short}" if register.lengths else bits.name,
+                   "value": value, "field": short if len(runs) == 1 else whole,
                    "note": notes.get(bits.position, ("", {}))[0]}
             guess = {"evidence": "guess"} if bits.guess else {}
             out.append({**row, **({"at": at} if len(runs) > 1 else {}), **guess})

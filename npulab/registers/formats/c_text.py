@@ -219,8 +219,17 @@ def _holding(source: Source, directives: Sequence[re.Match[str]]) -> dict[int, b
         raise ValueError(f"{source.path}: got more than {MOST_CONDITIONS} conditions, at most {MOST_CONDITIONS} are "
                          "allowed")
     asked = {*NAME.findall(" ".join(directives[n][2] for n in conditions))}
-    growing = _growing({made[1]: Macro(made[1], (), made[4], 0, 0) for match in directives
-                        if match[1] == "define" and (made := DEFINE.match(match[2]))})
+    made = {n: found for n, match in enumerate(directives) if match[1] in ("define", "undef")
+            and (found := DEFINE.match(match[2].replace("\\\n", " ")))}
+    bodies: dict[str, list[str]] = {}
+    for found in made.values():
+        bodies.setdefault(found[1], []).append(found[4])
+    new = [*asked]
+    while new:  # what the conditions ask for, and what that is made of
+        words = {*NAME.findall(" ".join(body for name in new for body in bodies.get(name, ())))} - asked
+        asked |= words
+        new = [*words]
+    growing = _growing({name: Macro(name, (), " ".join(bodies[name]), 0, 0) for name in asked & bodies.keys()})
     lines, depth = [*_given(source, asked)], 0
     for n, match in enumerate(directives):
         word, rest = match[1], match[2].replace("\\\n", " ")
@@ -233,8 +242,7 @@ def _holding(source: Source, directives: Sequence[re.Match[str]]) -> dict[int, b
             if len(rest) > MOST_MEMBER or _depth(rest) > MOST_DEPTH:
                 rest = " 0"
             lines += [f"#{word} {rest}", f"extern int npulab_{n};"]
-        elif word in ("define", "undef") and (made := DEFINE.match(rest)) and made[1] not in growing \
-                and len(rest) < MOST_MEMBER:
+        elif n in made and made[n][1] in asked and made[n][1] not in growing and len(rest) < MOST_MEMBER:
             lines.append(f"#{word} {rest}")
     lines += ["#endif"] * depth
     here = {int(cursor.spelling.removeprefix("npulab_")) for cursor in _parsed("\n".join(lines)).cursor.get_children()
@@ -338,6 +346,10 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
     growing = _growing(source.macros)
     refused = {name: "it grows too far when macros are replaced" for name in probes if name in growing}
     probes = {name: text for name, text in probes.items() if text.partition("(")[0] not in growing}
+    same: dict[str, str] = {}  # of macros of one body the compiler is asked once
+    twins = {name: twin for name in probes if (macro := source.macros.get(name))
+             and (twin := same.setdefault(macro.body, name)) != name and macro.parameters is None}
+    probes = {name: text for name, text in probes.items() if name not in twins}
     if not spans and not probes:
         return Unit(source, (), (), wrong, 0, {}, refused)
     body = _body(source, spans, growing)
@@ -376,6 +388,8 @@ def read_unit(source: Source, probes: Mapping[str, str]) -> Unit:
                     values[names[n]] = int(one.enum_value)
         elif cursor.location.offset >= len(before):
             cursors.append(cursor)
+    values |= {name: values[twin] for name, twin in twins.items() if twin in values}
+    refused |= {name: refused[twin] for name, twin in twins.items() if twin in refused}
     return Unit(source, cursors, spans, wrong, len(before), values, refused)
 
 

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,15 @@ def _plain(row: Row) -> Row:
     writes them."""
     out: dict[str, Any] = {}
     for name in COLUMNS:
-        text = "" if row.get(name) is None else _text(str(row[name]), f"field {row.get('field')!r}")
+        given = row.get(name)
+        if given is None or given == "":
+            if name == "offset":
+                out[name] = 0
+            continue
+        if type(given) is int and name in NUMBERS:
+            out[name] = given
+            continue
+        text = _text(str(given), f"field {row.get('field')!r}")
         if name in NUMBERS:
             try:
                 number = int(text, 0) if text else 0
@@ -199,7 +208,7 @@ def _plain(row: Row) -> Row:
             if text or name == "offset":
                 out[name] = number
         elif name == "value":
-            text = str(Meaning.parse(text))
+            text = _value(text)
         elif name == "address":
             text = {"True": "yes", "False": ""}.get(text, text)
         if text and name not in out:
@@ -213,6 +222,12 @@ def _plain(row: Row) -> Row:
     if out.get("register") == unnamed(out["offset"]):
         del out["register"]
     return out
+
+
+@cache
+def _value(text: str) -> str:
+    """A value as ``Meaning`` writes it."""
+    return str(Meaning.parse(text))
 
 
 def _text(text: str, of: str) -> str:
