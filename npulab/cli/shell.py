@@ -27,6 +27,7 @@ COMMANDS = {
     "import": ("imports", "a foreign dump into capture folders below DEST; captures into a sweep, DEST.npz"),
     "bisect": ("search", "the fields of a bad capture that break a good one, found with few runs of a device"),
     "laws": ("search", "how a sweep's fields follow from its layers, what is open, what to capture next"),
+    "explore": ("exploring", "plan layers, ask a compiler or a driver, learn the laws of its words; resumable"),
     "map": ("maps", "a register map from one format to another, in by content, out by suffix"),
     "new": ("maps", "a folder for a new NPU, which loads and passes its tests, with one worked field"),
     "bench": ("bench.command", "measured times and ratios, side by side; takes half a minute"),

@@ -24,6 +24,7 @@ from npulab.analysis.laws.library import Names
 from npulab.analysis.laws.matching import bits_of
 from npulab.analysis.laws.planning import Space, best_rows, features, given_rows, open_doubts
 from npulab.analysis.laws.prior import BUDGET
+from npulab.analysis.laws.score import Score, scored
 from npulab.analysis.laws.search import explain, start
 from npulab.analysis.laws.solved import Place, Solved
 from npulab.analysis.laws.state import Progress, State
@@ -295,6 +296,21 @@ class Laws:
             explained[solved.word] |= np.uint32(solved.mask)
         return (out & explained) | (self.words[0] & ~explained), explained & ~doubt
 
+    def score(self, words: Any, parameters: Any) -> Score:
+        """How much of other captures' words the laws claim, and how much of that is wrong.
+
+        Raises as ``find_laws`` for words and parameters that do not go with the captures.
+        """
+        words = self._like(words)
+        return scored(self.words, words, *self.predict(parameters), self.nuisance)
+
+    def _like(self, words: Any) -> Array:
+        """Words ``(N, W)`` as wide as the captures."""
+        array, width = checked_words(np.atleast_2d(np.asarray(words))), self.words.shape[1]
+        if array.shape[1] != width:
+            raise ValueError(f"words: got {array.dtype} of shape {array.shape}, allowed is (captures, {width}) uint32")
+        return array
+
     @cached_property
     def status(self) -> Array:
         """``(W, 32)`` of text: law, rivals, open, constant, never exercised (constant, but in a
@@ -374,9 +390,7 @@ class Laws:
         """The laws of these captures and more of them."""
         import pandas as pd
 
-        more, width = checked_words(np.atleast_2d(np.asarray(words))), self.words.shape[1]
-        if more.shape[1] != width:
-            raise ValueError(f"words: got {more.dtype} of shape {more.shape}, allowed is (captures, {width}) uint32")
+        more = self._like(words)
         frame = pd.concat([self.parameters, _frame(parameters)], ignore_index=True)
         laws = find_laws(np.concatenate([self.words, more]), frame, laws=self._laws,
                          nuisance=self.nuisance if self.nuisance.any() else None)

@@ -1,0 +1,94 @@
+"""The layers that a source can be asked for, as far as its refusals have shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.analysis.laws.planning import Space
+from npulab.captures.layers import TOGETHER
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST_REFUSED = 2  # layers that a rule has to refuse before it counts
+MOST_RULES = 12
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Layers that a source refuses: those whose ``left`` (a parameter, or a product or difference
+    of two) is on one side of a limit."""
+
+    left: str
+    above: bool
+    limit: float
+
+    def refuses(self, frame: pd.DataFrame) -> np.ndarray:
+        """Whether each row is refused."""
+        values = dict(quantities(frame))[self.left]
+        return values > self.limit if self.above else values < self.limit
+
+    def __str__(self) -> str:
+        return f"{self.left} {'>' if self.above else '<'} {self.limit:g}"
+
+
+def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
+    """What rules are about: each parameter, and the difference and product of any two."""
+    columns = {str(name): frame[name].to_numpy(float) for name in frame}
+    yield from columns.items()
+    names = list(columns)
+    for at, one in enumerate(names):
+        for other in names[at + 1:]:
+            yield f"{one} - {other}", columns[one] - columns[other]
+            yield f"|{one} - {other}|", np.abs(columns[one] - columns[other])
+            yield f"{one} * {other}", columns[one] * columns[other]
+
+
+def learnt_rules(asked: pd.DataFrame, refused: np.ndarray) -> tuple[Rule, ...]:
+    """Rules that refuse as many of the refused layers as they can and none that was captured,
+    those that refuse most first."""
+    rules: list[Rule] = []
+    left = refused.copy()
+    values = list(quantities(asked)) if refused.any() and not refused.all() else []
+    while values and left.sum() >= LEAST_REFUSED and len(rules) < MOST_RULES:
+        best: tuple[int, Rule] | None = None
+        for name, column in values:
+            captured = column[~refused]
+            for above, limit in ((True, captured.max()), (False, captured.min())):
+                count = int(((column > limit if above else column < limit) & left).sum())
+                if count >= LEAST_REFUSED and (best is None or count > best[0]):
+                    best = count, Rule(name, above, float(limit))
+        if best is None:
+            break
+        rules.append(best[1])
+        left &= ~best[1].refuses(asked)
+    return tuple(rules)
+
+
+@dataclass(frozen=True)
+class Possible:
+    """The layers within ranges that meet the constraints and that no learnt rule refuses."""
+
+    ranges: Mapping[str, Any]
+    constraints: Sequence[Callable[..., Any]] = ()
+    derived: Mapping[str, Callable[..., Any]] | None = None
+    rules: tuple[Rule, ...] = ()
+
+    def draw(self, n: int, seed: int) -> pd.DataFrame:
+        """At least one and at most ``n`` possible layers, each parameter a column."""
+        frame = Space(self.ranges, self.constraints, self._derived).draw(2 * n if self.rules else n, seed)
+        frame = frame.drop(columns=[name for name in TOGETHER if name in frame])
+        for rule in self.rules:
+            kept = frame[~rule.refuses(frame)]
+            frame = kept if len(kept) else frame
+        return frame.iloc[:n].reset_index(drop=True)
+
+    @property
+    def _derived(self) -> dict[str, Callable[..., Any]]:
+        both = {axis: (lambda frame, name=name: frame[name]) for name, axes in TOGETHER.items() if name in self.ranges
+                for axis in axes}
+        return both | dict(self.derived or {})

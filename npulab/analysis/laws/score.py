@@ -1,0 +1,65 @@
+"""What laws say of captures that they were not made from: how much is claimed, how much is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from npulab.analysis.laws.expressions import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """Cells (bits x captures, of bits that vary among all that is known), those that the laws claim
+    and those of the claimed that are wrong.
+
+    ``by_bit`` has a row for each bit that varies: word, bit, cells, claimed, wrong.  ``mistakes``
+    are (row, word, mask of wrong bits, claimed value of the word, its real value).
+    """
+
+    cells: int
+    claimed: int
+    wrong: int
+    by_bit: pd.DataFrame
+    mistakes: tuple[tuple[int, int, int, int, int], ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Claimed cells that are right, of all."""
+        return (self.claimed - self.wrong) / self.cells if self.cells else 0.0
+
+    @property
+    def error(self) -> float:
+        """Wrong cells, of the claimed."""
+        return self.wrong / self.claimed if self.claimed else 0.0
+
+    def __str__(self) -> str:
+        return (f"{self.claimed} of {self.cells} cells claimed ({100 * self.claimed / max(self.cells, 1):.1f} %), "
+                f"{self.wrong} of them wrong")
+
+
+def scored(known: Array, words: Array, predicted: Array, claims: Array, nuisance: Array) -> Score:
+    """The score of predictions ``(N, W) uint32`` with masks ``claims`` against ``words``; ``known``
+    are the captures that the laws were made from, ``nuisance`` ``(W,)`` masks bits to leave out."""
+    import pandas as pd
+
+    every = np.concatenate([known, words])
+    varying = np.bitwise_or.reduce(every ^ every[:1], axis=0) & ~nuisance
+    claimed = claims & varying
+    wrong = (predicted ^ words) & claimed
+    rows = []
+    for word in np.flatnonzero(varying).tolist():
+        for bit in range(32):
+            if int(varying[word]) >> bit & 1:
+                rows.append((word, bit, len(words), int((claimed[:, word] >> np.uint32(bit) & 1).sum()),
+                             int((wrong[:, word] >> np.uint32(bit) & 1).sum())))
+    mistakes = tuple((row, word, int(wrong[row, word]), int(predicted[row, word]), int(words[row, word]))
+                     for row, word in np.argwhere(wrong).tolist())
+    frame = pd.DataFrame(rows, columns=["word", "bit", "cells", "claimed", "wrong"])
+    return Score(int(np.bitwise_count(varying).sum()) * len(words), int(np.bitwise_count(claimed).sum()),
+                 int(np.bitwise_count(wrong).sum()), frame, mistakes)

@@ -1,0 +1,89 @@
+"""``npulab explore``: the closed loop with a compiler or a driver, resumable."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from npulab.cli.output import Add, show
+from npulab.support.text import Row, in_columns
+
+LOWER = "lower:"
+COLUMNS = ("batch", "captures", "cells", "claimed", "wrong", "share", "capturing", "learning")
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """What an exploration found, as the shell tells it."""
+
+    found: Any
+
+    def records(self) -> list[Row]:
+        """A record for each batch, each surprise, each layer without a capture, each law."""
+        tables = (("batch", self.found.batches), ("surprise", self.found.surprises), ("lost", self.found.outcomes))
+        rows = [{"kind": kind, **row} for kind, table in tables for row in json.loads(table.to_json(orient="records"))]
+        laws = [] if self.found.laws is None else json.loads(self.found.laws.table.to_json(orient="records"))
+        return [*rows, *({"kind": "law", **row} for row in laws)]
+
+    def __str__(self) -> str:
+        rows = [{name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
+                for row in self.found.batches.to_dict("records")]
+        rules = [f"refused: {rule}" for rule in self.found.rules]
+        end = [repr(self.found), str(self.found.laws or "no laws")]
+        return "\n".join([*in_columns(rows, list(COLUMNS)), *rules, *end])
+
+
+def _options(add: Add) -> None:
+    add("--source", required=True, metavar="SOURCE",
+        help="lower:TARGET[:CHIP], or a command with {model} and {out}, such as a compiler's")
+    add("--target", help="the NPU whose importer reads what the command leaves")
+    add("--ranges", metavar="FILE",
+        help='a JSON object by parameter: a list of values, or {"low": 1, "high": 64}')
+    add("--budget", type=int, default=200, metavar="N", help="layers that are asked for, at most (200)")
+    add("--store", metavar="FOLDER", help="keeps every answer; the next run goes on with it")
+    add("--dtype", choices=("int8", "uint8", "float16"), help="of the layers (int8; uint8 where we lower)")
+    add("--timeout", type=float, default=60.0, metavar="SECONDS", help="of one layer (60)")
+    add("--workers", type=int, default=2, metavar="N", help="layers that a command compiles at a time (2)")
+
+
+def _explore(options: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from npulab.analysis.explore import explore
+    from npulab.captures.sources import Compiler, Lowered, Source, reader_of
+
+    source: Source
+    if options.source.startswith(LOWER):
+        name, _, chip = options.source.removeprefix(LOWER).partition(":")
+        source = Lowered(name, chip or None, options.dtype or "uint8")
+    else:
+        read = reader_of(options.target) if options.target else None
+        source = Compiler(options.source, read, options.dtype or "int8", options.timeout)
+    with tqdm(total=options.budget, unit="layer", disable=None, leave=False) as bar:
+        def progress(step: Any) -> None:
+            bar.n = step.asked
+            bar.set_description(f"{step.text:.100}")
+
+        found = explore(source, _ranges(options.ranges), budget=options.budget, store=options.store,
+                        workers=1 if options.source.startswith(LOWER) else options.workers, progress=progress)
+    show(options, Answered(found))
+    return 1 if found.stopped else 0
+
+
+def _ranges(path: str | None) -> dict[str, Any]:
+    """The ranges in a file: a list of values, or an object of the ends."""
+    if path is None:
+        return {}
+    try:
+        ranges = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: got {error}, allowed is a JSON object") from None
+    if not isinstance(ranges, dict):
+        raise ValueError(f"{path}: got {str(ranges)[:60]}, allowed is a JSON object of ranges by parameter")
+    return {name: tuple(allowed.values()) if isinstance(allowed, dict) else allowed for name, allowed in ranges.items()}
+
+
+COMMANDS = {"explore": (_options, _explore)}

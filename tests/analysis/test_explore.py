@@ -1,0 +1,294 @@
+"""The closed loop: sources, what they refuse, what is kept on disk, and what the laws say of layers to come."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+from refusals import refused
+
+from npulab.analysis.explore import explore
+from npulab.analysis.explore.space import Possible, Rule, learnt_rules
+from npulab.analysis.explore.storing import NAME
+from npulab.analysis.laws import find_laws
+from npulab.captures.capture import Capture, Job
+from npulab.captures.layers import complete_ranges, made
+from npulab.captures.sources import Answer, Compiler, Lowered
+from npulab.registers.map import RegisterMap
+
+ROOT = Path(__file__).parents[2]
+MAP = RegisterMap([{"block": "B", "offset": 4 * n, "register": f"r{n}", "field": f"f{n}", "lsb": 0, "width": 32} for n in range(3)])
+RANGES: dict[str, Any] = {"input_h": (1, 40), "input_w": (1, 40), "input_c": (1, 9), "output_c": (1, 9), "kernel": [1, 3],
+                          "stride": [1, 2], "relu": [0, 1], "same": [1]}
+
+
+@dataclass
+class Toy:
+    """Words by formulas; it refuses some layers, and counts what it was asked."""
+
+    salt: bool = False
+    asked: list[Mapping[str, float]] = field(default_factory=list)
+    dtype: str = "uint8"
+    record: ClassVar[dict[str, str]] = {"source": "toy", "version": "1"}
+
+    def __call__(self, parameters: Mapping[str, float], seed: int = 0) -> Answer:
+        self.asked.append(parameters)
+        p = {name: int(value) for name, value in parameters.items()}
+        if p["input_w"] * p["input_h"] > 900:
+            return Answer("refused", text="too large")
+        words = [p["input_w"] + 2 ** 8 * (p["input_h"] - 1) + 2 ** 16 * p["relu"],
+                 p["output_c"] * p["input_c"] + 2 ** 12 * (p["kernel_h"] // 2),
+                 (seed + 1) * 0x10001 if self.salt else 7]
+        return Answer("captured", Capture("toy", "vivante", "x", (Job("B", words),), maps={"B": MAP}, provenance="simulated"),
+                      {"area": float(p["input_w"] * p["input_h"])})
+
+
+def test_a_source_is_learnt_and_each_batch_predicted_first() -> None:
+    seen = []
+    found = explore(Toy(), RANGES, budget=60, progress=seen.append)
+    assert found.sweep is not None
+    assert found.laws is not None
+    assert len(found.sweep.words) + len(found.outcomes) <= 60
+    assert list(found.batches["batch"]) == list(range(1, len(found.batches) + 1))
+    assert found.batches["wrong"].sum() == len(found.surprises) == 0
+    assert found.batches["share"].iloc[-1] > 0.9
+    assert seen[-1].asked <= 60
+    other = [Toy()(row, 0) for row in Possible(complete_ranges(RANGES)).draw(200, 9).to_dict("records")]
+    frame = Possible(complete_ranges(RANGES)).draw(200, 9)
+    kept = [n for n, answer in enumerate(other) if answer.capture is not None]
+    words = np.stack([other[n].capture.words for n in kept])  # type: ignore[union-attr]
+    score = found.laws.score(words, frame.iloc[kept].assign(area=[other[n].parameters["area"] for n in kept]))
+    assert score.wrong == 0
+    assert score.share > 0.9
+
+
+def test_it_ends_when_nothing_is_open() -> None:
+    toy = Toy()
+    found = explore(toy, {**RANGES, "relu": [0, 1]}, budget=400)
+    assert len(toy.asked) < 400
+    assert not found.stopped
+
+
+def test_bits_that_follow_the_weights_are_left_out() -> None:
+    found = explore(Toy(salt=True), RANGES, budget=40)
+    assert found.laws is not None
+    assert found.laws.nuisance[2] != 0
+    assert (found.laws.nuisance[:2] == 0).all()
+
+
+def test_refusals_become_rules() -> None:
+    found = explore(Toy(), RANGES, budget=80)
+    assert any(rule.left == "input_h * input_w" and rule.above for rule in found.rules)
+    assert set(found.outcomes["outcome"]) == {"refused"}
+    assert set(found.outcomes["text"]) == {"too large"}
+    early, late = found.outcomes["layer"] < 40, found.outcomes["layer"] >= 40
+    assert late.sum() <= early.sum()
+
+
+def test_a_rule_refuses_no_layer_that_was_captured() -> None:
+    random = np.random.default_rng(2)
+    frame = pd.DataFrame(random.integers(0, 30, (300, 3)), columns=["a", "b", "c"])
+    bad = (frame["a"] - frame["b"] > 10).to_numpy()
+    rules = learnt_rules(frame, bad)
+    assert rules[0] == Rule("a - b", True, float((frame["a"] - frame["b"])[~bad].max()))
+    assert not any((rule.refuses(frame) & ~bad).any() for rule in rules)
+    assert learnt_rules(frame, np.zeros(300, bool)) == learnt_rules(frame, np.ones(300, bool)) == ()
+
+
+# On disk
+
+
+def test_a_store_goes_on_where_it_ended(tmp_path: Path) -> None:
+    first, whole = Toy(), Toy()
+    explore(first, RANGES, budget=30, store=tmp_path / "s")
+    again = Toy()
+    found = explore(again, RANGES, budget=60, store=tmp_path / "s")
+    assert len(first.asked) + len(again.asked) <= 60
+    assert found.sweep is not None
+    kept = sorted((tmp_path / "s" / "captures").iterdir())
+    assert len(kept) == len(found.sweep.words)
+    explore(whole, RANGES, budget=27, store=tmp_path / "t")
+    with (tmp_path / "t" / NAME).open("ab") as file:
+        file.write(b'1234abcd {"number": 99')  # a crash in the middle of a line
+    more = Toy()
+    explore(more, RANGES, budget=29, store=tmp_path / "t")
+    assert len(more.asked) == 2
+
+
+def test_a_store_of_another_exploration_or_a_broken_one_is_refused(tmp_path: Path) -> None:
+    explore(Toy(), RANGES, budget=27, store=tmp_path / "s")
+    refused(lambda: explore(Toy(), {**RANGES, "relu": [1]}, budget=27, store=tmp_path / "s"), "exploration with ranges", "allowed")
+    path = tmp_path / "s" / NAME
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3].replace(b'"batch": 0', b'"batch": 5')
+    path.write_bytes(b"".join(lines))
+    refused(lambda: explore(Toy(), RANGES, budget=27, store=tmp_path / "s"), f"{path}, line 4", "checksum")
+
+
+KILLED = """
+import sys; sys.path[:0] = [{tests!r}, {root!r}]
+from test_explore import RANGES, Toy
+from npulab.analysis.explore import explore
+explore(Toy(), RANGES, budget=27, store={store!r}, progress=lambda step: None)
+"""
+
+
+def test_a_kill_loses_no_answer(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    store = tmp_path / "s"
+    before = 0
+    for _ in range(4):
+        program = KILLED.format(tests=str(Path(__file__).parent), root=str(ROOT / "tests" / "reference"), store=str(store))
+        process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(
+            [str(ROOT), str(ROOT / "tests/reference"), str(ROOT / "tests")])})
+        begun = time.monotonic()
+        while time.monotonic() - begun < 30 and process.poll() is None and not (store / NAME).exists():
+            time.sleep(0.01)
+        time.sleep(float(random.uniform(0, 0.1)))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if not (store / NAME).exists():
+            continue
+        rest = Toy()
+        lines = [line for line in (store / NAME).read_bytes().split(b"\n")[1:-1] if line]
+        assert len(lines) >= before
+        before = len(lines)
+    explore(rest := Toy(), RANGES, budget=27, store=store)
+    assert len(rest.asked) == 27 - before
+    numbers = [json.loads(line.split(b" ", 1)[1])["number"] for line in (store / NAME).read_bytes().splitlines()[1:]]
+    assert numbers == list(range(27))
+
+
+def test_it_stops_when_asked() -> None:
+    stop = threading.Event()
+    toy = Toy()
+
+    def once(step: Any) -> None:
+        stop.set()
+
+    found = explore(toy, RANGES, budget=400, progress=once, stop=stop)
+    assert found.stopped
+    assert len(toy.asked) == 27
+    assert found.laws is not None
+
+
+# Sources
+
+
+COMPILER = """import json, sys, time
+model, out = sys.argv[1:3]
+what = sys.argv[3]
+data = open(model, "rb").read()
+if what == "refuse": print("no such layer", file=sys.stderr); sys.exit(3)
+if what == "crash": raise SystemExit(-11)
+if what == "hang": time.sleep(60)
+if what == "nothing": sys.exit(0)
+if what == "half": open(out + "/layer.bin", "wb").write(b"x"); sys.exit(0)
+open(out + "/layer.bin", "wb").write(len(data).to_bytes(4, "little") * 3)
+"""
+
+
+def read(out: Path) -> Capture:
+    data = (out / "layer.bin").read_bytes()
+    if len(data) != 12:
+        raise ValueError(f"layer.bin: got {len(data)} bytes, allowed is 12")
+    return Capture("compiled", "vivante", "x", (Job("B", np.frombuffer(data, "<u4")),), maps={"B": MAP}, provenance="compiler")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("compiler") / "compiler.py"
+    path.write_text(COMPILER)
+    return path
+
+
+LAYER = {"op": 0, "input_h": 6, "input_w": 6, "input_c": 2, "output_c": 3, "kernel_h": 3, "kernel_w": 3, "stride_h": 1, "stride_w": 1,
+         "same": 1, "input_scale": 0.02, "weight_scale": 0.01, "output_scale": 0.05}
+
+
+@pytest.mark.parametrize(("what", "outcome", "text"), [
+    ("go", "captured", ""), ("refuse", "refused", "no such layer"), ("crash", "refused", "status"), ("hang", "hang", "no end after 2"),
+    ("nothing", "failed", "layer.bin"), ("half", "failed", "got 1 bytes"),
+])
+def test_a_compiler_s_ends_are_outcomes(program: Path, what: str, outcome: str, text: str) -> None:
+    source = Compiler([sys.executable, str(program), "{model}", "{out}", what], read=read, timeout=2)
+    answer = source(LAYER)
+    assert answer.outcome == outcome
+    assert text in answer.text
+    assert (answer.capture is not None) == (outcome == "captured")
+    if answer.capture is not None:
+        assert answer.capture.provenance == "compiler"
+        assert np.array_equal(source(LAYER).capture.words, answer.capture.words)  # type: ignore[union-attr]
+
+
+def test_a_compiler_that_is_not_there_has_failed() -> None:
+    assert Compiler("/no/such/program {model} {out}")(LAYER).outcome == "failed"
+    refused(lambda: Compiler("vela --output-dir {out}"), "command: got", "{model}")
+    assert Compiler("vela {model}", version=f"{sys.executable} --version").record["version"].startswith("Python 3")
+
+
+@pytest.mark.parametrize(("target", "chip", "dtype"), [
+    ("vivante", "vipnano-si-imx8mp", "uint8"), ("nvdla", "nv_small", "int8"), ("rockchip", "rk3588", "uint8")])
+def test_targets_that_lower_are_sources(target: str, chip: str, dtype: str) -> None:
+    source = Lowered(target, chip, dtype)
+    answer = source({**LAYER, "weight_zero_point": 128 if dtype == "uint8" else 0})
+    assert answer.outcome == "captured", answer.text
+    assert answer.parameters["output_h"] == 6
+    assert np.array_equal(source({**LAYER, "weight_zero_point": 128 if dtype == "uint8" else 0}).capture.words,  # type: ignore[union-attr]
+                          answer.capture.words)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("op", range(5))
+def test_every_operator_is_made(op: int) -> None:
+    layer, x = made({**LAYER, "op": op}, 3, "int8")
+    again, same = made({**LAYER, "op": op}, 3, "int8")
+    assert str(layer) == str(again)
+    assert np.array_equal(x, same)
+
+
+def test_ranges_that_no_layer_has_are_refused() -> None:
+    refused(lambda: complete_ranges({"size": (1, 2)}), "ranges: got 'size'", "allowed")
+    refused(lambda: complete_ranges({"op": ["lstm"]}), "got op 'lstm'", "allowed")
+    refused(lambda: explore(Toy(), RANGES, budget=1), "budget: got 1", "allowed")
+
+
+def test_a_score_counts_cells() -> None:
+    width = np.arange(8, 72)
+    laws = find_laws((width[:, None] * 4).astype(np.uint32), {"width": width})
+    words = (np.arange(100, 110)[:, None] * 4).astype(np.uint32)
+    score = laws.score(words, {"width": np.arange(100, 110)})
+    assert (score.wrong, score.cells) == (0, 70)
+    bad = laws.score(words ^ np.uint32(4), {"width": np.arange(100, 110)})
+    assert bad.wrong == bad.by_bit["wrong"].sum() == len(bad.mistakes) > 0
+    refused(lambda: laws.score(np.zeros((2, 2), np.uint32), {"width": [1, 2]}), "words: got", "allowed")
+
+
+def test_explore_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], program: Path) -> None:
+    from npulab.cli import main
+
+    ranges = tmp_path / "ranges.json"
+    ranges.write_text(json.dumps({"input_h": {"low": 4, "high": 30}, "input_w": [8, 9, 16], "output_c": {"low": 1, "high": 30},
+                                  "kernel": [1, 3], "stride": [1], "weight_zero_point": [128]}))
+    arguments = ["explore", "--source", "lower:rockchip:rk3588", "--ranges", str(ranges), "--budget", "30", "--store", str(tmp_path / "s")]
+    assert main([*arguments, "--json"]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {record["kind"] for record in records} >= {"batch", "law"}
+    assert len(list((tmp_path / "s/captures").iterdir())) == 30
+    assert main(["explore", "--source", "vela {out}"]) == 2
+    assert "{model} stands for" in capsys.readouterr().err
+    assert main(["explore", "--source", f"{sys.executable} {program} {{model}} {{out}} refuse", "--budget", "3"]) == 0
+    assert "3 without one" in capsys.readouterr().out
+    ranges.write_text("[")
+    assert main(arguments) == 2
