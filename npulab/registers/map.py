@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from npulab.registers.expansion import Place, Repeat, expanded, repeats
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece, mask
 from npulab.registers.meaning import FLOATS
 from npulab.registers.table import (
@@ -36,6 +37,7 @@ BLOCK_ROWS, BLOCK_WORDS, TILE_WORDS = 2 ** 14, 2 ** 20, 2 ** 14
 # Values share pieces of memory up to this size: malloc gives larger ones (32 MiB) and many small
 # ones back to the system, and pages that are fetched anew take longer than the decoding.
 SHARED_BYTES = 31 * 2 ** 20
+MOST_PLACES = 2 ** 20  # words of all copies of the blocks of a map
 GUESSES = ("guess", "unknown")  # what is no source's evidence
 STATUS = ("explained", "guessed", "open", "constant", "never exercised")
 
@@ -71,7 +73,8 @@ class RegisterMap:
     ``offset`` and the numbers may be text).  Kept are the rows without a feature and those whose
     feature is in ``features``; ``select`` gives the map of the same table for other features.  A
     dense map spans every word of its blocks from offset 0; otherwise its words are its registers by
-    offset, as a sparse register file wants it.
+    offset, as a sparse register file wants it.  Registers of other sizes, arrays and blocks that
+    repeat are rows as ``registers.expansion`` says; ``repeats`` has where blocks lie.
 
     Words are ``(..., W) uint32``.  Values are arrays ``(...)``, plain numbers where words are 1-D;
     keys are field names, with ``register.`` (and ``block.``) in front where a name is not unique.
@@ -88,13 +91,18 @@ class RegisterMap:
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], *, features: Iterable[str] = (),
                  enums: Mapping[str, Mapping[int, str]] | None = None, dense: bool = True) -> None:
-        self._rows = tuple(normal_row(row) for row in rows)
+        words, blocks = expanded(rows)
+        plain = [normal_row(row) for row in words]
+        self._rows = (*plain, *blocks)
         self.features = frozenset(features)
         self.enums = dict(enums or {})
-        self.dense = dense
+        self._all_dense = dense
         self._selected: dict[frozenset[str], RegisterMap] = {}
-        self._kept = [row for row in self._rows if not row["feature"] or row["feature"] in self.features]
-        self.registers, self._labels, index = registers_of(self._kept, dense)
+        self._kept = [row for row in plain if not row["feature"] or row["feature"] in self.features]
+        self.repeats = repeats(blocks, self.features)
+        sparse = {block for block, repeat in self.repeats.items() if repeat.sparse}
+        self.dense = dense and not {row["block"] for row in self._kept} <= sparse
+        self.registers, self._labels, index = registers_of(self._kept, dense, sparse)
         self._fields = fields_of(self._kept, self.registers, self._labels, index, self.enums)
         self._keys = spellings_of(self._fields)
 
@@ -123,7 +131,7 @@ class RegisterMap:
         wanted = frozenset(features)
         if wanted not in self._selected:
             self._selected[wanted] = RegisterMap(self._rows, features=wanted, enums=self.enums,
-                                                 dense=self.dense)
+                                                 dense=self._all_dense)
         return self._selected[wanted]
 
     @classmethod
@@ -399,6 +407,46 @@ class RegisterMap:
                                  f"offset {offset:#x}, so a write to it says too little")
             out[offset] = word
         return out
+
+    @cached_property
+    def _places(self) -> dict[int, Place]:
+        """What lies at the address of each word."""
+        offsets: dict[str, list[int]] = {}
+        for block, offset, _ in self.registers:
+            offsets.setdefault(block, []).append(offset)
+        repeat = {block: self.repeats.get(block, Repeat()) for block in offsets}
+        count = sum(len(offsets[block]) * math.prod(repeat[block].counts) for block in offsets)
+        if count > MOST_PLACES:
+            raise ValueError(f"register map: got {count} words at addresses, allowed are at most "
+                             f"{MOST_PLACES}")
+        out: dict[int, Place] = {}
+        for block in offsets:
+            for copy, base in repeat[block].copies:
+                for offset in offsets[block]:
+                    place = Place(block, copy, offset)
+                    if out.setdefault(base + offset, place) != place:
+                        raise ValueError(f"register map, address {base + offset:#x}: got {place} and "
+                                         f"{out[base + offset]}, allowed is one word")
+        return out
+
+    def place(self, address: int) -> Place:
+        """The block, the number of its copy and the byte offset in it that an address is of.
+
+        Raises LookupError for an address where no word lies, ValueError where two do.
+
+        >>> block = dict(block="L", offset=0x5000, count="4 32", stride="0x1000 4")
+        >>> field = dict(block="L", register="CFG", field="relu", lsb=0, width=1)
+        >>> RegisterMap([block, field]).place(0x6008)
+        Place(block='L', copy=(1, 2), offset=0)
+        """
+        if (found := self._places.get(address - address % WORD_BYTES)) is None:
+            raise LookupError(f"address: got {address:#x}, the map has {len(self._places)} words from "
+                              f"{min(self._places):#x} to {max(self._places):#x}")
+        return found._replace(offset=found.offset + address % WORD_BYTES)
+
+    def holds(self, address: int) -> bool:
+        """Whether a word of the map lies at an address."""
+        return address - address % WORD_BYTES in self._places
 
     def state(self, writes: Iterable[tuple[int, int]]) -> np.ndarray:
         """Words ``(W,) uint32`` that register writes (offset, value) leave; others are 0."""

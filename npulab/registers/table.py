@@ -5,7 +5,8 @@ A word is 32 little-endian bits, bit 0 lowest.  A map is a table, one row per ru
     block, offset, register, field, lsb, width, at, value, feature, address, align, evidence, note
 
 Rows of one block that share a field name and fill in ``at`` are pieces of one split field; ``at``
-is the place of the piece inside the value.  A row without a field name, and every bit without a
+is the place of the piece inside the value.  ``registers.expansion`` says what the optional columns
+``bits``, ``count`` and ``stride`` do.  A row without a field name, and every bit without a
 row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``w0x3930_7_1`` in a sparse map:
 by offset), so that all words round-trip.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,10 @@ def normal_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def registers_of(rows: Sequence[Mapping[str, Any]], dense: bool,
+def registers_of(rows: Sequence[Mapping[str, Any]], dense: bool, sparse: Collection[str] = (),
                ) -> tuple[list[tuple[str, int, str]], list[str], dict[tuple[str, int], int]]:
     """The (block, offset, register) of each word, its label in automatic names, and the word's
-    index by (block, offset)."""
+    index by (block, offset); blocks that are ``sparse`` have no words between their registers."""
     names: dict[tuple[str, int], str] = {}
     for row in rows:
         place = row["block"], row["offset"]
@@ -105,13 +106,14 @@ def registers_of(rows: Sequence[Mapping[str, Any]], dense: bool,
     places = []
     for block in dict.fromkeys(block for block, _ in names):
         offsets = sorted(offset for b, offset in names if b == block)
-        if dense and offsets[-1] > WORD_BYTES * MOST_WORDS:
+        if dense and block not in sparse and offsets[-1] > WORD_BYTES * MOST_WORDS:
             raise ValueError(f"register map, block {block!r}: got offset {offsets[-1]:#x}, allowed is up to "
                              f"{WORD_BYTES * MOST_WORDS:#x} from the block's start, or dense=False")
-        if dense:
+        if dense and block not in sparse:
             offsets = list(range(0, offsets[-1] + 1, WORD_BYTES))
         places += [(block, offset) for offset in offsets]
-    labels = [f"w{i}" if dense else f"w{offset:#06x}" for i, (_, offset) in enumerate(places)]
+    labels = [f"w{i}" if dense and block not in sparse else f"w{offset:#06x}"
+              for i, (block, offset) in enumerate(places)]
     registers = [(*place, names.get(place) or label) for place, label in zip(places, labels, strict=True)]
     return registers, labels, {place: i for i, place in enumerate(places)}
 

@@ -11,6 +11,7 @@ from npulab.analysis.draft import disk
 from npulab.analysis.draft.sheet import Sheet
 from npulab.analysis.draft.state import SUFFIX, Draft
 from npulab.analysis.draft.table import Table
+from npulab.registers.expansion import shaped
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.formats import read_map
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
@@ -25,7 +26,8 @@ def draft(source: str | os.PathLike[str] | RegisterMap | RegisterTable | int, *,
 
     ``features`` are those of the chip that is looked at (of a map, its own).  ``dense`` is as
     ``RegisterMap`` has it; without it a file is dense, a table of ``registers.formats`` and a file
-    of another format sparse, a map as it is. Raises ValueError with file and line for a table that
+    of another format sparse, a map as it is.  A table with arrays or registers of other sizes is
+    drafted as plain rows, to be saved as another file. Raises ValueError with file and line for a table that
     is broken, FileNotFoundError for none.
 
     >>> draft(34, block="NN")
@@ -48,7 +50,7 @@ def draft(source: str | os.PathLike[str] | RegisterMap | RegisterTable | int, *,
         raise FileNotFoundError(f"{path}: there is no such file")
     if path.suffix != SUFFIX:
         return _of_table(read_map(path), features, bool(dense))
-    return _of_file(path, data, frozenset(features), dense is not False)
+    return _of_file(path, data, frozenset(features), dense)
 
 
 def _of_table(table: RegisterTable, features: Iterable[str], dense: bool) -> Draft:
@@ -56,7 +58,7 @@ def _of_table(table: RegisterTable, features: Iterable[str], dense: bool) -> Dra
     return Draft(Table(Sheet.parse(table.csv()), Sheet.parse(enums), frozenset(features), dense))
 
 
-def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool) -> Draft:
+def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | None) -> Draft:
     beside = enums_beside(path) or path.parent / ENUMS
     files = {path: data, beside: disk.read(beside)}
     sheets = {file: Sheet.parse(disk.text_of(file, held or b"")) for file, held in files.items()}
@@ -74,8 +76,11 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool) -> 
         double = [name for place, name in enumerate(sheet.names) if name in sheet.names[:place]]
         if double:
             raise ValueError(f"{file}: got column {double[0]!r} twice, allowed is each once")
+    if shaped(sheets[path].rows.values()):  # a step edits a word, which an array has no row of
+        registers = RegisterMap.read(path, features=features)
+        return _of_table(read_map(path), features, registers.dense if dense is None else dense)
     try:
-        return Draft(Table(sheets[path], sheets[beside], features, dense), path, files)
+        return Draft(Table(sheets[path], sheets[beside], features, dense is not False), path, files)
     except (ValueError, LookupError) as error:
         raise type(error)(f"{path}: {error}") from None
 

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from npulab.registers.expansion import SHAPE, expanded, shaped
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.table import COLUMNS, REQUIRED, enums_beside
@@ -129,22 +130,29 @@ class RegisterTable:
 def read_csv(path: Path) -> RegisterTable:
     """The table in a file, with ``enums.csv`` beside it where there is one.
 
-    Raises ValueError with file and line for a row that is none.
+    Arrays and registers of other sizes become plain rows; where a block lies is left out.  Raises
+    ValueError with file and line for a row that is none.
     """
     copyright_, rows = _read(path)
     missing = [name for name in REQUIRED if rows and name not in rows[0][1]]
     if missing or not rows:
         raise ValueError(f"{path}: got {f'no column {missing[0]!r}' if missing else 'no row'}, allowed is a table of "
                          f"fields with {', '.join(REQUIRED)}")
-    plain = []
+    plain, wide = [], shaped(row for _, row in rows)
     for line, row in rows:
-        unknown = [name for name in row if name not in (*COLUMNS, "word")]
+        unknown = [name for name in row if name not in (*COLUMNS, *SHAPE, "word")]
         if unknown:
             raise ValueError(f"{path}, line {line}: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}")
+        if wide:
+            continue
         try:
             plain.append(_plain(row))
         except ValueError as error:
             raise ValueError(f"{path}, line {line}: {error}") from None
+    try:
+        plain += [_plain(row) for row in expanded(row for _, row in rows)[0]] if wide else []
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     beside = enums_beside(path)
     return RegisterTable.of(plain, _enums(beside) if beside else {}, copyright_)
 

@@ -1,0 +1,262 @@
+"""Registers of any size, arrays of registers and blocks that repeat, as plain rows of words.
+
+Three columns of a table are optional.  ``bits`` is the size of a register (32 if blank): its
+``offset`` may be any byte, ``lsb`` and ``width`` count inside the register, and a field may cross
+words.  ``count`` and ``stride`` (bytes) make an array, of several dimensions where they hold several
+numbers, outermost first: register ``LUT`` of count ``4 8`` is ``LUT_0_0`` to ``LUT_3_7``.
+
+A row of a block alone, without register, lsb and width, says where the block lies::
+
+    block,offset,field,value,count,stride
+    LAYER,0x50100000,group layer,sparse,4 32,0x400000 4
+
+``offset`` is its address, ``count`` and ``stride`` say how often it repeats, ``field`` names these
+dimensions, and the value ``sparse`` says that there are no words between its registers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
+
+SHAPE = ("bits", "count", "stride")  # the optional columns
+SPARSE = "sparse"
+MOST_BITS = 1024  # of a register
+MOST_COPIES = 2**16  # of a register or a block
+BYTE_BITS = 8
+
+Row = Mapping[str, Any]
+
+
+class Place(NamedTuple):
+    """What lies at an address: a byte ``offset`` in a copy of a block, numbered by dimension."""
+
+    block: str
+    copy: tuple[int, ...]
+    offset: int
+
+
+class Repeat(NamedTuple):
+    """Where a block lies: the address of its first copy; how many copies there are and the bytes
+    between them, by dimension, outermost first; what the dimensions are called."""
+
+    base: int = 0
+    counts: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    sparse: bool = False
+
+    @property
+    def copies(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """(index, address) of each copy."""
+        return ((index, self.base + at) for index, at in _copies(self.counts, self.strides))
+
+    def labels(self, index: tuple[int, ...]) -> tuple[str, str]:
+        """What a copy is called: the unit (the outermost dimension) and the rest.
+
+        >>> Repeat(0, (4, 32), (0x1000, 4), ("group", "layer")).labels((1, 2))
+        ('group 1', 'layer 2')
+        """
+        names = self.names or tuple(f"copy {n}" for n in range(len(index)))
+        texts = [f"{name} {number}" for name, number in zip(names, index, strict=True)]
+        return texts[0] if texts else "", ", ".join(texts[1:])
+
+
+def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Rows as plain rows of words, and the rows that say where blocks lie.
+
+    Fields of a word that several registers share have the register's name in front; so has a field
+    that crosses words where another of its block has the same name.  Raises ValueError for a field
+    that crosses its register and for a size, count or stride that is none.
+    """
+    rows = [*rows]
+    if not shaped(rows):
+        return (
+            [_without(row) for row in rows]
+            if any(name in row for row in rows for name in SHAPE)
+            else rows
+        ), []
+    blocks = [row for row in rows if _is_block(row)]
+    single = [copy for row in rows if not _is_block(row) for copy in _array(row)]
+    unknown = {str(row["block"]) for row in blocks} - {str(row.get("block")) for row in single}
+    if unknown:
+        raise ValueError(
+            f"register map, block {min(unknown)!r}: got a row that says where it lies, "
+            "allowed is for a block that has registers"
+        )
+    words: dict[tuple[Any, int], dict[str, None]] = {}
+    for row in single:
+        if row["bits"]:
+            start, end = row["offset"], row["offset"] + row["bits"] // BYTE_BITS
+            for word in range(start // WORD_BYTES, -(-end // WORD_BYTES)):
+                words.setdefault((row.get("block"), word), {})[row["register"]] = None
+    names = Counter((row.get("block"), row.get("field")) for row in single)
+    plain = [run for row in single for run in _runs(row, words, names)]
+    return plain, blocks
+
+
+def shaped(rows: Iterable[Row]) -> bool:
+    """Whether rows use what this module adds to a table."""
+    return any(
+        _is_block(row) or any(row.get(name) not in (None, "") for name in SHAPE) for row in rows
+    )
+
+
+def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
+    """Where each block lies on a chip with these features; raises ValueError for two rows of one
+    block and for numbers that are none."""
+    out: dict[str, Repeat] = {}
+    for row in rows:
+        block, where = str(row["block"]), f"register map, block {row['block']!r}"
+        if row.get("feature") and row["feature"] not in features:
+            continue
+        base = _number(row, "offset", where) or 0
+        counts, strides = _shape(row, where)
+        names, value = tuple(str(row.get("field") or "").split()), str(row.get("value") or "")
+        if value not in ("", SPARSE):
+            raise ValueError(f"{where}: got value {value!r}, allowed is blank or {SPARSE}")
+        if block in out:
+            raise ValueError(
+                f"{where}: got two rows that say where it lies, allowed is one for a chip"
+            )
+        if names and len(names) != len(counts):
+            raise ValueError(
+                f"{where}: got {len(names)} names of dimensions ({' '.join(names)}), "
+                f"allowed is one for each of {len(counts)} counts"
+            )
+        if base < 0 or base % WORD_BYTES:
+            raise ValueError(
+                f"{where}: got offset {row.get('offset')!r}, allowed is a multiple of "
+                f"{WORD_BYTES} from 0"
+            )
+        out[block] = Repeat(base, counts, strides, names, value == SPARSE)
+    return out
+
+
+def _is_block(row: Row) -> bool:
+    """Whether a row says where a block lies."""
+    blank = all(row.get(name) in (None, "") for name in ("register", "lsb", "width", "at"))
+    return blank and bool(row.get("block"))
+
+
+def _without(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in SHAPE}
+
+
+def _array(row: Row) -> Iterator[dict[str, Any]]:
+    """The copies of a row, each with its offset and its size in bits as numbers (0 where the row
+    does not say)."""
+    plain = dict(_without(row))
+    where = f"register map, register {row.get('register')!r}"
+    counts, strides = _shape(row, where)
+    bits, offset = (_number(row, name, where) for name in ("bits", "offset"))
+    if bits is not None and not (0 < bits <= MOST_BITS and bits % BYTE_BITS == 0):
+        raise ValueError(
+            f"{where}: got bits {row['bits']!r}, allowed is a multiple of {BYTE_BITS} up "
+            f"to {MOST_BITS}"
+        )
+    if offset is not None and offset < 0:
+        raise ValueError(f"{where}: got offset {offset}, allowed is at least 0")
+    if (bits or counts) and not row.get("register"):
+        raise ValueError(
+            f"{where}: got {'count' if counts else 'bits'} in a row without a register, "
+            "allowed is with its name"
+        )
+    if not bits and not counts:
+        yield {**plain, "bits": 0}
+        return
+    for index, at in _copies(counts, strides):
+        copy = {**plain, "offset": (offset or 0) + at, "bits": bits or WORD_BITS}
+        if index:
+            number = "_".join(map(str, index))
+            copy["register"] = f"{row['register']}_{number}"
+            if row.get("at") not in (None, "") and row.get("field"):
+                copy["field"] = f"{row['field']}_{number}"  # a split field is one for each copy
+        yield copy
+
+
+def _runs(
+    row: Mapping[str, Any],
+    words: Mapping[tuple[Any, int], Mapping[str, None]],
+    names: Mapping[tuple[Any, Any], int],
+) -> Iterator[dict[str, Any]]:
+    """A plain row for each word that a row of a register of ``bits`` has a part of."""
+    plain, bits = _without(row), row["bits"]
+    if not bits:
+        yield dict(plain)
+        return
+    where, block = (
+        f"register map, field {row.get('field')!r} of register {row['register']!r}",
+        row.get("block"),
+    )
+    lsb, width, split = (_number(row, name, where) for name in ("lsb", "width", "at"))
+    if lsb is None or width is None or lsb < 0 or width <= 0 or lsb + width > bits:
+        raise ValueError(
+            f"{where}: got lsb {row.get('lsb')} width {row.get('width')}, allowed is inside "
+            f"bits 0 to {bits - 1}"
+        )
+    low = lsb + BYTE_BITS * (row["offset"] % WORD_BYTES)
+    high, first = low + width, row["offset"] // WORD_BYTES
+    parts = range(low // WORD_BITS, (high - 1) // WORD_BITS + 1)
+    name = str(row.get("field") or "")
+    shared = any(len(words[block, first + word]) > 1 for word in parts)
+    repeated = len(parts) > 1 and names[block, row.get("field")] > 1
+    if name and split is None and (shared or repeated):
+        name = f"{row['register']}.{name}"
+    for word in parts:
+        start, end = max(low, WORD_BITS * word), min(high, WORD_BITS * (word + 1))
+        at = (split or 0) + start - low if split is not None or (len(parts) > 1 and name) else None
+        yield {
+            **plain,
+            "offset": WORD_BYTES * (first + word),
+            "field": name,
+            "at": at,
+            "register": "_".join(words[block, first + word]),
+            "lsb": start - WORD_BITS * word,
+            "width": end - start,
+        }
+
+
+def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The counts and strides of a row."""
+    counts, strides = (_numbers(row, name, where) for name in ("count", "stride"))
+    total = 1
+    for count in counts:
+        total *= max(count, 0)
+    if (
+        len(counts) != len(strides)
+        or not 1 <= total <= MOST_COPIES
+        or any(at <= 0 for at in strides)
+    ):
+        raise ValueError(
+            f"{where}: got count {row.get('count')!r} and stride {row.get('stride')!r}, "
+            f"allowed are as many of both, above 0, of at most {MOST_COPIES} copies"
+        )
+    return counts, strides
+
+
+def _copies(counts: Sequence[int], strides: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int]]:
+    """(index, bytes from the first) of each copy."""
+    for index in product(*map(range, counts)):
+        yield index, sum(n * stride for n, stride in zip(index, strides, strict=True))
+
+
+def _number(row: Row, column: str, where: str) -> int | None:
+    """The whole number in a cell, None if it is blank."""
+    numbers = _numbers(row, column, where)
+    if len(numbers) > 1:
+        raise ValueError(f"{where}: got {column} {row[column]!r}, allowed is a whole number")
+    return numbers[0] if numbers else None
+
+
+def _numbers(row: Row, column: str, where: str) -> tuple[int, ...]:
+    """The whole numbers in a cell."""
+    text = "" if row.get(column) is None else str(row[column])
+    try:
+        return tuple(int(number, 0) for number in text.split())
+    except ValueError:
+        raise ValueError(f"{where}: got {column} {text!r}, allowed are whole numbers") from None
