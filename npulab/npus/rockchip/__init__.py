@@ -23,7 +23,7 @@ TARGET = Target(
     writes=writes,
     replay=replay,
     rule_of=rule_of,
-    importers=(Importer("text dumps of GEM buffers, files of commands and of task records, a folder of them",
-                        dumps.recognises, dumps.read),),
+    importers=(Importer("text dumps of GEM buffers, listings of EMIT(REG_...), files of commands and of task records, "
+                        "a folder of them", dumps.recognises, dumps.read),),
     sources=read_sources(HERE / "sources.csv"),
 )

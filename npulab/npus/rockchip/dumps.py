@@ -1,5 +1,5 @@
 """Importer of what recorders of the kernel driver write: texts of GEM buffers, files of commands,
-of task records.
+of task records; and of listings of commands.
 
 A task is a job: the registers that its block of commands writes, in order.  Behind it stands what
 starts it: the writes to PC at the block's end, then the task's record.  Files are told by what is
@@ -9,13 +9,15 @@ in them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.npus.kit.fields import values_of
-from npulab.npus.rockchip import commands
+from npulab.npus.kit.texts import Line, head_of, skipped
+from npulab.npus.rockchip import commands, listings
 from npulab.npus.rockchip.commands import WORDS, Block, blocks_of, broken, writes_of, written
 from npulab.npus.rockchip.facts import FACTS, TABLES
 from npulab.npus.rockchip.gems import LOOK, Gem, is_gems, read_gems
@@ -26,6 +28,8 @@ from npulab.support.files import read_bounded
 
 TASKS = "tasks"  # the buffer of task records
 RAW = (COMMANDS, TASKS)
+READERS = {"listing": listings.read_listing, "hex": listings.read_hex}
+PROGRAMS = (".c", ".cc", ".cpp", ".h", ".hpp", ".py", ".rs")  # of a folder: not what was sent
 # The other buffers of the vendor's runtime, in the order it makes them: the first before the commands
 # and the task records, three behind them (PH: data and addresses of all dumps).
 ORDER = ("coefficients", "work", "input", "output")
@@ -39,7 +43,7 @@ KNOWN_SHARE = 2  # one in so many words of a file of commands names a register, 
 def recognises(path: Path) -> bool:
     """A file of these, or a folder that has some."""
     if path.is_dir():
-        return any(_kind(file) for file in _files(path))
+        return any(_kinds(path).values())
     return bool(_kind(path))
 
 
@@ -50,10 +54,11 @@ def read(path: Path) -> dict[str, Capture]:
     A file of records that goes with no commands is a capture of its own.  Raises ValueError with
     the line of a text or the byte of another file that is broken.
     """
-    files = {file: _kind(file) for file in (_files(path) if path.is_dir() else [path])}
+    files = _kinds(path) if path.is_dir() else {path: _kind(path)}
     data = {file: read_bounded(file, MOST_BYTES) for file, kind in files.items() if kind in RAW}
     out = {_stem(file): _of_gems(file, read_gems(file))
            for file, kind in files.items() if kind == "gems"}
+    out |= {_stem(file): _of_listing(file, *READERS[kind](file)) for file, kind in files.items() if kind in READERS}
     records = {file: tasks(data[file], str(file)) for file, kind in files.items() if kind == TASKS}
     for file in (file for file, kind in files.items() if kind == COMMANDS):
         words = commands.commands(data[file], str(file))
@@ -80,6 +85,12 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.is_file())
 
 
+def _kinds(folder: Path) -> dict[Path, str]:
+    """The kind of each file of a folder; a program that emits registers is not a listing."""
+    kinds = {file: _kind(file) for file in _files(folder)}
+    return {file: "" if kind in READERS and file.suffix in PROGRAMS else kind for file, kind in kinds.items()}
+
+
 def _stem(file: Path) -> str:
     return file.name.split(".")[0] or file.name
 
@@ -90,7 +101,8 @@ def _common(a: str, b: str) -> str:
 
 
 def _kind(file: Path) -> str:
-    """What a file is by its bytes: ``gems``, ``commands``, ``tasks``, or nothing known."""
+    """What a file is by its bytes: ``gems``, ``commands``, ``tasks``, ``listing``, ``hex`` or
+    nothing known."""
     with file.open("rb") as stream:
         head = stream.read(LOOK)
     if is_gems(head):
@@ -99,7 +111,10 @@ def _kind(file: Path) -> str:
         return TASKS
     words = np.frombuffer(head[:len(head) // WORDS.itemsize * WORDS.itemsize], WORDS)
     used = words[words.view("<u8") != 0]
-    return COMMANDS if len(used) and KNOWN_SHARE * int(commands.known(used).sum()) >= len(used) else ""
+    if len(used) and KNOWN_SHARE * int(commands.known(used).sum()) >= len(used):
+        return COMMANDS
+    text = head_of(file)
+    return "listing" if listings.is_listing(text) else "hex" if listings.is_hex(text[:LOOK]) else ""
 
 
 def _capture(name: str, jobs: Sequence[Job], buffers: Mapping[str, bytes],
@@ -107,6 +122,12 @@ def _capture(name: str, jobs: Sequence[Job], buffers: Mapping[str, bytes],
     chip = FACTS.usual_chip
     return Capture(name, "rockchip", chip, tuple(jobs), buffers, addresses, provenance="board",
                    source=source, maps=FACTS.maps(chip))
+
+
+def _of_listing(path: Path, words: np.ndarray, rest: Sequence[Line]) -> Capture:
+    """The capture in a listing of commands."""
+    name, jobs = _stem(path), listings.jobs_of(words, path)
+    return replace(_capture(name, jobs, {COMMANDS: words.tobytes()}, {}, path.name), parameters=skipped(rest))
 
 
 def _of_gems(path: Path, gems: Sequence[Gem]) -> Capture:

@@ -1,0 +1,70 @@
+"""Texts that people paste: read with bounds, and the lines that a reader skipped as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from npulab.support.files import read_bounded
+
+MOST_BYTES = 2 ** 26
+LOOK = 2 ** 20  # bytes of a file that are searched for the sign of a format
+MOST_ROWS, MOST_SHOWN = 16, 60  # of skipped lines: rows, and letters of each
+NBSP = "\xa0"  # what blogs make of blanks
+
+
+class Line(NamedTuple):
+    """A line of a text, counted from 1."""
+
+    number: int
+    text: str
+
+
+def plain_text(data: bytes) -> str:
+    """UTF-8, or Latin-1 if it is not UTF-8 (a cut-off end counts as UTF-8), with plain blanks."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        text = data.decode("utf-8", "replace") if error.start > len(data) - 4 else data.decode("latin-1")
+    return text.replace(NBSP, " ")
+
+
+def head_of(path: Path, size: int = LOOK) -> str:
+    """The beginning of a text; nothing of a file that holds a zero byte there."""
+    with path.open("rb") as file:
+        head = file.read(size)
+    return "" if b"\0" in head else plain_text(head)
+
+
+def lines_of(path: Path) -> list[Line]:
+    """The lines of a text without their ends; raises ValueError for more than 64 MiB."""
+    return [Line(number, text.rstrip("\r")) for number, text
+            in enumerate(plain_text(read_bounded(path, MOST_BYTES)).split("\n"), 1)]
+
+
+def skipped_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:
+    """Lines that a reader skipped, as rows of a capture's parameters: the first ``line`` of each
+    run, how many ``lines`` it has, and its first ``text``; the last of at most 16 rows counts
+    the rest.  Empty lines are left out.
+
+    >>> skipped_rows([Line(3, "boot"), Line(4, "more"), Line(9, "end")])
+    [{'line': 3, 'lines': 2, 'text': 'boot'}, {'line': 9, 'lines': 1, 'text': 'end'}]
+    """
+    rows: list[dict[str, Any]] = []
+    last = -1
+    for number, text in lines:
+        if not text.strip() or number == last:
+            last += number == last + 1
+        elif rows and (number == last + 1 or len(rows) == MOST_ROWS):
+            rows[-1]["lines"] += 1
+            last = number
+        else:
+            rows.append({"line": number, "lines": 1, "text": text.strip()[:MOST_SHOWN]})
+            last = number
+    return rows
+
+
+def skipped(lines: Sequence[Line]) -> dict[str, Any]:
+    """The parameter ``skipped`` of a capture, if lines were skipped."""
+    return {"skipped": rows} if (rows := skipped_rows(lines)) else {}
