@@ -1,7 +1,7 @@
 """VeriSilicon NN engine (VIPNano-QI and relatives): facts in the tables beside this file."""
 
 from npulab.captures.target import Importer, Target, read_sources
-from npulab.npus.vivante import dump, mesa, simulate
+from npulab.npus.vivante import command_texts, dump, mesa, simulate
 from npulab.npus.vivante.commands import writes
 from npulab.npus.vivante.facts import CHIPS, HERE, TABLES
 from npulab.npus.vivante.lifting import explain, lift, recode, rule_of
@@ -24,6 +24,7 @@ TARGET = Target(
     outline=outline,
     rule_of=rule_of,
     importers=(Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),
+               Importer("text of a command stream (LOAD_STATE)", command_texts.recognises, command_texts.read),
                Importer("folder of mesa-*.bin files (Mesa's dump_shaders)", mesa.recognises, mesa.read)),
     sources=read_sources(HERE / "sources.csv"),
 )

@@ -11,17 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from npulab.captures.capture import Capture, Job
+from npulab.npus.kit.texts import LOOK, Line, plain_text
 from npulab.npus.vivante.commands import loads, writes
 from npulab.npus.vivante.facts import PRINTED, USUAL_CHIP, maps, tensor_bytes
 
 # who printed a file of this name
 SIDES = {"galcore": ("vendor", "vendor driver"), "mesa": ("mesa", "open driver")}
-NBSP = "\xa0"
 NAMES = {item.name for item in PRINTED}
 BUFFERS = ("coefficients", "input", "output")
 
@@ -30,12 +29,8 @@ COMMAND = re.compile(r"(0x[0-9a-fA-F]{8}),\s*/\*.*\*/$")
 BASE = re.compile(r"Base: (0x[0-9a-fA-F]+)")
 BYTES = re.compile(r"0x[0-9a-fA-F]{2}(?:, 0x[0-9a-fA-F]{2})*(,?)$")
 FILE = re.compile(r"(?:---|\+\+\+) (\S+)\s+(\d{4}-\d\d-\d\d)?")
-SIGN = re.compile(r"map->\w+ = |LOAD_STATE \(1\) Base:")
-
-
-class Line(NamedTuple):
-    number: int
-    text: str
+SIGN, STREAM = re.compile(r"map->\w+ = "), re.compile(r"LOAD_STATE \(1\) Base:")
+OPENS = re.compile(r"(?m)^[ +-]?\{\s*$|^@@ ")  # a lone { before the stream, or a diff
 
 
 @dataclass(frozen=True)
@@ -59,8 +54,8 @@ def recognises(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        head = file.read(2 ** 20)
-    return bool(SIGN.search(_text(head)))
+        head = plain_text(file.read(LOOK))
+    return bool(SIGN.search(head) or (STREAM.search(head) and OPENS.search(head)))
 
 
 def read(path: Path) -> dict[str, Capture]:
@@ -68,7 +63,7 @@ def read(path: Path) -> dict[str, Capture]:
 
     Raises ValueError naming file, line and field where the dump is cut short or does not add up.
     """
-    text = _text(path.read_bytes())
+    text = plain_text(path.read_bytes())
     lines = [Line(n, line.rstrip()) for n, line in enumerate(text.split("\n"), 1)]
     out: dict[str, Capture] = {}
     for stem, date, side in _sides(path, lines):
@@ -80,15 +75,6 @@ def read(path: Path) -> dict[str, Capture]:
         out[name] = replace(_capture(Side(path, name), side), provenance=provenance,
                             date=date or "", tool=stem)
     return out
-
-
-def _text(data: bytes) -> str:
-    """UTF-8, or Latin-1 if it is not UTF-8 (a cut-off end counts as UTF-8), with plain blanks."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        text = data.decode("utf-8", "replace") if error.start > len(data) - 4 else data.decode("latin-1")
-    return text.replace(NBSP, " ")
 
 
 def _sides(path: Path, lines: list[Line]) -> Iterator[tuple[str, str | None, list[Line]]]:
