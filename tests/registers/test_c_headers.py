@@ -68,6 +68,11 @@ CONVENTIONS = {
                    [(0x50bc, "D_BANK", "DATA", 0, 4)]),
     "64 bits": ("#define M_CFG_LO 0x30\n#define M_CFG_HI 0x34\n#define M_CFG_A BIT(22)\n#define M_CFG_B BIT(33)\n",
                 [(0x30, "M_CFG_LO", "A", 22, 1), (0x34, "M_CFG_HI", "B", 1, 1)]),
+    # further registers whose names go on from another one's, later in the list
+    "later": ("#define T_COLOR 0x80\n#define T_SIZE 0x88\n#define T_SIZE_W__MASK 0xff\n#define T_SIZE_W__SHIFT 0\n#define T_COLOR_R 0x8c\n"
+              "#define T_COLOR_G 0x90\n",
+              [(0x80, "T_COLOR", "T_COLOR", *WHOLE), (0x88, "T_SIZE", "W", 0, 8), (0x8c, "T_COLOR_R", "T_COLOR_R", *WHOLE),
+               (0x90, "T_COLOR_G", "T_COLOR_G", *WHOLE)]),
     "indented": ("#define J_STAT 0x2c\n#define   J_IRQ_DONE BIT(3)\n#define J_CMD 0x30\n#define J_CMD_GO BIT(0)\n",
                  [(0x2c, "J_STAT", "J_IRQ_DONE", 3, 1), (0x30, "J_CMD", "GO", 0, 1)]),
     "bits by a macro": ("#include <stdint.h>\n#define FIELD(field, bits) uint32_t field : bits;\nstruct p {\n FIELD(kind, 1)\n FIELD(size, 31)\n};\n",
@@ -102,6 +107,8 @@ LOSSES = {
     "no length": ("#define T_CFG 0x8\n#define T_CFG_A_MASK BIT(1)\n#define T_TABLE(i) (0x40 + 4 * (i))\n", [("array", "T_TABLE", "line 3")], 2),
     "a second field": ("#define W_3 0xc\n#define W_3_REG__MASK 0xff\n#define W_3_REG__SHIFT 0\n#define W_3_IMM__MASK 0xfff\n#define W_3_IMM__SHIFT 0\n",
                        [("second field", "W_3_IMM", "line 4")], 2),
+    "fields that a macro makes a table of": ("#define T_REG(b, s, m) ((const struct reg){ .base = b, .shift = s, .mask = m })\n#define T_ID 0x0\n"
+                                             "#define T_ID_A BIT(0)\n#define t_swap T_REG(2, 28, 0xf)\n", [("macro", "t_swap", "line 4")], 1),
     "declared twice": ("struct s { uint32_t a; };\nstruct s { uint32_t b; };\n", [("declaration", "struct s", "line 2")], 1)}
 
 

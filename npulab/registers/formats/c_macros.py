@@ -674,7 +674,8 @@ class Roles:
         single = all(value.bit_count() == 1 for value in (*values, *others))
         rising = all(here < value < end for value in values) and all(a < b for a, b in pairwise(values)) and not others
         sure = all(LOW_HIGH.fullmatch(name.rpartition("_")[2]) for name in numbers)
-        if numbers and rising and (sure or not single):
+        if numbers and ((rising and (sure or not single)) or (
+                not single and not others and all(self._follows(name) for name in numbers))):
             for name in (macro, *numbers):
                 if self.roles.get(name) != "register":
                     self.register(by_macro.get(name, name))
@@ -682,6 +683,12 @@ class Roles:
         for name in numbers:
             if self.candidates[name] == here + WORD_BYTES and LOW_HIGH.fullmatch(name.rpartition("_")[2]):
                 self.register(by_macro[name])
+
+    def _follows(self, name: str) -> bool:
+        """Whether one of the offsets in front of a number in the file lies right before it."""
+        at = bisect_left(self._by_position, (self.source.macros[name].position, ""))
+        return any(0 < self.candidates[name] - self.candidates[other] <= 2 * WORD_BYTES
+                   for _, other in self._by_position[max(0, at - 4):at])
 
     @cached_property
     def _by_position(self) -> list[tuple[int, str]]:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.c_comments import licence_in, note_in, said_in
 from npulab.registers.formats.c_macros import (
+    CALL,
     FEWEST,
     INLINE,
     MOST_LENGTH,
@@ -300,6 +301,11 @@ def _macros(unit: Unit, told: dict[str, None]) -> tuple[list[tuple[int, Rows]], 
         if base not in placed and bits.position >= source.own:
             lost.append(Lost("field", base, bits.position, "no macro that its name begins with says a register's "
                              "offset (--include FOLDER/FILE)"))
+    for name, reason in unit.refused.items():  # what a macro of the file makes a table of
+        macro = source.macros.get(name)
+        if macro and name not in roles.roles and macro.position >= source.own and (call := CALL.fullmatch(macro.body)) \
+                and "{" in getattr(source.macros.get(call[1]), "body", ""):
+            lost.append(Lost("macro", name, macro.position, f"{call[1]} makes no number of it: {reason}"))
     for name in roles.unplaced():
         lost.append(Lost("macro", name, source.macros[name].position, "nothing says whether it is a register"))
     return chunks, enums, lost, roles
