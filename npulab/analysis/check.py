@@ -20,7 +20,7 @@ from npulab.quant.emulate import emulate
 from npulab.quant.floats import steps, unit
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
-from npulab.support.text import Row, indented
+from npulab.support.text import Row, as_address, indented
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -345,6 +345,11 @@ class Difference(NamedTuple):
     @property
     def key(self) -> Key:
         return self[:4]
+
+    @property
+    def texts(self) -> tuple[Any, Any]:
+        """Both values as people read them: addresses in hexadecimal."""
+        return (as_address(self.a), as_address(self.b)) if self.address else (self.a, self.b)
 
 
 def differences(a: Capture, b: Capture) -> list[Difference]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.hypotheses import hypotheses, summary_lines
-from npulab.support.text import Row, in_columns, indented, plural, rows_of
+from npulab.support.answers import Answer, Part, Table
+from npulab.support.text import Row, indented, plural, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +20,7 @@ COLUMNS = ("case", "target", "provenance", "words", "coefficients", "compared", 
 
 
 @dataclass(frozen=True, eq=False)
-class Checks:
+class Checks(Answer):
     """Captures that were checked, and how many could not be read.
 
     ``explanations``, where they are asked for, are by the number of a result what ``nearby`` gives.
@@ -42,13 +43,14 @@ class Checks:
                     for row, table in zip(rows, tables, strict=True)]
         return rows
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[Part]:
         rows = [{**row, **_outcome(result)} for result in self.results for row in result.records()]
-        lines = [*in_columns(rows, COLUMNS), self._sentence()]
+        parts: list[Part] = [Table(rows, COLUMNS), self._sentence()]
         if self.explanations is not None:
             for number, result in enumerate(self.results):
-                lines += explained(result, self.explanations.get(number))
-        return "\n".join(lines)
+                parts += explained(result, self.explanations.get(number))
+        return parts
 
     def _sentence(self) -> str:
         counts = Counter("not compared" if _uncompared(result) else result.verdict

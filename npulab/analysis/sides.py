@@ -12,7 +12,8 @@ from npulab.captures.capture import Capture, CaptureSet
 from npulab.captures.listing import ALL, Wanted
 from npulab.captures.store import load_all
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
-from npulab.support.text import Row, in_columns, plural, rows_of
+from npulab.support.answers import Answer, Part, Table
+from npulab.support.text import Row, as_address, plural, rows_of
 
 SOME = ("differs", "constant", "pairs")  # columns that only sets have
 
@@ -45,7 +46,7 @@ def load_sides(a: Place, b: Place | None = None) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Differing:
+class Differing(Answer):
     """The rows of ``diff`` and ``diff_buffers`` that are wanted."""
 
     a: Capture | CaptureSet | Sweep
@@ -60,21 +61,22 @@ class Differing:
                                  "field": f"(bytes from {row['first']})", "a": row["a"], "b": row["b"],
                                  "address": False} for row in buffers)]
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[Part]:
         fields = [row for row in self.fields if not row["address"]]
-        addresses = [{**row, "a": _hex(row["a"]), "b": _hex(row["b"])}
+        addresses = [{**row, "a": as_address(row["a"]), "b": as_address(row["b"])}
                      for row in self.fields if row["address"]]
         names = ["task", "block", "register", "field",
                  *(name for name in (self.fields[0] if self.fields else ()) if name in SOME), "a", "b"]
-        lines = [f"a {self.a!r}", f"b {self.b!r}", "",
-                 f"{plural(len(fields), 'field')} differ{'s' * (len(fields) == 1)}"
-                 + ", addresses apart" * bool(addresses), *in_columns(fields, names)]
+        parts: list[Part] = [f"a {self.a!r}", f"b {self.b!r}", "",
+                 f"{_differ(len(fields), 'field', 's')}"
+                 + ", addresses apart" * bool(addresses), Table(fields, names)]
         if addresses:
-            lines += ["", f"{len(addresses)} addresses differ", *in_columns(addresses, names)]
+            parts += ["", f"{_differ(len(addresses), 'address', 'es')}", Table(addresses, names)]
         for row in self.buffers:
-            lines += ["", f"buffer {row['buffer']} differs in {row['bytes']} bytes, "
+            parts += ["", f"buffer {row['buffer']} differs in {row['bytes']} bytes, "
                           f"from byte {row['first']} on (a {_length(row['a'])}, b {_length(row['b'])})"]
-        return "\n".join(lines)
+        return parts
 
 
 def differing(a: Any, b: Any, wanted: Wanted = ALL) -> Differing:
@@ -101,8 +103,8 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL) -> Differing:
     return Differing(a, b, rows, rows_of(diff_buffers(a, b)) if pair else (), bool(wanted))
 
 
-def _hex(value: Any) -> Any:
-    return [*map(_hex, value)] if isinstance(value, list) else f"{value:#010x}" if isinstance(value, int) else value
+def _differ(count: int, name: str, many: str) -> str:
+    return f"{count} {name} differs" if count == 1 else f"{count} {name}{many} differ"
 
 
 def _length(size: int | None) -> str:

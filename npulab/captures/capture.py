@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -108,7 +109,8 @@ class Capture:
 
     ``buffers`` are bytes by name (``coefficients``, ``input``, ``output``, ...), ``addresses`` ints
     by the same names, ``parameters`` what is known of the layer.  ``provenance`` is one of
-    ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read with.
+    ``PROVENANCES``; ``maps`` are the register maps, by block, that the words are read with;
+    ``folder`` is the case folder that holds it, None if it was changed or is not saved.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Capture:
     tool: str = ""
     date: str = ""
     maps: Mapping[str, RegisterMap] = field(default_factory=dict, repr=False, compare=False)
+    folder: Path | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.provenance not in PROVENANCES:
@@ -211,6 +214,7 @@ class Capture:
 
     def _changed(self, **parts: Any) -> Capture:
         other = replace(self, **parts)
+        other = replace(other, folder=None) if other != self else other
         if other == self or self.changed:
             return other
         return replace(other, tool=f"{self.tool}, {CHANGED}" if self.tool else CHANGED)

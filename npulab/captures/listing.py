@@ -10,7 +10,9 @@ from functools import cached_property
 from npulab.captures.capture import Capture
 from npulab.captures.registry import target
 from npulab.captures.sweep import TEXTS, Sweep
-from npulab.support.text import Row, brief, in_columns, rows_of
+from npulab.support.answers import Answer, Part, Table
+from npulab.support.refuse import near
+from npulab.support.text import Row, as_address, brief, rows_of
 
 COLUMNS = ("case", "target", "chip", "provenance", "date", "jobs", "buffers")
 COUNTS = ("captures", "words", "parameters")
@@ -21,15 +23,16 @@ class Wanted:
     """Which fields are wanted; without an argument all are.
 
     ``field`` is a glob for a field or register.field, ``unknown`` asks for bits without a name,
-    ``addresses`` for fields that point into memory.
+    ``addresses`` for fields that point into memory, ``nonzero`` for those that hold something.
     """
 
     field: str | None = None
     unknown: bool = False
     addresses: bool = False
+    nonzero: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.field or self.unknown or self.addresses)
+        return bool(self.field or self.unknown or self.addresses or self.nonzero)
 
     def named(self, register: str, field: str) -> bool:
         """Whether a field has a name that is wanted."""
@@ -41,17 +44,22 @@ class Wanted:
         return self.named(register, field) and (automatic or not self.unknown) \
             and (address or not self.addresses)
 
-    def refuse(self, known: Iterable[tuple[str, str]]) -> None:
-        """Raises LookupError where none of the (register, field) has a name that is wanted."""
-        if self.field and not any(self.named(*names) for names in known):
-            raise LookupError(f"--field: got {self.field!r}, which no field matches")
+    def refuse(self, known: Iterable[tuple[str, str]], of: str = "") -> None:
+        """Raises LookupError, with names that are near, where none of the (register, field) has a
+        name that is wanted."""
+        names = dict.fromkeys(known)
+        if self.field and not any(self.named(*name) for name in names):
+            forms = [f"{register}.{field}" if "." in self.field else field for register, field in names]
+            alike = near(self.field, forms)
+            raise LookupError(f"--field: got {self.field!r}, which no field{f' of {of}' * bool(of)} matches"
+                              + f"; near are {', '.join(alike)}" * bool(alike))
 
 
 ALL = Wanted()
 
 
 @dataclass(frozen=True)
-class Listing:
+class Listing(Answer):
     """Captures and sweeps, a line each."""
 
     captures: Sequence[Capture]
@@ -64,14 +72,15 @@ class Listing:
         return rows + [{"case": s.name, "target": s.target, "chip": s.chip,
                         "provenance": s.provenance, "date": s.date, **s.counts} for s in self.sweeps]
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[Part]:
         rows = [{"buffers": ", ".join(f"{row[name]} {name}" for name in COUNTS if name in row),
                  **row} for row in self.records()]
-        return "\n".join(in_columns(rows, COLUMNS))
+        return [Table(rows, COLUMNS)]
 
 
 @dataclass(frozen=True, eq=False)
-class Decoded:
+class Decoded(Answer):
     """A capture with the fields that are wanted.
 
     ``rows`` have task, block, register, field, bits, raw, value, evidence and note.
@@ -87,27 +96,37 @@ class Decoded:
                  "evidence": item.evidence, "note": item.note}
                 for task, job in enumerate(self.capture.jobs)
                 for block, item, raw in job.values(self.capture.maps)
-                if self.wanted.holds(item.register, item.name, item.automatic, item.address)]
+                if self.wanted.holds(item.register, item.name, item.automatic, item.address)
+                and (raw or not self.wanted.nonzero)]
+
+    def refuse(self) -> None:
+        """Raises LookupError where no field of the capture has a name that is wanted."""
+        self.wanted.refuse([(item.register, item.name) for job in self.capture.jobs
+                            for _, item, _ in job.values(self.capture.maps)], self.capture.name)
 
     def records(self) -> list[Row]:
         return self.rows
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[Part]:
         of, rows = self.capture, self.rows
-        lines = [repr(of), *(f"{name} {text}" for name, text in (
+        parts: list[Part] = [repr(of), *(f"{name} {text}" for name, text in (
             ("source", of.source), ("tool", of.tool), ("date", of.date)) if text)]
         for name, value in of.parameters.items():
             if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
-                lines += [f"{name}:", *in_columns(value, [*value[0]])]
-        lines += in_columns([{**row, "raw": f"{row['raw']:#x}"} for row in rows],
-                            [*rows[0]] if rows else [])
+                parts += [f"{name}:", Table(value, [*value[0]])]
+        pointers = {(item.register, item.name) for registers in of.maps.values() for item in registers
+                    if item.address}
+        parts.append(Table([{**row, "raw": f"{row['raw']:#x}", "value": as_address(row["value"]) if (
+            row["register"], row["field"]) in pointers else row["value"]} for row in rows],
+            [*rows[0]] if rows else []))
         sources = target(of.target).sources if rows else {}
         used = dict.fromkeys(row["evidence"] for row in rows if row["evidence"] in sources)
-        return "\n".join([*lines, *(f"evidence {code}: {sources[code]}" for code in used)])
+        return [*parts, *(f"evidence {code}: {sources[code]}" for code in used)]
 
 
 @dataclass(frozen=True, eq=False)
-class Contents:
+class Contents(Answer):
     """What a sweep holds: the ranges of its parameters and the bits that vary."""
 
     sweep: Sweep
@@ -118,11 +137,11 @@ class Contents:
         return [{"sweep": sweep.name, **texts, **sweep.counts, "varying_bits": sweep.bits},
                 *rows_of(sweep.ranges)]
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[Part]:
         sweep = self.sweep
         texts = [f"{name} {getattr(sweep, name)}" for name in TEXTS if getattr(sweep, name)]
         words = [{"word": word, "varying bits": mask.bit_count(), "mask": f"{mask:#010x}"}
                  for word, mask in enumerate(sweep.varying.tolist()) if mask]
-        return "\n".join([repr(sweep), *texts, "",
-                          *in_columns(brief(rows_of(sweep.ranges)), [*sweep.ranges]), "",
-                          *in_columns(words, ["word", "varying bits", "mask"])])
+        return [repr(sweep), *texts, "", Table(brief(rows_of(sweep.ranges)), [*sweep.ranges]), "",
+                Table(words, ["word", "varying bits", "mask"])]

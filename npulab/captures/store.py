@@ -211,7 +211,7 @@ def _capture(folder: Path, description: Any) -> Capture:
     _need(d, "provenance", str)
     texts = {name: _of(d.get(name, ""), name, str) for name in TEXTS}
     return Capture(folder.resolve().name, of.name, chip, tuple(jobs), buffers, addresses,
-                   _of(d.get("parameters", {}), "parameters", dict), maps=maps, **texts)
+                   _of(d.get("parameters", {}), "parameters", dict), maps=maps, folder=folder.absolute(), **texts)
 
 
 def _names(description: Mapping[str, Any]) -> set[str]:

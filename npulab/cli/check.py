@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,7 +14,8 @@ from npulab.analysis.check import Comparison, check
 from npulab.analysis.checks import Checks, nearby
 from npulab.analysis.mismatch.model_run import check_run
 from npulab.captures import store
-from npulab.cli.output import REFUSED, Add, each, sentence, show
+from npulab.cli.output import REFUSED, Add, each, show, tell
+from npulab.cli.terminal import Bar, progress
 
 
 def _options(add: Add) -> None:
@@ -38,28 +39,34 @@ def _check(options: argparse.Namespace) -> int:
 
 def _check_cases(options: argparse.Namespace, cases: list[store.Case], broken: int,
                  run: Any) -> int:
-    from tqdm import tqdm
-
     torn = 0
     results: list[Comparison] = []
-    bar = tqdm(run(partial(_checked, chip=options.chip), cases), total=len(cases), unit="capture",
-               disable=None, leave=False)
-    for case, result in zip(cases, bar, strict=True):
-        if isinstance(result, Comparison):
-            results.append(result)
-        else:
-            bar.write(f"npulab: {sentence(result)}", file=sys.stderr)
-            broken, torn = broken + (not case.torn(result)), torn + case.torn(result)
+    with progress("capture") as bar:
+        answers = run(partial(_checked, chip=options.chip), cases)
+        for number, (case, result) in enumerate(zip(cases, answers, strict=True), 1):
+            if isinstance(result, Comparison):
+                results.append(result)
+            else:
+                tell(result)
+                broken, torn = broken + (not case.torn(result)), torn + case.torn(result)
+            bar(number, len(cases))
     checks = Checks(results, broken + torn)
     if options.explain:
-        late = partial(tqdm, delay=1, disable=None, leave=False)
-        ask = partial(nearby, progress=partial(late, unit="change") if options.jobs == 1 else iter)
         differ = {i: result for i, result in enumerate(results)
                   if result.verdict == "differs" and result.captured is not None}
-        near = late(run(ask, differ.values()), total=len(differ), unit="explanation")
-        checks = replace(checks, explanations=dict(zip(differ, near, strict=True)))
+        with progress("change") as bar:
+            ask = partial(nearby, progress=partial(_counted, bar) if options.jobs == 1 else iter)
+            near = dict(zip(differ, run(ask, differ.values()), strict=True))
+        checks = replace(checks, explanations=near)
     show(options, checks)
     return 2 if broken else int(torn > 0 or not checks.ok)
+
+
+def _counted(bar: Bar, changes: list[Any]) -> Iterator[Any]:
+    """The changes that one explanation tries, counted."""
+    for number, change in enumerate(changes):
+        bar(number, len(changes))
+        yield change
 
 
 def _checked(case: store.Case, chip: str | None) -> Comparison | Exception:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from npulab.support.answers import Answer
+
 Add = Callable[..., Any]  # as argparse adds an argument
 REFUSED = (ValueError, LookupError, OSError)
 
@@ -35,10 +37,15 @@ class Done:
 
 
 def show(options: argparse.Namespace, result: Result) -> None:
-    """Print a result: with ``--json`` its records, one object a line, else its text."""
+    """Print a result: with ``--json`` its records, one object a line, else its text; a terminal
+    has that in its width and in colour."""
     if options.json:
         for row in result.records():
             print(json.dumps(_finite(row), ensure_ascii=False))
+    elif sys.stdout.isatty():
+        from npulab.cli.terminal import print_parts
+
+        print_parts(result.parts if isinstance(result, Answer) else [str(result)])
     elif text := str(result):
         print(text)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-
-from tqdm import tqdm
 
 from npulab.analysis.bisect import CERTAINTY, MAX_HANGS, Bisection, bisect_fields
 from npulab.captures import store
@@ -15,6 +14,7 @@ from npulab.captures.capture import PROVENANCES, Capture
 from npulab.captures.devices import Command, Manual, Recorder, Simulated, device
 from npulab.captures.sweep import SUFFIX, load_sweep
 from npulab.cli.output import Add, show, tell
+from npulab.cli.terminal import progress
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
 from npulab.support.files import write_file
@@ -55,22 +55,21 @@ def _bisect(options: argparse.Namespace) -> int:
         raise ValueError(f"--script: got {options.script}, allowed is a file in a folder that is there")
     if options.max_hangs < 1:
         raise ValueError(f"--max-hangs: got {options.max_hangs}, allowed is at least 1")
-    with tqdm(unit="trial", disable=None, leave=False) as bar:
-        def progress(session: Bisection) -> None:
-            bar.total, bar.n = session.queries + session.left, session.queries
-            bar.set_description(f"{session.journal[-1].outcome}, likely {session.suspects[0].text:.60}")
+    try:
+        with progress("trial", hidden=options.device.startswith("manual")) as bar:
+            def told(session: Bisection) -> None:
+                bar(session.queries, session.queries + session.left,
+                    f"{session.journal[-1].outcome}, likely {session.suspects[0].text:.60}")
 
-        try:
             found = bisect_fields(good, bad, oracle, _flake(options.flake), certainty=options.certainty,
                                   units=[unit.split(",") for unit in options.unit] if options.unit else None,
                                   addresses=options.addresses, symptom=options.symptom, seed=options.seed,
-                                  journal=options.resume, max_hangs=options.max_hangs, progress=progress,
+                                  journal=options.resume, max_hangs=options.max_hangs, progress=told,
                                   asking=(lambda trial: print(f"\n{trial}"))
                                   if options.device.startswith("manual") else None)
-        except (KeyboardInterrupt, EOFError):
-            bar.close()
-            tell("stopped" + (f", {options.resume} has every trial so far" if options.resume else ""))
-            return 1
+    except (KeyboardInterrupt, EOFError):
+        tell("stopped" + (f", {options.resume} has every trial so far" if options.resume else ""))
+        return 1
     show(options, found)
     if options.script:
         Path(options.script).write_text(found.script(options.good, options.bad), encoding="utf-8")
@@ -127,15 +126,11 @@ def _laws(options: argparse.Namespace) -> None:
     nuisance = named_bits(options.nuisance, sweep.words.shape[1])
     layers = candidate_layers(options.candidates, sweep) if options.candidates else None
     _refuse_map(options.map)
-    with tqdm(unit="step", disable=None, leave=False) as bar, warnings.catch_warnings(record=True) as caught:
+    with progress("step") as bar, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-
-        def progress(text: str) -> None:
-            bar.set_description_str(f"{text:.100}", refresh=False)
-            bar.update()
-
-        found = find_laws(sweep, nuisance=nuisance, progress=progress)
-        bar.set_description_str("what is open")
+        steps = count(1)
+        found = find_laws(sweep, nuisance=nuisance, progress=lambda text: bar(next(steps), None, f"{text:.60}"))
+        bar(next(steps), None, "what is open")
         unproved, plan = found.open, None
         if options.plan is not None:
             plan = found.next_captures(options.plan, candidates=layers)

@@ -42,6 +42,7 @@ def _show_options(add: Add) -> None:
     add("--form", choices=LISTINGS,
         help="of a model's listing: that of tflitefile_tool earlier, or later")
     _filters(add)
+    add("--nonzero", action="store_true", help="only fields that are not zero")
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -54,15 +55,13 @@ def _show(options: argparse.Namespace) -> None:
         _refuse(options, "a sweep")
         return show(options, Contents(load_sweep(options.path)))
     decoded = Decoded(store.load(options.path, options.case), _wanted(options))
-    show(options, decoded)
-    if options.field and not decoded.rows:
-        raise LookupError(f"--field: got {options.field!r}, which no field of {decoded.capture.name} matches")
-    return None
+    decoded.refuse()
+    return show(options, decoded)
 
 
 def _refuse(options: argparse.Namespace, what: str) -> None:
     """Options that only a capture has."""
-    for name in ("case", "field", "unknown", "addresses"):
+    for name in ("case", "field", "unknown", "addresses", "nonzero"):
         if getattr(options, name):
             raise ValueError(f"--{name}: got {options.path}, {what}, allowed is a capture")
 
@@ -71,10 +70,13 @@ def _diff_options(add: Add) -> None:
     add("a", metavar="A")
     add("b", metavar="B", nargs="?", help="left out, A is a dump of two cases")
     _filters(add)
+    add("--exit-code", action="store_true", help="exit 1 if something differs, as far as it is asked for")
 
 
-def _diff(options: argparse.Namespace) -> None:
-    show(options, differing(*load_sides(options.a, options.b), _wanted(options)))
+def _diff(options: argparse.Namespace) -> int:
+    answer = differing(*load_sides(options.a, options.b), _wanted(options))
+    show(options, answer)
+    return int(options.exit_code and bool(answer.records()))
 
 
 def _filters(add: Add) -> None:
@@ -84,7 +86,7 @@ def _filters(add: Add) -> None:
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:
-    return Wanted(options.field, options.unknown, options.addresses)
+    return Wanted(options.field, options.unknown, options.addresses, getattr(options, "nonzero", False))
 
 
 COMMANDS = {"list": (_list_options, _list), "show": (_show_options, _show), "diff": (_diff_options, _diff)}

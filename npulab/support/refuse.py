@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 Name = TypeVar("Name")
@@ -29,3 +30,22 @@ def one_of(name: str, given: Name, allowed: Collection[str]) -> Name:
     if given not in allowed:
         raise LookupError(f"{name}: got {given!r}, allowed is one of {', '.join(allowed)}")
     return given
+
+
+LIKE = 0.7  # of two names whose letters agree that far in order, one may be a misspelling
+
+
+def near(pattern: str, names: Iterable[str], most: int = 4) -> list[str]:
+    """The names that a misspelt name or glob may mean, nearest first.
+
+    >>> near("kernal*", ["input_w", "kernel_x_size", "kernel_y_size"])
+    ['kernel_x_size', 'kernel_y_size']
+    """
+    stem = pattern.strip("*?").lower()
+    scores = {}
+    for name in dict.fromkeys(names):
+        lowered = name.lower()
+        parts = {lowered, lowered[:len(stem)], lowered[-len(stem):], *lowered.split("_")}
+        scores[name] = max(difflib.SequenceMatcher(None, stem, part).ratio() for part in parts)
+    ranked = sorted((name for name, score in scores.items() if score >= LIKE), key=lambda name: -scores[name])
+    return ranked[:most]

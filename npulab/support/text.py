@@ -41,6 +41,17 @@ def plural(number: int, name: str) -> str:
     return f"{number} {name}{'s' * (number != 1)}"
 
 
+def as_address(value: Any) -> Any:
+    """A number that points into memory, or a list of such, in hexadecimal; else the value.
+
+    >>> as_address([4096, None])
+    ['0x00001000', None]
+    """
+    if isinstance(value, list):
+        return [*map(as_address, value)]
+    return f"{value:#010x}" if isinstance(value, int) else value
+
+
 def rows_of(frame: Any) -> list[Row]:
     """The rows of a DataFrame."""
     return frame.to_dict("records")

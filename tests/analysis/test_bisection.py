@@ -5,7 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -433,3 +438,32 @@ def test_trials_of_each_kind_among_130_parts(flake: float, trials: int) -> None:
         assert runs <= 1.3 * bound(kind, flake), (kind, runs, bound(kind, flake))
         right.append(share)
     assert sum(right) / len(right) >= 0.98, right
+
+
+def test_the_script_runs_from_where_the_captures_were_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "mine"
+    (home / "notebooks").mkdir(parents=True)
+    for name in ("sim-3x3-same", "sim-other-driver"):
+        shutil.copytree(CAPTURES / name, home / "own" / name)
+    monkeypatch.chdir(home / "notebooks")
+    found = npulab.bisect_fields(npulab.load("../own/sim-3x3-same"), npulab.load("../own/sim-other-driver"),
+                                 npulab.Simulated())
+    assert "npulab.load('../own/sim-3x3-same')" in found.script()
+    done = subprocess.run([sys.executable, "-c", found.script()], capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["pass", "fail", "fail"]
+    assert found.diff.group.tolist() == [1, 2]
+
+
+def test_the_script_says_which_capture_lies_in_no_folder() -> None:
+    good = npulab.load(CAPTURES / "sim-3x3-same")
+    bad = good.with_fields(relu=1)
+    assert (good.folder, bad.folder) == (CAPTURES / "sim-3x3-same", None)
+    script = npulab.bisect_fields(good, replace(bad, name="mine"), npulab.Simulated(good.buffers["output"])).script()
+    assert "\n# mine: first write with npulab.save to the folder below\n" in script
+
+
+def test_addresses_are_told_in_hexadecimal() -> None:
+    good, bad = (npulab.load(CAPTURES / f"update4-{name}") for name in ("vendor", "mesa"))
+    session = Bisection(good, bad, addresses=True)
+    number = next(i for i, part in enumerate(session.differences) if part.address)
+    assert re.search(r" = 0x[0-9a-f]{8} \(good 0x[0-9a-f]{8}\)$", session._text([[number]]).removesuffix(" alone"))

@@ -401,3 +401,20 @@ def test_diff_of_two_sweeps(run: Any, tmp_path: Path) -> None:
         status, _, err = run("diff", *arguments)
         assert (status, err.count("\n")) == (2, 1)
         assert words in err
+
+
+def test_diff_exits_1_on_request(run: Any) -> None:
+    assert run("diff", MESA, VENDOR, "--exit-code")[0] == 1
+    assert run("diff", MESA, MESA, "--exit-code")[0] == 0
+    assert run("diff", MESA, VENDOR, "--exit-code", "--unknown")[0] == 0  # nothing of what was asked for
+    assert run("diff", MESA, VENDOR)[0] == 0
+
+
+@pytest.mark.parametrize("command", [["show", MESA], ["diff", MESA, VENDOR]])
+def test_a_misspelt_field_is_answered_with_near_ones(run: Any, command: list[str]) -> None:
+    status, lines, err = run(*command, "--field", "kernal_adress")
+    assert (status, lines) == (2, [])
+    assert err.startswith("npulab: --field: got 'kernal_adress', which no field ")
+    assert err.split("; near are ")[1].split(",")[0].strip() == "kernel_address"
+    assert "near" not in run(*command, "--field", "qqqqqq")[2]
+    assert "w5.kernel_address" in run(*command, "--field", "w5.kernel_adress")[2]

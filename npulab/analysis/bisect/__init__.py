@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from npulab.analysis.check import Difference, Key, raw_fields
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import Journal, Trial
-from npulab.support.text import Row, in_columns, plural, rows_of
+from npulab.support.answers import Answer, Part, Table
+from npulab.support.text import Row, plural, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +51,7 @@ class Trying:
     def __str__(self) -> str:
         """What a person has to set by hand."""
         return "\n".join([self.reason, f"The good job with {plural(len(self.changed), 'part')} of the bad one:",
-                          *(f"  {name_of(part.key)} = {part.b} (good {part.a})" for part in self.changed)])
+                          *(f"  {name_of(part.key)} = {_good_and_bad(part)}" for part in self.changed)])
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Suspect:
 
 
 @dataclass(frozen=True)
-class Bisected:
+class Bisected(Answer):
     """What a bisection found, or what it knows so far where ``done`` is false.
 
     ``culprits`` are (task, block, register, field); ``groups`` says which of them it takes
@@ -87,12 +89,13 @@ class Bisected:
 
     @property
     def diff(self) -> pd.DataFrame:
-        """The smallest diff that breaks it: task, block, register, field, good, bad, group."""
+        """The smallest diff that breaks it: task, block, register, field, good, bad, group; groups
+        count from 1."""
         import pandas as pd
 
         by_key = {part.key: part for part in self.differences}
         rows = [(*key, by_key[key].a, by_key[key].b, number)
-                for number, group in enumerate(self.groups) for key in group]
+                for number, group in enumerate(self.groups, 1) for key in group]
         return pd.DataFrame(rows, columns=["task", "block", "register", "field", "good", "bad", "group"], dtype=object)
 
     @property
@@ -103,13 +106,17 @@ class Bisected:
     def script(self, good: str | None = None, bad: str | None = None, oracle: str | None = None) -> str:
         """Python that shows it again.
 
-        ``good`` and ``bad`` are the paths to load; ``oracle`` is what runs a capture, as Python
-        text, by default what ran the trials.
+        ``good`` and ``bad`` are the paths to load, by default those of the captures' folders as
+        seen from the working folder; ``oracle`` is what runs a capture, as Python text, by default
+        what ran the trials.
         """
-        paths = [path or f"captures/{one.target}/{one.name}" for path, one in ((good, self.good), (bad, self.bad))]
+        paths = [path or _place(capture) for path, capture in ((good, self.good), (bad, self.bad))]
+        unsaved = [capture.name for path, capture in ((good, self.good), (bad, self.bad))
+                   if not (path or capture.folder)]
+        note = f"# {' and '.join(unsaved)}: first write with npulab.save to the folder below\n" * bool(unsaved)
         groups = "".join(f"    {list(group)!r},\n" for group in self.groups)
         return f"""# {self.sentence}
-import npulab
+{note}import npulab
 import npulab.analysis.bisect
 
 good, bad = npulab.load({paths[0]!r}), npulab.load({paths[1]!r})
@@ -124,8 +131,9 @@ for group in groups:
     def records(self) -> list[Row]:
         return [{name: getattr(self, name) for name in SAID}]
 
-    def __str__(self) -> str:
-        return "\n".join([self.sentence, *in_columns(rows_of(self.diff), [*self.diff])])
+    @property
+    def parts(self) -> list[Part]:
+        return [self.sentence, Table(rows_of(self.diff), [*self.diff])]
 
     def __repr__(self) -> str:
         return f"Bisected({self.sentence})"
@@ -313,7 +321,7 @@ class Bisection:
         task = f"job {part.task} " if len(self.good.jobs) > 1 else ""
         if part.block == BUFFER:
             return f"buffer {part.register}"
-        return f"{task}{part.block} {part.register}{'.' * bool(part.register)}{part.field} = {part.b} (good {part.a})"
+        return f"{task}{part.block} {part.register}{'.' * bool(part.register)}{part.field} = {_good_and_bad(part)}"
 
     def _text(self, groups: Sequence[Sequence[int]]) -> str:
         if not groups:
@@ -345,6 +353,21 @@ class Bisection:
 
     def __repr__(self) -> str:
         return f"Bisection({self.good.name} against {self.bad.name}, {len(self.differences)} parts: {self._sentence()})"
+
+
+def _good_and_bad(part: Difference) -> str:
+    good, bad = part.texts
+    return f"{bad} (good {good})"
+
+
+def _place(capture: Capture) -> str:
+    """The folder of a capture as seen from the working folder."""
+    if capture.folder is None:
+        return f"captures/{capture.target}/{capture.name}"
+    try:
+        return Path(os.path.relpath(capture.folder)).as_posix()
+    except ValueError:  # on another drive
+        return capture.folder.resolve().as_posix()
 
 
 def _names(key: Key) -> tuple[str, str, str]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from npulab.analysis.laws.found import Laws
 from npulab.captures.sweep import Sweep
-from npulab.support.text import Row, brief, in_columns, plural, rows_of
+from npulab.support.answers import Answer, Part, Table
+from npulab.support.text import Row, brief, plural, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,7 @@ DRAWN = (" (each parameter drawn on its own within what was captured: where they
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
+class Summary(Answer):
     """The laws of a sweep, its ``open`` bits and a ``plan`` of the layers to capture next.
 
     ``drawn`` says that the layers of the plan are not from a table of candidates.
@@ -51,7 +52,8 @@ class Summary:
         plan = [] if self.plan is None else rows_of(self.plan)
         return rows + [{"kind": "plan", "parameters": row} for row in plan]
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[Part]:
         fields = [{"word": field.word, "bits": _span(field.lsb, field.width),
                    "when": "else" if i and when == "always" else when, "law": law, "support": support,
                    "rivals": len(field.rivals) if i == 0 else ""}
@@ -59,18 +61,18 @@ class Summary:
                   for i, ((when, law), support) in enumerate(zip(field.steps, field.support, strict=True))]
         counts = self.statuses
         varying = {name: counts[name] for name in ("law", "rivals", "open")}
-        lines = [repr(self.sweep),
-                 *in_columns(fields, ["word", "bits", "support", "rivals", "when", "law"]), "",
+        parts: list[Part] = [repr(self.sweep),
+                 Table(fields, ["word", "bits", "support", "rivals", "when", "law"]), "",
                  f"{plural(sum(varying.values()), 'varying bit')}{' (simulated)' * self.sweep.simulated}: "
                  + ", ".join(f"{count} {name}" for name, count in varying.items())
                  + f"; {counts['nuisance']} nuisance, {counts['never exercised']} never exercised"]
         if unproved := rows_of(self.open):
-            lines += ["\nnot proved for every layer:",
-                      *in_columns(_runs(unproved), ["word", "bits", "reason", "detail", "related"])]
+            parts += ["\nnot proved for every layer:",
+                      Table(_runs(unproved), ["word", "bits", "reason", "detail", "related"])]
         if self.plan is not None:
-            lines += [f"{NEXT}{DRAWN * self.drawn}:",
-                      *in_columns(brief(rows_of(self.plan)), [*self.plan])]
-        return "\n".join(lines)
+            parts += [f"{NEXT}{DRAWN * self.drawn}:",
+                      Table(brief(rows_of(self.plan)), [*self.plan])]
+        return parts
 
 
 def _runs(bits: Sequence[Row]) -> list[Row]:

@@ -20,7 +20,8 @@ from npulab.captures.target import Hang
 from npulab.models import Model, read_model
 from npulab.quant.layers import Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QUANTIZED
-from npulab.support.text import Row, in_columns, plural
+from npulab.support.answers import Answer, Part, Table
+from npulab.support.text import Row, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +82,7 @@ class OperatorCheck:
 
 
 @dataclass(frozen=True, eq=False)
-class RunCheck:
+class RunCheck(Answer):
     """How a model ran: ``operators`` in the model's order, each inference behind the one before.
 
     Where ``explain`` asks for it, ``print`` says of each operator that differs what would make it
@@ -110,17 +111,19 @@ class RunCheck:
     def records(self) -> list[Row]:
         return [row for operator in self.operators for row in operator.records()]
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[Part]:
         rows = [row if row["compared"] else {**row, "compared": None, "mismatches": None} for row in self.records()]
         verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
-        lines = [*in_columns(rows, COLUMNS[not any(operator.inference for operator in self.operators):]),
-                 f"{plural(len(self.operators), 'operator')} ({verdicts})"
-                 + (f"; first wrong: {self.first.text}: {self.first.reason}" if self.first else "")]
+        parts: list[Part] = [
+            Table(rows, COLUMNS[not any(operator.inference for operator in self.operators):]),
+            f"{plural(len(self.operators), 'operator')} ({verdicts})"
+            + (f"; first wrong: {self.first.text}: {self.first.reason}" if self.first else "")]
         for operator in self.operators if self.explain else ():
             if operator.verdict == "differs" and (result := operator.comparison):
                 there = result.mismatches and result.layer is not None
-                lines += explained(result, nearby(result, iter) if there else None)
-        return "\n".join(lines)
+                parts += explained(result, nearby(result, iter) if there else None)
+        return parts
 
     @property
     def table(self) -> pd.DataFrame:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from npulab.cli import bench
 from npulab.cli.output import Add, show
-from npulab.support.text import Row, in_columns, known, rows_of
+from npulab.support.answers import Answer, Part, Table
+from npulab.support.text import Row, known, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,7 @@ faster; wrong: fields and words that came out wrong.  The row of a copy is what 
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(Answer):
     """A table that ``npulab.bench`` gives of ``what``."""
 
     what: str
@@ -40,12 +41,13 @@ class Measured:
         return [*self.rows, *({"setting": setting, **limits}
                               for setting, limits in self.table.attrs["limits"].items())]
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[Part]:
         shown = [{name: _short(row[name]) if isinstance(row.get(name), float) else row.get(name, "")
                   for name in self.table.columns} for row in self.rows]
         limits = [f"{setting}: " + ", ".join(f"{name} {value:.3g}" for name, value in limits.items())
                   for setting, limits in self.table.attrs["limits"].items()]
-        return "\n".join([*in_columns(shown, [*self.table.columns]), LEGENDS[self.what], *limits])
+        return [Table(shown, [*self.table.columns]), LEGENDS[self.what], *limits]
 
 
 def _short(number: float) -> str:

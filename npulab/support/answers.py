@@ -1,0 +1,77 @@
+"""Answers as people see them: sentences and tables, plain, as HTML, or for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from npulab.support.text import cell, in_columns
+
+# what a value of a column means to the reader, by column
+_VERDICTS = {"equal": "good", "differs": "bad", "not executed": "open", "nothing to compare": "open",
+             "not covered": "open", "not run": "open", "no operator": "open", "none": "quiet"}
+_EVIDENCE = {"guess": "open", "unknown": "bad"}
+TONES: dict[str, dict[str, str]] = {
+    "verdict": _VERDICTS, "words": _VERDICTS, "coefficients": _VERDICTS, "evidence": _EVIDENCE,
+    "provenance": {"simulated": "quiet", "simulated, changed": "quiet"},
+    "differs": {"always": "bad", "sometimes": "open"}}
+# colours behind the text, so that the text keeps the theme's own
+TINTS = {"good": "rgba(46, 160, 67, .25)", "bad": "rgba(218, 54, 51, .3)", "open": "rgba(210, 153, 34, .3)"}
+
+
+def tone(column: str, value: Any) -> str:
+    """"good", "bad", "open", "quiet", or nothing for a value that speaks for itself.
+
+    >>> tone("verdict", "differs"), tone("case", "differs")
+    ('bad', '')
+    """
+    return TONES.get(column, {}).get(value, "") if isinstance(value, str) else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows under the names of their columns; without a row it is not shown."""
+
+    rows: Sequence[Mapping[str, Any]]
+    names: Sequence[str]
+
+    def __str__(self) -> str:
+        return "\n".join(in_columns(self.rows, self.names))
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in self.names)
+        rows = ["".join(_html(name, row.get(name)) for name in self.names) for row in self.rows]
+        return (f"<table><thead><tr>{head}</tr></thead><tbody>"
+                f"{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table>")
+
+
+Part = str | Table
+
+
+class Answer:
+    """A result that is shown: ``parts`` are its lines and tables in order."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(str(part) for part in shown(self.parts))
+
+    def _repr_html_(self) -> str:
+        return "".join(part._repr_html_() if isinstance(part, Table) else
+                       f"<div style='white-space:pre-wrap'>{escape(part) or '&nbsp;'}</div>"
+                       for part in shown(self.parts))
+
+
+def shown(parts: Sequence[Part]) -> list[Part]:
+    """Parts without tables that have no row."""
+    return [part for part in parts if isinstance(part, str) or part.rows]
+
+
+def _html(name: str, value: Any) -> str:
+    kind = tone(name, value)
+    tint = f";background:{TINTS[kind]}" if kind in TINTS else ""
+    return f"<td style='text-align:left{tint}'>{escape(cell(value))}</td>"
