@@ -563,8 +563,12 @@ class Roles:
             outer = owner.inside(by_macro[name])
             while outer and outer not in self.fields and self.keys[outer] in groups:
                 outer = owner.inside(outer)
-            if outer in self.fields and name not in arrays:
+            around = next((one for one in owner.all(by_macro[name]) if one in self.fields
+                           or self.keys[one] in self.registers), "")
+            if around in self.fields and name not in arrays:
                 continue  # a value
+            if outer and outer not in self.fields and self.keys[outer] not in self.registers and around:
+                outer = around  # beside what it goes on from, of the same register
             if outer and name not in arrays and outer not in self.fields:
                 children.setdefault(outer, []).append(name)
             else:
