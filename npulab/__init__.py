@@ -24,7 +24,7 @@ _PUBLIC = {
     "npulab.layout": "find_layout",
     "npulab.quant.emulate": "ENGINES accumulate emulate",
     "npulab.quant.identify": "identify_rounding rounding_probes",
-    "npulab.quant.layers": "Add Conv2D FullyConnected Network Pool2D",
+    "npulab.quant.layers": "Add Conv1D Conv2D FullyConnected Network Pool2D",
     "npulab.quant.rules": "QuantParams RULES",
     "npulab.models": "read_model single_op_model",
     "npulab.captures.capture": "Capture CaptureSet",
@@ -94,6 +94,8 @@ def target(name: str) -> Target:
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
+        if _MODULES[name].startswith("npulab.quant"):  # which takes names of rules; targets state some
+            importlib.import_module("npulab.captures.registry")
         value = getattr(importlib.import_module(_MODULES[name]), name)
         globals()[name] = value
         return value

@@ -14,11 +14,13 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from npulab.captures.target import Target
+from npulab.captures.target import Target, place_of
+from npulab.quant.rules import find_rules_with, state_rules
 
 HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
 SHARED = {"kit", "template"}  # folders beside the NPUs that are none
+_loading: list[str] = []  # what a target asks of its own rules while it is loaded has no answer yet
 
 
 def targets() -> list[str]:
@@ -37,15 +39,22 @@ def target(name: str) -> Target:
         raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())} "
                           f"(a folder in ./{LOCAL} counts too)")
     local = Path.cwd() / LOCAL
-    return _load(name, local, () if name in _folders(HERE) else _state(local / name))
+    made = _load(name, local, () if name in _folders(HERE) else _state(local / name))
+    state_rules(made.name, made.rules)  # a target of this name in another folder has others
+    return made
 
 
 @cache
 def _load(name: str, local: Path, state: tuple[tuple[str, int, int], ...]) -> Target:
+    _loading.append(name)
     try:
         found = _import(name, local)
     except Exception as error:  # whatever a folder of the user's does, it is told as the folder's
-        raise ValueError(f"target {name}: does not load: {type(error).__name__}: {error}") from error
+        where = place_of(error, str((HERE if name in _folders(HERE) else local) / name))
+        raise ValueError(f"target {name}: does not load: {type(error).__name__}: {error}"
+                         f"{f', at {where}' * bool(where)}") from error
+    finally:
+        _loading.remove(name)
     if not isinstance(found, Target):
         raise ValueError(f"target {name}: TARGET is {type(found).__name__}, allowed is npulab.target.Target")
     return found
@@ -77,3 +86,12 @@ def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:
 
 def _folders(where: Path) -> list[str]:
     return [path.parent.name for path in where.glob("*/__init__.py") if where != HERE or path.parent.name not in SHARED]
+
+
+def _load_rules(of: str) -> None:
+    """Load the target of a name, if there is one, which makes its rules known."""
+    if of in targets() and of not in _loading:
+        target(of)
+
+
+find_rules_with(_load_rules)

@@ -3,14 +3,20 @@ back."""
 
 from __future__ import annotations
 
+import dis
+import linecache
+import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from npulab.quant.rules import Rule, state_rules
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
 
@@ -19,6 +25,10 @@ if TYPE_CHECKING:
     from npulab.quant.layers import Layer
 
 Features = Mapping[str, int]
+OWN = f"{Path(__file__).parents[1]}{os.sep}"  # npulab's own files
+# parameters of layers that a ``lower`` of an earlier day has not heard of, with what it takes them for
+VARIANTS = {"output": "codes", "rounding": "half-away"}
+STEPS = ("lift", "simulate", "recode", "explain", "writes", "outline", "claims", "replay", "rule_of")
 
 
 class Unsupported(ValueError):
@@ -176,6 +186,11 @@ class Target:
     values by the same names, without what they do not tell; ``claims`` a ``Claim`` for every field
     that a source beside the capture speaks of; ``replay`` a ``Range`` for every stretch of memory
     that a recorded run of several units had checked.
+
+    ``rules`` are rounding rules of its own, named ``<target>:...``: every place that takes the name
+    of a rule knows them.  ``variants`` are those of ``VARIANTS`` that ``lower`` heeds: a layer with
+    another one is refused before.  An error that nobody raised in words, in a function of the
+    target, becomes a ValueError that says what was asked, file and line.
     """
 
     name: str
@@ -196,6 +211,22 @@ class Target:
     rule_of: Callable[[Capture], str] | None = None
     importers: tuple[Importer, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    variants: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            state_rules(self.name, self.rules)
+        except (ValueError, LookupError) as error:
+            raise type(error)(f"target {self.name}: {error}") from None
+        for step in STEPS:
+            if getattr(self, step) is not None:
+                object.__setattr__(self, step, guarded(getattr(self, step), self.name, step))
+        lower = _plain_only(guarded(self.lower, self.name, "lower"), self.name, self.variants)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "importers", tuple(
+            replace(one, recognises=guarded(one.recognises, self.name, f"importer {one.name!r}"),
+                    read=guarded(one.read, self.name, f"importer {one.name!r}")) for one in self.importers))
 
     @property
     def registers(self) -> RegisterMap:
@@ -214,6 +245,81 @@ class Target:
 
     def __repr__(self) -> str:
         return f"Target({self.name}: {self.title}; {', '.join(self.chips)})"
+
+
+def guarded(function: Callable[..., Any], name: str, step: str) -> Callable[..., Any]:
+    """A step of a target whose slips say what was asked, file and line.
+
+    Errors that code of npulab or of the target's folder raises in words pass as they are, and so do
+    those of files and imports.
+    """
+    function = getattr(function, "_guarded", function)
+    folder = str(Path(getattr(function, "__code__", place_of.__code__).co_filename).parent)
+
+    @wraps(function)
+    def step_of(*values: Any, **named: Any) -> Any:
+        try:
+            return function(*values, **named)
+        except (Unsupported, Hang, OSError, ImportError, MemoryError):
+            raise
+        except Exception as error:
+            if _in_words(error, folder):
+                raise
+            subject = _subject(values[0] if values else next(iter(named.values()), None))
+            raise ValueError(f"target {name}: {step} of {subject}: {type(error).__name__}: {error}, at "
+                             f"{place_of(error, folder)}") from error
+
+    step_of._guarded = function  # type: ignore[attr-defined]
+    return step_of
+
+
+def place_of(error: BaseException, folder: str) -> str:
+    """File, line and text of the innermost line of a folder's files that an error went through,
+    of all files if it went through none."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno or 0))
+    inside = [place for place in frames if place[0].startswith(f"{folder}{os.sep}")]
+    if not frames:
+        return ""
+    file, line = (inside or frames)[-1]
+    linecache.checkcache(file)
+    text = linecache.getline(file, line).strip()
+    return f"{Path(file).parent.name}/{Path(file).name}:{line}{f' ({text})' * bool(text)}"
+
+
+def _in_words(error: BaseException, folder: str) -> bool:
+    """Whether a ``raise`` statement of npulab's or of the folder's code made the error, with a
+    sentence."""
+    frame = None
+    trace = error.__traceback__
+    while trace is not None:
+        frame, trace = trace, trace.tb_next
+    if frame is None or isinstance(error, KeyError | AssertionError) or not str(error):
+        return False
+    code = frame.tb_frame.f_code
+    return code.co_filename.startswith((OWN, f"{folder}{os.sep}")) \
+        and code.co_code[frame.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def _subject(value: Any) -> str:
+    """What a step was asked to work on."""
+    if isinstance(value, np.ndarray):
+        return f"{value.size} words"
+    return f"capture {value.name}" if hasattr(value, "jobs") else f"{value!s:.80}"
+
+
+def _plain_only(lower: Callable[..., Capture], name: str, known: Sequence[str]) -> Callable[..., Capture]:
+    """A ``lower`` that refuses layers with variants it does not heed."""
+    @wraps(lower)
+    def checked(layer: Any, *values: Any, **named: Any) -> Capture:
+        for part in getattr(layer, "layers", (layer,)):
+            for parameter, usual in VARIANTS.items():
+                value = getattr(part, parameter, usual)
+                if isinstance(value, str) and value != usual and parameter not in known:
+                    raise ValueError(f"lower for {name}: {parameter}: got {value!r}, allowed is {usual!r}")
+        return lower(layer, *values, **named)
+    return checked
 
 
 def select(tables: Mapping[str, RegisterMap], features: Features) -> dict[str, RegisterMap]:

@@ -108,14 +108,15 @@ def _named(graph: Graph, names: Mapping[str, str]) -> Graph:
     return replace(graph, tensors=tuple(replace(one, name=names.get(one.name, one.name)) for one in graph.tensors))
 
 
-def _graph(layers: Sequence[Layer], inputs: Sequence[Sequence[int]], lead: tuple[int, ...]) -> Graph:
+def _graph(layers: Sequence[Any], inputs: Sequence[Sequence[int]], lead: tuple[int, ...]) -> Graph:
     """The graph of layers; a source of -1 is its first input, -2 its second."""
     for number, layer in enumerate(layers):
         if not isinstance(layer, MODELLED):
             raise ValueError(f"layer {number}: got {layer}, allowed in a model is a Conv2D, FullyConnected, Pool2D, "
                              "Add or Operation")
-        if isinstance(layer, Conv2D) and layer.groups > 1:
-            raise ValueError(f"layer {number}: groups: got {layer.groups}, allowed in a model is 1")
+        for name, usual in (("groups", 1), ("output", "codes"), ("rounding", "half-away")):
+            if not isinstance(layer, Operation) and (value := getattr(layer, name, usual)) != usual:
+                raise ValueError(f"layer {number}: {name}: got {value!r}, allowed in a model is {usual!r}")
     draft, given = _Draft(), {}
     for layer, sources in zip(layers, inputs, strict=True):
         for place, source in enumerate(sources):

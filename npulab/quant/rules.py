@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import operator
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -79,6 +80,25 @@ def shift_right(values: np.ndarray, shift: Any, rounding: str) -> np.ndarray:
     up = (values + half) >> shift
     tie = (half > 0) & (values & (2 * half - 1) == half)
     return up - (tie & (up & 1 == 1))
+
+
+def divided(values: np.ndarray, by: Any, rounding: str) -> np.ndarray:
+    """``values / by`` rounded as named; whole numbers, ``by`` at least 1.
+
+    >>> [int(divided(np.int64(-10), 4, r)) for r in ROUNDINGS]
+    [-3, -2, -2, -2, -3]
+    """
+    if rounding not in ROUNDINGS:
+        raise LookupError(f"rounding: got {rounding!r}, allowed is one of {', '.join(ROUNDINGS)}")
+    values = np.asarray(values)
+    if rounding in ("toward-zero", "half-away"):
+        more = np.asarray(by) // 2 if rounding == "half-away" else 0
+        return np.sign(values) * ((np.abs(values) + more) // by)
+    down, rest = np.divmod(values, by)
+    if rounding == "floor":
+        return down
+    tie = 2 * rest == by
+    return down + (2 * rest > by) + (tie if rounding == "half-up" else tie & (down & 1 == 1))
 
 
 def ratio_of_scales(input_scale: Any, weight_scale: Any, output_scale: Any, order: str) -> np.ndarray:
@@ -552,24 +572,81 @@ RULES = {rule.name: rule for rule in _KNOWN}
 # multiplier alone, the other looks at all channels of a layer together.
 _MORE: tuple[Rule, ...] = (LeadingBits("rockchip-rk3588:half-even"), TwoSteps("rockchip-rv1103:half-even-twice"))
 NAMED = RULES | {rule.name: rule for rule in _MORE}
+_STATED: dict[str, Rule] = {}  # those of targets, by name: "<target>:..."
+_finders: list[Callable[[str], None]] = []  # what states the rules of a target, by the name before the colon
+
+
+def state_rules(of: str, rules: Sequence[Rule]) -> None:
+    """Make the rules of a target known by name, in the place of those that it stated before.
+
+    Raises ValueError for a name that does not begin with the target's and a colon, LookupError for
+    a rule without ``exact``.
+    """
+    for by in rules:
+        if not isinstance(by, Rule) or not by.name.startswith(f"{of}:"):
+            got = by.name if isinstance(by, Rule) else type(by).__name__
+            raise ValueError(f"rules: got {got!r}, allowed in target {of} is a Rule named {of + ':...'!r}")
+    for name in [name for name in _STATED if name.startswith(f"{of}:")]:
+        del _STATED[name]
+    _STATED.update({by.name: rule(by) for by in rules})
+
+
+def find_rules_with(finder: Callable[[str], None]) -> None:
+    """Call ``finder`` with the name of a target before a rule of it is looked for."""
+    _finders.append(finder)
 
 
 def rule(name: str | Rule) -> Rule:
     """The rule of a name; a rule stays itself.
 
-    ``name:P`` is the rule with its ratio of scales formed in another order ("D", "P", "S").
-    Raises LookupError with the known names.
+    ``name:P`` is the rule with its ratio of scales formed in another order ("D", "P", "S");
+    ``<target>:...`` is one that a target states. Raises LookupError with the known names.
     """
     if isinstance(name, Rule):
         if type(name).exact is Rule.exact:
             raise LookupError(f"rule: got {name!r} without exact, allowed is a subclass that has it")
         return name
-    base, _, order = str(name).rpartition(":")
-    if isinstance(name, str) and base in NAMED and order in ORDERS:
-        return replace(NAMED[base], name=name, order=order)
-    if not isinstance(name, str) or name not in NAMED:
-        raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join(NAMED)}")
-    return NAMED[name]
+    by = _by_name(name)
+    if by is None:
+        raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join(rule_names())}")
+    return by
+
+
+def rule_names() -> tuple[str, ...]:
+    """The names of all rules, those of targets that were loaded among them."""
+    return (*NAMED, *_STATED)
+
+
+def is_rule(name: Any) -> bool:
+    """Whether ``rule`` knows the name of a rule.
+
+    >>> is_rule("gemmlowp:P"), is_rule("xnnpack")
+    (True, False)
+    """
+    return isinstance(name, Rule) or _by_name(name) is not None
+
+
+def _by_name(name: Any) -> Rule | None:
+    """The rule of a name, None if there is none; targets that the name begins with are asked."""
+    if not isinstance(name, str):
+        return None
+    by = _stated_as(name)
+    of, colon, _ = name.partition(":")
+    if by is None and colon:
+        for finder in _finders:
+            finder(of)
+        by = _stated_as(name)
+    return by
+
+
+def _stated_as(name: str) -> Rule | None:
+    base, _, order = name.rpartition(":")
+    for known in (NAMED, _STATED):
+        if base in known and order in ORDERS:
+            return replace(known[base], name=name, order=order)
+        if name in known:
+            return known[name]
+    return None
 
 
 def half_away(values: Any) -> np.ndarray:

@@ -303,7 +303,7 @@ def test_input_that_is_refused() -> None:
             single_op_model(refused)
     with pytest.raises(ValueError, match=r"^layer 0: got Elementwise.*, allowed in a model is a Conv2D, FullyConnected"):
         write_model([Elementwise("copy", (2, 3))])
-    with pytest.raises(ValueError, match=r"^layer: got Elementwise.*, allowed is a Conv2D or FullyConnected$"):
+    with pytest.raises(ValueError, match=r"^layer: got Elementwise.*, allowed is a Conv2D, Conv1D or FullyConnected$"):
         npulab.accumulate(Elementwise("copy", (2, 3)), a)
 
 

@@ -28,7 +28,8 @@ def as_1x1(layer: FullyConnected) -> Conv2D:
     """The convolution over one pixel that a fully connected layer is."""
     return Conv2D(layer.weights[:, None, None], layer.bias, (1, 1, layer.weights.shape[1]),
                   activation=layer.activation, input_q=layer.input_q, weight_q=layer.weight_q,
-                  output_q=layer.output_q, dtype=layer.dtype)
+                  output_q=layer.output_q, dtype=layer.dtype, output=layer.output,
+                  weight_bits=layer.weight_bits)
 
 
 def behind(size: int, outputs: int, kernel: int, stride: int, before: int, apart: int = 1) -> int:

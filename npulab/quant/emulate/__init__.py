@@ -19,6 +19,7 @@ from npulab.quant.layers import (
     Activation,
     Add,
     Concat,
+    Conv1D,
     Conv2D,
     Elementwise,
     FullyConnected,
@@ -39,15 +40,17 @@ EIGHT = (np.dtype(np.int8), np.dtype(np.uint8))
 
 def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule = "tflite-reference",
             saturation: Saturation | None = None) -> Any:
-    """Output of a layer or a network, bit for bit as the named rule has it, in the type of ``x``.
+    """Output of a layer or a network, bit for bit as the named rule has it, in the type of ``x``;
+    sums are int32.
 
     ``x`` is ``(H, W, C)`` or ``(N, H, W, C)`` as ``layer.input_shape`` says, in ``layer.dtype``
-    (8-bit layers take int8 and uint8); for ``FullyConnected`` ``(..., H, W, C)`` of I elements,
-    else ``(..., I)``; for ``Add`` and an ``Elementwise`` of two a pair, for ``Concat`` the tuple of
-    its tensors, with the same leading axes, as many as one likes; for an ``Operation`` its tensors
-    with the batch that it states, with another if that is 1, or without; for a network of several
-    inputs the tuple of them; one of several outputs gives a tuple.  A layer of float16 takes every
-    number: infinite ones and NaN go through as IEEE 754 has it.
+    (8-bit layers take int8 and uint8); for ``Conv1D`` ``(..., L, C)``, for ``FullyConnected``
+    ``(..., H, W, C)`` of I elements, else ``(..., I)``; for ``Add`` and an ``Elementwise`` of
+    two a pair, for ``Concat`` the tuple of its tensors, with the same leading axes, as many as
+    one likes; for an ``Operation`` its tensors with the batch that it states, with another if
+    that is 1, or without; for a network of several inputs the tuple of them; one of several
+    outputs gives a tuple.  A layer of float16 takes every number: infinite ones and NaN go
+    through as IEEE 754 has it.
 
     ``rule`` is one of ``npulab.RULES``, or an engine of ``npulab.ENGINES``
     ("tflite-reference", "tflite-builtin", "xnnpack", "onnxruntime", "onnxruntime:avx2", ...), which
@@ -56,7 +59,7 @@ def emulate(layer: Layer | Network | Sequence[Layer], x: Any, rule: str | Rule =
     ``saturation`` says how the products of a quantized layer with weights are added, in place of
     the engine's own way.  A fully connected layer of float32 has two variants of its own,
     "hybrid-float32:fused" and "hybrid-float32:portable". Raises ValueError where ``x`` is not so,
-    or an accumulator leaves the rule's register; LookupError for an unknown rule.
+    or an accumulator leaves the rule's register, of sums int32; LookupError for an unknown rule.
     """
     if isinstance(layer, LAYERS):
         return Prepared(layer, rule, keep=False, saturation=saturation)(x)
@@ -101,7 +104,7 @@ def prepare(layer: Layer, rule: str | Rule = "tflite-reference", fast: bool | No
     _refuse(layer)
     if fast and not compiles():
         raise ModuleNotFoundError("numba cannot be loaded: prepare with fast needs the extra npulab[fast]")
-    weighted = isinstance(layer, Conv2D | FullyConnected)  # the others have no loop to compile
+    weighted = isinstance(layer, Conv2D | Conv1D | FullyConnected)  # the others have no loop to compile
     return Prepared(layer, rule, keep=True, fast=weighted and (compiles() if fast is None else fast))
 
 
@@ -124,12 +127,18 @@ class Prepared:
         self.layer, self.rule, self.keep, self.fast, self.saturation = layer, rule, keep, fast, saturation
         self._idle: list[Scratch] = []  # one for each thread that calls at the same time
         self._made: dict[np.dtype, Any] = {}
+        self._image: Prepared | None = None  # that of a convolution in one dimension
 
     def __call__(self, x: Any) -> np.ndarray:
-        """The output, in the type of the input."""
+        """The output, in the type of the input; sums are int32."""
         layer = self.layer
         if isinstance(layer, Operation):
             return operations.batches(layer, x, self.rule)
+        if isinstance(layer, Conv1D):
+            x = _signal(layer, x)
+            if self._image is None:
+                self._image = Prepared(layer.image, self.rule, self.keep, self.fast, self.saturation)
+            return self._image(x.reshape(-1, *layer.image.input_shape)).reshape(*x.shape[:-2], *layer.output_shape)
         if isinstance(layer, Add | Elementwise | Activation | Concat):
             tensors = _tensors(layer, x)
             if isinstance(layer, Concat):
@@ -145,6 +154,8 @@ class Prepared:
             return run(layer, images, self.rule).reshape(shape)  # type: ignore[arg-type]
         if isinstance(layer, Pool2D):
             return pool(layer, images, self.rule).reshape(shape)
+        if layer.output == "sums":
+            return quantized.summed(layer, images, self.rule, self.saturation).reshape(shape)
         out = np.empty(shape, x.dtype)
         ready = self._ready(x.dtype, lambda dtype: Quantized(
             layer, dtype, self.rule, self.keep, self.fast, self.saturation))
@@ -165,13 +176,18 @@ class Prepared:
         return f"Prepared({self.layer}, {self.rule})"
 
 
-def accumulate(layer: Conv2D | FullyConnected, x: np.ndarray, saturation: Saturation | None = None) -> np.ndarray:
+def accumulate(layer: Conv2D | Conv1D | FullyConnected, x: np.ndarray,
+               saturation: Saturation | None = None) -> np.ndarray:
     """Accumulators ``(..., C)`` int64 of a quantized layer: ``bias + sum (x - input zero) * (w -
     weight zero)``.
 
     They are the true sums: nothing wraps, and products saturate only as ``saturation`` says.
     """
-    _refuse(layer, Conv2D, FullyConnected)
+    _refuse(layer, Conv2D, Conv1D, FullyConnected)
+    if isinstance(layer, Conv1D):
+        x = _signal(layer, x)
+        sums = accumulate(layer.image, x.reshape(-1, *layer.image.input_shape), saturation)
+        return sums.reshape(*x.shape[:-2], *layer.output_shape)
     x, shape = _input(layer, x)
     if x.dtype.kind == "f":
         raise ValueError(f"accumulate: got {layer} of {x.dtype}, allowed is a layer with weights, of "
@@ -220,6 +236,15 @@ def _tensors(layer: Add | Elementwise | Activation | Concat, x: Any) -> tuple[np
         got = " and ".join(f"{one.shape} {one.dtype}" for one in given)
         raise ValueError(f"x: got shape{'s' * (count > 1)} {got}, allowed is {allowed}")
     return given
+
+
+def _signal(layer: Conv1D, x: Any) -> np.ndarray:
+    """The input of a convolution in one dimension; raises ValueError if it does not fit."""
+    x = np.asarray(x)
+    if x.shape[-2:] != layer.input_shape or x.dtype not in _types(layer) or x.size == 0:
+        raise ValueError(f"x: got shape {x.shape} {x.dtype}, allowed is {layer.input_shape}, or that with leading "
+                         f"batch axes, of {_words(layer)}")
+    return x
 
 
 def _input(layer: Conv2D | FullyConnected | Pool2D, x: Any) -> tuple[np.ndarray, tuple[int, ...]]:

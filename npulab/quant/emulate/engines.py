@@ -9,7 +9,7 @@ import numpy as np
 
 from npulab.quant.emulate.saturating import Saturation
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channel
-from npulab.quant.rules import NAMED, Rule, half_away, positive, rule
+from npulab.quant.rules import Rule, half_away, is_rule, positive, rule, rule_names
 
 
 class Row(NamedTuple):
@@ -108,9 +108,8 @@ def parts(name: str | Rule, op: str, dtype: str, scales: str, channels: int) -> 
     [('ruy-x86:D', 0, 16), ('gemmlowp:D', 16, 20)]
     """
     if not isinstance(name, str) or name not in NAMES:
-        known = isinstance(name, Rule) or (isinstance(name, str) and {name, name.rpartition(":")[0]} & set(NAMED))
-        if not known:
-            raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join((*NAMES, *NAMED))}")
+        if not is_rule(name):
+            raise LookupError(f"rule: got {name!r}, allowed is one of {', '.join((*NAMES, *rule_names()))}")
         return ((rule(name), 0, channels),)
     for row in TABLE:
         if row.engine == name and row.op in ("", op) and row.type in ("", dtype) and row.scales in ("", scales):

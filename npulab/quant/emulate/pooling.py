@@ -11,21 +11,20 @@ import numpy as np
 from npulab.quant.emulate.engines import clamp_range
 from npulab.quant.emulate.sums import Border
 from npulab.quant.layers import Pool2D
-from npulab.quant.rules import Rule
+from npulab.quant.rules import Rule, divided
 
 TAKE = {"max": np.maximum, "min": np.minimum, "average": np.add}
 
 
 def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
-    """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages have ties away from
-    code 0."""
+    """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages are rounded as the
+    layer says."""
     low, high = clamp_range(layer, images.dtype, rule)
     # sums of codes of as many bits as a window can hold
     wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2 ** 30 else np.int32
     out = np.stack([taken(layer, image, wide if layer.kind == "average" else images.dtype) for image in images])
     if layer.kind == "average":
-        count = counts(layer)
-        out = np.sign(out) * ((np.abs(out) + count // 2) // count)
+        out = divided(out, counts(layer), layer.rounding)
     return out.clip(low, high).astype(images.dtype)
 
 

@@ -149,6 +149,22 @@ def accumulate(layer: Conv2D | FullyConnected, images: np.ndarray, out: np.ndarr
         out -= excess(layer, images, saturation)
 
 
+def summed(layer: Conv2D | FullyConnected, images: np.ndarray, rule: str | Rule,
+           saturation: Saturation | None = None) -> np.ndarray:
+    """The accumulators ``(N, H, W, C)`` int32 of images ``(N, H, W, C)``, for a layer that gives
+    sums.
+
+    Those that int32 cannot hold wrap if the rule's register wraps.  Raises as ``parts_of``, and
+    ValueError for an accumulator that int32 cannot hold.
+    """
+    by = parts_of(layer, images.dtype, rule)[0][0]
+    positions = images.shape[:1] if isinstance(layer, Conv2D) else images.shape[:-1]
+    out = np.empty((*positions, *layer.output_shape), np.int64)
+    accumulate(layer, images, out, saturation or saturation_of(layer, images.dtype, rule))
+    sums = within(out, replace(by, register=32)).astype(np.int32)
+    return np.maximum(sums, 0) if layer.activation == "relu" else sums
+
+
 def upright(layer: Conv2D | FullyConnected) -> Conv2D | FullyConnected:
     """A convolution along one row as one along a column: the same numbers in the same places, but
     in many rows."""

@@ -24,6 +24,7 @@ from npulab.quant.layers import (
     Activation,
     Add,
     Concat,
+    Conv1D,
     Conv2D,
     Elementwise,
     FullyConnected,
@@ -224,7 +225,7 @@ def half(layer: Layer, given: Any, rule: str | Rule) -> np.ndarray:
         return elementwise(layer, given, exact)
     if isinstance(layer, Activation):
         return activation(layer, given[0], exact)
-    assert not isinstance(layer, Concat | Operation)
+    assert not isinstance(layer, Concat | Conv1D | Operation)
     low, high = REAL[layer.activation]
     with np.errstate(over="ignore", invalid="ignore"):  # what is too large for float16 is infinite
         if exact and not isinstance(layer, Add) and not ordered:

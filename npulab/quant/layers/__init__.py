@@ -8,6 +8,7 @@ from npulab.quant.layers.checks import (
     UNIT,
     Pair,
     Shape3,
+    output_dtype,
     padding_name,
     pads,
     per_channel,
@@ -16,9 +17,9 @@ from npulab.quant.layers.network import LAYERS, Layer, Network, input_shapes, te
 from npulab.quant.layers.operation import OPERATIONS, Operation, Placeholder
 from npulab.quant.layers.plain import Add, Pool2D
 from npulab.quant.layers.real import PAIRED, SINGLE, Activation, Concat, Elementwise
-from npulab.quant.layers.weighted import Conv2D, FullyConnected
+from npulab.quant.layers.weighted import Conv1D, Conv2D, FullyConnected
 
 __all__ = ["ACTIVATIONS", "LAYERS", "OPERATIONS", "PADDINGS", "PAIRED", "POOLS", "SINGLE", "TYPES", "UNIT",
-           "Activation", "Add", "Concat", "Conv2D", "Elementwise", "FullyConnected", "Layer", "Network", "Operation",
-           "Pair", "Placeholder", "Pool2D", "Shape3", "input_shapes", "padding_name", "pads", "per_channel",
-           "tensors_taken"]
+           "Activation", "Add", "Concat", "Conv1D", "Conv2D", "Elementwise", "FullyConnected", "Layer", "Network",
+           "Operation", "Pair", "Placeholder", "Pool2D", "Shape3", "input_shapes", "output_dtype", "padding_name",
+           "pads", "per_channel", "tensors_taken"]

@@ -12,6 +12,9 @@ import numpy as np
 from npulab.quant.rules import QUANTIZED, QuantParams
 
 ACTIVATIONS = (None, "relu", "relu6", "relu_n1_to_1")
+OUTPUTS = ("codes", "sums")
+SUMS = "int32"  # the type of sums
+WEIGHT_BITS = (1, 2, 4, 8)
 POOLS = ("average", "max", "min")
 PADDINGS = ("same", "valid")
 # input and output type by the type of the weights; the first is the usual one
@@ -141,6 +144,46 @@ def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
         raise ValueError(f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}")
 
 
+def output_dtype(layer: Any) -> str:
+    """The type of a layer's output: that of its input unless it gives sums."""
+    return SUMS if getattr(layer, "output", "") == "sums" else layer.dtype
+
+
+def check_output(layer: Any, dtype: str) -> None:
+    """Raises ValueError if ``output`` is unknown or does not go with type, activation and output
+    scale."""
+    allowed = OUTPUTS if dtype in ("int8", "uint8") else OUTPUTS[:1]
+    if layer.output not in allowed:
+        raise ValueError(f"output: got {layer.output!r}, allowed with {dtype} is {' or '.join(allowed)}")
+    if layer.output == "codes":
+        return
+    if layer.activation not in (None, "relu"):
+        raise ValueError(f"activation: got {layer.activation!r}, allowed with sums is None or 'relu'")
+    if layer.output_q != UNIT:
+        raise ValueError(f"output_q: got {layer.output_q}, allowed with sums is {UNIT}: their unit is input scale * "
+                         "weight scale")
+
+
+def checked_bits(bits: Any, weights: np.ndarray) -> int:
+    """The width of a weight: 1, 2, 4 or 8 bits, two's complement for int8; of 1 bit also -1 and
+    1.
+
+    Raises ValueError naming the weight that does not fit.
+    """
+    if bits not in WEIGHT_BITS or (bits != 8 and weights.dtype.kind == "f"):
+        raise ValueError(f"weight_bits: got {bits!r}, allowed with {weights.dtype} weights is "
+                         f"{'1, 2, 4 or 8' if weights.dtype.kind in 'iu' else '8, which says nothing of them'}")
+    low, high = (-2 ** (bits - 1), 2 ** (bits - 1) - 1) if weights.dtype.kind == "i" else (0, 2 ** bits - 1)
+    if bits == 8 or (bits == 1 and weights.dtype.kind == "i" and np.all(np.abs(weights) == 1)):
+        return int(bits)
+    wrong = (weights < low) | (weights > high)
+    if np.any(wrong):
+        signs = ", or -1 and 1" if bits == 1 and low < 0 else ""
+        raise ValueError(f"weights: got {weights[wrong].flat[0]}, allowed with {bits} bit{'s' * (bits > 1)} is {low} "
+                         f"to {high}{signs}")
+    return int(bits)
+
+
 def check_window(layer: Any, names: Sequence[str]) -> None:
     for name in names:
         value = getattr(layer, name)
@@ -165,6 +208,18 @@ def output_size(layer: Any) -> Pair:
              for size, pad, kernel, stride, dilation
              in zip(layer.input_shape, layer.pads, layer.kernel, layer.stride, layer.dilation, strict=False)]
     return sizes[0], sizes[1]
+
+
+def weight_parameters(layer: Any) -> dict[str, Any]:
+    """What is unusual of weights and output, as plain numbers and names."""
+    bits = {"weight_bits": layer.weight_bits} if layer.weight_bits != 8 else {}
+    return bits | ({"output": layer.output} if layer.output != "codes" else {})
+
+
+def weight_text(layer: Any) -> str:
+    """What is unusual of weights and output, in words."""
+    bits = f", {layer.weight_bits}-bit weights" if layer.weight_bits != 8 else ""
+    return bits + (f", {layer.output}" if layer.output != "codes" else "")
 
 
 def window_parameters(layer: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from npulab.quant.layers.checks import (
     window_parameters,
     window_text,
 )
-from npulab.quant.rules import QuantParams
+from npulab.quant.rules import QUANTIZED, ROUNDINGS, QuantParams
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,8 @@ class Pool2D:
     """Average, maximum or minimum of windows of ``kernel`` (h, w); the border counts for nothing.
 
     ``dtype`` is "int8", "uint8", "int16" or "float16"; output scale and zero point are the input's.
+    ``rounding`` is that of an average of codes, one of ``npulab.quant.rules.ROUNDINGS``: what is
+    rounded is the mean of the codes as they are, the zero point in them.
     Raises ValueError naming the parameter where values do not go together.
     """
 
@@ -45,11 +47,17 @@ class Pool2D:
     input_q: QuantParams = UNIT
     output_q: QuantParams | None = None
     dtype: str = "int8"
+    rounding: str = "half-away"
     dilation = (1, 1)
 
     def __post_init__(self) -> None:
         if self.kind not in POOLS:
             raise ValueError(f"kind: got {self.kind!r}, allowed is one of {', '.join(POOLS)}")
+        rounds = self.kind == "average" and self.dtype in QUANTIZED
+        allowed = ROUNDINGS if rounds else ROUNDINGS[-1:]
+        if self.rounding not in allowed:
+            raise ValueError(f"rounding: got {self.rounding!r}, allowed with {self.kind} pooling of {self.dtype} is "
+                             f"{', '.join(allowed)}")
         object.__setattr__(self, "input_shape", checked_shape(self.input_shape))
         if self.output_q is None:
             object.__setattr__(self, "output_q", self.input_q)
@@ -84,10 +92,12 @@ class Pool2D:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
-        return {"op": self.op, **window_parameters(self), **quantization_parameters(self)}
+        rounding = {"rounding": self.rounding} if self.rounding != ROUNDINGS[-1] else {}
+        return {"op": self.op, **window_parameters(self), **rounding, **quantization_parameters(self)}
 
     def __repr__(self) -> str:
-        return f"Pool2D({self.kind} {window_text(self)}, {self.dtype})"
+        rounding = f", rounding {self.rounding}" if self.rounding != ROUNDINGS[-1] else ""
+        return f"Pool2D({self.kind} {window_text(self)}{rounding}, {self.dtype})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,21 +11,29 @@ from typing import Any, TypeVar
 import numpy as np
 
 from npulab.quant.layers.checks import (
+    PADDINGS,
     UNIT,
     Pair,
     Shape3,
+    check_output,
     check_quantization,
     check_size,
     check_window,
     checked_bias,
+    checked_bits,
     checked_dtype,
     checked_groups,
     checked_padding,
     checked_shape,
     checked_weights,
+    output_dtype,
     output_size,
     pads,
     quantization_parameters,
+    shape_text,
+    weight_parameters,
+    weight_text,
+    whole,
     window_parameters,
     window_text,
 )
@@ -74,6 +82,9 @@ class Conv2D:
     each group of outputs made of its own inputs: the weights have I = C / groups.
     ``driver_quirks`` are names in a target's own vocabulary: what a ``lift`` saw the driver do that
     does not change the arithmetic, so that ``lower`` can do it again.
+    ``output`` "sums" of a layer of 8 bits gives its accumulators as int32, with or without ReLU:
+    no output scale has a part in them.  ``weight_bits`` is how wide a stored weight is: 1, 2, 4 or
+    8; the arithmetic is that of the numbers.
 
     Raises ValueError naming the parameter where shapes or values do not go together.
     """
@@ -92,6 +103,8 @@ class Conv2D:
     driver_quirks: frozenset[str] = field(default=frozenset(), repr=False)
     dtype: str = ""
     groups: int = 1
+    output: str = "codes"
+    weight_bits: int = 8
 
     def __post_init__(self) -> None:
         weights = checked_weights(self.weights, 4)
@@ -108,9 +121,11 @@ class Conv2D:
         dtype = checked_dtype(self.dtype, weights)
         bias = checked_bias(self.bias, outputs, dtype)
         check_quantization(self, dtype, outputs)
+        check_output(self, dtype)
         check_window(self, ("stride", "dilation"))
         for name, value in (("weights", weights), ("bias", bias), ("input_shape", shape), ("dtype", dtype),
-                            ("groups", groups), ("padding", checked_padding(self.padding))):
+                            ("groups", groups), ("padding", checked_padding(self.padding)),
+                            ("weight_bits", checked_bits(self.weight_bits, weights))):
             object.__setattr__(self, name, value)
         check_size(self)
 
@@ -145,19 +160,23 @@ class Conv2D:
         """What a person knows of the layer, as plain numbers and names."""
         grouped = {"groups": self.groups} if self.groups > 1 else {}
         return {"op": "conv2d", **window_parameters(self), "dilation_h": self.dilation[0],
-                "dilation_w": self.dilation[1], "depthwise": self.depthwise, **grouped, **quantization_parameters(self)}
+                "dilation_w": self.dilation[1], "depthwise": self.depthwise, **grouped, **weight_parameters(self),
+                **quantization_parameters(self)}
+
+    output_dtype = property(output_dtype)
 
     def __repr__(self) -> str:
         kind = "depthwise " if self.depthwise else f"{self.groups} groups " if self.groups > 1 else ""
-        return f"Conv2D({kind}{window_text(self)})"
+        return f"Conv2D({kind}{window_text(self)}{weight_text(self)})"
 
 
 @dataclass(frozen=True, eq=False)
 class FullyConnected:
     """A quantized fully connected layer: ``weights`` are ``(O, I)``, ``bias`` ``(O,)``.
 
-    Types, bias and ``dtype`` as in ``Conv2D``.  The input is ``(..., I)`` or an ``(H, W, C)`` of as
-    many. Raises ValueError naming the parameter where shapes or values do not go together.
+    Types, bias, ``dtype``, ``output`` and ``weight_bits`` as in ``Conv2D``.  The input is
+    ``(..., I)`` or an ``(H, W, C)`` of as many. Raises ValueError naming the parameter where shapes
+    or values do not go together.
     """
 
     weights: np.ndarray
@@ -167,6 +186,8 @@ class FullyConnected:
     weight_q: QuantParams = UNIT
     output_q: QuantParams = UNIT
     dtype: str = ""
+    output: str = "codes"
+    weight_bits: int = 8
     op = "fully_connected"
 
     def __post_init__(self) -> None:
@@ -174,7 +195,9 @@ class FullyConnected:
         dtype = checked_dtype(self.dtype, weights)
         bias = checked_bias(self.bias, len(weights), dtype)
         check_quantization(self, dtype, len(weights))
-        for name, value in (("weights", weights), ("bias", bias), ("dtype", dtype)):
+        check_output(self, dtype)
+        for name, value in (("weights", weights), ("bias", bias), ("dtype", dtype),
+                            ("weight_bits", checked_bits(self.weight_bits, weights))):
             object.__setattr__(self, name, value)
 
     @property
@@ -191,8 +214,85 @@ class FullyConnected:
     def parameters(self) -> dict[str, Any]:
         """What a person knows of the layer, as plain numbers and names."""
         return {"op": self.op, "input_channels": self.input_shape[0], "output_channels": self.output_shape[0],
-                **quantization_parameters(self)}
+                **weight_parameters(self), **quantization_parameters(self)}
+
+    output_dtype = property(output_dtype)
 
     def __repr__(self) -> str:
         return (f"FullyConnected({self.input_shape[0]} -> {self.output_shape[0]}, {self.dtype}"
-                f"{', ' + self.activation if self.activation else ''})")
+                f"{', ' + self.activation if self.activation else ''}{weight_text(self)})")
+
+
+@dataclass(frozen=True, eq=False)
+class Conv1D:
+    """A quantized 1-D convolution: ``weights`` are ``(O, K, I)``, depthwise ``(1, K, C)``, the
+    input is ``(L, C)``.
+
+    ``stride`` and ``dilation`` are whole numbers, ``padding`` is "same", "valid" or (before,
+    after); the rest is as in ``Conv2D``.  ``image`` is the convolution over one row that gives the
+    same numbers.  Raises ValueError naming the parameter where shapes or values do not go together.
+
+    >>> Conv1D(np.zeros((4, 3, 2), np.int8), np.zeros(4, int), (8, 2)).output_shape
+    (6, 4)
+    """
+
+    weights: np.ndarray
+    bias: np.ndarray
+    input_shape: Pair
+    stride: int = 1
+    padding: Any = "valid"
+    dilation: int = 1
+    depthwise: bool = False
+    activation: str | None = None
+    input_q: QuantParams = UNIT
+    weight_q: QuantParams = UNIT
+    output_q: QuantParams = UNIT
+    dtype: str = ""
+    groups: int = 1
+    output: str = "codes"
+    weight_bits: int = 8
+    image: Conv2D = field(init=False, repr=False)
+    op = "conv1d"
+
+    def __post_init__(self) -> None:
+        weights, shape = checked_weights(self.weights, 3), whole(self.input_shape)
+        if len(shape) != 2 or min(shape) < 1:
+            raise ValueError(f"input_shape: got {self.input_shape}, allowed is (L, C), each at least 1")
+        for name in ("stride", "dilation"):
+            if not whole([getattr(self, name)]) or getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed is a whole number, at least 1")
+        named, around = isinstance(self.padding, str) and self.padding in PADDINGS, whole(self.padding)
+        if not named and (len(around) != 2 or min(around) < 0):
+            raise ValueError(f'padding: got {self.padding!r}, allowed is "same", "valid" or (before, after), none '
+                             "negative")
+        image = Conv2D(weights[:, None], self.bias, (1, *shape), (1, self.stride),
+                       self.padding if named else ((0, 0), around), (1, self.dilation), self.depthwise,
+                       self.activation, self.input_q, self.weight_q, self.output_q, dtype=self.dtype,
+                       groups=self.groups, output=self.output, weight_bits=self.weight_bits)
+        for name, value in (("weights", weights), ("bias", image.bias), ("input_shape", shape),
+                            ("padding", self.padding if named else around), ("dtype", image.dtype), ("image", image)):
+            object.__setattr__(self, name, value)
+
+    output_dtype = property(output_dtype)
+
+    @property
+    def output_shape(self) -> Pair:
+        """(L, C) of the output."""
+        return self.image.output_shape[1:]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a person knows of the layer, as plain numbers and names."""
+        before, after = self.image.pads[1]
+        return {"op": self.op, "input_w": self.input_shape[0], "input_channels": self.input_shape[1],
+                "output_w": self.output_shape[0], "output_channels": self.output_shape[1],
+                "kernel_w": self.weights.shape[1], "stride_w": self.stride,
+                "padding": self.padding if isinstance(self.padding, str) else "explicit", "pad_left": before,
+                "pad_right": after, "dilation_w": self.dilation, "depthwise": self.depthwise,
+                **weight_parameters(self), **quantization_parameters(self)}
+
+    def __repr__(self) -> str:
+        kind = "depthwise " if self.depthwise else f"{self.groups} groups " if self.groups > 1 else ""
+        return (f"Conv1D({kind}{self.weights.shape[1]}, {shape_text(self.input_shape)} -> "
+                f"{shape_text(self.output_shape)}, stride {self.stride}, padding {self.padding}"
+                f"{', ' + self.activation if self.activation else ''}{weight_text(self)})")
