@@ -286,7 +286,7 @@ def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
     ValueError for captures of different targets, sweeps of different blocks, and ``never`` of two
     captures.
     """
-    import pandas as pd
+    from npulab.captures.tables import Table
 
     for side in (a, b):
         _refuse(side, "diff", Capture, CaptureSet, Sweep)
@@ -301,10 +301,10 @@ def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
         raise ValueError(f"diff: got targets {', '.join(sorted(names))}, allowed is one")
     if isinstance(a, CaptureSet) or isinstance(b, CaptureSet):
         rows = [_row(*seen) for seen in _pairs(*([raw_fields(capture) for capture in side] for side in sets))]
-        return pd.DataFrame([row for row in rows if never or row[4] != "never"], columns=[*SETS])
+        return Table([row for row in rows if never or row[4] != "never"], columns=[*SETS])
     if never:
         raise ValueError("diff: got never with two captures, allowed is with CaptureSets and Sweeps")
-    frame = pd.DataFrame(differences(a, b), columns=list(Difference._fields), dtype=object)
+    frame = Table(differences(a, b), columns=list(Difference._fields), dtype=object)
     return frame.astype({"task": int, "address": bool})
 
 

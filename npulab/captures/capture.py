@@ -168,12 +168,16 @@ class Capture:
     def fields(self) -> pd.DataFrame:
         """One row per field of every job: task, block, register, field, raw, value, bits,
         evidence."""
-        import pandas as pd
+        from npulab.captures.tables import ADDRESSES, Table
 
+        items = [(task, block, item, raw) for task, job in enumerate(self.jobs)
+                 for block, item, raw in job.values(self.maps)]
         rows = [(task, block, item.register, item.name, raw, item.text(raw), item.bits, item.evidence)
-                for task, job in enumerate(self.jobs) for block, item, raw in job.values(self.maps)]
-        frame = pd.DataFrame(rows, columns=list(FIELD_COLUMNS))
-        return frame.astype({"raw": object, "value": object})
+                for task, block, item, raw in items]
+        frame = Table(rows, columns=list(FIELD_COLUMNS)).astype({"raw": object, "value": object})
+        frame.attrs[ADDRESSES] = frozenset((block, item.register, item.name) for _, block, item, _ in items
+                                           if item.address)
+        return frame
 
     def with_job(self, job: Job, task: int = 0) -> Capture:
         """The same capture with another job in the place of one; it counts as changed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,9 @@ from npulab.analysis.laws.planning import Space, best_rows, features, given_rows
 from npulab.analysis.laws.prior import BUDGET
 from npulab.analysis.laws.score import Score, scored
 from npulab.analysis.laws.search import explain, start
-from npulab.analysis.laws.solved import Place, Solved
-from npulab.analysis.laws.state import Progress, State
+from npulab.analysis.laws.shown import notebook_progress
+from npulab.analysis.laws.solved import Place, Rival, Solved
+from npulab.analysis.laws.state import Progress, State, Watch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +45,12 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     columns are integers, others float32.  A ``Sweep`` as the only argument holds both.
     ``nuisance`` ``(W,) uint32`` masks the bits that say nothing (addresses, time stamps); without
     it they are found where captures repeat their parameters.  ``laws`` are laws of your own, a
-    function of the parameters by its text.  ``progress`` is called with a line at each step.
+    function of the parameters by its text.  ``progress`` is called with a line at each step; left
+    out, a notebook that somebody sits at shows the laws so far while they are looked for.
+
+    An interrupt (Ctrl-C, the notebook's stop button) ends the search with the laws that it has, of
+    which those stay that every capture proves; they are ``stopped``.  Where there are none yet it
+    raises KeyboardInterrupt.
 
     Raises ValueError for words that are not ``(N, W)``, fewer than two rows, rows that are all the
     same; parameters that are no finite numbers, or of which none varies.  A parameter that never
@@ -62,8 +69,16 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     laws = {} if laws is None else laws
     given = given_columns(laws, _frame(parameters), len(words))
     ignore = _nuisance(words, table, nuisance)
-    state = _search(words, table, given, ignore, progress or (lambda text: None))
-    return Laws(words, _frame(parameters), state.solved, state.follows, ignore, table, dict(laws), simulated)
+    watch, stopped = Watch(progress or (lambda text: None)), False
+    with notebook_progress(watch) if progress is None else nullcontext():
+        try:
+            state = _search(words, table, given, ignore, watch)
+        except KeyboardInterrupt:
+            if watch.state is None or not watch.state.solved:
+                raise
+            state, stopped = watch.state, True
+            state = _without(state, _disproved(words, table.columns(given), state))
+    return Laws(words, _frame(parameters), state.solved, state.follows, ignore, table, dict(laws), simulated, stopped)
 
 
 def _frame(parameters: Any) -> pd.DataFrame:
@@ -86,14 +101,14 @@ def _nuisance(words: Array, table: Table, given: Any) -> Array:
     return np.bitwise_or.reduce(words ^ words[first[inverse.ravel()]], axis=0)
 
 
-def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Array, tell: Progress) -> State:
+def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Array, watch: Watch) -> State:
     """Fields that hold on all captures, found on a sample of them."""
     rows = _sample(words, table)
     columns = table.columns(given)
     names = Names(list(table.integers), list(table.reals), given=list(given))
     kept: tuple[Solved, ...] = ()
     for _ in range(BUDGET.proofs):
-        state = start(words[rows], columns.rows(rows), names, ignore, tell)
+        state = start(words[rows], columns.rows(rows), names, ignore, watch)
         for solved in kept:
             state = state.accept(solved)
         state = explain(state, brief=bool(kept))
@@ -101,12 +116,17 @@ def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Arra
         if not wrong:
             break
         added = np.unique(np.concatenate([disproofs[:BUDGET.added] for disproofs in wrong.values()]))
-        tell(f"{len(wrong)} fields are disproved by other captures, {len(added)} of which are added")
+        watch.tell(f"{len(wrong)} fields are disproved by other captures, {len(added)} of which are added")
         rows = np.union1d(rows, added)
-        kept = tuple(solved for solved in state.solved
-                     if not (state.follows[solved.name] | {solved.name}) & wrong.keys())
-        state = replace(state, solved=kept)
+        state = _without(state, wrong)
+        kept = state.solved
     return state
+
+
+def _without(state: State, wrong: Mapping[str, Array]) -> State:
+    """The state without some fields, and without those that follow from them."""
+    return replace(state, solved=tuple(solved for solved in state.solved
+                                       if not (state.follows[solved.name] | {solved.name}) & wrong.keys()))
 
 
 def _sample(words: Array, table: Table) -> Array:
@@ -160,6 +180,7 @@ class FieldLaw(Place):
     open: bool
     _of: Laws = field(repr=False)
     _solved: Solved = field(repr=False)
+    _rivals: tuple[Rival, ...] = field(repr=False)
 
     @property
     def text(self) -> str:
@@ -186,6 +207,12 @@ class FieldLaw(Place):
         """The number of the step that decides each row, ``(N,)``."""
         return self._solved.decide(self._of._asked(parameters))
 
+    def rival_values(self, parameters: Any) -> dict[str, Array]:
+        """The field's raw value by each of its rivals, by text, ``(N,) int64`` a row of
+        parameters."""
+        columns = self._of._asked(parameters)
+        return {str(rival): self._solved.values(columns, self._solved.alternative(rival)) for rival in self._rivals}
+
     def __str__(self) -> str:
         return f"{self.name} = {self.text}"
 
@@ -196,7 +223,8 @@ class Laws:
 
     ``.table`` has a row for each step of each field, ``.predict`` the words of other layers and
     what of them is proved, ``.open`` the bits without a law and why, ``.status`` what is known of
-    each bit, ``.next_captures`` the layers to capture next.
+    each bit, ``.next_captures`` the layers to capture next.  ``.stopped`` says that the search was
+    interrupted.
     """
 
     words: Array
@@ -207,6 +235,7 @@ class Laws:
     _table: Table
     _laws: dict[str, Callable[..., Any]]
     simulated: bool = False
+    stopped: bool = False
 
     @cached_property
     def _findings(self) -> Findings:
@@ -248,30 +277,32 @@ class Laws:
     def fields(self) -> tuple[FieldLaw, ...]:
         """Every field that has a law, by place."""
         findings, probes = self._findings, self._asked(self._probes)
-        rivals = {solved.name: tuple(dict.fromkeys(self._rivals(solved, probes))) for solved in findings.ready}
+        rivals = {solved.name: tuple({str(rival): rival for rival in self._rivals(solved, probes)}.values())
+                  for solved in findings.ready}
         solved = sorted((*findings.ready, *findings.stuck), key=lambda place: (place.word, place.lsb))
         return tuple(self._field(place, rivals.get(place.name)) for place in solved)
 
-    def _field(self, solved: Solved, rivals: tuple[str, ...] | None) -> FieldLaw:
+    def _field(self, solved: Solved, rivals: tuple[Rival, ...] | None) -> FieldLaw:
         idle = solved.mask & ~int(np.bitwise_or.reduce(self.words[:, solved.word] ^ self.words[0, solved.word]))
         steps = tuple((str(when), str(law)) for when, law in solved.steps)
-        return FieldLaw(solved.word, solved.lsb, solved.width, steps, solved.support, rivals or (), idle.bit_count(),
-                        solved.cost, solved.explained, tuple(sorted(self._follows[solved.name])), rivals is None, self,
-                        solved)
+        return FieldLaw(solved.word, solved.lsb, solved.width, steps, solved.support, tuple(map(str, rivals or ())),
+                        idle.bit_count(), solved.cost, solved.explained, tuple(sorted(self._follows[solved.name])),
+                        rivals is None, self, solved, rivals or ())
 
-    def _rivals(self, solved: Solved, probes: Columns) -> Iterator[str]:
+    def _rivals(self, solved: Solved, probes: Columns) -> Iterator[Rival]:
         """What the captures cannot tell from a field's law, and a capture could."""
         values = solved.values(probes)
         for rival in (*solved.rivals, *self._findings.twins.rivals(solved)):
             if rival.extra_cost <= self._findings.within and solved.changes(rival, probes, values).any():
-                yield str(rival)
+                yield rival
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """A row for each step of each field: word, lsb, width, when, law, support (captures that
         the step decides), field (its number), rivals (laws that the captures cannot tell from it),
-        extrapolated (bits that no capture moved), bits (length of the field's description)."""
-        import pandas as pd
+        extrapolated (bits that no capture moved), bits (length of the field's description).  It
+        shows whole formulas, however long."""
+        from npulab.captures.tables import Table as Shown
 
         rows = []
         for number, law in enumerate(self.fields):
@@ -279,7 +310,7 @@ class Laws:
                 case = "else" if when == str(ALWAYS) and len(law.steps) > 1 else when
                 rows.append((law.word, law.lsb, law.width, case, text, support, number,
                              "; ".join(law.rivals[:5]) if step == 0 else "", law.extrapolated, round(law.bits, 1)))
-        return pd.DataFrame(rows, columns=list(COLUMNS))
+        return Shown(rows, columns=list(COLUMNS))
 
     def predict(self, parameters: Any) -> tuple[Array, Array]:
         """(words, mask), each ``(N, W) uint32``: the words of layers, and the bits of them that are
@@ -329,7 +360,7 @@ class Laws:
     def open(self) -> pd.DataFrame:
         """The bits that are not proved: word, bit, reason, detail, related (parameters that go with
         it, by mutual information) and the capture that would settle it, where one is known."""
-        import pandas as pd
+        from npulab.captures.tables import Table as Shown
 
         layers, status = self._probes, self.status
         strongest: dict[str, tuple[float, str, str, int]] = {}
@@ -356,7 +387,7 @@ class Laws:
         related = best_related(np.stack(captured, 1), self.parameters, 3) if captured else []
         rows = [(*place[:4], ", ".join(f"{name} ({value:.2f})" for name, value in names), place[4])
                 for place, names in zip(places, related, strict=True)]
-        return pd.DataFrame(rows, columns=["word", "bit", "reason", "detail", "related", "capture"])
+        return Shown(rows, columns=["word", "bit", "reason", "detail", "related", "capture"])
 
     def next_captures(self, n: int = 1, candidates: Any = None, ranges: Mapping[str, Any] | None = None,
                       constraints: Any = (), derived: Mapping[str, Any] | None = None, seed: int = 0) -> pd.DataFrame:
@@ -416,12 +447,12 @@ class Laws:
 
     def __repr__(self) -> str:
         law, rivals, left = (int((self.status == name).sum()) for name in ("law", "rivals", "open"))
-        simulated = ", simulated" if self.simulated else ""
-        return (f"Laws({len(self.fields)} fields of {len(self.words)} captures{simulated}: {law} of "
+        about = f"{', simulated' * self.simulated}{', stopped before the end' * self.stopped}"
+        return (f"Laws({len(self.fields)} fields of {len(self.words)} captures{about}: {law} of "
                 f"{law + rivals + left} varying bits have a law, {rivals} rivals, {left} open)")
 
     def _repr_html_(self) -> str:
-        return f"<p>{repr(self).removeprefix('Laws(').removesuffix(')')}</p>{self.table.to_html(max_rows=60)}"
+        return f"<p>{repr(self).removeprefix('Laws(').removesuffix(')')}</p>{self.table._repr_html_()}"
 
 
 def _capture(layers: pd.DataFrame, row: int) -> dict[str, Any]:

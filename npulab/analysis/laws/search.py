@@ -29,7 +29,7 @@ from npulab.analysis.laws.prior import BUDGET, PRIOR
 from npulab.analysis.laws.regimes import Round, missed_many, solve, solve_once
 from npulab.analysis.laws.singles import explain_singly
 from npulab.analysis.laws.solved import Place, Rival, Solved, names_in
-from npulab.analysis.laws.state import Captures, Progress, State
+from npulab.analysis.laws.state import Captures, State, Watch
 
 LIMITED = {"ceil", "align", "*", "+", "//"}  # laws whose steps may have limits
 QUANTILES = np.linspace(0, 1, 9)[1:-1]
@@ -45,12 +45,13 @@ class Derived:
     inner: tuple[Expression, ...] = ()
 
 
-def start(words: Array, columns: Columns, names: Names, ignore: Array, tell: Progress) -> State:
+def start(words: Array, columns: Columns, names: Names, ignore: Array, watch: Watch) -> State:
     """The state before anything is explained; ``ignore (W,) uint32`` are bits that say nothing."""
     bits = bits_of(words)
     varies = np.asarray(bits.any(0) & ~bits.all(0))
-    captures = Captures(words, columns, names, varies, information(bits), tell)
-    return State(captures, varies & ~bits_of(ignore[None])[0].astype(bool))
+    captures = Captures(words, columns, names, varies, information(bits), watch)
+    watch.state = State(captures, varies & ~bits_of(ignore[None])[0].astype(bool))
+    return watch.state
 
 
 def explain(state: State, brief: bool = False) -> State:

@@ -15,21 +15,34 @@ from npulab.analysis.laws.solved import Place, Solved
 Progress = Callable[[str], None]
 
 
+@dataclass(eq=False)
+class Watch:
+    """Who follows a search: ``tell`` is called with a line at each step; ``state`` is the one that
+    the search has come to, which an interrupted search leaves."""
+
+    tell: Progress
+    state: State | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Captures:
     """Captures ``words (N, W) uint32`` with their ``columns``; ``varies (W, 32) bool`` are bits
-    that move, ``information (N, W, 32)`` their code length; ``tell`` is called with each step."""
+    that move, ``information (N, W, 32)`` their code length; ``watch`` follows the search."""
 
     words: Array
     columns: Columns
     names: Names
     varies: Array
     information: Array
-    tell: Progress
+    watch: Watch
 
     @property
     def n(self) -> int:
         return len(self.words)
+
+    def tell(self, text: str) -> None:
+        """Say a step in one line."""
+        self.watch.tell(text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +60,11 @@ class State:
         reads = solved.reads.union(*(self.follows.get(name, frozenset()) for name in solved.reads))
         todo = self.todo.copy()
         todo[solved.word, solved.lsb:solved.end] = False
+        state = replace(self, todo=todo, follows={**self.follows, solved.name: reads},
+                        solved=(*(old for old in self.solved if old not in instead_of), solved))
+        self.captures.watch.state = state
         self.captures.tell(str(solved))
-        return replace(self, todo=todo, follows={**self.follows, solved.name: reads},
-                       solved=(*(old for old in self.solved if old not in instead_of), solved))
+        return state
 
     def is_read(self, *fields: Solved) -> bool:
         """Whether a field follows from any of these."""

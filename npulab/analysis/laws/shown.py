@@ -1,0 +1,65 @@
+"""The laws so far, shown in a notebook while they are looked for."""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from npulab.analysis.laws.state import Watch
+
+WAIT = 1.0  # seconds that a search takes before anything is shown
+EVERY = 0.25  # seconds from one showing to the next
+LATEST = 8  # fields that are shown, the latest first
+
+
+def status_html(watch: Watch, text: str, seconds: float) -> str:
+    """The laws so far: how many bits they explain, the latest ones, and what is done now."""
+    state = watch.state
+    if state is None:
+        return f"<p>looking for laws, {seconds:.0f} s</p>"
+    varying = int(state.captures.varies.sum())
+    left = int(state.todo.sum())
+    latest = [str(solved).rsplit("  [", 1)[0] for solved in state.solved[::-1][:LATEST]]
+    return (f"<p>looking for laws, {seconds:.0f} s: {len(state.solved)} fields explain {varying - left} of {varying} "
+            f"bits that vary; interrupting the kernel keeps them<br>{html.escape(text[:120])}</p>"
+            f"<pre>{html.escape(chr(10).join(latest))}</pre>")
+
+
+@contextmanager
+def notebook_progress(watch: Watch) -> Iterator[None]:
+    """Show the laws so far below the cell, in place, where somebody sits at the notebook; the last
+    line stays.  Nothing is shown elsewhere, and of a search of less than a second."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    # who runs a notebook without a person lets it ask for nothing
+    if not getattr(getattr(shell, "kernel", None), "_allow_stdin", False):
+        yield
+        return
+    import IPython.display
+
+    page: Any = IPython.display
+    began = time.monotonic()
+    handle: Any = None
+    last = began + WAIT - EVERY
+
+    def tell(text: str) -> None:
+        nonlocal handle, last
+        now = time.monotonic()
+        if now - last < EVERY:
+            return
+        last = now
+        shown = page.HTML(status_html(watch, text, now - began))
+        if handle is None:
+            handle = page.display(shown, display_id=True)
+        else:
+            handle.update(shown)
+
+    watch.tell = tell
+    try:
+        yield
+    finally:
+        if handle is not None and watch.state is not None:
+            handle.update(page.HTML(f"<p>{len(watch.state.solved)} fields in {time.monotonic() - began:.0f} s</p>"))

@@ -1,0 +1,75 @@
+"""Tables as people read them: texts whole and to the left, addresses in hex."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+MOST_ROWS = 60  # that are shown
+ADDRESSES = "addresses"  # of ``attrs``: (block, register, field) of those that point into memory
+FIELD = ["block", "register", "field"]
+VALUES = {"value", "a", "b"}  # the columns that hold them
+LEFT = " style='text-align:left'"
+
+
+class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
+    """A DataFrame that shows its texts whole and to the left; what is taken of it does so, too.
+
+    Addresses are shown in hex, and stay numbers: the values of the rows whose column ``address`` is
+    true, or whose field is among ``attrs["addresses"]``.
+
+    >>> Table({"field": ["output_address"], "a": [0x80001000], "address": [True]})
+                field           a  address
+    0  output_address  0x80001000     True
+    """
+
+    @property
+    def _constructor(self) -> type[Table]:
+        return Table
+
+    def _shown(self) -> pd.DataFrame:
+        """The rows as they are shown, with addresses as texts."""
+        frame, columns = pd.DataFrame(self).copy(), set(self.columns)
+        if "address" in columns:
+            rows = [value is True or value == 1 for value in frame["address"]]
+        elif self.attrs.get(ADDRESSES) and columns.issuperset(FIELD):
+            rows = [place in self.attrs[ADDRESSES] for place in frame[FIELD].itertuples(index=False, name=None)]
+        else:
+            return frame
+        for name in sorted(VALUES & columns):
+            texts = [_hex(value) if row else value for value, row in zip(frame[name], rows, strict=True)]
+            frame[name] = pd.Series(texts, frame.index, object)
+        return frame
+
+    def __repr__(self) -> str:
+        with pd.option_context("display.max_colwidth", None):
+            return repr(self._shown())
+
+    def _repr_html_(self) -> str:
+        frame = self._shown()
+        with pd.option_context("display.max_colwidth", None):
+            rows = frame.to_html(max_rows=MOST_ROWS, border=0).split("<tr")
+        texts = [dtype.kind == "O" for dtype in frame.dtypes]
+        return "<tr".join(_aligned(row, texts) for row in rows)
+
+
+def _hex(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_hex(item) for item in value]
+    return f"{value:#x}" if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _aligned(row: str, texts: list[bool]) -> str:
+    """A row of HTML with its texts, and the names above them, to the left.
+
+    >>> _aligned("><td>a</td><td>1</td></tr>", [True, False])
+    "><td style='text-align:left'>a</td><td>1</td></tr>"
+    """
+    tag = "<td" if "<td>" in row else "<th"
+    before, *cells = row.split(f"{tag}>")
+    first = len(cells) - len(texts)  # names of rows
+    if first < 0:
+        return row
+    left = [LEFT * (at >= first and texts[at - first]) for at in range(len(cells))]
+    return before + "".join(f"{tag}{style}>{cell}" for style, cell in zip(left, cells, strict=True))
