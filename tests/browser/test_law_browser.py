@@ -65,7 +65,7 @@ def test_keys_move_open_and_leave(started: Browser) -> None:
         seen = sync(page, view)
         assert (view.place, view.opened) == ((1, 7), True)
         assert page.page.inner_text(".panel h4") == "w1_4_4"
-        assert page.page.locator(".panel .open li").all_inner_texts()[0] == "bits 6 to 4: no law"
+        assert page.page.locator(".panel .open tbody tr").all_inner_texts()[0].split("\t")[:2] == ["bits 6 to 4", "no law"]
         assert page.page.locator(".panel svg[role=img] .none").count() == len(view.panel["scatter"]["points"])
         page.press("ArrowUp")
         seen = sync(page, view, seen)
@@ -116,6 +116,14 @@ def test_click_and_colours_and_another_parameter(started: Browser) -> None:
         page.page.click("[data-word='0'][data-bit='5']")
         seen = sync(page, view)
         assert page.saved[0] == {"place": [0, 5], "opened": True}, "one message"
+        assert page.page.locator(".label").all_inner_texts() == ["when stride == 2 then ceil(input_w / 2); input_w"]
+        assert page.page.locator("[data-word='0'][data-bit='5']").inner_text() == "", "the law stands there"
+        curves = page.page.locator("figure > svg .curve")
+        assert curves.count() == len(view.panel["scatter"]["curves"]) == 2
+        spot = page.page.locator("figure > svg .point").nth(5).bounding_box()
+        page.page.mouse.move(spot["x"] + spot["width"] / 2, spot["y"] + spot["height"] / 2)
+        assert page.page.inner_text(".hovered") in [point[5] for point in view.panel["scatter"]["points"]]
+        assert page.page.locator(".pointed").count() == 1
         page.page.click(".related button >> nth=1")
         seen = sync(page, view, seen)
         assert view.against == view.panel["scatter"]["parameter"] == view.panel["related"][1][0]

@@ -12,8 +12,10 @@ import pytest
 import traitlets
 from fake_laws import ROWS, fake_laws
 
+import npulab
 from npulab.analysis.correlate import bit_effects, flips
 from npulab.notebook.widgets import LawModel, LawView
+from npulab.notebook.widgets.law_picture import capture_line, own_parameters
 
 LAWS = fake_laws()
 SUMMARY = "7 law, 8 constant, 1 rivals, 4 open, 138 never exercised, 2 nuisance bits"
@@ -61,11 +63,65 @@ def test_panel_of_a_law() -> None:
     scatter = panel["scatter"]
     assert (scatter["parameter"], scatter["text"]) == ("input_w", "w0_3_7 against input_w: 60 captures, 60 as the law has them")
     width, stride = LAWS.parameters["input_w"], LAWS.parameters["stride"]
-    assert sorted(map(tuple, scatter["points"])) == sorted(
+    assert sorted(tuple(point[:4]) for point in scatter["points"]) == sorted(
         {(float(w), -(-w // 2) if s == 2 else w, int(s != 2), 1) for w, s in zip(width, stride, strict=True)})
-    assert scatter["ends"] == [str(width.min()), str(width.max())]
+    assert sum(point[4] for point in scatter["points"]) == ROWS
+    x, raw, *_, count, hover = scatter["points"][0]
+    row = int(hover.split()[1].rstrip(":"))
+    assert (width[row], scatter["names"]) == (x, [])
+    more = f" and {count - 1} more like it" if count > 1 else ""
+    assert hover == f"capture {row}{more}: input_w = {width[row]}, stride = {stride[row]}: raw {raw} ({raw:#x}), as the law has it"
+    assert [name for name, _ in panel["related"]][:2] == ["input_w", "stride"], "those of the law come first"
     model.opened = False
     assert model.panel == {}
+
+
+def test_the_law_is_drawn_through_its_points() -> None:
+    model = LawModel(LAWS)
+    model.place, model.opened = (0, 5), True
+    scatter = model.panel["scatter"]
+    drawn = {(curve["text"], curve["step"]): dict(map(tuple, curve["points"])) for curve in scatter["curves"]}
+    assert sorted(drawn) == [("stride = 1", 1), ("stride = 2", 0)]
+    for x, raw, step, right, *_ in scatter["points"]:
+        assert right
+        assert drawn[f"stride = {2 - step}", step][x] == raw, "the curve goes through each point"
+    assert all(curve["kind"] == "law" for curve in scatter["curves"])
+    model.against = "scale"
+    held = model.panel["scatter"]
+    assert len(held["curves"]) == 5
+    assert "more combinations of the law's other parameters are not drawn" in held["text"]
+    assert {len({y for _, y in curve["points"]}) for curve in held["curves"]} == {1}, "scale changes nothing"
+
+
+def test_a_law_is_opened_against_its_own_parameter_with_its_rivals() -> None:
+    """min(output_w, 64), where input_w tells as much about it; the words are real laws' own."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"input_w": rng.permutation(np.arange(5, 125))[:40]})
+    frame["output_w"], frame["deep"] = frame["input_w"] - 2, rng.integers(1, 9, 40)
+    words = np.minimum(frame["output_w"], 64).to_numpy()[:, None].astype(np.uint32)
+    laws = npulab.find_laws(words, frame)
+    law = laws.fields[0]
+    model = LawModel(laws)
+    model.place, model.opened = (0, 2), True
+    scatter = model.panel["scatter"]
+    own = own_parameters(law, laws)
+    assert scatter["parameter"] == own[0]
+    curve, = [dict(map(tuple, curve["points"])) for curve in scatter["curves"] if curve["kind"] == "law"]
+    assert all(curve[x] == raw for x, raw, *_ in scatter["points"])
+    values = law.rival_values(frame)
+    assert list(values) == list(law.rivals)
+    assert all(np.array_equal(other, law.values(frame)) for other in values.values()), "the captures cannot tell them"
+    rivals = [curve["text"].split(", the other")[0] for curve in scatter["curves"] if curve["kind"] == "rival"]
+    assert rivals == list(law.rivals)[:3]
+
+
+def test_the_nearest_capture_is_named_with_what_is_changed() -> None:
+    frame = pd.DataFrame({"a": [1, 2], "b": [3, 4], "c": [5, 6], "d": [7, 8], "e": [9, 9]})
+    asked = {"a": 2, "b": 0, "c": 0, "d": 0, "e": 0}
+    line, full = capture_line(asked, frame, ["d", "c"])
+    assert line == "capture 1 again, with d = 0, c = 0, b = 0 and 1 more"
+    assert full == "a = 2, b = 0, c = 0, d = 0, e = 0"
+    assert capture_line({"a": 1, "b": 3, "c": 5, "d": 7, "e": 1}, frame, []) == ("capture 0 again, with e = 1", "")
 
 
 def test_panel_of_rivals_and_of_open_bits() -> None:
@@ -76,8 +132,14 @@ def test_panel_of_rivals_and_of_open_bits() -> None:
     assert model.panel["bit"].startswith("bit 0: relu 0.9")
     model.place = (1, 7)
     assert (model.panel["law"], model.panel["about"], model.panel["steps"]) == (False, "no law, threshold", [])
-    assert model.panel["open"] == [
-        "bits 6 to 4: no law", "bit 7: threshold, between input_w 30 and 33 · settled by input_w = 31, stride = 1"]
+    bits, why, line, full = model.panel["open"][1]
+    assert model.panel["open"][0] == ["bits 6 to 4", "no law", "", ""]
+    assert (bits, why, full) == ("bit 7", "threshold, between input_w 30 and 33", "")
+    row = int(line.split()[1])
+    assert line.startswith(f"capture {row} again, with ")
+    changed = dict(part.split(" = ") for part in line.split("with ")[1].split(", "))
+    assert {**LAWS.parameters.iloc[row][["input_w", "stride"]].astype(int).astype(str), **changed} == {
+        "input_w": "31", "stride": "1"}
     assert model.panel["related"][0][0] == "input_w"
     assert {point[2] for point in model.panel["scatter"]["points"]} == {-1}
     model.place = (4, 0)
@@ -117,7 +179,8 @@ def test_parameters_of_texts_and_many_points() -> None:
     assert len(model.panel["scatter"]["points"]) == 300
     assert json.loads(json.dumps(model.panel)) == model.panel
     model.against = "mode"
-    assert model.panel["scatter"]["ends"] == ["dense", "depthwise"]
+    assert model.panel["scatter"]["names"] == ["dense", "depthwise"]
+    assert {point[0] for point in model.panel["scatter"]["points"]} == {0, 1}
 
 
 def test_shades() -> None:

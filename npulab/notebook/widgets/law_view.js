@@ -3,7 +3,10 @@
 
 const BITS = 32;
 const PAGE = 8;
-const SIZE = [300, 150], EDGE = [8, 8, 18, 8]; // of the picture: width, height; right, top, bottom, left
+const SIZE = [400, 220], EDGE = [10, 8, 34, 46]; // of the picture: width, height; right, top, bottom, left
+const TICKS = 5;  // of an axis, at most
+const NEAR = 14;  // units of the picture from which a point is looked at
+const LABEL = 3;  // bits from which on a field has its law written on it
 const SVG = "http://www.w3.org/2000/svg";
 const MARKS = ["M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0Z", "M-3-3H3V3H-3Z", "M0-3.5L3.5 3H-3.5Z", "M0-4L4 0L0 4L-4 0Z",
   "M-3.5-3H3.5L0 3.5Z"];
@@ -29,6 +32,19 @@ const KEYS = {
   n: view => view.seek(1),
   p: view => view.seek(-1),
 };
+
+// Round numbers from low to high.
+function ticks(low, high) {
+  if (!(high > low)) return [low];
+  const rough = (high - low) / TICKS, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find(factor => factor * power >= rough) * power, out = [];
+  for (let at = Math.ceil(low / step); at * step <= high + step / 1e6; at++) out.push(at * step);
+  return out;
+}
+
+function short(number) {
+  return String(Number(number.toPrecision(6)));
+}
 
 function draw(tag, attributes) {
   const element = document.createElementNS(SVG, tag);
@@ -70,6 +86,7 @@ class View extends Frame {
     columns.append(this.grid, this.panel);
     this.root.append(this.heading(make("span", "npulab-summary", this.model.get("summary"))), this.tools(), this.status, columns, this.legend(), this.scale,
       make("div", "npulab-help", HELP));
+    this.label();
     this.paint();
     this.showMatches();
     this.showCursor();
@@ -131,6 +148,17 @@ class View extends Frame {
     return row;
   }
 
+  // The law on its field, over the letters, which its bits keep as what is read out.
+  label() {
+    for (const run of this.runs) {
+      if (run.width < LABEL || !["law", "rivals"].includes(run.status)) continue;
+      const label = make("span", "label", run.about, { "aria-hidden": "true", "data-status": run.status });
+      label.style.gridColumn = `${BITS + 2 - run.lsb - run.width} / ${BITS + 2 - run.lsb}`;
+      this.cells[run.word][run.lsb].parentNode.append(label);
+      for (const cell of this.cellsOf(run)) cell.dataset.labelled = "";
+    }
+  }
+
   // ---- painting ----
 
   // Letters of what is known; or how much, in tenths, where there is a share of each bit.
@@ -146,10 +174,11 @@ class View extends Frame {
       (relation ? `of a bit that ${parameter} tells of this one` : "of the captures in which a bit is not as in the one before");
     this.cells.forEach((cells, word) => cells.forEach((cell, bit) => {
       const share = shades.length ? shades[word][bit] : null, letter = grid[word][BITS - 1 - bit];
-      cell.textContent = share === null ? letter : share ? Math.min(9, Math.floor(share / 10)) : "";
+      const written = cell.dataset.labelled !== undefined;
+      cell.textContent = share === null ? written ? "" : letter : share ? Math.min(9, Math.floor(share / 10)) : "";
       cell.style.setProperty("--share", share === null ? "" : `${0.6 * share}%`);
       const run = this.owners[word][bit];
-      cell.setAttribute("aria-label", `${cell.textContent} bit ${bit}, ${this.names[letter]}, ${run.name}` +
+      cell.setAttribute("aria-label", `${cell.textContent || share === null && letter} bit ${bit}, ${this.names[letter]}, ${run.name}` +
         (share === null ? "" : `, ${share} ${unit}`));
     }));
     this.tell();
@@ -195,8 +224,7 @@ class View extends Frame {
     const head = make("div", "title"), close = this.button("close", "Close");
     head.append(make("h4", "", panel.name), make("span", "quiet", `${panel.bits} · ${panel.status}`), close);
     this.panel.replaceChildren(head, panel.law ? this.steps(panel.steps) : make("p", "about", panel.about),
-      ...this.list("rivals", panel.rivals), ...this.list("open", panel.open), this.scatter(panel.scatter),
-      this.related(panel));
+      ...this.list("rivals", panel.rivals), ...this.open_(panel.open), this.scatter(panel.scatter), this.related(panel));
     if (held) this.panel.querySelector(`[data-parameter="${CSS.escape(held)}"]`)?.focus();
   }
 
@@ -227,36 +255,97 @@ class View extends Frame {
     if (!texts.length) return [];
     const list = make("ul", title);
     list.append(...texts.map(text => make("li", "", text)));
-    return [make("h5", "", title === "open" ? "why it is open" : title), list];
+    return [make("h5", "", title), list];
   }
 
-  // Values of the field over a parameter; a capture that is not as the law has it is a cross.
-  scatter({ points, parameter, ends, text }) {
+  // Open bits: which, why, and what to capture, in full where a line does not hold it.
+  open_(rows) {
+    if (!rows.length) return [];
+    const table = make("table", "open", "", { "aria-label": "open bits" }), head = make("thead", ""), body = make("tbody", "");
+    const names = make("tr", "");
+    names.append(...["bits", "why it is open", "what to capture"].map(name => make("th", "", name, { scope: "col" })));
+    head.append(names);
+    for (const [bits, why, line, full] of rows) {
+      const row = make("tr", ""), capture = make("td", "", full ? "" : line);
+      if (full) {
+        const details = make("details", "");
+        details.append(make("summary", "", line), full);
+        capture.append(details);
+      }
+      row.append(make("td", "bits", bits), make("td", "", why), capture);
+      body.append(row);
+    }
+    table.append(head, body);
+    return [make("h5", "", "open bits"), table];
+  }
+
+  // Values of the field over a parameter, the law and its rivals drawn through them; a capture that is not as the law
+  // has it is a cross.
+  scatter({ points, curves, names, parameter, text }) {
     const [width, height] = SIZE, [right, top, bottom, left] = EDGE, figure = make("figure", "");
     const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": text });
     const xs = points.map(point => point[0]), ys = points.map(point => point[1]);
+    const laws = curves.filter(curve => curve.kind === "law").flatMap(curve => curve.points.map(point => point[1]));
     const scale = (values, from, to) => {
       const low = Math.min(...values), span = Math.max(...values) - low;
-      return value => span ? from + (value - low) / span * (to - from) : (from + to) / 2;
+      return [value => span ? from + (value - low) / span * (to - from) : (from + to) / 2, low, low + span];
     };
-    const x = scale(xs, left + 4, width - right - 4), y = scale(ys, height - bottom - 4, top + 12);
-    svg.append(draw("path", { class: "axis", d: `M${left} ${top}V${height - bottom}H${width - right}` }));
-    for (const [at, value, step, good] of points) {
-      svg.append(draw("path", { transform: `translate(${x(at).toFixed(1)} ${y(value).toFixed(1)})`,
-        class: step < 0 ? "none" : good ? `step s${step % MARKS.length}` : "wrong",
-        d: step < 0 ? DOT : good ? MARKS[step % MARKS.length] : CROSS }));
-    }
+    const [x, ...across] = scale(xs, left + 4, width - right - 4), [y, ...up] = scale([...ys, ...laws], height - bottom - 4, top + 4);
     const label = (at, down, anchor, said) => {
       const element = draw("text", { x: at, y: down, "text-anchor": anchor });
       element.textContent = said;
       svg.append(element);
     };
-    label(left, height - 5, "start", ends[0]);
-    label(width / 2, height - 5, "middle", parameter);
-    label(width - right, height - 5, "end", ends[1]);
-    label(left + 4, top + 6, "start", `raw ${Math.min(...ys)} to ${Math.max(...ys)}`);
-    figure.append(svg, make("figcaption", "quiet", text));
+    for (const at of names.length ? names.keys() : ticks(...across)) {
+      if (names.length > TICKS && at % Math.ceil(names.length / TICKS)) continue;
+      svg.append(draw("path", { class: "rule", d: `M${x(at)} ${top}V${height - bottom}` }));
+      label(x(at), height - bottom + 13, "middle", names[at] ?? short(at));
+    }
+    for (const at of ticks(...up)) {
+      svg.append(draw("path", { class: "rule", d: `M${left} ${y(at)}H${width - right}` }));
+      label(left - 4, y(at) + 4, "end", short(at));
+    }
+    label((left + width - right) / 2, height - 3, "middle", parameter);
+    svg.append(draw("path", { class: "axis", d: `M${left} ${top}V${height - bottom}H${width - right}` }));
+    const inside = value => clamp(y(value) - top, height - bottom - top + 1) + top;
+    for (const { kind, step, points: along } of [...curves].reverse()) {
+      const path = along.map(([at, value]) => `${x(at).toFixed(1)} ${inside(value).toFixed(1)}`).join("L");
+      svg.append(draw("path", { class: kind === "rival" ? "curve rival" : `curve step s${step % MARKS.length}`, d: `M${path}` }));
+    }
+    const spots = points.map(([at, value, step, good]) => {
+      const mark = draw("path", { transform: `translate(${x(at).toFixed(1)} ${y(value).toFixed(1)})`,
+        class: step < 0 ? "none" : good ? `point step s${step % MARKS.length}` : "wrong",
+        d: step < 0 ? DOT : good ? MARKS[step % MARKS.length] : CROSS });
+      svg.append(mark);
+      return mark;
+    });
+    const hovered = make("div", "hovered", "a point under the pointer says its capture");
+    svg.addEventListener("pointermove", event => {
+      const box = svg.getBoundingClientRect(), unit = width / box.width;
+      const [px, py] = [(event.clientX - box.left) * unit, (event.clientY - box.top) * unit];
+      const far = points.map(([at, value]) => Math.hypot(x(at) - px, y(value) - py)), near = Math.min(...far);
+      const index = near <= NEAR ? far.indexOf(near) : -1;
+      spots.forEach((spot, at) => spot.classList.toggle("pointed", at === index));
+      if (index >= 0) hovered.textContent = points[index][5];
+    });
+    figure.append(svg, hovered, make("figcaption", "quiet", text), ...this.curves(curves));
     return figure;
+  }
+
+  // What the curves are.
+  curves(curves) {
+    const said = new Map(curves.map(({ kind, text }) => [`${kind} ${text}`, [kind, text]]));
+    if (!said.size) return [];
+    const list = make("div", "keys quiet"), held = [...said.values()].filter(([kind, text]) => kind === "law" && text);
+    const item = (kind, text) => {
+      const element = make("span", "key"), svg = draw("svg", { width: 22, height: 8, viewBox: "0 0 22 8", "aria-hidden": "true" });
+      svg.append(draw("path", { class: kind === "law" ? "curve step s0" : "curve rival", d: "M0 4H22" }));
+      element.append(svg, ` ${text}`);
+      return element;
+    };
+    list.append(item("law", held.length ? `law, drawn for ${held.map(each => each[1]).join("; ")}` : "law"));
+    for (const [kind, text] of said.values()) if (kind === "rival") list.append(item("rival", `rival ${text}`));
+    return [list];
   }
 
   related({ related, bit, scatter }) {
@@ -264,7 +353,7 @@ class View extends Frame {
     box.append(make("h5", "", "goes with (bits of mutual information)"));
     const row = make("div", "choices");
     row.append(...related.map(([name, share]) => {
-      const button = make("button", "", `${name} ${share.toFixed(2)}`, { type: "button",
+      const button = make("button", "", share ? `${name} ${share.toFixed(2)}` : name, { type: "button",
         "aria-pressed": String(name === scatter.parameter) });
       button.dataset.parameter = name;
       return button;

@@ -7,6 +7,7 @@ to shade.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,13 +20,13 @@ import traitlets
 from npulab.analysis.correlate import best_related, bit_effects, flips, related
 from npulab.captures.capture import ROWS_SHOWN
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
+from npulab.notebook.widgets.law_picture import capture_line, own_parameters, scatter, usual_parameter
 from npulab.notebook.widgets.register_view import Place
 from npulab.registers.fields import WORD_BITS, Field, Piece
 
 LETTERS = {"law": "L", "constant": "C", "rivals": "R", "open": "?", "never exercised": "·", "nuisance": "N"}
 COLOURS = ("status", "flips", "relation")
 MOST_RELATED = 4
-MOST_POINTS = 300
 MOST_OPEN = 8
 MOST_RIVALS = 6
 
@@ -76,7 +77,7 @@ class LawModel(Model):
     that are all in a field's name, law, status or reason; ``colour``, "status", "flips" (share of
     neighbouring captures in which a bit flips) or "relation" (mutual information with
     ``parameter``, in bits); ``parameter``; ``against``, the parameter of the panel's picture, empty
-    for the one that tells most.  Follow them: ``matches`` (indices of ``runs``), ``shades`` (per
+    for the one of the field's law that tells most.  Follow them: ``matches`` (indices of ``runs``), ``shades`` (per
     word 32 numbers of 0 to 100, bit 0 first; none for the status) and ``panel`` (texts and numbers
     as JSON has them). Raises ValueError for a place outside, LookupError for an unknown parameter.
     """
@@ -217,35 +218,39 @@ class LawModel(Model):
         run = self.run_at(word, bit)
         values = run.raw(self.laws.words)
         most = related(values, self.laws.parameters, MOST_RELATED)
-        one = best_related(self.laws.words[:, word] >> np.uint32(bit) & np.uint32(1), self.laws.parameters)
-        against = self.against or (most[0][0] if most else self.parameters[0])
+        bit_most = best_related(self.laws.words[:, word] >> np.uint32(bit) & np.uint32(1), self.laws.parameters)
+        own = [] if run.law is None else own_parameters(run.law, self.laws)
+        against = self.against or usual_parameter(run.law, self.laws, values)
+        shares = dict(most)
+        names = dict.fromkeys([*own, *shares, *([against] if own or shares else [])])
+        choices = [[name, round(float(shares.get(name, 0.0)), 2)] for name in names]
         steps = self._steps(run)
         rivals = [f"{step['law']}: {rival}" if len(steps) > 1 else rival for step in steps for rival in step["rivals"]]
         return {"name": run.name, "bits": run.bits, "status": run.status, "about": self.about(run),
                 "law": run.law is not None,
                 "steps": [{name: step[name] for name in ("when", "law", "support", "extrapolated")} for step in steps],
-                "rivals": _first(rivals, MOST_RIVALS), "open": _first(_reasons(self._opened(run)), MOST_OPEN),
-                "related": [[name, round(share, 2)] for name, share in most],
-                "bit": f"bit {bit}: " + (", ".join(f"{name} {share:.2f}" for name, share in one) or "nothing"),
-                "scatter": self._scatter(run, values, against)}
+                "rivals": _first(rivals, MOST_RIVALS), "open": self._open_rows(run, own or [*shares]),
+                "related": choices,
+                "bit": f"bit {bit}: " + (", ".join(f"{name} {share:.2f}" for name, share in bit_most) or "nothing"),
+                "scatter": scatter(run.law, self.laws, run.name, values, against)}
 
-    def _scatter(self, run: Run, values: np.ndarray, against: str) -> dict[str, Any]:
-        """Points (x, y, step, right) for a picture, equal ones once; step -1 is no law."""
-        across = np.asarray(self.laws.parameters[against])
-        ends = [across.min(), across.max()] if across.dtype.kind in "biuf" else sorted({*map(str, across)})[::max(
-            len({*map(str, across)}) - 1, 1)]
-        if across.dtype.kind not in "biuf":
-            across = np.unique(across.astype(str), return_inverse=True)[1]
-        told = values if run.law is None else np.asarray(run.law.values(self.laws.parameters))
-        step = np.full(len(values), -1) if run.law is None else _which(run.law, self.laws.parameters, len(values))
-        points = np.unique(np.stack([across.astype(float), values, step, told == values], axis=1), axis=0)
-        keep = np.unique(np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int))
-        right = int(np.count_nonzero(told == values))
-        said = "no law" if run.law is None else f"{right} as the law has them"
-        return {"parameter": against, "points": [[float(x), int(y), int(one), int(good)]
-                                                 for x, y, one, good in points[keep]],
-                "ends": [_short(end) for end in (ends[0], ends[-1])],
-                "text": f"{run.name} against {against}: {len(values)} captures, {said}"}
+    def _open_rows(self, run: Run, first: list[str]) -> list[list[str]]:
+        """Why bits are open, a row a reason: bits, why, what to capture, that in full where it is
+        longer."""
+        rows: dict[str, tuple[list[int], Any]] = {}
+        for row in self._opened(run):
+            why = f"{row['reason']}" + (f", {row['detail']}" if row.get("detail") else "")
+            bits, _ = rows.setdefault(why, ([], row.get("capture")))
+            bits.append(int(row["bit"]))
+        out = []
+        for why, (bits, capture) in rows.items():
+            # what the reason is about says most
+            said = [name for name in self.parameters if name in re.findall(r"\w+", why)]
+            line = capture_line(capture, self.laws.parameters, [*said, *first]) if isinstance(capture, Mapping) \
+                else ("", "")
+            out.append([f"{'bits' if len(bits) > 1 else 'bit'} {_listed(bits)}", why, *line])
+        return out if len(out) <= MOST_OPEN else [*out[:MOST_OPEN - 1],
+                                                  ["", f"… {len(out) - MOST_OPEN + 1} more reasons", "", ""]]
 
     def _repr_html_(self) -> str:
         head = self.heading_html()
@@ -320,11 +325,6 @@ def _worst(names: Iterable[str]) -> str:
     return min((str(name) for name in names), key=lambda name: order.index(name) if name in order else 0)
 
 
-def _which(law: Any, parameters: Any, rows: int) -> np.ndarray:
-    """Which step of the decision list holds for each capture."""
-    return np.asarray(law.which(parameters)) if hasattr(law, "which") else np.zeros(rows, int)
-
-
 def _several(value: Any) -> list[str]:
     """Rivals as texts, however a table has them: a text, several, a count or nothing."""
     if isinstance(value, str):
@@ -336,18 +336,6 @@ def _several(value: Any) -> list[str]:
 
 def _first(items: Sequence[Any], most: int) -> list[Any]:
     return list(items) if len(items) <= most else [*items[:most - 1], f"… {len(items) - most + 1} more"]
-
-
-def _reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why bits are open, the same reason once: ``bits 6 to 4: no law``."""
-    said: dict[str, list[int]] = {}
-    for row in rows:
-        capture = row.get("capture")
-        told = f"{row['reason']}" + (f", {row['detail']}" if row.get("detail") else "")
-        if isinstance(capture, Mapping):
-            told += " · settled by " + ", ".join(f"{name} = {_short(value)}" for name, value in capture.items())
-        said.setdefault(told, []).append(int(row["bit"]))
-    return [f"bit{'s' * (len(bits) > 1)} {_listed(bits)}: {told}" for told, bits in said.items()]
 
 
 def _listed(bits: Sequence[int]) -> str:
@@ -363,10 +351,6 @@ def _listed(bits: Sequence[int]) -> str:
         else:
             runs.append([bit])
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
-def _short(value: Any) -> str:
-    return f"{float(value):.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def _nibbles(row: str) -> str:
