@@ -34,11 +34,13 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
         if "address" in columns:
             rows = [value is True or value == 1 for value in frame["address"]]
         elif self.attrs.get(ADDRESSES) and columns.issuperset(FIELD):
-            rows = [place in self.attrs[ADDRESSES] for place in frame[FIELD].itertuples(index=False, name=None)]
+            places = frame[FIELD].itertuples(index=False, name=None)
+            rows = [place in self.attrs[ADDRESSES] for place in places]
         else:
             return frame
         for name in sorted(VALUES & columns):
-            texts = [_hex(value) if row else value for value, row in zip(frame[name], rows, strict=True)]
+            texts = [_hex(value) if row else value
+                     for value, row in zip(frame[name], rows, strict=True)]
             frame[name] = pd.Series(texts, frame.index, object)
         return frame
 

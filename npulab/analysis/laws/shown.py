@@ -24,8 +24,8 @@ def status_html(watch: Watch, text: str, seconds: float) -> str:
     varying = int(state.captures.varies.sum())
     left = int(state.todo.sum())
     latest = [str(solved).rsplit("  [", 1)[0] for solved in state.solved[::-1][:LATEST]]
-    return (f"<p>looking for laws, {seconds:.0f} s: {len(state.solved)} fields explain {varying - left} of {varying} "
-            f"bits that vary; interrupting the kernel keeps them<br>{html.escape(text[:120])}</p>"
+    return (f"<p>looking for laws, {seconds:.0f} s: {len(state.solved)} fields explain "
+            f"{varying - left} of {varying} bits that vary; interrupting the kernel keeps them<br>{html.escape(text[:120])}</p>"
             f"<pre>{html.escape(chr(10).join(latest))}</pre>")
 
 
@@ -62,4 +62,5 @@ def notebook_progress(watch: Watch) -> Iterator[None]:
         yield
     finally:
         if handle is not None and watch.state is not None:
-            handle.update(page.HTML(f"<p>{len(watch.state.solved)} fields in {time.monotonic() - began:.0f} s</p>"))
+            seconds = time.monotonic() - began
+            handle.update(page.HTML(f"<p>{len(watch.state.solved)} fields in {seconds:.0f} s</p>"))

@@ -3,6 +3,7 @@ them, and the capture that an open bit asks for."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,10 @@ def own_parameters(law: Any, laws: Any) -> list[str]:
     then those of the fields that it follows from.
 
     >>> from types import SimpleNamespace as Fake
-    >>> laws = Fake(parameters={"w": 0, "c": 0, "mode": 0}, fields=[Fake(name="w0_0_8", steps=(("always", "w"),))])
-    >>> own_parameters(Fake(name="w1_0_8", steps=(("mode == 1", "c"), ("always", "w0_0_8 * 2"))), laws)
+    >>> width = Fake(name="w0_0_8", steps=(("always", "w"),))
+    >>> laws = Fake(parameters={"w": 0, "c": 0, "mode": 0}, fields=[width])
+    >>> law = Fake(name="w1_0_8", steps=(("mode == 1", "c"), ("always", "w0_0_8 * 2")))
+    >>> own_parameters(law, laws)
     ['c', 'mode', 'w']
     """
     by_name = {field.name: field for field in laws.fields}
@@ -35,12 +38,12 @@ def own_parameters(law: Any, laws: Any) -> list[str]:
     waiting, seen = [law], {law.name}
     while waiting:
         field = waiting.pop(0)
-        for texts in ([formula for _, formula in field.steps], [str(when) for when, _ in field.steps]):
-            for text in texts:
-                places = [(match.start(), name) for name in map(str, laws.parameters)
-                          for match in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", str(text))]
-                out |= dict.fromkeys(name for _, name in sorted(places))
-        names = {name for step in field.steps for text in step for name in re.findall(FIELD, str(text))}
+        texts = [*(str(law) for _, law in field.steps), *(str(when) for when, _ in field.steps)]
+        for text in texts:
+            places = [(match.start(), name) for name in map(str, laws.parameters)
+                      for match in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
+            out |= dict.fromkeys(name for _, name in sorted(places))
+        names = {name for text in texts for name in re.findall(FIELD, text)}
         new = sorted(names & by_name.keys() - seen)
         seen.update(new)
         waiting += [by_name[name] for name in new]
@@ -68,44 +71,50 @@ def numbers(column: Any) -> tuple[np.ndarray, list[str]]:
     return places.astype(np.float64), names.tolist()
 
 
-def scatter(law: Any, laws: Any, name: str, values: np.ndarray, against: str) -> dict[str, Any]:
+def scatter(law: Any, laws: Any, name: str, values: np.ndarray, against: str,
+            ) -> dict[str, Any]:
     """What the picture shows, as JSON has it: points [x, raw, step (-1: no law), as the law has it,
     captures, hover text], curves of the law and of its rivals, and a sentence."""
     across, names = numbers(laws.parameters[against])
     own = [] if law is None else own_parameters(law, laws)
     stated = values if law is None else np.asarray(law.values(laws.parameters))
     step = np.full(len(values), -1) if law is None else steps_of(law, laws.parameters)
-    rows, first, counts = np.unique(np.stack([across, values, step, stated == values], axis=1), axis=0,
-                                    return_index=True, return_counts=True)
-    keep = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).round().astype(int))
+    rows, first, counts = np.unique(np.stack([across, values, step, stated == values], axis=1),
+                                    axis=0, return_index=True, return_counts=True)
+    keep = np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).round().astype(int)
     shown = [against, *(parameter for parameter in own if parameter != against)][:6]
-    points = [[float(rows[at][0]), int(rows[at][1]), int(rows[at][2]), int(rows[at][3]), int(counts[at]),
-               _hover(laws, int(first[at]), int(counts[at]), shown, values, None if law is None else stated)]
+    told = None if law is None else stated
+    points = [[float(rows[at][0]), *map(int, rows[at][1:]), int(counts[at]),
+               _hover(laws, int(first[at]), int(counts[at]), shown, values, told)]
               for at in keep.tolist()]
     right = int(np.count_nonzero(stated == values))
     curves, left_out = ([], 0) if law is None or names else law_curves(law, laws, against, own)
     said = "no law" if law is None else f"{right} as the law has them"
-    said += f"; {left_out} more combinations of the law's other parameters are not drawn" if left_out else ""
+    if left_out:
+        said += f"; {left_out} more combinations of the law's other parameters are not drawn"
     return {"parameter": against, "points": points, "curves": curves, "names": names,
             "text": f"{name} against {against}: {len(values)} captures, {said}"}
 
 
-def law_curves(law: Any, laws: Any, against: str, own: list[str]) -> tuple[list[dict[str, Any]], int]:
+def law_curves(law: Any, laws: Any, against: str, own: list[str],
+               ) -> tuple[list[dict[str, Any]], int]:
     """Polylines of the law, one for each of the commonest combinations of what it reads besides,
     then of its rivals; and how many combinations are left out."""
     frame = laws.parameters
     column = np.asarray(frame[against])
     grid = np.linspace(column.min(), column.max(), GRID)
-    grid = np.unique(grid.round().astype(np.int64)) if column.dtype.kind in "biu" else np.unique(grid.astype(np.float32))
+    whole = column.dtype.kind in "biu"
+    grid = np.unique(grid.round().astype(np.int64) if whole else grid.astype(np.float32))
     others = [parameter for parameter in own if parameter != against]
     groups = frame.groupby(others, sort=False).indices if others else {(): np.arange(len(frame))}
     common = sorted(groups.items(), key=lambda item: -len(item[1]))
     out = []
     for kinds, rows in common[:MOST_CURVES]:
         kinds = kinds if isinstance(kinds, tuple) else (kinds,)
-        held = ", ".join(f"{name} = {_short(value)}" for name, value in zip(others, kinds, strict=True))
+        held = ", ".join(f"{name} = {_short(value)}"
+                         for name, value in zip(others, kinds, strict=True))
         asked = _with(frame, int(rows[0]), against, grid)
-        out += _pieces("law", str(held), grid, np.asarray(law.values(asked)), steps_of(law, asked))
+        out += _pieces("law", held, grid, np.asarray(law.values(asked)), steps_of(law, asked))
     asked = _with(frame, int(common[0][1][0]), against, grid)
     rivals = law.rival_values(asked) if hasattr(law, "rival_values") else {}
     for text, values in [*rivals.items()][:MOST_RIVAL_CURVES]:
@@ -119,8 +128,8 @@ def steps_of(law: Any, parameters: Any) -> np.ndarray:
     return np.asarray(law.which(parameters)) if hasattr(law, "which") else np.zeros(len(parameters), int)
 
 
-def capture_line(capture: Mapping[str, Any], parameters: pd.DataFrame, first: list[str], most: int = 3,
-                 ) -> tuple[str, str]:
+def capture_line(capture: Mapping[str, Any], parameters: pd.DataFrame, first: list[str],
+                 most: int = 3) -> tuple[str, str]:
     """What to capture: in one line as the nearest capture with what is changed, and in full.
 
     ``first`` are the parameters that are named before others.
@@ -132,17 +141,22 @@ def capture_line(capture: Mapping[str, Any], parameters: pd.DataFrame, first: li
     differ = np.stack([np.asarray(parameters[name] != capture[name]) for name in names], axis=1)
     row = int(differ.sum(1).argmin())
     changed = [name for name, other in zip(names, differ[row], strict=True) if other]
-    changed.sort(key=lambda name: first.index(name) if name in first else len(first))
+    rank = {name: at for at, name in reversed([*enumerate(first)])}
+    changed.sort(key=lambda name: rank.get(name, len(first)))
     line = ", ".join(f"{name} = {_short(capture[name])}" for name in changed[:most])
     more = f" and {len(changed) - most} more" if len(changed) > most else ""
     return f"capture {row} again, with {line or 'nothing changed'}{more}", full if more else ""
 
 
-def _hover(laws: Any, row: int, count: int, names: list[str], values: np.ndarray, stated: np.ndarray | None) -> str:
-    given = ", ".join(f"{name} = {_short(laws.parameters[name].iloc[row])}" for name in names)
-    law = "" if stated is None else ", as the law has it" if stated[row] == values[row] else f", the law has {stated[row]}"
+def _hover(laws: Any, row: int, count: int, names: list[str], values: np.ndarray,
+           stated: np.ndarray | None) -> str:
+    layer = ", ".join(f"{name} = {_short(laws.parameters[name].iloc[row])}" for name in names)
+    law = ""
+    if stated is not None:
+        right = stated[row] == values[row]
+        law = ", as the law has it" if right else f", the law has {stated[row]}"
     more = f" and {count - 1} more like it" if count > 1 else ""
-    return f"capture {row}{more}: {given}: raw {values[row]} ({values[row]:#x}){law}"
+    return f"capture {row}{more}: {layer}: raw {values[row]} ({values[row]:#x}){law}"
 
 
 def _with(frame: pd.DataFrame, row: int, name: str, values: np.ndarray) -> pd.DataFrame:
@@ -151,10 +165,11 @@ def _with(frame: pd.DataFrame, row: int, name: str, values: np.ndarray) -> pd.Da
     return out.assign(**{name: values})
 
 
-def _pieces(kind: str, held: str, grid: np.ndarray, values: np.ndarray, steps: np.ndarray) -> Iterator[dict[str, Any]]:
+def _pieces(kind: str, held: str, grid: np.ndarray, values: np.ndarray, steps: np.ndarray,
+            ) -> Iterator[dict[str, Any]]:
     """A curve cut where another step of the law begins."""
     cuts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(grid)]
-    for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+    for low, high in itertools.pairwise(cuts):
         points = [[float(x), int(y)] for x, y in zip(grid[low:high], values[low:high], strict=True)]
         yield {"kind": kind, "text": held, "step": int(steps[low]), "points": points}
 
