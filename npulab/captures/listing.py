@@ -79,6 +79,20 @@ class Listing(Answer):
         return [Table(rows, COLUMNS)]
 
 
+@dataclass(frozen=True)
+class Formats(Answer):
+    """The dumps that targets read, a line each."""
+
+    rows: Sequence[Row]
+
+    def records(self) -> list[Row]:
+        return [*self.rows]
+
+    @property
+    def parts(self) -> list[Part]:
+        return [Table(self.rows, ("target", "format"))]
+
+
 @dataclass(frozen=True, eq=False)
 class Decoded(Answer):
     """A capture with the fields that are wanted.

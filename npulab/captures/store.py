@@ -18,6 +18,7 @@ from npulab.captures.capture import Capture, CaptureSet, Job
 from npulab.captures.folders import DESCRIPTION, FORMAT, TEXTS, capture_files, plain_name
 from npulab.captures.registry import target, targets
 from npulab.captures.target import Target
+from npulab.captures.unrecognised import sentence_of
 from npulab.models import is_model
 from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.map import RegisterMap
@@ -131,18 +132,15 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
-    formats = []
     for name in targets():
         try:
             importers = target(name).importers
-        except ValueError as error:  # one broken target leaves the others working
-            formats.append(str(error))
+        except ValueError:  # one broken target leaves the others working
             continue
         for importer in importers:
             if importer.recognises(path):
                 return dict(importer.readers(path)) if importer.readers else {
                     case: partial(_given, found) for case, found in importer.read(path).items()}
-        formats += [f"{name}: {importer.name}" for importer in importers]
     if path.is_dir():
         return {}
     if is_model(path):
@@ -151,7 +149,7 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
     if path.suffix == ".npz":
         raise ValueError(f"{path}: is an npz file, which npulab.load_sweep and npulab show read where it is a sweep, "
                          "allowed is a capture")
-    raise ValueError(f"{path}: no target recognises this file; known are {'; '.join(formats) or 'none'}")
+    raise ValueError(sentence_of(path))
 
 
 def _given(found: Capture | ValueError) -> Capture:

@@ -1,4 +1,4 @@
-"""``npulab lab``: JupyterLab on the notebooks and captures."""
+"""``npulab lab``: JupyterLab on a folder of one's own, or on npulab's notebooks and captures."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
 START = "0-start.ipynb"
+NOTEBOOK = f"notebooks/{START}"
 COPY = "npulab-notebooks"
 ROOT_OPTIONS = ("--ServerApp.root_dir", "--notebook-dir", "--preferred-dir")
 
@@ -20,7 +21,8 @@ ROOT_OPTIONS = ("--ServerApp.root_dir", "--notebook-dir", "--preferred-dir")
 def lab(options: argparse.Namespace, rest: Sequence[str] = ()) -> int:
     arguments = ["--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
     if not any(text.split("=")[0] in ROOT_OPTIONS for text in rest):
-        arguments += [f"--ServerApp.root_dir={_home()}", f"--LabApp.default_url=/lab/tree/notebooks/{START}"]
+        root, notebook = _opened(Path.cwd())
+        arguments += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab{notebook}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         arguments.append("--allow-root")
     arguments += rest
@@ -31,16 +33,29 @@ def lab(options: argparse.Namespace, rest: Sequence[str] = ()) -> int:
     return int(jupyterlab(arguments) or 0)
 
 
-def _home() -> Path:
-    """The folder with notebooks and captures: the checkout, or what the wheel holds, copied out
-    once."""
-    for folder in (PACKAGE.parent, *(folder / COPY for folder in (Path.cwd(), *Path.cwd().parents))):
-        if (folder / "notebooks" / START).exists():
-            return folder
-    copy = Path.cwd() / COPY
+def _opened(here: Path) -> tuple[Path, str]:
+    """The folder that JupyterLab serves and what it opens there: in the checkout or its copy the
+    start notebook, in a folder of one's own that folder.
+
+    Without a checkout, what the wheel holds is copied out once and opened.
+    """
+    for home in (PACKAGE.parent, *(folder for folder in (here, *here.parents) if folder.name == COPY)):
+        if (home / NOTEBOOK).exists() and here.is_relative_to(home):
+            return home, f"/tree/{NOTEBOOK}"
+    copied = next((folder / COPY for folder in (here, *here.parents) if (folder / COPY / NOTEBOOK).exists()), None)
+    home = copied or (PACKAGE.parent if (PACKAGE.parent / NOTEBOOK).exists() else None)
+    if home is None:
+        return here, f"/tree/{_copy_out(here).name}/{NOTEBOOK}"
+    print(f"npulab: opens {here}; its own notebooks are in {home}, npulab lab there opens them", file=sys.stderr)
+    return here, ""
+
+
+def _copy_out(here: Path) -> Path:
+    """The notebooks and captures of the wheel, in a folder of this one."""
+    copy = here / COPY
     if copy.exists():
         raise FileExistsError(f"{copy}: is there without notebooks/{START}; move it away and npulab lab makes it anew")
-    scratch = Path(tempfile.mkdtemp(prefix=".npulab-", dir=Path.cwd()))
+    scratch = Path(tempfile.mkdtemp(prefix=".npulab-", dir=here))
     shutil.copytree(PACKAGE / "share", scratch, dirs_exist_ok=True)
     scratch.chmod(0o755)
     scratch.rename(copy)

@@ -19,7 +19,7 @@ from npulab.cli.output import REFUSED, tell
 
 # by name: the module that has its options and runs it, and what it does
 COMMANDS = {
-    "lab": ("lab", "open JupyterLab on the notebooks; other options go to JupyterLab"),
+    "lab": ("lab", "open JupyterLab in this folder, in npulab's own on its notebooks; other options go to JupyterLab"),
     "list": ("show", "what captures there are; sweeps where there are no captures beside them, or --sweeps"),
     "show": ("show", "one capture, decoded; or a sweep or a .tflite or .circle model, listed"),
     "diff": ("show", "two captures, two folders of them or two sweeps by field, addresses apart"),

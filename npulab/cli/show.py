@@ -8,8 +8,9 @@ from pathlib import Path
 
 from npulab.analysis.sides import differing, load_sides
 from npulab.captures import store
-from npulab.captures.listing import Contents, Decoded, Listing, Wanted
+from npulab.captures.listing import Contents, Decoded, Formats, Listing, Wanted
 from npulab.captures.sweep import is_sweep, load_sweep, sweep_files
+from npulab.captures.unrecognised import formats
 from npulab.cli.lab import COPY
 from npulab.cli.output import Add, each, show
 from npulab.models import is_model, read_model
@@ -19,10 +20,14 @@ from npulab.models.read import Listed
 
 def _list_options(add: Add) -> None:
     add("--sweeps", action="store_true", help="the sweeps beside captures, too")
+    add("--formats", action="store_true", help="the dumps that targets read, instead")
     add("paths", nargs="*", metavar="PATH")
 
 
 def _list(options: argparse.Namespace) -> int:
+    if options.formats:
+        show(options, Formats(formats()))
+        return 0
     # the captures of this folder, or else those that npulab lab copied out here
     homes = [folder for folder in ("captures", f"{COPY}/captures") if Path(folder).is_dir()]
     paths = options.paths or [*homes, "captures"][:1]

@@ -418,3 +418,11 @@ def test_a_misspelt_field_is_answered_with_near_ones(run: Any, command: list[str
     assert err.split("; near are ")[1].split(",")[0].strip() == "kernel_address"
     assert "near" not in run(*command, "--field", "qqqqqq")[2]
     assert "w5.kernel_address" in run(*command, "--field", "w5.kernel_adress")[2]
+
+
+def test_formats_are_listed(run: Any) -> None:
+    status, lines, _ = run("list", "--formats")
+    assert (status, lines[0].split()) == (0, ["target", "format"])
+    rows = [json.loads(line) for line in run("list", "--formats", "--json")[1]]
+    assert len(rows) == len(lines) - 1
+    assert {row["target"] for row in rows} >= {"ane", "nvdla", "vivante"}

@@ -66,7 +66,7 @@ class Lab:
         self.process = subprocess.Popen(
             [command, "lab", "--no-browser", "--ip=127.0.0.1", "--port=0", f"--IdentityProvider.token={self.token}",
              "--LabApp.expose_app_in_browser=True", f"--LabApp.app_settings_dir={settings}", *arguments],
-            env=environment, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+            cwd=Path(__file__).parents[2], env=environment, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
         info = self._info(scratch)
         self.url, self.root = info["url"], Path(info["root_dir"])
 
