@@ -39,9 +39,9 @@ def _opened(here: Path) -> tuple[Path, str]:
 
     Without a checkout, what the wheel holds is copied out once and opened.
     """
-    for home in (PACKAGE.parent, *(folder for folder in (here, *here.parents) if folder.name == COPY)):
-        if (home / NOTEBOOK).exists() and here.is_relative_to(home):
-            return home, f"/tree/{NOTEBOOK}"
+    for inside in (PACKAGE.parent, *(folder for folder in (here, *here.parents) if folder.name == COPY)):
+        if (inside / NOTEBOOK).exists() and here.is_relative_to(inside):
+            return inside, f"/tree/{NOTEBOOK}"
     copied = next((folder / COPY for folder in (here, *here.parents) if (folder / COPY / NOTEBOOK).exists()), None)
     home = copied or (PACKAGE.parent if (PACKAGE.parent / NOTEBOOK).exists() else None)
     if home is None:
