@@ -1,0 +1,124 @@
+"""Command streams: words that set registers and start operations, and the driver's payload around them.
+
+A command is one word, opcode in bits 0 to 9 and a parameter in bits 16 to 31, or with bit 14 set two:
+the second is its data.  Registers lie at 4 times the opcode, those with data at 0x800 and 8 times
+the opcode, data first.  A payload begins with ``COP1``; its actions are words with a number in bits 0
+to 7.  Source: V (``sources.csv``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from npulab.captures.capture import Job
+from npulab.npus.ethosu.facts import FACTS, REGISTERS
+from npulab.registers.map import RegisterMap
+
+MAGIC = int.from_bytes(b"COP1", "little")
+CONFIG, COMMANDS, READ, DUMP, NOTHING = 1, 2, 3, 4, 5  # actions of a payload
+BITS = 2 ** 10  # opcodes
+DATA = 2 ** 14  # a second word follows
+HALF = 2 ** 16
+LARGE = 0x800  # where registers of two words begin
+FIRST_SMALL = 0x100  # opcodes below start operations, or wait
+OPERATION = 0x0  # the register that stands for what starts an operation
+STARTS = ("conv", "depthwise", "pool", "elementwise", "dma_start")
+CODES = FACTS.enum("command")
+
+
+class Payload(NamedTuple):
+    """A driver's payload: the words of its command stream, and the part that they were made for,
+    blank if the payload does not say."""
+
+    words: np.ndarray
+    chip: str
+
+
+def payload(data: bytes, where: str) -> Payload:
+    """The command stream in a payload, or in plain words that are one.
+
+    Raises ValueError for a payload that is cut off or has no command stream.
+    """
+    if len(data) % 4:
+        raise ValueError(f"{where}: got {len(data)} bytes, allowed is whole words of 4 bytes")
+    words = np.frombuffer(data, "<u4")
+    if not len(words) or words[0] != MAGIC:
+        return Payload(words, "")
+    at, chip = 1, ""
+    while at < len(words):
+        action, high, low = int(words[at]) % 256, int(words[at]) // 256 % 256, int(words[at]) // HALF
+        at += 1
+        if action == CONFIG and at + 2 <= len(words):
+            chip, at = _chip(int(words[at])), at + 2
+        elif action == COMMANDS:
+            count = high * HALF + low
+            if at + count > len(words):
+                raise ValueError(f"{where}: got a command stream of {count} words at byte {4 * at}, allowed is inside the "
+                                 f"{len(words)} of the payload")
+            return Payload(words[at:at + count], chip)
+        elif action not in (READ, DUMP, NOTHING):
+            raise ValueError(f"{where}: got action {action} at byte {4 * at - 4}, allowed is {CONFIG} to {NOTHING}")
+    raise ValueError(f"{where}: got a payload of {len(words)} words without a command stream, allowed is one that has it")
+
+
+def _chip(config: int) -> str:
+    """The part that a configuration word says: products in a cycle as a power of two, the product."""
+    product, macs = config // 2 ** 28, 2 ** (config % 16)
+    return f"ethos-u{'65' if product == 1 else '55'}-{macs}"
+
+
+def commands(words: np.ndarray, where: str) -> Iterator[tuple[int, int, int | None]]:
+    """(opcode, parameter, data) of each command; data is None for one of a single word.
+
+    Raises ValueError for a stream that ends inside a command.
+    """
+    at = 0
+    while at < len(words):
+        word = int(words[at])
+        data = None
+        if word & DATA:
+            if at + 1 == len(words):
+                raise ValueError(f"{where}: got command {word:#010x} at word {at} without its data, allowed is a word "
+                                 "behind it")
+            data, at = int(words[at + 1]), at + 1
+        yield word % BITS, word // HALF, data
+        at += 1
+
+
+def writes(words: np.ndarray, where: str = "command stream") -> Iterator[list[tuple[int, int]]]:
+    """The register writes up to and with each operation, (offset, value): an operation's own write
+    is the last."""
+    starts = {CODES[name] for name in STARTS}
+    out: list[tuple[int, int]] = []
+    known = FACTS.tables[REGISTERS].index
+    for opcode, parameter, data in commands(words, where):
+        if data is not None:
+            offset = LARGE + 8 * opcode
+            out.append((offset, data))
+            if parameter or offset + 4 in known:
+                out.append((offset + 4, parameter))
+        elif opcode >= FIRST_SMALL:
+            out.append((4 * opcode, parameter))
+        elif opcode in starts:
+            yield [*out, (OPERATION, opcode + parameter * HALF)]
+            out = []
+
+
+def jobs(words: np.ndarray, registers: RegisterMap, where: str) -> tuple[Job, ...]:
+    """A job for each operation; registers keep their values from one to the next, so that a job's
+    writes begin with those that the jobs before it left.
+
+    Raises ValueError for a stream without an operation.
+    """
+    out: list[Job] = []
+    state: dict[int, int] = {}
+    for part in writes(words, where):
+        state |= dict(part)
+        left = {offset: value for offset, value in state.items() if offset not in dict(part)}
+        out.append(Job.from_writes(REGISTERS, [*left.items(), *part], registers))
+    if not out:
+        raise ValueError(f"{where}: got {len(words)} words that start no operation, allowed is at least one")
+    return tuple(out)
