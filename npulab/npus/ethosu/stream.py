@@ -56,12 +56,13 @@ def payload(data: bytes, where: str) -> Payload:
         elif action == COMMANDS:
             count = high * HALF + low
             if at + count > len(words):
-                raise ValueError(f"{where}: got a command stream of {count} words at byte {4 * at}, allowed is inside the "
-                                 f"{len(words)} of the payload")
+                raise ValueError(f"{where}: got a command stream of {count} words at byte {4 * at}, allowed is inside "
+                                 f"the {len(words)} of the payload")
             return Payload(words[at:at + count], chip)
         elif action not in (READ, DUMP, NOTHING):
             raise ValueError(f"{where}: got action {action} at byte {4 * at - 4}, allowed is {CONFIG} to {NOTHING}")
-    raise ValueError(f"{where}: got a payload of {len(words)} words without a command stream, allowed is one that has it")
+    raise ValueError(f"{where}: got a payload of {len(words)} words without a command stream, allowed is one that has "
+                     "it")
 
 
 def _chip(config: int) -> str:
