@@ -24,7 +24,8 @@ def _map_options(add: Add) -> None:
     add("--define", action="append", metavar="NAME=VALUE", default=[],
         help="a constant, a type or NAME(X)=BODY that a C header takes from another one; repeatable")
     add("--include", action="append", metavar="FILE", default=[],
-        help="a C header that is read in front of IN: offsets of its registers, constants, types; repeatable")
+        help="a C header that is read in front of IN: offsets of its registers, constants, types; "
+             "for rnndb a folder of files that it imports; repeatable")
 
 
 def _map(options: argparse.Namespace) -> None:

@@ -266,6 +266,8 @@ def test_imports_named_from_the_folder_above(tmp_path: Path) -> None:
     path = written(folder, f'{HEAD}<import file="more.xml"/></database>', "d.xml")
     refused(lambda: read_rnndb(path), "import: got 'more.xml'", "--include")
     assert read_rnndb(path, [tmp_path / "other"]).copyright == "Copyright 2021"
+    assert read_map(path, include=[tmp_path / "other"]).copyright == "Copyright 2021"
+    refused(lambda: read_map(path, ["A=1"], [tmp_path / "other"]), "got define or include for rnndb XML")
 
 
 def test_a_second_field_on_the_same_bits_is_lost(tmp_path: Path) -> None:

@@ -46,8 +46,9 @@ def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Pat
     header.
 
     ``define`` (``NAME=VALUE``) and ``include`` (files) give a C header what it takes from others;
-    ``reading`` of its table says what is lost. A UserWarning names what the table has no place for.
-    Raises ValueError with file and line for one that is broken or of no known format, FileNotFoundError for none.
+    ``reading`` of its table says what is lost.  For rnndb, ``include`` are folders that its imports
+    lie in.  A UserWarning counts and names what the table has no place for.  Raises ValueError with
+    file and line for one that is broken or of no known format, FileNotFoundError for none.
     """
     path = Path(path)
     need_file(path)
@@ -58,9 +59,17 @@ def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Pat
         allowed = dict.fromkeys(one.what for one in FORMATS.values() if one.read)
         raise ValueError(f"{path}: got a file that begins {head[:20]!r}, allowed is one of {', '.join(allowed)}")
     read = _function(FORMATS[known].read)
-    if FORMATS[known].suffix != ".h" and (define or include):
-        raise ValueError(f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C header")
-    table: RegisterTable = read(path, define, [Path(one) for one in include]) if define or include else read(path)
+    others = [Path(one) for one in include]
+    table: RegisterTable
+    if known == "xml" and others and not define:
+        table = read(path, others)
+    elif FORMATS[known].suffix == ".h" and (define or others):
+        table = read(path, define, others)
+    elif define or others:
+        raise ValueError(f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C header, and "
+                         "include for rnndb XML")
+    else:
+        table = read(path)
     return table
 
 
