@@ -52,6 +52,9 @@ class Checks(Answer):
                 parts += explained(result, self.explanations.get(number))
         return parts
 
+    def __repr__(self) -> str:
+        return f"Checks({self._sentence()})"
+
     def _sentence(self) -> str:
         counts = Counter("not compared" if _uncompared(result) else result.verdict
                          for result in self.results)

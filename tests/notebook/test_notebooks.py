@@ -85,3 +85,16 @@ def test_the_notebook_of_traces_runs_on_those_of_ones_own(monkeypatch: pytest.Mo
     said = "".join(output.get("text", "") for cell in ran.cells for output in cell.get("outputs", []))
     assert "32 of 32 equal, 974608 bytes compared" in said
     assert "32 of 32 traces equal; 13 of 18 changed rules noticed" in said
+
+
+def test_the_start_notebook_opens_on_a_picture_and_says_what_it_found() -> None:
+    cells = [cell for cell in nbformat.read(ROOT / "notebooks" / "0-start.ipynb", 4).cells if cell.cell_type == "code"]
+    shown = ["".join(output.data.get("text/html", "") for output in cell.outputs if "data" in output) for cell in cells]
+    assert "<b>vivante/update4-vendor" in shown[0]  # recorded, not simulated
+    assert "in_image_x_size" in shown[0]
+    assert "in_image_border_const" in shown[1]
+    drawn = [cell for cell in cells if any("image/png" in output.get("data", {}) for output in cell.outputs)]
+    assert len(drawn) == 2  # its trials; the output before and after
+    verdicts = next(text for text in shown if ">not executed<" in text)
+    assert verdicts.count("background:") >= 3 * verdicts.count(">not executed<")
+    assert "<b>vivante/update4-mesa" in shown[-1]  # the reader's own
