@@ -268,14 +268,15 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
     return frame[["byte", "bit", "bits", "kind", *places, "value", "weights"]]
 
 
-def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
+def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> pd.DataFrame:
     """Fields that differ between two captures: task, block, register, field, a, b, address.
 
     A field that one side does not have is None there; ``address`` says that it points into memory.
     Register writes that leave the same state in another way (a register written twice, another
     order) differ too, in the fields ``(writes)`` of a register and ``(order)`` of a block.
 
-    Buffers are compared by ``diff_buffers``.
+    Buffers are compared by ``diff_buffers``.  ``tasks``, a number for each side, compares these two
+    jobs alone, as task 0; ``a`` and ``b`` may be the same capture.
 
     For two CaptureSets or two Sweeps the columns are task, block, register, field, differs
     (``always``: no value is common to both; ``sometimes``), constant (within a and within b, but
@@ -290,6 +291,8 @@ def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
 
     for side in (a, b):
         _refuse(side, "diff", Capture, CaptureSet, Sweep)
+    if tasks:
+        a, b = jobs_apart(a, b, tasks)
     if isinstance(a, Sweep) and isinstance(b, Sweep):
         return _diff_sweeps(a, b, never)
     if isinstance(a, Sweep) or isinstance(b, Sweep):
@@ -306,6 +309,20 @@ def diff(a: Any, b: Any, *, never: bool = False) -> pd.DataFrame:
         raise ValueError("diff: got never with two captures, allowed is with CaptureSets and Sweeps")
     frame = Table(differences(a, b), columns=list(Difference._fields), dtype=object)
     return frame.astype({"task": int, "address": bool})
+
+
+def jobs_apart(a: Any, b: Any, tasks: Sequence[int]) -> tuple[Capture, Capture]:
+    """Two captures with one job each, those of two tasks.
+
+    Raises TypeError for what is no capture, LookupError for a task that is not there.
+    """
+    if len(tasks) != 2:
+        raise ValueError(f"tasks: got {len(tasks)}, allowed are two, one of each side")
+    for side, task in zip((a, b), tasks, strict=True):
+        _refuse(side, "tasks", Capture)
+        if not 0 <= task < len(side.jobs):
+            raise LookupError(f"capture {side.name}: got task {task}, it has 0 to {len(side.jobs) - 1}")
+    return replace(a, jobs=(a.jobs[tasks[0]],)), replace(b, jobs=(b.jobs[tasks[1]],))
 
 
 def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from npulab.analysis.check import diff, diff_buffers, raw_fields
-from npulab.captures.capture import Capture, CaptureSet
-from npulab.captures.listing import ALL, Wanted
+from npulab.analysis.check import diff, diff_buffers, jobs_apart, raw_fields
+from npulab.captures.capture import Capture, CaptureSet, Job
+from npulab.captures.listing import ALL, Wanted, folded
 from npulab.captures.store import load_all
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
 from npulab.support.answers import Answer, Part, Table
@@ -21,8 +21,9 @@ SOME = ("differs", "constant", "pairs")  # columns that only sets have
 Place = str | os.PathLike[str]
 
 
-def load_sides(a: Place, b: Place | None = None) -> tuple[Any, Any]:
-    """What two paths hold: captures, sets of them or sweeps; without ``b`` the two cases of a dump.
+def load_sides(a: Place, b: Place | None = None, tasks: Sequence[int] = ()) -> tuple[Any, Any]:
+    """What two paths hold: captures, sets of them or sweeps; without ``b`` the two cases of a dump,
+    or, for two ``tasks``, the one capture on both sides.
 
     Raises as ``load_all`` and ``load_sweep``; ValueError for a side without a capture, and if ``a``
     alone does not have two.
@@ -34,6 +35,8 @@ def load_sides(a: Place, b: Place | None = None) -> tuple[Any, Any]:
         return load_sweep(a), load_sweep(b)
     sides: list[Any] = [load_all(path) for path in paths]
     if b is None:
+        if len(sides[0]) == 1 and tasks:
+            return sides[0][0], sides[0][0]
         if len(sides[0]) != 2:
             raise ValueError(f"{a}: holds {plural(len(sides[0]), 'capture')}, allowed without B is two")
         return sides[0][0], sides[0][1]
@@ -62,10 +65,20 @@ class Differing(Answer):
                                  "address": False} for row in buffers)]
 
     @property
+    def _jobs(self) -> Sequence[Job]:
+        """The jobs of two captures, by task."""
+        jobs: tuple[Job, ...] = ()
+        for side in (self.a, self.b):
+            if isinstance(side, Capture):
+                jobs += side.jobs[len(jobs):]
+        return jobs
+
+    @property
     def parts(self) -> list[Part]:
-        fields = [row for row in self.fields if not row["address"]]
+        every = folded(self.fields, self._jobs) if self._jobs else self.fields
+        fields = [row for row in every if not row["address"]]
         addresses = [{**row, "a": as_address(row["a"]), "b": as_address(row["b"])}
-                     for row in self.fields if row["address"]]
+                     for row in every if row["address"]]
         names = ["task", "block", "register", "field",
                  *(name for name in (self.fields[0] if self.fields else ()) if name in SOME), "a", "b"]
         parts: list[Part] = [f"a {self.a!r}", f"b {self.b!r}", "",
@@ -79,11 +92,14 @@ class Differing(Answer):
         return parts
 
 
-def differing(a: Any, b: Any, wanted: Wanted = ALL) -> Differing:
-    """What ``diff`` and ``diff_buffers`` find between two sides, as far as it is wanted.
+def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -> Differing:
+    """What ``diff`` and ``diff_buffers`` find between two sides, or a task of each, as far as it is
+    wanted.
 
     Raises as ``diff``; LookupError where no field of either side has a name that is wanted.
     """
+    if tasks:
+        a, b = jobs_apart(a, b, tasks)
     if isinstance(a, Sweep):
         every = rows_of(diff(a, b, never=True))
         known = {(row["register"], row["field"]) for row in every}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from npulab.registers.fields import Field
+from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.map import RegisterMap
 
 if TYPE_CHECKING:
@@ -20,7 +20,11 @@ PROVENANCES = ("board", "vendor driver", "open driver", "RTL simulation", "compi
 FIELD_COLUMNS = ("task", "block", "register", "field", "raw", "value", "bits", "evidence")
 ROWS_SHOWN = 60
 CHANGED = "changed with npulab"
+WORD = 2 ** WORD_BITS - 1  # every bit of a word
+MOST_OFFSET = 2 ** 64 - 1
 COMMANDS = "commands"  # the buffer that holds a command stream, where there is one
+
+Writes = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +32,23 @@ class Job:
     """One piece of work given to an NPU.
 
     ``words`` is the parameter block ``(W,) uint32``; where the block is programmed by register
-    writes, ``writes`` are (offset, value) in order and ``words`` the state they leave of the
-    registers that the block's map has.  ``start`` holds the writes that hand a parameter block to
-    the NPU; it counts as part of the same task.
+    writes, ``writes`` are (offset, value that the register then holds) in order and ``words`` the
+    state they leave of the registers that the block's map has.  ``start`` holds the writes that
+    hand a parameter block to the NPU; it counts as part of the same task.
+
+    ``before`` is (offset, value) of registers that still hold what an earlier job wrote; ``masks``
+    says by number of a write which bits it changes, if not all of them.  ``unit`` names the copy of
+    the block that does the work and ``label`` the work: jobs of one label are shown together.
     """
 
     block: str
     words: np.ndarray
-    writes: tuple[tuple[int, int], ...] = ()
+    writes: Writes = ()
     start: Job | None = None
+    before: Writes = ()
+    masks: Mapping[int, int] = field(default_factory=dict)
+    label: str = ""
+    unit: str = ""
 
     def __post_init__(self) -> None:
         words = np.asarray(self.words)
@@ -48,13 +60,63 @@ class Job:
         object.__setattr__(self, "words", words)
 
     @classmethod
-    def from_writes(cls, block: str, writes: Iterable[tuple[int, int]], registers: RegisterMap) -> Job:
-        """A job of register writes."""
-        writes = tuple((int(offset), int(value)) for offset, value in writes)
-        for offset, value in writes:
-            if not 0 <= offset <= 0xFFFFFFFF or not 0 <= value <= 0xFFFFFFFF:
-                raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to 0xffffffff (block {block})")
-        return cls(block, registers.state(writes), writes)
+    def from_writes(cls, block: str, writes: Iterable[Sequence[int]], registers: RegisterMap,
+                    after: Job | None = None) -> Job:
+        """A job of register writes, each (offset, value), or (offset, value, mask) where it changes
+        the bits of the mask only.
+
+        A write that sets bits is (offset, bits, bits), one that clears them (offset, 0, bits).
+        Registers that are not written hold what the job ``after`` left, else 0.  Raises ValueError
+        for an offset of more than 64 bits and for a value or mask of more than 32.
+        """
+        before = tuple(after.state.items()) if after else ()
+        state, masks, done = dict(before), dict[int, int](), list[tuple[int, int]]()
+        for offset, value, *mask in writes:
+            offset, value = int(offset), int(value)
+            if not 0 <= offset <= MOST_OFFSET or not 0 <= value <= WORD or any(not 0 <= bits <= WORD for bits in mask):
+                raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to {WORD:#x} at "
+                                 f"offsets of 64 bits (block {block})")
+            if mask and mask[0] != WORD:
+                masks[len(done)] = bits = int(mask[0])
+                value = state.get(offset, 0) & ~bits | value & bits
+            state[offset] = value
+            done.append((offset, value))
+        return cls(block, registers.state([*before, *done]), tuple(done), before=before, masks=masks)
+
+    @classmethod
+    def split(cls, writes: Iterable[Sequence[int]], maps: Mapping[str, RegisterMap] | RegisterMap,
+              after: Iterable[Job] = ()) -> tuple[list[Job], list[tuple[int, ...]]]:
+        """Writes to addresses, as ``from_writes`` takes them: a job for each copy of a block that
+        they reach, in the order of their first writes, and the writes that reach none.
+
+        ``maps`` are by block, or one map of one block.  A job is of the unit and has the label that
+        the block's dimensions give its copy; those of ``after`` hand their state to the job of the
+        same copy.
+        """
+        if isinstance(maps, RegisterMap):
+            maps = {maps.registers[0][0]: maps}
+        last = {(job.block, job.unit, job.label): job for job in after}
+        found: dict[tuple[str, str, str], list[Sequence[int]]] = {}
+        rest: list[tuple[int, ...]] = []
+        for address, *value in writes:
+            name = next((name for name, registers in maps.items() if registers.holds(address)), None)
+            if name is None:
+                rest.append((address, *value))
+                continue
+            place = maps[name].place(address)
+            key = name, *maps[name].labels(place)
+            found.setdefault(key, []).append((place.offset, *value))
+        return [replace(cls.from_writes(key[0], own, maps[key[0]], last.get(key)), unit=key[1], label=key[2])
+                for key, own in found.items()], rest
+
+    @property
+    def state(self) -> dict[int, int]:
+        """What registers hold after the job, by offset: those that it or a job before it wrote."""
+        return {**dict(self.before), **dict(self.writes)}
+
+    def read_with(self, registers: RegisterMap) -> Job:
+        """The same register writes, their state in the words of another map."""
+        return replace(self, words=registers.state([*self.before, *self.writes]))
 
     def with_words(self, words: Any, registers: RegisterMap) -> Job:
         """The same job with other words; where it is register writes, those change that set
@@ -75,15 +137,21 @@ class Job:
         writes = [(offset, values.get(offset, value) if last[offset] == n else value)
                   for n, (offset, value) in enumerate(self.writes)]
         writes += [(offset, value) for offset, value in values.items() if offset not in last]
-        return replace(Job.from_writes(self.block, writes, registers), start=self.start)
+        masks = {number: bits for number, bits in self.masks.items()
+                 if not (writes[number][1] ^ self.writes[number][1]) & ~bits}
+        changed = Job.from_writes(self.block, writes, registers)  # which refuses what no register holds
+        return replace(self, words=changed.words, writes=changed.writes, masks=masks).read_with(registers)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and self.block == other.block and self.writes == other.writes \
-            and np.array_equal(self.words, other.words) and self.start == other.start
+            and np.array_equal(self.words, other.words) and self.start == other.start \
+            and (self.before, self.masks) == (other.before, other.masks) \
+            and (self.label, self.unit) == (other.label, other.unit)
 
     def __repr__(self) -> str:
         writes = f", {len(self.writes)} writes" if self.writes else ""
-        return f"Job({self.block}, {len(self.words)} words{writes}{f', {self.start}' if self.start else ''})"
+        name = "".join(f", {text}" for text in (self.label, self.unit, self.start or "") if text)
+        return f"Job({self.block}, {len(self.words)} words{writes}{name})"
 
     def values(self, maps: Mapping[str, RegisterMap]) -> list[tuple[str, Field, int]]:
         """(block, field, raw) of every field, those of the writes that start the job last.
@@ -94,10 +162,10 @@ class Job:
             raise LookupError(f"block: got {self.block!r}, maps are known for {', '.join(maps) or 'none'}")
         registers = maps[self.block]
         raw = registers.decode(self.words, raw=True).values()  # in the order of the fields
-        state = dict(self.writes)
+        state = self.state
         written = {registers.index[offset] for offset in state if offset in registers.index}
         out = [(item.block, item, number) for item, number in zip(registers, raw, strict=True)
-               if not self.writes or any(piece.word in written for piece in item.pieces)]
+               if not state or any(piece.word in written for piece in item.pieces)]
         out += [(self.block, Field.whole_word(self.block, f"{offset:#06x}"), value)
                 for offset, value in state.items() if offset not in registers.index]
         return out + (self.start.values(maps) if self.start else [])
@@ -158,6 +226,10 @@ class Capture:
     def words(self) -> np.ndarray:
         """``(W,) uint32`` of the main job's parameter block."""
         return self.jobs[self.main].words
+
+    def words_of(self, block: str) -> np.ndarray:
+        """``(J, W) uint32`` of every job of a block; raises LookupError if there is none."""
+        return CaptureSet((self,)).words_of(block)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -257,6 +329,21 @@ class CaptureSet:
         if len(kinds) != 1:
             raise ValueError(f"words: got first jobs of {len(kinds)} kinds {sorted(kinds)}, allowed is one")
         return np.stack([capture.words for capture in self.captures])
+
+    def words_of(self, block: str) -> np.ndarray:
+        """``(N, W) uint32`` of every job of a block, capture by capture.
+
+        Raises LookupError if there is none, ValueError if they differ in length.
+        """
+        jobs = [job for capture in self.captures for job in capture.jobs]
+        own = [job.words for job in jobs if job.block == block]
+        if not own:
+            raise LookupError(f"block: got {block!r}, the jobs are of "
+                              f"{', '.join(dict.fromkeys(job.block for job in jobs)) or 'none'}")
+        if len({len(words) for words in own}) > 1:
+            raise ValueError(f"block {block}: got jobs of {sorted({len(words) for words in own})} words, "
+                             "allowed is one length")
+        return np.stack(own)
 
     def __len__(self) -> int:
         return len(self.captures)

@@ -9,23 +9,28 @@
      "sha256": {"nn.bin": "..."}}
 
 A job is ``words`` (little-endian) or ``writes`` ((offset, value) pairs of words); ``commands`` is a
-command stream that the target reads the writes from.
+command stream that the target reads the writes from.  ``writes64`` are pairs of 64-bit words, where
+an offset needs them.  A job may have ``before`` (pairs that an earlier job wrote) and ``masks``
+((number of a write, bits that it changes) pairs), which make the format 2; ``label`` and ``unit``
+are texts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from npulab.captures.capture import COMMANDS, Capture, Job
+from npulab.captures.capture import COMMANDS, WORD, Capture, Job, Writes
 from npulab.captures.target import Target
 
-FORMAT = 1
+FORMATS = (1, 2)  # 2 where readers of 1 would take a job for another
+PAIRS = ("writes", "before", "masks")
+WIDE = "64"  # behind the name of pairs of 64 bits
 DESCRIPTION = "capture.json"
 TEXTS = ("provenance", "source", "tool", "date")
 
@@ -41,8 +46,9 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
         _add(files, f"{name}.bin", bytes(data), f"capture {capture.name}: buffer {name!r}")
     jobs = [_describe(job, f"job{task}" if len(capture.jobs) > 1 else job.block.lower(), capture, files, target)
             for task, job in enumerate(capture.jobs)]
+    newer = any({*job} - {"block", "words", "writes", "commands", "start", "label", "unit"} for job in _every(jobs))
     description = {
-        "format": FORMAT, "target": capture.target, "chip": capture.chip,
+        "format": FORMATS[newer], "target": capture.target, "chip": capture.chip,
         **{name: getattr(capture, name) for name in TEXTS}, "jobs": jobs,
         "buffers": {name: f"{name}.bin" for name in capture.buffers},
         "addresses": {name: f"{where:#010x}" for name, where in capture.addresses.items()},
@@ -53,6 +59,11 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
         return {**files, DESCRIPTION: text.encode()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"capture {capture.name}: cannot be written as JSON: {error}") from None
+
+
+def _every(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Jobs and those that start them."""
+    return [part for job in jobs for part in (job, *_every([job["start"]] if "start" in job else []))]
 
 
 def plain_name(name: str, what: str) -> None:
@@ -70,16 +81,28 @@ def _describe(job: Job, stem: str, capture: Capture, files: dict[str, bytes], ta
     elif _is_stream(job, capture, target):
         out["commands"] = f"{COMMANDS}.bin"
     else:
-        _add(files, f"{stem}.bin", np.array(job.writes, "<u4").tobytes(), f"capture {capture.name}: job")
-        out["writes"] = f"{stem}.bin"
+        out |= _pairs("writes", job.writes, stem, capture, files)
+    if job.before:
+        out |= _pairs("before", job.before, f"{stem}-before", capture, files)
+    if job.masks:
+        out |= _pairs("masks", tuple(job.masks.items()), f"{stem}-masks", capture, files)
+    out |= {name: text for name, text in (("label", job.label), ("unit", job.unit)) if text}
     if job.start:
         out["start"] = _describe(job.start, f"{stem}-start", capture, files, target)
     return out
 
 
+def _pairs(kind: str, pairs: Writes, name: str, capture: Capture, files: dict[str, bytes]) -> dict[str, str]:
+    """The key and the file of pairs of words, of 64 bits where a number needs them."""
+    wide = max(map(max, pairs)) > WORD
+    data = np.array(pairs, "<u8" if wide else "<u4").tobytes()
+    _add(files, f"{name}.bin", data, f"capture {capture.name}: job")
+    return {kind + WIDE * wide: f"{name}.bin"}
+
+
 def _is_stream(job: Job, capture: Capture, target: Callable[[str], Target]) -> bool:
     """Whether the capture's command stream holds the job's register writes."""
-    if COMMANDS not in capture.buffers:
+    if COMMANDS not in capture.buffers or job.masks:
         return False
     words = np.frombuffer(capture.buffers[COMMANDS], "<u4")
     return tuple(target(capture.target).writes(words)) == job.writes

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from npulab.captures.capture import Capture
+from npulab.captures.capture import Capture, Job
 from npulab.captures.registry import target
 from npulab.captures.sweep import TEXTS, Sweep
 from npulab.support.answers import Answer, Part, Table
@@ -93,6 +93,41 @@ class Formats(Answer):
         return [Table(self.rows, ("target", "format"))]
 
 
+def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
+    """Rows of tasks for people: of the units of one label, rows that are equal are one, and the
+    task of a job that has a name is said by name.
+
+    >>> jobs = [Job("L", [0], label="layer 2", unit=f"group {n}") for n in range(3)]
+    >>> folded([{"task": n, "a": 7} for n in range(3)], jobs)
+    [{'task': 'layer 2, group 0-2', 'a': 7}]
+    """
+    together: dict[str, tuple[Row, list[str]]] = {}
+    for number, row in enumerate(rows):
+        job = jobs[row["task"]] if row["task"] is not None else None
+        if job is None or not job.unit:
+            name = job.label if job and job.label else row["task"]
+            together[str(number)] = {**row, "task": name}, []
+            continue
+        key = repr((job.label, [(name, value) for name, value in row.items() if name != "task"]))
+        together.setdefault(key, ({**row, "task": job.label}, []))[1].append(job.unit)
+    return [{**row, "task": ", ".join(filter(None, [row["task"], *_ranges(units)]))} if units else row
+            for row, units in together.values()]
+
+
+def _ranges(units: Sequence[str]) -> list[str]:
+    """Names, those with consecutive numbers at their end as one."""
+    out: list[tuple[str, int, int]] = []
+    for unit in units:
+        name = unit.rstrip("0123456789")
+        number = int(unit[len(name):] or -1)
+        if out and out[-1][0] == name and out[-1][2] + 1 == number > 0:
+            out[-1] = name, out[-1][1], number
+        else:
+            out.append((name, number, number))
+    return [name + (str(first) * (first >= 0) if first == last else f"{first}-{last}")
+            for name, first, last in out]
+
+
 @dataclass(frozen=True, eq=False)
 class Decoded(Answer):
     """A capture with the fields that are wanted.
@@ -132,7 +167,7 @@ class Decoded(Answer):
         pointers = {(item.register, item.name) for registers in of.maps.values() for item in registers
                     if item.address}
         parts.append(Table([{**row, "raw": f"{row['raw']:#x}", "value": as_address(row["value"]) if (
-            row["register"], row["field"]) in pointers else row["value"]} for row in rows],
+            row["register"], row["field"]) in pointers else row["value"]} for row in folded(rows, of.jobs)],
             [*rows[0]] if rows else []))
         sources = target(of.target).sources if rows else {}
         used = dict.fromkeys(row["evidence"] for row in rows if row["evidence"] in sources)

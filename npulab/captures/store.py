@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.captures.capture import Capture, CaptureSet, Job
-from npulab.captures.folders import DESCRIPTION, FORMAT, TEXTS, capture_files, plain_name
+from npulab.captures.folders import DESCRIPTION, FORMATS, PAIRS, TEXTS, WIDE, capture_files, plain_name
 from npulab.captures.registry import target, targets
 from npulab.captures.target import Target
 from npulab.captures.unrecognised import sentence_of
@@ -24,6 +24,8 @@ from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.map import RegisterMap
 from npulab.support.files import write_folders
 
+WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
+FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
 
@@ -194,8 +196,8 @@ def read_folder(folder: Path) -> Capture:
 
 def _capture(folder: Path, description: Any) -> Capture:
     d = _of(description, "the description", dict)
-    if d.get("format") != FORMAT:
-        raise ValueError(f"format: got {d.get('format')!r}, allowed is {FORMAT}")
+    if d.get("format") not in FORMATS:
+        raise ValueError(f"format: got {d.get('format')!r}, allowed is {' or '.join(map(str, FORMATS))}")
     of = target(_need(d, "target", str))
     chip = _need(d, "chip", str)
     maps = of.maps(chip)
@@ -218,14 +220,14 @@ def _names(description: Mapping[str, Any]) -> set[str]:
     jobs = [*_need(description, "jobs", list)]
     while jobs:
         job = _of(jobs.pop(), "jobs", dict)
-        out |= {_of(job[kind], f"jobs {kind}", str) for kind in ("words", "writes", "commands") if kind in job}
+        out |= {_of(job[kind], f"jobs {kind}", str) for kind in FILES if kind in job}
         jobs += [job["start"]] if "start" in job else []
     return out
 
 
 def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Mapping[str, RegisterMap],
          ) -> Job:
-    kinds, block = [kind for kind in ("words", "writes", "commands") if kind in d], _need(d, "block", str)
+    kinds, block = [kind for kind in WORDS if kind in d], _need(d, "block", str)
     if len(kinds) != 1 or block not in maps:
         raise ValueError(f"jobs: got block {block!r} with {kinds}, allowed is one of "
                          f"{', '.join(maps)} with one of words, writes, commands")
@@ -234,18 +236,30 @@ def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Map
     if len(data) % 4:
         raise ValueError(f"{name}: got {len(data)} bytes, allowed is whole 32-bit words")
     words = np.frombuffer(data, "<u4")
-    start = _job(d["start"], files, of, maps) if "start" in d else None
+    more: dict[str, Any] = {key: _of(d.get(key, ""), f"jobs {key}", str) for key in ("label", "unit")}
+    more["start"] = _job(d["start"], files, of, maps) if "start" in d else None
     if kinds == ["words"]:
         if len(words) != len(maps[block]):
             raise ValueError(f"{name}: got {len(words)} words, allowed is {len(maps[block])} (block {block})")
-        return Job(block, words, start=start)
-    if kinds == ["commands"]:
-        writes = list(of.writes(words))
-    elif len(words) % 2:
-        raise ValueError(f"{name}: got {len(words)} words, allowed is (offset, value) pairs")
-    else:
-        writes = [(int(offset), int(value)) for offset, value in words.reshape(-1, 2)]
-    return replace(Job.from_writes(block, writes, maps[block]), start=start)
+        return Job(block, words, **more)
+    writes = of.writes(words) if kinds == ["commands"] else _pairs("writes", d, files)
+    before, masks = _pairs("before", d, files), dict(_pairs("masks", d, files))
+    if masks and max(masks) >= len(writes):
+        raise ValueError(f"{d['masks']}: got a mask of write {max(masks)}, allowed is below {len(writes)}")
+    job = replace(Job.from_writes(block, writes, maps[block]), before=before, **more)
+    return replace(job, masks=masks or job.masks).read_with(maps[block])
+
+
+def _pairs(kind: str, d: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[tuple[int, int], ...]:
+    """The pairs of words of a job's file, none if it has no such file."""
+    for key, words in ((kind, np.dtype("<u4")), (kind + WIDE, np.dtype("<u8"))):
+        if key in d:
+            if len(files[d[key]]) % (2 * words.itemsize):
+                raise ValueError(f"{d[key]}: got {len(files[d[key]])} bytes, allowed is pairs of "
+                                 f"{8 * words.itemsize}-bit words, (offset, value)")
+            pairs = np.frombuffer(files[d[key]], words).reshape(-1, 2).tolist()
+            return tuple((first, second) for first, second in pairs)
+    return ()
 
 
 def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:

@@ -74,12 +74,15 @@ def _refuse(options: argparse.Namespace, what: str) -> None:
 def _diff_options(add: Add) -> None:
     add("a", metavar="A")
     add("b", metavar="B", nargs="?", help="left out, A is a dump of two cases")
+    add("--tasks", nargs=2, type=int, default=(), metavar="TASK",
+        help="only this job of A and that of B, of A too where B is left out")
     _filters(add)
     add("--exit-code", action="store_true", help="exit 1 if something differs, as far as it is asked for")
 
 
 def _diff(options: argparse.Namespace) -> int:
-    answer = differing(*load_sides(options.a, options.b), _wanted(options))
+    sides = load_sides(options.a, options.b, options.tasks)
+    answer = differing(*sides, _wanted(options), options.tasks)
     show(options, answer)
     return int(options.exit_code and bool(answer.records()))
 

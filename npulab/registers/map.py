@@ -444,6 +444,10 @@ class RegisterMap:
                               f"{min(self._places):#x} to {max(self._places):#x}")
         return found._replace(offset=found.offset + address % WORD_BYTES)
 
+    def labels(self, place: Place) -> tuple[str, str]:
+        """The unit and the label of the copy of a block, blank where it does not repeat."""
+        return self.repeats.get(place.block, Repeat()).labels(place.copy)
+
     def holds(self, address: int) -> bool:
         """Whether a word of the map lies at an address."""
         return address - address % WORD_BYTES in self._places

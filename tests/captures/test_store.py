@@ -93,7 +93,7 @@ def test_changed_fields_of_register_writes_reach_the_writes(captures: npulab.Cap
     ({"buffers": {"input": "capture.json"}}, "got 'capture.json', allowed is the plain name"),
     ({"buffers": {"input": "gone.bin"}}, "gone.bin: there is no such file in the folder"),
     ({"buffers": {"input": 7}}, "buffers: got 7, allowed is a text"), ({"buffers": []}, r"buffers: got \[\], allowed"),
-    ({"format": 2}, "format: got 2, allowed is 1"), ({"target": "tpu"}, "target: got 'tpu', allowed is one of"),
+    ({"format": 3}, "format: got 3, allowed is 1 or 2"), ({"target": "tpu"}, "target: got 'tpu', allowed is one of"),
     ({"chip": "x"}, "chip: got 'x', target vivante knows"), ({"chip": None}, "chip: got None, allowed is a text"),
     ({"provenance": "dream"}, "got provenance 'dream', allowed is one of"), ({"jobs": []}, "jobs: got none"),
     ({"jobs": [{"block": "NN"}]}, r"got block 'NN' with \[\], allowed is one of NN, STATE, TP with one of words"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from npulab.analysis.check import ORDER, WRITES, Difference, Key, differences
 from npulab.captures.capture import COMMANDS, Capture, Job
@@ -135,12 +136,11 @@ def _mixed(good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, 
             known.add(key)
             if key in chosen:
                 item.insert(words, item.extract(bad.words))
-        return Job(job.block, words, start=start)
+        return replace(good, words=words, start=start)
     writes = _mixed_writes(good.writes if good else (), bad.writes if bad else (), job.block, registers, chosen, known)
     if not writes and not good:
         return None
-    mixed = Job.from_writes(job.block, writes, registers)
-    return Job(job.block, mixed.words, mixed.writes, start)
+    return replace(job, writes=tuple(writes), masks={}, start=start).read_with(registers)
 
 
 Writes = Sequence[tuple[int, int]]

@@ -15,7 +15,7 @@ from npulab.analysis.draft import disk
 from npulab.analysis.draft.edits import edited
 from npulab.analysis.draft.sheet import unified
 from npulab.analysis.draft.table import Table
-from npulab.captures.capture import ROWS_SHOWN, Capture, Job
+from npulab.captures.capture import ROWS_SHOWN, Capture
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import ENUMS, enums_beside
@@ -398,7 +398,7 @@ def read_with(registers: RegisterMap, capture: Capture, block: str) -> Capture:
     jobs = []
     for job in capture.jobs:
         if job.block == block and job.writes:
-            job = replace(Job.from_writes(block, job.writes, registers), start=job.start)
+            job = job.read_with(registers)
         elif job.block == block and len(job.words) != len(registers):
             more = "" if registers.dense else "; draft(..., dense=True) has the words between its registers, too"
             raise ValueError(f"words: got {len(job.words)}, allowed is {len(registers)} (block {block}){more}")

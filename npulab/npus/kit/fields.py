@@ -38,7 +38,7 @@ def values_of(job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False,
     registers, words = maps[job.block], job.words.tolist()
     cuts, used, out = _cuts(registers), [*range(len(words))], Values()
     if job.writes and not unwritten:
-        used = sorted({registers.index[at] for at, _ in job.writes if at in registers.index})
+        used = sorted({registers.index[at] for at in job.state if at in registers.index})
     for name, item, meant, pieces in (cut for number in used for cut in cuts[number]):
         value = 0
         for word, lsb, mask, unit in pieces:

@@ -1,0 +1,185 @@
+"""Jobs of register writes: masks, state, copies of a block; how copies are shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import npulab
+from npulab.analysis.check import diff
+from npulab.analysis.sides import differing
+from npulab.captures.capture import Capture, CaptureSet, Job
+from npulab.captures.listing import Decoded
+from npulab.cli import main
+from npulab.npus.kit.fields import values_of
+from npulab.npus.template import new_target
+from npulab.registers.map import RegisterMap
+
+BASE, GROUP, LAYER = 0x2_5010_0000, 0x400000, 4  # above 32 bits
+REGISTERS = f"""block,offset,register,field,lsb,width,value,evidence,count,stride
+JOB,{BASE:#x},,group layer,,,sparse,,4 32,{GROUP:#x} {LAYER}
+JOB,0x0,CTRL,relu,0,1,,guess,,
+JOB,0x0,CTRL,pool,8,8,,guess,,
+JOB,0x80,SIZE,rows,0,10,raw+1,guess,,
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a target whose block repeats: 4 groups of 32 layers."""
+    monkeypatch.chdir(tmp_path)
+    new_target("acc")
+    (tmp_path / "npulab_targets/acc/registers.csv").write_text(REGISTERS)
+    return tmp_path
+
+
+def at(group: int, layer: int, offset: int) -> int:
+    return BASE + GROUP * group + LAYER * layer + offset
+
+
+def made() -> Capture:
+    """A layer on four groups, of which the last has other rows, and a write that no block has."""
+    maps = npulab.target("acc").maps("acc")
+    writes = [(at(group, 2, 0), 0x301) for group in range(4)]
+    writes += [(0x40, 9), *((at(group, 2, 0x80), 5 + (group == 3)) for group in range(4))]
+    jobs, rest = Job.split(writes, maps)
+    assert rest == [(0x40, 9)]
+    return Capture("two", "acc", "acc", tuple(jobs), provenance="simulated", maps=maps)
+
+
+def test_writes_are_split_into_a_job_for_each_copy(folder: Path) -> None:
+    jobs = made().jobs
+    assert [(job.label, job.unit) for job in jobs] == [("layer 2", f"group {n}") for n in range(4)]
+    assert [job.words.tolist() for job in jobs] == [[0x301, 5]] * 3 + [[0x301, 6]]
+    assert jobs[0].writes == ((0, 0x301), (0x80, 5))
+
+
+def test_labels_and_units_are_saved(folder: Path) -> None:
+    again = npulab.load(npulab.save(made(), folder / "two"))
+    assert again == made()
+    assert replace(made().jobs[0], unit="group 7") != made().jobs[0]
+
+
+def test_equal_units_are_shown_once(folder: Path) -> None:
+    text = str(Decoded(made()))
+    lines = [line.split("  ") for line in text.splitlines() if line.startswith("layer")]
+    assert [line[0] for line in lines if "relu" in line] == ["layer 2, group 0-3"]
+    assert [line[0] for line in lines if "rows" in line] == [
+        "layer 2, group 0-2",
+        "layer 2, group 3",
+    ]
+    assert len(Decoded(made()).records()) == 4 * len([*made().maps["JOB"]])  # the records are whole
+
+
+def test_equal_units_of_a_diff_are_said_once(folder: Path) -> None:
+    capture = made()
+    jobs = [
+        job.with_words(np.array([0x300, job.words[1]]), capture.maps["JOB"]) for job in capture.jobs
+    ]
+    found = differing(capture, replace(capture, jobs=tuple(jobs)))
+    assert len(found.records()) == 4
+    assert [line.split("  ")[0] for line in str(found).splitlines() if "relu" in line] == [
+        "layer 2, group 0-3"
+    ]
+
+
+def test_two_jobs_of_one_capture_are_compared(folder: Path, capsys: Any) -> None:
+    capture = made()
+    frame = diff(capture, capture, tasks=(0, 3))
+    assert frame[["field", "a", "b"]].to_numpy().tolist() == [["rows", 6, 7]]
+    assert diff(capture, capture, tasks=(0, 1)).empty
+    npulab.save(capture, folder / "two")
+    assert main(["diff", "two", "--tasks", "2", "3"]) == 0
+    assert "rows   6  7" in capsys.readouterr().out
+    with pytest.raises(LookupError, match=r"^capture two: got task 4, it has 0 to 3$"):
+        diff(capture, capture, tasks=(0, 4))
+    with pytest.raises(ValueError, match=r"^tasks: got 1, allowed are two, one of each side$"):
+        diff(capture, capture, tasks=(0,))
+
+
+def test_the_words_of_every_job_of_a_block(folder: Path) -> None:
+    capture = made()
+    assert capture.words_of("JOB").tolist() == [[0x301, 5]] * 3 + [[0x301, 6]]
+    assert CaptureSet((capture, capture)).words_of("JOB").shape == (8, 2)
+    with pytest.raises(LookupError, match=r"^block: got 'NN', the jobs are of JOB$"):
+        capture.words_of("NN")
+
+
+PLAIN = RegisterMap(
+    [
+        {"block": "B", "offset": 4 * n, "register": f"R{n}", "field": "f", "lsb": 0, "width": 32}
+        for n in range(4)
+    ]
+)
+
+
+def slow_state(writes: list[tuple[int, int, int]], state: dict[int, int]) -> dict[int, int]:
+    """The definition: bit by bit."""
+    for offset, value, mask in writes:
+        for bit in (2**n for n in range(32)):
+            if mask & bit:
+                state[offset] = state.get(offset, 0) - (state.get(offset, 0) & bit) + (value & bit)
+        state.setdefault(offset, 0)
+    return state
+
+
+WORDS = st.integers(0, 2**32 - 1)
+WRITES = st.lists(st.tuples(st.sampled_from([0, 4, 8, 12, 0x1000]), WORDS, WORDS), max_size=12)
+
+
+@given(WRITES, WRITES)
+def test_masked_writes_change_their_bits_of_what_jobs_before_left(first: Any, second: Any) -> None:
+    one = Job.from_writes("B", first, PLAIN)
+    two = Job.from_writes("B", second, PLAIN, after=one)
+    state = slow_state(second, slow_state(first, {}))
+    assert two.state == state
+    assert two.words.tolist() == [state.get(4 * n, 0) for n in range(4)]
+    assert two.masks == {n: mask for n, (*_, mask) in enumerate(second) if mask != 2**32 - 1}
+    wanted = np.array([1, 2, 3, 4])
+    changed = two.with_words(wanted, PLAIN) if two.writes else two
+    sent = [
+        (offset, value, changed.masks.get(n, 2**32 - 1))
+        for n, (offset, value) in enumerate(changed.writes)
+    ]
+    again = slow_state(sent, dict(changed.before))
+    assert again == changed.state
+    assert changed.words.tolist() == (wanted.tolist() if two.writes else two.words.tolist())
+
+
+def test_state_is_carried_and_saved(folder: Path) -> None:
+    maps = npulab.target("acc").maps("acc")
+    first, _ = Job.split([(at(0, 0, 0), 0x101), (at(0, 0, 0x80), 7)], maps)
+    (second,), _ = Job.split([(at(0, 0, 0), 0x200, 0xFF00)], maps, after=first)
+    assert second.words.tolist() == [0x201, 7]
+    assert values_of(second, maps)["JOB.SIZE.rows"] == 8
+    capture = Capture("carried", "acc", "acc", (*first, second), maps=maps)
+    again = npulab.load(npulab.save(capture, folder / "carried"))
+    assert again == capture
+    assert again.jobs[1].masks == {0: 0xFF00}
+    assert '"format": 2' in (folder / "carried/capture.json").read_text()
+    assert again.fields[
+        (again.fields.task == 1) & (again.fields.field == "rows")
+    ].value.tolist() == [8]
+
+
+def test_offsets_of_64_bits_are_saved(folder: Path) -> None:
+    maps = npulab.target("acc").maps("acc")
+    job = Job.from_writes("JOB", [(0x2_0001_D000, 7), (0, 1)], maps["JOB"])
+    capture = Capture("far", "acc", "acc", (job,), maps=maps)
+    assert npulab.load(npulab.save(capture, folder / "far")) == capture
+    data = (folder / "far/job.bin").read_bytes()
+    assert np.frombuffer(data, "<u8").tolist() == [0x2_0001_D000, 7, 0, 1]
+
+
+@pytest.mark.parametrize("write", [(2**64, 0), (0, 2**32), (-4, 0), (0, 0, 2**32), (0, 0, -1)])
+def test_writes_that_are_none(write: tuple[int, ...]) -> None:
+    with pytest.raises(
+        ValueError, match=r"^writes: got \(.*\), allowed are 0 to 0xffffffff at offsets of 64 bits"
+    ):
+        Job.from_writes("B", [write], PLAIN)
