@@ -70,18 +70,15 @@ class Job:
         for an offset of more than 64 bits and for a value or mask of more than 32.
         """
         before = tuple(after.state.items()) if after else ()
-        state, masks, done = dict(before), dict[int, int](), list[tuple[int, int]]()
-        for offset, value, *mask in writes:
-            offset, value = int(offset), int(value)
-            if not 0 <= offset <= MOST_OFFSET or not 0 <= value <= WORD or any(not 0 <= bits <= WORD for bits in mask):
+        writes, masks = [*writes], dict[int, int]()
+        if any(len(write) > 2 for write in writes):
+            writes, masks = _resolved(writes, dict(before), block)
+        done = tuple((int(offset), int(value)) for offset, value in writes)
+        for offset, value in done:
+            if not 0 <= offset <= MOST_OFFSET or not 0 <= value <= WORD:
                 raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to {WORD:#x} at "
                                  f"offsets of 64 bits (block {block})")
-            if mask and mask[0] != WORD:
-                masks[len(done)] = bits = int(mask[0])
-                value = state.get(offset, 0) & ~bits | value & bits
-            state[offset] = value
-            done.append((offset, value))
-        return cls(block, registers.state([*before, *done]), tuple(done), before=before, masks=masks)
+        return cls(block, registers.state(before + done), done, before=before, masks=masks)
 
     @classmethod
     def split(cls, writes: Iterable[Sequence[int]], maps: Mapping[str, RegisterMap] | RegisterMap,
@@ -382,6 +379,22 @@ class CaptureSet:
         return pd.DataFrame([(c.name, c.target, c.chip, c.origin, len(c.jobs), ", ".join(c.buffers))
                              for c in self.captures],
                             columns=["case", "target", "chip", "provenance", "jobs", "buffers"])
+
+
+def _resolved(writes: Iterable[Sequence[int]], state: dict[int, int], block: str,
+              ) -> tuple[list[Sequence[int]], dict[int, int]]:
+    """Writes as (offset, value that the register then holds), and the masks by number of a write."""
+    out, masks = [], {}
+    for number, (offset, value, *mask) in enumerate(writes):
+        if any(not 0 <= bits <= WORD for bits in mask):
+            raise ValueError(f"writes: got ({offset:#x}, {value:#x}) with mask {mask[0]:#x}, allowed is 0 "
+                             f"to {WORD:#x} (block {block})")
+        if mask and mask[0] != WORD:
+            masks[number] = bits = int(mask[0])
+            value = state.get(offset, 0) & ~bits | value & bits
+        state[offset] = value
+        out.append((offset, value))
+    return out, masks
 
 
 def _as_json(value: Any) -> Any:
