@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 
 from npulab.captures.registry import LOCAL
 from npulab.cli.output import Add, Done, show
 from npulab.npus.template import WORDS, new_target
+from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats import FORMATS, of_chip, read_map, write_map
 from npulab.support.text import plural
 
@@ -54,10 +56,22 @@ def _new_options(add: Add) -> None:
 
 def _new(options: argparse.Namespace) -> None:
     written = new_target(options.name, Path(options.dest) if options.dest else None, options.words)
-    folder, (test,) = written[0].parent, [path for path in written if path.name.startswith("test_")]
-    show(options, Done({"target": options.name, "files": [str(path) for path in written]}, (
-        f"{folder}: {', '.join(path.name for path in written)}\n"
-        f"next: pytest {test}, then a row of {folder / 'registers.csv'} for each thing you find out")))
+    folder = written[0].parent
+    show(options, Done({"target": options.name, "files": [str(path) for path in written]}, "\n".join([
+        f"{folder}: {', '.join(path.name for path in written)}", *_next(options.name, folder, options.words)])))
+
+
+def _next(name: str, folder: Path, words: int) -> list[str]:
+    """The commands that follow, with the reader's paths."""
+    here = Path.cwd()
+    away = [f"  cd {quote(str(folder.parents[1]))}"] * (folder.parent.name == LOCAL and folder.parents[1] != here)
+    table = folder / "registers.csv"
+    return [f"next, with the {words} words of a job in words.bin ({WORD_BYTES * words} bytes, little-endian):", *away,
+            f"  mkdir first && cp words.bin first && echo '{{\"npu\": \"{name}\"}}' > first/job.json",
+            "  npulab show first",
+            f"  npulab import first captures/{name}",
+            f"then write a row of {table.relative_to(here) if table.is_relative_to(here) else table} for each thing "
+            "you find out, and show it again; its tests run with pytest, of npulab[test]"]
 
 
 COMMANDS = {"map": (_map_options, _map), "new": (_new_options, _new)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -157,3 +158,24 @@ def test_json_names_the_files(here: Path, capsys: pytest.CaptureFixture[str]) ->
     assert said["target"] == "owl"
     assert all((here / path).is_file() for path in said["files"])
     assert "elsewhere/owl/registers.csv" in [Path(path).as_posix() for path in said["files"]]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_commands_that_it_ends_with_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    """As they are printed, in a shell that has only ``npulab``: no package of the extras."""
+    project = tmp_path / "it's mine"
+    project.mkdir()
+    (project / "words.bin").write_bytes(np.arange(6, dtype="<u4").tobytes())
+    monkeypatch.chdir(tmp_path if elsewhere else project)
+    where = ["--dest", str(project / "npulab_targets")] if elsewhere else []
+    assert main(["new", "owl", "--words", "6", *where]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    commands = [line.strip() for line in lines if line.startswith("  ")]
+    assert len(commands) == 3 + elsewhere
+    python = f"npulab() {{ {shlex.quote(sys.executable)} -m npulab \"$@\"; }}; set -e"
+    done = subprocess.run(["sh", "-c", "\n".join([python, *commands])], capture_output=True, text=True, check=True)
+    assert "0x5" in done.stdout
+    assert (project / "captures" / "owl" / "first" / "capture.json").is_file()
+    (table,) = [word for line in lines for word in line.split() if word.endswith("registers.csv")][:1]
+    assert elsewhere or (project / table).is_file()
