@@ -66,8 +66,8 @@ def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Pat
     elif FORMATS[known].suffix == ".h" and (define or others):
         table = read(path, define, others)
     elif define or others:
-        raise ValueError(f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C header, and "
-                         "include for rnndb XML")
+        raise ValueError(f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C header, "
+                         "and include for rnndb XML")
     else:
         table = read(path)
     return table
