@@ -60,5 +60,5 @@ def _capture(path: Path, name: str, data: bytes, buffers: dict[str, bytes]) -> C
     chip = chip if chip in FACTS.chips else USUAL_CHIP
     maps = FACTS.maps(chip)
     streams = {"stream": np.asarray(words, "<u4").tobytes(), **buffers}
-    return Capture(name, "ethosu", chip, jobs(words, next(iter(maps.values())), str(path)), streams,
+    return Capture(name, "ethosu", chip, jobs(words, maps, str(path)), streams,
                    provenance="compiler", source=path.name, tool="Vela", maps=maps)

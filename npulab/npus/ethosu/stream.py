@@ -8,13 +8,13 @@ to 7.  Source: V (``sources.csv``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from npulab.captures.capture import Job
-from npulab.npus.ethosu.facts import FACTS, REGISTERS
+from npulab.npus.ethosu.facts import DMA, FACTS, REGISTERS
 from npulab.registers.map import RegisterMap
 
 MAGIC = int.from_bytes(b"COP1", "little")
@@ -94,7 +94,7 @@ def writes(words: np.ndarray, where: str = "command stream") -> Iterator[list[tu
     is the last."""
     starts = {CODES[name] for name in STARTS}
     out: list[tuple[int, int]] = []
-    known = FACTS.tables[REGISTERS].index
+    known = {**FACTS.tables[REGISTERS].index, **FACTS.tables[DMA].index}
     for opcode, parameter, data in commands(words, where):
         if data is not None:
             offset = LARGE + 8 * opcode
@@ -108,9 +108,10 @@ def writes(words: np.ndarray, where: str = "command stream") -> Iterator[list[tu
             out = []
 
 
-def jobs(words: np.ndarray, registers: RegisterMap, where: str) -> tuple[Job, ...]:
-    """A job for each operation; registers keep their values from one to the next, so that a job's
-    writes begin with those that the jobs before it left.
+def jobs(words: np.ndarray, maps: Mapping[str, RegisterMap], where: str) -> tuple[Job, ...]:
+    """A job for each operation, of block ``DMA`` if it moves data; registers keep their values from
+    one to the next, so that a job's writes begin with those of its block that the jobs before it
+    left.
 
     Raises ValueError for a stream without an operation.
     """
@@ -118,8 +119,12 @@ def jobs(words: np.ndarray, registers: RegisterMap, where: str) -> tuple[Job, ..
     state: dict[int, int] = {}
     for part in writes(words, where):
         state |= dict(part)
-        left = {offset: value for offset, value in state.items() if offset not in dict(part)}
-        out.append(Job.from_writes(REGISTERS, [*left.items(), *part], registers))
+        block = DMA if part[-1][1] % BITS == CODES["dma_start"] else REGISTERS
+        other = maps[REGISTERS if block == DMA else DMA].index
+        mine = [(offset, value) for offset, value in part if offset == OPERATION or offset not in other]
+        left = [(offset, value) for offset, value in state.items()
+                if offset not in dict(mine) and offset not in other]
+        out.append(Job.from_writes(block, [*left, *mine], maps[block]))
     if not out:
         raise ValueError(f"{where}: got {len(words)} words that start no operation, allowed is at least one")
     return tuple(out)

@@ -40,12 +40,21 @@ def payload(words: np.ndarray, config: int = 0x1807) -> bytes:
 
 
 def test_commands_are_writes_and_each_operation_a_job() -> None:
-    first, second = stream.jobs(WORDS, REGISTERS, "x")
+    first, second = stream.jobs(WORDS, FACTS.tables, "x")
     values = {item.name: item.text(raw) for _, item, raw in first.values({"NPU": REGISTERS})}
     assert (values["kernel_width_m1"], values["stride_x_m1"], values["weight_base"]) == (2, 2, 5 * 2 ** 32 + 0x1234)
     assert values["command"] == "conv"
     later = {item.name: item.text(raw) for _, item, raw in second.values({"NPU": REGISTERS})}
     assert (later["kernel_width_m1"], later["weight_base"]) == (4, values["weight_base"])
+
+
+def test_moves_are_jobs_of_their_own() -> None:
+    moved = np.array([small(0x130, 3), *large(0x32, 640), small(0x10, 0), *WORDS], "<u4")
+    first, second, _ = stream.jobs(moved, FACTS.tables, "x")
+    assert (first.block, second.block) == ("DMA", "NPU")
+    values = {item.name: item.text(raw) for _, item, raw in first.values(FACTS.tables)}
+    assert (values["region"], values["dma0_len"], values["command"]) == (3, 640, "dma_start")
+    assert second == stream.jobs(WORDS, FACTS.tables, "x")[0]
 
 
 @pytest.mark.parametrize(("config", "chip"), [(0x1807, "ethos-u55-128"), (0x1005, "ethos-u55-32"), (0x10003008, "ethos-u65-256")])
