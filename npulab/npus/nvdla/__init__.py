@@ -1,7 +1,7 @@
 """NVDLA, the open accelerator: facts in the tables beside this file."""
 
 from npulab.captures.target import Importer, Target, read_sources
-from npulab.npus.nvdla import imported, simulate
+from npulab.npus.nvdla import imported, logs, simulate
 from npulab.npus.nvdla.facts import CHIPS, HERE, TABLES
 from npulab.npus.nvdla.lifting import explain, lift, recode, rule_of
 from npulab.npus.nvdla.lowering import lower
@@ -22,6 +22,8 @@ TARGET = Target(
     rule_of=rule_of,
     replay=replay_trace,
     importers=(Importer("traces (.cfg or .txn with .dat images), a folder of them", imported.recognises,
-                        imported.read, imported.readers),),
+                        imported.read, imported.readers),
+               Importer("logs of register accesses (virtual platform, kernel driver, Verilator)", logs.recognises,
+                        logs.read)),
     sources=read_sources(HERE / "sources.csv"),
 )

@@ -21,6 +21,15 @@ class Write(NamedTuple):
     value: int
 
 
+class Read(NamedTuple):
+    """A register that was read by byte address, and what its bits in ``mask`` were."""
+
+    line: int
+    offset: int
+    mask: int
+    value: int
+
+
 class Zero(NamedTuple):
     """Memory set aside and zeroed."""
 
@@ -62,4 +71,4 @@ class Check(NamedTuple):
     sync: str = ""
 
 
-Event = Write | Zero | Load | Done | Check
+Event = Write | Read | Zero | Load | Done | Check

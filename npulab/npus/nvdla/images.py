@@ -21,8 +21,8 @@ import numpy as np
 GZIPPED = ".gz"
 CHUNK = 2 ** 16  # bytes of text that are read at a time
 MOST_TEXT = 2 ** 28
-# An image may reach so far, or so many times the bytes of its text: what is far past its records is
-# a wrong offset.
+# An image that reaches further than this, and than so many times the bytes of its text, is kept
+# as its runs alone.
 MOST_BYTES, PER_TEXT = 2 ** 25, 4
 
 NUMBER = rb"(0x[0-9a-fA-F]{1,12}|[0-9]{1,12})"
@@ -47,11 +47,17 @@ Records = tuple[np.ndarray, np.ndarray, np.ndarray]  # offsets and sizes (n,) in
 class Image:
     """What a file puts into memory: ``data`` from its start, zero where no record says, and
     ``runs`` ``(n, 2) int64`` (offset, size) of the bytes that it says, in ascending order and
-    apart."""
+    apart.  If it is ``packed``, ``data`` are the bytes of the runs one behind the other."""
 
     name: str
     data: bytes
     runs: np.ndarray
+    packed: bool = False
+
+    @property
+    def extent(self) -> int:
+        """Bytes from its start to its end in memory."""
+        return int(self.runs[-1].sum()) if self.packed else len(self.data)
 
     @property
     def whole(self) -> bool:
@@ -76,7 +82,7 @@ def read_records(path: Path) -> Image:
     """The image in a file of records.
 
     Raises ValueError naming file and line for what is no record, a payload of another size than it
-    says, an offset far past the others, and a list that does not end.
+    says, and a list that does not end.
     """
     parts: list[Records] = []
     text, depth, last = 0, 0, 1
@@ -204,12 +210,16 @@ def _placed(path: Path, parts: Sequence[Records], text: int) -> Image:
     """Records put where they belong; a later one covers an earlier one."""
     runs = np.concatenate([merged(starts, sizes) for starts, sizes, _ in parts])
     end, most = int(runs.sum(axis=-1).max()), max(MOST_BYTES, PER_TEXT * text)
-    if end > most:
-        raise ValueError(f"{path}: got a record up to offset {end:#x}, allowed is up to {most:#x}")
-    data = np.zeros(end, np.uint8)
+    runs = merged(*runs.T)
+    packed = end > most
+    # where each run goes in the data, less where it goes in memory
+    moved = np.cumsum(runs[:, 1]) - runs[:, 1] - runs[:, 0]
+    data = np.zeros(int(runs[:, 1].sum()) if packed else end, np.uint8)
     for begins, counts, payload in parts:
+        if packed:
+            begins = begins + moved[np.searchsorted(runs[:, 0], begins, "right") - 1]
         data[np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(len(payload))] = payload
-    return Image(_stem(path), data.tobytes(), merged(*runs.T))
+    return Image(_stem(path), data.tobytes(), runs, packed)
 
 
 def merged(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:

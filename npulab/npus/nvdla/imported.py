@@ -11,18 +11,19 @@ from functools import partial
 from pathlib import Path
 
 from npulab.captures.capture import Capture
+from npulab.npus.nvdla.accesses import block_of_addresses
 from npulab.npus.nvdla.cfg import provenance_of, read_cfg
 from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, USUAL_CHIP, block_of, maps
 from npulab.npus.nvdla.images import GZIPPED
 from npulab.npus.nvdla.recorded import captured
-from npulab.npus.nvdla.txn import read_txn
+from npulab.npus.nvdla.txn import addresses_of, read_txn
 
 CFG, TXN, IMAGE = ".cfg", ".txn", ".dat"
 DEPTH = 3  # folders below the one that was asked for
 PLACES = ("", "verif/tests/trace_tests", "verif/traces/traceplayer", "tests/trace_tests", "traces/traceplayer")
 # folders that say which chip the traces below them are of, besides those with the name of a chip
 FULL_FOLDERS = ("traceplayer", "nvdlav1")
-SIGNS = {CFG: (b"reg_write(", b"mem_load(", b"mem_init("), TXN: (b"write_reg ", b"load_mem ", b"read_reg ")}
+SIGNS = {CFG: (b"reg_write(", b"mem_load(", b"mem_init("), TXN: (b"write_reg ", b"load_mem ", b"read_reg ", b"until ")}
 HEAD = 2 ** 16
 MOST_TEXT = 2 ** 26
 
@@ -75,14 +76,16 @@ def read_trace(path: Path, name: str = "", chip: str = "") -> Capture:
     if chip not in CHIPS:
         near = difflib.get_close_matches(chip, CHIPS, 1)
         raise LookupError(f"chip: got {chip!r}, allowed are {', '.join(near or CHIPS)}")
-    full = path.suffix == TXN
-    block = block_of(FULL_CHIP if full else chip)
     registers = maps(chip)
     try:
         size = path.stat().st_size
         if size > MOST_TEXT:
             raise ValueError(f"{path}: got {size} bytes, allowed are up to {MOST_TEXT}")
         text = path.read_bytes().decode("utf-8", "replace")
+        full = path.suffix == TXN
+        block = block_of_addresses(addresses_of(text), block_of(FULL_CHIP)) if full else block_of(chip)
+        if block != block_of(chip):
+            chip = USUAL_CHIP if block == block_of(USUAL_CHIP) else FULL_CHIP
         events = (read_txn if full else read_cfg)(path, text, registers[block])
     except OSError as error:
         raise ValueError(f"{path}: {error.filename}: {error.strerror}") from None

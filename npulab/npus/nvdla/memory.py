@@ -76,6 +76,12 @@ class Memory:
             into[:] = 0
             return
         data = np.frombuffer(buffers[row["buffer"]], np.uint8)
+        if row.get("packed"):
+            at = 0
+            for start, size in row["runs"]:
+                into[start:start + size] = data[at:at + size]
+                at += size
+            return
         for start, size in row.get("runs", [(0, row["size"])]):
             into[start:start + size] = data[start:start + size]
 

@@ -5,7 +5,8 @@ their addresses by the same names.  ``parameters`` holds what else it takes to r
 
 * ``memory``: what is done to memory, in order: ``task`` (how many operations run before), ``memory``, ``address``,
   ``size``, ``line``, the ``buffer`` that is put there ("": it is zeroed), and ``runs`` (offset, size) of the bytes
-  that the image says where the others keep what was there and may not be zero;
+  that the image says where the others keep what was there and may not be zero; of a ``packed`` row the buffer holds
+  the bytes of its runs one behind the other (an image that reaches far);
 * ``checks``: what memory is to be: ``task`` operations run before, ``memory``, ``address``, ``size``, ``line``,
   ``name`` of the event, and ``crc`` (CRC-32) or else the ``buffer`` that begins with the bytes;
 * ``operations``: of each job the ``units`` with their groups, how many of its writes were ``inherited``, and the
@@ -21,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
-from npulab.npus.nvdla.events import ANY_MEMORY, MOST_MEMORY, Check, Event, Load, Zero
+from npulab.npus.nvdla.accesses import of_accesses
+from npulab.npus.nvdla.events import ANY_MEMORY, MOST_MEMORY, Check, Event, Load, Read, Write, Zero
 from npulab.npus.nvdla.images import Image, merged
 from npulab.npus.nvdla.operations import checked_after, operations
 from npulab.registers.map import RegisterMap
@@ -32,10 +34,17 @@ MOST_RUNS = 2 ** 16  # of one image that are kept beside it
 def captured(path: Path, name: str, chip: str, block: str, events: Sequence[Event],
              maps: Mapping[str, RegisterMap]) -> Capture:
     """The capture of a trace; raises ValueError naming file and line where it is cut short or does
-    not add up."""
+    not add up.
+
+    A trace that checks registers and no memory is that of ``of_accesses``.
+    """
+    reads = [event for event in events if isinstance(event, Read)]
     if not any(isinstance(event, Check) for event in events):
+        if reads and not isinstance(events[-1], Write):
+            return of_accesses(path, name, chip, block, events, maps)
         raise ValueError(f"{path}, line {events[-1].line if events else 1}: ends before a check, allowed is at least "
                          "one: it is cut short")
+    events = [event for event in events if not isinstance(event, Read)]
     try:
         found, before = operations(events, maps[block])
     except ValueError as error:
@@ -76,7 +85,7 @@ def _memory(path: Path, events: Sequence[Event], before: Sequence[int], buffers:
         if not isinstance(event, Zero | Load):
             continue
         where = f"{path}, line {event.line}"
-        size = event.size if isinstance(event, Zero) else len(event.image.data)
+        size = event.size if isinstance(event, Zero) else event.image.extent
         row: dict[str, Any] = {"task": task, "memory": event.memory, "address": event.address, "size": size,
                                "buffer": "", "line": event.line}
         out.append(row)
@@ -86,11 +95,14 @@ def _memory(path: Path, events: Sequence[Event], before: Sequence[int], buffers:
         if isinstance(event, Zero):
             zeroed.setdefault(event.memory, []).append((event.address, size))
             continue
-        _within(where, f"{event.file} of {size:#x} bytes", event.address, size, zeroed.get(event.memory, []))
+        if not event.image.packed:
+            _within(where, f"{event.file} of {size:#x} bytes", event.address, size, zeroed.get(event.memory, []))
         row["buffer"] = buffers.name(event.image)
         addresses.setdefault(row["buffer"], event.address)
         kept = task > 0 or any(event.address < end and start < event.address + size for start, end in loaded)
-        if kept and not event.image.whole:
+        if event.image.packed:
+            row["packed"] = True
+        if event.image.packed or (kept and not event.image.whole):
             if len(event.image.runs) > MOST_RUNS:
                 raise ValueError(f"{where}: got {len(event.image.runs)} runs of bytes in {event.file} over what was "
                                  f"there, allowed are {MOST_RUNS}")
@@ -116,7 +128,10 @@ def _checks(path: Path, events: Sequence[Event], after: Mapping[int, int], memor
         row = {"task": task, "memory": event.memory, "address": event.address, "size": event.size, "crc": event.crc,
                "buffer": "", "line": event.line, "name": event.sync}
         if event.golden is not None:
-            held = len(event.golden.data)
+            held = event.golden.extent
+            if event.golden.packed:
+                raise ValueError(f"{where}: got golden bytes up to offset {held:#x} with gaps, allowed is an image "
+                                 "without")
             if held < event.size:
                 raise ValueError(f"{where}: got {held} golden bytes, allowed are at least {event.size}")
             row["buffer"] = buffers.name(event.golden)

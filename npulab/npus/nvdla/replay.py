@@ -11,6 +11,7 @@ import numpy as np
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Features, Hang, Range, Unsupported
 from npulab.npus.nvdla import convolution
+from npulab.npus.nvdla.accesses import register_checks
 from npulab.npus.nvdla.facts import CHIPS
 from npulab.npus.nvdla.memory import Memory, checked
 from npulab.npus.nvdla.registers import READERS, lut_of, units_of, values_of
@@ -28,13 +29,14 @@ def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
     """What the checks of a trace find in memory when its operations have run: a ``Range`` each, in
     order.
 
-    The checks are those of ``parameters["checks"]``; without one nothing runs and nothing is given.
+    The checks are those of ``parameters["checks"]``; without one nothing runs, and what was read of
+    registers is compared with what was written.
     Raises Unsupported, with register and value, for what the units do not cover; ValueError where
     an operation would hang or reaches memory that the trace does not set aside, with its number
     counted from 0 and the line that enabled it.
     """
     if not capture.parameters.get("checks"):
-        return ()
+        return tuple(register_checks(capture))
     memory = Memory.of(capture)
     ranges = list(checked(capture, memory, 0))
     for task, job in enumerate(capture.jobs):

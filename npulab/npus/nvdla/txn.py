@@ -2,30 +2,34 @@
 
 ======================================= ==============================================================================
 ``load_mem address size file``          the first ``size`` bytes of an image put into memory
-``write_reg 0xffffWWWW value``          byte address 4 * 0xWWWW, of the full map
+``write_reg 0xffffWWWW value``          byte address 4 * 0xWWWW
 ``read_reg 0xffffWWWW mask expected``   polled until the masked value is as expected
+``until 0xffffWWWW expected``           the same for all bits
 ``wait``                                for an interrupt
 ``dump_mem address size file``          memory that is to be as the image
 ======================================= ==============================================================================
 
-No command says which memory it means: addresses of both differ.  Source: the traces of nvdla/hw,
-branch nvdlav1.
+An address below 0xffff0000 is a byte address.  No command says which memory it means: addresses of
+both differ.  Source: the traces of nvdla/hw, branch nvdlav1; ``until`` those that are made of logs
+(nvdla_vp_util, gem5-NVDLA).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from npulab.npus.nvdla.cfg import WORDS, extent, number
-from npulab.npus.nvdla.events import ANY_MEMORY, Check, Done, Event, Load, Write
+from npulab.npus.nvdla.events import ANY_MEMORY, Check, Done, Event, Load, Read, Write
 from npulab.npus.nvdla.images import image_file, read_lines
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
 
 BUS = 0xFFFF0000  # where registers begin on the player's bus, a word each
-ARGUMENTS = {"load_mem": 3, "write_reg": 2, "read_reg": 3, "wait": 0, "dump_mem": 3}
+ARGUMENTS = {"load_mem": 3, "write_reg": 2, "read_reg": 3, "until": 2, "wait": 0, "dump_mem": 3}
 INTERRUPTS = "GLB.S_INTR_STATUS"
+ADDRESS = re.compile(r"(?m)^[ \t]*(?:write_reg|read_reg|until)[ \t]+(0[xX][0-9a-fA-F]{1,8})\b")
 
 
 def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
@@ -39,33 +43,45 @@ def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
     for line, full in enumerate(text.split("\n"), 1):
         words = full.split("#")[0].split("//")[0].split()
         try:
-            found = _event(line, words, path.parent, names) if words else None
+            events += _events(line, words, path.parent, names) if words else ()
         except ValueError as error:
             raise ValueError(f"{path}, line {line}: {error}") from None
-        if found is not None:
-            events.append(found)
     return events
 
 
-def _event(line: int, words: Sequence[str], folder: Path, names: dict[int, str]) -> Event | None:
+def addresses_of(text: str) -> set[int]:
+    """The byte addresses of the registers that a trace names."""
+    return {_offset(match[1]) for match in ADDRESS.finditer(text)}
+
+
+def _offset(text: str) -> int:
+    address = number(text, WORDS, "address")
+    return WORD_BYTES * (address - BUS) if address >= BUS else address
+
+
+def _events(line: int, words: Sequence[str], folder: Path, names: dict[int, str]) -> Sequence[Event]:
     what, *said = words
     if what not in ARGUMENTS:
         raise ValueError(f"got command {what[:60]!r}, allowed are {', '.join(ARGUMENTS)}")
     if len(said) != ARGUMENTS[what]:
         raise ValueError(f"got {what} with {len(said)} arguments, allowed are {ARGUMENTS[what]}")
     if what == "wait":
-        return Done(line)
+        return (Done(line),)
     if what == "load_mem":
         address, size = extent(said[0], said[1])
-        return Load(line, ANY_MEMORY, address, read_lines(image_file(folder, said[2]), size), said[2])
+        return (Load(line, ANY_MEMORY, address, read_lines(image_file(folder, said[2]), size), said[2]),)
     if what == "dump_mem":
         address, size = extent(said[0], said[1])
         golden = read_lines(image_file(folder, said[2]), size)
-        return Check(line, ANY_MEMORY, address, size, golden=golden, sync=said[2])
-    offset = WORD_BYTES * (number(said[0], WORDS, "address") - BUS)
+        return (Check(line, ANY_MEMORY, address, size, golden=golden, sync=said[2]),)
+    offset = _offset(said[0])
     if offset not in names:
-        raise ValueError(f"got address {said[0]!r}, allowed is that of a register, {BUS:#x} and more")
+        raise ValueError(f"got address {said[0]!r}, allowed is that of a register: a byte address, or {BUS:#x} and its "
+                         "word")
     if what == "write_reg":
-        return Write(line, offset, number(said[1], WORDS, "value"))
-    asked = number(said[1], WORDS, "mask") & number(said[2], WORDS, "value")
-    return Done(line) if names[offset] == INTERRUPTS and asked else None
+        return (Write(line, offset, number(said[1], WORDS, "value")),)
+    mask = number(said[1], WORDS, "mask") if what == "read_reg" else WORDS - 1
+    value = number(said[-1], WORDS, "value")
+    if names[offset] == INTERRUPTS:
+        return (Done(line),) if mask & value else ()
+    return (Read(line, offset, mask, value),)

@@ -50,23 +50,32 @@ def trace_files(capture: Capture) -> dict[str, bytes]:
         raise ValueError(f"trace of {capture.name}: got memory {', '.join(sorted(named - set(MEMORIES)))}, allowed are "
                          f"{', '.join(MEMORIES)}, which .cfg traces tell apart and .txn traces ({ANY_MEMORY}) do not")
     runs = {row["buffer"]: row["runs"] for row in memory if "runs" in row}
+    packed = {row["buffer"] for row in memory if row.get("packed")}
     used = dict.fromkeys(row["buffer"] for row in (*memory, *checks) if row["buffer"])
     head = [f"// {capture}", f"{PROVENANCE}{capture.provenance}"]
     text = "\n".join([*head, *_statements(capture, memory, checks)]) + "\n"
     return {f"{capture.name}.cfg": text.encode(),
-            **{f"{name}.dat": image_text(capture.buffers[name], runs.get(name)).encode() for name in used}}
+            **{f"{name}.dat": image_text(capture.buffers[name], runs.get(name), name in packed).encode()
+               for name in used}}
 
 
-def image_text(data: bytes, runs: Sequence[tuple[int, int]] | None = None) -> str:
-    """An image as records of up to 32 bytes, all of it or its ``runs`` (offset, size).
+def image_text(data: bytes, runs: Sequence[tuple[int, int]] | None = None, packed: bool = False) -> str:
+    """An image as records of up to 32 bytes, all of it or its ``runs`` (offset, size); of a
+    ``packed`` one the data are the bytes of its runs.
 
     >>> image_text(bytes([1, 255]))
     '{\\n{offset:0x0, size:2, payload:0x01 0xff} ,\\n}\\n'
+    >>> image_text(bytes([1, 255]), [(8, 1), (16, 1)], packed=True).count("size:1")
+    2
     """
-    places = ((at, min(at + RECORD, start + size)) for start, size in runs or [(0, len(data))]
-              for at in range(start, start + size, RECORD))
-    records = (f"{{offset:{at:#x}, size:{end - at}, payload:0x{data[at:end].hex(' ').replace(' ', ' 0x')}}} ,\n"
-               for at, end in places)
+    records, at = [], 0
+    for start, size in runs or [(0, len(data))]:
+        begin = at if packed else start
+        at += size
+        for first in range(0, size, RECORD):
+            part = data[begin + first:begin + min(first + RECORD, size)]
+            records.append(f"{{offset:{start + first:#x}, size:{len(part)}, "
+                           f"payload:0x{part.hex(' ').replace(' ', ' 0x')}}} ,\n")
     return f"{{\n{''.join(records)}}}\n"
 
 

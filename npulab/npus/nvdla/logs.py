@@ -1,0 +1,194 @@
+"""Importer of logs of register accesses: of the virtual platform, the kernel driver, and the player
+of the Verilator simulation.
+
+::
+
+    Info: nvdla.csb_adaptor: GP: iswrite=1 addr=0x1020b010 len=4 data=0x 00000001 resp=TLM_OK_RESPONSE
+    NV_NVDLA_csb_master.cpp: 80:Addr: 0xb010        (then Data, Is write, nposted; Err bit of a read)
+    [  219.1] nvdla_reg_write offset=0xb010 value=0x1
+    (164) write to nvdla: addr 00002c04, data 00000001
+
+Addresses are of bytes, but for the last form, which counts words.  Where the device lies is what
+most addresses have in common above the registers; some logs count from there.  Other lines, and
+accesses to addresses without a register, are skipped and counted.  Source: nvdla/vp's
+documentation, nvdla/hw's C model and ``nvdla.cpp``; prints that people put into
+``nvdla_core_callbacks.c``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from npulab.captures.capture import Capture
+from npulab.npus.kit.texts import Line, head_of, lines_of, skipped
+from npulab.npus.nvdla.accesses import block_of_addresses, of_accesses
+from npulab.npus.nvdla.events import Done, Event, Read, Write
+from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, TABLES, USUAL_CHIP, block_of, maps
+from npulab.npus.nvdla.txn import INTERRUPTS
+from npulab.registers.fields import WORD_BYTES
+
+ADAPTOR = re.compile(r"csb_adaptor: GP: iswrite=([01]) addr=(0x[0-9a-fA-F]{1,16}) len=(\d+) "
+                     r"data=0x ?([0-9a-fA-F]{1,8})\b")
+REQUEST = re.compile(r"csb req to \w+")
+MASTER = re.compile(r"NV_NVDLA_csb_master\.cpp: ?\d+: ?(Addr|Data|Is write|nposted): (0x[0-9a-fA-F]{1,8})\b")
+ANSWER = re.compile(r"NV_NVDLA_csb_master\.cpp: ?\d+:.{0,200}?Err bit: ?(?:0x)?[0-9a-fA-F]+\b.{0,200}?"
+                    r"0x([0-9a-fA-F]{1,8})\s*$")
+PLAYER = re.compile(r"\b(write to|read from) nvdla: addr ([0-9a-fA-F]{8})(?:, data ([0-9a-fA-F]{8}))?\b")
+PLAYED = re.compile(r"\bread response from nvdla:?(?: data)? ([0-9a-fA-F]{8})\b")
+PRINT = re.compile(r"\b(?:\w*_)?reg[_ ]?(write|read)\w*\b(?!\s*\(\s*NVDLA_)(.{0,200})", re.IGNORECASE)
+LABELLED = re.compile(r"\b(?:(addr(?:ess)?|off(?:set)?|reg(?:ister)?)|(val(?:ue)?|data|reg_val))\s*[:=(]*\s*"
+                      r"(0[xX][0-9a-fA-F]{1,16}|[0-9a-fA-F]{1,8})\b", re.IGNORECASE)
+BARE = re.compile(r"(0[xX][0-9a-fA-F]{1,16})\b")
+PARTS = ("Addr", "Data", "Is write")  # of a request that the C model prints, before nposted
+APERTURE = 2 ** 18  # bytes of the device's registers
+MOST_ACCESSES = 2 ** 21
+DRIVEN = "open driver"  # what wrote the registers if it was not a player of traces
+SIGNS = (ADAPTOR, MASTER, PLAYER)
+
+
+class Access(NamedTuple):
+    """A register access: byte address, and the value that was written or read (None if the log
+    does not say)."""
+
+    line: Line
+    write: bool
+    address: int
+    value: int | None
+
+
+def recognises(path: Path) -> bool:
+    """A text that has such lines; of the prints of a driver, two that name registers."""
+    if not path.is_file():
+        return False
+    head = head_of(path)
+    if any(sign.search(head) for sign in SIGNS):
+        return True
+    found = [access for text in head.split("\n") if "reg" in text.lower() and (access := _printed(Line(0, text)))]
+    known = {*TABLES[block_of(FULL_CHIP)].index, *TABLES[block_of(USUAL_CHIP)].index}
+    return sum(access.address % APERTURE in known for access in found) > 1
+
+
+def read(path: Path) -> dict[str, Capture]:
+    """The capture of a log, by the file's name.
+
+    The chip is one whose map names most of the addresses.  Raises ValueError naming file and line
+    for an access of another size than a word, and if nothing was written.
+    """
+    accesses, rest = _accesses(path)
+    base = _base(accesses)
+    offsets = [_offset(access.address, base) for access in accesses]
+    block = block_of_addresses(offsets, block_of(FULL_CHIP))
+    chip = next(chip for chip in (FULL_CHIP, USUAL_CHIP, *CHIPS) if block_of(chip) == block)
+    registers = maps(chip)
+    names = {offset: f"{unit}.{register}" for unit, offset, register in registers[block].registers}
+    events: list[Event] = []
+    for access, offset in zip(accesses, offsets, strict=True):
+        number = access.line.number
+        if offset not in names:
+            rest.append(Line(number, f"no register at {access.address:#x}: {access.line.text.strip()}"))
+        elif access.write:
+            events.append(Write(number, offset, access.value or 0))
+        elif names[offset] == INTERRUPTS:
+            events += [Done(number)] if access.value else []
+        elif access.value is not None:
+            events.append(Read(number, offset, 2 ** 32 - 1, access.value))
+    name = path.name.split(".")[0] or path.name
+    capture = of_accesses(path, name, chip, block, events, registers)
+    played = any(PLAYER.search(access.line.text) for access in accesses[:1])
+    return {name: replace(capture, parameters={**capture.parameters, **skipped(sorted(rest))},
+                          provenance=capture.provenance if played else DRIVEN)}
+
+
+def _accesses(path: Path) -> tuple[list[Access], list[Line]]:
+    out: list[Access] = []
+    rest: list[Line] = []
+    request: dict[str, int] = {}  # what the C model printed of a request that is not whole
+    begun: Line | None = None
+    for line in lines_of(path):
+        text = line.text
+        if match := ADAPTOR.search(text):
+            if int(match[3]) != WORD_BYTES:
+                raise ValueError(f"{path}, line {line.number}: got an access of {match[3][:20]} bytes, allowed are "
+                                 f"{WORD_BYTES}")
+            out.append(Access(line, match[1] == "1", int(match[2], 16), int(match[4], 16)))
+        elif match := MASTER.search(text):
+            request[match[1]] = int(match[2], 16)
+            begun = begun or line
+            if match[1] == "nposted":
+                if missing := [name for name in PARTS if name not in request]:
+                    raise ValueError(f"{path}, line {line.number}: got the end of a request without "
+                                     f"{', '.join(missing)}, allowed is one with {', '.join(PARTS)}")
+                is_write = bool(request["Is write"])
+                out.append(Access(begun, is_write, request["Addr"], request["Data"] if is_write else None))
+                request, begun = {}, None
+        elif match := ANSWER.search(text):
+            _answer(out, int(match[1], 16))
+        elif match := PLAYER.search(text):
+            is_write = match[1] == "write to"
+            if is_write and match[3] is None:
+                raise ValueError(f"{path}, line {line.number}: got {text.strip()[-60:]!r}, allowed is a write with its "
+                                 "data")
+            value = int(match[3], 16) if is_write else None
+            out.append(Access(line, is_write, WORD_BYTES * (int(match[2], 16) % 2 ** 16), value))
+        elif match := PLAYED.search(text):
+            _answer(out, int(match[1], 16))
+        elif (access := _printed(line)) is not None:
+            out.append(access)
+        elif not REQUEST.search(text):
+            rest.append(line)
+        if len(out) > MOST_ACCESSES:
+            raise ValueError(f"{path}, line {line.number}: got more than {MOST_ACCESSES} accesses, at most "
+                             f"{MOST_ACCESSES} are allowed")
+    if request and begun is not None:
+        raise ValueError(f"{path}, line {begun.number}: got a request that does not end, allowed is one with "
+                         f"{', '.join(PARTS)} and nposted: the log is cut short")
+    return out, rest
+
+
+def _answer(out: list[Access], value: int) -> None:
+    """What the device gave back for the last read."""
+    if out and not out[-1].write and out[-1].value is None:
+        out[-1] = out[-1]._replace(value=value)
+
+
+def _printed(line: Line) -> Access | None:
+    """The access that a print of a driver tells: address and value by their labels, else in this
+    order."""
+    match = PRINT.search(line.text)
+    if match is None:
+        return None
+    labels = {("address" if label[1] else "value"): int(label[3], 16) for label in LABELLED.finditer(match[2])}
+    bare = [int(number, 16) for number in BARE.findall(match[2])]
+    is_write = match[1].lower() == "write"
+    if "address" not in labels and "value" not in labels and len(bare) >= 1 + is_write:
+        labels = dict(zip(("address", "value"), bare[:2], strict=False))
+    if "address" not in labels or (is_write and "value" not in labels) or labels.get("value", 0) >= 2 ** 32:
+        return None
+    return Access(line, is_write, labels["address"], labels.get("value"))
+
+
+def _base(accesses: Sequence[Access]) -> int:
+    """What most addresses have in common above the registers."""
+    counts = Counter(access.address // APERTURE * APERTURE for access in accesses)
+    return max(counts, key=lambda top: (counts[top], -top), default=0)
+
+
+def _offset(address: int, base: int) -> int:
+    """The byte offset in the device; the address itself if it is not of the device."""
+    return address - base if base <= address < base + APERTURE else address
+
+
+def log_lines(capture: Capture) -> Iterator[str]:
+    """The register writes of a capture as the virtual platform logs them, in order.
+
+    ``read`` gives them again.
+    """
+    for job in capture.jobs:
+        for offset, value in job.writes:
+            yield (f"Info: nvdla.csb_adaptor: GP: iswrite=1 addr={offset:#x} len=4 data=0x {value:08x} "
+                   "resp=TLM_OK_RESPONSE")
