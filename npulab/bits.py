@@ -11,7 +11,7 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     if not name.startswith("__"):
-        for module in ("map", "table", "fields", "meaning"):
+        for module in ("map", "table", "fields", "meaning", "commands"):
             loaded = importlib.import_module(f"npulab.registers.{module}")
             if hasattr(loaded, name):
                 return getattr(loaded, name)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from npulab.captures.capture import COMMANDS, Capture, CaptureSet, Job
 from npulab.captures.registry import target
 from npulab.captures.sweep import Sweep
 from npulab.captures.target import Claim, Item, Range, Target, Unsupported
-from npulab.quant.emulate import emulate
+from npulab.quant.emulate import emulate, outputs
 from npulab.quant.floats import steps, unit
+from npulab.quant.layers import Network
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
 from npulab.support.text import Row, as_address, indented
@@ -25,11 +26,12 @@ from npulab.support.text import Row, as_address, indented
 if TYPE_CHECKING:
     import pandas as pd
 
-    from npulab.quant.layers import Layer, Network
+    from npulab.quant.layers import Layer
 
 Key = tuple[int, str, str, str]
 SETS = ("task", "block", "register", "field", "differs", "constant", "a", "b", "address")
 MOST_SHOWN = 5
+STEP = "output:"  # and the number of a layer: the buffer of what it gave
 WRITES, ORDER = "(writes)", "(order)"  # stand for a field where only the way differs in which a state is written
 
 
@@ -204,7 +206,12 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
     """The comparison of the output, if there is one."""
     layer, x, output = of.lift(capture)
     result = replace(result, layer=layer, rule=of.rule_of(capture) if of.rule_of else of.rule)
+    captured = _captured_layers(capture) if isinstance(layer, Network) else ()
     absent = x is None or (isinstance(x, tuple | list) and any(tensor is None for tensor in x))
+    if captured and not absent:
+        result = _layer_by_layer(result, of, capture, x, captured)
+        if output is None or result.mismatches:
+            return result
     if absent or output is None:
         missing = [name for name, gone in (("input", absent), ("output", output is None)) if gone]
         return replace(result, verdict="nothing to compare", reason=f"no {' and no '.join(missing)} recorded")
@@ -225,6 +232,35 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
         return replace(result, reason=f"every captured output is {output.flat[0]}, predicted are "
                                       f"{predicted.min()} to {predicted.max()}")
     return result
+
+
+def _captured_layers(capture: Capture) -> list[int]:
+    """The numbers of the layers that a buffer ``output:N`` is of."""
+    names = (name.removeprefix(STEP) for name in capture.buffers if name.startswith(STEP))
+    return sorted(int(number) for number in names if number.isdecimal())
+
+
+def _layer_by_layer(result: Comparison, of: Target, capture: Capture, x: Any, numbers: Sequence[int]) -> Comparison:
+    """The comparison of a network's captured layers, up to the first that differs.
+
+    Raises ValueError for a layer that the network does not have.
+    """
+    network = cast("Network", result.layer)
+    if numbers[-1] >= len(network.layers):
+        raise ValueError(f"capture {capture.name}: got buffer {STEP}{numbers[-1]}, its network has layers 0 to "
+                         f"{len(network.layers) - 1}")
+    every, compared = outputs(network, x, result.rule), 0
+    for number in numbers:
+        predicted = every[number]
+        captured = of.tensor(capture, f"{STEP}{number}", predicted)
+        found = with_outputs(result, _image(predicted), _image(captured))
+        if found.mismatches:
+            given = x if isinstance(x, tuple | list) else (x,)
+            taken = [given[-1 - source] if source < 0 else every[source] for source in network.inputs[number]]
+            return replace(found, layer=network.layers[number], x=taken[0] if len(taken) == 1 else tuple(taken),
+                           reason=f"layer {number} is the first of {len(numbers)} captured layers that differs")
+        compared += found.compared
+    return replace(found, compared=compared)
 
 
 def with_outputs(result: Comparison, predicted: np.ndarray, captured: np.ndarray) -> Comparison:

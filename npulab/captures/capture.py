@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from npulab.registers.fields import WORD_BITS, Field
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
 
 if TYPE_CHECKING:
@@ -381,10 +381,31 @@ class CaptureSet:
                             columns=["case", "target", "chip", "provenance", "jobs", "buffers"])
 
 
+def word_writes(writes: Iterable[tuple[int, int]], bits: int) -> list[tuple[int, int, int]]:
+    """Little-endian writes of 8, 16, 64 or so many bits at any byte as writes of words with masks,
+    as ``Job.from_writes`` and ``Job.split`` take them.
+
+    Raises ValueError for a value of more bits.
+
+    >>> [tuple(map(hex, write)) for write in word_writes([(0x1002, 0xABCD)], 16)]
+    [('0x1000', '0xabcd0000', '0xffff0000')]
+    """
+    out = []
+    for offset, value in writes:
+        if not 0 <= value < 2 ** bits:
+            raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are values of {bits} bits")
+        unit = 2 ** (8 * (offset % WORD_BYTES))
+        start, rest, mask = offset - offset % WORD_BYTES, value * unit, (2 ** bits - 1) * unit
+        while mask:
+            out.append((start, rest & WORD, mask & WORD))
+            start, rest, mask = start + WORD_BYTES, rest // (WORD + 1), mask // (WORD + 1)
+    return out
+
+
 def _resolved(writes: Iterable[Sequence[int]], state: dict[int, int], block: str,
               ) -> tuple[list[Sequence[int]], dict[int, int]]:
     """Writes as (offset, value that the register then holds), and the masks by number of a write."""
-    out, masks = [], {}
+    out, masks = list[Sequence[int]](), dict[int, int]()
     for number, (offset, value, *mask) in enumerate(writes):
         if any(not 0 <= bits <= WORD for bits in mask):
             raise ValueError(f"writes: got ({offset:#x}, {value:#x}) with mask {mask[0]:#x}, allowed is 0 "

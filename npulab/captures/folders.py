@@ -42,15 +42,16 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
     stream.  Raises ValueError where the capture cannot be written.
     """
     files: dict[str, bytes] = {}
+    buffers = {name: f"{name.replace(':', '-')}.bin" for name in capture.buffers}
     for name, data in capture.buffers.items():
-        _add(files, f"{name}.bin", bytes(data), f"capture {capture.name}: buffer {name!r}")
+        _add(files, buffers[name], bytes(data), f"capture {capture.name}: buffer {name!r}")
     jobs = [_describe(job, f"job{task}" if len(capture.jobs) > 1 else job.block.lower(), capture, files, target)
             for task, job in enumerate(capture.jobs)]
     newer = any({*job} - {"block", "words", "writes", "commands", "start", "label", "unit"} for job in _every(jobs))
     description = {
         "format": FORMATS[newer], "target": capture.target, "chip": capture.chip,
         **{name: getattr(capture, name) for name in TEXTS}, "jobs": jobs,
-        "buffers": {name: f"{name}.bin" for name in capture.buffers},
+        "buffers": buffers,
         "addresses": {name: f"{where:#010x}" for name, where in capture.addresses.items()},
         "parameters": dict(capture.parameters),
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}}

@@ -172,6 +172,15 @@ def _no_range(_: object) -> Sequence[Range]:
     return ()
 
 
+def _plain(capture: Capture, name: str, like: np.ndarray) -> np.ndarray:
+    """The elements of a buffer in the order of the axes; ValueError if they are more or fewer."""
+    data = capture.buffers[name]
+    if len(data) != like.nbytes:
+        raise ValueError(f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed are "
+                         f"{like.nbytes}, of {like.dtype} {like.shape}")
+    return np.frombuffer(data, like.dtype).reshape(like.shape)
+
+
 @dataclass(frozen=True)
 class Target:
     """One NPU family, as far as it is understood: steps left out raise ``Unsupported``.
@@ -208,6 +217,7 @@ class Target:
     outline: Callable[[Capture | Layer], Mapping[str, Any]] = field(default_factory=lambda: _nothing)
     claims: Callable[[Capture], Sequence[Claim]] = field(default_factory=lambda: _nobody)
     replay: Callable[[Capture], Sequence[Range]] = field(default_factory=lambda: _no_range)
+    tensor: Callable[[Capture, str, np.ndarray], np.ndarray] = field(default_factory=lambda: _plain)
     rule_of: Callable[[Capture], str] | None = None
     importers: tuple[Importer, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,8 @@ A row of a block alone, without register, lsb and width, says where the block li
     LAYER,0x50100000,group layer,sparse,4 32,0x400000 4
 
 ``offset`` is its address, ``count`` and ``stride`` say how often it repeats, ``field`` names these
-dimensions, and the value ``sparse`` says that there are no words between its registers.
+dimensions, and the value ``sparse`` says that there are no words between its registers; ``bits`` is
+the length of a command (``registers.commands``).
 """
 
 from __future__ import annotations
@@ -42,13 +43,15 @@ class Place(NamedTuple):
 
 class Repeat(NamedTuple):
     """Where a block lies: the address of its first copy; how many copies there are and the bytes
-    between them, by dimension, outermost first; what the dimensions are called."""
+    between them, by dimension, outermost first; what the dimensions are called; the bits of a
+    command, 0 if it is as long as its words."""
 
     base: int = 0
     counts: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     sparse: bool = False
+    bits: int = 0
 
     @property
     def copies(self) -> Iterator[tuple[tuple[int, ...], int]]:
@@ -133,7 +136,8 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
                 f"{where}: got offset {row.get('offset')!r}, allowed is a multiple of "
                 f"{WORD_BYTES} from 0"
             )
-        out[block] = Repeat(base, counts, strides, names, value == SPARSE)
+        bits = _size(row, where) or 0
+        out[block] = Repeat(base, counts, strides, names, value == SPARSE, bits)
     return out
 
 
@@ -153,12 +157,7 @@ def _array(row: Row) -> Iterator[dict[str, Any]]:
     plain = dict(_without(row))
     where = f"register map, register {row.get('register')!r}"
     counts, strides = _shape(row, where)
-    bits, offset = (_number(row, name, where) for name in ("bits", "offset"))
-    if bits is not None and not (0 < bits <= MOST_BITS and bits % BYTE_BITS == 0):
-        raise ValueError(
-            f"{where}: got bits {row['bits']!r}, allowed is a multiple of {BYTE_BITS} up "
-            f"to {MOST_BITS}"
-        )
+    bits, offset = _size(row, where), _number(row, "offset", where)
     if offset is not None and offset < 0:
         raise ValueError(f"{where}: got offset {offset}, allowed is at least 0")
     if (bits or counts) and not row.get("register"):
@@ -237,6 +236,17 @@ def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
             f"allowed are as many of both, above 0, of at most {MOST_COPIES} copies"
         )
     return counts, strides
+
+
+def _size(row: Row, where: str) -> int | None:
+    """The bits that a row says."""
+    bits = _number(row, "bits", where)
+    if bits is not None and not (0 < bits <= MOST_BITS and bits % BYTE_BITS == 0):
+        raise ValueError(
+            f"{where}: got bits {row['bits']!r}, allowed is a multiple of {BYTE_BITS} up "
+            f"to {MOST_BITS}"
+        )
+    return bits
 
 
 def _copies(counts: Sequence[int], strides: Sequence[int]) -> Iterator[tuple[tuple[int, ...], int]]:

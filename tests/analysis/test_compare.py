@@ -323,6 +323,48 @@ def test_network_of_several_inputs_is_checked(captures: npulab.CaptureSet, vivan
         assert npulab.check(captures["sim-1x1"]).reason == "no input and no output recorded"
 
 
+def test_the_first_wrong_layer_of_a_network_is_named(
+        captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = halves()
+    layers = (Elementwise("add", a.shape), Elementwise("multiply", a.shape), Elementwise("copy", a.shape))
+    network = Network(layers, ((-1, -2), (0, -1), (1,)))
+    steps = [a + b, (a + b) * a, (a + b) * a]
+    capture = captures["sim-1x1"].with_buffers(**{f"output:{n}": step.tobytes() for n, step in enumerate(steps)})
+    lifted_as(monkeypatch, vivante, network, (a, b), None)
+    found = npulab.check(capture)
+    assert (found.verdict, found.compared, found.reason) == ("equal", 180, "")
+    wrong = steps[1].copy()
+    wrong[2, 1, 0] += 1
+    for output in (None, steps[2]):  # what is wrong in the middle is told though the end is right
+        lifted_as(monkeypatch, vivante, network, (a, b), output)
+        found = npulab.check(capture.with_buffers(**{"output:1": wrong.tobytes()}))
+        assert (found.verdict, found.mismatches, found.first) == ("differs", 1, (2, 1, 0))
+        assert found.reason == "layer 1 is the first of 3 captured layers that differs"
+        assert found.layer is layers[1]
+        assert np.array_equal(found.x[0], steps[0])
+        assert np.array_equal(found.x[1], a)
+    lifted_as(monkeypatch, vivante, network, (a, b), steps[2] + 1)
+    assert npulab.check(capture).reason == ""  # captured layers are equal, the output is not
+    assert npulab.check(capture).verdict == "differs"
+    lifted_as(monkeypatch, vivante, network, (a, b), None)
+    assert "buffer 'output:1': got 3 bytes, allowed are 120" in npulab.check(capture.with_buffers(**{"output:1": b"abc"})).reason
+    assert "got buffer output:3, its network has layers 0 to 2" in npulab.check(capture.with_buffers(**{"output:3": b""})).reason
+
+
+def test_a_target_says_where_the_tensors_of_its_layers_lie(
+        captures: npulab.CaptureSet, vivante: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, _ = halves()
+    network = Network((Elementwise("copy", a.shape),))
+
+    def planar(capture: npulab.Capture, name: str, like: np.ndarray) -> np.ndarray:
+        height, width, channels = like.shape
+        return np.frombuffer(capture.buffers[name], like.dtype).reshape(channels, height, width).transpose(1, 2, 0)
+
+    lifted_as(monkeypatch, vivante, network, a, None, tensor=planar)
+    capture = captures["sim-1x1"].with_buffers(**{"output:0": a.transpose(2, 0, 1).tobytes()})
+    assert npulab.check(capture).verdict == "equal"
+
+
 def stated(*got: object) -> tuple[Claim, ...]:
     return tuple(Claim(0, f"size {n}", f"B.R.f{n}", 5, one, "net.txt") for n, one in enumerate(got))
 

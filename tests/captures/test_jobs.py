@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import npulab
 from npulab.analysis.check import diff
 from npulab.analysis.sides import differing
-from npulab.captures.capture import Capture, CaptureSet, Job
+from npulab.captures.capture import Capture, CaptureSet, Job, word_writes
 from npulab.captures.listing import Decoded
 from npulab.cli import main
 from npulab.npus.kit.fields import values_of
@@ -190,3 +190,16 @@ def test_writes_that_are_none(write: tuple[int, ...]) -> None:
 def test_masks_that_are_none(mask: int) -> None:
     with pytest.raises(ValueError, match=rf"with mask {mask:#x}, allowed is 0 to 0xffffffff"):
         Job.from_writes("B", [(0, 0, mask)], PLAIN)
+
+
+@given(st.sampled_from([8, 16, 24, 32, 64]), st.data())
+def test_writes_of_other_sizes_change_the_same_bytes(bits: int, data: st.DataObject) -> None:
+    offset = data.draw(st.integers(0, 16 - bits // 8))
+    value = data.draw(st.integers(0, 2**bits - 1))
+    before = Job.from_writes("B", [(4 * n, 0x01020304 * (n + 1)) for n in range(4)], PLAIN)
+    after = Job.from_writes("B", word_writes([(offset, value)], bits), PLAIN, after=before)
+    memory = bytearray(before.words.tobytes())
+    memory[offset : offset + bits // 8] = value.to_bytes(bits // 8, "little")
+    assert after.words.tobytes() == memory
+    with pytest.raises(ValueError, match=rf"allowed are values of {bits} bits$"):
+        word_writes([(offset, 2**bits)], bits)

@@ -78,6 +78,15 @@ def test_jobs_of_register_writes_round_trip(captures: npulab.CaptureSet, tmp_pat
     assert again.fields[again.fields.register == "0x7000"].raw.tolist() == [5]
 
 
+def test_tensors_of_tasks_have_files_that_every_system_takes(captures: npulab.CaptureSet, tmp_path: Path) -> None:
+    capture = replace(captures["sim-1x1"].with_buffers(**{"output:3": b"abc"}), name="step")
+    folder = npulab.save(capture, tmp_path / "step")
+    assert (folder / "output-3.bin").read_bytes() == b"abc"
+    assert npulab.load(folder) == capture
+    with pytest.raises(ValueError, match=r"got 'output-3\.bin', which another buffer or job of the capture has"):
+        npulab.save(capture.with_buffers(**{"output-3": b""}), tmp_path / "other")
+
+
 def test_changed_fields_of_register_writes_reach_the_writes(captures: npulab.CaptureSet) -> None:
     writes = ((0x3930, 0x10), (0x7000, 5), (0x3930, 0x20))
     capture = replace(captures["update4-mesa"], jobs=(Job.from_writes("STATE", writes, captures[0].maps["STATE"]),))

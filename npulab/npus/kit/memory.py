@@ -18,17 +18,30 @@ class Memory:
     """Pages of bytes, made where something is written.
 
     Raises Hang for a byte that is read and was never written, and if more than 64 MiB are.
+
+    >>> memory = Memory({"input": b"abc"}, {"input": 0x5000})
+    >>> memory.write(0x5001, b"x", by="task 0")
+    >>> memory.segments, memory.writer(0x5000), memory.writer(0x5001)
+    ({20480: b'axc'}, 'input', 'task 0')
     """
 
     def __init__(self, buffers: Mapping[str, bytes], addresses: Mapping[str, int]) -> None:
         self.pages: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.writers: list[tuple[range | np.ndarray, str]] = []
         for name, data in buffers.items():
             if name in addresses:
-                self.write(addresses[name], data)
+                self.write(addresses[name], data, name)
 
-    def write(self, start: int, data: bytes) -> None:
-        """Set the bytes from an address on."""
+    @classmethod
+    def of(cls, capture: Capture) -> Memory:
+        """The buffers of a capture that have an address."""
+        return cls(capture.buffers, capture.addresses)
+
+    def write(self, start: int, data: bytes, by: str = "") -> None:
+        """Set the bytes from an address on; ``by`` is who writes, for ``writer``."""
         values, at = np.frombuffer(data, np.uint8), 0
+        if by:
+            self.writers.append((range(start, start + len(data)), by))
         while at < len(values):
             page, first = divmod(start + at, PAGE)
             part = values[at:at + PAGE - first]
@@ -36,8 +49,10 @@ class Memory:
             stored[first:first + len(part)], known[first:first + len(part)] = part, True
             at += len(part)
 
-    def scatter(self, addresses: np.ndarray, values: np.ndarray) -> None:
-        """Set bytes one by one, in order."""
+    def scatter(self, addresses: np.ndarray, values: np.ndarray, by: str = "") -> None:
+        """Set bytes one by one, in order; ``by`` is who writes, for ``writer``."""
+        if by:
+            self.writers.append((addresses.copy(), by))
         for page, where in self._by_page(addresses):
             data, known = self._page(page)
             data[addresses[where] % PAGE], known[addresses[where] % PAGE] = values[where], True
@@ -74,6 +89,29 @@ class Memory:
             if len(gaps):
                 break
         return b"".join(out)
+
+    def writer(self, address: int) -> str:
+        """Who wrote the byte at an address last; blank if nobody said so."""
+        return next((by for where, by in reversed(self.writers) if address in where), "")
+
+    @property
+    def segments(self) -> dict[int, bytes]:
+        """What was written, by the address of the first byte: as few segments as there are, so that
+        words written one by one become buffers."""
+        out: dict[int, bytes] = {}
+        end = 0
+        for page in sorted(self.pages):
+            _, known = self.pages[page]
+            starts = np.flatnonzero(known & ~np.concatenate(([False], known[:-1])))
+            for start in (page * PAGE + int(first) for first in starts):
+                if start >= end or not out:  # the segment of the page before may reach into this one
+                    out[start] = self.stretch(start)
+                    end = start + len(out[start])
+        return out
+
+    def tensor(self, start: int, layout: Layout) -> np.ndarray:
+        """The tensor that lies from an address on, as its layout says."""
+        return layout.unpack(self.read(start, layout.size))
 
     def _page(self, page: int) -> tuple[np.ndarray, np.ndarray]:
         """(bytes, which of them were written) of a page; Hang for one too many."""

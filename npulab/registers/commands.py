@@ -1,0 +1,96 @@
+"""Streams of commands of varying length: each is of the block that its opcode names.
+
+Every block has a field of one name, in the same bits, whose enum names the blocks; a command is as
+long as its words, or as the ``bits`` of the row that says where the block lies::
+
+    block,offset,register,field,lsb,width,value,bits
+    LOAD,,,,,,,48
+    LOAD,0,CMD,opcode,0,8,enum:opcode,48
+    LOAD,0,CMD,address,16,32,,48
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from npulab.registers.expansion import BYTE_BITS, Repeat
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field
+from npulab.registers.map import RegisterMap
+
+
+def read_commands(
+    data: bytes, maps: Mapping[str, RegisterMap], opcode: str
+) -> list[tuple[str, np.ndarray]]:
+    """The block and the words ``(W,) uint32`` of each command of a stream, in order; bits behind a
+    command that ends inside a word are 0.
+
+    Raises ValueError with the byte for an opcode of no block and for a command that is cut off, and
+    if the blocks do not agree on the field ``opcode``.
+    """
+    fields = [registers[opcode] for registers in maps.values()]
+    blocks = _blocks(fields[0], fields, maps)
+    sizes = {block: command_bytes(registers, block) for block, registers in maps.items()}
+    head = WORD_BYTES * (1 + max(piece.word for piece in fields[0].pieces))
+    out, at = [], 0
+    while at < len(data):
+        first = np.frombuffer(data[at : at + head].ljust(head, b"\0"), "<u4")
+        code = int(fields[0].extract(first))
+        if code not in blocks:
+            allowed = ", ".join(f"{raw:#x} ({block})" for raw, block in blocks.items())
+            raise ValueError(f"byte {at:#x}: got opcode {code:#x}, allowed is {allowed}")
+        block = blocks[code]
+        command = data[at : at + sizes[block]]
+        if len(command) < sizes[block]:
+            raise ValueError(
+                f"byte {at:#x}: got {len(command)} bytes of a command {block}, allowed are {sizes[block]}"
+            )
+        words = command.ljust(WORD_BYTES * len(maps[block]), b"\0")
+        out.append((block, np.frombuffer(words, "<u4").astype(np.uint32)))
+        at += sizes[block]
+    return out
+
+
+def write_commands(
+    commands: Iterable[tuple[str, np.ndarray]], maps: Mapping[str, RegisterMap]
+) -> bytes:
+    """The stream of commands; raises ValueError for bits behind the end of a command."""
+    out = []
+    for number, (block, words) in enumerate(commands):
+        data, size = np.asarray(words, "<u4").tobytes(), command_bytes(maps[block], block)
+        if any(data[size:]):
+            raise ValueError(
+                f"command {number}, {block}: got bits behind byte {size}, allowed are {size} bytes"
+            )
+        out.append(data[:size])
+    return b"".join(out)
+
+
+def command_bytes(registers: RegisterMap, block: str) -> int:
+    """How long a command of a block is."""
+    bits = registers.repeats.get(block, Repeat()).bits or WORD_BITS * len(registers)
+    if bits > WORD_BITS * len(registers):
+        raise ValueError(
+            f"block {block}: got {bits} bits in {len(registers)} words, allowed are at most "
+            f"{WORD_BITS * len(registers)}"
+        )
+    return bits // BYTE_BITS
+
+
+def _blocks(opcode: Field, fields: Iterable[Field], maps: Mapping[str, RegisterMap]) -> dict[int, str]:
+    """The block of each opcode."""
+    for item in fields:
+        if (item.pieces, item.names) != (opcode.pieces, opcode.names):
+            raise ValueError(
+                f"blocks {opcode.block} and {item.block}: got field {opcode.name} at {opcode.bits} and "
+                f"{item.name} at {item.bits}, allowed are the same bits and the same enum"
+            )
+    blocks = {raw: name for raw, name in opcode.names if name in maps}
+    missing = [block for block in maps if block not in blocks.values()]
+    if missing:
+        raise ValueError(
+            f"field {opcode.name}: got no opcode of block {missing[0]}, its enum names "
+            f"{', '.join(name for _, name in opcode.names) or 'none'}"
+        )
+    return blocks
