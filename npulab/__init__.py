@@ -41,6 +41,7 @@ _PUBLIC = {
     "npulab.analysis.laws": "find_laws",
     "npulab.analysis.mismatch.hypotheses": "hypotheses",
     "npulab.analysis.scan": "scan_capture",
+    "npulab.analysis.unread": "unread",
     "npulab.notebook.sessions": "session",
     "npulab.notebook.widgets": "RegisterView",
     "npulab.cli.bench": "bench",

@@ -12,6 +12,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Item, Lifted, Unsupported
 from npulab.npus.kit.layers import behind
 from npulab.npus.kit.memory import buffer_of
+from npulab.npus.nvdla import waiting
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import CHIPS
 from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES, stored_weights, weights_at
@@ -55,6 +56,7 @@ def lift(capture: Capture) -> Lifted:
                            "are jobs of SDP or PDP")
     lifted = _pooling if "PDP" in units else _convolution if units & {*CONVOLUTION} else _addition
     try:
+        _agreeing(v, units)
         return lifted(capture, v, memory)
     except Unsupported:
         raise
@@ -62,6 +64,24 @@ def lift(capture: Capture) -> Lifted:
         raise Unsupported(f"capture {capture.name}: {error}") from None
     except ValueError as error:
         raise Unsupported(f"capture {capture.name}: its words say no layer: {error}") from None
+
+
+def _agreeing(v: Fields, units: set[str]) -> None:
+    """Raise Hang for units that would wait for one another: the layer is read from one of them."""
+    if waiting.for_units(v, units):
+        v.agree("convolution")
+        for unit in sorted(units & {*CONVOLUTION}):
+            v.same("CDMA.D_MISC_CFG.CONV_MODE", f"{unit}.D_MISC_CFG.CONV_MODE",
+                   "units that compute in different ways wait for one another")
+    elif "SDP" in units:
+        waiting.needs(units, "SDP from memory", "SDP_RDMA")
+        v.agree("points")
+    if "SDP" in units and v["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]:
+        waiting.needs(units, "SDP into PDP", "PDP")
+    if "PDP" in units:
+        v.agree("pooling")
+        waiting.needs(units, "PDP", "PDP_RDMA" if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"] else "SDP")
+        v.agree("pooling from memory")
 
 
 def rule_of(capture: Capture) -> str:
@@ -132,6 +152,9 @@ def _operands(v: Fields, memory: Memory, shape: Shape) -> Callable[[str, str], n
         stage = Stage(v, name, shape, v.features["memory_atom"])
         if part not in stage.from_memory:
             return np.full(shape[2], stage.registers[part], np.int64)
+        if not v["SDP_RDMA.D_OP_ENABLE.OP_EN"]:
+            raise Hang(f"SDP.D_DP_{name}_{part}_CFG waits for an operand from memory, nobody started SDP_RDMA")
+        v.agree("points")
         cube = stage.cube
         if stage.per_element and not memory.holds(cube.memory, cube.base, cube.size):
             if np.prod(shape) > MOST:

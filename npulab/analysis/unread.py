@@ -1,0 +1,170 @@
+"""Which fields could change without ``lift`` noticing: what a target does not look at yet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npulab.captures.capture import Capture, Job
+from npulab.captures.registry import target
+from npulab.captures.target import Hang, Target, Unsupported
+from npulab.registers.fields import Field
+from npulab.registers.map import RegisterMap
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("task", "block", "register", "field", "raw", "tried", "unread", "all", "effect", "evidence", "address")
+SAME, OTHER, HANG = "same output", "other output", "hang"
+
+
+def unread(capture: Capture, progress: Callable[[Any], Iterable[Any]] = iter) -> pd.DataFrame:
+    """The fields of a capture that can change without ``lift``, or ``replay``, noticing.
+
+    Each field in turn gets other values: its lowest and its highest bit turned, all of them turned,
+    0, and the codes of its enum.  A change is noticed if the target refuses the capture, or gives
+    another layer, input, output or rounding rule; a target that lifts nothing of the capture but
+    replays it, if other bytes are predicted.  A row for each field with a change that went
+    unnoticed: task, block, register, field, raw, how many values were ``tried``, those of them that
+    went ``unread``, whether that is ``all``, their ``effect``, evidence, and whether the field is an
+    address. The effect is what ``simulate`` says of them: "other output" or "hang" if any has it,
+    else "same output", or blank if the target does not simulate the capture. ``progress`` is called
+    with the fields and gives them one by one.
+
+    What is unread and has an effect is a mistake of ``lift`` that no capture shows yet; what has
+    none in the simulation may have one in the hardware.
+    Raises ValueError for a capture that cannot be lifted as it is.
+    """
+    import pandas as pd
+
+    if not isinstance(capture, Capture):
+        raise TypeError(f"unread: got {type(capture).__name__}, allowed is Capture, as npulab.load gives")
+    of = target(capture.target)
+    meaning, usual = _meaning(of, capture)
+    simulated = _simulated(of, capture)
+    rows = []
+    for task, block, item, raw, changed in progress(list(_fields(capture))):
+        values = _others(item, int(raw))
+        same = [value for value in values if _after(meaning, changed(value)) == usual]
+        if same:
+            rows.append((task, block, item.register, item.name, int(raw), len(values), tuple(same),
+                         len(same) == len(values), _effect(of, simulated, map(changed, same)), item.evidence,
+                         item.address))
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return frame.astype({"raw": object, "all": bool, "address": bool})
+
+
+def _meaning(of: Target, capture: Capture) -> tuple[Callable[[Capture], bytes], bytes]:
+    """What tells how the target reads a capture, and what it makes of this one."""
+    def lifted(other: Capture) -> bytes:
+        rule = of.rule_of(other) if of.rule_of else of.rule
+        return _digest((of.lift(other), rule))
+
+    def replayed(other: Capture) -> bytes:
+        return _digest([(memory.name, memory.predicted) for memory in of.replay(other)])
+
+    try:
+        return lifted, lifted(capture)
+    except (ValueError, LookupError) as error:
+        if not (isinstance(error, Unsupported) and of.replay(capture)):
+            raise ValueError(f"unread: capture {capture.name} cannot be lifted: {error}") from error
+        return replayed, replayed(capture)
+
+
+def _after(meaning: Callable[[Capture], bytes], capture: Capture) -> bytes | None:
+    try:
+        return meaning(capture)
+    except (ValueError, LookupError, Hang):
+        return None
+
+
+def _simulated(of: Target, capture: Capture) -> bytes | str | None:
+    """What a simulated device gives: bytes, "hang", or None if it cannot run the capture."""
+    try:
+        return of.simulate(capture)
+    except Hang:
+        return HANG
+    except (ValueError, LookupError):
+        return None
+
+
+def _effect(of: Target, usual: bytes | str | None, captures: Iterable[Capture]) -> str:
+    if usual is None:
+        return ""
+    got = {_simulated(of, capture) for capture in captures}
+    return OTHER if any(isinstance(out, bytes) for out in got - {usual}) else HANG if HANG in got - {usual} else SAME
+
+
+def _fields(capture: Capture) -> Iterator[tuple[int, str, Field, int, Callable[[int], Capture]]]:
+    """Task, block, field and raw of every field, and what gives the capture with another raw."""
+    for task, job in enumerate(capture.jobs):
+        for block, item, raw, changed in _of_job(job, capture.maps):
+            yield task, block, item, raw, partial(_with_job, capture, task, changed)
+
+
+def _of_job(job: Job, maps: Mapping[str, RegisterMap]) -> Iterator[tuple[str, Field, int, Callable[[int], Job]]]:
+    registers = maps[job.block]
+    of_map = {id(item) for item in registers}
+    for block, item, raw in replace(job, start=None).values(maps):
+        yield block, item, raw, partial(_with_field if id(item) in of_map else _with_write, job, item, registers)
+    if job.start:
+        for block, item, raw, changed in _of_job(job.start, maps):
+            yield block, item, raw, partial(_with_start, job, changed)
+
+
+def _with_job(capture: Capture, task: int, changed: Callable[[int], Job], raw: int) -> Capture:
+    return capture.with_job(changed(raw), task)
+
+
+def _with_start(job: Job, changed: Callable[[int], Job], raw: int) -> Job:
+    return replace(job, start=changed(raw))
+
+
+def _with_field(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
+    words = job.words.copy()
+    item.insert(words, np.array(raw, item.stored_type))
+    return job.with_words(words, registers)
+
+
+def _with_write(job: Job, item: Field, registers: RegisterMap, raw: int) -> Job:
+    """The job with another value in a register that the map does not have."""
+    return job.with_writes({int(item.register, 0): raw}, registers)
+
+
+def _others(item: Field, raw: int) -> list[int]:
+    """Other raw values that the field can hold."""
+    held = sum((2 ** piece.width - 1) * 2 ** piece.at for piece in item.pieces)
+    lowest, highest = held & -held, 2 ** (held.bit_length() - 1)
+    values = [raw ^ lowest, raw ^ highest, raw ^ held, 0, *(code for code, _ in item.names if not code & ~held)]
+    return [value for value in dict.fromkeys(values) if value != raw]
+
+
+def _digest(value: Any) -> bytes:
+    """A hash of nested values that is the same for equal ones."""
+    sums = hashlib.sha256()
+
+    def add(part: Any) -> None:
+        if isinstance(part, np.ndarray):
+            sums.update(f"{part.dtype}{part.shape}".encode())
+            sums.update(np.ascontiguousarray(part).tobytes())
+        elif isinstance(part, bytes):
+            sums.update(b"%d:" % len(part) + part)
+        elif is_dataclass(part):
+            sums.update(type(part).__name__.encode())
+            add([getattr(part, each.name) for each in fields(part)])
+        elif isinstance(part, Mapping):
+            add(sorted(part.items(), key=repr))
+        elif isinstance(part, list | tuple):
+            sums.update(b"(%d" % len(part))
+            for each in part:
+                add(each)
+        else:
+            sums.update(repr(sorted(part) if isinstance(part, frozenset | set) else part).encode())
+
+    add(value)
+    return sums.digest()

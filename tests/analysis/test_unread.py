@@ -1,0 +1,121 @@
+"""Fields that can change without ``lift`` noticing: on a target with known gaps, and on ours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import npulab
+from npulab.analysis.unread import OTHER, SAME, unread
+from npulab.captures.capture import Capture, Job
+from npulab.captures.target import Hang, Lifted, Range, Target, Unsupported
+from npulab.registers.map import RegisterMap
+
+CAPTURES = Path(__file__).parents[2] / "captures"
+ROWS = [("SIZE", 0, "rows", 0, 4), ("SIZE", 0, "ignored", 4, 3), ("SIZE", 0, "part", 8, 8), ("GO", 4, "go", 0, 1),
+        ("GO", 4, "dead", 31, 1)]
+MAP = RegisterMap([{"block": "JOB", "offset": offset, "register": register, "field": name, "lsb": lsb, "width": width}
+                   for register, offset, name, lsb, width in ROWS], dense=False)
+
+
+def _values(capture: Capture) -> dict[str, Any]:
+    job = capture.jobs[0]
+    return MAP.decode(job.words) | {"start": job.start.words[0] if job.start else 0, "beside": dict(job.writes).get(64)}
+
+
+def _lift(capture: Capture) -> Lifted:
+    v = _values(capture)
+    if not v["go"]:
+        raise ValueError("nothing starts")
+    return Lifted(npulab.Add((v["rows"], v["part"] // 16 + 1)), None, None)  # of part, four bits are read
+
+
+def _simulate(capture: Capture) -> bytes:
+    v = _values(capture)
+    if v["dead"]:
+        raise Hang("dead")
+    return bytes([v["rows"], v["ignored"] & 1])
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[str, Target]:
+    known = {"owl": Target("owl", "", {"c": {}}, {"JOB": MAP}, lift=_lift, simulate=_simulate)}
+    monkeypatch.setattr("npulab.analysis.unread.target", known.__getitem__)
+    return known
+
+
+def _capture(writes: bool = False) -> Capture:
+    words = MAP.encode({"rows": 3, "ignored": 4, "part": 32, "go": 1})
+    job = Job("JOB", words)
+    if writes:
+        written = [(0, int(words[0])), (4, int(words[1])), (64, 7)]
+        job = replace(Job.from_writes("JOB", written, MAP), start=Job("JOB", np.zeros(2, np.uint32)))
+    return Capture("case", "owl", "c", (job,), maps={"JOB": MAP})
+
+
+def test_fields_that_lift_does_not_look_at_are_found(made: dict[str, Target]) -> None:
+    table = unread(_capture()).set_index("field")
+    assert "rows" not in table.index
+    assert "go" not in table.index
+    assert table.loc["ignored", "unread"] == (5, 0, 3)
+    assert table.loc["ignored", "all"]
+    assert table.loc["ignored", "effect"] == OTHER  # bit 4 of the word changes what the device gives
+    assert table.loc["part", "unread"] == (33,)
+    assert not table.loc["part", "all"]
+    assert table.loc["part", "effect"] == SAME
+    assert table.loc["dead", "effect"] == "hang"
+    assert {"w0x0000_7_1", "w0x0000_16_16", "w0x0004_1_30"} <= {*table.index}
+    assert table["tried"].max() <= 4
+
+
+def test_registers_without_a_map_and_starts_are_looked_at_too(made: dict[str, Target]) -> None:
+    table = unread(_capture(writes=True))
+    assert "0x0040_0_32" in set(table["field"])
+    assert (table["field"] == "rows").sum() == 1  # that of the start
+    made["owl"] = replace(made["owl"], lift=lambda capture: Lifted(tuple(_values(capture).values()), None, None))
+    fields = set(unread(_capture(writes=True))["field"])
+    assert "0x0040_0_32" not in fields
+    assert "go" in fields  # of the start
+    assert made["owl"].rule_of is None
+    made["owl"] = replace(made["owl"], rule_of=lambda capture: f"rule {capture.jobs[0].start.words.tolist()}")
+    assert unread(_capture(writes=True)).empty
+
+
+def test_what_is_replayed_is_looked_at_by_its_bytes(made: dict[str, Target]) -> None:
+    def lift(capture: Capture) -> Any:
+        raise Unsupported("no layer")
+
+    made["owl"] = replace(made["owl"], lift=lift)
+    with pytest.raises(ValueError, match=r"^unread: capture case cannot be lifted: no layer$"):
+        unread(_capture())
+    made["owl"] = replace(made["owl"], replay=lambda capture: [Range("out", _simulate(replace(capture)))])
+    table = unread(_capture()).set_index("field")
+    assert not {"rows", "dead"} & {*table.index}
+    assert table.loc["ignored", "unread"] == (0,)
+    assert table.loc["go", "all"]
+    made["owl"] = replace(made["owl"], simulate=lift)
+    assert set(unread(_capture())["effect"]) == {""}
+
+
+def test_only_captures_are_taken() -> None:
+    with pytest.raises(TypeError, match=r"^unread: got int, allowed is Capture, as npulab.load gives$"):
+        unread(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("case", ["vivante/sim-3x3-stride2-relu", "nvdla/sim-average-pool", "nvdla/sim-add",
+                                  "onert/sim-uint8", "ane/sim-add"])
+def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str) -> None:
+    table = unread(npulab.load(CAPTURES / case))
+    wrong = table[(table["effect"] == OTHER) & ~table["address"]]
+    assert wrong.empty, wrong.to_string()
+    assert len(table) > 5  # and it does look
+
+
+@pytest.mark.parametrize("case", ["sim-1x1-relu", "sim-average-pool", "sim-add"])
+def test_lift_looks_at_what_units_wait_for(case: str) -> None:
+    table = unread(npulab.load(CAPTURES / "nvdla" / case))
+    assert set(table[table["effect"] == "hang"]["field"]) == {"DST_BASE_ADDR_LOW"}  # no part of a layer
