@@ -14,7 +14,7 @@ from xml.parsers import expat
 from npulab.support.files import need_file
 
 MOST_BYTES = 2 ** 26  # of a file
-MOST_ELEMENTS, MOST_DEPTH = 2 ** 15, 64
+MOST_DEPTH = 64
 CHUNK = 2 ** 16
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -52,14 +52,12 @@ class Element:
             yield from child._every()
 
 
-def read_xml(path: Path, namespace: str, most: int | None = None) -> Element:
+def read_xml(path: Path, namespace: str, most: int) -> Element:
     """The root of a file; names of ``namespace`` lose it.
 
     Raises ValueError with file and line for what is no well-formed XML, declares a document type or
-    an entity, or is larger, deeper or of more elements than allowed (``most``; MOST_ELEMENTS where
-    it is not given).
+    an entity, or is larger, deeper or of more elements than allowed (``most`` elements).
     """
-    most = most or MOST_ELEMENTS
     need_file(path)
     size = path.stat().st_size
     if size > MOST_BYTES:
