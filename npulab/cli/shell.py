@@ -31,8 +31,9 @@ COMMANDS = {
     "map": ("maps", "a register map from one format to another, in by content, out by suffix"),
     "new": ("maps", "a folder for a new NPU, which loads and passes its tests, with one worked field"),
     "bench": ("bench.command", "measured times and ratios, side by side; takes half a minute"),
+    "completion": ("completion", "what bash, zsh or fish needs to complete commands and options"),
     "report": ("sessions", "what a session found, as one page that opens anywhere, or as Markdown"),
-    "session": ("sessions", "two people's sessions made one, which also is a merge driver for git"),
+    "session": ("sessions", "a session made, noted in, shown; two people's made one, also as a merge driver for git"),
 }
 
 

@@ -42,10 +42,11 @@ def near(pattern: str, names: Iterable[str], most: int = 4) -> list[str]:
     ['kernel_x_size', 'kernel_y_size']
     """
     stem = pattern.strip("*?").lower()
-    scores = {}
+    scores: dict[str, tuple[float, float]] = {}
     for name in dict.fromkeys(names):
         lowered = name.lower()
         parts = {lowered, lowered[:len(stem)], lowered[-len(stem):], *lowered.split("_")}
-        scores[name] = max(difflib.SequenceMatcher(None, stem, part).ratio() for part in parts)
-    ranked = sorted((name for name, score in scores.items() if score >= LIKE), key=lambda name: -scores[name])
+        best = max(difflib.SequenceMatcher(None, stem, part).ratio() for part in parts)
+        scores[name] = best, difflib.SequenceMatcher(None, stem, lowered).ratio()
+    ranked = sorted((name for name in scores if scores[name][0] >= LIKE), key=scores.__getitem__, reverse=True)
     return ranked[:most]

@@ -1,0 +1,88 @@
+"""``npulab completion``: a script for the shell that completes commands, options and their choices."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from npulab.cli.output import Add, Done, show
+
+Words = Mapping[str, tuple[list[str], dict[str, list[str]]]]
+BASH = """_npulab() {{
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words="" kept="" one
+  case "${{COMP_WORDS[1]}} $before" in
+{choices}
+    *) case "${{COMP_WORDS[1]}}" in
+{options}
+    esac ;;
+  esac
+  [ "$COMP_CWORD" = 1 ] && words="{commands}"
+  for one in $words; do
+    [[ $word = -* || $one != -* ]] && kept+=" $one"
+  done
+  COMPREPLY=($(compgen -W "$kept" -- "$word"))
+}}
+complete -o default -F _npulab npulab
+"""
+ZSH = "autoload -U +X compinit bashcompinit\ncompinit && bashcompinit\n"
+HOW = {"bash": "eval \"$(npulab completion bash)\" in ~/.bashrc",
+       "zsh": "eval \"$(npulab completion zsh)\" in ~/.zshrc",
+       "fish": "npulab completion fish | source in ~/.config/fish/config.fish"}
+
+
+def _options(add: Add) -> None:
+    add("shell", choices=tuple(HOW), help="; ".join(HOW.values()))
+
+
+def _completion(options: argparse.Namespace) -> None:
+    words = command_words()
+    text = {"bash": bash, "zsh": lambda of: ZSH + bash(of), "fish": fish}[options.shell](words).rstrip("\n")
+    show(options, Done({"shell": options.shell, "script": text}, text))
+
+
+def command_words() -> Words:
+    """By command: its options and choices that stand alone, and the choices of each option."""
+    from npulab.cli.shell import COMMANDS as FAMILIES
+
+    out = {}
+    for name, (module, _) in FAMILIES.items():
+        parser = argparse.ArgumentParser(add_help=False)
+        parser.add_argument("--json", action="store_true")
+        declare, _ = import_module(f"npulab.cli.{module}").COMMANDS[name]
+        declare(parser.add_argument)
+        out[name] = _words(parser)
+    return out
+
+
+def _words(parser: argparse.ArgumentParser) -> tuple[list[str], dict[str, list[str]]]:
+    plain: list[str] = []
+    choices: dict[str, list[str]] = {}
+    for action in parser._actions:
+        values = [*map(str, action.choices or ())]
+        plain += action.option_strings or values
+        choices |= {option: values for option in action.option_strings if values}
+    return plain, choices
+
+
+def bash(words: Words) -> str:
+    """The script for bash; a word that is no option completes as a file as well."""
+    options = [f'      {name}) words="{" ".join(plain)}" ;;' for name, (plain, _) in words.items()]
+    choices = [f'    "{name} {option}") words="{" ".join(values)}" ;;'
+               for name, (_, by_option) in words.items() for option, values in by_option.items()]
+    return BASH.format(commands=" ".join(words), options="\n".join(options), choices="\n".join(choices))
+
+
+def fish(words: Words) -> str:
+    """The script for fish."""
+    lines = [f"complete -c npulab -n __fish_use_subcommand -f -a '{' '.join(words)}'"]
+    for name, (plain, by_option) in words.items():
+        seen = f"complete -c npulab -n '__fish_seen_subcommand_from {name}'"
+        for word in plain:
+            values = f" -x -a '{' '.join(by_option[word])}'" if word in by_option else ""
+            lines.append(f"{seen} -l {word[2:]}{values}" if word.startswith("--") else f"{seen} -a '{word}'")
+    return "\n".join(lines) + "\n"
+
+
+COMMANDS: dict[str, Any] = {"completion": (_options, _completion)}
