@@ -65,7 +65,7 @@ def test_click_on_a_bit_reaches_python(opened: Opened) -> None:
     opened.turn_to("notebooks/1-first-capture.ipynb")
     opened.run_all()
     before = int(opened.ask("print(view.words[2])"))
-    opened.page.locator('.npulab-bit[data-word="2"][data-bit="24"]').click()
+    opened.page.locator('.npulab-bit[data-word="2"][data-bit="24"]').dblclick()
     opened.settle()
     assert int(opened.ask("print(view.words[2])")) == before ^ 2 ** 24
     assert opened.ask("print(view.changed)") == "{'relu': (0, 1)}"

@@ -88,7 +88,7 @@ def test_page_edit_a_field_and_see_the_capture_decode_anew(started: Browser) -> 
         assert other.page.get_attribute("[data-word='0'][data-bit='1']", "aria-label") == "0, bit 1, high"
         other.page.hover("[data-word='0'][data-bit='0']")
         assert "low CFG[0] · 0x1 = 1" in status(other)
-        other.page.click("[data-word='0'][data-bit='1']")
+        other.page.dblclick("[data-word='0'][data-bit='1']")
         assert other.saved[-1]["words"][0] == 0x53
         page.press("u")
         answer(page, view)

@@ -109,6 +109,68 @@ def test_model_flip_back_counts_as_undo() -> None:
     assert model.words == WORDS
 
 
+def test_model_redo_makes_again_what_was_undone() -> None:
+    model = RegisterModel(small())
+    model.flip(0, 0)
+    model.flip(0, 7)
+    assert [model.undo(), model.undo(), model.undo()] == [True, True, False]
+    assert [(model.redo(), model.words[0]) for _ in range(3)] == [(True, 0x50), (True, 0xD0), (False, 0xD0)]
+    model.undo()
+    model.flip(0, 1)
+    assert (model.redo(), model.words[0]) == (False, 0x52)
+    assert [model.undo() and model.words[0] for _ in range(3)] == [0x50, 0x51, False]
+
+
+@pytest.mark.parametrize(("field", "value", "raw"), [
+    ("mode", "off", 0), ("mode", "1", 1), ("mode", " 0x3", 3), ("size", "63", 63), ("size", "0x2a", 42), ("where", "128", 2),
+    ("where", "0x80", 2), ("where", "raw 0x80", 128), ("bias", "-2", 2 ** 32 - 2), ("bias", 7, 7), ("w0_2_2", "0b11", 3)])
+def test_model_put_takes_a_value_as_people_type_it(field: str, value: object, raw: int) -> None:
+    model = RegisterModel(small())
+    before = dict(zip(model.rows.names, model.rows.raw(WORDS), strict=True))
+    sentence = model.put(field, value)
+    assert dict(zip(model.rows.names, model.rows.raw(model.words), strict=True)) == before | {field: raw}
+    assert sentence.startswith(f"{field} ")
+    model.undo()
+    assert model.words == WORDS
+
+
+@pytest.mark.parametrize(("field", "value", "message"), [
+    ("size", "64", "register CFG field size: got raw 64, allowed is 0 to 63 (6 bits)"),
+    ("where", "100", "register EXT field where: got 100, which is not a multiple of 64"),
+    ("mode", "of", "mode: got 'of', allowed is a number such as 12 or 0x0c, or one of off, on; raw 12 is as stored"),
+    ("sise", "1", "field: got 'sise', near it are size")])
+def test_model_put_refuses(field: str, value: str, message: str) -> None:
+    model = RegisterModel(small())
+    with pytest.raises((ValueError, LookupError), match=re.escape(message)):
+        model.put(field, value)
+    assert model.words == WORDS
+
+
+def test_model_put_refuses_bits_of_registers_that_are_not_written() -> None:
+    registers = small().maps["NN"]
+    model = RegisterModel(small(jobs=(Job.from_writes("NN", ((0, 0x51),), registers),)))
+    assert model.put("size", "15") == "size 5 → 15"
+    with pytest.raises(ValueError, match=r"^field size: got raw 0x1f, which sets bits of registers that the job does not"):
+        model.put("size", "31")
+    assert model.words == (0xF1,)
+
+
+@pytest.mark.parametrize(("message", "status", "word"), [
+    ({"do": "type", "field": 0, "text": "off"}, "mode on → off", 0x50),
+    ({"do": "type", "run": [0, 4, 8], "text": "0xab"}, "CFG[11:4] 5 → 171", 0xAB1),
+    ({"do": "undo"}, "nothing to undo", 0x51),
+    ({"do": "type", "field": 99, "text": "1"}, "refused: field: got 99, allowed is 0 to 6", 0x51),
+    ({"do": "type", "run": [0, 30, 4], "text": "1"}, "refused: run: got width 4 at bit 30, allowed is 1 to 2", 0x51),
+    ({"do": "type", "run": [0, 4, 2], "text": "4"}, "refused: register CFG field CFG[5:4]: got raw 4, allowed is 0 to 3", 0x51),
+    ({"do": "eval"}, "refused: got {'do': 'eval'}, allowed is one of undo, redo, type", 0x51),
+    (7, "refused: got 7, allowed is one of undo, redo, type", 0x51)])
+def test_model_does_what_a_page_asks_for(message: object, status: str, word: int) -> None:
+    model = RegisterModel(small())
+    model.press(message)
+    assert model.status.startswith(status)
+    assert model.words[0] == word
+
+
 def test_model_describe() -> None:
     model = RegisterModel(small())
     assert model.describe(0, 5) == f"CFG bit 5 · {SIZE}"
@@ -194,6 +256,10 @@ def test_places_wrong() -> None:
         model.cursor = (0, 32)
     with pytest.raises(ValueError, match=r"^cursor: got 5, allowed is \(word, bit\)$"):
         model.cursor = 5
+    for run, message in (((0, 0, 33), "got width 33 at bit 0, allowed is 1 to 32"), ((0, 1), r"got \(0, 1\), allowed is"),
+                         ((9, 0, 1), "got 9, allowed is 0 to 2"), (4, "got 4, allowed is")):
+        with pytest.raises(ValueError, match=message):
+            model.selection = run
 
 
 def test_captures_wrong(mesa: Capture) -> None:
@@ -251,7 +317,9 @@ def test_view_sends_plain_lists() -> None:
     state = view.get_state()
     assert state["registers"] == ["CFG", "EXT", "SUM"]
     assert state["places"][2] == {"name": "size", "bits": "CFG[7:4] EXT[31:30]", "known": "evidence guess · low",
-                                  "automatic": False, "pieces": [[0, 4, 4], [1, 30, 2]]}
+                                  "kind": "guess", "automatic": False, "pieces": [[0, 4, 4], [1, 30, 2]],
+                                  "choices": []}
+    assert state["places"][0]["choices"] == ["off", "on"]
 
 
 def test_repr_and_face_are_equal_on_two_builds(mesa: Capture, vendor: Capture) -> None:
@@ -307,6 +375,20 @@ def status(page: BlankPage) -> str:
     return page.page.inner_text("[role=status]")
 
 
+def flip(page: BlankPage, word: int, number: int) -> None:
+    page.page.dblclick(f"[data-word='{word}'][data-bit='{number}']")
+
+
+def answer(page: BlankPage, view: RegisterView) -> None:
+    """Give Python what the page sent last, and the page what Python makes of it."""
+    view._handle_custom_msg(page.sent[-1], [])
+    page.push(words=list(view.words), values=view.values, summary=view.summary, status=view.status)
+
+
+def listed(page: BlankPage) -> list[str]:
+    return page.page.locator(".item:visible .name").all_inner_texts()
+
+
 def focused(page: BlankPage) -> tuple[int, int]:
     word, number = page.page.evaluate("[document.activeElement.dataset.word, document.activeElement.dataset.bit]")
     return int(word), int(number)
@@ -316,11 +398,17 @@ def focused(page: BlankPage) -> tuple[int, int]:
 def test_page_in_each_theme(started: Browser, theme: str) -> None:
     view = RegisterView(small(provenance="simulated"))
     with BlankPage(started, view, theme) as page:
-        page.page.click("[data-word='0'][data-bit='1']")
-        assert page.saved == [{"words": [0x53, *WORDS[1:]], "cursor": [0, 1]}]
+        flip(page, 0, 1)
+        assert page.saved == [{"cursor": [0, 1]}, {"words": [0x53, *WORDS[1:]]}]
         assert bit(page, 0, 1) == "1, bit 1, mode, differs from the reference"
         for shown in (".npulab-heading", "text=simulated", "[role=status]", ".npulab-help", "text=0x00000053"):
             assert page.page.is_visible(shown)
+        assert page.accessibility() == []
+        page.page.select_option(".colour", "evidence")
+        page.page.select_option(".kind", "nonzero")
+        page.press("Shift+ArrowLeft", "Enter")
+        assert page.accessibility() == []
+        page.page.select_option(".colour", "value")
         assert page.accessibility() == []
         page.cleanup()
         assert page.listeners == 0
@@ -332,18 +420,20 @@ def test_page_of_a_capture_against_another(started: Browser, mesa: Capture, vend
         assert page.page.locator("[role=gridcell][data-bit]").count() == 34 * 32
         assert page.page.locator(".npulab-bit.differs").count() == 41
         assert page.page.locator("text=simulated").count() == 0
-        page.page.click("[data-word='2'][data-bit='24']")
+        flip(page, 2, 24)
         words = mesa.words.tolist()
         words[2] ^= 2 ** 24
-        assert page.saved == [{"words": words, "cursor": [2, 24]}]
+        assert page.saved == [{"cursor": [2, 24]}, {"words": words}]
         assert page.errors == []
 
 
-def test_page_click_reaches_python(started: Browser) -> None:
+def test_page_flip_reaches_python(started: Browser) -> None:
     view = RegisterView(small())
     with BlankPage(started, view) as page:
         page.page.click("[data-word='1'][data-bit='31']")
-        view.set_state(page.saved[0])
+        assert page.saved == [{"cursor": [1, 31]}]  # a click selects
+        page.press("Space")
+        view.set_state(page.saved[1])
         assert view.words == (0x51, 0xC0000002, 0xFFFFFFFF)
         page.push(values=view.values, summary=view.summary)
         assert status(page) == view.model.describe(1, 31)
@@ -353,8 +443,8 @@ def test_page_click_reaches_python(started: Browser) -> None:
 def test_page_bit_31_stays_unsigned(started: Browser) -> None:
     with BlankPage(started, RegisterView(small())) as page:
         for number in (31, 0, 31):
-            page.page.click(f"[data-word='2'][data-bit='{number}']")
-        assert [sent["words"][2] for sent in page.saved] == [0x7FFFFFFF, 0x7FFFFFFE, 0xFFFFFFFE]
+            flip(page, 2, number)
+        assert [sent["words"][2] for sent in page.saved if "words" in sent] == [0x7FFFFFFF, 0x7FFFFFFE, 0xFFFFFFFE]
         assert page.page.inner_text(".npulab-row:last-child .npulab-hex >> nth=0") == "0xfffffffe"
 
 
@@ -368,22 +458,30 @@ def test_page_keys_move(started: Browser) -> None:
             seen.append(focused(page))
         assert seen == [(0, 31), (0, 30), (1, 30), (1, 31), (1, 31), (1, 0), (1, 0), (9, 0), (17, 0),
                         (19, 0), (19, 31), (18, 31), (10, 31), (2, 31), (0, 31)]
-        assert page.page.locator("[tabindex='0']").count() == 1
+        assert page.page.locator("[tabindex='0']").count() == 2  # a bit and the list of fields
         assert page.saved[-1] == {"cursor": [0, 31]}
 
 
 def test_page_keys_flip_undo_and_seek(started: Browser) -> None:
-    with BlankPage(started, RegisterView(small())) as page:
-        page.press("Tab", "Space", "ArrowDown", "Enter", "End", "Space")
+    view = RegisterView(small())
+    with BlankPage(started, view) as page:
+        page.press("Tab", "Space", "ArrowDown", "Space", "End", "Space")
         assert page.saved[-1]["words"] == [0x80000051, 0xC0000003, 0xFFFFFFFF]
         seen = []
         for key in ("n", "n", "]", "p", "[", "p"):
             page.press(key)
             seen.append(focused(page))
         assert seen == [(0, 31), (1, 31), (1, 0), (1, 31), (0, 31), (1, 0)]
-        page.press("u", "u", "u")
-        assert page.saved[-1] == {"words": list(WORDS)}
+        for sent in page.saved:
+            view.set_state(sent)
+        for key in ("u", "u", "u", "U", "u"):
+            page.press(key)
+            answer(page, view)
+        assert [sent["do"] for sent in page.sent] == ["undo", "undo", "undo", "redo", "undo"]
+        assert view.words == WORDS
+        assert page.page.locator(".npulab-bit.differs").count() == 0
         page.press("u")
+        answer(page, view)
         assert status(page) == "nothing to undo"
         page.press("n")
         assert status(page) == "no bit differs from the reference"
@@ -405,9 +503,9 @@ def test_page_goes_from_field_to_field(started: Browser, captures: CaptureSet) -
 def test_page_keeps_its_keys_to_itself(started: Browser) -> None:
     with BlankPage(started, RegisterView(small())) as page:
         page.page.evaluate("window.reached = []; document.addEventListener('keydown', e => reached.push(e.key))")
-        page.press("Tab", "Space", "u", "n", "p", "[", "]", "Home", "PageDown", "ArrowUp", "Enter", "m", "Control+u",
-                   "Escape", "Shift+Enter")
-        assert page.page.evaluate("reached") == ["Tab", "Control", "u", "Escape", "Shift", "Enter"]
+        page.press("Tab", "Space", "u", "n", "p", "[", "]", "Home", "PageDown", "ArrowUp", "Enter", "m", "Enter",
+                   "/", "m", "Escape", "c", "Shift+ArrowLeft", "m", "Control+u", "Escape", "Shift+Enter")
+        assert page.page.evaluate("reached") == ["Tab", "Shift", "Control", "u", "Escape", "Shift", "Enter"]
 
 
 def test_page_follows_python(started: Browser) -> None:
@@ -419,10 +517,7 @@ def test_page_follows_python(started: Browser) -> None:
         assert bit(page, 0, 31) == "1, bit 31, unnamed w0_8_24, differs from the reference"
         assert status(page) == view.model.describe(2, 4)
         page.push(reference=list(view.words))
-        assert page.page.locator(".differs").count() == 0
-        page.page.focus("[tabindex='0']")
-        page.press("u")
-        assert page.saved == [{"words": list(WORDS)}]
+        assert page.page.locator(".npulab-bit.differs").count() == 0
 
 
 def test_page_tells_and_lights_the_field_under_the_pointer(started: Browser) -> None:
@@ -434,6 +529,114 @@ def test_page_tells_and_lights_the_field_under_the_pointer(started: Browser) -> 
         assert sorted(map(tuple, lit)) == [(0, 4), (0, 5), (0, 6), (0, 7), (1, 30), (1, 31)]
         page.page.mouse.move(5, 500)
         assert status(page) == view.model.describe(0, 31)
+
+
+def test_page_finds_a_field_and_gives_it_a_value(started: Browser) -> None:
+    view = RegisterView(small())
+    with BlankPage(started, view) as page:
+        page.press("Tab", "/")
+        page.page.keyboard.type("mod")
+        assert (listed(page), page.page.inner_text(".found")) == (["mode"], "1 of 7 fields")
+        page.press("Enter", "Enter")
+        assert page.saved[-1] == {"cursor": [0, 1]}
+        assert page.page.input_value(".answer") == "on"
+        assert page.page.locator("datalist option").evaluate_all("all => all.map(one => one.value)") == ["off", "on"]
+        page.page.keyboard.type("off")
+        page.press("Enter")
+        assert page.sent == [{"do": "type", "field": 0, "text": "off"}]
+        answer(page, view)
+        assert status(page) == "mode on → off"
+        assert page.page.locator(".item[aria-selected='true'] .value").inner_text() == "off"
+        assert page.page.locator(".label").first.inner_text() == "size 21"
+        for key, shown in (("u", "on"), ("U", "off")):
+            page.press(key)
+            answer(page, view)
+            assert page.page.locator(".item[aria-selected='true'] .value").inner_text() == shown
+        page.press("Enter")
+        page.page.keyboard.type("perhaps")
+        page.press("Enter")
+        answer(page, view)
+        assert status(page).startswith("refused: mode: got 'perhaps', allowed is a number such as 12 or 0x0c, or one of off, on")
+        page.press("Enter", "Escape")
+        assert len(page.sent) == 4
+        page.press("/", "Escape")
+        assert len(listed(page)) == 7
+
+
+def test_page_links_fields_and_bits(started: Browser) -> None:
+    view = RegisterView(small())
+    with BlankPage(started, view) as page:
+        page.page.click("[data-word='1'][data-bit='30']")
+        assert page.page.locator(".item[aria-selected='true'] .name").inner_text() == "size"
+        page.page.click(".item:has-text('where')")
+        assert page.saved[-1] == {"cursor": [1, 25]}
+        assert page.page.locator(".here").count() == 26
+        page.press("ArrowDown", "ArrowDown", "End", "Home")
+        assert [sent["cursor"] for sent in page.saved[-4:]] == [[1, 25], [1, 29], [2, 31], [0, 1]]
+
+
+def test_page_selects_a_run_by_pointer_and_by_keys(started: Browser) -> None:
+    view = RegisterView(small())
+    with BlankPage(started, view) as page:
+        page.page.hover("[data-word='0'][data-bit='9']")
+        page.page.mouse.down()
+        for number in (7, 5, 6):
+            page.page.hover(f"[data-word='0'][data-bit='{number}']")
+        page.page.hover("[data-word='1'][data-bit='0']")
+        page.page.mouse.up()
+        assert page.page.locator(".chosen").evaluate_all("all => all.map(one => one.dataset.bit)") == ["9", "8", "7", "6"]
+        page.page.mouse.move(5, 890)
+        assert status(page) == "CFG[9:6] · 0x1 = 1 · 4 bits of w0_8_24, size"
+        for sent in page.saved:
+            view.set_state(sent)
+        assert view.selection == (0, 6, 4)
+        page.press("Enter")
+        page.page.keyboard.type("0xf")
+        page.press("Enter")
+        assert page.sent == [{"do": "type", "run": [0, 6, 4], "text": "0xf"}]
+        answer(page, view)
+        assert (view.words[0], bit(page, 0, 9)) == (0x3D1, "1, bit 9, unnamed w0_8_24, differs from the reference")
+        page.press("ArrowDown", "Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowLeft")
+        assert page.saved[-1]["selection"] == [1, 5, 2]
+        page.press("ArrowUp")
+        assert page.page.locator(".chosen").count() == 0
+
+
+def test_page_shows_the_fields_that_are_asked_for(started: Browser) -> None:
+    view = RegisterView(small())
+    with BlankPage(started, view) as page:
+        seen = {}
+        for kind in ("nonzero", "unknown", "differing", "=guess", "=K"):
+            page.page.select_option(".kind", kind)
+            seen[kind] = listed(page)
+        assert seen == {"nonzero": ["mode", "size", "where", "bias"], "differing": [], "=guess": ["size"], "=K": ["mode"],
+                        "unknown": ["w0_2_2", "w0_8_24", "where", "w1_26_4", "bias"]}
+        assert page.page.locator(".npulab-bit:not(.out)").count() == 2
+        page.page.select_option(".kind", "differing")
+        page.push(words=[WORDS[0] ^ 2 ** 31, *WORDS[1:]])
+        assert listed(page) == ["w0_8_24"]
+        page.page.select_option(".kind", "all")
+        page.page.select_option(".colour", "value")
+        assert page.page.locator(".entry").all_inner_texts() == ["zero", "not zero", "all ones", "differing"]
+        tones = page.page.locator("[data-word='2'][data-bit='0'], [data-word='0'][data-bit='2'], [data-word='0'][data-bit='31']") \
+            .evaluate_all("all => all.map(one => one.style.getPropertyValue('--tone'))")
+        assert len({*tones}) == 3
+        assert "" in tones
+
+
+def test_page_copies_as_text(started: Browser) -> None:
+    view = RegisterView(small())
+    with BlankPage(started, view) as page:
+        page.page.evaluate("Object.defineProperty(navigator, 'clipboard', "
+                           "{value: {writeText: async text => { window.copied = text; }}})")
+        page.page.click("[data-word='0'][data-bit='7']")
+        page.press("c")
+        assert page.page.evaluate("copied") == SIZE
+        page.page.select_option(".kind", "=K")
+        page.page.focus(".fields")
+        page.press("C")
+        assert page.page.evaluate("copied") == "mode\tCFG[1:0]\t0x1 = on"
+        assert status(page) == "copied 1 line"
 
 
 def test_page_keyboard_wins_over_a_resting_pointer(started: Browser) -> None:

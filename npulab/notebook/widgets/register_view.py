@@ -1,4 +1,4 @@
-"""The words of one job as rows of bits to look at and to flip.
+"""The words of one job as rows of bits, and its fields by name: to look at and to change.
 
 ``RegisterModel`` holds the state and all the logic and needs no browser; ``RegisterView`` shows it.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import html
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ from npulab.registers.map import RegisterMap
 
 LARGEST = 2 ** WORD_BITS - 1
 CHANGES_NAMED = 4
+CHOICES = 100  # names of an enum that are offered while a value is typed
+ACTS = ("undo", "redo", "type")
 
 
 # The checks are trait types, not @validate methods: while a message of several traits is taken in,
@@ -56,6 +59,15 @@ class Place(traitlets.TraitType[tuple[int, int], Any]):
         except (TypeError, ValueError):
             raise ValueError(f"{self.name}: got {value!r}, allowed is (word, bit)") from None
         return _place(word, bit, obj.count)
+
+
+class Run(traitlets.TraitType[tuple[int, ...], Any]):
+    """A run of bits of one word: index of the word, lowest bit, width; or empty."""
+
+    default_value = ()
+
+    def validate(self, obj: Any, value: Iterable[Any]) -> tuple[int, ...]:
+        return _run(self.name, value, obj.count)
 
 
 class Cell(NamedTuple):
@@ -125,6 +137,19 @@ class Rows:
         wide[list(self.slots)] = words
         return [int(item.extract(wide)) for item in self.fields]
 
+    def with_raw(self, words: Sequence[int], item: Field, raw: Any) -> tuple[int, ...]:
+        """The words with a field changed; raises ValueError where the raw value does not fit, or
+        has bits in registers that the job does not write."""
+        wide = np.zeros(len(self.registers), np.uint32)
+        wide[list(self.slots)] = words
+        item.insert(wide, raw)
+        changed = tuple(int(word) for word in wide[list(self.slots)])
+        wide[list({*range(len(wide))} - {*self.slots})] = 0
+        if int(item.extract(wide)) != int(item.stored(raw)):
+            raise ValueError(f"field {item.name}: got raw {int(raw):#x}, which sets bits of registers that the job "
+                             f"does not write")
+        return changed
+
     def bits(self, item: Field) -> str:
         """Where a field lies, as ``w2[26] w15[27:22]``: pieces from the low end of the value."""
         return " ".join(f"{self.registers[p.word]}{_span(p.lsb, p.width)}" for p in item.pieces)
@@ -133,8 +158,9 @@ class Rows:
 class RegisterModel(Model):
     """The words of one job, flipped bit by bit and compared with a reference.
 
-    ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit); all three can be set
-    and observed.  ``values`` (a text per field) and ``summary`` follow them.  Without a
+    ``words`` and ``reference`` are tuples of ints, ``cursor`` is (word, bit), ``selection`` a run
+    of bits (word, lsb, width) or empty; all can be set and observed.  ``values`` (a text per field)
+    and ``summary`` follow them, ``status`` says what came of the last message.  Without a
     ``reference`` the capture as given is the one compared with.  ``read`` counts how often another
     map was taken.
 
@@ -145,6 +171,8 @@ class RegisterModel(Model):
     >>> model.flip(0, 24)
     >>> model.changed
     {'relu': (0, 1)}
+    >>> model.undo(), model.put("relu", "0x1")
+    (True, 'relu 0 → 1')
     >>> model.describe(0, 24)
     'CFG bit 24 · relu CFG[24] · 0x1 = 1, reference 0x0 = 0 · evidence unknown'
     """
@@ -152,8 +180,10 @@ class RegisterModel(Model):
     words = Words()
     reference = Words()
     cursor = Place()
+    selection = Run()
     values = traitlets.List(traitlets.Unicode())
     summary = traitlets.Unicode()
+    status = traitlets.Unicode()
     read = traitlets.Int()
 
     def __init__(self, capture: Capture, reference: Capture | None = None, task: int = 0) -> None:
@@ -166,6 +196,7 @@ class RegisterModel(Model):
         self._given = capture
         self._cells = self.rows.cells
         self._history: list[tuple[int, ...]] = []
+        self._undone: list[tuple[int, ...]] = []
         super().__init__(words=_shown(job), reference=_shown(other))
 
     @property
@@ -221,10 +252,72 @@ class RegisterModel(Model):
         word, bit = _place(word, bit, self.count)
         self.words = (*self.words[:word], self.words[word] ^ 2 ** bit, *self.words[word + 1:])
 
-    def undo(self) -> None:
-        """Take the last change of the words back; nothing happens where there was none."""
+    def undo(self) -> bool:
+        """Take the last change of the words back; False where there was none."""
         if self._history:
             self.words = self._history[-1]
+            return True
+        return False
+
+    def redo(self) -> bool:
+        """Make the change again that was undone last; False where there was none."""
+        if self._undone:
+            self.words = self._undone[-1]
+            return True
+        return False
+
+    def put(self, field: str, value: Any) -> str:
+        """Give a field a value as meant, or a text as people type it: a decimal or hexadecimal
+        number, a name of its enum, or ``raw`` and a number as it is stored.  Returns what changed.
+
+        Raises LookupError for a field or a name that is not there, ValueError for a value that does
+        not fit.
+        """
+        if field not in self.rows.names:
+            near = get_close_matches(field, self.rows.names, 3)
+            raise LookupError(f"field: got {field!r:.80}, near it are {', '.join(near) or 'none'}")
+        return self._put(self.rows.fields[self.rows.names.index(field)], field, value)
+
+    def press(self, message: Any) -> None:
+        """Do what a message of the page asks for and say in ``status`` what came of it; it never
+        raises.
+
+        ``do`` is one of ``ACTS``; ``type`` has ``text`` and the index of a ``field`` or a ``run``
+        (word, lsb, width).
+        """
+        self.status = ""  # the same words again are news, too
+        try:
+            self.status = self._act(message)
+        except (ValueError, LookupError, OverflowError) as error:
+            self.status = f"refused: {error}"
+
+    def _act(self, message: Any) -> str:
+        do = message.get("do") if isinstance(message, Mapping) else None
+        if do not in ACTS:
+            raise ValueError(f"got {str(message)[:80]}, allowed is one of {', '.join(ACTS)}")
+        if do == "type":
+            item = self._asked(message.get("field"), message.get("run"))
+            return self._put(item, item.name, str(message.get("text", "")))
+        return f"{do}ne" if (self.undo() if do == "undo" else self.redo()) else f"nothing to {do}"
+
+    def _asked(self, field: Any, run: Any) -> Field:
+        """The field of a message, or its run of bits as a field."""
+        if run is None:
+            if not isinstance(field, int) or not 0 <= field < len(self.rows.fields):
+                raise ValueError(f"field: got {field!r:.80}, allowed is 0 to {len(self.rows.fields) - 1}")
+            return self.rows.fields[field]
+        word, lsb, width = _run("run", run, self.count) or (0, 0, WORD_BITS)
+        register = self.rows.labels[word]
+        return Field("", register, f"{register}{_span(lsb, width)}", (Piece(self.rows.slots[word], lsb, width, 0),))
+
+    def _put(self, item: Field, name: str, value: Any) -> str:
+        raw = _typed(item, value) if isinstance(value, str) else item.raw(value)
+        before = self._raw(item)
+        self.words = self.rows.with_raw(self.words, item, raw)
+        return f"{name} {_meant(item, before)} → {_meant(item, self._raw(item))}"
+
+    def _raw(self, item: Field) -> int:
+        return replace(self.rows, fields=(item,)).raw(self.words)[0]
 
     def follow(self, draft: Draft) -> None:
         """Read the words with the map of a draft, now and after each of its edits; where it does
@@ -265,13 +358,14 @@ class RegisterModel(Model):
 
     def about(self, index: int) -> dict[str, Any]:
         """What a view shows of a field and does not change with the words; pieces as [word, lsb,
-        width]."""
+        width], ``kind`` is its evidence without the case."""
         item = self.rows.fields[index]
         known = f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
         pieces = [[self.rows.slots.index(piece.word), piece.lsb, piece.width]
                   for piece in item.pieces if piece.word in self.rows.slots]
         return {"name": self.rows.names[index], "bits": self.rows.bits(item), "known": known,
-                "automatic": item.automatic, "pieces": pieces}
+                "kind": item.evidence.partition(":")[0], "automatic": item.automatic, "pieces": pieces,
+                "choices": [name for _, name in item.names[:CHOICES]]}
 
     def _index(self, word: int, bit: int) -> int:
         word, bit = _place(word, bit, self.count)
@@ -281,9 +375,12 @@ class RegisterModel(Model):
     def _remember(self, change: Any) -> None:
         # Going back to the words before the last change is its undo, whoever does it.
         if self._history and self._history[-1] == change.new:
+            self._undone.append(change.old)
             self._history.pop()
         elif change.old:
             self._history.append(change.old)
+            if self._undone and self._undone.pop() != change.new:
+                self._undone.clear()
 
     @traitlets.observe("words", "reference")
     def _tell(self, _: Any) -> None:
@@ -304,22 +401,24 @@ class RegisterModel(Model):
 
 
 class RegisterView(View):
-    """The words of one job of a capture as rows of bits: click one, or press Space on it, to flip
-    it.
+    """The words of one job of a capture as rows of bits with their fields' names, beside a list of
+    the fields: a click selects, a drag selects a run, Enter types a value, Space flips.
 
-    ``words``, ``reference`` and ``cursor`` are the model's and can be set and observed;
-    ``capture``, ``fields`` and ``changed`` follow them.  ``undo`` and everything else is on
-    ``model``.  With a ``draft`` the words are read with its map and anew after each of its edits.
+    ``words``, ``reference``, ``cursor`` and ``selection`` are the model's and can be set and
+    observed; ``capture``, ``fields`` and ``changed`` follow them.  ``undo``, ``redo``, ``put`` and
+    everything else is on ``model``.  With a ``draft`` the words are read with its map and anew after each of its edits.
     """
 
     _esm, _css = assets("register_view")
-    _linked = ("words", "reference", "cursor")
-    _followed = ("values",)
+    _linked = ("words", "reference", "cursor", "selection")
+    _followed = ("values", "status")
 
     words = Words().tag(sync=True)
     reference = Words().tag(sync=True)
     cursor = Place().tag(sync=True)
+    selection = Run().tag(sync=True)
     values = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    status = traitlets.Unicode().tag(sync=True)
     registers = traitlets.List(traitlets.Unicode()).tag(sync=True)
     places: traitlets.List[Any] = traitlets.List().tag(sync=True)
     draft: Draft | None = None
@@ -330,6 +429,7 @@ class RegisterView(View):
         model = RegisterModel(capture, reference, task)
         self.draft = draft
         super().__init__(model, **_drawn(model))
+        self.on_msg(self._receive)
         model.observe(self._redraw, "read")
         if draft is not None:
             model.follow(draft)
@@ -369,6 +469,21 @@ def _place(word: int, bit: int, count: int) -> tuple[int, int]:
     return word, bit
 
 
+def _run(name: str | None, value: Any, count: int) -> tuple[int, ...]:
+    try:
+        run = tuple(operator.index(number) for number in value)
+    except TypeError:
+        run = (0,)
+    if len(run) not in (0, 3):
+        raise ValueError(f"{name}: got {value!r}, allowed is (word, lsb, width) or ()")
+    if run:
+        _, lsb, width = run
+        _place(run[0], lsb, count)
+        if not 1 <= width <= WORD_BITS - lsb:
+            raise ValueError(f"{name}: got width {width} at bit {lsb}, allowed is 1 to {WORD_BITS - lsb}")
+    return run
+
+
 def _shown(job: Job) -> Sequence[int]:
     """The words of a parameter block, or the last value of each register that was written."""
     return list(dict(job.writes).values()) if job.writes else job.words.tolist()
@@ -376,6 +491,24 @@ def _shown(job: Job) -> Sequence[int]:
 
 def _span(lsb: int, width: int) -> str:
     return f"[{lsb + width - 1}:{lsb}]" if width > 1 else f"[{lsb}]"
+
+
+def _typed(item: Field, text: str) -> Any:
+    """Raw of a value as people type it."""
+    text = text.strip()
+    stored = text.startswith("raw ")
+    if not stored and text in dict(item.names).values():
+        return item.raw(text)
+    try:
+        number: Any = int(text.removeprefix("raw "), 0)
+    except ValueError:
+        try:
+            number = float(text)
+        except ValueError:
+            names = f", or one of {', '.join(name for _, name in item.names[:8])}" if item.names else ""
+            raise ValueError(f"{item.name}: got {text!r:.80}, allowed is a number such as 12 or 0x0c{names}; "
+                             "raw 12 is as stored") from None
+    return number if stored else item.raw(number)
 
 
 def _meant(item: Field, raw: int) -> str:
