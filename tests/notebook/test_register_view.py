@@ -386,7 +386,7 @@ def answer(page: BlankPage, view: RegisterView) -> None:
 
 
 def listed(page: BlankPage) -> list[str]:
-    return page.page.locator(".item:visible .name").all_inner_texts()
+    return page.page.locator(".item:not([hidden]) .name").all_text_contents()
 
 
 def focused(page: BlankPage) -> tuple[int, int]:
@@ -546,12 +546,12 @@ def test_page_finds_a_field_and_gives_it_a_value(started: Browser) -> None:
         assert page.sent == [{"do": "type", "field": 0, "text": "off"}]
         answer(page, view)
         assert status(page) == "mode on → off"
-        assert page.page.locator(".item[aria-selected='true'] .value").inner_text() == "off"
+        assert page.page.locator(".item[aria-selected='true'] .value").text_content() == "off"
         assert page.page.locator(".label").first.inner_text() == "size 21"
         for key, shown in (("u", "on"), ("U", "off")):
             page.press(key)
             answer(page, view)
-            assert page.page.locator(".item[aria-selected='true'] .value").inner_text() == shown
+            assert page.page.locator(".item[aria-selected='true'] .value").text_content() == shown
         page.press("Enter")
         page.page.keyboard.type("perhaps")
         page.press("Enter")
@@ -567,7 +567,7 @@ def test_page_links_fields_and_bits(started: Browser) -> None:
     view = RegisterView(small())
     with BlankPage(started, view) as page:
         page.page.click("[data-word='1'][data-bit='30']")
-        assert page.page.locator(".item[aria-selected='true'] .name").inner_text() == "size"
+        assert page.page.locator(".item[aria-selected='true'] .name").text_content() == "size"
         page.page.click(".item:has-text('where')")
         assert page.saved[-1] == {"cursor": [1, 25]}
         assert page.page.locator(".here").count() == 26
