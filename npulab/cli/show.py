@@ -15,7 +15,7 @@ from npulab.cli.lab import COPY
 from npulab.cli.output import Add, each, show
 from npulab.models import is_model, read_model
 from npulab.models.listing import LISTINGS
-from npulab.models.read import Listed
+from npulab.models.read import Listed, OperatorList
 
 
 def _list_options(add: Add) -> None:
@@ -46,6 +46,7 @@ def _show_options(add: Add) -> None:
     add("--case", help="which case of a dump that holds several")
     add("--form", choices=LISTINGS,
         help="of a model's listing: that of tflitefile_tool earlier, or later")
+    add("--operators", action="store_true", help="a model as a list of operators, with shapes and sizes")
     _filters(add)
     add("--nonzero", action="store_true", help="only fields that are not zero")
 
@@ -53,9 +54,11 @@ def _show_options(add: Add) -> None:
 def _show(options: argparse.Namespace) -> None:
     if is_model(options.path):
         _refuse(options, "a TensorFlow Lite model")
-        return show(options, Listed(read_model(options.path), options.form or LISTINGS[0]))
-    if options.form:
-        raise ValueError(f"--form: got {options.path}, allowed is a TensorFlow Lite or circle model")
+        model = read_model(options.path)
+        return show(options, OperatorList(model) if options.operators else Listed(model, options.form or LISTINGS[0]))
+    for name in ("form", "operators"):
+        if getattr(options, name):
+            raise ValueError(f"--{name}: got {options.path}, allowed is a TensorFlow Lite or circle model")
     if is_sweep(options.path):
         _refuse(options, "a sweep")
         return show(options, Contents(load_sweep(options.path)))

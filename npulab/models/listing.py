@@ -43,6 +43,32 @@ def rows(graph: Graph) -> list[dict[str, Any]]:
             for number, each in enumerate(graph.graphs) for index, one in enumerate(each.operators)]
 
 
+def operators(graph: Graph) -> list[dict[str, Any]]:
+    """What goes into each operator and comes out: graph (where there are several), operator, name,
+    input, output, and the bytes of its constants."""
+    rows = []
+    for number, each in enumerate(graph.graphs):
+        filled = [bool(each.buffers[tensor.buffer]) for tensor in each.tensors]
+        for index, operator in enumerate(each.operators):
+            inputs = [tensor for tensor in operator.inputs if tensor >= 0]
+            rows.append({"graph": number, "operator": index, "name": shown(operator.name),
+                         "input": ", ".join(_shape(each, tensor) for tensor in inputs if not filled[tensor]),
+                         "output": ", ".join(_shape(each, tensor) for tensor in operator.outputs),
+                         "constants": sum(each.tensors[tensor].memory for tensor in inputs if filled[tensor])})
+    return rows
+
+
+def _shape(graph: Graph, tensor: int) -> str:
+    """A tensor's sizes and type.
+
+    >>> from npulab.models.graph import Graph, Tensor
+    >>> _shape(Graph((Tensor("a", (1, 4, 4, 3), "int8"), Tensor("b", (), "float32")), ()), 0)
+    '1x4x4x3 int8'
+    """
+    one = graph.tensors[tensor]
+    return f"{'x'.join(map(str, one.shape)) or 'scalar'} {one.dtype}"
+
+
 def quantization(graph: Graph) -> Iterator[str]:
     """Scale and zero point of every tensor that has them."""
     for number, each in enumerate(graph.graphs):

@@ -16,7 +16,7 @@ import numpy as np
 from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
 from npulab.models.file import form_of, unpack
 from npulab.models.graph import Graph, Operator, Tensor
-from npulab.models.listing import LISTINGS, numbered
+from npulab.models.listing import LISTINGS, memory_text, numbered, operators
 from npulab.models.write import ONE_ELEMENT, lowest
 from npulab.quant.layers import (
     OPERATIONS,
@@ -33,11 +33,13 @@ from npulab.quant.layers import (
     per_channel,
 )
 from npulab.quant.rules import QUANTIZED, QuantParams
+from npulab.support.answers import Answer, Part, Table
 from npulab.support.text import Row, known, plural, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+OPERATOR_COLUMNS = ("graph", "operator", "name", "input", "output", "constants")
 PARTS = ("operators", "tensors", "buffers")
 MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D", "ADD")
 
@@ -175,6 +177,24 @@ class Listed:
 
     def __str__(self) -> str:
         return "\n\n".join(filter(None, (self.model.listing(self.form), self.model.quantization())))
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorList(Answer):
+    """A model as a list of its operators, with their shapes and the bytes of their constants."""
+
+    model: Graph
+
+    def records(self) -> list[Row]:
+        return operators(self.model)
+
+    @property
+    def parts(self) -> list[Part]:
+        rows, several = self.records(), bool(self.model.others)
+        total = memory_text(sum(row["constants"] for row in rows))
+        return [Table([{**row, "constants": memory_text(row["constants"]) if row["constants"] else ""}
+                       for row in rows], OPERATOR_COLUMNS[not several:]),
+                f"{plural(len(rows), 'operator')}, constants {total}"]
 
 
 @dataclass(frozen=True)

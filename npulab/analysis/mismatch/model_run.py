@@ -7,7 +7,8 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,20 +16,23 @@ import numpy as np
 from npulab.analysis.check import Comparison, check, with_outputs
 from npulab.analysis.checks import explained, nearby
 from npulab.captures.capture import Capture
+from npulab.captures.listing import Decoded, Wanted
 from npulab.captures.registry import target
 from npulab.captures.target import Hang
 from npulab.models import Model, read_model
+from npulab.models.listing import operators
 from npulab.quant.layers import Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QUANTIZED
-from npulab.support.answers import Answer, Part, Table
+from npulab.support.answers import TINTS, Answer, Part, Table, tone
 from npulab.support.text import Row, plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
 VERDICTS = ("equal", "differs", "not executed", "nothing to compare", "not covered", "not run", "no operator")
-COLUMNS = ("inference", "operator", "name", "jobs", "provenance", "words", "coefficients", "compared",
-           "mismatches", "verdict", "reason")
+COLUMNS = ("inference", "operator", "name", "input", "output", "jobs", "provenance", "words", "coefficients",
+           "compared", "mismatches", "verdict", "reason")
+FIELDS = ("task", "register", "field", "bits", "value", "evidence")  # of a job behind an operator
 NOT_RUN = "no job of the run is like it; the driver left it to the CPU, or its files are missing"
 NO_OPERATOR = "no operator of the model is like it"
 TOLERANCE = 2.0 ** -12  # of a scale: a fixed point keeps 15 bits of it or more
@@ -46,7 +50,8 @@ class OperatorCheck:
 
     ``operator`` is its number in the file (None for a job that is no operator of the model),
     ``cases`` the captures of its jobs in order, ``inference`` counts from 0 where a recording holds
-    several.  ``verdict`` is one of ``VERDICTS``, ``reason`` says why in words; ``comparison`` is
+    several, ``captures`` those captures, ``shapes`` input and output as the model has them.
+    ``verdict`` is one of ``VERDICTS``, ``reason`` says why in words; ``comparison`` is
     that of the job that decides it.
     """
 
@@ -59,13 +64,31 @@ class OperatorCheck:
     comparison: Comparison | None = None
     inference: int = 0
     provenance: str = ""
+    captures: tuple[Capture, ...] = ()
+    shapes: Row = field(default_factory=dict)
 
     def records(self) -> list[Row]:
         row: Row = {"inference": self.inference, "operator": self.operator, "name": self.name,
+                    "input": self.shapes.get("input"), "output": self.shapes.get("output"),
                     "jobs": list(self.cases), "layer": None if self.layer is None else str(self.layer),
                     "case": None, "target": None, "words": "none", "coefficients": "none"}
         row |= self.comparison.records()[0] if self.comparison else {"compared": 0, "mismatches": 0}
         return [{**row, "verdict": self.verdict, "reason": self.reason, "provenance": self.provenance}]
+
+    def _repr_html_(self) -> str:
+        return self.details(True)
+
+    def details(self, opened: bool) -> str:
+        """HTML: a line that opens to the operator's jobs and their fields that are not zero."""
+        tint = TINTS.get(tone("verdict", self.verdict), "")
+        head = " ".join(filter(None, [
+            "" if self.operator is None else str(self.operator), self.name or "no operator",
+            " → ".join(filter(None, [self.shapes.get("input"), self.shapes.get("output")]))]))
+        jobs = "".join(f"<p>job {escape(repr(capture))}</p>" + Table(
+            Decoded(capture, Wanted(nonzero=True)).rows, FIELDS)._repr_html_() for capture in self.captures)
+        return (f"<details{' open' * opened}><summary>{escape(head)} "
+                f"<span style='background:{tint}'>{escape(self.verdict)}</span> {escape(self.reason)}</summary>"
+                f"{f'<p>{escape(str(self.layer))}</p>' * (self.layer is not None)}{jobs}</details>")
 
     def __repr__(self) -> str:
         result = self.comparison
@@ -114,16 +137,24 @@ class RunCheck(Answer):
     @property
     def parts(self) -> list[Part]:
         rows = [row if row["compared"] else {**row, "compared": None, "mismatches": None} for row in self.records()]
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
         parts: list[Part] = [
-            Table(rows, COLUMNS[not any(operator.inference for operator in self.operators):]),
-            f"{plural(len(self.operators), 'operator')} ({verdicts})"
-            + (f"; first wrong: {self.first.text}: {self.first.reason}" if self.first else "")]
+            Table(rows, COLUMNS[not any(operator.inference for operator in self.operators):]), self._sentence()]
         for operator in self.operators if self.explain else ():
             if operator.verdict == "differs" and (result := operator.comparison):
                 there = result.mismatches and result.layer is not None
                 parts += explained(result, nearby(result, iter) if there else None)
         return parts
+
+    def _sentence(self) -> str:
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
+        return (f"{plural(len(self.operators), 'operator')} ({verdicts})"
+                + (f"; first wrong: {self.first.text}: {self.first.reason}" if self.first else ""))
+
+    def _repr_html_(self) -> str:
+        """The operators in a line each, which opens to the operator's jobs and their fields; that of
+        the first wrong one is open."""
+        rows = "".join(operator.details(operator is self.first) for operator in self.operators)
+        return f"<p>{escape(self._sentence())}</p>{rows}"
 
     @property
     def table(self) -> pd.DataFrame:
@@ -132,7 +163,7 @@ class RunCheck(Answer):
         import pandas as pd
 
         rows = [{**row, "jobs": " ".join(row["jobs"])} for row in self.records()]
-        names = [name for name in COLUMNS if name not in ("provenance", "words", "coefficients")]
+        names = [name for name in COLUMNS if name not in ("input", "output", "provenance", "words", "coefficients")]
         return pd.DataFrame(rows, columns=names).astype({"operator": "Int64"})
 
     def __repr__(self) -> str:
@@ -181,6 +212,7 @@ def _check_inference(captures: Sequence[Capture], graph: Model, layers: Mapping[
                      wanted: Mapping[int, Outline], run: Callable[..., Iterable[Comparison]], inference: int,
                      ) -> Iterator[OperatorCheck]:
     main = [i for i, capture in enumerate(captures) if _computes(capture)]
+    shapes = {row["operator"]: row for row in operators(graph) if not row["graph"]}
     outlines = {i: target(captures[i].target).outline(captures[i]) for i in main}
     matched, rivals = _match(outlines, wanted, {i: captures[i] for i in main}, layers)
     known = [replace(capture, parameters=layers[matched[i]].parameters) if i in matched else capture
@@ -210,11 +242,12 @@ def _check_inference(captures: Sequence[Capture], graph: Model, layers: Mapping[
                                for others in [rivals[i]] if others]
         rows.append((place, OperatorCheck(number, name, tuple(captures[n].name for n in jobs), verdict,
                                           "; ".join(filter(None, reasons)), layer, decides, inference,
-                                          captures[i].origin)))
+                                          captures[i].origin, tuple(captures[n] for n in jobs),
+                                          shapes.get(number, {}))))
     ran = set(matched.values())
     rows += [(places[number], OperatorCheck(
         number, graph.operators[number].name, (), "not run", NOT_RUN if wanted.get(number) else _why(layer),
-        None if isinstance(layer, str) else layer, inference=inference))
+        None if isinstance(layer, str) else layer, inference=inference, shapes=shapes[number]))
         for number, layer in graph.by_operator.items() if number not in ran]
     yield from (row for _, row in sorted(rows, key=lambda pair: pair[0]))
 
