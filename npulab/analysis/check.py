@@ -348,17 +348,21 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
 
 
 def jobs_apart(a: Any, b: Any, tasks: Sequence[int]) -> tuple[Capture, Capture]:
-    """Two captures with one job each, those of two tasks.
+    """Two captures with one job each, those of two tasks, as their names say.
 
     Raises TypeError for what is no capture, LookupError for a task that is not there.
     """
     if len(tasks) != 2:
         raise ValueError(f"tasks: got {len(tasks)}, allowed are two, one of each side")
+    apart: list[Capture] = []
     for side, task in zip((a, b), tasks, strict=True):
         _refuse(side, "tasks", Capture)
         if not 0 <= task < len(side.jobs):
             raise LookupError(f"capture {side.name}: got task {task}, it has 0 to {len(side.jobs) - 1}")
-    return replace(a, jobs=(a.jobs[tasks[0]],)), replace(b, jobs=(b.jobs[tasks[1]],))
+        job = side.jobs[task]
+        name = ", ".join(filter(None, [f"{side.name} task {task}", job.label, job.unit]))
+        apart.append(replace(side, name=name, jobs=(replace(job, label="", unit=""),)))
+    return apart[0], apart[1]
 
 
 def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:

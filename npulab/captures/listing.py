@@ -95,23 +95,28 @@ class Formats(Answer):
 
 def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
     """Rows of tasks for people: of the units of one label, rows that are equal are one, and the
-    task of a job that has a name is said by name.
+    task of a job that has a name is said by name.  What units of a label say of a field stands
+    together.
 
     >>> jobs = [Job("L", [0], label="layer 2", unit=f"group {n}") for n in range(3)]
     >>> folded([{"task": n, "a": 7} for n in range(3)], jobs)
     [{'task': 'layer 2, group 0-2', 'a': 7}]
     """
     together: dict[str, tuple[Row, list[str]]] = {}
+    first: dict[str, int] = {}  # row of each label, and of each field of a label
+    order: dict[str, tuple[int, int]] = {}
     for number, row in enumerate(rows):
         job = jobs[row["task"]] if row["task"] is not None else None
         if job is None or not job.unit:
             name = job.label if job and job.label else row["task"]
-            together[str(number)] = {**row, "task": name}, []
+            together[str(number)], order[str(number)] = ({**row, "task": name}, []), (number, number)
             continue
         key = repr((job.label, [(name, value) for name, value in row.items() if name != "task"]))
+        field = repr([job.label, *(row.get(name) for name in ("block", "register", "field"))])
+        order.setdefault(key, (first.setdefault(job.label, number), first.setdefault(field, number)))
         together.setdefault(key, ({**row, "task": job.label}, []))[1].append(job.unit)
     return [{**row, "task": ", ".join(filter(None, [row["task"], *_ranges(units)]))} if units else row
-            for row, units in together.values()]
+            for row, units in (together[key] for key in sorted(together, key=order.__getitem__))]
 
 
 def _ranges(units: Sequence[str]) -> list[str]:

@@ -425,8 +425,10 @@ class RegisterMap:
                 for offset in offsets[block]:
                     place = Place(block, copy, offset)
                     if out.setdefault(base + offset, place) != place:
-                        raise ValueError(f"register map, address {base + offset:#x}: got {place} and "
-                                         f"{out[base + offset]}, allowed is one word")
+                        other = out[base + offset]
+                        raise ValueError(
+                            f"register map, address {base + offset:#x}: got offset {offset:#x} of {block} "
+                            f"{copy} and {other.offset:#x} of {other.block} {other.copy}, allowed is one word")
         return out
 
     def place(self, address: int) -> Place:

@@ -15,7 +15,7 @@ import npulab
 from npulab.analysis.check import diff
 from npulab.analysis.sides import differing
 from npulab.captures.capture import Capture, CaptureSet, Job, word_writes
-from npulab.captures.listing import Decoded
+from npulab.captures.listing import Decoded, folded
 from npulab.cli import main
 from npulab.npus.kit.fields import values_of
 from npulab.npus.template import new_target
@@ -77,6 +77,19 @@ def test_equal_units_are_shown_once(folder: Path) -> None:
     assert len(Decoded(made()).records()) == 4 * len([*made().maps["JOB"]])  # the records are whole
 
 
+def test_what_units_say_of_a_field_stands_together() -> None:
+    """Whatever the order of the tasks: group by group here, so that layers are mixed."""
+    jobs = [Job("B", np.zeros(1, int), label=f"layer {layer}", unit=f"group {group}")
+            for group in range(3) for layer in range(2)]
+    jobs.append(Job("B", np.zeros(1, int)))
+    rows = [{"task": task, "block": "B", "register": "R", "field": field, "a": task if field == "y" else 0}
+            for task in range(7) for field in ("x", "y")]
+    assert [(row["task"], row["field"], row["a"]) for row in folded(rows, jobs)] == [
+        ("layer 0, group 0-2", "x", 0), ("layer 0, group 0", "y", 0), ("layer 0, group 1", "y", 2),
+        ("layer 0, group 2", "y", 4), ("layer 1, group 0-2", "x", 0), ("layer 1, group 0", "y", 1),
+        ("layer 1, group 1", "y", 3), ("layer 1, group 2", "y", 5), (6, "x", 0), (6, "y", 6)]
+
+
 def test_equal_units_of_a_diff_are_said_once(folder: Path) -> None:
     capture = made()
     jobs = [
@@ -96,7 +109,9 @@ def test_two_jobs_of_one_capture_are_compared(folder: Path, capsys: Any) -> None
     assert diff(capture, capture, tasks=(0, 1)).empty
     npulab.save(capture, folder / "two")
     assert main(["diff", "two", "--tasks", "2", "3"]) == 0
-    assert "rows   6  7" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "a Capture(acc/two task 2, layer 2, group 2, acc, simulated, 1 job)" in out
+    assert "rows   6  7" in out
     with pytest.raises(LookupError, match=r"^capture two: got task 4, it has 0 to 3$"):
         diff(capture, capture, tasks=(0, 4))
     with pytest.raises(ValueError, match=r"^tasks: got 1, allowed are two, one of each side$"):

@@ -188,8 +188,11 @@ def test_a_block_lies_elsewhere_on_another_chip() -> None:
 def test_tables_of_arrays_go_to_other_formats_and_to_drafts(tmp_path: Path) -> None:
     path = table(tmp_path, *REPEATED, "LAYER,0x100,LUT,entry,0,16,,,16,4,2")
     registers = RegisterMap.read(path)
-    assert read_map(path).map().registers == registers.registers
-    made = draft(path)
+    lost = r"not carried over: where the blocks lie and repeat \(LAYER\)$"
+    with pytest.warns(UserWarning, match=lost):
+        assert read_map(path).map().registers == registers.registers
+    with pytest.warns(UserWarning, match=lost):
+        made = draft(path)
     assert made.map.registers == registers.registers
     assert list(made.map) == list(registers)
 
@@ -235,5 +238,5 @@ def test_copies_that_meet_are_refused() -> None:
             {"block": "B", "offset": 8, "register": "R", "field": "f", "lsb": 0, "width": 1},
         ]
     )
-    with pytest.raises(ValueError, match=r"address 0x4: got .*allowed is one word"):
+    with pytest.raises(ValueError, match=r"address 0x4: got offset 0x0 of B \(1,\) and 0x4 of B \(0,\)"):
         registers.place(0)

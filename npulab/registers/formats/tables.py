@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -150,9 +151,13 @@ def read_csv(path: Path) -> RegisterTable:
         except ValueError as error:
             raise ValueError(f"{path}, line {line}: {error}") from None
     try:
-        plain += [_plain(row) for row in expanded(row for _, row in rows)[0]] if wide else []
+        words, blocks = expanded(row for _, row in rows) if wide else ((), ())
+        plain += map(_plain, words)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    if blocks:
+        names = ", ".join(dict.fromkeys(str(row["block"]) for row in blocks))
+        warnings.warn(f"{path}: not carried over: where the blocks lie and repeat ({names})", stacklevel=3)
     beside = enums_beside(path)
     return RegisterTable.of(plain, _enums(beside) if beside else {}, copyright_)
 
