@@ -76,8 +76,8 @@ class Job:
         done = tuple((int(offset), int(value)) for offset, value in writes)
         for offset, value in done:
             if not 0 <= offset <= MOST_OFFSET or not 0 <= value <= WORD:
-                raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to {WORD:#x} at "
-                                 f"offsets of 64 bits (block {block})")
+                raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are 0 to "
+                                 f"{WORD:#x} at offsets of 64 bits (block {block})")
         return cls(block, registers.state(before + done), done, before=before, masks=masks)
 
     @classmethod
@@ -96,15 +96,17 @@ class Job:
         found: dict[tuple[str, str, str], list[Sequence[int]]] = {}
         rest: list[tuple[int, ...]] = []
         for address, *value in writes:
-            name = next((name for name, registers in maps.items() if registers.holds(address)), None)
-            if name is None:
+            holders = [name for name, registers in maps.items() if registers.holds(address)]
+            if not holders:
                 rest.append((address, *value))
                 continue
+            name = holders[0]
             place = maps[name].place(address)
             key = name, *maps[name].labels(place)
             found.setdefault(key, []).append((place.offset, *value))
-        return [replace(cls.from_writes(key[0], own, maps[key[0]], last.get(key)), unit=key[1], label=key[2])
-                for key, own in found.items()], rest
+        jobs = {key: cls.from_writes(key[0], own, maps[key[0]], last.get(key))
+                for key, own in found.items()}
+        return [replace(job, unit=unit, label=label) for (_, unit, label), job in jobs.items()], rest
 
     @property
     def state(self) -> dict[int, int]:
@@ -136,8 +138,8 @@ class Job:
         writes += [(offset, value) for offset, value in values.items() if offset not in last]
         masks = {number: bits for number, bits in self.masks.items()
                  if not (writes[number][1] ^ self.writes[number][1]) & ~bits}
-        changed = Job.from_writes(self.block, writes, registers)  # which refuses what no register holds
-        return replace(self, words=changed.words, writes=changed.writes, masks=masks).read_with(registers)
+        checked = Job.from_writes(self.block, writes, registers).writes
+        return replace(self, writes=checked, masks=masks).read_with(registers)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and self.block == other.block and self.writes == other.writes \
@@ -338,8 +340,8 @@ class CaptureSet:
             raise LookupError(f"block: got {block!r}, the jobs are of "
                               f"{', '.join(dict.fromkeys(job.block for job in jobs)) or 'none'}")
         if len({len(words) for words in own}) > 1:
-            raise ValueError(f"block {block}: got jobs of {sorted({len(words) for words in own})} words, "
-                             "allowed is one length")
+            raise ValueError(f"block {block}: got jobs of {sorted(set(map(len, own)))} words, allowed is "
+                             "one length")
         return np.stack(own)
 
     def __len__(self) -> int:
@@ -393,7 +395,8 @@ def word_writes(writes: Iterable[tuple[int, int]], bits: int) -> list[tuple[int,
     out = []
     for offset, value in writes:
         if not 0 <= value < 2 ** bits:
-            raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are values of {bits} bits")
+            raise ValueError(f"writes: got ({offset:#x}, {value:#x}), allowed are values of {bits} "
+                             "bits")
         unit = 2 ** (8 * (offset % WORD_BYTES))
         start, rest, mask = offset - offset % WORD_BYTES, value * unit, (2 ** bits - 1) * unit
         while mask:
@@ -404,12 +407,12 @@ def word_writes(writes: Iterable[tuple[int, int]], bits: int) -> list[tuple[int,
 
 def _resolved(writes: Iterable[Sequence[int]], state: dict[int, int], block: str,
               ) -> tuple[list[Sequence[int]], dict[int, int]]:
-    """Writes as (offset, value that the register then holds), and the masks by number of a write."""
+    """Writes as (offset, value that the register then holds), and masks by number of a write."""
     out, masks = list[Sequence[int]](), dict[int, int]()
     for number, (offset, value, *mask) in enumerate(writes):
         if any(not 0 <= bits <= WORD for bits in mask):
-            raise ValueError(f"writes: got ({offset:#x}, {value:#x}) with mask {mask[0]:#x}, allowed is 0 "
-                             f"to {WORD:#x} (block {block})")
+            raise ValueError(f"writes: got ({offset:#x}, {value:#x}) with mask {mask[0]:#x}, allowed "
+                             f"is 0 to {WORD:#x} (block {block})")
         if mask and mask[0] != WORD:
             masks[number] = bits = int(mask[0])
             value = state.get(offset, 0) & ~bits | value & bits

@@ -28,6 +28,7 @@ import numpy as np
 from npulab.captures.capture import COMMANDS, WORD, Capture, Job, Writes
 from npulab.captures.target import Target
 
+FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # of a job in format 1
 FORMATS = (1, 2)  # 2 where readers of 1 would take a job for another
 PAIRS = ("writes", "before", "masks")
 WIDE = "64"  # behind the name of pairs of 64 bits
@@ -47,7 +48,7 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
         _add(files, buffers[name], bytes(data), f"capture {capture.name}: buffer {name!r}")
     jobs = [_describe(job, f"job{task}" if len(capture.jobs) > 1 else job.block.lower(), capture, files, target)
             for task, job in enumerate(capture.jobs)]
-    newer = any({*job} - {"block", "words", "writes", "commands", "start", "label", "unit"} for job in _every(jobs))
+    newer = any({*job} - {*FIRST_KEYS, "label", "unit"} for job in _every(jobs))
     description = {
         "format": FORMATS[newer], "target": capture.target, "chip": capture.chip,
         **{name: getattr(capture, name) for name in TEXTS}, "jobs": jobs,
@@ -64,7 +65,8 @@ def capture_files(capture: Capture, target: Callable[[str], Target]) -> dict[str
 
 def _every(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Jobs and those that start them."""
-    return [part for job in jobs for part in (job, *_every([job["start"]] if "start" in job else []))]
+    starts = [job["start"] for job in jobs if "start" in job]
+    return [*jobs, *(_every(starts) if starts else ())]
 
 
 def plain_name(name: str, what: str) -> None:
@@ -93,7 +95,8 @@ def _describe(job: Job, stem: str, capture: Capture, files: dict[str, bytes], ta
     return out
 
 
-def _pairs(kind: str, pairs: Writes, name: str, capture: Capture, files: dict[str, bytes]) -> dict[str, str]:
+def _pairs(kind: str, pairs: Writes, name: str, capture: Capture, files: dict[str, bytes],
+           ) -> dict[str, str]:
     """The key and the file of pairs of words, of 64 bits where a number needs them."""
     wide = max(map(max, pairs)) > WORD
     data = np.array(pairs, "<u8" if wide else "<u4").tobytes()

@@ -109,14 +109,17 @@ def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
         job = jobs[row["task"]] if row["task"] is not None else None
         if job is None or not job.unit:
             name = job.label if job and job.label else row["task"]
-            together[str(number)], order[str(number)] = ({**row, "task": name}, []), (number, number)
+            together[str(number)] = {**row, "task": name}, []
+            order[str(number)] = number, number
             continue
         key = repr((job.label, [(name, value) for name, value in row.items() if name != "task"]))
         field = repr([job.label, *(row.get(name) for name in ("block", "register", "field"))])
-        order.setdefault(key, (first.setdefault(job.label, number), first.setdefault(field, number)))
+        place = first.setdefault(job.label, number), first.setdefault(field, number)
+        order.setdefault(key, place)
         together.setdefault(key, ({**row, "task": job.label}, []))[1].append(job.unit)
-    return [{**row, "task": ", ".join(filter(None, [row["task"], *_ranges(units)]))} if units else row
-            for row, units in (together[key] for key in sorted(together, key=order.__getitem__))]
+    folded_rows = (together[key] for key in sorted(together, key=order.__getitem__))
+    return [{**row, "task": ", ".join(filter(None, [row["task"], *_ranges(units)]))} if units
+            else row for row, units in folded_rows]
 
 
 def _ranges(units: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.captures.capture import Capture, CaptureSet, Job
+from npulab.captures.capture import Capture, CaptureSet, Job, Writes
 from npulab.captures.folders import DESCRIPTION, FORMATS, PAIRS, TEXTS, WIDE, capture_files, plain_name
 from npulab.captures.registry import target, targets
 from npulab.captures.target import Target
@@ -236,7 +236,8 @@ def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Map
     if len(data) % 4:
         raise ValueError(f"{name}: got {len(data)} bytes, allowed is whole 32-bit words")
     words = np.frombuffer(data, "<u4")
-    more: dict[str, Any] = {key: _of(d.get(key, ""), f"jobs {key}", str) for key in ("label", "unit")}
+    more: dict[str, Any] = {key: _of(d.get(key, ""), f"jobs {key}", str)
+                            for key in ("label", "unit")}
     more["start"] = _job(d["start"], files, of, maps) if "start" in d else None
     if kinds == ["words"]:
         if len(words) != len(maps[block]):
@@ -245,12 +246,13 @@ def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Map
     writes = of.writes(words) if kinds == ["commands"] else _pairs("writes", d, files)
     before, masks = _pairs("before", d, files), dict(_pairs("masks", d, files))
     if masks and max(masks) >= len(writes):
-        raise ValueError(f"{d['masks']}: got a mask of write {max(masks)}, allowed is below {len(writes)}")
+        raise ValueError(f"{d['masks']}: got a mask of write {max(masks)}, allowed is below "
+                         f"{len(writes)}")
     job = replace(Job.from_writes(block, writes, maps[block]), before=before, **more)
     return replace(job, masks=masks or job.masks).read_with(maps[block])
 
 
-def _pairs(kind: str, d: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[tuple[int, int], ...]:
+def _pairs(kind: str, d: Mapping[str, Any], files: Mapping[str, bytes]) -> Writes:
     """The pairs of words of a job's file, none if it has no such file."""
     for key, words in ((kind, np.dtype("<u4")), (kind + WIDE, np.dtype("<u8"))):
         if key in d:

@@ -28,7 +28,8 @@ Features = Mapping[str, int]
 OWN = f"{Path(__file__).parents[1]}{os.sep}"  # npulab's own files
 # parameters of layers that a ``lower`` of an earlier day has not heard of, with what it takes them for
 VARIANTS = {"output": "codes", "rounding": "half-away"}
-STEPS = ("lift", "simulate", "recode", "explain", "writes", "outline", "claims", "replay", "rule_of")
+STEPS = ("lift", "simulate", "recode", "explain", "writes", "outline", "claims", "replay", "tensor",
+         "rule_of")
 
 
 class Unsupported(ValueError):
@@ -176,8 +177,8 @@ def _plain(capture: Capture, name: str, like: np.ndarray) -> np.ndarray:
     """The elements of a buffer in the order of the axes; ValueError if they are more or fewer."""
     data = capture.buffers[name]
     if len(data) != like.nbytes:
-        raise ValueError(f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed are "
-                         f"{like.nbytes}, of {like.dtype} {like.shape}")
+        raise ValueError(f"capture {capture.name}: buffer {name!r}: got {len(data)} bytes, allowed "
+                         f"are {like.nbytes}, of {like.dtype} {like.shape}")
     return np.frombuffer(data, like.dtype).reshape(like.shape)
 
 

@@ -44,7 +44,8 @@ def read_commands(
         command = data[at : at + sizes[block]]
         if len(command) < sizes[block]:
             raise ValueError(
-                f"byte {at:#x}: got {len(command)} bytes of a command {block}, allowed are {sizes[block]}"
+                f"byte {at:#x}: got {len(command)} bytes of a command {block}, allowed are "
+                f"{sizes[block]}"
             )
         words = command.ljust(WORD_BYTES * len(maps[block]), b"\0")
         out.append((block, np.frombuffer(words, "<u4").astype(np.uint32)))
@@ -78,13 +79,16 @@ def command_bytes(registers: RegisterMap, block: str) -> int:
     return bits // BYTE_BITS
 
 
-def _blocks(opcode: Field, fields: Iterable[Field], maps: Mapping[str, RegisterMap]) -> dict[int, str]:
+def _blocks(
+    opcode: Field, fields: Iterable[Field], maps: Mapping[str, RegisterMap]
+) -> dict[int, str]:
     """The block of each opcode."""
     for item in fields:
         if (item.pieces, item.names) != (opcode.pieces, opcode.names):
             raise ValueError(
-                f"blocks {opcode.block} and {item.block}: got field {opcode.name} at {opcode.bits} and "
-                f"{item.name} at {item.bits}, allowed are the same bits and the same enum"
+                f"blocks {opcode.block} and {item.block}: got field {opcode.name} at "
+                f"{opcode.bits} and {item.name} at {item.bits}, allowed are the same bits and the "
+                "same enum"
             )
     blocks = {raw: name for raw, name in opcode.names if name in maps}
     missing = [block for block in maps if block not in blocks.values()]

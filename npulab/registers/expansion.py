@@ -2,8 +2,8 @@
 
 Three columns of a table are optional.  ``bits`` is the size of a register (32 if blank): its
 ``offset`` may be any byte, ``lsb`` and ``width`` count inside the register, and a field may cross
-words.  ``count`` and ``stride`` (bytes) make an array, of several dimensions where they hold several
-numbers, outermost first: register ``LUT`` of count ``4 8`` is ``LUT_0_0`` to ``LUT_3_7``.
+words.  ``count`` and ``stride`` (bytes) make an array, of several dimensions where they hold
+several numbers, outermost first: register ``LUT`` of count ``4 8`` is ``LUT_0_0`` to ``LUT_3_7``.
 
 A row of a block alone, without register, lsb and width, says where the block lies::
 

@@ -427,8 +427,9 @@ class RegisterMap:
                     if out.setdefault(base + offset, place) != place:
                         other = out[base + offset]
                         raise ValueError(
-                            f"register map, address {base + offset:#x}: got offset {offset:#x} of {block} "
-                            f"{copy} and {other.offset:#x} of {other.block} {other.copy}, allowed is one word")
+                            f"register map, address {base + offset:#x}: got offset {offset:#x} of "
+                            f"{block} {copy} and {other.offset:#x} of {other.block} {other.copy}, "
+                            "allowed is one word")
         return out
 
     def place(self, address: int) -> Place:
@@ -442,8 +443,8 @@ class RegisterMap:
         Place(block='L', copy=(1, 2), offset=0)
         """
         if (found := self._places.get(address - address % WORD_BYTES)) is None:
-            raise LookupError(f"address: got {address:#x}, the map has {len(self._places)} words from "
-                              f"{min(self._places):#x} to {max(self._places):#x}")
+            raise LookupError(f"address: got {address:#x}, the map has {len(self._places)} words "
+                              f"from {min(self._places):#x} to {max(self._places):#x}")
         return found._replace(offset=found.offset + address % WORD_BYTES)
 
     def labels(self, place: Place) -> tuple[str, str]:

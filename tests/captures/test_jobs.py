@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import npulab
+from npulab.analysis.bisect.parts import mix, parts_of
 from npulab.analysis.check import diff
 from npulab.analysis.sides import differing
 from npulab.captures.capture import Capture, CaptureSet, Job, word_writes
@@ -218,3 +219,22 @@ def test_writes_of_other_sizes_change_the_same_bytes(bits: int, data: st.DataObj
     assert after.words.tobytes() == memory
     with pytest.raises(ValueError, match=rf"allowed are values of {bits} bits$"):
         word_writes([(offset, 2**bits)], bits)
+
+
+def carried(first: int, writes: list[tuple[int, ...]]) -> Capture:
+    """One job after another that left ``first`` in R0."""
+    before = Job.from_writes("B", [(0, first)], PLAIN)
+    return Capture("c", "demo", "x", (Job.from_writes("B", writes, PLAIN, after=before),), maps={"B": PLAIN})
+
+
+def test_state_of_jobs_before_is_mixed_as_fields_are() -> None:
+    good, bad = carried(1, [(4, 0x12, 0xFF)]), carried(2, [(4, 0x34, 0xFF)])
+    assert [part.field for part in parts_of(good, bad)] == ["f", "f"]
+    for keys, state in (([], [1, 0x12]), ([(0, "B", "R0", "f")], [2, 0x12]), ([(0, "B", "R1", "f")], [1, 0x34])):
+        mixed = mix(good, bad, keys)
+        assert mixed.words[:2].tolist() == state
+        assert mixed.jobs[0].state == dict(zip((0, 4), state, strict=True))
+    same = carried(1, [(4, 0x34, 0xFF)])
+    assert mix(good, same, []) == good
+    mixed = mix(good, same, [(0, "B", "R1", "f")])
+    assert (mixed.jobs[0].before, mixed.jobs[0].writes) == (good.jobs[0].before, same.jobs[0].writes)

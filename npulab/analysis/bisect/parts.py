@@ -129,7 +129,7 @@ def _mixed(good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, 
         return None
     registers = capture.maps[job.block]
     start = _mixed(good.start if good else None, bad.start if bad else None, chosen, capture, known)
-    if good and bad and not good.writes and not bad.writes:
+    if good and bad and not good.state and not bad.state:
         words = good.words.copy()
         for item in registers:
             key = (item.block, item.register, item.name)
@@ -137,10 +137,17 @@ def _mixed(good: Job | None, bad: Job | None, chosen: Chosen, capture: Capture, 
             if key in chosen:
                 item.insert(words, item.extract(bad.words))
         return replace(good, words=words, start=start)
-    writes = _mixed_writes(good.writes if good else (), bad.writes if bad else (), job.block, registers, chosen, known)
+    carried = good is not None and bad is not None and good.before != bad.before
+    # state that differs before the jobs is mixed as if they wrote it
+    mine, theirs = (() if side is None else side.before * carried + side.writes
+                    for side in (good, bad))
+    writes = tuple(_mixed_writes(mine, theirs, job.block, registers, chosen, known))
     if not writes and not good:
         return None
-    return replace(job, writes=tuple(writes), masks={}, start=start).read_with(registers)
+    if good and writes == good.writes and not carried:
+        return replace(good, start=start)
+    before = () if carried else job.before
+    return replace(job, writes=writes, before=before, masks={}, start=start).read_with(registers)
 
 
 Writes = Sequence[tuple[int, int]]

@@ -104,7 +104,7 @@ class Memory:
             _, known = self.pages[page]
             starts = np.flatnonzero(known & ~np.concatenate(([False], known[:-1])))
             for start in (page * PAGE + int(first) for first in starts):
-                if start >= end or not out:  # the segment of the page before may reach into this one
+                if start >= end or not out:  # a segment may reach in from the page before
                     out[start] = self.stretch(start)
                     end = start + len(out[start])
         return out

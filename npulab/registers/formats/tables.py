@@ -157,7 +157,8 @@ def read_csv(path: Path) -> RegisterTable:
         raise ValueError(f"{path}: {error}") from None
     if blocks:
         names = ", ".join(dict.fromkeys(str(row["block"]) for row in blocks))
-        warnings.warn(f"{path}: not carried over: where the blocks lie and repeat ({names})", stacklevel=3)
+        warnings.warn(f"{path}: not carried over: where the blocks lie and repeat ({names})",
+                      stacklevel=3)
     beside = enums_beside(path)
     return RegisterTable.of(plain, _enums(beside) if beside else {}, copyright_)
 
