@@ -82,8 +82,10 @@ def on_a_terminal(arguments: list[str], columns: int, rows: int, **environment: 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     out = b""
+    # a size in the environment, as a runner of tests may set one, would count for more than the terminal's
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     with subprocess.Popen([sys.executable, "-m", "npulab", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
-                          env={**os.environ, "TERM": "xterm", **environment}) as process:
+                          env={**kept, "TERM": "xterm", **environment}) as process:
         os.close(theirs)
         while True:
             try:
