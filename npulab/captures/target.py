@@ -155,6 +155,16 @@ class Importer:
     readers: Callable[[Path], Mapping[str, Callable[[], Capture]]] | None = None
 
 
+@dataclass(frozen=True)
+class DocumentFormat:
+    """Files that are no captures: ``recognises(path)`` looks, ``read(path)`` gives a
+    ``documents.Document`` and raises ValueError for a file that is broken."""
+
+    name: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path], Any]
+
+
 def _not_yet(what: str) -> Callable[..., Any]:
     def refuse(*_: object, **__: object) -> Any:
         raise Unsupported(f"this target does not {what} yet")
@@ -221,6 +231,7 @@ class Target:
     tensor: Callable[[Capture, str, np.ndarray], np.ndarray] = field(default_factory=lambda: _plain)
     rule_of: Callable[[Capture], str] | None = None
     importers: tuple[Importer, ...] = ()
+    documents: tuple[DocumentFormat, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     variants: tuple[str, ...] = ()

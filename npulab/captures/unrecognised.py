@@ -24,7 +24,9 @@ def formats() -> list[Row]:
     rows: list[Row] = []
     for name in targets():
         try:
-            rows += [{"target": name, "format": importer.name} for importer in target(name).importers]
+            of = target(name)
+            rows += [{"target": name, "format": importer.name} for importer in of.importers]
+            rows += [{"target": name, "format": f"{kind.name}, by show and check"} for kind in of.documents]
         except ValueError as error:
             rows.append({"target": name, "format": f"none: {error}"})
     return rows

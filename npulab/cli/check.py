@@ -14,6 +14,7 @@ from npulab.analysis.check import Comparison, check
 from npulab.analysis.checks import Checks, nearby
 from npulab.analysis.mismatch.model_run import check_run
 from npulab.captures import store
+from npulab.captures.documents import document
 from npulab.cli.output import REFUSED, Add, each, show, tell
 from npulab.cli.terminal import Bar, progress
 
@@ -30,7 +31,19 @@ def _options(add: Add) -> None:
 def _check(options: argparse.Namespace) -> int:
     if options.jobs < 1:
         raise ValueError(f"--jobs: got {options.jobs}, allowed is at least 1")
-    found, broken = each(store.unread, options.paths)
+    read, refused = each(lambda path: (path, document(path)), options.paths)
+    documents = [found for _, found in read if found is not None]
+    for found in documents:
+        show(options, found.checked())
+    paths = [path for path, found in read if found is None]
+    if documents or refused:
+        captures = _captures(options, paths) if paths else 0
+        return max(captures, 2 * bool(refused), *(int(not found.checked().ok) for found in documents))
+    return _captures(options, paths)
+
+
+def _captures(options: argparse.Namespace, paths: list[str]) -> int:
+    found, broken = each(store.unread, paths)
     cases = [case for part in found for case in part.values()]
     how = _check_cases if options.model is None else _check_run
     with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else nullcontext() as pool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from npulab.analysis.sides import differing, load_sides
 from npulab.captures import store
+from npulab.captures.documents import document
 from npulab.captures.listing import Contents, Decoded, Formats, Listing, Wanted
 from npulab.captures.sweep import is_sweep, load_sweep, sweep_files
 from npulab.captures.unrecognised import formats
@@ -62,6 +63,9 @@ def _show(options: argparse.Namespace) -> None:
     if is_sweep(options.path):
         _refuse(options, "a sweep")
         return show(options, Contents(load_sweep(options.path)))
+    if (found := document(options.path)) is not None:
+        _refuse(options, "no capture")
+        return show(options, found)
     decoded = Decoded(store.load(options.path, options.case), _wanted(options))
     decoded.refuse()
     return show(options, decoded)

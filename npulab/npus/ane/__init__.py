@@ -1,7 +1,7 @@
 """Apple Neural Engine (H11 to H18): facts in the tables beside this file."""
 
-from npulab.captures.target import Importer, Target, read_sources
-from npulab.npus.ane import beside, imported, simulate
+from npulab.captures.target import DocumentFormat, Importer, Target, read_sources
+from npulab.npus.ane import beside, imported, mil_files, simulate
 from npulab.npus.ane.facts import CHIPS, HERE, TABLES
 from npulab.npus.ane.lifting import lift
 from npulab.npus.ane.lowering import lower
@@ -22,5 +22,6 @@ TARGET = Target(
     claims=beside.claims,
     importers=(Importer("compiled files (hwx), bare task lists of H13, a folder of them", imported.recognises,
                         imported.read),),
+    documents=(DocumentFormat("MIL programs (.mil)", mil_files.recognises, mil_files.list_program),),
     sources=read_sources(HERE / "sources.csv"),
 )
