@@ -142,7 +142,9 @@ def test_no_findings_in_both_themes_and_names_stay_text(started: Browser, make: 
         if pictures:
             dark = page.page.evaluate(PIXELS)
             assert min(len(light), len(dark)) > 20, "letters and shades are drawn"
-            assert len(set(light) & set(dark)) < len(light) / 2, "the picture follows the theme"
+            common = len(set(light) & set(dark))
+            greys = make is nasty_outputs  # a value has the same grey in both
+            assert common > len(light) / 2 if greys else common < len(light) / 2, "the picture follows the theme"
         assert page.errors == []
         page.cleanup()
         assert page.listeners == 0
@@ -253,11 +255,14 @@ def test_differences_by_key(started: Browser) -> None:
     with BlankPage(started, drawn(view)) as page:
         page.page.evaluate(KEYS)
         page.press(*["Tab"] * 5)
-        assert status(page) == view.model.rows[0].line
+        assert status(page) == view.model.rows[1].line
         page.press("ArrowDown", "ArrowDown", "End", "ArrowUp", "Home", "PageDown", "m", "x", "Enter")
         seen = sync(page, view)
-        assert view.selected == 5
-        assert page.page.evaluate("document.activeElement.dataset.index") == "5"
+        assert view.selected == 0, "the addresses are below"
+        assert page.page.evaluate("document.activeElement.dataset.index") == "0"
+        assert page.page.locator("tbody tr").nth(5).inner_text().startswith("1 address: where buffers lie")
+        page.page.locator("[data-index='3']").hover()
+        assert status(page) == view.model.rows[3].line, "the pointer tells"
         page.press("a", "u")
         seen = sync(page, view, seen)
         assert (view.addresses, view.unknown, view.shown) == (False, True, [3, 4])
@@ -268,7 +273,8 @@ def test_differences_by_key(started: Browser) -> None:
         page.press("u", "/")
         page.page.keyboard.type("stri")
         seen = sync(page, view, seen)
-        assert page.page.locator("tbody tr").all_inner_texts() == ["\t".join(view.model._cells([2])[0])]
+        assert page.page.locator("tbody tr").all_inner_texts()[0].startswith("\t".join(view.model._cells([2])[0]))
+        assert page.page.locator("tbody .flip").all_inner_texts() == ["0", "1", "1", "0"], "01 over 10"
         page.press("Enter", "c")
         assert page.page.evaluate("document.activeElement.dataset.index") == "2"
         assert page.page.evaluate("window.leaked") == ["Tab"] * 5
@@ -301,6 +307,9 @@ def test_outputs_by_key(started: Browser) -> None:
         settled(page)
         page.page.locator("canvas").nth(2).click(position={"x": 70, "y": 110})
         assert page.saved[-1]["place"][:2] == [2, 1]
+        assert {"pointed": [2, 1, 1]} in page.saved, "the pointer was there"
+        page.page.mouse.move(2, 2)
+        assert page.saved[-1] == {"pointed": []}
         assert page.page.evaluate("window.leaked") == ["Tab", "Tab"]
         assert page.errors == []
 

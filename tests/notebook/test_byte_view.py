@@ -17,7 +17,7 @@ from refusals import refused
 
 import npulab
 from npulab.captures.target import Item
-from npulab.layout import find_layout, hwc, nc1hwc2
+from npulab.layout import find_layout, hwc, kernel_groups, nc1hwc2, planar
 from npulab.notebook.widgets import ByteModel, ByteView
 from npulab.notebook.widgets.byte_meanings import OfItems, runs_of
 from npulab.notebook.widgets.byte_search import ELEMENTS, find
@@ -420,3 +420,34 @@ def test_repr_and_the_face_without_a_kernel(capture: npulab.Capture) -> None:
 
 def test_bytes_alone_have_the_name_that_is_given() -> None:
     assert repr(ByteModel(b"abc", "weights")) == "ByteModel(weights: 3 bytes)"
+
+
+def test_a_layout_coloured_by_an_axis() -> None:
+    layout = kernel_groups((20, 3, 3, 13), 4, 4, align=64)
+    data = layout.pack(np.ones((20, 3, 3, 13), np.uint8))
+    view = ByteView(data, items=layout)
+    assert (view.axes, view.axis) == ([20, 3, 3, 13], -1)
+    view.set_state({"axis": 0, "colour": "kind"})
+    model = view.model
+    assert [name for name, _ in view.kinds][:2] == ["axis 0: 0", "axis 0: 1"]
+    assert dict(map(tuple, view.kinds))["axis 0: 7"] == 3 * 3 * 13
+    places = layout.index_map()
+    for o, y, x, i in ((0, 0, 0, 0), (7, 2, 1, 4), (19, 2, 2, 12)):
+        assert model.kinds[model.kind_of[places[o, y, x, i]] - 1] == f"axis 0: {o}"
+    assert dict(map(tuple, view.kinds))["fill"] == len(data) - 20 * 9 * 13
+    view.axis = 3
+    assert model.kinds[model.kind_of[places[7, 2, 1, 4]] - 1] == "axis 3: 4"
+    with pytest.raises(ValueError, match="axis: got 4, allowed is -1 to 3"):
+        view.model.axis = 4
+    view.read_as(None)
+    assert (view.axis, view.axes) == (-1, [])
+    with pytest.raises(ValueError, match="axis: got 0, allowed is -1 to -1"):
+        view.model.axis = 0
+
+
+def test_many_indices_of_an_axis_share_colours() -> None:
+    layout = planar((100, 1, 3))
+    model = ByteModel(bytes(layout.size), items=layout)
+    model.axis = 0
+    assert (len(model.kinds), model.kinds[0], model.kinds[24]) == (28, "axis 0: 0 to 3", "axis 0: 96 to 99")
+    assert model.kinds[model.kind_of[layout.index_map()[41, 0, 2]] - 1] == "axis 0: 40 to 43"

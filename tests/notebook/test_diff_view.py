@@ -47,6 +47,7 @@ def test_rows_are_those_of_diff_by_place() -> None:
     assert (base.hex_a, base.xor_text, base.address, base.meaning) == ("0x1000", "0x3000", True, "")
     assert (mode.hex_a, mode.hex_b, mode.meaning) == ("0x5", "0x1", f"5 → {NASTY}")
     assert (stride.bits, stride.xor, stride.automatic) == ("[6:4]", 6, False)
+    assert (stride.binary, base.binary, automatic.binary[1]) == (["010", "100"], [], "1" + "0" * 24)
     assert (automatic.automatic, automatic.hex_b) == (True, "0x1000000")
     assert (signed.b, signed.meaning) == ("-1", "1 → -1")
     assert stride.line == ("job 0 NN CFG stride [6:4] · a 0x2 = 2 · b 0x4 = 4 · bits that differ 1, 2 · "
@@ -60,7 +61,7 @@ def test_filters_and_what_they_hide() -> None:
     def names() -> list[str]:
         return [model.rows[index].field for index in model.shown]
 
-    assert (len(names()), model.hidden, model.selected) == (6, {}, 0)
+    assert (len(names()), model.hidden, model.selected) == (6, {}, 1), "no address is gone to first"
     model.addresses = False
     assert ("base" not in names(), model.hidden, model.selected) == (True, {"addresses": 1}, 1)
     model.query = "CFG*"

@@ -194,3 +194,21 @@ def test_repr_and_the_face_without_a_kernel() -> None:
     assert "<script" not in html
     equal = OutputModel(compared(predicted, predicted))._repr_html_()
     assert ("equal; 0 of 12 outputs differ" in equal, "<table" in equal, "simulated" in equal) == (True, False, False)
+
+
+def test_the_pointer_tells_and_small_pictures_have_numbers() -> None:
+    predicted = np.arange(12, dtype=np.uint8).reshape(2, 3, 2)
+    captured = predicted.copy()
+    captured[1, 2, 0] += 3
+    view = OutputView(compared(predicted, captured))
+    assert view.numbers == [["0", "2", "4", "6", "8", "10"], ["0", "2", "4", "6", "8", "13"], [""] * 5 + ["+3"]]
+    view.set_state({"pointed": [0, 1, 0]})
+    assert view.about.startswith("row 0, column 1, channel 0: predicted 2, captured 2, equal")
+    view.set_state({"pointed": []})
+    assert view.about == view.model.describe(*view.place)
+    with pytest.raises(ValueError, match="pointed: got row 2, allowed is 0 to 1"):
+        view.pointed = (2, 0, 0)
+    reals = OutputModel(compared(predicted.astype(np.float32) / 7, captured.astype(np.float32) / 7))
+    assert reals.numbers(0)[0][:2] == ["0", "0.286"]
+    large = np.zeros((21, 3, 1), np.uint8)
+    assert OutputModel(compared(large, large)).numbers(0) == []

@@ -25,7 +25,8 @@ def status_html(watch: Watch, text: str, seconds: float) -> str:
     left = int(state.todo.sum())
     latest = [str(solved).rsplit("  [", 1)[0] for solved in state.solved[::-1][:LATEST]]
     return (f"<p>looking for laws, {seconds:.0f} s: {len(state.solved)} fields explain "
-            f"{varying - left} of {varying} bits that vary; interrupting the kernel keeps them<br>{html.escape(text[:120])}</p>"
+            f"{varying - left} of {varying} bits that vary; "
+            f"interrupting the kernel keeps them<br>{html.escape(text[:120])}</p>"
             f"<pre>{html.escape(chr(10).join(latest))}</pre>")
 
 

@@ -21,6 +21,7 @@ OTHER = "other"
 FILL = "fill"
 BYTE_BITS = 8
 CHUNK = 2 ** 20  # bytes
+MOST_INDICES = 28  # along an axis that are told apart; more share a kind with their neighbours
 PLACES = ("core", "channel", "plane", "row", "column")
 FIRST, SECOND, SUMS, CONSTANT = "element", "next element", "sums", "constant"
 NAMED, NEXT, UNNAMED, ADDRESS = "field", "next field", "without a name", "address"
@@ -86,17 +87,32 @@ class OfItems:
 
 @dataclass(frozen=True, eq=False)
 class OfLayout:
-    """The elements of a layout in a buffer ``data (size,) uint8``."""
+    """The elements of a layout in a buffer ``data (size,) uint8``; ``axis`` is the axis of the
+    tensor that tells them apart, -1 tells neighbours apart."""
 
     layout: Layout | Table
     data: np.ndarray
+    axis: int = -1
 
     def __post_init__(self) -> None:
         if self.layout.size > len(self.data):
             raise ValueError(f"items: got a layout of {self.layout.size} bytes, allowed is at most {len(self.data)}, "
                              "the bytes of the buffer")
 
-    kinds = (FIRST, SECOND, FILL, SUMS, CONSTANT)
+    @property
+    def each(self) -> int:
+        """Indices along the axis that share a kind: 1 where they are few."""
+        return -(-self.layout.shape[self.axis] // MOST_INDICES)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Indices along the axis, or elements by turns; then what is no element."""
+        if self.axis < 0:
+            return FIRST, SECOND, FILL, SUMS, CONSTANT
+        count, each = self.layout.shape[self.axis], self.each
+        names = [f"{first}" if each == 1 else f"{first} to {min(first + each, count) - 1}"
+                 for first in range(0, count, each)]
+        return *(f"axis {self.axis}: {name}" for name in names), FILL, SUMS, CONSTANT
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -113,7 +129,7 @@ class OfLayout:
         return out
 
     def classes(self) -> np.ndarray:
-        """Elements by turns, fill, sums, constants; past the layout's end nothing."""
+        """Elements by turns or by their index along the axis, fill, sums, constants; past the layout's end nothing."""
         out = np.zeros(len(self.data), np.uint8)
         size = self.layout.size
         fill = self.data[:size] == self.layout.blank(size)
@@ -122,7 +138,11 @@ class OfLayout:
             name = SUMS if hasattr(part, "axis") else CONSTANT
             out[part.offset:part.offset + part.size] = self.kinds.index(name) + 1
         here = self.owners >= 0
-        out[here] = 1 + self.owners[here] % 2
+        if self.axis < 0:
+            out[here] = 1 + self.owners[here] % 2
+        else:
+            index = np.unravel_index(self.owners[here], self.layout.shape)[self.axis]
+            out[here] = 1 + index // self.each
         return out
 
     def at(self, byte: int) -> list[Meant]:

@@ -102,6 +102,7 @@ class View extends Frame {
     this.colour = make("select", "colour");
     this.colour.append(make("option", "", "what it means", { value: "kind" }),
       make("option", "", "status", { value: "status" }));
+    this.along = make("optgroup", "", "", { label: "index along" });
     line.append(label("search ", this.search), this.element, label("", this.order, " big-endian"), this.found,
       label("go to ", this.goto), label("colours ", this.colour));
     return line;
@@ -132,13 +133,26 @@ class View extends Frame {
       return getComputedStyle(this.probe).backgroundColor;
     };
     this.theme = style.color + style.backgroundColor;
+    this.probe.style.removeProperty("--npulab-kind");
     this.paints = {
-      kind: Array.from({ length: KINDS }, (_, kind) => of(this.kindClass(kind))),
-      status: Array.from({ length: STATUSES }, (_, status) => of(`status-${status}`)),
+      kind: Array.from({ length: KINDS }, (_, kind) => {
+        this.probe.style.setProperty("--npulab-kind", this.tint(kind));
+        return of(this.kindClass(kind));
+      }),
     };
+    this.probe.style.removeProperty("--npulab-kind");
+    this.paints.status = Array.from({ length: STATUSES }, (_, status) => of(`status-${status}`));
+    this.probe.style.removeProperty("--npulab-kind");
     for (const name of ["ink", "paper", "quiet", "lead", "warn", "line"]) this.paints[name] = of(`of-${name}`);
     this.font = getComputedStyle(this.probe).fontFamily;
     this.sketch = null;
+  }
+
+  // Of indices along an axis, colours round the circle, faint and strong by turns; else the style sheet's.
+  tint(kind) {
+    const count = this.model.get("kinds").filter(([name]) => name.startsWith("axis ")).length;
+    if (!kind || kind > count) return "";
+    return `color-mix(in srgb, hsl(${Math.round(300 * (kind - 1) / count)} 85% 45%) ${kind % 2 ? 34 : 52}%, var(--npulab-paper))`;
   }
 
   // Fill is as quiet as in the other colours.
@@ -316,14 +330,20 @@ class View extends Frame {
   }
 
   showLegend() {
-    const colour = this.model.get("colour"), kind = colour === "kind";
-    this.colour.value = colour;
+    const colour = this.model.get("colour"), kind = colour === "kind", axis = this.model.get("axis");
+    const axes = this.model.get("axes");
+    if (axes.length !== this.along.childElementCount) {
+      this.along.replaceChildren(...axes.map((size, n) => make("option", "", `axis ${n}, of ${size}`, { value: `axis ${n}` })));
+      axes.length ? this.colour.append(this.along) : this.along.remove();
+    }
+    this.colour.value = kind && axis >= 0 ? `axis ${axis}` : colour;
     const items = this.model.get(kind ? "kinds" : "statuses").map(([name, count], index) => [name, count,
-      kind ? this.kindClass(index + 1) : `status-${index}`]);
+      kind ? this.kindClass(index + 1) : `status-${index}`, kind ? this.tint(index + 1) : ""]);
     this.theme = null; // other kinds have other colours
-    this.legend.replaceChildren(...items.filter(item => item[1]).map(([name, count, of]) => {
-      const item = make("span", "item");
-      item.append(make("span", `swatch ${of}`, "", { "aria-hidden": "true" }), ` ${name} ${count}`);
+    this.legend.replaceChildren(...items.filter(item => item[1]).map(([name, count, of, tint]) => {
+      const item = make("span", "item"), swatch = make("span", `swatch ${of}`, "", { "aria-hidden": "true" });
+      if (tint) swatch.style.setProperty("--npulab-kind", tint);
+      item.append(swatch, ` ${name} ${count}`);
       return item;
     }));
     if (kind && !items.length) this.legend.textContent = "nothing says what these bytes mean";
@@ -440,6 +460,8 @@ class View extends Frame {
       start: () => this.renew(),
       summary: () => (this.summary.textContent = model.get("summary")),
       kinds: () => this.showLegend(),
+      axis: () => this.showLegend(),
+      axes: () => this.showLegend(),
       statuses: () => this.showLegend(),
       colour: () => this.showLegend(),
       marks: () => { this.takeMarks(); this.showSearch(); },
@@ -467,7 +489,10 @@ class View extends Frame {
     this.search.addEventListener("input", () => this.ask({ query: this.search.value }));
     this.element.addEventListener("change", () => this.ask({ element: this.element.value }));
     this.order.addEventListener("change", () => this.ask({ big_endian: this.order.checked }));
-    this.colour.addEventListener("change", () => this.ask({ colour: this.colour.value }));
+    this.colour.addEventListener("change", () => {
+      const [colour, axis] = this.colour.value.split(" ");
+      this.ask(axis ? { colour: "kind", axis: Number(axis) } : { colour, ...this.model.get("axes").length ? { axis: -1 } : {} });
+    });
     this.root.addEventListener("keydown", event => this.key(event));
     this.watch();
   }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from npulab.captures.capture import Capture, CaptureSet
 from npulab.captures.registry import target
 from npulab.captures.target import Unsupported
 from npulab.layout.stored import bytes_in
-from npulab.notebook.widgets.byte_meanings import FILL, Meaning, meaning, runs_of
+from npulab.notebook.widgets.byte_meanings import FILL, Meaning, OfLayout, meaning, runs_of
 from npulab.notebook.widgets.byte_places import Ends, Offset, Pointed, Span, between
 from npulab.notebook.widgets.byte_search import ELEMENTS, MOST_DIGITS, NUMBERS, find, pattern
 from npulab.notebook.widgets.frame import Model, View, assets
@@ -51,8 +52,9 @@ class ByteModel(Model):
     Can be set and observed: ``cursor`` (byte; setting it selects that one), ``selection`` (offset,
     size; setting it puts the cursor on the first), ``ends`` (the byte that a selection began with,
     the cursor), ``pointed`` (a byte that is looked at instead, -1 none), ``colour`` ("kind" or
-    "status"), ``query`` with ``element`` (one of ``ELEMENTS``) and ``big_endian``.  Follow them:
-    ``found`` (how many match), ``ordinal`` (which of them the cursor is on, from 1; 0 none),
+    "status"), ``query`` with ``element`` (one of ``ELEMENTS``) and ``big_endian``, and
+    ``axis`` (where the bytes hold a layout: the axis of the tensor whose index gives an element its
+    kind, -1 none).  Follow them: ``found`` (how many match), ``ordinal`` (which of them the cursor is on, from 1; 0 none),
     ``about`` (what the byte is, as texts) and ``note`` (what is wrong with what was asked).
 
     A byte is "changed" where it is not as in every reference or past one's end, "fill" where that
@@ -76,6 +78,7 @@ class ByteModel(Model):
     query = traitlets.Unicode()
     element = traitlets.Enum(ELEMENTS, "bytes")
     big_endian = traitlets.Bool()
+    axis = traitlets.Int(-1)
     found = traitlets.Int(read_only=True)
     ordinal = traitlets.Int(read_only=True)
     about = traitlets.Dict(read_only=True)
@@ -267,6 +270,24 @@ class ByteModel(Model):
 
     # ---- what follows ----
 
+    @property
+    def axes(self) -> list[int]:
+        """Sizes of the axes of the layout that the bytes hold; none where they hold none."""
+        return list(self.meaning.layout.shape) if isinstance(self.meaning, OfLayout) else []
+
+    @traitlets.validate("axis")
+    def _check_axis(self, proposal: Any) -> int:
+        if not -1 <= proposal.value < len(self.axes):
+            raise ValueError(f"axis: got {proposal.value}, allowed is -1 to {len(self.axes) - 1}, the axes of a layout")
+        return int(proposal.value)
+
+    @traitlets.observe("axis")
+    def _turn(self, _: Any) -> None:
+        if isinstance(self.meaning, OfLayout):
+            self.meaning = replace(self.meaning, axis=self.axis)
+            self.kind_of = self.meaning.classes()
+            self._judge()
+
     def _asked(self, capture: Capture) -> Any:
         try:
             return target(capture.target).explain(capture)
@@ -280,6 +301,7 @@ class ByteModel(Model):
         nothing = items is None or (isinstance(items, Sequence) and not items)
         self.meaning = None if nothing else meaning(items, self.data)
         self.kind_of = np.zeros(self.size, np.uint8) if self.meaning is None else self.meaning.classes()
+        self.axis = -1
 
     def _judge(self) -> None:
         """The status of every byte, and what follows from it."""
@@ -357,12 +379,13 @@ class ByteView(View):
     """The bytes of a buffer: arrows move, / looks for a value, g goes to an offset, Shift selects.
 
     The arguments are those of ``ByteModel``.  ``cursor``, ``selection``, ``colour``, ``query``,
-    ``element`` and ``big_endian`` are the model's and can be set and observed; ``about``, ``found``
-    and ``note`` follow them. Everything else is on ``model``.
+    ``element``, ``big_endian`` and ``axis`` are the model's and can be set and observed; ``about``,
+    ``found`` and ``note`` follow them. Everything else is on ``model``.
     """
 
     _esm, _css = assets("byte_view")
-    _linked = ("cursor", "selection", "ends", "pointed", "colour", "query", "element", "big_endian")
+    _linked = ("cursor", "selection", "ends", "pointed", "colour", "query", "element", "big_endian",
+               "axis")
     _followed = ("found", "ordinal", "about", "note")
 
     total = traitlets.Int().tag(sync=True)
@@ -374,6 +397,8 @@ class ByteView(View):
     ends = Ends().tag(sync=True)
     pointed = Pointed().tag(sync=True)
     colour = traitlets.Enum(COLOURS, "status").tag(sync=True)
+    axis = traitlets.Int(-1).tag(sync=True)
+    axes = traitlets.List(traitlets.Int()).tag(sync=True)
     elements = traitlets.List(traitlets.Unicode(), list(ELEMENTS)).tag(sync=True)
     query = traitlets.Unicode().tag(sync=True)
     element = traitlets.Enum(ELEMENTS, "bytes").tag(sync=True)
@@ -401,6 +426,7 @@ class ByteView(View):
         with self.hold_sync():
             self.start, self.data = model.start, model.data[model.window].tobytes()
             self.classes = model.classes.tobytes()
+            self.axes = model.axes
             self.kinds = [[name, model.kind_counts.get(name, 0)] for name in model.kinds]
             self.statuses = [[name, model.counts.get(name, 0)] for name in STATUSES]
             self.summary = model.summary

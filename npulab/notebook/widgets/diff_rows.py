@@ -40,6 +40,7 @@ class DiffRow:
     automatic: bool
     differs: str = ""
     known: str = ""
+    width: int = 0
 
     @property
     def key(self) -> Key:
@@ -57,6 +58,19 @@ class DiffRow:
     @property
     def xor_text(self) -> str:
         return "" if self.xor is None else f"{self.xor:#x}"
+
+    @property
+    def binary(self) -> list[str]:
+        """The bits of ``a`` and of ``b``, highest first; none of an address, and where a side has
+        not one value.
+
+        >>> row = DiffRow(0, "NN", "w1", "pad", "[4:2]", "0x1", "0x5", 4, "1", "5", False, False, width=3)
+        >>> row.binary
+        ['001', '101']
+        """
+        if self.xor is None or self.address:
+            return []
+        return [f"{int(value, 16):0{self.width}b}" for value in (self.hex_a, self.hex_b)]
 
     @property
     def line(self) -> str:
@@ -100,7 +114,8 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
         known = "" if item is None else f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
         out.append(DiffRow(*key, "" if item is None else _bits(item), *shown,
                            single[0] ^ single[1] if len(single) == 2 else None, *meant, bool(row["address"]),
-                           item is not None and item.automatic, str(row.get("differs", "")), known))
+                           item is not None and item.automatic, str(row.get("differs", "")), known,
+                           0 if item is None else item.width))
     out.sort(key=lambda row: places(row.key))
     return tuple(out), len(every.keys() - {row.key for row in out})
 

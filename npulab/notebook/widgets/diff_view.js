@@ -38,7 +38,9 @@ class View extends Frame {
     this.scroll = make("div", "scroll");
     this.table = make("table", "", "", { role: "grid", "aria-label": `${title}: fields that differ` });
     const head = make("thead", "", "", { role: "rowgroup" }), names = make("tr", "", "", { role: "row" });
-    names.append(...model.get("columns").map(name => make("th", "", name, { role: "columnheader", scope: "col" })));
+    this.columns = [...model.get("columns"), ...model.get("rows").some(row => row.binary.length) ? ["a over b, bit by bit"] : []];
+    names.append(...this.columns.map(name =>
+      make("th", "", name, { role: "columnheader", scope: "col" })));
     head.append(names);
     this.body = make("tbody", "", "", { role: "rowgroup" });
     this.table.append(head, this.body);
@@ -62,20 +64,53 @@ class View extends Frame {
 
   line(index) {
     if (this.lines.has(index)) return this.lines.get(index);
-    const { cells, address, automatic } = this.model.get("rows")[index];
+    const { cells, address, automatic, binary } = this.model.get("rows")[index];
     const line = make("tr", address ? "address" : automatic ? "automatic" : "", "", { role: "row", tabindex: -1 });
     line.dataset.index = index;
     line.append(...cells.map(text => make("td", "", text, { role: "gridcell" })));
     if (address || automatic) line.lastChild.append(make("span", "mark", address ? " address" : " nobody named it"));
+    if (this.columns.length > cells.length) line.append(this.bits(binary));
     this.lines.set(index, line);
+    return line;
+  }
+
+  // The bits of both sides one above the other, those that differ marked.
+  bits(binary) {
+    const cell = make("td", "both", "", { role: "gridcell" });
+    for (const side of binary) {
+      const line = make("div", "");
+      [...side].forEach((bit, at) => {
+        const place = side.length - 1 - at, differs = binary[0][at] !== binary[1][at];
+        line.append(make("span", [differs ? "flip" : "", place % 4 === 3 && at ? "nibble" : ""].join(" ").trim(), bit));
+      });
+      cell.append(line);
+    }
+    return cell;
+  }
+
+  // What stands above the addresses, which are apart from what means something.
+  apart(rows) {
+    const count = rows.filter(index => this.model.get("rows")[index].address).length, wide = this.columns.length;
+    const line = make("tr", "apart", "", { role: "row" });
+    line.append(make("td", "", `${count} ${count === 1 ? "address" : "addresses"}: where buffers lie, which is another place in each run`,
+      { role: "gridcell", colspan: wide }));
     return line;
   }
 
   // ---- showing ----
 
+  // The rows that are shown, addresses below all others.
+  get order() {
+    const rows = this.model.get("rows"), shown = this.model.get("shown");
+    return [...shown.filter(index => !rows[index].address), ...shown.filter(index => rows[index].address)];
+  }
+
   show() {
     const { model } = this, shown = model.get("shown"), held = this.body.contains(document.activeElement);
-    this.body.replaceChildren(...shown.slice(0, this.limit).map(index => this.line(index)));
+    const rows = model.get("rows"), built = this.order.slice(0, this.limit), first = built.findIndex(index => rows[index].address);
+    const lines = built.map(index => this.line(index));
+    if (first >= 0) lines.splice(first, 0, this.apart(shown));
+    this.body.replaceChildren(...lines);
     const left = shown.length - this.limit;
     this.none.textContent = left > 0 ? `… ${left} more rows` : shown.length ? "" : "no field is left";
     this.summary.textContent = model.get("summary");
@@ -88,9 +123,15 @@ class View extends Frame {
   choose(held = this.body.contains(document.activeElement)) {
     const selected = this.model.get("selected"), line = this.lines.get(selected) ?? null;
     this.stop?.removeAttribute("aria-selected");
-    this.stopAt(this.body.contains(line) ? line : this.body.firstElementChild, held);
+    this.stopAt(this.body.contains(line) ? line : this.body.querySelector("[data-index]"), held);
     this.stop?.setAttribute("aria-selected", "true");
     this.status.textContent = selected < 0 ? this.none.textContent : this.model.get("rows")[selected].line;
+  }
+
+  // The row under the pointer says all that is known of it.
+  hover(event) {
+    const line = event.target.closest("[data-index]");
+    if (line && this.pointerMoved(event)) this.status.textContent = this.model.get("rows")[line.dataset.index].line;
   }
 
   // ---- acting ----
@@ -100,7 +141,7 @@ class View extends Frame {
   }
 
   move(by) {
-    const shown = this.model.get("shown");
+    const shown = this.order;
     if (!shown.length) return;
     const to = clamp(shown.indexOf(this.model.get("selected")) + by, shown.length);
     if (to >= this.limit) {
@@ -133,11 +174,13 @@ class View extends Frame {
       selected: () => this.choose(),
     };
     this.body.addEventListener("click", event => {
-      const line = event.target.closest("tr");
+      const line = event.target.closest("[data-index]");
       if (!line) return;
       this.ask({ selected: Number(line.dataset.index) });
       this.choose(true);
     });
+    this.body.addEventListener("pointerover", event => this.hover(event));
+    this.body.addEventListener("pointerleave", () => this.choose(false));
     this.search.addEventListener("input", () => this.ask({ query: this.search.value }));
     this.unknown.addEventListener("click", () => this.turn("unknown"));
     this.addresses.addEventListener("click", () => this.turn("addresses"));

@@ -44,7 +44,7 @@ class DiffModel(Model):
     ``rows`` are all of them.  Can be set and observed: ``query`` (a name or a glob over field,
     register.field and block.register.field), ``unknown`` (only fields that nobody named),
     ``addresses`` (False leaves out those that point into memory) and ``selected`` (the index of a
-    row, -1 none; always one that is shown).  ``shown`` (indices), ``summary`` and ``hidden`` (rows
+    row, -1 none; always one that is shown, at first one that is no address).  ``shown`` (indices), ``summary`` and ``hidden`` (rows
     that each filter leaves out) follow. Raises TypeError and ValueError as ``npulab.diff`` does,
     ValueError for an index outside.
 
@@ -165,20 +165,25 @@ class DiffModel(Model):
         self.set_trait("summary", "; ".join(filter(None, [f"{counts}{self.equal} are equal", hidden,
                                                           *(f"buffer {one}" for one in self.buffers)])))
         if self.selected not in self.shown:
-            self.selected = self.shown[0] if self.shown else -1
+            self.selected = self._first()
 
     @traitlets.observe("selected")
     def _choose(self, change: Any) -> None:
         if change.new not in self.shown and self.shown:
-            self.selected = self.shown[0]
+            self.selected = self._first()
+
+    def _first(self) -> int:
+        """The first row that is shown and no address; else the first, -1 for none."""
+        return next((index for index in self.shown if not self.rows[index].address), next(iter(self.shown), -1))
 
     def _repr_html_(self) -> str:
         return self.heading_html() + table_html(self.columns, self._cells(self.shown))
 
 
 class DiffView(View):
-    """The fields that differ between two captures: arrows go through them, / filters by name, u
-    leaves those that nobody named, a takes addresses in or out, c copies the table as Markdown.
+    """The fields that differ between two captures, bit by bit, addresses below all others: arrows
+    go through them, / filters by name, u leaves those that nobody named, a takes addresses in or
+    out, c copies the table as Markdown.
 
     ``query``, ``unknown``, ``addresses`` and ``selected`` are the model's and can be set and
     observed; ``shown``, ``summary`` and ``selection`` follow them.  Everything else is on
@@ -200,7 +205,8 @@ class DiffView(View):
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:
         model = DiffModel(a, b)
-        rows = [{"cells": cells, "line": row.line, "address": row.address, "automatic": row.automatic}
+        rows = [{"cells": cells, "line": row.line, "address": row.address, "automatic": row.automatic,
+                 "binary": row.binary}
                 for row, cells in zip(model.rows, model._cells(range(model.count)), strict=True)]
         super().__init__(model, columns=list(model.columns), rows=rows)
         model.observe(self._copy, ["summary", "shown"])

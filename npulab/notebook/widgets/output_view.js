@@ -6,7 +6,9 @@ const WIDE = 300; // pixels that a picture has about
 const SIGNED = 9; // pixels of a cell from which on it has + or -
 const MARK = 9;   // pixels that the mark of the cursor has at least
 const EQUAL = 128;
-const HELP = "click or arrows move, Home and End to the ends of a row, PageUp and PageDown to those of a column · [ and ] " +
+const GREYS = [24, 232]; // of the lowest and the highest value, in every theme
+const LETTER = [9, 12];  // pixels of a number's letters, least and most
+const HELP = "the pointer tells what an output is · click or arrows move, Home and End to the ends of a row, PageUp and PageDown to those of a column · [ and ] " +
   "change the channel · d and D go to the next and previous output that differs";
 
 // From a cell of the picture to another, as (row, column).
@@ -138,7 +140,7 @@ class View extends Frame {
   palette(difference) {
     const { ink, paper, warn, lead } = this.paints;
     return Array.from({ length: 256 }, (_, shade) => {
-      if (!difference) return this.mixed(paper, ink, 0.04 + 0.9 * shade / 255);
+      if (!difference) return GREYS.map(grey => [grey, grey, grey]).reduce((low, high) => this.mixed(low, high, shade / 255));
       if (shade === EQUAL) return this.mixed(paper, ink, 0.05);
       return this.mixed(paper, shade > EQUAL ? warn : lead, 0.35 + 0.65 * Math.abs(shade - EQUAL) / EQUAL);
     });
@@ -152,10 +154,25 @@ class View extends Frame {
     if (shades.length !== 3 * rows * columns) return;
     this.scale = Math.max(1, Math.min(40, Math.floor(WIDE / Math.max(rows, columns))));
     this.canvases.forEach((canvas, n) =>
-      this.drawOne(canvas, shades.subarray(n * rows * columns, (n + 1) * rows * columns), n === 2));
+      this.drawOne(canvas, shades.subarray(n * rows * columns, (n + 1) * rows * columns), n === 2, this.model.get("numbers")[n]));
   }
 
-  drawOne(canvas, shades, difference) {
+  // Numbers in the cells, in letters as large as let all of them in; false where they do not fit.
+  drawNumbers(context, shades, palette, numbers) {
+    const { scale } = this, columns = this.cells[1], longest = Math.max(1, ...numbers.map(number => number.length));
+    const size = Math.min(LETTER[1], Math.floor((scale - 3) / longest / 0.62), scale - 3);
+    if (size < LETTER[0]) return false;
+    context.font = `${size}px ui-monospace, monospace`;
+    [context.textAlign, context.textBaseline] = ["center", "middle"];
+    numbers.forEach((number, at) => {
+      const [red, green, blue] = palette[shades[at]];
+      context.fillStyle = 0.299 * red + 0.587 * green + 0.114 * blue > 127 ? "#000" : "#fff";
+      context.fillText(number, (at % columns + 0.5) * scale, (Math.floor(at / columns) + 0.5) * scale);
+    });
+    return true;
+  }
+
+  drawOne(canvas, shades, difference, numbers) {
     const [rows, columns] = this.cells, { scale } = this, dense = window.devicePixelRatio || 1;
     const small = document.createElement("canvas"), palette = this.palette(difference);
     [small.width, small.height] = [columns, rows];
@@ -169,7 +186,8 @@ class View extends Frame {
     context.imageSmoothingEnabled = false;
     context.drawImage(small, 0, 0, columns * scale, rows * scale);
     const css = colour => `rgb(${colour.map(Math.round).join(" ")})`;
-    if (difference && scale >= SIGNED) {
+    const numbered = numbers?.length === shades.length && this.drawNumbers(context, shades, palette, numbers);
+    if (difference && scale >= SIGNED && !numbered) {
       context.font = `bold ${Math.min(scale, 16)}px sans-serif`;
       [context.textAlign, context.textBaseline, context.fillStyle] = ["center", "middle", css(this.paints.ink)];
       shades.forEach((shade, at) => shade !== EQUAL &&
@@ -215,11 +233,24 @@ class View extends Frame {
     this.go(spread ? [0, 0, row * spread + column] : [row, column, this.place[2]]);
   }
 
-  click(event) {
+  // The place of the plane that an event is about.
+  spotOf(event) {
     const canvas = event.target.closest("canvas");
-    if (!canvas) return;
+    if (!canvas) return null;
     const box = canvas.getBoundingClientRect(), cell = this.model.get("cell");
-    this.put(...[event.clientY - box.top, event.clientX - box.left].map(n => Math.floor(n / this.scale) * cell));
+    return [event.clientY - box.top, event.clientX - box.left].map(n => Math.floor(n / this.scale) * cell);
+  }
+
+  click(event) {
+    const spot = this.spotOf(event);
+    if (spot) this.put(...spot);
+  }
+
+  point(event) {
+    const spot = event && this.spotOf(event), spread = this.model.get("spread"), size = this.model.get("size");
+    const [row, column] = spot ? spot.map((n, axis) => clamp(n, this.plane[axis])) : [];
+    const place = !spot ? [] : spread ? [0, 0, clamp(row * spread + column, size[2])] : [row, column, this.place[2]];
+    if (String(place) !== String(this.model.get("pointed"))) this.ask({ pointed: place });
   }
 
   // ---- listening ----
@@ -229,8 +260,11 @@ class View extends Frame {
       place: () => this.show(),
       about: () => this.show(),
       pictures: () => this.later(),
+      numbers: () => this.later(),
     };
     this.grid.addEventListener("click", event => this.click(event));
+    this.grid.addEventListener("pointermove", event => this.pointerMoved(event) && this.point(event));
+    this.grid.addEventListener("pointerleave", () => this.point(null));
     this.box.addEventListener("click", event => {
       const row = event.target.closest("[data-channel]");
       if (row) this.go([this.place[0], this.place[1], Number(row.dataset.channel)]);

@@ -23,6 +23,7 @@ MOST_CELLS = 512  # of a picture's side; of a larger one several outputs share a
 SHADES = 255
 EQUAL = 128  # the shade of no difference
 MOST_CHANNELS = 1024  # that a view lists
+NUMBERED = 20  # outputs a side up to which a picture has their numbers
 SPREAD = 32  # channels of a row of the picture, where there is one output in each
 
 
@@ -44,12 +45,22 @@ class Element(traitlets.TraitType[tuple[int, int, int], Any]):
         return place[0], place[1], place[2]
 
 
+class Pointed(Element):
+    """One output, or nothing: an empty tuple."""
+
+    default_value = ()  # type: ignore[assignment]
+
+    def validate(self, obj: Any, value: Iterable[Any]) -> Any:
+        return () if not list(value) else super().validate(obj, value)
+
+
 class OutputModel(Model):
     """The two outputs ``(H, W, C)`` of a comparison, as ``npulab.check`` gives it, with a cursor;
     it needs no browser.
 
     ``place``, (row, column, channel), can be set and observed; it begins at the first output that
-    differs. ``about`` follows it: the outputs there in words.  Differences are captured -
+    differs; so can ``pointed``, an output that is looked at instead, () for none. ``about`` follows
+    them: the outputs there in words.  Differences are captured -
     predicted, in codes, or in ulp of real numbers. Raises ValueError where the comparison has no
     two outputs, or no element, and for a place outside.
 
@@ -61,6 +72,7 @@ class OutputModel(Model):
     """
 
     place = Element()
+    pointed = Pointed()
     about = traitlets.Unicode(read_only=True)
 
     def __init__(self, comparison: Comparison) -> None:
@@ -173,6 +185,16 @@ class OutputModel(Model):
         out.append(np.where(plane == 0, EQUAL, np.where(plane > 0, above, below)).astype(np.uint8))
         return np.stack(out)
 
+    def numbers(self, channel: int) -> list[list[str]]:
+        """The numbers of a channel's predicted, captured and difference picture, row by row; none
+        where the pictures are too large for them."""
+        if max(self.plane(self.difference, 0).shape) > NUMBERED:
+            return []
+        shown = [self.plane(tensor, channel).ravel() for tensor in (self.predicted, self.captured)]
+        apart = self.plane(self.difference, channel).ravel()
+        return [*([f"{value:.3g}" if value.dtype.kind == "f" else str(value) for value in values]
+                  for values in shown), [f"{value:+d}" if value else "" for value in apart.tolist()]]
+
     def describe(self, row: int, column: int, channel: int) -> str:
         """An output in one line: where, predicted, captured, difference."""
         apart = int(self.difference[row, column, channel])
@@ -208,9 +230,9 @@ class OutputModel(Model):
 
     # ---- what follows ----
 
-    @traitlets.observe("place")
+    @traitlets.observe("place", "pointed")
     def _tell(self, _: Any) -> None:
-        self.set_trait("about", self.describe(*self.place))
+        self.set_trait("about", self.describe(*(self.pointed or self.place)))
 
     def _repr_html_(self) -> str:
         rows = [tuple(map(str, row)) for row in self.channels if row[2]]
@@ -220,15 +242,15 @@ class OutputModel(Model):
 
 
 class OutputView(View):
-    """Predicted and captured output of a comparison, a channel at a time: arrows move, [ and ]
-    change the channel, d goes to the next difference.
+    """Predicted and captured output of a comparison, a channel at a time: the pointer tells, arrows
+    move, [ and ] change the channel, d goes to the next difference.
 
     ``place``, (row, column, channel), is the model's and can be set and observed; ``about`` follows
     it.  Everything else is on ``model``.
     """
 
     _esm, _css = assets("output_view")
-    _linked = ("place",)
+    _linked = ("place", "pointed")
     _followed = ("about",)
 
     size = traitlets.List(traitlets.Int()).tag(sync=True)
@@ -237,7 +259,9 @@ class OutputView(View):
     cell = traitlets.Int(1).tag(sync=True)
     spread = traitlets.Int().tag(sync=True)
     pictures = traitlets.Bytes().tag(sync=True)
+    numbers = traitlets.List().tag(sync=True)
     place = Element().tag(sync=True)
+    pointed = Pointed().tag(sync=True)
     about = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, comparison: Comparison) -> None:
@@ -256,7 +280,9 @@ class OutputView(View):
         channel = self.model.place[2]
         if channel != self._drawn and not (self.model.spread and self._drawn >= 0):
             self._drawn = channel
-            self.pictures = self.model.pictures(channel).tobytes()
+            with self.hold_sync():
+                self.pictures = self.model.pictures(channel).tobytes()
+                self.numbers = self.model.numbers(channel)
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
