@@ -155,7 +155,7 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
             text += (f", {np.count_nonzero(told == values)} as the law has them, in {len(item.steps)} "
                      f"step{'s' * (len(item.steps) != 1)}")
             _through(ax, across, values, told, steps, item)
-            figure.legend(loc="outside lower center", frameon=False, fontsize=7)
+            figure.legend(loc="outside lower center", frameon=False)
         ax.set_xlabel(parameter)
         bare(ax, f"{name}, raw")
         ax.set_title(text, loc="left")

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib import colormaps, rc_context
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from npulab.layout import Found, Layout, Table
 from npulab.notebook.pictures.picture import STYLE, Picture
@@ -60,7 +61,12 @@ def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
         right.imshow(marked, cmap=ListedColormap([PART]), aspect="auto")
         right.set_xlabel("byte of the row")
         right.set_yticks(*_ticks(rows, width))
-        figure.suptitle(textwrap.fill(str(taken), LINE))
+        marks = [Patch(facecolor=PART, label="sums and constants")] * bool(taken.parts)
+        marks += [Patch(facecolor=MISSING, label="not in the buffer")] * (there < places.size)
+        marks += [Patch(facecolor=NOTHING, edgecolor="#606060", label="fill")] * bool((owners < 0).any())
+        if marks:
+            figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False)
+        figure.suptitle(textwrap.fill(text, LINE))
     return Picture(text, figure)
 
 
@@ -94,7 +100,7 @@ def _draw(figure: Figure, ax: Any, values: np.ndarray, without: np.ndarray, colo
         if not without[row, column]:
             red, green, blue, _ = colours(image.norm(value))
             light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
-            ax.text(column, row, str(value), ha="center", va="center", color="black" if light else "white", fontsize=6)
+            ax.text(column, row, str(value), ha="center", va="center", color="black" if light else "white", fontsize=8)
 
 
 def _ticks(rows: int, width: int) -> tuple[list[int], list[str]]:

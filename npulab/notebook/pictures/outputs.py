@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from npulab.analysis.bisect import Bisected
 from npulab.analysis.bisect.parts import name_of
@@ -60,6 +61,10 @@ def bisection_trials(found: Bisected) -> Picture:
             at = names.index(name_of(key))
             ax.axvspan(at, at + 1, fill=False, edgecolor="black", linewidth=1.2, zorder=3)
         ax.tick_params(length=0)
+        ax.set_xlabel("parts, in the order in which they differ; coloured are those taken from the bad capture")
+        seen = [name for name in OUTCOMES if any(trial.outcome == name for trial in trials)]
+        figure.legend(handles=[Patch(facecolor=OUTCOMES[name], label=f"trial: {name}") for name in seen],
+                      loc="outside lower center", ncols=len(OUTCOMES), frameon=False)
         ax.set_title(text)
     return Picture(text, figure)
 
@@ -75,7 +80,7 @@ def output_difference(found: Comparison, channels: list[int] | None = None) -> P
     difference = steps(found.captured, found.predicted)
     shown = _most_different(difference) if channels is None else channels
     with rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 0.5 + 2.1 * len(shown)), layout="constrained")
+        figure = Figure(figsize=(9.2, 0.5 + 2.6 * len(shown)), layout="constrained")
         axes = figure.subplots(len(shown), 3, squeeze=False)
         for line, channel in zip(axes, shown, strict=True):
             _row(figure, line, channel, found, difference)
@@ -126,7 +131,7 @@ def _range(found: Comparison) -> tuple[float, float]:
     return (float(both.min()), float(both.max())) if both.size else (0.0, 1.0)
 
 
-def _numbers(ax: Any, values: np.ndarray, image: Any, size: int = 7) -> None:
+def _numbers(ax: Any, values: np.ndarray, image: Any, size: int = 8) -> None:
     for (row, column), value in np.ndenumerate(values):
         red, green, blue, _ = image.cmap(image.norm(value))
         light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 or np.isnan(value)  # a NaN has no colour
@@ -151,7 +156,7 @@ def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0
     text = (f"{len(codes)} rules, {len(real)} accumulators, ratio {float(real_values(1, scales)):.9g}: "
             f"{len(groups)} different rows of codes; {agree}")
     labels = [textwrap.fill(", ".join(names), LINE, break_on_hyphens=False) for names, _ in groups]
-    heights = [0.14 + 0.125 * max(label.count("\n") + 1, 2) for label in labels]
+    heights = [0.14 + 0.145 * max(label.count("\n") + 1, 2) for label in labels]
     with rc_context(STYLE):
         figure = Figure(figsize=(8.4, 0.85 + sum(heights)), layout="constrained")
         ax = figure.subplots()
@@ -160,7 +165,7 @@ def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0
         for (_, row), middle in zip(groups, middles, strict=True):
             _line_of_codes(ax, real, row, float(middle))
         ax.set_ylim(ends[-1], 0)
-        ax.set_yticks(middles, labels, fontsize=7)
+        ax.set_yticks(middles, labels, fontsize=8)
         ax.tick_params(axis="y", length=0)
         ax.spines[["left", "right", "top"]].set_visible(False)
         ax.margins(x=0)
@@ -170,7 +175,7 @@ def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0
                 ax.axvline(tie, color="#555555", linestyle=(0, (3, 3)), linewidth=0.8, zorder=3)
         ax.ticklabel_format(axis="x", useOffset=False)
         ax.set_xlabel("accumulator * ratio of scales; dots are the accumulators, numbers the output codes, dashed "
-                      "lines ties")
+                      "lines ties; neighbouring codes have different colours")
         ax.set_title(f"{len(codes)} rules, {len(groups)} different rows of codes", loc="left")
     return Picture(text, figure)
 
@@ -189,9 +194,9 @@ def _line_of_codes(ax: Any, real: np.ndarray, codes: np.ndarray, middle: float) 
         left, width = edges[first], edges[end] - edges[first]
         colour = CODES[int(codes[first]) % len(CODES)]
         ax.barh(middle, width, TALL, left=left, color=colour, edgecolor="white", linewidth=1.5)
-        ax.text(left + width / 2, middle - 0.12 * TALL, str(codes[first]), ha="center", va="center", fontsize=7,
+        ax.text(left + width / 2, middle - 0.12 * TALL, str(codes[first]), ha="center", va="center", fontsize=8,
                 zorder=4, bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.6})
-    ax.plot(real, np.full(len(real), middle + 0.33 * TALL), ".", color="black", markersize=3)
+    ax.plot(real, np.full(len(real), middle + 0.33 * TALL), ".", color="black", markersize=3, gid="on colour")
 
 
 def output_comparison(found: Comparison) -> Picture:
@@ -205,7 +210,7 @@ def output_comparison(found: Comparison) -> Picture:
     counted = mismatches(found)
     text = f"{counted.case}: {found.verdict}; {counted}"
     with rc_context(STYLE):
-        figure = Figure(figsize=(8.4, 5.4 if counted.differ else 2.9), layout="constrained")
+        figure = Figure(figsize=(8.8, 6.4 if counted.differ else 3.3), layout="constrained")
         axes = figure.subplots(2 if counted.differ else 1, 2, width_ratios=(1.1, 1), squeeze=False)
         _error_map(figure, axes[0, 1], counted)
         if counted.differ:
@@ -245,7 +250,7 @@ def _by_difference(ax: Any, counted: Mismatches) -> None:
     bare(ax, "outputs")
     ax.set_xlabel(f"difference in {units}")
     if len(apart) <= LABELLED and np.ptp(apart) <= 2 * LABELLED:
-        ax.bar_label(ax.bar(apart, counts, 0.6, color=WRONG), fontsize=7)
+        ax.bar_label(ax.bar(apart, counts, 0.6, color=WRONG), fontsize=8)
         ax.margins(y=0.12)
         ax.set_xticks(sorted({-1, 0, 1, *apart.tolist()}))
     else:
@@ -260,7 +265,7 @@ def _error_map(figure: Figure, ax: Any, counted: Mismatches) -> None:
     ax.set_xticks([])
     ax.set_yticks([])
     if max(counted.worst.shape) <= NUMBERED:
-        _numbers(ax, counted.worst, image, 6)
+        _numbers(ax, counted.worst, image)
     else:
         figure.colorbar(image, ax=ax)
     inside = np.argwhere(~counted.border)
@@ -274,7 +279,7 @@ def _by_channel(ax: Any, counted: Mismatches) -> None:
     channels, wrong, outputs = (counted.by_channel[name].to_numpy() for name in ("channel", "differ", "outputs"))
     bars = ax.bar(channels, wrong, 0.6, color=WRONG)
     if len(channels) <= LABELLED:
-        ax.bar_label(bars, fontsize=7)
+        ax.bar_label(bars, fontsize=8)
         ax.set_xticks(channels)
     ax.set_xlim(-0.75, max(len(channels), 4) - 0.25)
     ax.set_ylim(0, max(int(wrong.max(initial=0)) * 1.15, 1))

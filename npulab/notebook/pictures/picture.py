@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import io
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from npulab.notebook.pictures.dark import darkened
+
 DPI = 100
 STYLE: Any = {"font.size": 8, "axes.titlesize": 9, "figure.facecolor": "white", "image.interpolation": "nearest"}
 WRONG, RIGHT = "#c4501b", "#2b6ca3"
+
+
+# what JupyterLab and VS Code say of their theme
+DARK_PAGES = ("[data-jp-theme-light='false']", ".vscode-dark")
+THEMES = "<style>" + "".join(f"{page} img.npulab-light {{display: none}} {page} img.npulab-dark {{display: inline}}"
+                             for page in DARK_PAGES) + "</style>"
 
 
 @dataclass(frozen=True)
@@ -24,10 +35,30 @@ class Picture:
     def __repr__(self) -> str:
         return self.text
 
-    def _repr_png_(self) -> bytes:
+    def _drawn(self) -> bytes:
         out = io.BytesIO()
         self.figure.savefig(out, format="png", dpi=DPI, metadata={"Software": None})
         return out.getvalue()
+
+    @cached_property
+    def _png(self) -> bytes:
+        return self._drawn()  # once: the layout moves by a pixel when a figure is drawn again
+
+    def _repr_png_(self) -> bytes:
+        return self._png
+
+    def dark_png(self) -> bytes:
+        """The same picture for a dark page."""
+        with darkened(self.figure):
+            return self._drawn()
+
+    def _repr_html_(self) -> str:
+        """Both, of which a lab shows the one of its theme."""
+        images = [(kind, extra, base64.b64encode(data).decode()) for kind, extra, data in
+                  (("light", "", self._repr_png_()), ("dark", " hidden", self.dark_png()))]
+        text = html.escape(self.text, quote=True)
+        return THEMES + "".join(f"<img class='npulab-{kind}'{extra} alt='{text}' src='data:image/png;base64,{data}'>"
+                                for kind, extra, data in images)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it; the suffix says the format."""

@@ -85,12 +85,12 @@ in 1.000 ms, 20.0% of the peak
         for other, height in list(peaks.items())[1:]:
             ax.plot([height * 1e3 / speed, high], [height, height], color=quiet, linewidth=1, linestyle="--", zorder=1)
             ax.annotate(f"{other} {height:g}", (high, height), (-2, 2), textcoords="offset points", ha="right",
-                        fontsize=7, color=quiet)
+                        fontsize=8, color=quiet)
         _draw(ax, kernels, top, speed, lead, wrong)
         ax.grid(color=quiet, alpha=0.25, linewidth=0.5)
         ax.set_axisbelow(True)
         beside.set_axis_off()
-        beside.text(0, 1, _numbers(kernels, top, speed), va="top", family="monospace", fontsize=7, linespacing=1.5,
+        beside.text(0, 1, _numbers(kernels, top, speed), va="top", family="monospace", fontsize=8, linespacing=1.5,
                     transform=beside.transAxes)
         figure.suptitle(textwrap.fill(f"{title}: {text}" if title else text, 130), color=ink)
     return Picture(f"{title}: {text}" if title else text, figure)

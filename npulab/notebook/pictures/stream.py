@@ -61,7 +61,7 @@ def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> 
     grid[:len(cells)] = cells
     colours = np.array([*(to_rgb(colour) for colour in COLOURS.values()), (1.0, 1.0, 1.0)])
     with rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 1.1 + min(max(0.17 * rows, LOW), HIGH)), layout="constrained")
+        figure = Figure(figsize=(11.6, 1.1 + min(max(0.17 * rows, LOW), HIGH)), layout="constrained")
         axes = figure.subplots(1, panels, squeeze=False)[0]
         for number, (ax, part) in enumerate(zip(axes, grid.reshape(panels, high, -1), strict=True)):
             ax.imshow(colours[part], aspect="auto", extent=(0, WIDTH, high, 0))
@@ -126,7 +126,7 @@ def _labels(ax: Any, first: int, rows: int, places: list[tuple[int, str]], panel
     if not ticks or ticks[0][0] >= max(rows / 24, 1):
         ticks.insert(0, (0, f"{first:#x}"))
     ax.set_yticks([at + 0.5 for at, _ in ticks], [name for _, name in ticks],
-                  fontsize=7 if panels == 1 else 6)
+                  fontsize=8)
     ax.set_xticks(range(0, WIDTH + 1, 8 if panels == 1 else WIDTH))
     ax.tick_params(length=0)
     if panels == 1:
@@ -137,4 +137,4 @@ def _numbers(ax: Any, data: bytes, kinds: np.ndarray) -> None:
     fill = (kinds.reshape(-1, 8) == NAMES.index("fill")).all(1)
     for at in np.flatnonzero(~fill):
         row, column = divmod(int(at), WIDTH)
-        ax.text(column + 0.5, row + 0.5, f"{data[at]:02x}", ha="center", va="center", fontsize=6)
+        ax.text(column + 0.5, row + 0.5, f"{data[at]:02x}", ha="center", va="center", fontsize=8)

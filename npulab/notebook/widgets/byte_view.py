@@ -52,10 +52,11 @@ class ByteModel(Model):
     Can be set and observed: ``cursor`` (byte; setting it selects that one), ``selection`` (offset,
     size; setting it puts the cursor on the first), ``ends`` (the byte that a selection began with,
     the cursor), ``pointed`` (a byte that is looked at instead, -1 none), ``colour`` ("kind" or
-    "status"), ``query`` with ``element`` (one of ``ELEMENTS``) and ``big_endian``, and
-    ``axis`` (where the bytes hold a layout: the axis of the tensor whose index gives an element its
-    kind, -1 none).  Follow them: ``found`` (how many match), ``ordinal`` (which of them the cursor is on, from 1; 0 none),
-    ``about`` (what the byte is, as texts) and ``note`` (what is wrong with what was asked).
+    "status"), ``query`` with ``element`` (one of ``ELEMENTS``) and ``big_endian``, and ``axis``
+    (where the bytes hold a layout: the axis of the tensor whose index gives an element its kind, -1
+    none). Follow them: ``found`` (how many match), ``ordinal`` (which of them the cursor is on,
+    from 1; 0 none), ``about`` (what the byte is, as texts) and ``note`` (what is wrong with what
+    was asked).
 
     A byte is "changed" where it is not as in every reference or past one's end, "fill" where that
     is what items say or, where they say nothing, in a run of 16 or more equal bytes, "zero",

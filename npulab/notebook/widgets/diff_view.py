@@ -41,12 +41,12 @@ class DiffModel(Model):
     """The fields that differ between two captures or two CaptureSets, by place, with filters; it
     needs no browser.
 
-    ``rows`` are all of them.  Can be set and observed: ``query`` (a name or a glob over field,
+    ``rows`` are all of them. Can be set and observed: ``query`` (a name or a glob over field,
     register.field and block.register.field), ``unknown`` (only fields that nobody named),
     ``addresses`` (False leaves out those that point into memory) and ``selected`` (the index of a
-    row, -1 none; always one that is shown, at first one that is no address).  ``shown`` (indices), ``summary`` and ``hidden`` (rows
-    that each filter leaves out) follow. Raises TypeError and ValueError as ``npulab.diff`` does,
-    ValueError for an index outside.
+    row, -1 none; always one that is shown, at first one that is no address). ``shown`` (indices),
+    ``summary`` and ``hidden`` (rows that each filter leaves out) follow. Raises TypeError and
+    ValueError as ``npulab.diff`` does, ValueError for an index outside.
 
     >>> from npulab.bits import RegisterMap
     >>> from npulab.capture import Job
