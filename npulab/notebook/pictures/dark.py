@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -52,7 +51,8 @@ def darkened(figure: Figure) -> Iterator[None]:
     for text in figure.findobj(Text):
         if text not in inside:
             put(text, "color")
-    for legend in figure.legends + [ax.get_legend() for ax in figure.axes if ax.get_legend()]:
+    legends: list[Any] = [*figure.legends, *filter(None, (ax.get_legend() for ax in figure.axes))]
+    for legend in legends:
         for handle in legend.get_patches():
             put(handle, "edgecolor")
             put(handle, "facecolor", _paper_swapped)
@@ -63,7 +63,7 @@ def darkened(figure: Figure) -> Iterator[None]:
             setter(value)
 
 
-def _axes(ax: Axes, put: Callable[..., None]) -> None:
+def _axes(ax: Any, put: Callable[..., None]) -> None:
     put(ax.patch, "facecolor")
     for spine in ax.spines.values():
         put(spine, "edgecolor")
@@ -98,7 +98,7 @@ def _several(colours: Any) -> Any:
     return [swapped(colour) for colour in colours] if many else swapped(colours)
 
 
-def _text(ax: Axes, text: Text, put: Callable[..., None]) -> None:
+def _text(ax: Any, text: Text, put: Callable[..., None]) -> None:
     """Letters on a coloured box stay; those in a cell are read on the colour that it has now."""
     box = text.get_bbox_patch()
     if box is not None and swapped(box.get_facecolor()) == tuple(box.get_facecolor()):
