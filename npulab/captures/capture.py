@@ -274,13 +274,18 @@ class Capture:
         """The same capture with other values in some fields of one job, by default the main one; it
         counts as changed.
 
-        Raises LookupError for an unknown field, ValueError for a value that does not fit.
+        Raises LookupError for an unknown field, ValueError for a value that does not fit and for a
+        field that is read-only.
         """
         task = self.main if task is None else task
         registers = self.maps[self.jobs[task].block]
         words = self.jobs[task].words.copy()
         for name, value in values.items():
-            registers[name].insert(words, registers[name].raw(value))
+            item = registers[name]
+            if item.read_only:
+                raise ValueError(f"register {item.register} field {item.name}: is read-only, allowed are "
+                                 "fields that a driver sets")
+            item.insert(words, item.raw(value))
         return self.with_words(words, task)
 
     def with_buffers(self, **buffers: bytes) -> Capture:

@@ -40,6 +40,7 @@ class Field:
     note: str = ""
     automatic: bool = False
     declared: bool = True
+    read_only: bool = False
 
     @classmethod
     def whole_word(cls, block: str, register: str) -> Field:

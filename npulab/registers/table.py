@@ -5,10 +5,12 @@ A word is 32 little-endian bits, bit 0 lowest.  A map is a table, one row per ru
     block, offset, register, field, lsb, width, at, value, feature, address, align, evidence, note
 
 Rows of one block that share a field name and fill in ``at`` are pieces of one split field; ``at``
-is the place of the piece inside the value.  ``registers.expansion`` says what the optional columns
-``bits``, ``count`` and ``stride`` do.  A row without a field name, and every bit without a
+is the place of the piece inside the value.  A row without a field name, and every bit without a
 row, gets an automatic name (``w18_27_2``: word 18, lsb 27, 2 bits; ``w0x3930_7_1`` in a sparse map:
 by offset), so that all words round-trip.
+
+Columns that a table may have besides: ``access`` (``ro`` for what only the NPU sets), and ``bits``,
+``count`` and ``stride``, of which ``registers.expansion`` tells.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from npulab.registers.meaning import Meaning
 MOST_WORDS = 2 ** 16  # of a dense block
 COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
            "address", "align", "evidence", "note")
+ACCESS, READ_ONLY = "access", "ro"  # an optional column: what the NPU alone sets
 REQUIRED = ("field", "lsb", "width")
 ENUMS = "enums.csv"  # beside a table; of several in a folder each may have its own, TABLE.enums.csv
 
@@ -64,12 +67,18 @@ def read_enums(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, str]]:
 def normal_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with every column, its numbers as int; raises ValueError naming the field and the
     column."""
-    unknown = [name for name in row if name not in (*COLUMNS, "word")]  # word follows from the offset
+    unknown = [name for name in row if name not in (*COLUMNS, ACCESS, "word")]  # word follows from the offset
     missing = [name for name in REQUIRED if name not in row]
     if unknown or missing:
         raise ValueError(f"register map: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}"
                          if unknown else f"register map: column {missing[0]!r} is missing")
     out: dict[str, Any] = {name: "" if row.get(name) is None else str(row[name]).strip() for name in COLUMNS}
+    access = str(row.get(ACCESS) or "").strip()
+    if access not in ("", READ_ONLY):
+        raise ValueError(f"register map, field {out['field']!r}: got access {access!r}, allowed is "
+                         f"blank or {READ_ONLY}")
+    if access:
+        out[ACCESS] = access
     out["address"] = {"True": "yes", "False": ""}.get(out["address"], out["address"])
     for name in ("offset", "lsb", "width", "at", "align"):
         try:
@@ -180,7 +189,8 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
         raise ValueError(f"{where}: got address {first['address']!r}, allowed is blank or yes")
     names = tuple(enums.get(meaning.enum, {}).items())
     return Field(first["block"], registers[word][2], name, pieces, meaning, names, first["address"] == "yes",
-                 first["align"] or 0, first["evidence"] or "unknown", first["note"], automatic=not first["field"])
+                 first["align"] or 0, first["evidence"] or "unknown", first["note"], automatic=not first["field"],
+                 read_only=first.get(ACCESS) == READ_ONLY)
 
 
 def _runs(bits: Sequence[str]) -> Iterator[tuple[int, int]]:

@@ -20,6 +20,7 @@ from npulab.captures.listing import Decoded, folded
 from npulab.cli import main
 from npulab.npus.kit.fields import values_of
 from npulab.npus.template import new_target
+from npulab.registers.formats import read_map
 from npulab.registers.map import RegisterMap
 
 BASE, GROUP, LAYER = 0x2_5010_0000, 0x400000, 4  # above 32 bits
@@ -238,3 +239,23 @@ def test_state_of_jobs_before_is_mixed_as_fields_are() -> None:
     assert mix(good, same, []) == good
     mixed = mix(good, same, [(0, "B", "R1", "f")])
     assert (mixed.jobs[0].before, mixed.jobs[0].writes) == (good.jobs[0].before, same.jobs[0].writes)
+
+
+def test_what_the_npu_alone_sets_is_not_set(tmp_path: Path) -> None:
+    path = tmp_path / "registers.csv"
+    path.write_text("block,offset,register,field,lsb,width,access\n"
+                    "B,0,CTRL,relu,0,1,\nB,4,STATUS,busy,0,1,ro\nB,4,STATUS,count,8,8,ro\n")
+    registers = RegisterMap.read(path)
+    assert [item.name for item in registers if item.read_only] == ["busy", "count"]
+    assert registers.select(["x"])["busy"].read_only
+    assert read_map(path).map()["busy"].bits == registers["busy"].bits
+    good, bad = (Capture(name, "demo", "x", (Job("B", np.array(words)),), maps={"B": registers})
+                 for name, words in (("good", [0, 0x300]), ("bad", [1, 0x401])))
+    assert [part.field for part in parts_of(good, bad)] == ["relu"]
+    assert diff(good, bad).field.tolist() == ["relu", "busy", "count"]
+    assert np.array_equal(registers.encode(registers.decode(bad.words)), bad.words)
+    with pytest.raises(ValueError, match=r"^register STATUS field busy: is read-only"):
+        good.with_fields(busy=1)
+    path.write_text(path.read_text().replace("ro", "wo"))
+    with pytest.raises(ValueError, match=r"field 'busy': got access 'wo', allowed is blank or ro$"):
+        RegisterMap.read(path)

@@ -35,12 +35,15 @@ def parts_of(good: Capture, bad: Capture, *, addresses: bool = False, buffers: b
     """What can be taken from the bad capture: every field that differs, and whole buffers.
 
     Fields that point into memory keep the good capture's address, since its buffers lie there,
-    unless ``addresses``; the output and the bytes of a command stream, whose register writes are
+    unless ``addresses``; read-only fields, the output and the bytes of a command stream, whose register writes are
     fields, are no parts. Raises ValueError for captures of different targets or with different
     jobs, and where nothing is left.
     """
     _refuse_unlike(good, bad)
-    found = [part for part in differences(good, bad) if addresses or not part.address]
+    fixed = {(item.block, item.register, item.name) for registers in good.maps.values()
+             for item in registers if item.read_only}
+    found = [part for part in differences(good, bad)
+             if (addresses or not part.address) and part.key[1:] not in fixed]
     if buffers:
         found += [Difference(0, BUFFER, name, BYTES, len(good.buffers.get(name, b"")), len(data))
                   for name, data in bad.buffers.items()

@@ -16,7 +16,7 @@ from typing import Any
 from npulab.registers.expansion import SHAPE, expanded, shaped
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
-from npulab.registers.table import COLUMNS, REQUIRED, enums_beside
+from npulab.registers.table import ACCESS, COLUMNS, REQUIRED, enums_beside
 from npulab.support.files import read_bounded, text_of
 
 NUMBERS = ("offset", "lsb", "width", "at", "align")
@@ -141,7 +141,7 @@ def read_csv(path: Path) -> RegisterTable:
                          f"fields with {', '.join(REQUIRED)}")
     plain, wide = [], shaped(row for _, row in rows)
     for line, row in rows:
-        unknown = [name for name in row if name not in (*COLUMNS, *SHAPE, "word")]
+        unknown = [name for name in row if name not in (*COLUMNS, *SHAPE, ACCESS, "word")]
         if unknown:
             raise ValueError(f"{path}, line {line}: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}")
         if wide:
