@@ -51,14 +51,21 @@ def _map(options: argparse.Namespace) -> None:
 def _new_options(add: Add) -> None:
     add("name", metavar="NAME", help="a-z, 0-9 and _")
     add("--dest", metavar="FOLDER", help=f"the folder of targets it goes to ({LOCAL} here)")
+    add("--from", dest="source", metavar="FILE",
+        help="what there is of it: a C header, CMSIS-SVD, SystemRDL, rnndb XML or a table; words of a job (.bin); "
+             "a text of register writes, as 0x0010 0x1 in each line")
     add("--words", type=int, default=WORDS, metavar="N", help=f"of its parameter block ({WORDS})")
 
 
 def _new(options: argparse.Namespace) -> None:
-    written = new_target(options.name, Path(options.dest) if options.dest else None, options.words)
+    written = new_target(options.name, Path(options.dest) if options.dest else None, options.words,
+                         options.source)
     folder = written[0].parent
+    following = [f"next: {folder / 'README.md'} says which file holds what, and the commands to try"]
+    if options.source is None:
+        following = _next(options.name, folder, options.words)
     show(options, Done({"target": options.name, "files": [str(path) for path in written]}, "\n".join([
-        f"{folder}: {', '.join(path.name for path in written)}", *_next(options.name, folder, options.words)])))
+        f"{folder}: {', '.join(path.name for path in written)}", *following])))
 
 
 def _next(name: str, folder: Path, words: int) -> list[str]:

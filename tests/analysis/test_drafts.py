@@ -875,3 +875,25 @@ def test_what_is_not_saved_is_found_without_doing_it_again(tmp_path: Path, monke
     monkeypatch.setattr(Draft, "replay", None)
     monkeypatch.setattr(Draft, "edit", None)
     assert len(made.unsaved) == 40
+
+
+def test_drafts_of_rows_of_writes_and_of_captures() -> None:
+    rows = [{"block": "B", "offset": 4, "register": "R", "field": "f", "lsb": 0, "width": 8},
+            {"block": "B", "offset": 0, "register": "A", "field": "g", "lsb": 4, "width": 2}]
+    made = npulab.draft(rows)
+    assert [item.name for item in made.map if not item.automatic] == ["g", "f"]
+    writes = [(0x50100000, 1), (0x50100080, 2), (0x50100000, 3)]
+    made = npulab.draft(writes, block="CNN")
+    assert [offset for _, offset, _ in made.map.registers] == [0x50100000, 0x50100080]
+    made.rename_register("w0x50100080", "SIZE")
+    capture = npulab.captures.capture.Capture(
+        "c", "owl", "c", (npulab.captures.capture.Job("B", npulab.draft(rows).map.encode({"f": 7})),),
+        maps={"B": npulab.draft(rows).map})
+    assert npulab.draft(capture).map.decode(capture.words)["f"] == 7
+    bare = npulab.captures.capture.Capture("c", "owl", "c", (npulab.captures.capture.Job("B", [1, 2, 3]),))
+    assert len(npulab.draft(bare).map) == 3
+    with pytest.raises(ValueError, match=r"^draft: got block 'C', allowed with c is one of B$"):
+        npulab.draft(bare, block="C")
+    for wrong in ([], [(0, 1), {}], [(1, 2)], [(0, "x")]):
+        with pytest.raises(ValueError, match=r"^draft: got .*, allowed are rows with field, lsb, width, or writes"):
+            npulab.draft(wrong)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from npulab.analysis.draft import disk
 from npulab.analysis.draft.sheet import Sheet
 from npulab.analysis.draft.state import SUFFIX, Draft
 from npulab.analysis.draft.table import Table
+from npulab.captures.capture import Capture
+from npulab.captures.writes import rows_of_writes
 from npulab.registers.expansion import shaped
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.formats import read_map
@@ -18,11 +20,14 @@ from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import ENUMS, MOST_WORDS, REQUIRED, enums_beside
 
+Source = str | os.PathLike[str] | RegisterMap | RegisterTable | int | Capture \
+    | Sequence[Mapping[str, Any]] | Sequence[Sequence[int]]
 
-def draft(source: str | os.PathLike[str] | RegisterMap | RegisterTable | int, *, features: Iterable[str] = (),
-          dense: bool | None = None, block: str = "") -> Draft:
-    """A draft of the table in a file, of a map or of a table; or of so many words that nobody
-    named, of ``block``.
+
+def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = None, block: str = "") -> Draft:
+    """A draft of the table in a file, of a map or of a table; of so many words that nobody named,
+    of ``block``; of the rows of a table, as mappings; of the registers that writes (offset, value)
+    set, or that the jobs of ``block`` of a capture (by default its main one's) have.
 
     ``features`` are those of the chip that is looked at (of a map, its own).  ``dense`` is as
     ``RegisterMap`` has it; without it a file is dense, a table of ``registers.formats`` and a file
@@ -42,15 +47,45 @@ def draft(source: str | os.PathLike[str] | RegisterMap | RegisterTable | int, *,
         rows = [{"block": block, "offset": word * WORD_BYTES, "lsb": 0, "width": WORD_BITS, "evidence": "unknown"}
                 for word in range(source)]
         return _of_table(RegisterTable.of(rows), features, dense is not False)
+    if isinstance(source, Capture):
+        return _of_capture(source, features, dense, block)
+    if isinstance(source, list | tuple):
+        return _of_table(RegisterTable.of(_listed(source, block)), features, bool(dense))
     if isinstance(source, RegisterTable):
         return _of_table(source, features, bool(dense))
-    path = Path(source)
+    path = Path(source)  # type: ignore[arg-type]  # lists and tuples are read above
     data = disk.read(path)
     if data is None:
         raise FileNotFoundError(f"{path}: there is no such file")
     if path.suffix != SUFFIX:
         return _of_table(read_map(path), features, bool(dense))
     return _of_file(path, data, frozenset(features), dense)
+
+
+def _listed(source: Sequence[Any], block: str) -> Sequence[Mapping[str, Any]]:
+    if source and all(isinstance(row, Mapping) for row in source):
+        return source
+    if not source or not all(map(_is_write, source)):
+        raise ValueError(f"draft: got {source!r:.60}, allowed are rows with {', '.join(REQUIRED)}, or writes (offset, "
+                         "value)")
+    return rows_of_writes(source, block)
+
+
+def _is_write(row: Any) -> bool:
+    return isinstance(row, tuple | list) and len(row) in (2, 3) and all(isinstance(n, int) for n in row) \
+        and row[0] >= 0 and row[0] % WORD_BYTES == 0
+
+
+def _of_capture(capture: Capture, features: Iterable[str], dense: bool | None, block: str) -> Draft:
+    block = block or capture.jobs[capture.main].block
+    if block in capture.maps:
+        return draft(capture.maps[block], dense=dense)
+    jobs = [job for job in capture.jobs if job.block == block]
+    if not jobs:
+        raise ValueError(f"draft: got block {block!r}, allowed with {capture.name} is one of "
+                         f"{', '.join(dict.fromkeys(job.block for job in capture.jobs))}")
+    writes = [write for job in jobs for write in job.writes]
+    return draft(writes or len(jobs[0].words), features=features, dense=dense, block=block)
 
 
 def _of_table(table: RegisterTable, features: Iterable[str], dense: bool) -> Draft:

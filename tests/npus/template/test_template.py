@@ -179,3 +179,104 @@ def test_the_commands_that_it_ends_with_work(tmp_path: Path, monkeypatch: pytest
     assert (project / "captures" / "owl" / "first" / "capture.json").is_file()
     (table,) = [word for line in lines for word in line.split() if word.endswith("registers.csv")][:1]
     assert elsewhere or (project / table).is_file()
+
+
+SVD = """<?xml version="1.0"?><device><name>D</name><peripherals>
+<peripheral><name>CNN</name><baseAddress>0x50100000</baseAddress><registers>
+<register><name>CTRL</name><addressOffset>0x0</addressOffset><size>32</size><fields>
+<field><name>RELU</name><lsb>0</lsb><msb>0</msb></field><field><name>POOL</name><lsb>8</lsb><msb>11</msb></field>
+</fields></register></registers></peripheral>
+<peripheral><name>DMA</name><baseAddress>0x50200000</baseAddress><registers>
+<register><name>GO</name><addressOffset>0x40</addressOffset><size>32</size></register></registers></peripheral>
+</peripherals></device>"""
+HEADER = "#define NPU_CFG 0x0010\n#define NPU_CFG_STRIDE_SHIFT 4\n#define NPU_CFG_STRIDE_MASK 0x70\n"
+LOG = "# recorded by hand\n[1] write 0x50100000 = 0x301\nwrite 0x50100080 = 0x5 // rows\n0x50100000 0x302\n"
+
+
+def passes(name: str) -> None:
+    """The target's own tests pass."""
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"npulab_targets/{name}"],
+                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+
+
+@pytest.mark.parametrize(("file", "text", "fields", "blocks"), [
+    ("npu.svd", SVD, {"RELU", "POOL", "GO"}, 2), ("npu.h", HEADER, {"STRIDE"}, 1), ("log.txt", LOG, set(), 1)])
+def test_a_target_begins_with_what_there_is(here: Path, file: str, text: str, fields: set[str], blocks: int) -> None:
+    if file.endswith(".h"):
+        pytest.importorskip("clang")
+    (here / file).write_text(text)
+    assert main(["new", "heron", "--from", file]) == 0
+    target = npulab.target("heron")
+    assert len(target.tables) == blocks
+    named = {item.name.rpartition(".")[2] for table in target.tables.values() for item in table if not item.automatic}
+    assert {name.lower() for name in named} == {name.lower() for name in fields}
+    assert "kernel_h" not in named
+    page = (here / "npulab_targets/heron/README.md").read_text()
+    assert file in page
+    assert "@" not in page
+    passes("heron")
+
+
+def test_writes_of_a_new_target_are_a_capture(here: Path) -> None:
+    (here / "log.txt").write_text(LOG)
+    new_target("heron", source="log.txt")
+    (here / "dump").mkdir()
+    (here / "dump/writes.txt").write_text(LOG)
+    (here / "dump/job.json").write_text(json.dumps({"npu": "heron"}))
+    capture = npulab.load(here / "dump")
+    assert capture.jobs[0].writes == ((0x50100000, 0x301), (0x50100080, 5), (0x50100000, 0x302))
+    assert capture.words.tolist() == [0x302, 5]
+    table = npulab.target("heron").registers.fields
+    assert table["note"].tolist() == ["written 2 times: 0x301, 0x302", "written once: 0x5"]
+
+
+def test_words_say_how_many_there_are(here: Path) -> None:
+    (here / "job.bin").write_bytes(bytes(4 * 21))
+    new_target("heron", source="job.bin")
+    assert len(npulab.target("heron").registers) == 21
+    (here / "odd.bin").write_bytes(bytes(7))
+    with pytest.raises(ValueError, match=r"^odd.bin: got 7 bytes, allowed are words of 4$"):
+        new_target("owl", source="odd.bin")
+    (here / "bad.txt").write_text("0x10 0x1\nfoo\n")
+    with pytest.raises(ValueError, match=r"^bad.txt line 2: got 'foo', allowed is an address and a value"):
+        new_target("owl", source="bad.txt")
+    (here / "bad.txt").write_text("# nothing\n")
+    with pytest.raises(ValueError, match=r"^bad.txt: got no write"):
+        new_target("owl", source="bad.txt")
+    (here / "bad.txt").write_text("0x11 0x1\n")
+    with pytest.raises(ValueError, match=r"^bad.txt line 1: .*; addresses are multiples of 4$"):
+        new_target("owl", source="bad.txt")
+    with pytest.raises(FileNotFoundError):
+        new_target("owl", source="none.txt")
+    assert not (here / "npulab_targets/owl").exists()
+
+
+def test_generated_tests_hold_when_the_placeholder_is_gone(here: Path) -> None:
+    """The user's own table and importer in the place of the template's."""
+    new_target("heron")
+    folder = here / "npulab_targets/heron"
+    (folder / "registers.csv").write_text("block,offset,register,field,lsb,width,evidence\nTOP,0x0,A,rows,0,9,guess\n"
+                                          "TOP,0x8,B,,0,32,unknown\nTWO,0x4,C,mode,30,2,guess\n")
+    passes("heron")
+    (folder / "dumps.py").write_text('''
+import numpy as np
+from npulab.capture import Capture, Job
+from .facts import BLOCK, TABLES
+
+def is_dump(path):
+    return path.suffix == ".hex"
+
+def read_dump(path):
+    words = np.array([int(word, 16) for word in path.read_text().split()], np.uint32)
+    return {path.stem: Capture(path.stem, "heron", "heron", (Job(BLOCK, words),), maps=TABLES)}
+''')
+    (folder / "samples").mkdir()
+    (folder / "samples/one.hex").write_text("1f 0 ffffffff")
+    passes("heron")
+    (folder / "samples/one.hex").write_text("1f 0 zz")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/heron"],
+                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+    assert "1 failed, 3 passed" in done.stdout
+    assert "invalid literal for int() with base 16: 'zz', at heron/dumps.py:" in done.stdout

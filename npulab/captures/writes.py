@@ -1,0 +1,59 @@
+"""Register writes as text, a write a line, and the rows of a table that has nothing but them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.support.files import read_bounded, text_of
+
+MOST_BYTES = 2**26
+NUMBER = re.compile(r"\b0x[0-9a-f]+\b", re.IGNORECASE)
+COMMENT = re.compile(r"#|//|;")
+ALLOWED = "an address and a value, and perhaps a mask, as 0x..., or a comment"
+
+
+def read_writes(path: Path | str) -> list[tuple[int, ...]]:
+    """The writes in a text file, in order: (address, value), or (address, value, mask).
+
+    Each line has two or three numbers as ``0x...`` and any words between them; what is behind
+    ``#``, ``//`` or ``;`` is a comment.  Raises ValueError with file and line for another line, for
+    no write at all, and for an address that is not that of a word.
+    """
+    path, out = Path(path), []
+    for number, line in enumerate(text_of(read_bounded(path, MOST_BYTES), path).splitlines(), 1):
+        text = COMMENT.split(line, maxsplit=1)[0].strip()
+        write = tuple(int(found, 16) for found in NUMBER.findall(text))
+        if not text:
+            continue
+        if len(write) not in (2, 3) or write[0] % WORD_BYTES:
+            raise ValueError(f"{path} line {number}: got {text[:60]!r}, allowed is {ALLOWED}; addresses are multiples "
+                             f"of {WORD_BYTES}")
+        out.append(write)
+    if not out:
+        raise ValueError(f"{path}: got no write, allowed are lines of {ALLOWED}")
+    return out
+
+
+def rows_of_writes(writes: Iterable[Sequence[int]], block: str = "") -> list[dict[str, Any]]:
+    """A row of a register table for each register that is written, by offset: one field that nobody
+    named, with what was written as its note.
+
+    >>> rows_of_writes([(0x10, 1), (0x10, 3)], "JOB")[0]["note"]
+    'written 2 times: 0x1, 0x3'
+    """
+    values: dict[int, list[int]] = {}
+    for offset, value, *_ in writes:
+        values.setdefault(offset, []).append(value)
+    return [{"block": block, "offset": offset, "register": f"w{offset:#06x}", "lsb": 0, "width": WORD_BITS,
+             "evidence": "unknown", "note": _note(values[offset])} for offset in sorted(values)]
+
+
+def _note(values: list[int]) -> str:
+    kinds = list(dict.fromkeys(values))
+    more = f" and {len(kinds) - 4} more" if len(kinds) > 4 else ""
+    times = "once" if len(values) == 1 else f"{len(values)} times"
+    return f"written {times}: {', '.join(map(hex, kinds[:4]))}{more}"
