@@ -113,7 +113,7 @@ def _laws_options(add: Add) -> None:
     add("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
 
 
-def _laws(options: argparse.Namespace) -> None:
+def _laws(options: argparse.Namespace) -> int:
     from npulab.analysis.laws import find_laws
     from npulab.analysis.laws.inputs import candidate_layers, named_bits
     from npulab.analysis.laws.summary import Summary
@@ -134,12 +134,15 @@ def _laws(options: argparse.Namespace) -> None:
         unproved, plan = found.open, None
         if options.plan is not None:
             plan = found.next_captures(options.plan, candidates=layers)
+    if found.stopped:
+        tell("stopped; these laws it had, each is proved on every capture")
     messages = [warning.message for warning in caught]
     for text in dict.fromkeys(str(one) for one in messages if isinstance(one, UserWarning)):
         tell(text)
     if options.map:
         write_file(Path(options.map), table_text(COLUMNS, found.register_rows(sweep.block)).encode())
     show(options, Summary(sweep, found, unproved, plan, drawn=layers is None))
+    return int(found.stopped)
 
 
 def _refuse_map(path: str | None) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from npulab.cli.output import REFUSED, tell
 
+INTERRUPTED = 130  # the exit status of shells for Ctrl-C
 # by name: the module that has its options and runs it, and what it does
 COMMANDS = {
     "lab": ("lab", "open JupyterLab in this folder, in npulab's own on its notebooks; other options go to JupyterLab"),
@@ -55,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # who reads our output has seen enough; nothing more may be written at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        tell("stopped")
+        return INTERRUPTED
     except REFUSED as error:
         tell(error)
         return 2

@@ -61,6 +61,23 @@ def test_notebook_runs_in_the_lab(opened: Opened, path: Path) -> None:
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
 
 
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_the_first_screen_of_the_start_notebook_is_a_named_register_block(opened: Opened, theme: str) -> None:
+    opened.turn_to(f"notebooks/{NOTEBOOKS[0].name}")
+    opened.theme(f"JupyterLab {theme}")
+    output = opened.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output").first
+    high = opened.page.viewport_size["height"]
+    assert "in_image_x_size" in output.inner_text()  # as stored, with nothing run
+    assert 0 <= output.bounding_box()["y"] < high / 2
+    opened.run_all()
+    opened.page.keyboard.press("Control+Home")
+    view = opened.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .npulab-bit").first
+    view.scroll_into_view_if_needed()
+    assert 0 <= view.bounding_box()["y"] < high
+    picture(opened, f"start-{theme.lower()}")
+    assert opened.problems == []
+
+
 def test_click_on_a_bit_reaches_python(opened: Opened) -> None:
     opened.turn_to("notebooks/1-first-capture.ipynb")
     opened.run_all()

@@ -303,7 +303,7 @@ def test_bisect_refuses_in_a_sentence(run: Any, options: list[str], words: str) 
 
 def made_sweep(path: Path, flip: int = 0, **more: Any) -> Path:
     """A small simulated sweep: relu and input_w in word 0, an address in word 1, input_c or four times that in word 2."""
-    import npulab
+    import npulab.captures.sweep
 
     random, n = np.random.default_rng(1), 48
     known = {"input_w": random.integers(4, 100, n), "input_c": random.integers(1, 64, n),
@@ -426,3 +426,31 @@ def test_formats_are_listed(run: Any) -> None:
     rows = [json.loads(line) for line in run("list", "--formats", "--json")[1]]
     assert len(rows) == len(lines) - 1
     assert {row["target"] for row in rows} >= {"ane", "nvdla", "vivante"}
+
+
+def test_ctrl_c_ends_in_one_sentence_and_keeps_laws(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, wait = made_sweep(tmp_path / "s.npz"), [0]
+
+    def search(sweep: Any, progress: Any, **options: Any) -> Any:
+        def interrupted(text: str) -> None:
+            wait[0] -= 1
+            if wait[0] == 0:
+                raise KeyboardInterrupt
+        return original(sweep, progress=interrupted, **options)
+
+    from npulab.analysis import laws
+
+    original = laws.find_laws
+    monkeypatch.setattr(laws, "find_laws", search)
+    steps = range(1, 40)
+    outcomes = []
+    for wait[0] in steps:
+        status, lines, err = run("laws", path)
+        outcomes.append((status, err))
+        if status == 0:  # the search was over before
+            break
+        assert err.startswith("npulab: stopped")
+        assert bool(lines) == (status == 1)
+    assert [status for status, _ in outcomes] == [1] * (len(outcomes) - 1) + [0]
+    monkeypatch.setattr(laws, "find_laws", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert run("laws", path) == (130, [], "npulab: stopped\n")
