@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parents[1]
 START = "0-start.ipynb"
 NOTEBOOK = f"notebooks/{START}"
 COPY = "npulab-notebooks"
+CONFIG = Path(__file__).with_name("jupyter")  # no news, views are saved: saving.py
 ROOT_OPTIONS = ("--ServerApp.root_dir", "--notebook-dir", "--preferred-dir")
 
 
@@ -28,6 +29,8 @@ def lab(options: argparse.Namespace, rest: Sequence[str] = ()) -> int:
     arguments += rest
     if options.json:
         print(json.dumps({"arguments": arguments}), flush=True)
+    before = os.environ.get("JUPYTER_CONFIG_PATH")
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join([*([before] if before else []), str(CONFIG)])
     from jupyterlab.labapp import main as jupyterlab
 
     return int(jupyterlab(arguments) or 0)

@@ -18,9 +18,8 @@ from playwright.sync_api import Browser, Page
 
 FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR",
            "JUPYTERLAB_WORKSPACES_DIR", "IPYTHONDIR")
-# no news from the network, no writing of notebooks behind our back, every cell in the page
-SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
-            "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+# no writing of notebooks behind our back, every cell in the page
+SETTINGS = {"@jupyterlab/docmanager-extension:plugin": {"autosave": False},
             "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none", "scrollPastEnd": False}}
 START_SECONDS, RUN_MS = 60, 90_000
 # the last is JupyterLab's own: it sometimes takes its splash screen away twice

@@ -1,0 +1,63 @@
+"""What a notebook of ``npulab lab`` is saved with: the views that it shows, and nothing that opening
+it has changed.
+
+JupyterLab loads this module as an extension of its server; ``jupyter/`` beside it says so, and
+turns on that the state of widgets is saved.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+STATE = "application/vnd.jupyter.widget-state+json"
+REFERENCE = re.compile(r"IPY_MODEL_(\w+)")
+
+
+def before_save(model: Mapping[str, Any], path: str, contents_manager: Any, **_: Any) -> None:
+    """Change a notebook that is about to be saved, in place: widgets without an output go, and the
+    language stays as the file has it, whatever Python has opened it."""
+    if model.get("type") != "notebook" or not isinstance(model.get("content"), Mapping):
+        return
+    keep_shown(model["content"])
+    file = Path(contents_manager.root_dir, path)
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))["metadata"]["language_info"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return  # a new notebook
+    metadata = model["content"]["metadata"]
+    if metadata.get("language_info", {}).get("name") == before.get("name"):
+        metadata["language_info"] = before
+
+
+def keep_shown(notebook: Mapping[str, Any]) -> None:
+    """Leave of the state of widgets in a notebook what its outputs show, and what that refers
+    to."""
+    metadata = notebook["metadata"]
+    state = metadata.get("widgets", {}).get(STATE, {}).get("state")
+    if state is None:
+        return
+    wanted = [output["data"][VIEW].get("model_id") for cell in notebook["cells"] for output in cell.get("outputs", ())
+              if VIEW in output.get("data", ())]
+    shown: dict[str, Any] = {}
+    while wanted:
+        name = wanted.pop()
+        if name in state and name not in shown:
+            shown[name] = state[name]
+            wanted += REFERENCE.findall(json.dumps(state[name].get("state", {})))
+    if shown:
+        metadata["widgets"][STATE]["state"] = {name: state[name] for name in state if name in shown}
+    else:
+        del metadata["widgets"]
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": __name__}]
+
+
+def _load_jupyter_server_extension(app: Any) -> None:
+    app.contents_manager.register_pre_save_hook(before_save)
