@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from npulab.layout.items import Item
 from npulab.quant.rules import Rule, state_rules
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
@@ -121,22 +122,6 @@ class Range(NamedTuple):
             return (f"{self.name}: CRC-32 of {len(self.predicted)} bytes is {zlib.crc32(self.predicted):#010x}, the "
                     f"run had {self.crc:#010x}")
         return f"{self.name}: {len(wrong)} of {len(self.captured)} bytes differ, the first at {wrong[0]:#x}"
-
-
-class Item(NamedTuple):
-    """A run of bits of a buffer and what it says: ``bit`` from the buffer's start, ``bits`` of
-    them."""
-
-    bit: int
-    bits: int
-    kind: str
-    value: int = 0
-    core: int | None = None
-    channel: int | None = None
-    plane: int | None = None
-    row: int | None = None
-    column: int | None = None
-    weights: int = 0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ PERMUTED = 4  # axes, up to which all their orders are tried
 
 
 def candidates(shape: tuple[int, ...], size: int, **stored: Any) -> Iterator[tuple[Layout, list[int]]]:
-    """Layouts of a whole tensor in at most ``size`` bytes, each from byte 0, and the bytes it may
+    """Layouts of a whole tensor in at most ``size`` places, each from byte 0, and the bytes it may
     begin at: axes in any order, rows and planes with gaps, one axis in tiles, two axes in tiles,
     with tiles completed or short.
 
@@ -35,7 +35,7 @@ def candidates(shape: tuple[int, ...], size: int, **stored: Any) -> Iterator[tup
             layout = Layout(shape, loops, **stored)
         except ValueError:
             continue
-        room = size - layout.size
+        room = size - layout.size * layout.per_byte
         if room >= 0:
             yield layout, list(dict.fromkeys(at for at in (0, size - end, room, *HEADERS) if 0 <= at <= room))
 

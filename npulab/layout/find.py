@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice, product
@@ -12,11 +12,25 @@ from typing import Any
 import numpy as np
 
 from npulab.layout.candidates import candidates
-from npulab.layout.found import FEW, Found, accounted, agreeing
+from npulab.layout.found import FEW, Found, accounted, agreeing, unexplained
+from npulab.layout.lags import lags
 from npulab.layout.nest import Layout
-from npulab.layout.places import Change, Pairs, Seen, Signature, Sought, changes, known
+from npulab.layout.places import Change, Pairs, Seen, Signature, Sought, changes, halved, known
 from npulab.layout.rules import layouts
-from npulab.layout.stored import DTYPES, MOST_BYTES, MOST_ELEMENTS, Buffer, Table, bytes_in, elements_at, raw_of
+from npulab.layout.stored import (
+    BITS,
+    DTYPES,
+    MOST_BYTES,
+    MOST_ELEMENTS,
+    SWAPS,
+    Buffer,
+    Table,
+    bytes_in,
+    elements_at,
+    held_as,
+    opened,
+    raw_of,
+)
 
 SAMPLES = (16, 1024)  # elements on which a layout is tried before all
 CHANGES = 3  # ways of changing elements that are followed up
@@ -29,6 +43,8 @@ WORTH = 0.02  # of some elements, those that have to be found with their neighbo
 ENTROPY_SAMPLE = 2 ** 16
 LEAST_BITS = 0.5  # of a value, so that neighbours stay few
 SMALL_TILE = 4  # neighbours that are enough to see a tile
+PROVEN = 8  # elements, of which one at least has a value of its own, for a search by values alone
+SPARSE = 4  # places of a buffer for each that the tensor takes, from which most is something else
 SPARE_BITS = 8  # of a signature beyond the size of the buffer, so that it is rarely there by chance
 MOST_RIVALS = 8
 MOST_COMPARED = 64  # agreeing candidates, of which the one that explains most is taken
@@ -41,6 +57,7 @@ class _Trial:
     layout: Layout | Table
     agree: np.ndarray
     seen: Seen | None
+    pairs: Pairs
 
     @property
     def count(self) -> int:
@@ -51,17 +68,20 @@ class _Trial:
         return int(np.count_nonzero(known(self.seen))) if self.seen is not None else 0
 
 
-def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Sequence[Buffer]) -> Found:
+def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Sequence[Buffer], *,
+                dtype: str = "") -> Found:
     """The layout that maps a tensor to its buffer, or each of several tensors of one shape to its
     own.
 
-    Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size.  ``markers`` makes
-    tensors whose values tell every element; with others the values of neighbours help, and what
-    stays open is said: elements ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes.
-    Found are order, tiles (completed or short), strides, offset, fill, a window, copies, elements
-    that are big-endian or changed by an xor or a sum, the sums of an axis, constant bytes.  Where
-    no nest of loops gives the places, the layout is a ``Table`` of them. Raises ValueError for
-    pairs that do not go together, and where no element has a place.
+    Tensors have 1, 2 or 4 bytes an element, buffers are bytes of one size; ``dtype`` names elements
+    below 8 bits, which tensors hold in a byte each.  ``markers`` makes tensors whose values tell
+    every element; with others the values of neighbours help, and what stays open is said: elements
+    ``shared`` and ``missing``, ``rivals``, ``unexplained`` bytes.  Found are order, tiles (completed
+    or short, over joint axes, begun inside), strides or the bytes to each index, offset, fill, a
+    window, copies, words whose bytes are reversed, elements that are big-endian or changed by an
+    xor or a sum, the sums of an axis, constant bytes.  Where no nest of loops gives the places, the
+    layout is a ``Table`` of them. Raises ValueError for pairs that do not go together, and where no
+    element has a place.
 
     >>> from npulab.layout import markers, nc1hwc2
     >>> tensors = markers((2, 3, 5))
@@ -70,47 +90,58 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
     30 of 30 elements placed by values of their own in 2 pairs
     18 bytes beside them are fill (0x0)
     """
-    pairs = _pairs(tensors, buffers)
+    pairs = _pairs(tensors, buffers, dtype)
     signature = _in_step(pairs)
-    best, places, complete = None, None, False
+    best, places = None, None
     for seen, change in _by_value(pairs, signature):
         places = seen if places is None else places
         best = _better(best, _trial(pairs, seen, change, True))
-        complete = best is not None and _complete(best, pairs)
-        if complete:
+        if best is not None and _complete(best):
             break
-    if not complete and (best is None or 2 * best.known < best.agree.size or not _fits(best, pairs)):
-        for seen, change in _by_neighbours(pairs):
-            best = _better(best, _trial(pairs, seen, change, False))
-            if best and _complete(best, pairs):
+    own = int(np.count_nonzero(known(places))) if places is not None else 0
+    own = own if own > 2 * _chance(pairs) + FEW else 0
+    for trials in (_read_otherwise, _by_neighbours):
+        if best is not None and (_complete(best) or (_fits(best) and 2 * best.known >= best.agree.size)):
+            break
+        for trial in trials(pairs):
+            # a rule of more choices has to explain what is in place without it
+            if trial is None or trial.count < ENOUGH * own:
+                continue
+            best = _better(best, trial)
+            if best is not None and _complete(best):
                 break
-    if best is None or not _fits(best, pairs) or not (_proven(best, pairs) or _unexplained(best, pairs) == 0):
-        best = _plainest(pairs, best) or best
-    if best is None or not _fits(best, pairs):
-        found = _table(pairs, places)
-        best = _Trial(found, agreeing(found, pairs), None)
-    return _report(pairs, signature, best)
+    if best is None or not _fits(best) or not (_proven(best) or _unexplained(best) == 0):
+        best = _plainest(pairs if best is None else best.pairs, best) or best
+    if best is None or not _fits(best):
+        table = _table(pairs, places)
+        best = _Trial(table, agreeing(table, pairs), None, pairs)
+    return _report(signature if best.pairs is pairs else _in_step(best.pairs), best)
 
 
-def _pairs(tensors: Any, buffers: Any) -> Pairs:
+def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
     single = isinstance(buffers, bytes | bytearray | memoryview) or (isinstance(buffers, np.ndarray)
                                                                      and buffers.ndim == 1)
-    given = [np.asarray(one) for one in ([tensors] if single else tensors)]
-    data = tuple(bytes_in(one, f"buffers[{at}]") for at, one in enumerate([buffers] if single else buffers))
-    if not given or len(given) != len(data):
-        raise ValueError(f"tensors, buffers: got {len(given)} and {len(data)}, allowed is one or more, as many of both")
-    for at, (tensor, buffer) in enumerate(zip(given, data, strict=True)):
-        first, wanted = given[0], str(given[0].dtype)
-        if str(tensor.dtype) not in DTYPES or not 1 <= tensor.size <= MOST_ELEMENTS or not tensor.ndim:
+    arrays = [np.asarray(tensor) for tensor in ([tensors] if single else tensors)]
+    data = tuple(bytes_in(buffer, f"buffers[{at}]") for at, buffer in enumerate([buffers] if single else buffers))
+    if not arrays or len(arrays) != len(data):
+        raise ValueError(f"tensors, buffers: got {len(arrays)} and {len(data)}, allowed is one or more, as many of both")
+    kind = dtype or str(arrays[0].dtype)
+    if dtype and dtype not in DTYPES:
+        raise ValueError(f"dtype: got {dtype!r}, allowed is one of {', '.join(DTYPES)}")
+    for at, (tensor, buffer) in enumerate(zip(arrays, data, strict=True)):
+        first = arrays[0]
+        if kind not in DTYPES or tensor.dtype != held_as(kind) and at == 0 or not 1 <= tensor.size <= MOST_ELEMENTS \
+                or not tensor.ndim:
             raise ValueError(f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed are 1 to {MOST_ELEMENTS} "
-                             f"elements of {', '.join(DTYPES)}")
+                             f"elements of {held_as(dtype) if dtype else ', '.join(DTYPES)}")
         if tensor.shape != first.shape or tensor.dtype != first.dtype:
-            raise ValueError(f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed is {wanted} {first.shape} as "
-                             "of the first")
+            raise ValueError(f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed is {first.dtype} "
+                             f"{first.shape} as of the first")
         if len(buffer) != len(data[0]) or not first.itemsize <= len(buffer) <= MOST_BYTES:
             allowed = f"{first.itemsize} to {MOST_BYTES}" if at == 0 else f"{len(data[0])} as of the first"
             raise ValueError(f"buffers[{at}]: got {len(buffer)} bytes, allowed is {allowed}")
-    return Pairs(tuple(raw_of(one) for one in given), data, str(given[0].dtype))
+    return Pairs(tuple(raw_of(tensor, kind) for tensor in arrays),
+                 tuple(opened(buffer, BITS[kind], 0, False) for buffer in data), kind)
 
 
 def _in_step(pairs: Pairs) -> Signature:
@@ -140,36 +171,81 @@ def _by_value(pairs: Pairs, signature: Signature) -> Iterator[tuple[Seen, Change
         yield Sought(pairs, step).look_up(change), change
 
 
-def _by_neighbours(pairs: Pairs) -> Iterator[tuple[Seen, Change]]:
-    """Places by the values of elements and of those after them along an axis."""
-    width = pairs.itemsize
+def _read_otherwise(pairs: Pairs) -> Iterator[_Trial | None]:
+    """Trials by values alone, with tiles that begin inside or are of joint axes, lists of the bytes
+    to each index, and words swapped."""
+    for reading in _readings(pairs):
+        for seen, change in _by_value(reading, _in_step(reading)):
+            if np.count_nonzero(known(seen)) * PROVEN < seen.place.size:
+                continue
+            if reading is not pairs:
+                yield _trial(reading, seen, change, True)
+            yield _trial(reading, seen, change, True, deep=True)
+
+
+def _readings(pairs: Pairs) -> Iterator[Pairs]:
+    """The buffers as they are, then with words swapped, of elements below 8 bits with the first in
+    the highest bits."""
+    yield pairs
+    for swap, high_first in product(SWAPS, (False, True) if pairs.bits < 8 else (False,)):
+        if (swap or high_first) and (not swap or (swap >= pairs.itemsize and pairs.bytes % swap == 0)):
+            yield pairs.read(swap, high_first)
+
+
+def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
+    """Trials by the values of elements and of those after them along an axis, at the usual
+    distances or those that rare values suggest."""
     wanted = (pairs.size.bit_length() + SPARE_BITS) / max(_entropy(pairs), LEAST_BITS)
     counts = list(dict.fromkeys(max(count, 2) for count in (math.ceil(wanted), min(math.ceil(wanted), SMALL_TILE))))
-    for count, lag, axis in product(counts, LAGS, reversed(range(len(pairs.shape)))):
+    axes = [*reversed(range(len(pairs.shape)))]
+    # the few that are suggested are the quicker way where there is much besides the tensor
+    sparse = pairs.size > SPARSE * pairs.itemsize * pairs.raw[0].size
+    if not sparse:
+        yield from _neighbours(pairs, product(counts, LAGS, axes))
+    for reading in _readings(pairs):
+        yield from _neighbours(reading, ((count, lag, axis) for axis in axes for lag in lags(reading, axis)
+                                         for count in counts), deep=True)
+    if sparse:
+        yield from _neighbours(pairs, product(counts, LAGS, axes))
+
+
+def _neighbours(pairs: Pairs, distances: Iterable[tuple[int, int, int]], deep: bool = False,
+                ) -> Iterator[_Trial | None]:
+    """Trials with signatures of ``count`` elements that lie ``lag`` elements apart along an
+    axis."""
+    width = pairs.itemsize
+    for count, lag, axis in distances:
         if pairs.shape[axis] < count:
             continue
-        sought = Sought(pairs, Signature(0, width, axis, count, lag * width))
-        tried = [change for _, change in changes(sought)[:1]] if width == 1 else \
-            [Change(), Change(add=2 ** (8 * width - 1))]
-        for change in tried:
+        # a distance backwards is one forwards along the axis turned round
+        turned = pairs if lag > 0 else replace(pairs, raw=tuple(np.flip(raw, axis) for raw in pairs.raw))
+        sought = Sought(turned, Signature(0, width, axis, count, abs(lag) * width))
+        for change in [change for _, change in changes(sought)[:1]] if width == 1 else [Change(), halved(pairs.bits)]:
             if sought.share(change) > WORTH:
-                yield sought.look_up(change), change
+                seen = sought.look_up(change)
+                if lag < 0:
+                    seen = replace(seen, place=np.flip(seen.place, axis), count=np.flip(seen.count, axis),
+                                   shared=np.flip(seen.shared, axis))
+                trial = _trial(pairs, seen, change, False)
+                yield trial
+                if deep and (trial is None or not _complete(trial)):
+                    yield _trial(pairs, seen, change, False, deep=True)
 
 
-def _trial(pairs: Pairs, seen: Seen, change: Change, alone: bool) -> _Trial | None:
+def _trial(pairs: Pairs, seen: Seen, change: Change, alone: bool, deep: bool = False) -> _Trial | None:
     """The nest that agrees with most elements, of those that some places suggest."""
     best: _Trial | None = None
-    sure, stored = known(seen), {"dtype": pairs.dtype, "size": pairs.size, **change._asdict()}
-    nests = list(layouts(np.where(sure, seen.place, -1), copies=seen.copies, **stored))
+    sure, stored = known(seen), {"dtype": pairs.dtype, "size": pairs.bytes, **change._asdict()}
+    nests = list(layouts(np.where(sure, seen.place, -1), deep, copies=seen.copies, **stored))
     loose = ~seen.shared & (seen.count > 0)
     if np.count_nonzero(loose) > 2 * np.count_nonzero(sure):
         # what stands in several places, as in sums of one element each, may have a rule in the
         # first of them
-        nests += layouts(np.where(loose, seen.place, -1), **stored)
-    tried = [(_share(layout, pairs, SAMPLES[1]), layout) for layout in nests]
-    for _, layout in sorted(tried, key=lambda one: -one[0])[:NESTS]:
-        trial = _Trial(layout, agreeing(layout, pairs), seen if alone else None)
-        if layout.size > pairs.size and not _proven(trial, pairs):
+        nests += layouts(np.where(loose, seen.place, -1), deep, **stored)
+    shares = [(_share(layout, pairs, SAMPLES[1]), layout) for layout in nests]
+    for _, layout in sorted(shares, key=lambda rated: -rated[0])[:NESTS]:
+        trial = _Trial(layout, agreeing(layout, pairs), seen if alone else None, pairs)
+        if layout.size > pairs.bytes and not _proven(trial):
             continue
         best = _better(best, trial)
         if best and best.count == best.agree.size:
@@ -181,56 +257,57 @@ def _better(a: _Trial | None, b: _Trial | None) -> _Trial | None:
     return b if a is None or (b is not None and b.count > a.count) else a
 
 
-def _in_buffer(layout: Layout | Table, pairs: Pairs) -> int:
-    if isinstance(layout, Layout) and layout.size <= pairs.size:
+def _in_buffer(trial: _Trial) -> int:
+    layout, pairs = trial.layout, trial.pairs
+    if isinstance(layout, Layout) and layout.size <= pairs.bytes:
         return layout.elements
     places = layout.index_map()
     return int(np.count_nonzero((places >= 0) & (places <= pairs.size - pairs.itemsize)))
 
 
-def _complete(trial: _Trial, pairs: Pairs) -> bool:
+def _complete(trial: _Trial) -> bool:
     """Whether all elements agree, or all but those past the end of a buffer that was cut off."""
     if trial.count == trial.agree.size:
         return True
-    return (trial.count == _in_buffer(trial.layout, pairs) > trial.agree.size // 2
-            and trial.known <= trial.count + 2 * _chance(pairs) + FEW)
+    return (trial.count == _in_buffer(trial) > trial.agree.size // 2
+            and trial.known <= trial.count + 2 * _chance(trial.pairs) + FEW)
 
 
-def _proven(trial: _Trial, pairs: Pairs) -> bool:
+def _proven(trial: _Trial) -> bool:
     """Whether most elements that are in the buffer have values of their own."""
-    return 2 * trial.known > _in_buffer(trial.layout, pairs)
+    return 2 * trial.known > _in_buffer(trial)
 
 
-def _unexplained(trial: _Trial, pairs: Pairs) -> int | None:
+def _unexplained(trial: _Trial) -> int | None:
     """Bytes that nothing explains; None where not all elements agree, which is worse than any
     number of them."""
     if trial.count < trial.agree.size:
         return None
-    return _left(trial.layout, pairs)
+    return _left(trial.layout, trial.pairs)
 
 
 def _left(layout: Layout | Table, pairs: Pairs) -> int:
-    return sum(run.size for run in accounted(layout, pairs)[2])
+    return int(np.count_nonzero(accounted(layout, pairs)[2]))
 
 
 def _plainest(pairs: Pairs, best: _Trial | None) -> _Trial | None:
     """Of the candidates that all elements agree with the one that explains most bytes, the plainest
     of equals; None where none explains more than the best layout so far."""
-    least = None if best is None or not _fits(best, pairs) else _unexplained(best, pairs)
+    least = None if best is None or not _fits(best) else _unexplained(best)
     out: Layout | None = None
     seen = Change() if best is None else Change(best.layout.xor, best.layout.add, best.layout.big_endian)
-    for change in dict.fromkeys((Change(), seen, Change(add=2 ** (8 * pairs.itemsize - 1)))):
+    for change in dict.fromkeys((Change(), seen, halved(pairs.bits))):
         for layout in islice(_agreeing_candidates(pairs, change._asdict()), MOST_COMPARED):
             left = _left(layout, pairs)
             if least is None or left < least:
                 out, least = layout, left
             if not least:
-                return _Trial(layout, agreeing(layout, pairs), None)
-    return None if out is None else _Trial(out, agreeing(out, pairs), None)
+                return _Trial(layout, agreeing(layout, pairs), None, pairs)
+    return None if out is None else _Trial(out, agreeing(out, pairs), None, pairs)
 
 
-def _fits(trial: _Trial, pairs: Pairs) -> bool:
-    enough = _in_buffer(trial.layout, pairs)
+def _fits(trial: _Trial) -> bool:
+    enough = _in_buffer(trial)
     enough = max(enough, trial.known)
     return min(LEAST, trial.agree.size) <= trial.count and ENOUGH * enough <= trial.count
 
@@ -243,11 +320,6 @@ def _entropy(pairs: Pairs) -> float:
         _, counts = np.unique(some, return_counts=True)
         total -= float(np.sum(counts / some.size * np.log2(counts / some.size)))
     return total
-
-
-def _bits(pairs: Pairs) -> int:
-    """Bits of the values of one element in all captures."""
-    return 8 * pairs.itemsize * len(pairs.raw)
 
 
 def _share(layout: Layout, pairs: Pairs, count: int) -> float:
@@ -281,7 +353,7 @@ def _agreeing_candidates(pairs: Pairs, stored: dict[str, Any], counter: list[int
         if counter is not None:
             counter[0] += 1
         for offset in _agreeing_offsets(layout, pairs, offsets):
-            moved = replace(layout, offset=offset, size=pairs.size)
+            moved = replace(layout, offset=offset, size=pairs.bytes)
             if _share(moved, pairs, SAMPLES[1]) == 1 and agreeing(moved, pairs).all():
                 yield moved
 
@@ -302,47 +374,60 @@ def _table(pairs: Pairs, places: Seen | None) -> Table:
     """Places of the elements that have values of their own; those of neighbours alone would be too
     easily wrong."""
     have = np.where(known(places), places.place, -1) if places is not None else np.full(pairs.shape, -1)
-    found, chance = int(np.count_nonzero(have >= 0)), _chance(pairs)
-    if found <= 2 * chance + (FEW if have.size > 2 * FEW else 0):
-        raise ValueError(f"buffers: got no nest of loops and values of their own of {found} of {have.size} elements in "
-                         f"{pairs.size} bytes, allowed are more than chance gives, about {chance:.0f}")
-    return Table(pairs.shape, have.astype(np.int64), dtype=pairs.dtype, size=pairs.size)
+    own, chance = int(np.count_nonzero(have >= 0)), _chance(pairs)
+    if own <= 2 * chance + (FEW if have.size > 2 * FEW else 0):
+        raise ValueError(f"buffers: got no nest of loops and values of their own of {own} of {have.size} elements in "
+                         f"{pairs.bytes} bytes, allowed are more than chance gives, about {chance:.0f}")
+    return Table(pairs.shape, have.astype(np.int64), dtype=pairs.dtype, size=pairs.bytes)
 
 
 def _chance(pairs: Pairs) -> float:
-    """How many elements would be found in random bytes."""
-    return pairs.raw[0].size * min(pairs.size * 2.0 ** -_bits(pairs), 1)
+    """How many elements would be found in random bytes, as many as are not fill."""
+    fill = np.ones(pairs.size, bool)
+    for buffer in pairs.buffers:
+        fill &= buffer == np.bincount(buffer, minlength=256).argmax()
+    some = pairs.size - int(np.count_nonzero(fill))
+    return pairs.raw[0].size * min(some * 2.0 ** -(pairs.bits * len(pairs.raw)), 1)
 
 
-def _report(pairs: Pairs, signature: Signature, best: _Trial) -> Found:
-    layout, filled, unexplained = accounted(best.layout, pairs)
+def _report(signature: Signature, best: _Trial) -> Found:
+    pairs = best.pairs
+    layout, filled, rest = accounted(best.layout, pairs)
     if layout.copies:
         # sums of one element each are copies of it, but for the bytes that its sign fills
         alone = accounted(replace(best.layout, copies=()), pairs)
-        if sum(run.size for run in alone[2]) < sum(run.size for run in unexplained) or not alone[2]:
-            layout, filled, unexplained = alone
+        if np.count_nonzero(alone[2]) < np.count_nonzero(rest) or not alone[2].any():
+            layout, filled, rest = alone
     change = Change(layout.xor, layout.add, layout.big_endian)
     seen = best.seen if best.seen is not None else Sought(pairs, signature).look_up(change)
     places = layout.index_map()
-    alone = best.agree & known(seen) & (seen.place == places)
-    own, shared = int(np.count_nonzero(alone)), int(np.count_nonzero(best.agree & ~alone))
+    single = best.agree & known(seen) & (seen.place == places)
+    own, shared = int(np.count_nonzero(single)), int(np.count_nonzero(best.agree & ~single))
     missing = np.flatnonzero(~best.agree)
     past = int(np.count_nonzero(places.reshape(-1)[missing] > pairs.size - pairs.itemsize))
     outside = int(np.count_nonzero(places.reshape(-1)[missing] < 0))
     rivals, counter = [], [0]
     if shared:
-        left, maps = sum(run.size for run in unexplained), {hash(places.tobytes())}
+        left, maps = np.count_nonzero(rest), {hash(places.tobytes())}
         for rival in _agreeing_candidates(pairs, _stored(layout), counter):
-            one = hash(rival.index_map().tobytes())
-            if one in maps:
+            key = hash(rival.index_map().tobytes())
+            if key in maps:
                 continue
-            maps.add(one)
-            said, _, runs = accounted(rival, pairs)
-            if sum(run.size for run in runs) <= left or len(missing):
-                rivals.append(replace(rival, fill=said.fill))
+            maps.add(key)
+            account, _, others = accounted(rival, pairs)
+            if np.count_nonzero(others) <= left or len(missing):
+                rivals.append(_as_recorded(replace(rival, fill=account.fill), pairs))
             if len(rivals) > MOST_RIVALS:
                 break
     elsewhere = int(np.count_nonzero(known(seen) & (seen.place != places)))
     index = np.stack(np.unravel_index(missing, pairs.shape), -1)
-    return Found(layout, own, shared, index, past, outside, elsewhere, _chance(pairs), filled, unexplained,
-                 len(pairs.raw), tuple(rivals[:MOST_RIVALS]), len(rivals) > MOST_RIVALS, counter[0])
+    return Found(_as_recorded(layout, pairs), own, shared, index, past, outside, elsewhere, _chance(pairs),
+                 filled * min(pairs.bits, 8) // 8, unexplained(rest, pairs), len(pairs.raw),
+                 tuple(rivals[:MOST_RIVALS]), len(rivals) > MOST_RIVALS, counter[0])
+
+
+def _as_recorded(layout: Any, pairs: Pairs) -> Any:
+    """The layout in the buffers as they were recorded."""
+    if not pairs.swap and not pairs.high_first:
+        return layout
+    return replace(layout, swap=pairs.swap, big_endian=layout.big_endian or pairs.high_first)

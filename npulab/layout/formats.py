@@ -10,9 +10,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import numpy as np
-
 from npulab.layout.nest import Layout, Loop
+from npulab.layout.stored import place_bytes
 
 # axes from the outermost to the innermost; contiguous is the order of the tensor itself
 ORDERS = {"channels_last": (0, 2, 3, 1), "channels_last_3d": (0, 2, 3, 4, 1)}
@@ -99,7 +98,7 @@ def strides_layout(shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: s
     empty axis.
     """
     sizes, steps = _pair(shape, strides)
-    itemsize = np.dtype(dtype).itemsize
+    itemsize = place_bytes(dtype)
     order = sorted(range(len(sizes)), key=lambda axis: (-abs(steps[axis]), sizes[axis] == 1, axis))
     return Layout(sizes, tuple(Loop(axis, 1, steps[axis] * itemsize) for axis in order), dtype=dtype, **stored)
 

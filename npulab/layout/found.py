@@ -11,7 +11,7 @@ import numpy as np
 from npulab.layout.nest import Layout
 from npulab.layout.parts import SUM_BYTES, Constant, Part, Sums, sums
 from npulab.layout.places import CHUNK, Pairs
-from npulab.layout.stored import Buffer, Table, elements_at, store
+from npulab.layout.stored import Buffer, Table, elements_at, joined, store, swap_words
 
 FEW = 3  # elements beside those that chance may place
 LISTED = 4  # elements, runs and rivals that a text lists
@@ -142,9 +142,9 @@ def agreeing(layout: Layout | Table, pairs: Pairs) -> np.ndarray:
     return out.reshape(pairs.shape)
 
 
-def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int, tuple[Run, ...]]:
-    """The layout with the fill and parts that the bytes beside the elements show, how many are
-    fill, and the rest."""
+def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int, np.ndarray]:
+    """The layout with the fill and parts that the places beside the elements show, how many are
+    fill, and which are left ``(size,) bool``."""
     gaps = np.ones(pairs.size, bool)
     places = layout.index_map().reshape(-1)
     first, end = pairs.size, 0
@@ -165,26 +165,33 @@ def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int
     inside[first:end] = same[first:end]
     fill = _usual(inside if inside.any() else same, layout, pairs)
     layout = replace(layout, fill=fill)
-    rest = gaps & ~(same & (pairs.buffers[0] == layout.blank(pairs.size)))
+    rest = gaps & ~(same & (pairs.buffers[0] == layout.blank_places(pairs.size)))
     filled = int(np.count_nonzero(gaps) - np.count_nonzero(rest))
     parts: list[Part] = []
-    if rest.any() and isinstance(layout, Layout) and np.dtype(layout.dtype).kind != "f":
+    if rest.any() and isinstance(layout, Layout) and layout.bits >= 8 and np.dtype(layout.dtype).kind != "f":
         found = _sums(layout, pairs, rest, gaps)
         if found:
             parts.append(found)
             filled -= int(np.count_nonzero((gaps & ~rest)[found.offset:found.offset + found.size]))
             rest[found.offset:found.offset + found.size] = False
-    runs = _runs(rest & same) if len(pairs.buffers) > 1 else []
+    per_byte, data_of = layout.per_byte, joined(pairs.buffers[0], pairs.bits, pairs.high_first)
+    runs = runs_of((rest & same).reshape(-1, per_byte).all(1)) if len(pairs.buffers) > 1 else []
     if len(runs) <= MOST_RUNS:
         for start, end in runs:
-            data = pairs.buffers[0][start:end]
+            data = data_of[start:end]
             uniform = end - start > UNIFORM and not np.any(data != data[0])
             parts.append(Constant(start, data[:1].tobytes(), end - start) if uniform
                          else Constant(start, data.tobytes()))
-            rest[start:end] = False
-    left = tuple(Run(start, end - start, pairs.buffers[0][start:min(end, start + UNIFORM)].tobytes())
-                 for start, end in _runs(rest))
-    return replace(layout, parts=tuple(parts)), filled, left
+            rest[start * per_byte:end * per_byte] = False
+    return replace(layout, parts=tuple(parts)), filled, rest
+
+
+def unexplained(rest: np.ndarray, pairs: Pairs) -> tuple[Run, ...]:
+    """Runs of bytes, as they were recorded, that have a place of ``rest``."""
+    left = swap_words(rest.reshape(-1, max(8 // pairs.bits, 1)).any(1), pairs.swap)
+    data = pairs.recorded(pairs.buffers[0])
+    return tuple(Run(start, end - start, data[start:min(end, start + UNIFORM)].tobytes())
+                 for start, end in runs_of(left))
 
 
 def _usual(where: np.ndarray, layout: Layout | Table, pairs: Pairs) -> int:
@@ -206,7 +213,7 @@ def _sums(layout: Layout, pairs: Pairs, rest: np.ndarray, gaps: np.ndarray) -> S
     starts = [at for at in range(first, max(first - SUM_BYTES, -1), -1) if gaps[at:first].all()]
     stored = [store(raw, layout.xor, layout.add)[layout.inside] for raw in pairs.raw]
     for signed in (True, False):
-        values = [[sums(one, axis, signed) for one in stored] for axis in range(len(layout.shape))]
+        values = [[sums(one, axis, signed, pairs.bits) for one in stored] for axis in range(len(layout.shape))]
         for axis in reversed(range(len(layout.shape))):
             for start in starts:
                 found = _sums_at(layout, pairs, gaps, start, axis, signed, values[axis])
@@ -237,6 +244,6 @@ def _sums_at(layout: Layout, pairs: Pairs, gaps: np.ndarray, start: int, axis: i
     return Sums(start, axis, count + more, fills, depth if more else 0, signed)
 
 
-def _runs(where: np.ndarray) -> list[tuple[int, int]]:
+def runs_of(where: np.ndarray) -> list[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(np.concatenate([[False], where, [False]]).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

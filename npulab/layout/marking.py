@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from npulab.layout.stored import DTYPES, MOST_ELEMENTS
+from npulab.layout.stored import BITS, DTYPES, MOST_ELEMENTS, held_as, values_of
 
 MOST_CAPTURES = 64
 GOLDEN = 0.618  # of the range, from one value to the next: near indices have values far apart
@@ -52,7 +52,7 @@ def markers(shape: tuple[int, ...], dtype: str = "uint8", *, captures: int = 0, 
 
 
 def _values(dtype: str, avoid: Iterable[float]) -> np.ndarray:
-    kind = np.dtype(dtype)
+    kind, bits = held_as(dtype), BITS[dtype]
     if kind.kind == "f":
         one = np.finfo(dtype)
         ends = np.array([one.tiny, one.max], dtype).view(f"u{kind.itemsize}")
@@ -60,7 +60,7 @@ def _values(dtype: str, avoid: Iterable[float]) -> np.ndarray:
         step = max((last - first) // 2 ** 16, 1)
         values = np.arange(first, last + 1, step).astype(f"u{kind.itemsize}").view(dtype)
     else:
-        values = np.arange(min(2 ** (8 * kind.itemsize), 2 ** 16)).astype(f"u{kind.itemsize}").view(dtype)
+        values = values_of(np.arange(min(2 ** bits, 2 ** 16)).astype(f"u{kind.itemsize}"), dtype)
     left = values[~np.isin(values, np.array(list(avoid), np.float64))]
     step = int(GOLDEN * len(left))
     while math.gcd(step, len(left)) > 1:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from npulab.layout.stored import MOST_ELEMENTS, Stored
+from npulab.layout.stored import LISTED, MOST_ELEMENTS, Stored
 
 SLAB = 2 ** 17  # elements whose places are found at a time
 LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
@@ -21,7 +21,7 @@ LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
 @dataclass(frozen=True)
 class Loop:
     """A level of a nest: blocks of ``tile`` indices of ``axis``, ``stride`` bytes from one to the
-    next.
+    next, or a tuple of the bytes to each block.
 
     Without a stride every block starts where the last one ends, so that a block which the axis does
     not fill is shorter in the buffer too; the loops inside of it have no stride either.
@@ -29,7 +29,11 @@ class Loop:
 
     axis: int
     tile: int = 1
-    stride: int | None = None
+    stride: int | tuple[int, ...] | None = None
+
+    def reach(self, blocks: Any) -> Any:
+        """Bytes to blocks by their number."""
+        return np.array(self.stride)[blocks] if isinstance(self.stride, tuple) else blocks * (self.stride or 0)
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,12 @@ class Layout(Stored):
     element where it is left out), ``window`` the (start, stop) of each axis where not the whole
     tensor is in the buffer.  Stored is ``(raw ^ xor) + add``, modulo the range of the element,
     little-endian unless ``big_endian``, and again ``copies`` bytes away; the other bytes hold
-    ``fill`` (an unsigned element) or the ``parts``. Raises ValueError for loops that leave out
-    indices, places outside of the buffer or taken twice.
+    ``fill`` (an unsigned element) or the ``parts``.  ``starts`` says for each axis at which place
+    of its first tile it begins.  The axes of each tuple of ``join`` are one axis for the loops, the
+    last the fastest, named by the first of them.  The bytes of each word of ``swap`` bytes are
+    reversed in the buffer; parts lie where they would without that.  Elements below 8 bits:
+    offset, strides, copies and places count elements, not bytes. Raises ValueError for loops that
+    leave out indices, places outside of the buffer or taken twice.
 
     >>> rows = Layout((2, 3), (Loop(0, stride=4), Loop(1, stride=1)), size=8)
     >>> rows.pack(np.array([[1, 2, 3], [4, 5, 6]], np.uint8)).hex(" ")
@@ -56,23 +64,47 @@ class Layout(Stored):
     _: KW_ONLY
     offset: int = 0
     window: tuple[tuple[int, int], ...] = ()
+    starts: tuple[int, ...] = ()
+    join: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         self._check_stored()
         if not self.window:
             object.__setattr__(self, "window", tuple((0, n) for n in self.shape))
+        if not self.starts:
+            object.__setattr__(self, "starts", (0,) * len(self.shape))
+        self._check_axes()
         self._check_loops()
         low, high = self._ends()
         if not self.size:
-            ends = [high + max(0, 0, *self.copies), *(part.offset + part.size for part in self.parts)]
-            object.__setattr__(self, "size", max(ends))
+            ends = [-(-(high + max(0, 0, *self.copies)) // self.per_byte),
+                    *(part.offset + part.size for part in self.parts)]
+            word = self.swap or 1
+            object.__setattr__(self, "size", -(-max(ends) // word) * word)
         self._check_ends(low, high)
 
-    def _check_loops(self) -> None:
+    def _check_axes(self) -> None:
         if len(self.window) != len(self.shape) or not all(
                 0 <= start < stop <= n for (start, stop), n in zip(self.window, self.shape, strict=True)):
             raise ValueError(f"window: got {self.window}, allowed is (start, stop) for each axis of {self.shape}")
-        left = list(self.extents)
+        axes = [axis for group in self.join for axis in group]
+        if len(set(axes)) != len(axes) or not set(axes) <= set(range(len(self.shape))) or () in self.join:
+            raise ValueError(f"join: got {self.join}, allowed are tuples of the axes 0 to {len(self.shape) - 1}, each "
+                             "once at most")
+        if len(self.starts) != len(self.shape) or min(self.starts) < 0 or any(
+                self.starts[axis] for group in self.join for axis in group[1:]):
+            raise ValueError(f"starts: got {self.starts}, allowed is 0 or more for each axis of {self.shape}, 0 for "
+                             "one that is joined to another")
+        if any(self.starts) and not self._even:
+            raise ValueError(f"starts: got {self.starts}, allowed with loops without a stride is 0")
+        places = [self.offset, *(n for loop in self.loops for n in
+                                 (loop.stride if isinstance(loop.stride, tuple) else (loop.stride or 0,)))]
+        if self.swap and any(place % self.itemsize for place in places):
+            raise ValueError(f"swap: got an offset or strides beside multiples of {self.itemsize} bytes, allowed are "
+                             "these, so that every element lies in one word")
+
+    def _check_loops(self) -> None:
+        left = list(self._ends_of_axes)
         packed = False
         for loop in self.loops:
             if not 0 <= loop.axis < len(left):
@@ -81,6 +113,9 @@ class Layout(Stored):
                 raise ValueError(f"{loop}: got a tile of {loop.tile}, allowed is 1 or more")
             if packed and loop.stride is not None:
                 raise ValueError(f"{loop}: got a stride inside of a loop without one")
+            blocks = -(-left[loop.axis] // loop.tile)
+            if isinstance(loop.stride, tuple) and len(loop.stride) < blocks:
+                raise ValueError(f"{loop}: got the bytes to {len(loop.stride)} blocks, allowed is to each of {blocks}")
             packed = loop.stride is None
             left[loop.axis] = min(left[loop.axis], loop.tile)
         if max(left) > 1:
@@ -89,42 +124,46 @@ class Layout(Stored):
 
     def _ends(self) -> tuple[int, int]:
         """First byte and end of the elements, which are found to lie at places of their own."""
-        if any(loop.stride is None for loop in self.loops) and any(loop.stride is not None for loop in self.loops):
-            places = self.index_map()[self.inside]
+        if not self._even and any(loop.stride is not None for loop in self.loops):
+            places = self.places_before_swap()[self.inside]
             low, high = int(places.min()), int(places.max()) + self.itemsize
             apart = self._apart(places, low, high)
         elif all(loop.stride is None for loop in self.loops):
             low, high, apart = self.offset, self.offset + self.itemsize * math.prod(self.extents), True
         else:
-            lines = [self._line(axis, n) for axis, n in enumerate(self.extents) if n > 1]
+            lines = [self._line(axis, n) for axis, n in enumerate(self._ends_of_axes) if n > 1]
             low = self.offset + sum(int(line.min()) for line in lines)
             high = self.offset + sum(int(line.max()) for line in lines) + self.itemsize
-            apart = self._nested() or self._apart(self.index_map()[self.inside], low, high)
+            apart = self._nested() or self._apart(self.places_before_swap()[self.inside], low, high)
         if not apart:
             raise ValueError(f"loops: got two elements at one place in {self}")
         return low, high
 
     def _line(self, axis: int, n: int) -> np.ndarray:
         """Bytes from the first index of an axis to each other, where all strides are given."""
-        left, out = np.arange(n), np.zeros(n, np.int64)
+        left = np.arange(self.starts[axis], n)
+        out = np.zeros(len(left), np.int64)
         for loop in self.loops:
             if loop.axis == axis:
                 block = left // loop.tile
-                out += block * (loop.stride or 0)
+                out += loop.reach(block)
                 left -= block * loop.tile
         return out
 
     def _nested(self) -> bool:
         """Whether every stride steps over all that the smaller ones reach."""
-        left, steps = list(self.extents), []
+        left, steps = list(self._ends_of_axes), []
         for loop in self.loops:
-            steps.append((abs(loop.stride or 0), -(-left[loop.axis] // loop.tile)))
+            count = -(-left[loop.axis] // loop.tile)
+            if count > 1:
+                blocks = np.sort(loop.reach(np.arange(count)))
+                steps.append((int(np.diff(blocks).min()), int(blocks[-1] - blocks[0])))
             left[loop.axis] = min(left[loop.axis], loop.tile)
         reach = self.itemsize
-        for stride, count in sorted(steps):
-            if count > 1 and stride < reach:
+        for stride, whole in sorted(steps):
+            if stride < reach:
                 return False
-            reach += stride * (count - 1)
+            reach += whole
         return True
 
     def _apart(self, places: np.ndarray, low: int, high: int) -> bool:
@@ -140,7 +179,7 @@ class Layout(Stored):
             super()._write(out, stored)
             return
         for copy in (0, *self.copies):
-            for there, elements in self._views(out, stored, copy):
+            for there, elements in self._views(out, self._joined(stored), copy):
                 there[...] = elements
 
     def _read(self, data: np.ndarray) -> list[np.ndarray]:
@@ -148,21 +187,63 @@ class Layout(Stored):
             return super()._read(data)
         read, data = [], np.ascontiguousarray(data)
         for copy in (0, *self.copies):
-            read.append(np.empty(self.extents, f"u{self.itemsize}"))
+            read.append(np.empty(self._joined_extents, f"u{self.itemsize}"))
             for there, elements in self._views(data, read[-1], copy):
                 elements[...] = there
-        return read
+        return [self._split(tensor) for tensor in read]
 
     @property
     def _strided(self) -> bool:
         """Whether strides alone say where elements lie; else short blocks move what follows."""
+        return self._even and not any(isinstance(loop.stride, tuple) for loop in self.loops)
+
+    @property
+    def _even(self) -> bool:
+        """Whether short blocks take as much of the buffer as others."""
         return all(loop.stride is not None for loop in self.loops)
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        """The axes with those that are joined one behind the other."""
+        out = list(range(len(self.shape)))
+        for first, *others in self.join:
+            out = [axis for axis in out if axis not in others]
+            at = out.index(first) + 1
+            out[at:at] = others
+        return tuple(out)
+
+    @property
+    def _joined_extents(self) -> tuple[int, ...]:
+        """Indices of each axis that the loops see: of joined axes all at the first, 1 at the
+        others."""
+        out = list(self.extents)
+        for first, *others in self.join:
+            out[first] *= math.prod(out[axis] for axis in others)
+            for axis in others:
+                out[axis] = 1
+        return tuple(out)
+
+    @property
+    def _ends_of_axes(self) -> tuple[int, ...]:
+        """The same, and what lies before the start of the first tile."""
+        return tuple(start + n for start, n in zip(self.starts, self._joined_extents, strict=True))
+
+    def _joined(self, tensor: np.ndarray) -> np.ndarray:
+        """A tensor of the window with the axes that the loops see."""
+        return tensor.transpose(self._order).reshape(self._joined_extents) if self.join else tensor
+
+    def _split(self, tensor: np.ndarray) -> np.ndarray:
+        """What ``_joined`` was given."""
+        if not self.join:
+            return tensor
+        return tensor.reshape([self.extents[axis] for axis in self._order]).transpose(np.argsort(self._order))
 
     def _views(self, buffer: np.ndarray, tensor: np.ndarray, copy: int,
                ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Views of a buffer and of the tensor that hold the same elements, an axis for each
         loop."""
-        pieces = [self._pieces(axis, n, 0) for axis, n in enumerate(self.extents)]
+        pieces = [self._pieces(axis, start, end, 0)
+                  for axis, (start, end) in enumerate(zip(self.starts, self._ends_of_axes, strict=True))]
         type_ = np.dtype(f"{'>' if self.big_endian else '<'}u{self.itemsize}")
         for parts in product(*pieces):
             counts, first = {at: count for _, _, each in parts
@@ -171,60 +252,75 @@ class Layout(Stored):
             strides = [tensor.strides[loop.axis] * loop.tile for loop in self.loops]
             start = tensor[tuple(slice(index, None) for index, _, _ in parts)]
             yield (np.ndarray(shape, type_, buffer, first + sum(place for _, place, _ in parts),
-                              [loop.stride or 0 for loop in self.loops]),
-                              as_strided(start, shape, strides))
+                              [loop.reach(1) for loop in self.loops]),
+                   as_strided(start, shape, strides))
 
-    def _pieces(self, axis: int, n: int, depth: int) -> list[tuple[int, int, dict[int, int]]]:
-        """Stretches of ``n`` indices of an axis that the loops from ``depth`` on divide evenly.
+    def _pieces(self, axis: int, start: int, end: int, depth: int) -> list[tuple[int, int, dict[int, int]]]:
+        """Stretches of the indices ``start`` to ``end`` of an axis that the loops from ``depth`` on
+        divide evenly.
 
-        Each has its first index, the bytes to it, and by number of a loop how many blocks there
-        are: the whole blocks are apart from a short last one.
+        Each has its first index from ``start``, the bytes to it, and by number of a loop how many
+        blocks there are: the whole blocks are apart from short ones before and behind them.
         """
         depth = next((at for at in range(depth, len(self.loops)) if self.loops[at].axis == axis),
                      len(self.loops))
         if depth == len(self.loops):
             return [(0, 0, {})]
-        tile, stride = self.loops[depth].tile, self.loops[depth].stride or 0
-        whole, rest = divmod(n, tile)
-        even = self._pieces(axis, tile, depth + 1) if whole else []
-        short = self._pieces(axis, rest, depth + 1) if rest else []
-        return [*((index, place, {depth: whole, **counts}) for index, place, counts in even),
-                *((whole * tile + index, whole * stride + place, {depth: 1, **counts})
-                  for index, place, counts in short)]
+        loop = self.loops[depth]
+        tile, out = loop.tile, []
+        whole = range(-(-start // tile), end // tile)
+        edges = [start // tile] if start % tile else []
+        edges += [end // tile] if end % tile and end // tile not in edges else []
+        blocks = [(block, 1) for block in edges] + ([(whole[0], len(whole))] if whole else [])
+        for block, count in sorted(blocks):
+            first, last = max(start - block * tile, 0), min(end - block * tile, tile)
+            out += [(block * tile + first - start + index, loop.reach(block) + place, {depth: count, **counts})
+                    for index, place, counts in self._pieces(axis, first, last, depth + 1)]
+        return out
 
     @property
     def extents(self) -> tuple[int, ...]:
         return tuple(stop - start for start, stop in self.window)
 
-    def index_map(self) -> np.ndarray:
-        """Byte offset of each element ``(*shape) int64``, -1 where it is not in the buffer."""
+    def places_before_swap(self) -> np.ndarray:
+        """Place of each element ``(*shape) int64`` before words are swapped, -1 where it is not in
+        the buffer."""
         out = np.full(self.shape, -1, np.int64)
-        places = out[self.inside]
+        extents = self._joined_extents
+        places = np.empty(extents, np.int64) if self.join else out[self.inside]
         # slab by slab, so that what a nest of short blocks is multiplied from takes little memory
-        axis = int(np.argmax(self.extents))
-        length = max(SLAB * self.extents[axis] // max(self.elements, 1), 1)
-        for start in range(0, self.extents[axis], length):
-            slab = [slice(n) for n in self.extents]
-            slab[axis] = slice(start, min(start + length, self.extents[axis]))
+        axis = int(np.argmax(extents))
+        length = max(SLAB * extents[axis] // max(self.elements, 1), 1)
+        for start in range(0, extents[axis], length):
+            slab = [slice(n) for n in extents]
+            slab[axis] = slice(start, min(start + length, extents[axis]))
             places[tuple(slab)] = self._places(np.ogrid[tuple(slab)])
+        if self.join:
+            out[self.inside] = self._split(places)
         return out
 
     def at(self, *index: Any) -> Any:
         """Byte offset of elements, by their index along each axis (numbers or arrays of one shape,
         in the window)."""
-        return self._places([np.asarray(one) - start for one, (start, _) in zip(index, self.window, strict=True)])
+        inside = [np.asarray(axis) - start for axis, (start, _) in zip(index, self.window, strict=True)]
+        for first, *others in self.join:
+            for axis in others:
+                inside[first] = inside[first] * self.extents[axis] + inside[axis]
+                inside[axis] = np.zeros_like(inside[axis])
+        return self.swapped(self._places(inside))
 
     def _places(self, index: Sequence[Any]) -> Any:
-        left: list[Any] = list(index)
-        extents: list[Any] = list(self.extents)
+        """Places by the indices that the loops see, from the first in the window."""
+        left: list[Any] = [axis + start if start else axis for axis, start in zip(index, self.starts, strict=True)]
+        extents: list[Any] = list(self._ends_of_axes)
         # terms of one shape are added up first, so that few are of the whole tensor
         terms: dict[tuple[int, ...], Any] = {}
         for loop in self.loops:
-            block, stride = left[loop.axis] // loop.tile, loop.stride
-            step: Any = self.itemsize * min(loop.tile, self.extents[loop.axis]) if stride is None else stride
-            for axis, extent in enumerate(extents if stride is None else ()):
+            block, packed = left[loop.axis] // loop.tile, loop.stride is None
+            step: Any = self.itemsize * min(loop.tile, self._joined_extents[loop.axis])
+            for axis, extent in enumerate(extents if packed else ()):
                 step = step if axis == loop.axis else step * extent
-            term = block * step
+            term = block * step if packed else loop.reach(block)
             terms[np.shape(term)] = terms.get(np.shape(term), 0) + term
             left[loop.axis] = left[loop.axis] - block * loop.tile
             short = np.minimum(loop.tile, extents[loop.axis] - block * loop.tile)
@@ -232,7 +328,7 @@ class Layout(Stored):
         out: Any = np.int64(self.offset)
         for shape in sorted(terms, key=math.prod):
             out = out + terms[shape]
-        whole = np.broadcast_shapes(*(np.shape(one) for one in index))
+        whole = np.broadcast_shapes(*(np.shape(axis) for axis in index))
         return out if np.shape(out) == whole else np.broadcast_to(out, whole).copy()
 
     @property
@@ -246,28 +342,42 @@ class Layout(Stored):
     @property
     def name(self) -> str:
         """The order of the loops, as people write it: ``HWC``; ``C1HWC2, C2=16`` where an axis is
-        in tiles."""
+        in tiles, ``(OW)`` for axes that are joined."""
+        letters = [letter.upper() for letter in _letters(self.shape)]
+        for group in self.join:
+            letters[group[0]] = f"({''.join(letters[axis] for axis in group)})"
         numbers = [0] * len(self.shape)
         levels = [sum(loop.axis == axis for loop in self.loops) for axis in range(len(self.shape))]
         tiles: dict[int, int] = {}
         order, sizes = "", []
         for loop in self.loops:
             numbers[loop.axis] += 1
-            name = _letters(self.shape)[loop.axis].upper()
-            name += str(numbers[loop.axis]) if levels[loop.axis] > 1 else ""
+            name = letters[loop.axis] + (str(numbers[loop.axis]) if levels[loop.axis] > 1 else "")
             order += name
             sizes += [f"{name}={tiles[loop.axis]}"] if loop.axis in tiles else []
             tiles[loop.axis] = loop.tile
         return ", ".join([order or "one element", *sizes])
 
     def __str__(self) -> str:
-        strides = ["packed" if loop.stride is None else str(loop.stride) for loop in self.loops]
+        strides = [_stride_text(loop.stride) for loop in self.loops]
         strided = [] if not strides else ["packed"] if set(strides) == {"packed"} else [f"strides {' '.join(strides)}"]
-        said = [f"from byte {self.offset}"] if self.offset else []
-        said += [f"only {letter} {start} to {stop - 1}" for letter, (start, stop), n in
-                 zip(_letters(self.shape), self.window, self.shape, strict=True) if (start, stop) != (0, n)]
+        unit = "byte" if self.per_byte == 1 else "place"
+        where = [f"from {unit} {self.offset}"] if self.offset else []
+        where += [f"only {letter} {start} to {stop - 1}" for letter, (start, stop), n in
+                  zip(_letters(self.shape), self.window, self.shape, strict=True) if (start, stop) != (0, n)]
+        where += [f"{letter} from place {start} of its tile" for letter, start in
+                  zip(_letters(self.shape), self.starts, strict=True) if start]
         first, *rest = self._said()
-        return f"{', '.join([self.name, *strided])}: {', '.join([first, *said, *rest])}"
+        return f"{', '.join([self.name, *strided])}: {', '.join([first, *where, *rest])}"
+
+
+def _stride_text(stride: int | tuple[int, ...] | None) -> str:
+    if stride is None:
+        return "packed"
+    if isinstance(stride, int):
+        return str(stride)
+    shown = [*map(str, stride[:LISTED]), *(["..."] if len(stride) > LISTED else [])]
+    return f"({', '.join(shown)})"
 
 
 def _letters(shape: tuple[int, ...]) -> Sequence[str]:

@@ -33,11 +33,12 @@ class Sums:
     def __str__(self) -> str:
         return f"{self.count} sums over axis {self.axis} at byte {self.offset}"
 
-    def data(self, stored: np.ndarray, fill: int) -> np.ndarray:
+    def data(self, stored: np.ndarray, fill: int, bits: int = 0) -> np.ndarray:
         """The part's bytes ``(size,) uint8`` for stored elements (unsigned, without those not in
         the buffer)."""
-        have = sums(stored, self.axis, self.signed)
-        value = int(np.array(fill, stored.dtype).view(f"i{stored.itemsize}")) if self.signed else fill
+        bits = bits or 8 * stored.itemsize
+        have = sums(stored, self.axis, self.signed, bits)
+        value = fill - 2 ** bits if self.signed and fill >= 2 ** (bits - 1) else fill
         out = np.full(self.count, self.depth * value, np.int64)
         out[:len(have)] = have + self.fills * value
         return (out % 2 ** 32).astype("<u4").view(np.uint8)
@@ -63,7 +64,10 @@ class Constant:
 Part = Sums | Constant
 
 
-def sums(stored: np.ndarray, axis: int, signed: bool) -> np.ndarray:
+def sums(stored: np.ndarray, axis: int, signed: bool, bits: int) -> np.ndarray:
     """Sums ``(n,) int64`` of unsigned elements, read as signed or not, at each index of an axis."""
     rest = tuple(other for other in range(stored.ndim) if other != axis)
+    if signed and bits < 8:
+        half = 2 ** (bits - 1)
+        return (stored.astype(np.int8) ^ half).sum(rest, dtype=np.int64) - half * (stored.size // stored.shape[axis])
     return (stored.view(f"i{stored.itemsize}") if signed else stored).sum(rest, dtype=np.int64)

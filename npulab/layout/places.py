@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from npulab.layout.stored import store
+from npulab.layout.stored import BITS, joined, opened, store, swap_words
 
 CHUNK = 2 ** 16
 SAMPLE = 256  # elements that tell how many would be found
@@ -22,11 +22,17 @@ MIX = np.uint64(0x9E3779B97F4A7C15)
 @dataclass(frozen=True)
 class Pairs:
     """Tensors as unsigned elements, all of one shape, and their buffers ``(M,) uint8``, all of one
-    size."""
+    size.
+
+    Buffers are as they were recorded but for ``swap`` and ``high_first``, how they are read: with
+    words swapped back, and elements below 8 bits in a byte each.
+    """
 
     raw: tuple[np.ndarray, ...]
     buffers: tuple[np.ndarray, ...]
     dtype: str
+    swap: int = 0
+    high_first: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -37,8 +43,27 @@ class Pairs:
         return self.raw[0].itemsize
 
     @property
+    def bits(self) -> int:
+        return BITS[self.dtype]
+
+    @property
     def size(self) -> int:
+        """Places of a buffer."""
         return len(self.buffers[0])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a buffer."""
+        return self.size * min(self.bits, 8) // 8
+
+    def read(self, swap: int, high_first: bool) -> Pairs:
+        """The same buffers read in another way."""
+        return replace(self, swap=swap, high_first=high_first, buffers=tuple(
+            opened(self.recorded(buffer), self.bits, swap, high_first) for buffer in self.buffers))
+
+    def recorded(self, buffer: np.ndarray) -> np.ndarray:
+        """What ``opened`` was given."""
+        return swap_words(joined(buffer, self.bits, self.high_first), self.swap)
 
 
 class Change(NamedTuple):
@@ -202,7 +227,7 @@ class Sought:
     def _keys(self, columns: Iterable[np.ndarray], size: int) -> np.ndarray:
         """One number for each place: the values themselves where they fit beside a place's number,
         else mixed."""
-        width = 8 * self.pairs.itemsize
+        width = self.pairs.bits
         fits = width * len(self.pairs.raw) * self.signature.count <= 64 - self.bits
         out = np.zeros(size, np.uint64)
         for column in columns:
@@ -232,12 +257,14 @@ def known(seen: Seen) -> np.ndarray:
 def changes(sought: Sought) -> list[tuple[float, Change]]:
     """Ways in which elements may be stored, and which part of some elements is found so, the most
     first; without a change comes first among equals."""
-    bits = 8 * sought.pairs.itemsize
+    bits = sought.pairs.bits
     sample = sought.sample()
     half = 2 ** (bits - 1)
-    tried = [Change(), Change(add=half), *([Change(big_endian=True), Change(add=half, big_endian=True)] if bits > 8
-                                           else [])]
-    if bits <= 16 and sample:
+    tried = [Change(), halved(bits), *([Change(big_endian=True), Change(add=half, big_endian=True)] if bits > 8
+                                       else [])]
+    if bits < 8:
+        tried += [Change(xor=number) for number in range(1, 2 ** bits) if number != half]
+    if 8 <= bits <= 16 and sample:
         for name in ("add", "xor"):
             often = sought.often(name, sample)
             often[[0, half]] = 0
@@ -246,3 +273,8 @@ def changes(sought: Sought) -> list[tuple[float, Change]]:
                       for number in best.tolist() if often[number]]
     rated = [(sought.share(change, sample), change) for change in tried]
     return sorted((one for one in rated if one[0] > 0), key=lambda one: -one[0])
+
+
+def halved(bits: int) -> Change:
+    """Half of the range added to each element."""
+    return Change(add=2 ** (bits - 1)) if bits >= 8 else Change(xor=2 ** (bits - 1))

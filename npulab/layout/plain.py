@@ -6,10 +6,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from npulab.layout.nest import Layout, Loop
 from npulab.layout.parts import Sums
+from npulab.layout.stored import bytes_of_places, place_bytes
 
 
 def hwc(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any) -> Layout:
@@ -41,12 +40,13 @@ def planar(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, 
     array([ 68, 196])
     """
     h, w, c = _three(shape)
-    itemsize = np.dtype(dtype).itemsize
+    itemsize = place_bytes(dtype)
     row_pitch = row_pitch or _up(w * itemsize, row_align)
     plane_pitch = plane_pitch or _up(h * row_pitch, plane_align)
     last = len(shape) - 1
     order = (*range(last - 2), last, last - 2, last - 1)
-    stored = {"size": stored.get("offset", 0) + math.prod(shape[:-3]) * c * plane_pitch, **stored}
+    size = bytes_of_places(stored.get("offset", 0) + math.prod(shape[:-3]) * c * plane_pitch, dtype)
+    stored = {"size": size, **stored}
     return strided(shape, order, {last - 2: row_pitch, last: plane_pitch}, dtype, **stored)
 
 
@@ -66,7 +66,7 @@ def nc1hwc2(shape: tuple[int, ...], c2: int, *, dtype: str = "uint8", row_pitch:
     h, w, c = _three(shape)
     if c2 < 1:
         raise ValueError(f"c2: got {c2}, allowed is 1 or more")
-    itemsize = np.dtype(dtype).itemsize
+    itemsize = place_bytes(dtype)
     pixel = c2 * itemsize
     row_pitch = _pitch("row_pitch", row_pitch, w * pixel)
     plane_pitch = _pitch("plane_pitch", plane_pitch, h * row_pitch)
@@ -75,7 +75,7 @@ def nc1hwc2(shape: tuple[int, ...], c2: int, *, dtype: str = "uint8", row_pitch:
     loops = [Loop(axis, 1, image * math.prod(shape[axis + 1:last - 2])) for axis in range(last - 2)]
     loops += [Loop(last, c2, plane_pitch), Loop(last - 2, 1, row_pitch), Loop(last - 1, 1, pixel),
               Loop(last, 1, itemsize)]
-    stored = {"size": stored.get("offset", 0) + math.prod(shape[:-3]) * image, **stored}
+    stored = {"size": bytes_of_places(stored.get("offset", 0) + math.prod(shape[:-3]) * image, dtype), **stored}
     return Layout(shape, tuple(loops), dtype=dtype, **stored)
 
 
@@ -93,8 +93,8 @@ def kernel_groups(shape: tuple[int, int, int, int], kernels: int, channels: int,
     if kernels < 1 or channels < 1 or align < 1:
         raise ValueError(f"kernels, channels, align: got {kernels}, {channels}, {align}, allowed is 1 or more")
     loops = (Loop(0, kernels), Loop(3, channels), Loop(1), Loop(2), Loop(0), Loop(3))
-    size = _up(math.prod(shape) * np.dtype(dtype).itemsize, align)
-    return Layout(shape, loops, dtype=dtype, **{"size": stored.get("offset", 0) + size, **stored})
+    size = _up(bytes_of_places(stored.get("offset", 0) + math.prod(shape) * place_bytes(dtype), dtype), align)
+    return Layout(shape, loops, dtype=dtype, **{"size": size, **stored})
 
 
 def packed_blocks(shape: tuple[int, int], rows: int, columns: int, *, dtype: str = "uint8", sums: bool = False,
@@ -111,12 +111,11 @@ def packed_blocks(shape: tuple[int, int], rows: int, columns: int, *, dtype: str
     """
     if rows < 1 or columns < 1:
         raise ValueError(f"rows, columns: got {rows}, {columns}, allowed is 1 or more")
-    (r, c), itemsize = shape, np.dtype(dtype).itemsize
+    (r, c), itemsize = shape, place_bytes(dtype)
     high, wide = _up(r, rows), _up(c, columns)
     loops = (Loop(1, columns, itemsize * high * columns), Loop(0, rows, itemsize * rows * columns),
              Loop(1, 1, itemsize * rows), Loop(0, 1, itemsize))
-    start = stored.get("offset", 0)
-    end = start + itemsize * high * wide
+    end = bytes_of_places(stored.get("offset", 0) + itemsize * high * wide, dtype)
     parts = (*stored.pop("parts", ()), *((Sums(end, 1, wide, high - r, high),) if sums else ()))
     size = max([end, *(part.offset + part.size for part in parts)])
     return Layout(shape, loops, dtype=dtype, fill=fill, parts=parts, **{"size": size, **stored})
@@ -142,7 +141,7 @@ def strided(shape: tuple[int, ...], order: tuple[int, ...], pitches: dict[int, i
     """
     if sorted(order) != list(range(len(shape))):
         raise ValueError(f"order: got {order}, allowed are the axes 0 to {len(shape) - 1}, each once")
-    step, loops = np.dtype(dtype).itemsize, []
+    step, loops = place_bytes(dtype), []
     for axis in reversed(order):
         pitch = _pitch(f"pitch of axis {axis}", (pitches or {}).get(axis, 0), step)
         loops.append(Loop(axis, 1, pitch))

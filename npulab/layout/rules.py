@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, permutations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ LINES = 64  # lines along an axis of which the middle one counts
 RARE = 8  # an axis reaches as far as its indices have at least so small a part of the places that the fullest has
 UNKNOWN = np.int64(2 ** 62)
 WRONG = 8  # so small a part of the places along an axis may be wrong
+LISTED = 4  # elements for each index whose bytes are listed, at least
 GAPS = 64  # ends of a tile that are tried where no place tells
 
 
@@ -22,19 +23,25 @@ class Step(NamedTuple):
 
     axis: int
     tile: int
-    stride: int
+    stride: int | tuple[int, ...]
 
 
-def layouts(places: np.ndarray, **stored: Any) -> Iterator[Layout]:
+def layouts(places: np.ndarray, deep: bool = False, **stored: Any) -> Iterator[Layout]:
     """Nests that places ``(*shape) int64`` may follow, -1 where unknown, the plainest first.
 
-    A few places may be missing or wrong; whether a nest holds is for the caller to see.  ``stored``
-    are further fields of ``Layout``; its size grows where the nest needs more.
+    A few places may be missing or wrong; whether a nest holds is for the caller to see.  ``deep``
+    gives instead the nests that begin inside of a tile, have tiles of two axes together, or a list
+    of the bytes to each index.  ``stored`` are further fields of ``Layout``; its size grows where
+    the nest needs more.
     """
     window = _window(places)
     if not window:
         return
     inside = places[tuple(slice(*ends) for ends in window)]
+    if deep:
+        for kind, steps in _deeper(inside):
+            yield from _nests(places.shape, window, steps, kind.pop("offset"), {**stored, **kind})
+        return
     seen = [_steps(inside, lines, corners) for lines, corners in ((1, False), (LINES, False), (1, True), (2, True))]
     sure = [steps for at, steps in enumerate(seen) if steps is not None and steps not in seen[:at]]
     for steps in [*sure, *(near for one in sure for near in _near(one))]:
@@ -46,6 +53,58 @@ def layouts(places: np.ndarray, **stored: Any) -> Iterator[Layout]:
         if window != whole and start is not None:
             yield from _nests(places.shape, whole, steps, start, stored)
         yield from _nests(places.shape, window, steps, offset, stored)
+
+
+def _deeper(places: np.ndarray) -> Iterator[tuple[dict[str, Any], list[Step]]]:
+    """Fields of ``Layout`` and steps: axis by axis, then composed; joined axes first."""
+    axes = [axis for axis, n in enumerate(places.shape) if n > 1]
+    for join, lines in product(((), *permutations(axes, 2)), (1, LINES)):
+        joined = places
+        if join:
+            first, second = join
+            order = [axis for axis in range(places.ndim) if axis != second]
+            order.insert(order.index(first) + 1, second)
+            shape = list(places.shape)
+            shape[first], shape[second] = shape[first] * shape[second], 1
+            joined = places.transpose(order).reshape(shape)
+        starts, steps = [0] * places.ndim, []
+        for axis, n in enumerate(joined.shape):
+            line = _line(joined, axis, lines) if n > 1 else None
+            start, digits = _any_digits(*line, join != ()) if line else (0, [])
+            if digits is None or (len(digits) and isinstance(digits[-1][1], tuple)
+                                  and LISTED * len(digits[-1][1]) > places.size):
+                break
+            starts[axis] = start
+            steps += [Step(axis, tile, stride) for tile, stride in digits]
+        else:
+            yield {"offset": _origin(joined, steps, starts), "starts": tuple(starts),
+                   "join": (join,) if join else ()}, steps
+
+
+def _any_digits(line: np.ndarray, known: np.ndarray, joint: bool,
+                ) -> tuple[int, list[tuple[int, int | tuple[int, ...]]] | None]:
+    """Where in its first tile an axis begins, and its digits; the highest may be a list of the
+    distances, not of joint axes."""
+    digits: list[tuple[int, Any]] | None = _digits(line, known)
+    apart = np.where(known[1:] & known[:-1], np.diff(line), UNKNOWN)
+    step = int(np.median(apart[apart < UNKNOWN])) if (apart < UNKNOWN).any() else 0
+    breaks = np.flatnonzero((apart < UNKNOWN) & (apart != step)) + 1
+    if digits is not None and (len(breaks) < 2 or 2 * breaks[0] >= breaks[1]):
+        return 0, digits
+    if len(breaks) > 1 and breaks[0] < breaks[1] - breaks[0]:
+        start = int(breaks[1] - 2 * breaks[0])
+        before = (np.arange(start) - start) * step
+        shifted = _digits(np.concatenate([before, line]) + start * step, np.concatenate([np.ones(start, bool), known]))
+        if shifted is not None:
+            return start, shifted
+    if digits is not None or joint or not known.all():
+        return 0, digits
+    tile = int(breaks[0]) if len(breaks) else 1
+    even = _blocks(line - np.arange(len(line)) % tile * step, known, tile) if tile > 1 else None
+    if even is not None and np.array_equal(np.repeat(even[0], tile)[:len(line)] + np.arange(len(line)) % tile * step,
+                                           line):
+        return 0, [(1, step), (tile, tuple(even[0].tolist()))]
+    return 0, [(1, tuple(line.tolist()))]
 
 
 def _near(steps: list[Step]) -> Iterator[list[Step]]:
@@ -74,13 +133,14 @@ def _extended(window: tuple[tuple[int, int], ...], shape: tuple[int, ...], steps
 
 def _nests(shape: tuple[int, ...], window: tuple[tuple[int, int], ...], steps: list[Step], offset: int,
            stored: dict[str, Any]) -> Iterator[Layout]:
-    ordered = sorted(steps, key=lambda step: -abs(step.stride))
+    ordered = sorted(steps, key=lambda step: -_wide(step.stride))
     # loops over one axis are written from the largest tile to the smallest, wherever their strides
     # would put them
     by_axis = {axis: sorted((step for step in steps if step.axis == axis), key=lambda step: step.tile)
                for axis in range(len(shape))}
     ordered = [by_axis[step.axis].pop() for step in ordered]
-    for fixed in (len(ordered), *range(len(ordered))):
+    uneven = any(stored.get("starts", ())) or any(isinstance(step.stride, tuple) for step in ordered)
+    for fixed in (len(ordered), *(range(len(ordered)) if not uneven else ())):
         loops = tuple(Loop(step.axis, step.tile, step.stride if at < fixed else None)
                       for at, step in enumerate(ordered))
         # a tile of tiles that nothing comes between says nothing
@@ -94,6 +154,11 @@ def _nests(shape: tuple[int, ...], window: tuple[tuple[int, int], ...], steps: l
         except ValueError:
             continue
         yield layout
+
+
+def _wide(stride: int | tuple[int, ...]) -> int:
+    """How far apart blocks are, on the whole."""
+    return abs(stride) if isinstance(stride, int) else (max(stride) - min(stride)) // max(len(stride) - 1, 1)
 
 
 def _window(places: np.ndarray) -> tuple[tuple[int, int], ...]:
@@ -183,8 +248,9 @@ def _blocks(line: np.ndarray, known: np.ndarray, tile: int) -> tuple[np.ndarray,
     return (middle[:, 0], counts > 0) if WRONG * wrong <= np.count_nonzero(known) else None
 
 
-def _origin(places: np.ndarray, steps: list[Step]) -> int:
-    """Where the first element lies: the middle of what those near it say."""
+def _origin(places: np.ndarray, steps: list[Step], starts: Sequence[int] = ()) -> int:
+    """Where the first element lies, at the start of its tiles: the middle of what those near it
+    say."""
     each = max(int(LINES ** (1 / places.ndim)), 2)
     near = places[(slice(each),) * places.ndim]
     index = np.argwhere(near >= 0)
@@ -192,8 +258,8 @@ def _origin(places: np.ndarray, steps: list[Step]) -> int:
         index, near = np.argwhere(places >= 0)[:LINES], places
     out = near[tuple(index.T)].copy()
     for axis in range(places.ndim):
-        left = index[:, axis].copy()
-        for step in sorted((one for one in steps if one.axis == axis), key=lambda one: -one.tile):
-            out -= left // step.tile * step.stride
+        left = index[:, axis] + (starts[axis] if starts else 0)
+        for step in sorted((step for step in steps if step.axis == axis), key=lambda step: -step.tile):
+            out -= Loop(*step).reach(left // step.tile)
             left %= step.tile
     return int(np.sort(out)[(len(out) - 1) // 2])

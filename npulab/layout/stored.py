@@ -9,9 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from npulab.layout.items import Item, items_of
 from npulab.layout.parts import Part, Sums
 
-DTYPES = ("uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32")
+# bits of an element by its name; those below 8 are held in a byte each outside of their buffer
+BITS = {"uint8": 8, "int8": 8, "uint16": 16, "int16": 16, "float16": 16, "uint32": 32, "int32": 32,
+        "float32": 32, "uint4": 4, "int4": 4, "uint2": 2, "int2": 2, "uint1": 1}
+DTYPES = tuple(BITS)
+SWAPS = (0, 4, 8, 2, 16)  # bytes of a word whose order may be reversed, the usual ones first
 MOST_ELEMENTS = 2 ** 26
 MOST_BYTES = 2 ** 31
 LISTED = 4  # parts that a text lists
@@ -20,7 +25,11 @@ Buffer = bytes | bytearray | memoryview | np.ndarray
 
 @dataclass(frozen=True)
 class Stored(ABC):
-    """How elements are stored once their places are known: what ``Layout`` and ``Table`` share."""
+    """How elements are stored once their places are known: what ``Layout`` and ``Table`` share.
+
+    Places count bytes; of elements below 8 bits (``int4``, ``uint1``) they count elements, the
+    first in the lowest bits of its byte, in the highest if ``big_endian``.
+    """
 
     shape: tuple[int, ...]
     _: KW_ONLY
@@ -32,10 +41,24 @@ class Stored(ABC):
     big_endian: bool = False
     copies: tuple[int, ...] = ()
     parts: tuple[Part, ...] = ()
+    swap: int = 0
 
     @abstractmethod
+    def places_before_swap(self) -> np.ndarray:
+        """Place of each element ``(*shape) int64`` before words are swapped, -1 where it is not in
+        the buffer."""
+
     def index_map(self) -> np.ndarray:
-        """Byte offset of each element ``(*shape) int64``, -1 where it is not in the buffer."""
+        """Byte offset of each element ``(*shape) int64`` (of one below 8 bits its number), -1 where
+        it is not in the buffer."""
+        places = self.places_before_swap()
+        return self.swapped(places)
+
+    def swapped(self, places: Any) -> Any:
+        """Places in the buffer of places before words are swapped, and the other way round."""
+        flip = (self.swap - self.itemsize if self.swap else 0) * self.per_byte
+        flip += self.per_byte - 1 if self.big_endian else 0
+        return np.where(places >= 0, places ^ flip, -1) if flip else places
 
     @property
     @abstractmethod
@@ -48,8 +71,24 @@ class Stored(ABC):
         return self.shape
 
     @property
+    def bits(self) -> int:
+        """Bits of an element."""
+        return BITS[self.dtype]
+
+    @property
+    def place_bits(self) -> int:
+        """Bits from one place to the next: a byte, or an element below 8 bits."""
+        return min(self.bits, 8)
+
+    @property
     def itemsize(self) -> int:
-        return np.dtype(self.dtype).itemsize
+        """Bytes of an element; 1 if it has fewer than 8 bits."""
+        return place_bytes(self.dtype)
+
+    @property
+    def per_byte(self) -> int:
+        """Elements in a byte; 1 if an element has 8 bits or more."""
+        return 8 // self.place_bits
 
     def stored(self, tensor: np.ndarray) -> np.ndarray:
         """Elements as the buffer holds them, unsigned, the shape of the tensor.
@@ -57,9 +96,9 @@ class Stored(ABC):
         Raises ValueError for another shape or dtype.
         """
         tensor = np.asarray(tensor)
-        if tensor.shape != self.shape or tensor.dtype != self.dtype:
-            raise ValueError(f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {self.dtype} {self.shape}")
-        return store(raw_of(tensor), self.xor, self.add)
+        if tensor.shape != self.shape or tensor.dtype != held_as(self.dtype):
+            raise ValueError(f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {held_as(self.dtype)} {self.shape}")
+        return store(raw_of(tensor, self.dtype), self.xor, self.add)
 
     def pack(self, tensor: np.ndarray) -> bytes:
         """The buffer, ``size`` bytes, of a tensor of ``shape`` and ``dtype``.
@@ -67,12 +106,14 @@ class Stored(ABC):
         Raises ValueError for another shape or dtype.
         """
         stored = self.stored(tensor)[self.inside]
-        out = self.blank(self.size)
-        self._write(out, stored)
+        places = self.blank_places(self.size * self.per_byte)
+        self._write(places, stored)
+        out = joined(places, self.bits, self.big_endian)
         for part in self.parts:
-            out[part.offset:part.offset + part.size] = part.data(stored, self.fill) if isinstance(part, Sums) else \
+            out[part.offset:part.offset + part.size] = \
+                part.data(stored, self.fill, self.bits) if isinstance(part, Sums) else \
                 np.tile(np.frombuffer(part.data, np.uint8), part.repeat)
-        return out.tobytes()
+        return swap_words(out, self.swap).tobytes()
 
     def unpack(self, buffer: Buffer) -> np.ndarray:
         """The tensor of a buffer of ``size`` bytes; elements that are not in it are 0.
@@ -82,31 +123,62 @@ class Stored(ABC):
         data = bytes_in(buffer, "buffer")
         if len(data) != self.size:
             raise ValueError(f"buffer: got {len(data)} bytes, allowed is {self.size}")
-        taken, *copied = self._read(data)
+        stored, *copied = self._read(self.opened(data))
         for copy, again in zip(self.copies, copied, strict=True):
-            wrong = again != taken
+            wrong = again != stored
             if wrong.any():
-                at = int(self.index_map()[self.inside][wrong][0])
-                raise ValueError(f"buffer: got two values of one element, at bytes {at} and {at + copy} (its copy)")
-        out = np.zeros(self.shape, taken.dtype)
-        out[self.inside] = restore(taken, self.xor, self.add)
-        return out.view(self.dtype)
+                at = int(self.places_before_swap()[self.inside][wrong][0])
+                raise ValueError(f"buffer: got two values of one element, at bytes {self.swapped(at)} and "
+                                 f"{self.swapped(at + copy)} (its copy)")
+        out = np.zeros(self.shape, stored.dtype)
+        out[self.inside] = restore(stored, self.xor, self.add)
+        return values_of(out, self.dtype)
+
+    def recode(self, buffer: Buffer) -> bytes:
+        """A buffer unpacked and packed again: as it was if the layout accounts for every byte.
+
+        Raises ValueError as ``unpack`` does.
+        """
+        return self.pack(self.unpack(buffer))
+
+    def items(self, buffer: Buffer, kind: str = "weight", **axes: int) -> list[Item]:
+        """Each element, its copies, and the runs of fill, sums and constants, in the order of a
+        buffer of ``size`` bytes, as ``Target.explain`` gives them.
+
+        ``axes`` are the axis of ``core``, ``channel``, ``plane``, ``row``, ``column`` as far as the
+        tensor has them.  Values are the tensor's; of floats their bits.  Raises ValueError as
+        ``unpack`` does, and for names and axes that there are not.
+
+        >>> from npulab.layout import hwc
+        >>> [item[:4] for item in hwc((1, 3), dtype="int4").items(b"\x21\x0f", channel=1)]
+        [(0, 4, 'weight', 1), (4, 4, 'weight', 2), (8, 4, 'weight', -1), (12, 4, 'fill', 0)]
+        """
+        return items_of(self, self.unpack(buffer), bytes_in(buffer, "buffer"), kind, axes)
+
+    def opened(self, data: np.ndarray) -> np.ndarray:
+        """A buffer with its words swapped back, elements below 8 bits in a byte each."""
+        return opened(data, self.bits, self.swap, self.big_endian)
 
     def _write(self, out: np.ndarray, stored: np.ndarray) -> None:
         """Put elements, unsigned as stored, and their copies into a buffer, place by place."""
-        places, pieces = self.index_map()[self.inside], bytes_of(stored, self.big_endian)
+        places, pieces = self.places_before_swap()[self.inside], bytes_of(stored, self.big_endian)
         for copy in (0, *self.copies):
             for at in range(self.itemsize):
                 out[places + (copy + at)] = pieces[..., at]
 
     def _read(self, data: np.ndarray) -> list[np.ndarray]:
         """Elements of a buffer, unsigned as stored, and each copy of them, place by place."""
-        places = self.index_map()[self.inside]
+        places = self.places_before_swap()[self.inside]
         return [elements_at(data, places + copy, self.itemsize, self.big_endian)
                 for copy in (0, *self.copies)]
 
     def blank(self, size: int) -> np.ndarray:
-        """Fill values in step with the elements, ``(size,) uint8``."""
+        """A buffer of fill alone, ``(size,) uint8``, in step with the elements."""
+        return swap_words(joined(self.blank_places(size * self.per_byte), self.bits, self.big_endian),
+                          self.swap)
+
+    def blank_places(self, size: int) -> np.ndarray:
+        """Fill values in step with the elements, ``(size,) uint8``, before words are swapped."""
         one = bytes_of(np.array([self.fill], f"u{self.itemsize}"), self.big_endian)[0]
         return np.tile(np.roll(one, self.first % self.itemsize), -(-size // self.itemsize))[:size]
 
@@ -128,10 +200,18 @@ class Stored(ABC):
             raise ValueError(f"shape: got {shape}, allowed are at most {MOST_ELEMENTS} elements")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype: got {self.dtype!r}, allowed is one of {', '.join(DTYPES)}")
-        for name in ("fill", "xor", "add"):
+        bits = self.bits
+        # adding half of the range is the xor of the highest bit, so that few bits need no sum
+        for name, most in (("fill", 2 ** bits - 1), ("xor", 2 ** bits - 1), ("add", 2 ** bits - 1 if bits >= 8 else 0)):
             value = getattr(self, name)
-            if not 0 <= value < 256 ** self.itemsize:
-                raise ValueError(f"{name}: got {value}, allowed is 0 to {256 ** self.itemsize - 1}")
+            if not 0 <= value <= most:
+                raise ValueError(f"{name}: got {value}, allowed is 0 to {most}")
+        if self.swap not in SWAPS or 0 < self.swap < self.itemsize:
+            raise ValueError(f"swap: got {self.swap}, allowed is 0 or the {', '.join(map(str, sorted(SWAPS)[1:]))} "
+                             f"bytes of a word, at least the {self.itemsize} of an element")
+        uneven = next((copy for copy in self.copies if self.swap and copy % (self.swap * self.per_byte)), None)
+        if uneven is not None:
+            raise ValueError(f"copies: got {uneven}, allowed are multiples of the {self.swap} bytes that are swapped")
         if not 0 <= self.size <= MOST_BYTES:
             raise ValueError(f"size: got {self.size} bytes, allowed is 0 to {MOST_BYTES}")
 
@@ -139,8 +219,12 @@ class Stored(ABC):
         """Whether elements from byte ``first`` up to ``end``, their copies and the parts lie in the
         buffer."""
         first, end = first + min(0, *self.copies, 0), end + max(0, *self.copies, 0)
-        if first < 0 or end > self.size:
-            raise ValueError(f"elements: got bytes {first} to {end}, allowed is 0 to {self.size}, the size")
+        if first < 0 or end > self.size * self.per_byte:
+            unit = "bytes" if self.per_byte == 1 else "places"
+            raise ValueError(f"elements: got {unit} {first} to {end}, allowed is 0 to {self.size * self.per_byte}, "
+                             "the size")
+        if self.swap and self.size % self.swap:
+            raise ValueError(f"size: got {self.size}, allowed are multiples of the {self.swap} bytes that are swapped")
         for part in self.parts:
             if part.offset < 0 or part.offset + part.size > self.size:
                 raise ValueError(f"{part}: got bytes {part.offset} to {part.offset + part.size}, allowed is 0 to "
@@ -158,6 +242,7 @@ class Stored(ABC):
         out += [f"xor {self.xor:#x}"] if self.xor else []
         out += [f"plus {self.add:#x}"] if self.add else []
         out += ["big-endian"] if self.big_endian else []
+        out += [f"words of {self.swap} bytes swapped"] if self.swap else []
         out += [f"fill {self.fill:#x}"] if self.fill else []
         out += [f"copies {', '.join(f'{copy:+d}' for copy in self.copies)} bytes away"] if self.copies else []
         out += [str(part) for part in self.parts[:LISTED]]
@@ -185,9 +270,8 @@ class Table(Stored):
         if have.size:
             self._check_ends(int(have.min()), int(have.max()) + self.itemsize)
 
-    def index_map(self) -> np.ndarray:
-        """Byte offset of each element ``(*shape) int64``, -1 where it is not in the buffer."""
-        return self.places.copy()
+    def places_before_swap(self) -> np.ndarray:
+        return np.array(self.swapped(self.places))
 
     @property
     def inside(self) -> Any:
@@ -197,9 +281,62 @@ class Table(Stored):
         return f"table of {np.count_nonzero(self.places >= 0)} places: {', '.join(self._said())}"
 
 
-def raw_of(tensor: np.ndarray) -> np.ndarray:
-    """The bits of elements, unsigned."""
-    return np.ascontiguousarray(tensor).view(f"u{tensor.itemsize}")
+def place_bytes(dtype: str) -> int:
+    """Places that an element takes: its bytes, or 1 if it has fewer than 8 bits."""
+    return max(BITS.get(dtype, 8) // 8, 1)
+
+
+def bytes_of_places(places: int, dtype: str) -> int:
+    """Bytes that hold so many places."""
+    return -(-places * min(BITS.get(dtype, 8), 8) // 8)
+
+
+def held_as(dtype: str) -> np.dtype[Any]:
+    """The numpy type that holds an element: int8 or uint8 of one below 8 bits."""
+    return np.dtype(dtype if BITS[dtype] >= 8 else dtype.rstrip("124") + "8")
+
+
+def raw_of(tensor: np.ndarray, dtype: str) -> np.ndarray:
+    """The bits of elements, unsigned; raises ValueError for a value beyond the type's bits."""
+    raw, bits = np.ascontiguousarray(tensor).view(f"u{tensor.itemsize}"), BITS[dtype]
+    if bits >= 8:
+        return raw
+    raw = raw % 2 ** bits
+    wrong = tensor[values_of(raw, dtype) != tensor]
+    if wrong.size:
+        raise ValueError(f"tensor: got {int(wrong[0])}, allowed are values of {dtype}")
+    return raw
+
+
+def values_of(raw: np.ndarray, dtype: str) -> np.ndarray:
+    """Elements of their unsigned bits."""
+    if BITS[dtype] >= 8 or not dtype.startswith("int"):
+        return raw.view(held_as(dtype))
+    half = 2 ** (BITS[dtype] - 1)
+    return (raw ^ half).view(np.int8) - np.int8(half)
+
+
+def swap_words(data: np.ndarray, swap: int) -> np.ndarray:
+    """Bytes ``(n,)`` with those of each word of ``swap`` bytes reversed; 0 leaves them."""
+    return np.ascontiguousarray(data.reshape(-1, swap)[:, ::-1]).reshape(-1) if swap else data
+
+
+def opened(data: np.ndarray, bits: int, swap: int, high_first: bool) -> np.ndarray:
+    """A buffer with its words swapped back, elements below 8 bits in a byte each."""
+    data = swap_words(data, swap)
+    return (data[:, None] // _steps(bits, high_first) % 2 ** bits).reshape(-1) if bits < 8 else data
+
+
+def joined(places: np.ndarray, bits: int, high_first: bool) -> np.ndarray:
+    """The bytes of elements below 8 bits, of a byte each; others stay."""
+    if bits >= 8:
+        return places
+    return (places.reshape(-1, 8 // bits) * _steps(bits, high_first)).sum(1, dtype=np.uint8)
+
+
+def _steps(bits: int, high_first: bool) -> np.ndarray:
+    steps = 2 ** np.arange(0, 8, bits)
+    return (steps[::-1] if high_first else steps).astype(np.uint8)
 
 
 def store(raw: np.ndarray, xor: int, add: int) -> np.ndarray:

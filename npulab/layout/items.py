@@ -1,0 +1,74 @@
+"""What each run of bits of a buffer says, by its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from npulab.layout.parts import Sums
+
+if TYPE_CHECKING:
+    from npulab.layout.stored import Stored
+
+COORDINATES = ("core", "channel", "plane", "row", "column")
+BESIDE = ("other", "fill", "sum", "constant")
+
+
+class Item(NamedTuple):
+    """A run of bits of a buffer and what it says: ``bit`` from the buffer's start, ``bits`` of
+    them."""
+
+    bit: int
+    bits: int
+    kind: str
+    value: int = 0
+    core: int | None = None
+    channel: int | None = None
+    plane: int | None = None
+    row: int | None = None
+    column: int | None = None
+    weights: int = 0
+
+
+def items_of(layout: Stored, tensor: np.ndarray, data: np.ndarray, kind: str, axes: dict[str, int]) -> list[Item]:
+    """Each element of a tensor, its copies, and the runs between them, in the order of a buffer.
+
+    ``axes`` are the axis of each coordinate of the elements that the tensor has.  Raises ValueError
+    for a name or an axis that does not exist.
+    """
+    for name, axis in axes.items():
+        if name not in COORDINATES or not 0 <= axis < tensor.ndim:
+            raise ValueError(f"{name}: got axis {axis}, allowed are {', '.join(COORDINATES)}, each an axis from 0 to "
+                             f"{tensor.ndim - 1}")
+    values = tensor.view(f"u{tensor.itemsize}") if tensor.dtype.kind == "f" else tensor
+    numbers = np.arange(tensor.size).reshape(tensor.shape)[layout.inside].reshape(-1)
+    places = layout.places_before_swap().reshape(-1)[numbers]
+    index = np.stack(np.unravel_index(numbers, tensor.shape), -1).tolist()
+    elements = values.reshape(-1)[numbers].tolist()
+    out = []
+    for copy in (0, *layout.copies):
+        bits = (layout.swapped(places + copy) * layout.place_bits).tolist()
+        out += [Item(bit, layout.bits, kind, value, weights=1, **{name: at[axis] for name, axis in axes.items()})
+                for bit, value, at in zip(bits, elements, index, strict=True)]
+    out += _beside(layout, data, np.array([item.bit for item in out]))
+    return sorted(out, key=lambda item: item.bit)
+
+
+def _beside(layout: Stored, data: np.ndarray, bits: np.ndarray) -> Iterator[Item]:
+    """The runs of bits that hold no element, which begin at ``bits``."""
+    step = layout.place_bits
+    filled = np.unpackbits(data ^ layout.blank(layout.size), bitorder="little").reshape(-1, step).max(1) == 0
+    kinds = np.where(filled, BESIDE.index("fill"), BESIDE.index("other"))
+    for part in layout.parts:
+        places = np.arange(part.offset, part.offset + part.size) ^ max(layout.swap - 1, 0)
+        for at in range(8 // step):
+            kinds[places * (8 // step) + at] = BESIDE.index("sum" if isinstance(part, Sums) else "constant")
+    for at in range(layout.itemsize):
+        kinds[bits // step + at] = -1
+    for start, end in pairwise([0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]):
+        if kinds[start] >= 0:
+            name = BESIDE[kinds[start]]
+            yield Item(start * step, (end - start) * step, name, layout.fill if name == "fill" else 0)
