@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from npulab.layout.items import Item
+from npulab.layout.items import Item as Item
 from npulab.quant.rules import Rule, state_rules
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table

@@ -29,7 +29,7 @@ def candidates(shape: tuple[int, ...], size: int, **stored: Any) -> Iterator[tup
         if loops in seen:
             continue
         seen.add(loops)
-        if loops and (loops[0].stride or 0) * ((shape[loops[0].axis] - 1) // loops[0].tile) >= size:
+        if loops and loops[0].reach((shape[loops[0].axis] - 1) // loops[0].tile) >= size:
             continue
         try:
             layout = Layout(shape, loops, **stored)

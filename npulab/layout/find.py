@@ -92,15 +92,16 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
     """
     pairs = _pairs(tensors, buffers, dtype)
     signature = _in_step(pairs)
-    best, places = None, None
+    best, places, most = None, None, 0
     for seen, change in _by_value(pairs, signature):
         places = seen if places is None else places
+        most = max(most, int(np.count_nonzero(known(seen))))
         best = _better(best, _trial(pairs, seen, change, True))
         if best is not None and _complete(best):
             break
     own = int(np.count_nonzero(known(places))) if places is not None else 0
     own = own if own > 2 * _chance(pairs) + FEW else 0
-    for trials in (_read_otherwise, _by_neighbours):
+    for trials in (_read_otherwise, _by_neighbours) if PROVEN * most >= pairs.raw[0].size else (_by_neighbours,):
         if best is not None and (_complete(best) or (_fits(best) and 2 * best.known >= best.agree.size)):
             break
         for trial in trials(pairs):
@@ -110,7 +111,8 @@ def find_layout(tensors: np.ndarray | Sequence[np.ndarray], buffers: Buffer | Se
             best = _better(best, trial)
             if best is not None and _complete(best):
                 break
-    if best is None or not _fits(best) or not (_proven(best) or _unexplained(best) == 0):
+    if best is None or not _fits(best) or not (_proven(best) or _unexplained(best) == 0
+                                               or (_sparse(pairs) and _complete(best))):
         best = _plainest(pairs if best is None else best.pairs, best) or best
     if best is None or not _fits(best):
         table = _table(pairs, places)
@@ -124,14 +126,14 @@ def _pairs(tensors: Any, buffers: Any, dtype: str) -> Pairs:
     arrays = [np.asarray(tensor) for tensor in ([tensors] if single else tensors)]
     data = tuple(bytes_in(buffer, f"buffers[{at}]") for at, buffer in enumerate([buffers] if single else buffers))
     if not arrays or len(arrays) != len(data):
-        raise ValueError(f"tensors, buffers: got {len(arrays)} and {len(data)}, allowed is one or more, as many of both")
-    kind = dtype or str(arrays[0].dtype)
+        raise ValueError(f"tensors, buffers: got {len(arrays)} and {len(data)}, allowed is one or more, as many of "
+                         "both")
     if dtype and dtype not in DTYPES:
         raise ValueError(f"dtype: got {dtype!r}, allowed is one of {', '.join(DTYPES)}")
+    first, kind = arrays[0], dtype or str(arrays[0].dtype)
+    fits = kind in DTYPES and first.dtype == held_as(kind)
     for at, (tensor, buffer) in enumerate(zip(arrays, data, strict=True)):
-        first = arrays[0]
-        if kind not in DTYPES or tensor.dtype != held_as(kind) and at == 0 or not 1 <= tensor.size <= MOST_ELEMENTS \
-                or not tensor.ndim:
+        if not fits or not 1 <= tensor.size <= MOST_ELEMENTS or not tensor.ndim:
             raise ValueError(f"tensors[{at}]: got {tensor.dtype} {tensor.shape}, allowed are 1 to {MOST_ELEMENTS} "
                              f"elements of {held_as(dtype) if dtype else ', '.join(DTYPES)}")
         if tensor.shape != first.shape or tensor.dtype != first.dtype:
@@ -176,8 +178,6 @@ def _read_otherwise(pairs: Pairs) -> Iterator[_Trial | None]:
     to each index, and words swapped."""
     for reading in _readings(pairs):
         for seen, change in _by_value(reading, _in_step(reading)):
-            if np.count_nonzero(known(seen)) * PROVEN < seen.place.size:
-                continue
             if reading is not pairs:
                 yield _trial(reading, seen, change, True)
             yield _trial(reading, seen, change, True, deep=True)
@@ -199,7 +199,7 @@ def _by_neighbours(pairs: Pairs) -> Iterator[_Trial | None]:
     counts = list(dict.fromkeys(max(count, 2) for count in (math.ceil(wanted), min(math.ceil(wanted), SMALL_TILE))))
     axes = [*reversed(range(len(pairs.shape)))]
     # the few that are suggested are the quicker way where there is much besides the tensor
-    sparse = pairs.size > SPARSE * pairs.itemsize * pairs.raw[0].size
+    sparse = _sparse(pairs)
     if not sparse:
         yield from _neighbours(pairs, product(counts, LAGS, axes))
     for reading in _readings(pairs):
@@ -251,6 +251,11 @@ def _trial(pairs: Pairs, seen: Seen, change: Change, alone: bool, deep: bool = F
         if best and best.count == best.agree.size:
             break
     return best
+
+
+def _sparse(pairs: Pairs) -> bool:
+    """Whether most of the buffer is something else than the tensor."""
+    return pairs.size > SPARSE * pairs.itemsize * pairs.raw[0].size
 
 
 def _better(a: _Trial | None, b: _Trial | None) -> _Trial | None:

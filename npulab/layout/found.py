@@ -11,7 +11,7 @@ import numpy as np
 from npulab.layout.nest import Layout
 from npulab.layout.parts import SUM_BYTES, Constant, Part, Sums, sums
 from npulab.layout.places import CHUNK, Pairs
-from npulab.layout.stored import Buffer, Table, elements_at, joined, store, swap_words
+from npulab.layout.stored import Buffer, Table, elements_at, held_as, joined, store, swap_words
 
 FEW = 3  # elements beside those that chance may place
 LISTED = 4  # elements, runs and rivals that a text lists
@@ -168,7 +168,7 @@ def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int
     rest = gaps & ~(same & (pairs.buffers[0] == layout.blank_places(pairs.size)))
     filled = int(np.count_nonzero(gaps) - np.count_nonzero(rest))
     parts: list[Part] = []
-    if rest.any() and isinstance(layout, Layout) and layout.bits >= 8 and np.dtype(layout.dtype).kind != "f":
+    if rest.any() and isinstance(layout, Layout) and layout.bits >= 8 and held_as(layout.dtype).kind != "f":
         found = _sums(layout, pairs, rest, gaps)
         if found:
             parts.append(found)
@@ -188,7 +188,7 @@ def accounted(layout: Layout | Table, pairs: Pairs) -> tuple[Layout | Table, int
 
 def unexplained(rest: np.ndarray, pairs: Pairs) -> tuple[Run, ...]:
     """Runs of bytes, as they were recorded, that have a place of ``rest``."""
-    left = swap_words(rest.reshape(-1, max(8 // pairs.bits, 1)).any(1), pairs.swap)
+    left = swap_words(np.any(rest.reshape(-1, max(8 // pairs.bits, 1)), axis=1), pairs.swap)
     data = pairs.recorded(pairs.buffers[0])
     return tuple(Run(start, end - start, data[start:min(end, start + UNIFORM)].tobytes())
                  for start, end in runs_of(left))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +18,15 @@ VOTES = 2
 MOST_LAGS = 3
 
 
+class Window(NamedTuple):
+    """Neighbours along an axis: their values in each capture, the places of each value in the first
+    buffer, and two that are rare."""
+
+    values: list[np.ndarray]
+    places: list[np.ndarray]
+    rare: tuple[int, int]
+
+
 def lags(pairs: Pairs, axis: int) -> list[int]:
     """Distances, in elements, between neighbours along an axis, the likeliest first; negative ones
     are backwards.
@@ -26,43 +37,50 @@ def lags(pairs: Pairs, axis: int) -> list[int]:
     width = pairs.itemsize
     cells = [buffer[:len(buffer) // width * width].view(f"<u{width}") for buffer in pairs.buffers]
     order = np.argsort(cells[0], kind="stable")
-    ordered = cells[0][order]
-    votes: Counter[int] = Counter()
     for change in (Change(), halved(pairs.bits)):
-        raw = [np.moveaxis(change.of(tensor), axis, -1).reshape(-1, pairs.shape[axis]) for tensor in pairs.raw]
-        values, inverse = np.unique(raw[0], return_inverse=True)
-        first, end = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
-        number = (end - first)[inverse].reshape(raw[0].shape)
-        rare = np.argsort(np.where(number > 0, number, len(ordered)), axis=None, kind="stable")[:ANCHORS]
-        for turn, (row, column) in enumerate(zip(*np.unravel_index(rare, number.shape), strict=True)):
-            for count in WINDOWS:
-                if count > number.shape[1]:
-                    break
-                # the rare value is at one end of the window, or inside of it
-                start = min(max(int(column) - (0, count - 1, count // 2)[turn % 3], 0), number.shape[1] - count)
-                window = slice(start, start + count)
-                near = np.argsort(number[row, window], kind="stable")
-                chance = float(np.prod(number[row, window] / len(ordered)))
-                if chance * len(ordered) ** 2 > LIKELY:
-                    continue
-                a, b = sorted(near[:2].tolist())
-                numbers = number[row, window][[a, b]]
-                if numbers.min() == 0 or numbers.prod() > MOST_PAIRS:
-                    break
-                places = [order[first[at]:end[at]] for at in inverse.reshape(number.shape)[row, window][[a, b]]]
-                apart = places[1][None] - places[0][:, None]
-                whole = (apart % (b - a) == 0) & (apart != 0)
-                lag = apart[whole] // (b - a)
-                begin = np.broadcast_to(places[0][:, None], whole.shape)[whole] - a * lag
-                last = begin + (count - 1) * lag
-                fits = (np.minimum(begin, last) >= 0) & (np.maximum(begin, last) < len(ordered))
-                lag, begin = lag[fits], begin[fits]
-                for at in near.tolist():
-                    good = np.logical_and.reduce([cell[begin + at * lag] == tensor[row, start + at]
-                                                  for cell, tensor in zip(cells, raw, strict=True)])
-                    lag, begin = lag[good], begin[good]
-                votes.update(set(lag.tolist()))
-                break
+        lines = [np.moveaxis(change.of(raw), axis, -1).reshape(-1, pairs.shape[axis]) for raw in pairs.raw]
+        votes: Counter[int] = Counter()
+        for window in _windows(lines, cells[0][order], order):
+            votes.update(_distances(window, cells))
         if votes:
-            break
-    return [lag for lag, number_of in votes.most_common(MOST_LAGS) if number_of >= VOTES]
+            return [lag for lag, count in votes.most_common(MOST_LAGS) if count >= VOTES]
+    return []
+
+
+def _windows(lines: list[np.ndarray], ordered: np.ndarray, order: np.ndarray) -> Iterator[Window]:
+    """Windows with the rarest values, each as short as chance allows."""
+    length = lines[0].shape[1]
+    values, inverse = np.unique(lines[0], return_inverse=True)
+    inverse = inverse.reshape(lines[0].shape)
+    first, end = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    often = (end - first)[inverse]
+    rarest = np.argsort(np.where(often > 0, often, len(ordered)), axis=None, kind="stable")[:ANCHORS]
+    for turn, (row, column) in enumerate(zip(*np.unravel_index(rarest, often.shape), strict=True)):
+        for count in WINDOWS if length >= WINDOWS[0] else ():
+            # the rare value is at one end of the window, or inside of it
+            start = min(max(int(column) - (0, count - 1, count // 2)[turn % 3], 0), max(length - count, 0))
+            inside = (row, slice(start, start + count))
+            share = often[inside] / len(ordered)
+            if count <= length and float(np.prod(share)) * len(ordered) ** 2 <= LIKELY:
+                a, b = sorted(np.argsort(share, kind="stable")[:2].tolist())
+                if 0 < int(often[inside][a]) * int(often[inside][b]) <= MOST_PAIRS:
+                    yield Window([line[inside] for line in lines],
+                                 [order[first[value]:end[value]] for value in inverse[inside]], (a, b))
+                break
+
+
+def _distances(window: Window, cells: list[np.ndarray]) -> set[int]:
+    """Distances at which all values of a window stand."""
+    a, b = window.rare
+    apart = window.places[b][None] - window.places[a][:, None]
+    whole = (apart % (b - a) == 0) & (apart != 0)
+    lag = apart[whole] // (b - a)
+    begin = np.broadcast_to(window.places[a][:, None], whole.shape)[whole] - a * lag
+    last = begin + (len(window.places) - 1) * lag
+    fits = (np.minimum(begin, last) >= 0) & (np.maximum(begin, last) < len(cells[0]))
+    lag, begin = lag[fits], begin[fits]
+    for at in sorted(range(len(window.places)), key=lambda at: len(window.places[at])):
+        good = np.logical_and.reduce([cell[begin + at * lag] == values[at]
+                                      for cell, values in zip(cells, window.values, strict=True)])
+        lag, begin = lag[good], begin[good]
+    return set(lag.tolist())

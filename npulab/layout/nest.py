@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import product
+from itertools import pairwise, product
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -87,28 +88,36 @@ class Layout(Stored):
         if len(self.window) != len(self.shape) or not all(
                 0 <= start < stop <= n for (start, stop), n in zip(self.window, self.shape, strict=True)):
             raise ValueError(f"window: got {self.window}, allowed is (start, stop) for each axis of {self.shape}")
+        if not (self.join or self.swap or any(self.starts)) and len(self.starts) == len(self.shape):
+            return
         axes = [axis for group in self.join for axis in group]
         if len(set(axes)) != len(axes) or not set(axes) <= set(range(len(self.shape))) or () in self.join:
             raise ValueError(f"join: got {self.join}, allowed are tuples of the axes 0 to {len(self.shape) - 1}, each "
-                             "once at most")
+                             "at most once")
         if len(self.starts) != len(self.shape) or min(self.starts) < 0 or any(
                 self.starts[axis] for group in self.join for axis in group[1:]):
             raise ValueError(f"starts: got {self.starts}, allowed is 0 or more for each axis of {self.shape}, 0 for "
                              "one that is joined to another")
         if any(self.starts) and not self._even:
-            raise ValueError(f"starts: got {self.starts}, allowed with loops without a stride is 0")
-        places = [self.offset, *(n for loop in self.loops for n in
-                                 (loop.stride if isinstance(loop.stride, tuple) else (loop.stride or 0,)))]
-        if self.swap and any(place % self.itemsize for place in places):
-            raise ValueError(f"swap: got an offset or strides beside multiples of {self.itemsize} bytes, allowed are "
-                             "these, so that every element lies in one word")
+            raise ValueError(f"starts: got {self.starts}, allowed is 0 if a loop has no stride")
+        if self.swap and self.itemsize > 1 and not all(place % self.itemsize == 0 for place in self._strides()):
+            raise ValueError(f"swap: got an offset or a stride that is no multiple of {self.itemsize} bytes, "
+                             "allowed are elements that lie in one word each")
+
+    def _strides(self) -> Iterator[int]:
+        yield self.offset
+        for loop in self.loops:
+            yield from loop.stride if isinstance(loop.stride, tuple) else (loop.stride or 0,)
 
     def _check_loops(self) -> None:
         left = list(self._ends_of_axes)
+        joined = {axis for group in self.join for axis in group[1:]}
         packed = False
         for loop in self.loops:
             if not 0 <= loop.axis < len(left):
                 raise ValueError(f"{loop}: got axis {loop.axis}, allowed is 0 to {len(left) - 1}")
+            if loop.axis in joined:
+                raise ValueError(f"{loop}: got an axis that is joined to another, allowed is the first of {self.join}")
             if loop.tile < 1:
                 raise ValueError(f"{loop}: got a tile of {loop.tile}, allowed is 1 or more")
             if packed and loop.stride is not None:
@@ -155,9 +164,11 @@ class Layout(Stored):
         left, steps = list(self._ends_of_axes), []
         for loop in self.loops:
             count = -(-left[loop.axis] // loop.tile)
-            if count > 1:
-                blocks = np.sort(loop.reach(np.arange(count)))
-                steps.append((int(np.diff(blocks).min()), int(blocks[-1] - blocks[0])))
+            if isinstance(loop.stride, tuple) and count > 1:
+                blocks = sorted(loop.stride[:count])
+                steps.append((min(b - a for a, b in pairwise(blocks)), blocks[-1] - blocks[0]))
+            elif count > 1:
+                steps.append((abs(loop.reach(1)), abs(loop.reach(1)) * (count - 1)))
             left[loop.axis] = min(left[loop.axis], loop.tile)
         reach = self.itemsize
         for stride, whole in sorted(steps):
@@ -216,6 +227,8 @@ class Layout(Stored):
     def _joined_extents(self) -> tuple[int, ...]:
         """Indices of each axis that the loops see: of joined axes all at the first, 1 at the
         others."""
+        if not self.join:
+            return self.extents
         out = list(self.extents)
         for first, *others in self.join:
             out[first] *= math.prod(out[axis] for axis in others)
@@ -226,7 +239,8 @@ class Layout(Stored):
     @property
     def _ends_of_axes(self) -> tuple[int, ...]:
         """The same, and what lies before the start of the first tile."""
-        return tuple(start + n for start, n in zip(self.starts, self._joined_extents, strict=True))
+        extents = self._joined_extents
+        return tuple(map(add, self.starts, extents)) if any(self.starts) else extents
 
     def _joined(self, tensor: np.ndarray) -> np.ndarray:
         """A tensor of the window with the axes that the loops see."""
@@ -312,12 +326,13 @@ class Layout(Stored):
     def _places(self, index: Sequence[Any]) -> Any:
         """Places by the indices that the loops see, from the first in the window."""
         left: list[Any] = [axis + start if start else axis for axis, start in zip(index, self.starts, strict=True)]
+        whole = self._joined_extents
         extents: list[Any] = list(self._ends_of_axes)
         # terms of one shape are added up first, so that few are of the whole tensor
         terms: dict[tuple[int, ...], Any] = {}
         for loop in self.loops:
             block, packed = left[loop.axis] // loop.tile, loop.stride is None
-            step: Any = self.itemsize * min(loop.tile, self._joined_extents[loop.axis])
+            step: Any = self.itemsize * min(loop.tile, whole[loop.axis])
             for axis, extent in enumerate(extents if packed else ()):
                 step = step if axis == loop.axis else step * extent
             term = block * step if packed else loop.reach(block)
@@ -328,8 +343,8 @@ class Layout(Stored):
         out: Any = np.int64(self.offset)
         for shape in sorted(terms, key=math.prod):
             out = out + terms[shape]
-        whole = np.broadcast_shapes(*(np.shape(axis) for axis in index))
-        return out if np.shape(out) == whole else np.broadcast_to(out, whole).copy()
+        shape = np.broadcast_shapes(*(np.shape(axis) for axis in index))
+        return out if np.shape(out) == shape else np.broadcast_to(out, shape).copy()
 
     @property
     def inside(self) -> Any:

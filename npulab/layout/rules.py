@@ -18,6 +18,9 @@ LISTED = 4  # elements for each index whose bytes are listed, at least
 GAPS = 64  # ends of a tile that are tried where no place tells
 
 
+Digits = Sequence[tuple[int, int | tuple[int, ...]]]  # (tile, stride) from the lowest
+
+
 class Step(NamedTuple):
     """A digit of an axis: blocks of ``tile`` indices lie ``stride`` bytes apart."""
 
@@ -69,41 +72,37 @@ def _deeper(places: np.ndarray) -> Iterator[tuple[dict[str, Any], list[Step]]]:
             joined = places.transpose(order).reshape(shape)
         starts, steps = [0] * places.ndim, []
         for axis, n in enumerate(joined.shape):
-            line = _line(joined, axis, lines) if n > 1 else None
-            start, digits = _any_digits(*line, join != ()) if line else (0, [])
-            if digits is None or (len(digits) and isinstance(digits[-1][1], tuple)
-                                  and LISTED * len(digits[-1][1]) > places.size):
+            starts[axis], digits = _any_digits(*_line(joined, axis, lines), join != ()) if n > 1 else (0, [])
+            if digits is None:
                 break
-            starts[axis] = start
             steps += [Step(axis, tile, stride) for tile, stride in digits]
-        else:
+        listed = max((len(step.stride) for step in steps if isinstance(step.stride, tuple)), default=0)
+        if digits is not None and LISTED * listed <= places.size:
             yield {"offset": _origin(joined, steps, starts), "starts": tuple(starts),
                    "join": (join,) if join else ()}, steps
 
 
-def _any_digits(line: np.ndarray, known: np.ndarray, joint: bool,
-                ) -> tuple[int, list[tuple[int, int | tuple[int, ...]]] | None]:
+def _any_digits(line: np.ndarray, known: np.ndarray, joint: bool) -> tuple[int, Digits | None]:
     """Where in its first tile an axis begins, and its digits; the highest may be a list of the
     distances, not of joint axes."""
-    digits: list[tuple[int, Any]] | None = _digits(line, known)
-    apart = np.where(known[1:] & known[:-1], np.diff(line), UNKNOWN)
-    step = int(np.median(apart[apart < UNKNOWN])) if (apart < UNKNOWN).any() else 0
-    breaks = np.flatnonzero((apart < UNKNOWN) & (apart != step)) + 1
-    if digits is not None and (len(breaks) < 2 or 2 * breaks[0] >= breaks[1]):
-        return 0, digits
-    if len(breaks) > 1 and breaks[0] < breaks[1] - breaks[0]:
-        start = int(breaks[1] - 2 * breaks[0])
-        before = (np.arange(start) - start) * step
-        shifted = _digits(np.concatenate([before, line]) + start * step, np.concatenate([np.ones(start, bool), known]))
+    digits = _digits(line, known)
+    apart = np.diff(line)[known[1:] & known[:-1]]
+    step = int(np.median(apart)) if len(apart) else 0
+    breaks = np.flatnonzero(known[1:] & known[:-1] & (np.diff(line) != step)) + 1
+    start = int(breaks[1] - 2 * breaks[0]) if len(breaks) > 1 else 0
+    if start > 0:
+        # as if the indices before the start were there too
+        whole = np.concatenate([np.arange(start) * step, line + start * step])
+        shifted = _digits(whole, np.concatenate([np.ones(start, bool), known]))
         if shifted is not None:
             return start, shifted
     if digits is not None or joint or not known.all():
         return 0, digits
     tile = int(breaks[0]) if len(breaks) else 1
-    even = _blocks(line - np.arange(len(line)) % tile * step, known, tile) if tile > 1 else None
-    if even is not None and np.array_equal(np.repeat(even[0], tile)[:len(line)] + np.arange(len(line)) % tile * step,
-                                           line):
-        return 0, [(1, step), (tile, tuple(even[0].tolist()))]
+    blocks = line[::tile]
+    even = np.array_equal(np.repeat(blocks, tile)[:len(line)] + np.arange(len(line)) % tile * step, line)
+    if even and tile > 1:
+        return 0, [(1, step), (tile, tuple(blocks.tolist()))]
     return 0, [(1, tuple(line.tolist()))]
 
 
@@ -115,7 +114,7 @@ def _near(steps: list[Step]) -> Iterator[list[Step]]:
         outer = [one for one in steps if one.axis == step.axis and one.tile > step.tile]
         for more in (1, -1, 2, -2, 3, -3) if len(inner) == 1 and not outer else ():
             if step.tile + more > 1:
-                other = Step(step.axis, step.tile + more, step.stride + more * inner[0].stride)
+                other = Step(step.axis, step.tile + more, Loop(*step).reach(1) + more * Loop(*inner[0]).reach(1))
                 yield [*steps[:at], other, *steps[at + 1:]]
 
 
@@ -127,7 +126,7 @@ def _extended(window: tuple[tuple[int, int], ...], shape: tuple[int, ...], steps
         outer = max((step for step in steps if step.axis == axis), key=lambda step: step.tile, default=None)
         if n > 1 and (outer is None or start % outer.tile):
             return None
-        offset -= start // outer.tile * outer.stride if outer else 0
+        offset -= Loop(*outer).reach(start // outer.tile) if outer else 0
     return offset
 
 

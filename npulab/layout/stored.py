@@ -96,8 +96,9 @@ class Stored(ABC):
         Raises ValueError for another shape or dtype.
         """
         tensor = np.asarray(tensor)
-        if tensor.shape != self.shape or tensor.dtype != held_as(self.dtype):
-            raise ValueError(f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {held_as(self.dtype)} {self.shape}")
+        kind = held_as(self.dtype)
+        if tensor.shape != self.shape or tensor.dtype != kind:
+            raise ValueError(f"tensor: got {tensor.dtype} {tensor.shape}, allowed is {kind} {self.shape}")
         return store(raw_of(tensor, self.dtype), self.xor, self.add)
 
     def pack(self, tensor: np.ndarray) -> bytes:
@@ -229,7 +230,7 @@ class Stored(ABC):
             if part.offset < 0 or part.offset + part.size > self.size:
                 raise ValueError(f"{part}: got bytes {part.offset} to {part.offset + part.size}, allowed is 0 to "
                                  f"{self.size}, the size")
-            if isinstance(part, Sums) and np.dtype(self.dtype).kind == "f":
+            if isinstance(part, Sums) and held_as(self.dtype).kind == "f":
                 raise ValueError(f"{part}: got {self.dtype}, allowed are sums of whole numbers")
             if isinstance(part, Sums) and not (0 <= part.axis < len(self.shape)
                                                and part.count >= self.extents[part.axis]):

@@ -229,6 +229,17 @@ def test_elements_of_a_layout() -> None:
     assert ByteModel(hwc((2, 2, 1)).pack(np.zeros((2, 2, 1), np.uint8)), items=hwc((2, 2, 1))).kinds[0] == "element"
 
 
+def test_elements_below_8_bits_and_swapped_words_of_a_layout() -> None:
+    codes = np.array([[1, -2, 3]], np.int8)
+    packed = hwc((1, 3), dtype="int4")
+    model = ByteModel(packed.pack(codes), items=packed)
+    assert [text.split(",")[0] for text in model._meanings(0, 9)] == ["element = 1 (0x1)", "element = -2 (-0x2)"]
+    assert model.kind_counts == {"element": 2}
+    swapped = hwc((1, 3), dtype="uint16", swap=4)
+    model = ByteModel(swapped.pack(np.array([[300, 301, 302]], np.uint16)), items=swapped)
+    assert [model._meanings(byte, 9)[0].split(" (")[0] for byte in (0, 2, 6)] == ["element = 301", "element = 300", "element = 302"]
+
+
 def test_fields_of_a_map() -> None:
     registers = RegisterMap([{"offset": 0, "register": "CFG", "field": "mode", "lsb": 6, "width": 4, "value": "enum:mode"},
                              {"offset": 4, "register": "SRC", "field": "base", "lsb": 0, "width": 32, "address": "yes"},

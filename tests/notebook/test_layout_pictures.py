@@ -7,7 +7,7 @@ import pytest
 
 import npulab
 import npulab.notebook.pictures
-from npulab.layout import Constant, Layout, markers, nc1hwc2, only, packed_blocks, planar
+from npulab.layout import Constant, Layout, hwc, markers, nc1hwc2, only, packed_blocks, planar
 from npulab.notebook.pictures import Picture
 
 SMALL = nc1hwc2((3, 4, 5), 4, fill=7, offset=8, parts=(Constant(0, b"\1\2\3"),))
@@ -51,6 +51,15 @@ def test_a_found_layout_is_drawn_with_its_sums() -> None:
     assert repr(picture).startswith("C1R1C2R2, C2=4, R2=16, strides 192 64 16 1: (37, 13) int8, 16 sums over axis 1 at byte 768")
     *_, parts = images(picture)
     assert np.count_nonzero(~np.ma.getmaskarray(parts)) == 64
+
+
+def test_elements_below_8_bits_share_a_byte() -> None:
+    layout = hwc((1, 4), dtype="int4", swap=4, parts=(Constant(3, b"\1"),))
+    tensor, buffer, parts = images(npulab.notebook.pictures.layout_map(layout, width=4))
+    assert tensor.tolist() == [[6, 7, 4, 5]]
+    assert np.ma.getmaskarray(buffer).tolist() == [[True, True, False, False]]
+    assert buffer[0, 2:].tolist() == [3, 1]
+    assert np.ma.getmaskarray(parts).tolist() == [[False, True, True, True]]
 
 
 def test_large_ones_are_drawn_in_part() -> None:

@@ -71,17 +71,19 @@ def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
 
 
 def _owners(layout: Layout | Table, places: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each of the first bytes the number of its element, -1 where it has none, and whether a
+    """For each of the first bytes the number of its (last) element, -1 where it has none, and whether a
     part holds it."""
     size = min(layout.size, most)
     owners, parts = np.full(size, -1, np.int64), np.zeros(size, bool)
     flat = places.reshape(-1)
     for copy in (0, *layout.copies):
         for at in range(layout.itemsize):
-            number = np.flatnonzero((flat >= 0) & (flat + (copy + at) < size))
-            owners[flat[number] + (copy + at)] = number
+            byte = np.where(flat >= 0, (flat + (copy + at)) // layout.per_byte, size)
+            number = np.flatnonzero(byte < size)
+            owners[byte[number]] = number
     for part in layout.parts:
-        parts[part.offset:part.offset + part.size] = True
+        span = np.arange(part.offset, part.offset + part.size) ^ max(layout.swap - 1, 0)
+        parts[span[span < size]] = True
     return owners, parts
 
 

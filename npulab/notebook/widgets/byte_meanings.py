@@ -233,8 +233,9 @@ def meaning(items: Any, data: np.ndarray) -> Meaning:
 
     Raises TypeError for anything else.
     """
-    if isinstance(items, Found):
-        return OfLayout(items.layout, data)
+    items = items.layout if isinstance(items, Found) else items
+    if isinstance(items, Layout | Table) and (items.swap or items.bits < 8) and items.size <= len(data):
+        items = items.items(data[:items.size], kind=FIRST)
     if isinstance(items, Layout | Table):
         return OfLayout(items, data)
     registers = items if isinstance(items, RegisterMap) else getattr(items, "map", None)
