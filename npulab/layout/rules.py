@@ -73,13 +73,20 @@ def _deeper(places: np.ndarray) -> Iterator[tuple[dict[str, Any], list[Step]]]:
         starts, steps = [0] * places.ndim, []
         for axis, n in enumerate(joined.shape):
             starts[axis], digits = _any_digits(*_line(joined, axis, lines), join != ()) if n > 1 else (0, [])
-            if digits is None:
+            if digits is None or (axis in join[:1] and not _together(digits, starts[axis], places.shape[join[1]])):
+                digits = None
                 break
             steps += [Step(axis, tile, stride) for tile, stride in digits]
         listed = max((len(step.stride) for step in steps if isinstance(step.stride, tuple)), default=0)
         if digits is not None and LISTED * listed <= places.size:
             yield {"offset": _origin(joined, steps, starts), "starts": tuple(starts),
                    "join": (join,) if join else ()}, steps
+
+
+def _together(digits: Digits, start: int, length: int) -> bool:
+    """Whether digits are of two axes together, of which the second has ``length`` indices: no loops
+    over each alone would do."""
+    return start > 0 or any(tile % length and length % tile for tile, _ in digits)
 
 
 def _any_digits(line: np.ndarray, known: np.ndarray, joint: bool) -> tuple[int, Digits | None]:

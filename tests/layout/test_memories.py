@@ -277,3 +277,13 @@ def test_unrelated_memories_are_refused() -> None:
         memories = [np.random.default_rng(at).integers(0, 256, MEMORY // 8, np.uint8) for at in range(len(tensors))]
         with pytest.raises(ValueError, match=r"^buffers: got no nest of loops and values of their own of \d+ of 10800 elements"):
             find_layout(tensors, memories)
+
+
+def test_axes_that_loops_reach_one_by_one_are_not_joined() -> None:
+    """Rows and columns without gaps, in kernels that are symmetric: the plain order."""
+    half = np.random.default_rng(3).normal(0, 12, (20, 3, 3, 13))
+    tensor = (128 + half + half.transpose(0, 2, 1, 3)).clip(0, 255).astype(np.uint8)
+    found = find_layout(tensor, tensor.tobytes())
+    assert isinstance(found.layout, Layout)
+    assert found.layout.join == ()
+    assert {found.layout.name, *(rival.name for rival in found.rivals)} == {"OHWI", "OWHI"}
