@@ -1,7 +1,7 @@
 """NVDLA, the open accelerator: facts in the tables beside this file."""
 
-from npulab.captures.target import Importer, Target, read_sources
-from npulab.npus.nvdla import imported, logs, simulate
+from npulab.captures.target import DocumentFormat, Importer, Target, read_sources
+from npulab.npus.nvdla import imported, loadables, logs, simulate
 from npulab.npus.nvdla.facts import CHIPS, HERE, TABLES
 from npulab.npus.nvdla.lifting import explain, lift, recode, rule_of
 from npulab.npus.nvdla.lowering import lower
@@ -25,5 +25,6 @@ TARGET = Target(
                         imported.read, imported.readers),
                Importer("logs of register accesses (virtual platform, kernel driver, Verilator)", logs.recognises,
                         logs.read)),
+    documents=(DocumentFormat("loadables of the compiler", loadables.recognises, loadables.list_loadable),),
     sources=read_sources(HERE / "sources.csv"),
 )
