@@ -52,8 +52,9 @@ def _what(path: Path) -> str:
     words, rest = divmod(size, WORD_BYTES)
     if rest or not 2 <= words <= MOST_WORDS:
         return f"{path}: is {plural(size, 'byte')}, no target recognises this file; {FORMATS}"
+    begin = f"npulab new NAME --from {path}" if path.suffix == ".bin" else f"npulab new NAME --words {words}"
     return (f"{path}: is {plural(words, 'word')} of 32 bits or other bytes, no target recognises this file; {FORMATS}, "
-            f"words of an NPU that has no target begin with npulab new NAME --words {words}")
+            f"words of an NPU that has no target begin with {begin}")
 
 
 def _is_text(head: bytes) -> bool:

@@ -13,6 +13,8 @@ from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats import FORMATS, of_chip, read_map, write_map
 from npulab.support.text import plural
 
+WORDS_SUFFIX = ".bin"  # of a source that is the words of a job
+
 
 def _map_options(add: Add) -> None:
     add("path", metavar="IN", help="a table, rnndb XML, SystemRDL, CMSIS-SVD, a C header")
@@ -61,20 +63,25 @@ def _new(options: argparse.Namespace) -> None:
     written = new_target(options.name, Path(options.dest) if options.dest else None, options.words,
                          options.source)
     folder = written[0].parent
-    following = [f"next: {folder / 'README.md'} says which file holds what, and the commands to try"]
+    page = f"{folder / 'README.md'} says which file holds what, and the commands to try"
+    following = [f"next: {page}"]
     if options.source is None:
         following = _next(options.name, folder, options.words)
+    elif Path(options.source).suffix == WORDS_SUFFIX:
+        count = Path(options.source).stat().st_size // WORD_BYTES
+        following = _next(options.name, folder, count, Path(options.source)) + [page]
     show(options, Done({"target": options.name, "files": [str(path) for path in written]}, "\n".join([
         f"{folder}: {', '.join(path.name for path in written)}", *following])))
 
 
-def _next(name: str, folder: Path, words: int) -> list[str]:
+def _next(name: str, folder: Path, words: int, source: Path = Path("words.bin")) -> list[str]:
     """The commands that follow, with the reader's paths."""
     here = Path.cwd()
     away = [f"  cd {quote(str(folder.parents[1]))}"] * (folder.parent.name == LOCAL and folder.parents[1] != here)
     table = folder / "registers.csv"
-    return [f"next, with the {words} words of a job in words.bin ({WORD_BYTES * words} bytes, little-endian):", *away,
-            f"  mkdir first && cp words.bin first && echo '{{\"npu\": \"{name}\"}}' > first/job.json",
+    where = quote(str(source.resolve() if away else source))
+    return [f"next, with the {words} words of a job in {source} ({WORD_BYTES * words} bytes, little-endian):", *away,
+            f"  mkdir first && cp {where} first/words.bin && echo '{{\"npu\": \"{name}\"}}' > first/job.json",
             "  npulab show first",
             f"  npulab import first captures/{name}",
             f"then write a row of {table.relative_to(here) if table.is_relative_to(here) else table} for each thing "

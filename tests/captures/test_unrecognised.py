@@ -34,6 +34,13 @@ def test_what_it_is_and_the_next_step(tmp_path: Path, data: bytes, words: str) -
     assert len(str(refusal.value)) < len(str(tmp_path)) + 240
 
 
+def test_raw_words_are_led_to_a_new_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("words.bin").write_bytes(NOISE[:64])
+    with pytest.raises(ValueError, match=r"begin with npulab new NAME --from words.bin$"):
+        npulab.load("words.bin")
+
+
 def test_formats_are_those_of_the_targets() -> None:
     rows = formats()
     assert {"target": "nvdla", "format": npulab.target("nvdla").importers[0].name} in rows

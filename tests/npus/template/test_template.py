@@ -160,16 +160,19 @@ def test_json_names_the_files(here: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "elsewhere/owl/registers.csv" in [Path(path).as_posix() for path in said["files"]]
 
 
+@pytest.mark.parametrize("source", [["--words", "6"], ["--from", "my words.bin"]])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_commands_that_it_ends_with_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool,
-                                             capsys: pytest.CaptureFixture[str]) -> None:
+                                             source: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """As they are printed, in a shell that has only ``npulab``: no package of the extras."""
     project = tmp_path / "it's mine"
     project.mkdir()
-    (project / "words.bin").write_bytes(np.arange(6, dtype="<u4").tobytes())
+    for folder in (project, tmp_path):
+        for name in ("words.bin", "my words.bin"):
+            (folder / name).write_bytes(np.arange(6, dtype="<u4").tobytes())
     monkeypatch.chdir(tmp_path if elsewhere else project)
     where = ["--dest", str(project / "npulab_targets")] if elsewhere else []
-    assert main(["new", "owl", "--words", "6", *where]) == 0
+    assert main(["new", "owl", *source, *where]) == 0
     lines = capsys.readouterr().out.splitlines()
     commands = [line.strip() for line in lines if line.startswith("  ")]
     assert len(commands) == 3 + elsewhere
