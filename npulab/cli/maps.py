@@ -10,7 +10,7 @@ from npulab.captures.registry import LOCAL
 from npulab.cli.output import Add, Done, show
 from npulab.npus.template import WORDS, new_target
 from npulab.registers.fields import WORD_BYTES
-from npulab.registers.formats import FORMATS, of_chip, read_map, write_map
+from npulab.registers.formats import FORMATS, of_blocks, of_chip, read_map, write_map
 from npulab.support.text import plural
 
 WORDS_SUFFIX = ".bin"  # of a source that is the words of a job
@@ -25,6 +25,8 @@ def _map_options(add: Add) -> None:
         help=f"where the suffix of OUT does not say it: {', '.join(FORMATS)}")
     add("--feature", action="append", metavar="F",
         help="the map of a chip that has this, instead of every chip's; repeatable")
+    add("--block", action="append", metavar="NAME",
+        help="only this block (a peripheral, a domain), instead of all; repeatable")
     add("--define", action="append", metavar="NAME=VALUE", default=[],
         help="a constant, a type or NAME(X)=BODY that a C header takes from another one; repeatable")
     add("--include", action="append", metavar="FILE", default=[],
@@ -36,6 +38,8 @@ def _map(options: argparse.Namespace) -> None:
     try:
         table = read_map(options.path, options.define, options.include)
         reading = table.reading
+        if options.block is not None:
+            table = of_blocks(table, options.block)
         if options.feature is not None:
             table = of_chip(table, options.feature)
         written = write_map(table, options.dest, options.to)

@@ -128,6 +128,18 @@ def of_chip(table: RegisterTable, features: Iterable[str]) -> RegisterTable:
     return out
 
 
+def of_blocks(table: RegisterTable, blocks: Iterable[str]) -> RegisterTable:
+    """The map of some blocks, with the enums that they use; raises ValueError for a block that the
+    table does not have."""
+    wanted, known = [*blocks], dict.fromkeys(row.get("block", "") for row in table.rows)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ValueError(f"block: got {unknown[0]!r}, allowed is one of {', '.join(known)}")
+    rows = [row for row in table.rows if row.get("block", "") in wanted]
+    used = {word.removeprefix("enum:") for row in rows for word in str(row.get("value", "")).split()}
+    return RegisterTable.of(rows, {name: codes for name, codes in table.enums.items() if name in used}, table.copyright)
+
+
 def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, bytes]:
     """The files that hold a map, by path: ``path`` itself, and beside a table its enums, in a file
     of their own where another map's lie there.

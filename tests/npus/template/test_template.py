@@ -283,3 +283,15 @@ def read_dump(path):
                           capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
     assert "1 failed, 3 passed" in done.stdout
     assert "invalid literal for int() with base 16: 'zz', at heron/dumps.py:" in done.stdout
+
+
+def test_one_peripheral_of_a_file_becomes_a_target(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "npu.svd").write_text(SVD)
+    assert main(["map", "npu.svd", "dma.csv", "--block", "DMA"]) == 0
+    assert {row.split(",")[0] for row in (here / "dma.csv").read_text().splitlines()[1:]} == {"DMA"}
+    assert main(["new", "heron", "--from", "dma.csv"]) == 0
+    assert [*npulab.target("heron").tables] == ["DMA"]
+    capsys.readouterr()
+    assert main(["map", "npu.svd", "none.csv", "--block", "NPU"]) == 2
+    assert "block: got 'NPU', allowed is one of CNN, DMA" in capsys.readouterr().err
+    assert not (here / "none.csv").exists()
