@@ -138,12 +138,6 @@ for group in groups:
     def __repr__(self) -> str:
         return f"Bisected({self.sentence})"
 
-    def _repr_html_(self) -> str:
-        import html
-
-        return f"<p>{html.escape(self.sentence)}</p>{self.diff.to_html(index=False) if self.groups else ''}"
-
-
 class Bisection:
     """A bisection that can be asked and told: ``trial`` is what to run next, ``tell`` takes its
     outcome.
