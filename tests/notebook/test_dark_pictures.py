@@ -67,7 +67,8 @@ def test_a_picture_for_both_themes(name: str) -> None:
     small = [text.get_text() for text in made.figure.findobj(Text) if text.get_text() and text.get_fontsize() < 8]
     assert small == []
     html = made._repr_html_()
-    images = re.findall(r"<img class='npulab-(\w+)'( hidden)? alt='([^']*)' src='data:image/png;base64,([^']*)'>", html)
+    images = re.findall(r"<div class='npulab-(\w+)'( hidden)?><img alt='([^']*)' src='data:image/png;base64,([^']*)'></div>",
+                        html)
     assert [(kind, hidden) for kind, hidden, *_ in images] == [("light", ""), ("dark", " hidden")]
     assert base64.b64decode(images[0][3]) == light
     assert "data-jp-theme-light='false'" in html

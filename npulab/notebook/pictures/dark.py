@@ -24,8 +24,10 @@ BOTH = np.linspace(0, 1, 17)
 def swapped(colour: Any) -> tuple[float, float, float, float]:
     """A grey as light as it was dark; a colour as it is.
 
-    >>> [round(channel, 2) for channel in swapped("white")], swapped("#c4501b") == to_rgba("#c4501b")
-    ([0.07, 0.07, 0.07, 1.0], True)
+    >>> [round(channel, 2) for channel in swapped("white")]
+    [0.07, 0.07, 0.07, 1.0]
+    >>> swapped("#c4501b") == to_rgba("#c4501b")
+    True
     """
     red, green, blue, alpha = to_rgba(colour)
     if max(red, green, blue) - min(red, green, blue) > NEUTRAL:
@@ -67,7 +69,8 @@ def _axes(ax: Any, put: Callable[..., None]) -> None:
     put(ax.patch, "facecolor")
     for spine in ax.spines.values():
         put(spine, "edgecolor")
-    for line in (*ax.xaxis.get_ticklines(), *ax.yaxis.get_ticklines(), *ax.xaxis.get_ticklines(minor=True)):
+    for line in (*ax.xaxis.get_ticklines(), *ax.yaxis.get_ticklines(),
+                 *ax.xaxis.get_ticklines(minor=True)):
         put(line, "color")
     light = [image for image in ax.images if image.get_array().ndim == 2 and _is_light(image.cmap)]
     for image in ax.images:
@@ -84,7 +87,8 @@ def _axes(ax: Any, put: Callable[..., None]) -> None:
 
 def _drawn(artist: Any, put: Callable[..., None]) -> None:
     """Lines, bars and marks on paper."""
-    scaled = getattr(artist, "get_array", lambda: None)() is not None  # a colour bar's, which its image changes
+    # a colour bar's: its image changes it
+    scaled = getattr(artist, "get_array", lambda: None)() is not None
     if artist.get_gid() == "on colour" or scaled:
         return
     if isinstance(artist, Line2D):
@@ -130,10 +134,12 @@ def _on_dark(cmap: Any) -> Any:
         chosen = [paper + (colours[-4] * 1.15 - paper) * share for share in BOTH]
     elif _is_light(cmap):
         ends = colours[3], colours[-4]
-        chosen = [paper + (ends[int(place > 0.5)] * 1.1 - paper) * abs(2 * place - 1) for place in BOTH]
+        chosen = [paper + (ends[int(place > 0.5)] * 1.1 - paper) * abs(2 * place - 1)
+                  for place in BOTH]
     else:
         return cmap.with_extremes(bad=bad)
-    return LinearSegmentedColormap.from_list(cmap.name, np.clip(chosen, 0, 1)).with_extremes(bad=bad)
+    made = LinearSegmentedColormap.from_list(cmap.name, np.clip(chosen, 0, 1))
+    return made.with_extremes(bad=bad)
 
 
 def _paper_swapped(colours: Any) -> Any:

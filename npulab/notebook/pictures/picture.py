@@ -21,8 +21,8 @@ WRONG, RIGHT = "#c4501b", "#2b6ca3"
 
 # what JupyterLab and VS Code say of their theme
 DARK_PAGES = ("[data-jp-theme-light='false']", ".vscode-dark")
-THEMES = "<style>" + "".join(f"{page} img.npulab-light {{display: none}} {page} img.npulab-dark {{display: inline}}"
-                             for page in DARK_PAGES) + "</style>"
+RULES = ".npulab-light {{display: none}} {page} .npulab-dark {{display: block}}"
+THEMES = f"<style>{' '.join(f'{page} {RULES.format(page=page)}' for page in DARK_PAGES)}</style>"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Picture:
         images = [(kind, extra, base64.b64encode(data).decode()) for kind, extra, data in
                   (("light", "", self._repr_png_()), ("dark", " hidden", self.dark_png()))]
         text = html.escape(self.text, quote=True)
-        return THEMES + "".join(f"<img class='npulab-{kind}'{extra} alt='{text}' src='data:image/png;base64,{data}'>"
+        return THEMES + "".join(f"<div class='npulab-{kind}'{extra}>"
+                                f"<img alt='{text}' src='data:image/png;base64,{data}'></div>"
                                 for kind, extra, data in images)
 
     def save(self, path: str | PathLike[str]) -> None:
