@@ -111,6 +111,23 @@ def test_page_edit_a_field_and_see_the_capture_decode_anew(started: Browser) -> 
         assert (other.listeners, page.errors + other.errors) == (0, [])
 
 
+def test_page_gives_a_field_other_bits_and_adds_one(started: Browser) -> None:
+    view = MapEditor(made(), small())
+    with BlankPage(started, view) as page:
+        page.press("Tab", "ArrowLeft", "Enter")
+        page.page.keyboard.type("3:1")
+        page.press("Enter")
+        answer(page, view)
+        assert [cell(page, row, "bits") for row in range(2)] == ["0[0]", "0[3:1]"]
+        page.press("a")
+        assert page.page.input_value(".answer") == " 0"
+        page.page.keyboard.type("low")
+        page.press("Enter")
+        assert page.sent[-1] == {"do": "add", "field": "w0_0_1", "text": "low 0"}
+        answer(page, view)
+        assert [cell(page, row, "field") for row in range(2)] == ["low", "mode"]
+
+
 def test_page_says_what_was_refused(started: Browser) -> None:
     view = MapEditor(made(), small())
     with BlankPage(started, view) as page:
@@ -135,7 +152,8 @@ def test_page_keys_move(started: Browser) -> None:
                         (27, 0)]
         assert page.page.locator("[data-row='27'][data-column='0']").is_visible()
         page.press("ArrowRight", "Enter")
-        assert (status(page), focused(page)) == ("bits is not edited here", "grid")
+        assert (page.page.input_value(".edit"), focused(page)) == ("27[31:0]", "edit")
+        page.press("Escape")
         page.press("Tab")
         assert focused(page) == ""
 
@@ -145,7 +163,7 @@ def test_page_has_one_tab_stop_and_keeps_letters(started: Browser) -> None:
         page.page.evaluate("window.heard = []; document.addEventListener('keydown', e => heard.push(e.key))")
         assert page.page.locator("[tabindex='0'], a, button:not([tabindex='-1']), input:not([tabindex='-1']):visible").count() == 1
         page.press("Tab")
-        for key in ("m", "a", "d", "y", "Enter", "Escape", "ArrowUp", "/", "z", "Escape", "Control+s", "Escape"):
+        for key in ("m", "b", "d", "y", "Enter", "Escape", "ArrowUp", "/", "z", "Escape", "Control+s", "Escape"):
             page.press(key)
         assert page.page.evaluate("heard") == ["Tab", "Control", "s", "Escape"]
         assert page.sent == []

@@ -90,10 +90,10 @@ def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> N
 
 
 @pytest.mark.parametrize(("message", "status"), [
-    (None, "refused: got 'None', allowed is one of cell, split, join, remove, undo, redo"),
+    (None, "refused: got 'None', allowed is one of cell, split, join, add, remove, undo, redo"),
     ({"do": "save"}, r"refused: got .*'save'.*, allowed is one of cell"),
     ({"do": "cell", "field": 3}, "refused: cell: got a field or a text that is none"),
-    ({"do": "cell", "field": "mode", "column": "bits", "text": "1"}, "refused: cell: got column 'bits', allowed is one of register"),
+    ({"do": "cell", "field": "mode", "column": "capture", "text": "1"}, "refused: cell: got column 'capture', allowed is one of register"),
     ({"do": "cell", "field": "no", "column": "field", "text": "x"}, "refused: got field 'no', the map has "),
     ({"do": "cell", "field": "mode", "column": "field", "text": "where"}, None),
     ({"do": "cell", "field": "mode", "column": "field", "text": "size"}, "refused: register map, register CFG field size: a piece without its at"),
@@ -256,3 +256,33 @@ def test_a_register_view_keeps_its_fields_where_the_draft_does_not_fit() -> None
     assert "mode" in model.fields
     with pytest.raises(ValueError, match=r"^words: got 2, allowed is 5 \(block NN\)$"):
         RegisterView(small(), draft=draft(5, block="NN"))
+
+
+@pytest.mark.parametrize(("text", "bits", "steps"), [
+    ("0[2:0]", "0[2:0]", 1), ("2:1", "0[2:1]", 1), ("3", "0[3]", 2), ("[3:1]", "0[3:1]", 2), ("1:0", "0[1:0]", 0),
+    ("1[27:26]", "1[27:26]", 1), ("1[28:26]", "1[28:26]", 2)])
+def test_bits_of_a_field_are_edited(text: str, bits: str, steps: int) -> None:
+    model = MapModel(made(), small())
+    model.act({"do": "cell", "field": "mode", "column": "bits", "text": text})
+    assert (model.draft.map["mode"].bits, len(model.steps)) == (bits, steps), model.status
+
+
+@pytest.mark.parametrize(("message", "refusal"), [
+    ({"do": "cell", "column": "bits", "text": "5:0"}, "refused: "), ({"do": "cell", "column": "bits", "text": "6:2"}, "refused: "),
+    ({"do": "cell", "column": "bits", "text": "low"}, "refused: bits: got 'low', allowed is highest and lowest bit such as 12:4"),
+    ({"do": "cell", "column": "bits", "text": "0:3"}, "refused: bits: got 0:3, allowed is 31:0 and less, the highest bit first"),
+    ({"do": "cell", "column": "bits", "text": "9[1:0]"}, "refused: "), ({"do": "cell", "column": "bits", "text": "1[1]"}, "refused: "),
+    ({"do": "add", "text": "x 1:0"}, "refused: "), ({"do": "add", "text": "3:2"}, "refused: "),
+    ({"do": "add", "text": "x 40:2"}, "refused: bits: got 40:2, allowed is 31:0 and less")])
+def test_bits_that_are_refused_change_nothing(message: dict[str, str], refusal: str) -> None:
+    model = MapModel(made(), small())
+    rows = model.rows
+    model.act({"field": "mode", **message})
+    assert model.status.startswith(refusal), model.status
+    assert (model.rows, model.steps) == (rows, [])
+
+
+def test_a_field_is_added_in_the_register_of_another() -> None:
+    model = MapModel(made(), small())
+    model.act({"do": "add", "field": "mode", "text": "extra 3:2"})
+    assert (model.status, model.draft.map["extra"].bits) == ("add extra in CFG at bits 2 to 3", "0[3:2]")

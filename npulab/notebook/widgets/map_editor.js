@@ -6,8 +6,8 @@ const SPARE = 8; // rows drawn above and below what is in sight
 const PAGE = 12;
 const STEPS = 12; // shown
 const WIDEST = { register: 20, bits: 20, field: 30, capture: 20, value: 20, evidence: 16 };
-const READ_ONLY = ["bits", "capture"];
-const HELP = "arrows, Home, End, PageUp, PageDown move · Enter edits the cell · s splits, j joins, x takes the name away · " +
+const READ_ONLY = ["capture"];
+const HELP = "arrows, Home, End, PageUp, PageDown move · Enter edits the cell, bits as 12:4 · a adds a field, s splits, j joins, x takes the name away · " +
   "u undoes, U redoes · / filters · Escape leaves";
 
 const KEYS = {
@@ -20,6 +20,7 @@ const KEYS = {
   Home: view => view.move(0, -100),
   End: view => view.move(0, 100),
   Enter: view => view.edit(),
+  a: view => view.ask("add"),
   s: view => view.ask("split"),
   j: view => view.ask("join"),
   x: view => view.send("remove"),
@@ -257,12 +258,14 @@ class View extends Frame {
     if (!this.here) return this.tell("no field");
     const next = this.shown[this.cursor[0] + 1];
     this.asked = { act, key: this.here.key };
-    this.question.textContent = act === "split" ? `split ${this.here.key}, low end first, as name:width name:width ` :
+    const bits = this.here.bits.match(/\[(.*?)\]/)?.[1] ?? "";
+    this.question.textContent = act === "add" ? `add to register ${this.here.register}, as name 12:4 ` : act === "split" ? `split ${this.here.key}, low end first, as name:width name:width ` :
       `join ${this.here.key} with field as name `;
-    this.answer.value = act === "join" && next ? `${next.key} as ${this.here.automatic ? "" : this.here.field}` : "";
+    this.answer.value = act === "add" ? ` ${bits}` : act === "join" && next ? `${next.key} as ${this.here.automatic ? "" : this.here.field}` : "";
     this.bar.hidden = false;
     this.answer.focus();
-    this.answer.select();
+    if (act === "add") this.answer.setSelectionRange(0, 0);
+    else this.answer.select();
   }
 
   answered(keep) {

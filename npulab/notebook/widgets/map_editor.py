@@ -15,13 +15,14 @@ import traitlets
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
-from npulab.registers.fields import Field
+from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.map import STATUS
 
 COLUMNS = ("register", "bits", "field", "capture", "value", "evidence", "note")
 EDITED = {"field": "rename", "evidence": "set_evidence", "note": "set_note"}
 STEPS_SHOWN = 12
-ACTS = ("cell", "split", "join", "remove", "undo", "redo")
+ACTS = ("cell", "split", "join", "add", "remove", "undo", "redo")
+BITS = re.compile(r"(?:(\d{1,4})?\[)?(\d{1,2})(?::(\d{1,2}))?\]?")
 
 
 class MapModel(Model):
@@ -79,9 +80,10 @@ class MapModel(Model):
         """Do what a message asks for and say in ``status`` what came of it; it never raises.
 
         ``do`` is one of ``ACTS``; ``cell`` has field, column and text (a value as its column has
-        it, an enum with its names as ``enum:mode 0=off 1=on``), ``split`` has field and text
+        it, an enum with its names as ``enum:mode 0=off 1=on``, bits as ``12:4``), ``split`` has field and text
         (``low:2 4``: name and width of each part, low end first), ``join`` has field and text
-        (``other as name``, the field being the low end).
+        (``other as name``, the field being the low end), ``add`` has field and text (``name 12:4``,
+        in the register of the field).
         """
         try:
             self.status = self._act(message)
@@ -109,6 +111,10 @@ class MapModel(Model):
         elif do == "join":
             other, _, name = text.partition(" as ")
             self.draft.join(field, other.strip(), name.strip())
+        elif do == "add":
+            name, _, bits = text.strip().rpartition(" ")
+            word, lsb, width = _run(bits)
+            self.draft.add(name, self._register(field) if word is None else word, lsb, width)
         else:
             self._cell(field, message.get("column"), text)
         return self.draft.steps[-1] if len(self.draft.steps) > before else "nothing to change"
@@ -128,13 +134,37 @@ class MapModel(Model):
                 getattr(self.draft, EDITED[column])(field, text)
         elif column == "register":
             self.draft.edit("rename_register", register=self.draft.map[field].pieces[0].word, name=text)
+        elif column == "bits":
+            self._lay(field, *_run(text))
         elif column == "value":
             value, *names = re.split(r"[\s,]+", text.strip()) if "=" in text else [text.strip()]
             pairs = [name.partition("=") for name in names]
             self.draft.edit("retype", field=field, value=value, names={raw: name for raw, _, name in pairs})
         else:
-            raise ValueError(f"cell: got column {str(column)[:80]!r}, allowed is one of register, value, "
+            raise ValueError(f"cell: got column {str(column)[:80]!r}, allowed is one of register, bits, value, "
                              f"{', '.join(EDITED)}")
+
+    def _register(self, field: str) -> str | int:
+        """The register of a field by its name, or by its word where two blocks have that name."""
+        item, names = self.draft.map[field], [name for _, _, name in self.draft.map.registers]
+        return item.register if names.count(item.register) == 1 else item.pieces[0].word
+
+    def _lay(self, field: str, word: int | None, lsb: int, width: int) -> None:
+        """Give a field of one run other bits, of its register or of another word: a smaller one first shrinks, a larger
+        one first moves; where the second step is refused, the first one is undone."""
+        piece = self.draft.map[field].pieces[0]
+        word = piece.word if word is None else word
+        steps = [lambda: width == piece.width or self.draft.resize(field, width),
+                 lambda: (word, lsb) == piece[:2] or self.draft.move(field, word, lsb)]
+        first, second = steps if width < piece.width else steps[::-1]
+        before = len(self.draft.steps)
+        first()
+        try:
+            second()
+        except (ValueError, LookupError):
+            if len(self.draft.steps) > before:
+                self.draft.undo()
+            raise
 
     def _follow(self, draft: Draft) -> None:
         registers, raw, lost = draft.map, {}, ""
@@ -164,8 +194,8 @@ class MapModel(Model):
 
 
 class MapEditor(View):
-    """The fields of a draft as a table: arrows move, Enter edits a cell, s splits, j joins, x takes
-    a name away, u and U undo and redo, / filters.
+    """The fields of a draft as a table: arrows move, Enter edits a cell, a adds a field, s splits, j
+    joins, x takes a name away, u and U undo and redo, / filters.
 
     With a ``capture`` one column is what the map as it is now makes of it.  ``rows``, ``steps`` and
     ``status`` are the model's; everything else is on ``model`` and on ``draft``, which also saves.
@@ -202,6 +232,20 @@ def _task(capture: Capture, block: str, task: int | None) -> int:
         raise LookupError(f"capture {capture.name}: got {got} of block {block}, it has "
                           f"{', '.join(map(str, mine)) or 'none'}")
     return mine[0] if task is None else task
+
+
+def _run(text: str) -> tuple[int | None, int, int]:
+    """Word (None where the text has none), lowest bit and width of ``12:4``, ``8[12:4]`` or
+    ``7``."""
+    match = BITS.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"bits: got {text[:80]!r}, allowed is highest and lowest bit such as 12:4, "
+                         "or one bit such as 7")
+    high, low = int(match[2]), int(match[3] or match[2])
+    if not low <= high < WORD_BITS:
+        raise ValueError(f"bits: got {high}:{low}, allowed is {WORD_BITS - 1}:0 and less, the "
+                         "highest bit first")
+    return int(match[1]) if match[1] else None, low, high - low + 1
 
 
 def _row(key: str, item: Field, raw: int | None) -> list[str]:
