@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -75,3 +76,10 @@ def _html(name: str, value: Any) -> str:
     kind = tone(name, value)
     tint = f";background:{TINTS[kind]}" if kind in TINTS else ""
     return f"<td style='text-align:left{tint}'>{escape(cell(value))}</td>"
+
+
+def attended() -> bool:
+    """Whether a person sits at the notebook that runs: who runs one without a person lets it ask for
+    nothing."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", False))

@@ -66,7 +66,7 @@ def test_a_picture_for_both_themes(name: str) -> None:
     assert made._repr_png_() == light, "drawing it dark changes nothing"
     small = [text.get_text() for text in made.figure.findobj(Text) if text.get_text() and text.get_fontsize() < 8]
     assert small == []
-    html = made._repr_html_()
+    html = made.both_html()
     images = re.findall(r"<div class='npulab-(\w+)'( hidden)?><img alt='([^']*)' src='data:image/png;base64,([^']*)'></div>",
                         html)
     assert [(kind, hidden) for kind, hidden, *_ in images] == [("light", ""), ("dark", " hidden")]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from npulab.analysis.laws.state import Watch
+from npulab.support.answers import attended
 
 WAIT = 1.0  # seconds that a search takes before anything is shown
 EVERY = 0.25  # seconds from one showing to the next
@@ -34,9 +34,7 @@ def status_html(watch: Watch, text: str, seconds: float) -> str:
 def notebook_progress(watch: Watch) -> Iterator[None]:
     """Show the laws so far below the cell, in place, where somebody sits at the notebook; the last
     line stays.  Nothing is shown elsewhere, and of a search of less than a second."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    # who runs a notebook without a person lets it ask for nothing
-    if not getattr(getattr(shell, "kernel", None), "_allow_stdin", False):
+    if not attended():
         yield
         return
     import IPython.display

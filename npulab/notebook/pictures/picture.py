@@ -13,6 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from npulab.notebook.pictures.dark import darkened
+from npulab.support.answers import attended
 
 DPI = 100
 STYLE: Any = {"font.size": 8, "axes.titlesize": 9, "figure.facecolor": "white", "image.interpolation": "nearest"}
@@ -52,7 +53,11 @@ class Picture:
         with darkened(self.figure):
             return self._drawn()
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
+        """Both pictures in a lab; where nobody sits at the notebook, the light one alone."""
+        return self.both_html() if attended() else None
+
+    def both_html(self) -> str:
         """Both, of which a lab shows the one of its theme."""
         images = [(kind, extra, base64.b64encode(data).decode()) for kind, extra, data in
                   (("light", "", self._repr_png_()), ("dark", " hidden", self.dark_png()))]
