@@ -73,7 +73,7 @@ def _new(options: argparse.Namespace) -> None:
         following = _next(options.name, folder, options.words)
     elif Path(options.source).suffix == WORDS_SUFFIX:
         count = Path(options.source).stat().st_size // WORD_BYTES
-        following = _next(options.name, folder, count, Path(options.source)) + [page]
+        following = [*_next(options.name, folder, count, Path(options.source)), page]
     show(options, Done({"target": options.name, "files": [str(path) for path in written]}, "\n".join([
         f"{folder}: {', '.join(path.name for path in written)}", *following])))
 
