@@ -45,5 +45,5 @@ def test_formats_are_those_of_the_targets() -> None:
     rows = formats()
     assert {"target": "nvdla", "format": npulab.target("nvdla").importers[0].name} in rows
     assert {row["target"] for row in rows} <= set(npulab.targets())
-    importers = [one for name in npulab.targets() for one in npulab.target(name).importers]
-    assert len(rows) == len(importers)
+    read = [one for name in npulab.targets() for of in [npulab.target(name)] for one in (*of.importers, *of.documents)]
+    assert len(rows) == len(read)
