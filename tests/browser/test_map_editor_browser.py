@@ -50,7 +50,7 @@ def focused(page: BlankPage) -> str:
 def test_page_in_each_theme(started: Browser, theme: str) -> None:
     view = MapEditor(made(), small(provenance="simulated"))
     view.draft.rename("mode", "m")
-    view.model.act({"do": "remove", "field": "no"})
+    view.model.press({"do": "remove", "field": "no"})
     with BlankPage(started, view, theme) as page:
         for text in ("demo/a", "simulated", "refused: got field", "rename mode to m", "0x15 = 21"):
             assert page.page.locator(f"text={text}").first.is_visible(), text
@@ -243,7 +243,7 @@ def test_page_shows_hostile_names_as_text(started: Browser) -> None:
     with BlankPage(started, view) as page:
         assert cell(page, 0, "field") == SCRIPT
         page.press("Tab", "s", "Escape", "j", "Escape", "Enter", "Escape")
-        view.model.act({"do": "remove", "field": SCRIPT * 3})
+        view.model.press({"do": "remove", "field": SCRIPT * 3})
         page.push(status=view.status)
         assert SCRIPT in status(page)
         assert page.page.locator("img, script").count() == 0

@@ -80,11 +80,11 @@ def test_rows_say_what_the_map_and_the_capture_say() -> None:
 def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> None:
     model = MapModel(made(), small())
     before = model.rows
-    model.act(message)
+    model.press(message)
     assert model.status == status
     assert after in shown(model)
     assert model.steps == ([] if status.startswith("nothing") else [status])
-    model.act({"do": "undo"})
+    model.press({"do": "undo"})
     assert (model.rows, model.steps) == (before, [])
     assert (model.status, model.undone) == ((f"undo: {status}", status) if "nothing" not in status else ("nothing to undo", ""))
 
@@ -110,7 +110,7 @@ def test_acts(message: dict[str, str], status: str, after: tuple[str, str]) -> N
 def test_what_is_refused_is_said_and_changes_nothing(message: Any, status: str | None) -> None:
     model = MapModel(made(), small())
     rows = model.rows
-    model.act(message)
+    model.press(message)
     if status is None:  # two registers may call a field the same
         assert model.status == "rename mode to where"
         assert [row[0] for row in model.rows][:1] == ["CFG.where"]
@@ -123,7 +123,7 @@ def test_it_follows_the_draft_whoever_edits_it() -> None:
     one = made()
     first, second = MapModel(one, small()), MapModel(one)
     one.rename("mode", "m")
-    first.act({"do": "remove", "field": "where"})
+    first.press({"do": "remove", "field": "where"})
     for model in (first, second):
         assert model.steps == ["rename mode to m", "remove where"]
         assert [row[3] for row in model.rows][:1] == ["m"]
@@ -263,7 +263,7 @@ def test_a_register_view_keeps_its_fields_where_the_draft_does_not_fit() -> None
     ("1[27:26]", "1[27:26]", 1), ("1[28:26]", "1[28:26]", 2)])
 def test_bits_of_a_field_are_edited(text: str, bits: str, steps: int) -> None:
     model = MapModel(made(), small())
-    model.act({"do": "cell", "field": "mode", "column": "bits", "text": text})
+    model.press({"do": "cell", "field": "mode", "column": "bits", "text": text})
     assert (model.draft.map["mode"].bits, len(model.steps)) == (bits, steps), model.status
 
 
@@ -277,12 +277,12 @@ def test_bits_of_a_field_are_edited(text: str, bits: str, steps: int) -> None:
 def test_bits_that_are_refused_change_nothing(message: dict[str, str], refusal: str) -> None:
     model = MapModel(made(), small())
     rows = model.rows
-    model.act({"field": "mode", **message})
+    model.press({"field": "mode", **message})
     assert model.status.startswith(refusal), model.status
     assert (model.rows, model.steps) == (rows, [])
 
 
 def test_a_field_is_added_in_the_register_of_another() -> None:
     model = MapModel(made(), small())
-    model.act({"do": "add", "field": "mode", "text": "extra 3:2"})
+    model.press({"do": "add", "field": "mode", "text": "extra 3:2"})
     assert (model.status, model.draft.map["extra"].bits) == ("add extra in CFG at bits 2 to 3", "0[3:2]")

@@ -391,7 +391,7 @@ def test_what_is_made_on_the_draft_is_kept(folder: Path) -> None:
     assert npulab.session(folder / "x.json").draft.steps == []
     session.open_view(npulab.notebook.widgets.MapEditor(session.draft))
     again = npulab.session(folder / "x.json")
-    again.show().model.act({"do": "cell", "field": "a", "column": "field", "text": "one"})
+    again.show().model.press({"do": "cell", "field": "a", "column": "field", "text": "one"})
     assert again.draft.steps == npulab.session(folder / "x.json").draft.steps == ["rename a to one"]
     other = npulab.draft(folder / "map.csv")
     again.use_map(other)

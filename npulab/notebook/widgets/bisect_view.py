@@ -387,7 +387,6 @@ class BisectView(View):
         super().__init__(model, good=good.name, bad=bad.name, shown=model.shown,
                          parts=[list(row) for row in model.parts])
         model.observe(self._show)
-        self.on_msg(self._receive)
 
     def _show(self, _: Any) -> None:
         self.shown = self.model.shown

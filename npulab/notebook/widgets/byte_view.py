@@ -387,7 +387,7 @@ class ByteView(View):
     _esm, _css = assets("byte_view")
     _linked = ("cursor", "selection", "ends", "pointed", "colour", "query", "element", "big_endian",
                "axis")
-    _followed = ("found", "ordinal", "about", "note")
+    _of, _followed = ByteModel, ("found", "ordinal", "about", "note")
 
     total = traitlets.Int().tag(sync=True)
     start = traitlets.Int().tag(sync=True)
@@ -395,21 +395,10 @@ class ByteView(View):
     classes = traitlets.Bytes().tag(sync=True)
     kinds = traitlets.List().tag(sync=True)
     statuses = traitlets.List().tag(sync=True)
-    ends = Ends().tag(sync=True)
-    pointed = Pointed().tag(sync=True)
-    colour = traitlets.Enum(COLOURS, "status").tag(sync=True)
-    axis = traitlets.Int(-1).tag(sync=True)
     axes = traitlets.List(traitlets.Int()).tag(sync=True)
     elements = traitlets.List(traitlets.Unicode(), list(ELEMENTS)).tag(sync=True)
-    query = traitlets.Unicode().tag(sync=True)
-    element = traitlets.Enum(ELEMENTS, "bytes").tag(sync=True)
-    big_endian = traitlets.Bool().tag(sync=True)
-    found = traitlets.Int().tag(sync=True)
-    ordinal = traitlets.Int().tag(sync=True)
     marks = traitlets.Bytes().tag(sync=True)
     length = traitlets.Int(1).tag(sync=True)
-    about = traitlets.Dict().tag(sync=True)
-    note = traitlets.Unicode().tag(sync=True)
     cursor = Offset()
     selection = Span()
 
@@ -419,7 +408,6 @@ class ByteView(View):
         model.observe(self._show, ["start", "turn"])
         model.observe(self._mark, ["start", "query", "element", "big_endian"])
         self._show(None)
-        self.on_msg(self._receive)
 
     def _show(self, _: Any) -> None:
         """The bytes that are looked at, in one message with what is known of them."""

@@ -192,15 +192,10 @@ class DiffView(View):
 
     _esm, _css = assets("diff_view")
     _linked = ("query", "unknown", "addresses", "selected")
-    _followed = ("shown",)
+    _of, _followed = DiffModel, ("shown",)
 
     columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
     rows = traitlets.List().tag(sync=True)
-    query = traitlets.Unicode().tag(sync=True)
-    unknown = traitlets.Bool().tag(sync=True)
-    addresses = traitlets.Bool(True).tag(sync=True)
-    selected = Chosen().tag(sync=True)
-    shown = traitlets.List(traitlets.Int()).tag(sync=True)
     markdown = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, a: Capture | CaptureSet, b: Capture | CaptureSet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +43,27 @@ class View(anywidget.AnyWidget):
     """A view of a ``model``, whose static face stands where no browser runs the view.
 
     ``_linked`` names the traits that the page may set, ``_followed`` those that it only reads; both
-    are the model's.  A public attribute that the view does not have is the model's, too.
+    are those of the class of the model, ``_of``, and the page has all that the view does not
+    declare itself.  A public attribute that the view does not have is the model's, too.
     """
 
     title = traitlets.Unicode().tag(sync=True)
     summary = traitlets.Unicode().tag(sync=True)
     simulated = traitlets.Bool().tag(sync=True)
     model: Any = None  # until it is made, as where its arguments are refused
+    _of: type[traitlets.HasTraits]
     _linked: tuple[str, ...] = ()
     _followed: tuple[str, ...] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        for name in (*cls._linked, *cls._followed):
+            if not hasattr(cls, name):
+                trait = copy(getattr(cls._of, name))
+                trait.metadata = {**trait.metadata, "sync": True}
+                trait.read_only = False  # for the link; the page's word is not asked for
+                trait.class_init(cls, name)
+                setattr(cls, name, trait)
+        super().__init_subclass__(**kwargs)
 
     def __init__(self, model: Model, **traits: Any) -> None:
         self.model = model
@@ -62,6 +75,7 @@ class View(anywidget.AnyWidget):
         for name in ("title", "summary", *self._followed):
             if model.has_trait(name):
                 traitlets.dlink((model, name), (self, name))
+        self.on_msg(self._receive)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or self.model is None:
@@ -80,11 +94,11 @@ class View(anywidget.AnyWidget):
         return f"{type(self).__name__}({self.model.line})"
 
 
-def assets(name: str) -> tuple[str, str]:
-    """The script and the style sheet of a view: what all share, then its own from ``name.js`` and
-    ``name.css``."""
-    script, style = ("".join((HERE / f"{file}.{kind}").read_text(encoding="utf-8") for file in ("frame", name))
-                     for kind in ("js", "css"))
+def assets(*names: str) -> tuple[str, str]:
+    """The script and the style sheet of a view: what all share, then each ``name.js`` and
+    ``name.css`` there is."""
+    script, style = ("".join(path.read_text(encoding="utf-8") for name in ("frame", *names)
+                             if (path := HERE / f"{name}.{kind}").exists()) for kind in ("js", "css"))
     return script, style
 
 

@@ -19,12 +19,11 @@ import traitlets
 
 from npulab.analysis.correlate import best_related, bit_effects, flips, related
 from npulab.captures.capture import ROWS_SHOWN
+from npulab.notebook.widgets.bits_view import LETTERS, Place, letters_of
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.notebook.widgets.law_picture import capture_line, own_parameters, scatter, usual_parameter
-from npulab.notebook.widgets.register_view import Place
 from npulab.registers.fields import WORD_BITS, Field, Piece
 
-LETTERS = {"law": "L", "constant": "C", "rivals": "R", "open": "?", "never exercised": "·", "nuisance": "N"}
 COLOURS = ("status", "flips", "relation")
 MOST_RELATED = 4
 MOST_OPEN = 8
@@ -137,8 +136,7 @@ class LawModel(Model):
     @property
     def grid(self) -> list[str]:
         """A text of 32 letters per word, bit 31 first: the letter of each bit's status."""
-        letters = np.vectorize(lambda name: LETTERS.get(name, "?"), otypes=[str])(self.status)
-        return ["".join(row[::-1]) for row in letters]
+        return ["".join(row) for row in letters_of(self.status)]
 
     def run_at(self, word: int, bit: int) -> Run:
         return self.runs[self._owner[word, bit]]
@@ -275,21 +273,12 @@ class LawView(View):
 
     _esm, _css = assets("law_view")
     _linked = ("place", "opened", "query", "colour", "parameter", "against")
-    _followed = ("matches", "shades", "panel")
+    _of, _followed = LawModel, ("matches", "shades", "panel")
 
     grid = traitlets.List(traitlets.Unicode()).tag(sync=True)
     letters = traitlets.List().tag(sync=True)
     runs = traitlets.List().tag(sync=True)
     parameters = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    place = Place().tag(sync=True)
-    opened = traitlets.Bool().tag(sync=True)
-    query = traitlets.Unicode().tag(sync=True)
-    colour = traitlets.Enum(COLOURS, "status").tag(sync=True)
-    parameter = Parameter().tag(sync=True)
-    against = Parameter().tag(sync=True)
-    matches = traitlets.List(traitlets.Int()).tag(sync=True)
-    shades = traitlets.List().tag(sync=True)
-    panel = traitlets.Dict().tag(sync=True)
 
     def __init__(self, laws: Any) -> None:
         model = LawModel(laws)

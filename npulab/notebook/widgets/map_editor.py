@@ -39,10 +39,10 @@ class MapModel(Model):
 
     >>> import npulab
     >>> model = MapModel(npulab.draft(1, block="NN"))
-    >>> model.act({"do": "split", "field": "w0_0_32", "text": "mode:4 28"})
+    >>> model.press({"do": "split", "field": "w0_0_32", "text": "mode:4 28"})
     >>> [row[3] for row in model.rows]
     ['mode', 'w0_4_28']
-    >>> model.act({"do": "cell", "field": "mode", "column": "value", "text": "raw/2"})
+    >>> model.press({"do": "cell", "field": "mode", "column": "value", "text": "raw/2"})
     >>> model.status.partition(", allowed")[0]
     "refused: register map, register w0 field mode: value 'raw/2': got '/'"
     """
@@ -76,7 +76,7 @@ class MapModel(Model):
         """The columns that are shown."""
         return [name for name in COLUMNS if name != "capture" or self.capture is not None]
 
-    def act(self, message: Any) -> None:
+    def press(self, message: Any) -> None:
         """Do what a message asks for and say in ``status`` what came of it; it never raises.
 
         ``do`` is one of ``ACTS``; ``cell`` has field, column and text (a value as its column has
@@ -202,21 +202,13 @@ class MapEditor(View):
     """
 
     _esm, _css = assets("map_editor")
-    _followed = ("rows", "steps", "undone", "status")
+    _of, _followed = MapModel, ("rows", "steps", "undone", "status")
 
     columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    rows = traitlets.List().tag(sync=True)
-    steps = traitlets.List(traitlets.Unicode()).tag(sync=True)
-    undone = traitlets.Unicode().tag(sync=True)
-    status = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None) -> None:
         model = MapModel(draft, capture, task)
         super().__init__(model, columns=list(COLUMNS) if capture is not None else model.columns)
-        self.on_msg(self._receive)
-
-    def _receive(self, _: Any, content: Any, __: Any) -> None:
-        self.model.act(content)
 
     def close(self) -> None:
         if self.model is not None:

@@ -251,7 +251,7 @@ class OutputView(View):
 
     _esm, _css = assets("output_view")
     _linked = ("place", "pointed")
-    _followed = ("about",)
+    _of, _followed = OutputModel, ("about",)
 
     size = traitlets.List(traitlets.Int()).tag(sync=True)
     channels = traitlets.List().tag(sync=True)
@@ -260,9 +260,6 @@ class OutputView(View):
     spread = traitlets.Int().tag(sync=True)
     pictures = traitlets.Bytes().tag(sync=True)
     numbers = traitlets.List().tag(sync=True)
-    place = Element().tag(sync=True)
-    pointed = Pointed().tag(sync=True)
-    about = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, comparison: Comparison) -> None:
         model = OutputModel(comparison)
@@ -273,7 +270,6 @@ class OutputView(View):
         model.observe(self._draw, ["place"])
         self._drawn = -1
         self._draw(None)
-        self.on_msg(self._receive)
 
     def _draw(self, _: Any) -> None:
         """The pictures of the channel that is looked at, when it is another."""
