@@ -408,7 +408,7 @@ def test_view_follows_what_the_page_sends(capture: npulab.Capture) -> None:
     view.compare(capture.with_buffers(coefficients=bytes(view.size)))
     assert view.classes != before
     assert dict(view.statuses)["changed"] == view.model.counts["changed"]
-    with pytest.raises(ValueError, match="ends: got byte 960"):
+    with pytest.raises(ValueError, match=r"ends: got cursor 960 of \(0, 960\), allowed is 0 to 959"):
         view.set_state({"ends": [0, 960]})
     state = {name: value for name, value in view.get_state().items() if not name.startswith("_") and name != "layout"}
     json.dumps({name: value for name, value in state.items() if name not in ("data", "classes", "marks")})

@@ -167,7 +167,7 @@ def test_view_follows_what_the_page_sends() -> None:
     assert view.model.difference[row, column, channel] != 0
     assert channel == 0, "round the end"
     assert view.pictures == view.model.pictures(0).tobytes()
-    with pytest.raises(ValueError, match="place: got channel 4, allowed is 0 to 3"):
+    with pytest.raises(ValueError, match=r"place: got channel 4 of \(0, 0, 4\), allowed is 0 to 3"):
         view.set_state({"place": [0, 0, 4]})
     assert [row[0] for row in view.channels] == [row[0] for row in view.model.channels if row[2]]
     state: Any = {name: value for name, value in view.get_state().items() if not name.startswith("_")}
@@ -206,7 +206,7 @@ def test_the_pointer_tells_and_small_pictures_have_numbers() -> None:
     assert view.about.startswith("row 0, column 1, channel 0: predicted 2, captured 2, equal")
     view.set_state({"pointed": []})
     assert view.about == view.model.describe(*view.place)
-    with pytest.raises(ValueError, match="pointed: got row 2, allowed is 0 to 1"):
+    with pytest.raises(ValueError, match=r"pointed: got row 2 of \(2, 0, 0\), allowed is 0 to 1"):
         view.pointed = (2, 0, 0)
     reals = OutputModel(compared(predicted.astype(np.float32) / 7, captured.astype(np.float32) / 7))
     assert reals.numbers(0)[0][:2] == ["0", "0.286"]

@@ -6,8 +6,10 @@ import csv
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import blank_page
+import numpy as np
 import pytest
 from blank_page import THEMES, BlankPage, browser, chromium
 from conftest import CAPTURES
@@ -160,7 +162,7 @@ def test_model_put_refuses_bits_of_registers_that_are_not_written() -> None:
     ({"do": "type", "run": [0, 4, 8], "text": "0xab"}, "CFG[11:4] 5 → 171", 0xAB1),
     ({"do": "undo"}, "nothing to undo", 0x51),
     ({"do": "type", "field": 99, "text": "1"}, "refused: field: got 99, allowed is 0 to 6", 0x51),
-    ({"do": "type", "run": [0, 30, 4], "text": "1"}, "refused: run: got width 4 at bit 30, allowed is 1 to 2", 0x51),
+    ({"do": "type", "run": [0, 30, 4], "text": "1"}, "refused: run: got width 4 of (0, 30, 4), allowed is 1 to 2", 0x51),
     ({"do": "type", "run": [0, 4, 2], "text": "4"}, "refused: register CFG field CFG[5:4]: got raw 4, allowed is 0 to 3", 0x51),
     ({"do": "eval"}, "refused: got {'do': 'eval'}, allowed is one of undo, redo, type", 0x51),
     (7, "refused: got 7, allowed is one of undo, redo, type", 0x51)])
@@ -248,16 +250,16 @@ def test_words_wrong(words: object, message: str) -> None:
 
 def test_places_wrong() -> None:
     model = RegisterModel(small())
-    with pytest.raises(ValueError, match=r"^word: got 3, allowed is 0 to 2$"):
+    with pytest.raises(ValueError, match=r"^bit: got word 3 of \(3, 0\), allowed is 0 to 2$"):
         model.flip(3, 0)
-    with pytest.raises(ValueError, match=r"^bit: got -1, allowed is 0 to 31$"):
+    with pytest.raises(ValueError, match=r"^bit: got bit -1 of \(0, -1\), allowed is 0 to 31$"):
         model.describe(0, -1)
-    with pytest.raises(ValueError, match=r"^bit: got 32, allowed is 0 to 31$"):
+    with pytest.raises(ValueError, match=r"^cursor: got bit 32 of \(0, 32\), allowed is 0 to 31$"):
         model.cursor = (0, 32)
     with pytest.raises(ValueError, match=r"^cursor: got 5, allowed is \(word, bit\)$"):
         model.cursor = 5
-    for run, message in (((0, 0, 33), "got width 33 at bit 0, allowed is 1 to 32"), ((0, 1), r"got \(0, 1\), allowed is"),
-                         ((9, 0, 1), "got 9, allowed is 0 to 2"), (4, "got 4, allowed is")):
+    for run, message in (((0, 0, 33), r"got width 33 of \(0, 0, 33\), allowed is 1 to 32"), ((0, 1), r"got \(0, 1\), allowed is"),
+                         ((9, 0, 1), r"got word 9 of \(9, 0, 1\), allowed is 0 to 2"), (4, "got 4, allowed is")):
         with pytest.raises(ValueError, match=message):
             model.selection = run
 
@@ -362,6 +364,29 @@ def test_simulated_is_said_everywhere() -> None:
     assert repr(view) == "RegisterView(demo/a, job 0 NN, 3 words, simulated, 0 bits differ)"
     assert "<b>simulated</b>" in view._repr_mimebundle_()[0]["text/html"]
     assert "simulated" not in repr(RegisterView(small()))
+
+
+def known() -> SimpleNamespace:
+    """Laws of the small capture's block: a law for size's low end, of the rest nothing."""
+    status = np.full((3, 32), "open", object)
+    status[0, 4:8], status[2] = "law", "never exercised"
+    law = SimpleNamespace(word=0, lsb=4, width=4, text="input_w - 1")
+    return SimpleNamespace(status=status, fields=[law], words=np.array([[0, 0, 0], [16, 0, 0], [48, 0, 0]], np.uint32))
+
+
+def test_model_tells_laws_and_flips() -> None:
+    model = RegisterModel(small(), laws=known())
+    assert model.letters == ["?" * 24 + "LLLL????", "?" * 32, "·" * 32]
+    assert [bit for bit, share in enumerate(model.shares[0]) if share] == [4, 5]
+    assert (model.shares[0][4], model.shares[0][5]) == (50, 50)
+    assert model.describe(0, 4).endswith("evidence guess · low · law input_w - 1")
+    assert "law" not in model.describe(0, 0)
+    writes = replace(small(), jobs=(Job("NN", WORDS, writes=((8, 7), (0, 5))),))
+    assert RegisterModel(writes, laws=known()).letters == ["·" * 32, "?" * 24 + "LLLL????"]
+    moved = RegisterModel(small(), sweep=SimpleNamespace(words=np.array([[1, 0, 0], [0, 0, 0]], np.uint32)))
+    assert (moved.letters, moved.shares[0][0]) == ([], 100)
+    with pytest.raises(ValueError, match="laws or sweep: got 2 words, allowed is 3"):
+        RegisterModel(small(), sweep=SimpleNamespace(words=np.zeros((4, 2), np.uint32)))
 
 
 # ---- the drawing, in a blank page ----
@@ -622,6 +647,25 @@ def test_page_shows_the_fields_that_are_asked_for(started: Browser) -> None:
             .evaluate_all("all => all.map(one => one.style.getPropertyValue('--tone'))")
         assert len({*tones}) == 3
         assert "" in tones
+
+
+def test_page_colours_by_law_and_by_flips(started: Browser) -> None:
+    with BlankPage(started, RegisterView(small(), laws=known())) as page:
+        tones = [option.get_attribute("value") for option in page.page.locator(".colour option").all()]
+        assert tones == ["", "evidence", "value", "law", "flips"]
+        page.page.select_option(".colour", "law")
+        assert (bit(page, 0, 4), bit(page, 2, 0)) == ("1, bit 4, size, law", "1, bit 0, bias, never exercised")
+        assert "never exercised" in page.page.inner_text(".legend")
+        assert page.accessibility() == []
+        page.page.select_option(".colour", "flips")
+        assert (bit(page, 0, 4), bit(page, 0, 0)) == ("1, bit 4, size, flips in 50 % of the steps",
+                                                      "1, bit 0, mode, flips in 0 % of the steps")
+        shown = page.page.evaluate("""[4, 0].map(bit => getComputedStyle(
+            document.querySelector(`[data-word='0'][data-bit='${bit}']`)).backgroundColor)""")
+        assert shown[0] != shown[1]
+        assert page.accessibility() == []
+    with BlankPage(started, RegisterView(small())) as page:
+        assert page.page.locator(".colour option").count() == 3
 
 
 def test_page_copies_as_text(started: Browser) -> None:

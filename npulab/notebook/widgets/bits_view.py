@@ -16,7 +16,7 @@ import traitlets
 
 from npulab.analysis.correlate import flips
 from npulab.captures.capture import ROWS_SHOWN, Job
-from npulab.notebook.widgets.frame import Model, View
+from npulab.notebook.widgets.frame import Model, Numbers, View
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
 
@@ -26,8 +26,6 @@ CHOICES = 100  # names of an enum that are offered while a value is typed
 LETTERS = {"law": "L", "constant": "C", "rivals": "R", "open": "?", "never exercised": "·", "nuisance": "N"}
 
 
-# The checks are trait types, not @validate methods: while a message of several traits is taken in,
-# traitlets runs those methods last and takes back only what TraitError refuses.
 class Words(traitlets.TraitType[tuple[int, ...], Any]):
     """The words of a job, from any iterable of whole numbers; its owner says how many in
     ``count``."""
@@ -47,26 +45,20 @@ class Words(traitlets.TraitType[tuple[int, ...], Any]):
         return words
 
 
-class Place(traitlets.TraitType[tuple[int, int], Any]):
-    """A bit of the job: index of the word, number of the bit."""
+class Parameter(traitlets.TraitType[str, Any]):
+    """The name of one of the parameters of its owner, or nothing."""
 
-    default_value = (0, WORD_BITS - 1)
+    default_value = ""
 
-    def validate(self, obj: Any, value: Iterable[Any]) -> tuple[int, int]:
-        try:
-            word, bit = (operator.index(number) for number in value)
-        except (TypeError, ValueError):
-            raise ValueError(f"{self.name}: got {value!r}, allowed is (word, bit)") from None
-        return place(word, bit, obj.count)
+    def validate(self, obj: Any, value: Any) -> str:
+        if value != "" and value not in obj.parameters:
+            raise LookupError(f"{self.name}: got {value!r}, known are {', '.join(obj.parameters)}")
+        return str(value)
 
 
-class Run(traitlets.TraitType[tuple[int, ...], Any]):
-    """A run of bits of one word: index of the word, lowest bit, width; or empty."""
-
-    default_value = ()
-
-    def validate(self, obj: Any, value: Iterable[Any]) -> tuple[int, ...]:
-        return run_of(self.name, value, obj.count)
+def a_bit() -> Numbers:
+    """A bit of the words of the owner, at first the first word's highest."""
+    return Numbers("(word, bit)", (0, WORD_BITS - 1), lambda owner, *_: ((0, owner.count), (0, WORD_BITS)))
 
 
 class Cell(NamedTuple):
@@ -168,8 +160,9 @@ class BitsModel(Model):
 
     words = Words()
     reference = Words()
-    cursor = Place()
-    selection = Run()
+    cursor = a_bit()
+    selection = Numbers("(word, lsb, width)", (), lambda owner, word, lsb, width: (
+        (0, owner.count), (0, WORD_BITS), (1, WORD_BITS - lsb + 1)), empty=True)
     values = traitlets.List(traitlets.Unicode())
     summary = traitlets.Unicode()
     status = traitlets.Unicode()
@@ -254,7 +247,8 @@ class BitsModel(Model):
         """What a view shows of a field and does not change with the words; pieces as [word, lsb,
         width], ``kind`` is its evidence without the case."""
         item = self.rows.fields[index]
-        known = f"evidence {item.evidence}" + (f" · {item.note}" if item.note else "")
+        law = self.law_of(item)
+        known = " · ".join(filter(None, [f"evidence {item.evidence}", item.note, law and f"law {law}"]))
         pieces = [[self.rows.slots.index(piece.word), piece.lsb, piece.width]
                   for piece in item.pieces if piece.word in self.rows.slots]
         return {"name": self.rows.names[index], "bits": self.rows.bits(item), "known": known,
@@ -262,7 +256,7 @@ class BitsModel(Model):
                 "choices": [name for _, name in item.names[:CHOICES]]}
 
     def _index(self, word: int, bit: int) -> int:
-        word, bit = place(word, bit, self.count)
+        word, bit = type(self).cursor.check("bit", self, (word, bit))
         return next(index for index, piece in self._cells[word] if piece.lsb <= bit)
 
     @traitlets.observe("words", "reference")
@@ -311,28 +305,6 @@ def _drawn(model: BitsModel) -> dict[str, Any]:
 def letters_of(status: Any) -> list[list[str]]:
     """The letter of what is known of each bit, a list a word, bit 31 first."""
     return [[LETTERS.get(str(name), "?") for name in row[::-1]] for row in np.asarray(status)]
-
-
-def place(word: int, bit: int, count: int) -> tuple[int, int]:
-    for name, got, end in (("word", word, count), ("bit", bit, WORD_BITS)):
-        if not 0 <= got < end:
-            raise ValueError(f"{name}: got {got}, allowed is 0 to {end - 1}")
-    return word, bit
-
-
-def run_of(name: str | None, value: Any, count: int) -> tuple[int, ...]:
-    try:
-        run = tuple(operator.index(number) for number in value)
-    except TypeError:
-        run = (0,)
-    if len(run) not in (0, 3):
-        raise ValueError(f"{name}: got {value!r}, allowed is (word, lsb, width) or ()")
-    if run:
-        _, lsb, width = run
-        place(run[0], lsb, count)
-        if not 1 <= width <= WORD_BITS - lsb:
-            raise ValueError(f"{name}: got width {width} at bit {lsb}, allowed is 1 to {WORD_BITS - lsb}")
-    return run
 
 
 def span(lsb: int, width: int) -> str:

@@ -19,9 +19,8 @@ from npulab.captures.registry import target
 from npulab.captures.target import Unsupported
 from npulab.layout.stored import bytes_in
 from npulab.notebook.widgets.byte_meanings import FILL, Meaning, OfLayout, meaning, runs_of
-from npulab.notebook.widgets.byte_places import Ends, Offset, Pointed, Span, between
 from npulab.notebook.widgets.byte_search import ELEMENTS, MOST_DIGITS, NUMBERS, find, pattern
-from npulab.notebook.widgets.frame import Model, View, assets
+from npulab.notebook.widgets.frame import Model, Numbers, View, assets
 
 COEFFICIENTS = "coefficients"
 MOST_BYTES = 2 ** 26
@@ -71,10 +70,11 @@ class ByteModel(Model):
     ((10, 2), 1)
     """
 
-    cursor = Offset()
-    selection = Span()
-    ends = Ends()
-    pointed = Pointed()
+    cursor = Numbers("byte", 0, lambda owner, _: [(0, owner.size)])
+    selection = Numbers("(offset, size)", (0, 1), lambda owner, offset, _: (
+        (0, owner.size), (1, owner.size - offset + 1)))
+    ends = Numbers("(anchor, cursor)", (0, 0), lambda owner, *_: 2 * [(0, owner.size)])
+    pointed = Numbers("byte", -1, lambda owner, _: [(-1, owner.size)])
     colour = traitlets.Enum(COLOURS, "status")
     query = traitlets.Unicode()
     element = traitlets.Enum(ELEMENTS, "bytes")
@@ -387,6 +387,7 @@ class ByteView(View):
     _esm, _css = assets("byte_view")
     _linked = ("cursor", "selection", "ends", "pointed", "colour", "query", "element", "big_endian",
                "axis")
+    _kept = ("cursor", "selection")
     _of, _followed = ByteModel, ("found", "ordinal", "about", "note")
 
     total = traitlets.Int().tag(sync=True)
@@ -399,8 +400,6 @@ class ByteView(View):
     elements = traitlets.List(traitlets.Unicode(), list(ELEMENTS)).tag(sync=True)
     marks = traitlets.Bytes().tag(sync=True)
     length = traitlets.Int(1).tag(sync=True)
-    cursor = Offset()
-    selection = Span()
 
     def __init__(self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None) -> None:
         model = ByteModel(data, buffer, items, reference)
@@ -427,6 +426,15 @@ class ByteView(View):
         with self.hold_sync():
             self.marks = matches[first:min(end, first + MOST_MARKS)].astype("<u4").tobytes()
             self.length = model.length
+
+
+def between(ends: tuple[int, int]) -> tuple[int, int]:
+    """The run of bytes from one end to the other: (offset, size).
+
+    >>> between((7, 4))
+    (4, 4)
+    """
+    return min(ends), abs(ends[1] - ends[0]) + 1
 
 
 def _buffer(capture: Capture, name: str | None) -> str:

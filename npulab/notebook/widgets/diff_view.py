@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import html
-import operator
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -16,25 +15,10 @@ import traitlets
 from npulab.analysis.check import diff_buffers
 from npulab.captures.capture import Capture, CaptureSet
 from npulab.notebook.widgets.diff_rows import DiffRow, rows
-from npulab.notebook.widgets.frame import Model, View, assets, table_html
+from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
 
 MOST_QUERY = 200  # letters
 COLUMNS = ("register", "field", "bits", "a", "b", "xor", "meaning")
-
-
-class Chosen(traitlets.TraitType[int, Any]):
-    """The index of one of the rows of its owner, -1 for none."""
-
-    default_value = -1
-
-    def validate(self, obj: Any, value: Any) -> int:
-        try:
-            index = operator.index(value)
-        except TypeError:
-            raise ValueError(f"{self.name}: got {value!r}, allowed is the index of a row") from None
-        if not -1 <= index < obj.count:
-            raise ValueError(f"{self.name}: got {index}, allowed is -1 to {obj.count - 1}")
-        return index
 
 
 class DiffModel(Model):
@@ -64,7 +48,7 @@ class DiffModel(Model):
     query = traitlets.Unicode()
     unknown = traitlets.Bool()
     addresses = traitlets.Bool(True)
-    selected = Chosen()
+    selected = Numbers("row", -1, lambda owner, _: [(-1, owner.count)])
     shown = traitlets.List(traitlets.Int(), read_only=True)
     summary = traitlets.Unicode(read_only=True)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,42 @@ import traitlets
 from npulab.captures.capture import ROWS_SHOWN
 
 HERE = Path(__file__).parent
+
+
+# It is a trait type, not a @validate method: while a message of several traits is taken in,
+# traitlets runs those methods last and takes back only what TraitError refuses.
+class Numbers(traitlets.TraitType[Any, Any]):
+    """A whole number, or a tuple of them, each in a range that its owner knows.
+
+    ``form`` names them, as in ``(word, bit)``; ``ranges`` is called with the owner and the numbers
+    and gives (least, end) of each.  With ``empty`` an empty tuple is allowed, too.  Raises
+    ValueError for anything else.
+    """
+
+    def __init__(self, form: str, default: Any, ranges: Callable[..., Iterable[tuple[int, int]]],
+                 empty: bool = False) -> None:
+        super().__init__(default)
+        self.form, self.ranges, self.empty = form, ranges, empty
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        return self.check(self.name, obj, value)
+
+    def check(self, name: str | None, owner: Any, value: Any) -> Any:
+        """The numbers as Python has them; ``name`` is what the message calls the value."""
+        names, single = re.findall(r"\w+", self.form), "(" not in self.form
+        numbers: tuple[int, ...] | None = None
+        with suppress(TypeError):
+            numbers = tuple(operator.index(number) for number in ([value] if single else value))
+        if numbers == () and self.empty:
+            return ()
+        if numbers is None or len(numbers) != len(names):
+            raise ValueError(f"{name}: got {value!r:.80}, allowed is {self.form}")
+        ranges = self.ranges(owner, *numbers)
+        for what, number, (least, end) in zip(names, numbers, ranges, strict=True):
+            if not least <= number < end:
+                of = "" if single else f" of {numbers}"
+                raise ValueError(f"{name}: got {what} {number}{of}, allowed is {least} to {end - 1}")
+        return numbers[0] if single else numbers
 
 
 class Model(traitlets.HasTraits):
@@ -44,7 +83,8 @@ class View(anywidget.AnyWidget):
 
     ``_linked`` names the traits that the page may set, ``_followed`` those that it only reads; both
     are those of the class of the model, ``_of``, and the page has all that the view does not
-    declare itself.  A public attribute that the view does not have is the model's, too.
+    declare itself, without ``_kept``.  A public attribute that the view does not have is the
+    model's, too.
     """
 
     title = traitlets.Unicode().tag(sync=True)
@@ -54,12 +94,13 @@ class View(anywidget.AnyWidget):
     _of: type[traitlets.HasTraits]
     _linked: tuple[str, ...] = ()
     _followed: tuple[str, ...] = ()
+    _kept: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         for name in (*cls._linked, *cls._followed):
             if not hasattr(cls, name):
                 trait = copy(getattr(cls._of, name))
-                trait.metadata = {**trait.metadata, "sync": True}
+                trait.metadata = {**trait.metadata, "sync": name not in cls._kept}
                 trait.read_only = False  # for the link; the page's word is not asked for
                 trait.class_init(cls, name)
                 setattr(cls, name, trait)

@@ -19,7 +19,7 @@ import traitlets
 
 from npulab.analysis.correlate import best_related, bit_effects, flips, related
 from npulab.captures.capture import ROWS_SHOWN
-from npulab.notebook.widgets.bits_view import LETTERS, Place, letters_of
+from npulab.notebook.widgets.bits_view import LETTERS, Parameter, a_bit, letters_of
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.notebook.widgets.law_picture import capture_line, own_parameters, scatter, usual_parameter
 from npulab.registers.fields import WORD_BITS, Field, Piece
@@ -28,17 +28,6 @@ COLOURS = ("status", "flips", "relation")
 MOST_RELATED = 4
 MOST_OPEN = 8
 MOST_RIVALS = 6
-
-
-class Parameter(traitlets.TraitType[str, Any]):
-    """The name of one of the parameters of its owner, or nothing."""
-
-    default_value = ""
-
-    def validate(self, obj: Any, value: Any) -> str:
-        if value != "" and value not in obj.parameters:
-            raise LookupError(f"{self.name}: got {value!r}, known are {', '.join(obj.parameters)}")
-        return str(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +70,7 @@ class LawModel(Model):
     as JSON has them). Raises ValueError for a place outside, LookupError for an unknown parameter.
     """
 
-    place = Place()
+    place = a_bit()
     opened = traitlets.Bool()
     query = traitlets.Unicode()
     colour = traitlets.Enum(COLOURS, "status")

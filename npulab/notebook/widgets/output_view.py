@@ -7,8 +7,6 @@ much.
 from __future__ import annotations
 
 import html
-import operator
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ import traitlets
 
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import mismatches
-from npulab.notebook.widgets.frame import Model, View, assets, table_html
+from npulab.notebook.widgets.frame import Model, Numbers, View, assets, table_html
 from npulab.quant.floats import steps
 
 MOST_CELLS = 512  # of a picture's side; of a larger one several outputs share a cell
@@ -25,33 +23,6 @@ EQUAL = 128  # the shade of no difference
 MOST_CHANNELS = 1024  # that a view lists
 NUMBERED = 20  # outputs a side up to which a picture has their numbers
 SPREAD = 32  # channels of a row of the picture, where there is one output in each
-
-
-class Element(traitlets.TraitType[tuple[int, int, int], Any]):
-    """One output: (row, column, channel); its owner says how many in ``shape``."""
-
-    default_value = (0, 0, 0)
-
-    def validate(self, obj: Any, value: Iterable[Any]) -> tuple[int, int, int]:
-        try:
-            place = tuple(operator.index(number) for number in value)
-        except TypeError:
-            place = ()
-        if len(place) != len(obj.shape):
-            raise ValueError(f"{self.name}: got {value!r}, allowed is (row, column, channel)")
-        for name, got, end in zip(("row", "column", "channel"), place, obj.shape, strict=True):
-            if not 0 <= got < end:
-                raise ValueError(f"{self.name}: got {name} {got}, allowed is 0 to {end - 1}")
-        return place[0], place[1], place[2]
-
-
-class Pointed(Element):
-    """One output, or nothing: an empty tuple."""
-
-    default_value = ()  # type: ignore[assignment]
-
-    def validate(self, obj: Any, value: Iterable[Any]) -> Any:
-        return () if not list(value) else super().validate(obj, value)
 
 
 class OutputModel(Model):
@@ -71,8 +42,8 @@ class OutputModel(Model):
     ((1, 1, 2), 'row 1, column 1, channel 2: predicted 0, captured 1, difference +1')
     """
 
-    place = Element()
-    pointed = Pointed()
+    place, pointed = (Numbers("(row, column, channel)", begin, lambda owner, *_: [
+        (0, end) for end in owner.shape], empty=begin == ()) for begin in ((0, 0, 0), ()))
     about = traitlets.Unicode(read_only=True)
 
     def __init__(self, comparison: Comparison) -> None:

@@ -1,171 +1,31 @@
-// Draws the register view. All meaning (values, summary, what a field is, what a typed text says) comes from Python;
-// what happens here is painting bits and fields, moving the cursor, selecting, filtering, flipping, and asking.
-//
-// Bit operators give signed numbers: `>>> 0` follows each of them whose result is kept.
+// Draws the register view: bits and fields, as every view of registers has them, and what is changed in them. What a
+// typed text says comes from Python.
 
-const BITS = 32;
-const PAGE = 8;
-const HELP = "click selects · drag or Shift+← → selects a run · Enter types a value · Space or double click flips · " +
-  "u undoes, U redoes · / searches · n, p next and previous field that differs, ] [ bit · c copies, C copies the list · " +
-  "arrows, Home, End, PageUp, PageDown move";
-
-const ACTS = {
+const CHANGES = {
   Enter: (view, repeated) => repeated || view.type(),
-  u: view => view.send({ do: "undo" }),
-  U: view => view.send({ do: "redo" }),
-  n: view => view.seek(1, true),
-  "]": view => view.seek(1),
-  p: view => view.seek(-1, true),
-  "[": view => view.seek(-1),
-  c: view => view.copy(view.line()),
-  C: view => view.copy(view.lines()),
-  "/": view => view.search.focus(),
+  u: view => view.model.send({ do: "undo" }),
+  U: view => view.model.send({ do: "redo" }),
 };
-const KEYS = {
-  ...ACTS,
-  ArrowLeft: view => view.move(0, 1),
-  ArrowRight: view => view.move(0, -1),
-  ArrowUp: view => view.move(-1, 0),
-  ArrowDown: view => view.move(1, 0),
-  PageUp: view => view.move(-PAGE, 0),
-  PageDown: view => view.move(PAGE, 0),
-  Home: view => view.move(0, BITS),
-  End: view => view.move(0, -BITS),
-  " ": (view, repeated) => repeated || view.flip(...view.cursor),
-};
-const LIST_KEYS = {
-  ...ACTS,
-  ArrowUp: view => view.step(-1),
-  ArrowDown: view => view.step(1),
-  PageUp: view => view.step(-PAGE),
-  PageDown: view => view.step(PAGE),
-  Home: view => view.step(-Infinity),
-  End: view => view.step(Infinity),
-};
-// Shifted keys that select; others with Shift go on to JupyterLab.
-const EXTENDS = { ArrowLeft: 1, ArrowRight: -1 };
 
-const SHOWS = { all: "all fields", nonzero: "not zero", unknown: "unknown", differing: "differing" };
-const COLOURS = { "": "field", evidence: "evidence", value: "value" };
-const TONES = ["#2b8a3e", "#1971c2", "#d9730d", "#9c36b5", "#0c8599", "#c2255c", "#846800", "#5f3dc4"];
-const VALUE_TONES = { "not zero": TONES[1], "all ones": TONES[3], differing: TONES[2] };
-
-let views = 0;
-
-function hex(word) {
-  return "0x" + word.toString(16).padStart(8, "0");
-}
-
-function ones(width) {
-  return width === BITS ? 0xffffffff : 2 ** width - 1;
-}
-
-// A value's text is `raw = value`, and `, reference raw = value` where it differs; that of a new field comes later.
-function meant(text = "") {
-  return text.slice(text.indexOf(" = ") + 3).split(", reference ")[0];
-}
-
-class View extends Frame {
-  constructor(model, el) {
-    super(model);
-    this.id = `npulab-registers-${++views}`;
-    this.words = model.get("words");
-    this.reference = model.get("reference");
-    this.pointed = null;
-    this.lit = [];
-    this.chosen = [];
-    this.build();
-    el.append(this.root);
-    this.listen();
+class View extends BitsFrame {
+  get name() {
+    return "npulab-registers";
   }
 
-  get cursor() {
-    return this.model.get("cursor");
+  get help() {
+    return `Enter types a value · Space or double click flips · u undoes, U redoes · ${HELP}`;
   }
 
-  // The field of the cursor.
-  get here() {
-    const [word, bit] = this.cursor;
-    return this.owners[word][bit].index;
+  get keys() {
+    return { ...super.keys, ...CHANGES, " ": (view, repeated) => repeated || view.flip(...view.cursor) };
   }
 
-  // ---- building, once for a map ----
-
-  build() {
-    const { model } = this;
-    const names = model.get("registers");
-    this.places = model.get("places");
-    this.texts = model.get("values");
-    this.owners = names.map(() => new Array(BITS));
-    this.cells = names.map(() => new Array(BITS));
-    this.labels = this.places.map(() => []);
-    this.hexes = [];
-    this.root = make("div", "npulab-registers");
-    this.root.style.setProperty("--npulab-name", Math.max(8, ...names.map(name => name.length)) + 1 + "ch");
-    this.grid = make("div", "npulab-grid", "", { role: "grid", "aria-label": `${model.get("title")}: bits` });
-    this.summary = make("div", "npulab-summary");
-    this.status = make("div", "npulab-status", "", { role: "status" });
-    this.own();
-    this.grid.append(this.header(), ...names.map((name, word) => this.row(name, word)));
-    const both = make("div", "both");
-    const side = make("div", "side");
-    side.append(this.list());
-    both.append(this.grid, side);
-    this.root.append(this.heading(), this.tools(), this.status, this.prompt(), both, this.summary,
-      make("div", "npulab-help", HELP));
-    for (const word of names.keys()) this.paint(word, -1);
-    this.narrow();
-    this.showCursor();
-    this.showSelection();
-    this.showSummary();
-    this.wire();
+  get listKeys() {
+    return { ...super.listKeys, ...CHANGES };
   }
 
-  // Another map: other fields own the bits.
-  rebuild() {
-    const { root, grid } = this, held = grid.contains(document.activeElement), top = grid.scrollTop;
-    const asked = [this.search.value, this.kind.value, this.colour.value];
-    [this.pointed, this.lit, this.chosen] = [null, [], []];
-    this.build();
-    [this.search.value, this.kind.value, this.colour.value] = asked;
-    if (!this.kind.value) this.kind.value = "all"; // the evidence that was asked for is gone
-    this.narrow();
-    root.replaceWith(this.root);
-    this.grid.scrollTop = top;
-    if (held) this.stop.focus();
-  }
-
-  // Which field each bit belongs to, and where its run of bits begins and ends.
-  own() {
-    this.places.forEach((place, index) => {
-      for (const [word, lsb, width] of place.pieces) {
-        for (let bit = lsb; bit < lsb + width; bit++) {
-          this.owners[word][bit] = { index, place, first: bit === lsb + width - 1, last: bit === lsb };
-        }
-      }
-    });
-  }
-
-  tools() {
-    const line = make("div", "tools");
-    const option = ([value, text]) => Object.assign(make("option", "", text), { value });
-    const labelled = (text, input) => {
-      const label = make("label", "", text);
-      label.append(input);
-      return label;
-    };
-    this.search = make("input", "search", "", { type: "search", placeholder: "name, bits, note", spellcheck: "false",
-      tabindex: -1 });
-    this.kind = make("select", "kind", "", { tabindex: -1 });
-    this.kinds = [...new Set(this.places.map(place => place.kind))].sort();
-    this.kind.append(...Object.entries(SHOWS).map(option), ...this.kinds.map(kind => option([`=${kind}`, `evidence ${kind}`])));
-    this.colour = make("select", "colour", "", { tabindex: -1 });
-    this.colour.append(...Object.entries(COLOURS).map(option));
-    this.found = make("span", "found");
-    this.legend = make("span", "legend");
-    line.append(labelled("search ", this.search), labelled("show ", this.kind), labelled("colour by ", this.colour),
-      this.found, this.legend);
-    return line;
+  parts() {
+    return [this.prompt()];
   }
 
   prompt() {
@@ -180,267 +40,11 @@ class View extends Frame {
     return this.bar;
   }
 
-  header() {
-    const row = make("div", "npulab-row npulab-head", "", { role: "row" });
-    row.append(make("span", "npulab-name", "register", { role: "columnheader" }));
-    for (let bit = BITS - 1; bit >= 0; bit--) {
-      row.append(make("span", bit % 4 === 3 ? "nibble" : "", bit, { role: "columnheader" }));
-    }
-    for (const name of ["word", "reference"]) row.append(make("span", "npulab-hex", name, { role: "columnheader" }));
-    return row;
-  }
-
-  row(name, word) {
-    const row = make("div", "npulab-row", "", { role: "row" });
-    row.append(make("span", "npulab-name", name, { role: "rowheader" }));
-    let odd = true;
-    for (let bit = BITS - 1; bit >= 0; bit--) {
-      const { first, last, place, index } = this.owners[word][bit];
-      if (first) {
-        odd = !odd;
-        if (!place.automatic) row.append(this.label(index, word, bit));
-      }
-      const cell = make("span", "npulab-bit", "", { role: "gridcell", tabindex: -1 });
-      const kinds = { nibble: bit % 4 === 3, first, last, odd, unnamed: place.automatic };
-      for (const [kind, holds] of Object.entries(kinds)) cell.classList.toggle(kind, holds);
-      [cell.dataset.word, cell.dataset.bit] = [word, bit];
-      this.cells[word][bit] = cell;
-      row.append(cell);
-    }
-    this.hexes[word] = ["npulab-hex", "npulab-hex"].map(kind => make("span", kind, "", { role: "gridcell" }));
-    row.append(...this.hexes[word]);
-    return row;
-  }
-
-  // The name above a run of bits; each bit says it too, so a reader of the screen does without.
-  label(index, word, high) {
-    const width = this.places[index].pieces.find(([at, lsb, bits]) => at === word && lsb + bits - 1 === high)[2];
-    const label = make("span", "label", "", { "aria-hidden": "true" });
-    label.style.gridColumn = `${2 + BITS - 1 - high} / span ${width}`;
-    this.labels[index].push(label);
-    return label;
-  }
-
-  list() {
-    this.fields = make("div", "fields", "", { role: "listbox", tabindex: 0, "aria-label": "fields" });
-    this.items = this.places.map((place, index) => {
-      const item = make("div", "item", "", { role: "option", id: `${this.id}-${index}`, "aria-selected": "false" });
-      item.classList.toggle("automatic", place.automatic);
-      item.dataset.index = index;
-      item.append(make("span", "swatch"), make("span", "name", place.name), make("span", "value"),
-        make("span", "where", place.bits));
-      return item;
-    });
-    this.fields.append(...this.items);
-    for (const index of this.places.keys()) this.showValue(index);
-    return this.fields;
-  }
-
-  // ---- painting ----
-
-  // The bits of one word that are set in `mask`.
-  paint(word, mask) {
-    const now = this.words[word], reference = this.reference[word];
-    for (let bit = 0; bit < BITS; bit++) if (mask >>> bit & 1) this.paintBit(word, bit, now, reference);
-    const [shown, other] = this.hexes[word];
-    shown.textContent = hex(now);
-    shown.classList.toggle("differs", now !== reference);
-    other.textContent = now === reference ? "" : hex(reference);
-  }
-
-  paintBit(word, bit, now, reference) {
-    const cell = this.cells[word][bit], { place } = this.owners[word][bit];
-    const on = now >>> bit & 1, differs = on !== (reference >>> bit & 1);
-    cell.textContent = on;
-    cell.classList.toggle("set", on === 1);
-    cell.classList.toggle("differs", differs);
-    cell.setAttribute("aria-label", `${on}, bit ${bit}, ${place.automatic ? "unnamed " : ""}${place.name}` +
-      (differs ? ", differs from the reference" : ""));
-  }
-
-  repaint() {
-    const [words, reference] = [this.words, this.reference];
-    this.words = this.model.get("words");
-    this.reference = this.model.get("reference");
-    this.words.forEach((now, word) => {
-      const flipped = now ^ words[word];
-      const mask = flipped | (now ^ this.reference[word]) ^ (words[word] ^ reference[word]);
-      if (mask) this.paint(word, mask);
-    });
-    if (this.kind.value !== "all" || this.colour.value === "value") this.narrow();
-    else this.showReference();
-  }
-
-  showReference() {
-    this.grid.classList.toggle("alike", this.words.every((now, word) => now === this.reference[word]));
-  }
-
-  showValue(index) {
-    const { name } = this.places[index], text = meant(this.texts[index]);
-    for (const label of this.labels[index]) label.textContent = `${name} ${text}`;
-    const value = this.items[index].children[2];
-    value.textContent = text;
-    this.items[index].title = `${name}: ${this.texts[index] ?? ""}`;
-    value.classList.toggle("differs", this.differs(index));
-  }
-
-  showValues() {
-    const before = this.texts;
-    this.texts = this.model.get("values");
-    if (this.texts.length !== this.places.length) return; // of another map, whose fields come next
-    this.texts.forEach((text, index) => text === before[index] || this.showValue(index));
-    this.tell();
-  }
-
-  showCursor() {
-    const [word, bit] = this.cursor, item = this.items[this.here];
-    this.stopAt(this.cells[word][bit], this.grid.contains(document.activeElement));
-    this.marked?.setAttribute("aria-selected", "false");
-    this.marked = item;
-    item.setAttribute("aria-selected", "true");
-    this.fields.setAttribute("aria-activedescendant", item.id);
-    reveal(this.fields, item, 0);
-    reveal(this.grid, this.cells[word][bit].parentElement, this.grid.firstChild.offsetHeight);
-    this.tell();
-  }
-
-  showSelection() {
-    for (const cell of this.chosen) cell.classList.remove("chosen");
-    const [word, lsb, width] = this.model.get("selection");
-    this.chosen = width ? this.cells[word].slice(lsb, lsb + width) : [];
-    for (const cell of this.chosen) cell.classList.add("chosen");
-    this.tell();
-  }
-
-  showSummary() {
-    this.summary.textContent = this.model.get("summary");
-  }
-
-  // The field under the pointer, else the run that is selected, else the field under the cursor: told in the status
-  // line, all its pieces lit.
-  tell(note = "") {
-    const [word, bit] = this.pointed || this.cursor;
-    const { index, place } = this.owners[word][bit];
-    this.light(place);
-    if (note) return void (this.status.textContent = note);
-    if (!this.pointed && this.model.get("selection").length) return void (this.status.textContent = this.line());
-    const where = `${this.model.get("registers")[word]} bit ${bit}`;
-    const parts = [make("span", "", where), make("b", "", place.name), make("span", "", place.bits),
-      make("b", "", this.texts[index]), make("span", "", place.known)];
-    this.status.replaceChildren(parts[0], " · ", parts[1], " ", parts[2], " · ", parts[3], " · ", parts[4]);
-  }
-
-  light(place) {
-    for (const cell of this.lit) cell.classList.remove("here");
-    this.lit = place.pieces.flatMap(([word, lsb, width]) => this.cells[word].slice(lsb, lsb + width));
-    for (const cell of this.lit) cell.classList.add("here");
-  }
-
-  // ---- which fields, in which colour ----
-
-  some(index, what) {
-    return this.places[index].pieces.some(([word, lsb, width]) => what(word) >>> lsb & ones(width));
-  }
-
-  differs(index) {
-    return this.some(index, word => this.words[word] ^ this.reference[word]);
-  }
-
-  // Show the fields that are asked for: in the list those alone, in the grid they keep their boxes.
-  narrow() {
-    const asked = this.search.value.toLowerCase().split(/\s+/).filter(word => word), kind = this.kind.value;
-    const tests = {
-      all: () => true,
-      nonzero: index => this.some(index, word => this.words[word]),
-      unknown: index => this.places[index].automatic || this.places[index].kind === "unknown",
-      differing: index => this.differs(index),
-    };
-    const holds = tests[kind] ?? (index => `=${this.places[index].kind}` === kind);
-    this.shown = [];
-    this.places.forEach((place, index) => {
-      const text = `${place.name} ${place.bits} ${place.known} ${this.texts[index]}`.toLowerCase();
-      const shown = asked.every(word => text.includes(word)) && holds(index), tone = shown ? this.tone(index) : "";
-      if (shown) this.shown.push(index);
-      this.items[index].hidden = !shown;
-      this.items[index].firstChild.style.background = tone;
-      for (const label of this.labels[index]) label.hidden = !shown;
-      for (const [word, lsb, width] of place.pieces) {
-        for (const cell of this.cells[word].slice(lsb, lsb + width)) {
-          cell.classList.toggle("out", !shown);
-          cell.style.setProperty("--tone", tone);
-        }
-      }
-    });
-    const count = this.shown.length, all = this.places.length;
-    this.found.textContent = count === all ? `${all} field${all === 1 ? "" : "s"}` : `${count || "none"} of ${all} fields`;
-    this.root.classList.toggle("toned", this.colour.value !== "");
-    this.showLegend();
-    this.showReference();
-  }
-
-  tone(index) {
-    const { kind, pieces } = this.places[index];
-    if (this.colour.value === "evidence") return kind === "unknown" ? "" : TONES[this.kinds.indexOf(kind) % TONES.length];
-    if (this.colour.value !== "value") return "";
-    if (this.differs(index)) return VALUE_TONES.differing;
-    if (!this.some(index, word => this.words[word])) return "";
-    return pieces.some(([, , width]) => width > 1) && !this.some(index, word => ~this.words[word]) ? VALUE_TONES["all ones"] :
-      VALUE_TONES["not zero"];
-  }
-
-  showLegend() {
-    const tones = { "": {}, value: { zero: "", ...VALUE_TONES },
-      evidence: Object.fromEntries(this.kinds.map((kind, n) => [kind, kind === "unknown" ? "" : TONES[n % TONES.length]])) };
-    this.legend.replaceChildren(...Object.entries(tones[this.colour.value]).map(([text, tone]) => {
-      const entry = make("span", "entry"), swatch = make("span", "swatch");
-      swatch.style.background = tone;
-      entry.append(swatch, text);
-      return entry;
-    }));
-  }
-
-  // ---- acting ----
-
-  send(message) {
-    this.model.send(message);
-  }
-
-  go(word, bit, selection = []) {
-    this.pointed = null;
-    this.ask({ cursor: [clamp(word, this.words.length), clamp(bit, BITS)], selection });
-    this.stop.focus();
-    this.tell();
-  }
-
-  move(words, bits) {
-    this.go(this.cursor[0] + words, this.cursor[1] + bits);
-  }
-
-  // Select from where the selection began to a bit of the same word.
-  extend(bit) {
-    const [word] = this.cursor, [anchor, to] = [this.anchor, clamp(bit, BITS)];
-    this.go(word, to, [word, Math.min(anchor, to), Math.abs(anchor - to) + 1]);
-  }
-
   flip(word, bit) {
     const words = [...this.words];
     words[word] = (words[word] ^ 1 << bit) >>> 0;
     this.model.set("words", words);
     this.go(word, bit);
-  }
-
-  // Go to the highest bit of a field, from the list.
-  choose(index) {
-    const [word, lsb, width] = this.places[index].pieces.at(-1);
-    this.pointed = null;
-    this.ask({ cursor: [word, lsb + width - 1], selection: [] });
-    this.tell();
-  }
-
-  step(fields) {
-    const { shown } = this, at = shown.indexOf(this.here);
-    if (!shown.length) return;
-    this.choose(shown[at < 0 ? 0 : clamp(at + fields, shown.length)]);
   }
 
   // Ask for the value of the run that is selected, else of the field.
@@ -461,153 +65,23 @@ class View extends Frame {
   }
 
   answered(keep) {
-    if (keep) this.send({ do: "type", ...this.asked, text: this.answer.value });
+    if (keep) this.model.send({ do: "type", ...this.asked, text: this.answer.value });
     this.bar.hidden = true;
     (this.back?.isConnected ? this.back : this.stop).focus({ preventScroll: true });
   }
 
-  line() {
-    const [word, lsb, width] = this.model.get("selection"), place = this.places[this.here];
-    if (!width) return `${place.name} ${place.bits} · ${this.texts[this.here]} · ${place.known}`;
-    const run = (this.words[word] >>> lsb & ones(width)) >>> 0, names = new Set();
-    for (let bit = lsb + width - 1; bit >= lsb; bit--) names.add(this.owners[word][bit].place.name);
-    return `${this.model.get("registers")[word]}[${lsb + width - 1}:${lsb}] · 0x${run.toString(16)} = ${run} · ` +
-      `${width} bit${width === 1 ? "" : "s"} of ${[...names].join(", ")}`;
-  }
-
-  lines() {
-    return this.shown.map(index => [this.places[index].name, this.places[index].bits, this.texts[index]].join("\t")).join("\n");
-  }
-
-  async copy(text) {
-    const count = text.split("\n").length;
-    try {
-      await navigator.clipboard.writeText(text);
-      this.tell(`copied ${count} line${count === 1 ? "" : "s"}`);
-    } catch {
-      this.tell(`this page may not copy: ${text.slice(0, 200)}`);
-    }
-  }
-
-  // Go to the next (1) or previous (-1) bit that differs, in reading order and round the end; by `field`,
-  // to one of another field, as long as there is another.
-  seek(step, field) {
-    const here = this.places[this.here];
-    const found = field && this.differing(step, here) || this.differing(step);
-    return found ? this.go(...found) : this.tell("no bit differs from the reference");
-  }
-
-  differing(step, besides) {
-    const count = this.words.length * BITS, [word, bit] = this.cursor;
-    for (let n = 1, at = word * BITS + BITS - 1 - bit; n <= count; n++) {
-      at = (at + step + count) % count;
-      const [row, column] = [Math.floor(at / BITS), BITS - 1 - at % BITS];
-      const differs = (this.words[row] ^ this.reference[row]) >>> column & 1;
-      if (differs && this.owners[row][column].place !== besides) return [row, column];
-    }
-    return null;
-  }
-
-  // ---- listening ----
-
-  listen() {
-    this.events = {
-      words: () => this.repaint(),
-      reference: () => this.repaint(),
-      cursor: () => this.showCursor(),
-      selection: () => this.showSelection(),
-      places: () => this.rebuild(),
-      values: () => this.showValues(),
-      summary: () => this.showSummary(),
-      status: () => this.tell(this.model.get("status")),
-    };
-  }
-
   wire() {
-    this.grid.addEventListener("pointerdown", event => this.at(event, place => this.down(event, place)));
+    super.wire();
     this.grid.addEventListener("dblclick", event => this.at(event, place => this.flip(...place)));
-    this.grid.addEventListener("pointerover", event => this.hover(event));
-    this.grid.addEventListener("pointerleave", () => this.point(null));
-    this.fields.addEventListener("pointerover", event => this.overItem(event, index => this.light(this.places[index])));
-    this.fields.addEventListener("pointerleave", () => this.tell());
-    this.fields.addEventListener("click", event => this.overItem(event, index => this.choose(index)));
     this.fields.addEventListener("dblclick", event => this.overItem(event, () => this.type()));
-    this.search.addEventListener("input", () => this.narrow());
-    for (const select of [this.kind, this.colour]) select.addEventListener("change", () => this.narrow());
-    this.root.addEventListener("keydown", event => this.press(event));
-  }
-
-  down(event, [word, bit]) {
-    if (event.button) return;
-    event.preventDefault(); // a drag would select text
-    if (event.shiftKey && word === this.cursor[0]) return this.extend(bit);
-    this.anchor = bit;
-    this.held = word;
-    this.go(word, bit);
-  }
-
-  hover(event) {
-    if (!this.pointerMoved(event)) return;
-    this.at(event, ([word, bit]) => {
-      if (event.buttons & 1 && word === this.held) this.extend(bit);
-      else this.point([word, bit]);
-    });
-  }
-
-  overItem(event, act) {
-    const item = event.target.closest(".item");
-    if (item) act(Number(item.dataset.index));
-  }
-
-  point(place) {
-    this.pointed = place;
-    this.tell();
-  }
-
-  // A typed letter that went on to the notebook would change it (m, a, d d); shortcuts are not ours.
-  press(event) {
-    const { key, target } = event, letter = key.length === 1;
-    if (passes(event)) return;
-    if (target.tagName === "INPUT") return this.typed(event);
-    if (target.tagName === "SELECT") return void event.stopPropagation();
-    const inGrid = this.grid.contains(target), keys = inGrid ? KEYS : LIST_KEYS;
-    if (inGrid && event.shiftKey && Object.hasOwn(EXTENDS, key)) return this.extendBy(event);
-    if (event.shiftKey && !letter) return;
-    const used = Object.hasOwn(keys, key);
-    if (used || letter) event.stopPropagation();
-    if (!used) return;
-    event.preventDefault();
-    keys[key](this, event.repeat);
-  }
-
-  extendBy(event) {
-    event.stopPropagation();
-    event.preventDefault();
-    if (!this.model.get("selection").length) this.anchor = this.cursor[1];
-    this.extend(this.cursor[1] + EXTENDS[event.key]);
   }
 
   typed(event) {
     const { key, target } = event;
+    if (target !== this.answer) return super.typed(event);
     event.stopPropagation();
-    if (event.isComposing || key !== "Enter" && key !== "Escape" && key !== "ArrowDown") return;
-    if (target === this.answer) return key === "ArrowDown" || this.answered(key === "Enter");
-    event.preventDefault();
-    if (key === "Escape") {
-      this.search.value = "";
-      this.narrow();
-      return this.stop.focus();
-    }
-    if (!this.shown.includes(this.here)) this.step(0);
-    this.fields.focus({ preventScroll: true });
+    if (!event.isComposing && (key === "Enter" || key === "Escape")) this.answered(key === "Enter");
   }
-}
-
-// Scroll a box, and not the page around it, until one of its rows is in sight below its header.
-function reveal(box, row, header) {
-  const top = row.offsetTop - header, end = row.offsetTop + row.offsetHeight;
-  if (top < box.scrollTop) box.scrollTop = top;
-  else if (end > box.scrollTop + box.clientHeight) box.scrollTop = end - box.clientHeight;
 }
 
 export default mount(View);

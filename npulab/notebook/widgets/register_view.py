@@ -14,7 +14,7 @@ import traitlets
 
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture, Job
-from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows, meant, place, run_of, span
+from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows, meant, span
 from npulab.notebook.widgets.frame import assets
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
@@ -80,7 +80,7 @@ class RegisterModel(BitsModel):
 
     def flip(self, word: int, bit: int) -> None:
         """Turn one bit over."""
-        word, bit = place(word, bit, self.count)
+        word, bit = type(self).cursor.check("bit", self, (word, bit))
         self.words = (*self.words[:word], self.words[word] ^ 2 ** bit, *self.words[word + 1:])
 
     def undo(self) -> bool:
@@ -137,7 +137,7 @@ class RegisterModel(BitsModel):
             if not isinstance(field, int) or not 0 <= field < len(self.rows.fields):
                 raise ValueError(f"field: got {field!r:.80}, allowed is 0 to {len(self.rows.fields) - 1}")
             return self.rows.fields[field]
-        word, lsb, width = run_of("run", run, self.count) or (0, 0, WORD_BITS)
+        word, lsb, width = type(self).selection.check("run", self, run) or (0, 0, WORD_BITS)
         register = self.rows.labels[word]
         return Field("", register, f"{register}{span(lsb, width)}", (Piece(self.rows.slots[word], lsb, width, 0),))
 
