@@ -360,7 +360,7 @@ def jobs_apart(a: Any, b: Any, tasks: Sequence[int]) -> tuple[Capture, Capture]:
         if not 0 <= task < len(side.jobs):
             raise LookupError(f"capture {side.name}: got task {task}, it has 0 to {len(side.jobs) - 1}")
         job = side.jobs[task]
-        name = ", ".join(filter(None, [f"{side.name} task {task}", job.label, job.unit]))
+        name = ", ".join(filter(None, [f"{side.name} task {task}", job.name]))
         apart.append(replace(side, name=name, jobs=(replace(job, label="", unit=""),)))
     return apart[0], apart[1]
 

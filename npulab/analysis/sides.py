@@ -65,17 +65,8 @@ class Differing(Answer):
                                  "address": False} for row in buffers)]
 
     @property
-    def _jobs(self) -> Sequence[Job]:
-        """The jobs of two captures, by task."""
-        jobs: tuple[Job, ...] = ()
-        for side in (self.a, self.b):
-            if isinstance(side, Capture):
-                jobs += side.jobs[len(jobs):]
-        return jobs
-
-    @property
     def parts(self) -> list[Part]:
-        every = folded(self.fields, self._jobs) if self._jobs else self.fields
+        every = folded(self.fields, jobs_of(self.a, self.b))
         fields = [row for row in every if not row["address"]]
         addresses = [{**row, "a": as_address(row["a"]), "b": as_address(row["b"])}
                      for row in every if row["address"]]
@@ -117,6 +108,15 @@ def differing(a: Any, b: Any, wanted: Wanted = ALL, tasks: Sequence[int] = ()) -
         *(names := (row["register"], row["field"])), names in automatic, row["address"])]
     pair = isinstance(a, Capture) and isinstance(b, Capture)
     return Differing(a, b, rows, rows_of(diff_buffers(a, b)) if pair else (), bool(wanted))
+
+
+def jobs_of(*sides: Any) -> Sequence[Job]:
+    """The jobs of the captures among some sides, by task."""
+    jobs: tuple[Job, ...] = ()
+    for side in sides:
+        if isinstance(side, Capture):
+            jobs += side.jobs[len(jobs):]
+    return jobs
 
 
 def _differ(count: int, name: str, many: str) -> str:

@@ -109,6 +109,11 @@ class Job:
         return [replace(job, unit=unit, label=label) for (_, unit, label), job in jobs.items()], rest
 
     @property
+    def name(self) -> str:
+        """Its label and unit, "" if it has neither."""
+        return ", ".join(filter(None, [self.label, self.unit]))
+
+    @property
     def state(self) -> dict[int, int]:
         """What registers hold after the job, by offset: those that it or a job before it wrote."""
         return {**dict(self.before), **dict(self.writes)}
@@ -149,7 +154,7 @@ class Job:
 
     def __repr__(self) -> str:
         writes = f", {len(self.writes)} writes" if self.writes else ""
-        name = "".join(f", {text}" for text in (self.label, self.unit, self.start or "") if text)
+        name = "".join(f", {text}" for text in (self.name, self.start or "") if text)
         return f"Job({self.block}, {len(self.words)} words{writes}{name})"
 
     def values(self, maps: Mapping[str, RegisterMap]) -> list[tuple[str, Field, int]]:

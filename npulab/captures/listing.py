@@ -106,7 +106,7 @@ def folded(rows: Sequence[Row], jobs: Sequence[Job]) -> list[Row]:
     first: dict[str, int] = {}  # row of each label, and of each field of a label
     order: dict[str, tuple[int, int]] = {}
     for number, row in enumerate(rows):
-        job = jobs[row["task"]] if row["task"] is not None else None
+        job = jobs[row["task"]] if row["task"] is not None and jobs else None
         if job is None or not job.unit:
             name = job.label if job and job.label else row["task"]
             together[str(number)] = {**row, "task": name}, []

@@ -21,6 +21,7 @@ from npulab.cli.terminal import Bar, progress
 
 def _options(add: Add) -> None:
     add("paths", nargs="+", metavar="PATH")
+    add("--case", help="only this case of what the paths hold")
     add("--jobs", type=int, default=1, metavar="N", help="processes")
     add("--chip", help="read every capture as one of this chip")
     add("--explain", action="store_true", help="say where and why, and what would make it equal")
@@ -44,7 +45,11 @@ def _check(options: argparse.Namespace) -> int:
 
 def _captures(options: argparse.Namespace, paths: list[str]) -> int:
     found, broken = each(store.unread, paths)
-    cases = [case for part in found for case in part.values()]
+    named = {name for part in found for name in part}
+    if options.case and options.case not in named and found:
+        raise LookupError(f"--case: got {options.case!r}, the paths hold {', '.join(sorted(named))}")
+    cases = [case for part in found for name, case in part.items()
+             if options.case in (None, name)]
     how = _check_cases if options.model is None else _check_run
     with ProcessPoolExecutor(options.jobs) if options.jobs > 1 else nullcontext() as pool:
         return how(options, cases, broken, pool.map if pool else map)

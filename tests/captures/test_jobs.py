@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from npulab.analysis.sides import differing
 from npulab.captures.capture import Capture, CaptureSet, Job, word_writes
 from npulab.captures.listing import Decoded, folded
 from npulab.cli import main
+from npulab.notebook.widgets import DiffModel, RegisterModel
 from npulab.npus.kit.fields import values_of
 from npulab.npus.template import new_target
 from npulab.registers.formats import read_map
@@ -259,3 +261,27 @@ def test_what_the_npu_alone_sets_is_not_set(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("ro", "wo"))
     with pytest.raises(ValueError, match=r"field 'busy': got access 'wo', allowed is blank or ro$"):
         RegisterMap.read(path)
+
+
+def test_views_fold_equal_units_and_name_jobs(folder: Path) -> None:
+    a = made()
+    changed = [0x300, 0x300, 0x300, 0x301]  # relu is off in three of four groups
+    b = replace(a, name="off", jobs=tuple(
+        job.with_words(np.array([word, job.words[1]]), a.maps["JOB"])
+        for job, word in zip(a.jobs, changed, strict=True)))
+    model = DiffModel(a, b)
+    assert [(row.job, row.field, row.a, row.b) for row in model.rows] == [
+        ("layer 2, group 0-2", "relu", "1", "0")]
+    assert model.summary.startswith(f"1 field differs, {4 * len([*a.maps['JOB']]) - 3} are equal")
+    assert "| layer 2, group 0-2 | JOB CTRL | relu" in model.to_markdown()
+    assert model.rows[0].line.startswith("layer 2, group 0-2 JOB CTRL relu [0] · a 0x1")
+    assert RegisterModel(a, task=3).title == "acc/two, job 3 JOB, layer 2, group 3, 2 words"
+
+
+def test_one_case_is_checked(folder: Path, capsys: Any) -> None:
+    for name in ("two", "three"):
+        npulab.save(replace(made(), name=name), folder / "captures/acc" / name)
+    assert main(["check", "captures", "--case", "acc/two", "--json"]) == 0
+    assert [json.loads(line)["case"] for line in capsys.readouterr().out.splitlines()] == ["two"]
+    assert main(["check", "captures", "--case", "four"]) == 2
+    assert "--case: got 'four', the paths hold acc/three, acc/two" in capsys.readouterr().err

@@ -24,6 +24,7 @@ import traitlets
 from npulab.analysis.bisect import MAX_HANGS, Bisected, Bisection, Oracle
 from npulab.analysis.bisect.parts import BUFFER
 from npulab.analysis.check import Difference
+from npulab.analysis.sides import jobs_of
 from npulab.captures.capture import Capture
 from npulab.captures.devices import as_code
 from npulab.captures.journal import OUTCOMES, Journal
@@ -423,7 +424,8 @@ def _row(session: Bisection, part: Difference) -> Row:
         both = min(len(one), len(other))
         differ = int(np.count_nonzero(one[:both] != other[:both])) + abs(len(one) - len(other))
         return Row("buffer", part.register, f"{len(one)} bytes", f"{len(other)} bytes, {differ} differ")
-    task = f"job {part.task} " if len(session.good.jobs) > 1 else ""
+    jobs = jobs_of(session.good, session.bad)
+    task = f"{jobs[part.task].name or f'job {part.task}'} " if len(jobs) > 1 else ""
     where = f"{task}{part.block} {part.register}".strip()
     return Row(where, part.field, _meant(part.a, part.address), _meant(part.b, part.address))
 

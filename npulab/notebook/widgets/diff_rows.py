@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from npulab.analysis.check import ORDER, WRITES, Key, diff, raw_fields
+from npulab.analysis.sides import jobs_of
 from npulab.captures.capture import Capture, CaptureSet
+from npulab.captures.listing import folded
 from npulab.registers.fields import Field
 
 ABSENT = "–"
@@ -21,12 +23,13 @@ class DiffRow:
     """A field that differs: where it lies, and what it is in ``a`` and ``b``, as stored (hex) and
     as meant.
 
+    ``job`` is the task, or the name of the job or of the units of one label that say the same.
     ``xor`` has the bits that differ, where both sides have one value; ``differs`` says of two sets
     "always" or "sometimes".  ``automatic`` is a field that nobody named, ``bits`` where it lies in
     its register.
     """
 
-    task: int
+    task: int = field(repr=False)
     block: str
     register: str
     field: str
@@ -41,6 +44,7 @@ class DiffRow:
     differs: str = ""
     known: str = ""
     width: int = 0
+    job: str = "0"
 
     @property
     def key(self) -> Key:
@@ -79,8 +83,9 @@ class DiffRow:
         sides = [f"{name} {raw} = {value}" if raw != value else f"{name} {raw}"
                  for name, raw, value in (("a", self.hex_a, self.a), ("b", self.hex_b, self.b))]
         kind = "address" if self.address else "nobody named it" if self.automatic else ""
-        return " · ".join(filter(None, [f"job {self.task} {self.where} {self.field} {self.bits}".rstrip(), *sides, bits,
-                                        self.differs, kind, self.known]))
+        job = f"job {self.job}" if self.job.isdecimal() else self.job
+        place = f"{job} {self.where} {self.field} {self.bits}".rstrip()
+        return " · ".join(filter(None, [place, *sides, bits, self.differs, kind, self.known]))
 
     def matches(self, pattern: str) -> bool:
         """Whether its name, alone or behind register or block, is as a glob says; without ``*``,
@@ -93,7 +98,8 @@ class DiffRow:
 
 
 def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRow, ...], int]:
-    """The rows of ``npulab.diff`` by place, and how many fields are equal."""
+    """The rows of ``npulab.diff`` by place, those of equal units as one, and how many fields are
+    equal."""
     table = diff(a, b)
     sides = [[raw_fields(capture) for capture in ([side] if isinstance(side, Capture) else side)] for side in (a, b)]
     every: dict[Key, Field] = {}
@@ -117,7 +123,10 @@ def rows(a: Capture | CaptureSet, b: Capture | CaptureSet) -> tuple[tuple[DiffRo
                            item is not None and item.automatic, str(row.get("differs", "")), known,
                            0 if item is None else item.width))
     out.sort(key=lambda row: places(row.key))
-    return tuple(out), len(every.keys() - {row.key for row in out})
+    together = folded([{"task": row.task, "block": row.block, "register": row.register,
+                        "field": row.field, "row": row} for row in out], jobs_of(a, b))
+    shown = tuple(replace(one["row"], job=str(one["task"])) for one in together)
+    return shown, len(every.keys() - {row.key for row in out})
 
 
 def _places(a: Capture | CaptureSet, b: Capture | CaptureSet, every: dict[Key, Field],

@@ -116,13 +116,13 @@ class DiffModel(Model):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return ("job", *COLUMNS) if any(row.task for row in self.rows) else COLUMNS
+        return ("job", *COLUMNS) if any(row.job != "0" for row in self.rows) else COLUMNS
 
     def _cells(self, indices: Iterable[int]) -> list[list[str]]:
         out = []
         for row in (self.rows[index] for index in indices):
             cells = [row.where, row.field, row.bits, row.hex_a, row.hex_b, row.xor_text, row.meaning]
-            out.append([str(row.task), *cells] if len(self.columns) > len(cells) else cells)
+            out.append([row.job, *cells] if len(self.columns) > len(cells) else cells)
         return out
 
     # ---- what follows ----

@@ -64,8 +64,9 @@ class RegisterModel(BitsModel):
 
     @property
     def title(self) -> str:
-        block = self._given.jobs[self.task].block
-        return (f"{self._given.target}/{self._given.name}, job {self.task} {block}, "
+        job = self._given.jobs[self.task]
+        name = ", ".join(filter(None, [f"job {self.task} {job.block}", job.name]))
+        return (f"{self._given.target}/{self._given.name}, {name}, "
                 f"{self.count} word{'s' if self.count > 1 else ''}")
 
     @property
