@@ -11,7 +11,8 @@ import pytest
 from test_ane_generations import MAPS, convolution
 
 from npulab.npus.ane.records import split
-from npulab.npus.ane.streams import Task, place_h14, read_h14, states, write_h14
+from npulab.npus.ane.streams import place_h14, read_h14, write_h14
+from npulab.npus.ane.tasks import Task, states
 
 TASKS = 10_240
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 from npulab.captures.capture import Capture, Job
 from npulab.npus.ane import hwx, streams, tasks
 from npulab.npus.ane.beside import beside
-from npulab.npus.ane.facts import CHIPS, HEADER, USUAL_CHIP, maps
+from npulab.npus.ane.facts import CHIPS, USUAL_CHIP, maps
 from npulab.npus.ane.writing import MADE_BY, MAKER
-from npulab.registers.fields import WORD_BYTES
+from npulab.npus.kit.numbers import up
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
 SUFFIX, BLOB = ".hwx", ".bin"
@@ -81,7 +81,7 @@ def compiled(data: bytes, name: str, where: str) -> Capture:
         raise ValueError(f"{said}: got {program.tasks} tasks, its list has {len(listed)}")
     registers = maps(chip)
     block = chip.upper()
-    jobs = tuple(Job.from_writes(block, writes, registers[block]) for writes in listed)
+    jobs = tuple(Job.from_writes(block, one.job_writes, registers[block]) for one in listed)
     # a tensor may have any name, these two too
     addresses = {one.name: one.address for one in found.tensors if one.address is not None} | {"text": text.address}
     buffers = {"hwx": data}
@@ -102,25 +102,22 @@ def bare(data: bytes, name: str, where: str) -> Capture:
     """The capture in a bare task list; what follows its last task is its coefficients."""
     chip = next(iter(CHIPS))
     listed = tasks.read_list(data, where=where)
-    end = max(one.offset + 4 * one.words for one in listed)
     registers = maps(chip)
-    jobs = tuple(Job.from_writes("H13", one.writes, registers["H13"]) for one in listed)
-    rest = data[-(-end // tasks.ALIGN) * tasks.ALIGN:]
+    jobs = tuple(Job.from_writes("H13", one.job_writes, registers["H13"]) for one in listed)
+    rest = data[up(max(one.end for one in listed), tasks.ALIGN):]
     return Capture(name, "ane", chip, jobs, {"coefficients": rest} if _uses_kernel(jobs, registers) else {},
                    provenance="compiler", source=where, maps=registers)
 
 
-def _tasks(text: bytes, chip: str, first: int, words: int, where: str) -> list[Sequence[tuple[int, int]]]:
-    """The register writes of each task, its header's words first."""
-    if chip == USUAL_CHIP:
-        return [one.writes for one in tasks.read_list(text, first, words, where)]
+def _tasks(text: bytes, chip: str, first: int, words: int, where: str) -> list[tasks.Task]:
+    """The tasks of a section, as the chip has them."""
     facts = CHIPS[chip]
+    if not facts.get("compact_records"):
+        return tasks.read_list(text, first, words, where, tasks.H13 if chip == USUAL_CHIP else tasks.H11)
     try:
-        listed = streams.read_h14(text, facts["header_words"]) if facts.get("compact_records") else \
-            streams.read_h11(text, words)
+        return streams.read_h14(text, facts["header_words"])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-    return [[*((HEADER + WORD_BYTES * i, word) for i, word in enumerate(one.header)), *one.writes] for one in listed]
 
 
 def _uses_kernel(jobs: tuple[Job, ...], registers: Mapping[str, Any]) -> bool:
@@ -144,6 +141,6 @@ def _files(path: Path) -> Iterator[tuple[Path, bool]]:
     for file in found:
         if file.is_file():
             with file.open("rb") as stream:
-                begin = stream.read(4 * (tasks.HEADER_WORDS + 3))
+                begin = stream.read(4 * (tasks.H13.words + 3))
             if hwx.is_hwx(begin) or tasks.is_task(begin):
                 yield file, hwx.is_hwx(begin)

@@ -43,6 +43,11 @@ def put(value: int, bits: tuple[int, int]) -> int:
     return value * 2 ** lsb
 
 
+def with_bits(word: int, value: int, bits: tuple[int, int]) -> int:
+    """The word with another value at its bits (lsb, width)."""
+    return word + put(value, bits) - put(cut(word, bits), bits)
+
+
 class Record(NamedTuple):
     """Register writes of one record: the byte address of the first register and the values in
     order.

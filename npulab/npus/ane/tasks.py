@@ -1,187 +1,308 @@
-"""Task descriptors of H13: header words, then records of values for consecutive registers, in a
-linked list.
+"""Tasks, header words and then records of register writes; and the linked lists of them up to H13.
 
-A record is a word ``(count - 1) << 26 | address`` and ``count`` values, the address in bytes.  A
-classic task has seven records, a compact one leaves out what it does not need, an extended one has
-a header word more (DTID, announced by TDE).  As register writes a task is (offset, value) pairs in
-order, its header words first, from ``HEADER`` on. Source: files of four compilers; the printer's
-record headers (tinygrad ane/aneregs).
+A classic task of H13 has seven records, a compact one leaves out what it does not need, an extended
+one has a header word more (DTID, announced by TDE).  Registers keep their value from task to task,
+so a write that is not there is no write of zero.  Sources: files of four compilers; the printer's
+record headers (tinygrad ane/aneregs); AG for H11, whose addresses nobody states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from npulab.npus.ane.facts import CHIPS, HEADER, TABLES, USUAL_CHIP
-from npulab.npus.ane.records import split
+from npulab.npus.ane.facts import CHIPS, HEADER, TABLES
+from npulab.npus.ane.records import OLD_COUNT, OLD_PLACE, Record, bytes_of, cut, split, with_bits, words_of
+from npulab.npus.kit.numbers import up
 from npulab.registers.fields import WORD_BYTES
+from npulab.registers.map import RegisterMap
 
-HEADER_WORDS = CHIPS[USUAL_CHIP]["header_words"]
-COUNT_STEP = 2 ** 26  # the count stands above the address in a record's header
-MOST_VALUES = 2 ** 6
-SIZE, POINTER, FLAGS = 1, 7, 6  # header words: size of the next task, its place, flags
-TDE = 2 ** 24
+MOST_TASKS = 2 ** 16  # a task id has 16 bits
+SIZE, TDE = 1, (24, 1)  # header word with the size of the next task; bit of the word of flags
+H11_PLACES = 0x100  # bytes from record to record in h11.csv, since nobody states the addresses
 KERNEL = 0x1F800  # where the coefficient stream's registers begin, the first record of every task seen
 ALIGN = 16  # the kernel section of a bare blob follows its last task so
-REGISTERS = TABLES["H13"]
-ADDRESSES = frozenset(offset for offset in REGISTERS.index if offset < HEADER)
 
 
-class Record(NamedTuple):
-    """Values written to consecutive registers; ``offset`` is the byte of its header in the task."""
+class Form(NamedTuple):
+    """How tasks of a list are linked: words of a header without DTID, which of them has the flags
+    and which the next task's place, bits (lsb, width) of its size.
 
-    offset: int
-    address: int
-    values: tuple[int, ...]
+    ``size`` are the words of a task without DTID whose size nobody says (0: it ends where its
+    records do), ``slot`` the bytes from task to task.  If ``known``, these are the addresses of
+    registers; a list of which they are not known is in order, with zeros between its tasks.
+    """
 
-    @property
-    def writes(self) -> list[tuple[int, int]]:
-        """(address, value) of each register."""
-        return [(self.address + WORD_BYTES * i, value) for i, value in enumerate(self.values)]
+    words: int
+    flags: int
+    pointer: int
+    next_size: tuple[int, int]
+    size: int = 0
+    slot: int = WORD_BYTES
+    known: frozenset[int] = frozenset()
+
+    def held(self, words: Sequence[int]) -> int:
+        """Words of the header that a task begins with."""
+        return self.words + (len(words) > self.flags and cut(words[self.flags], TDE))
+
+
+REGISTERS = frozenset(offset for offset in TABLES["H13"].index if offset < HEADER)
+H13 = Form(CHIPS["h13"]["header_words"], 6, 7, (16, 9), known=REGISTERS)
+H11 = Form(CHIPS["h11"]["header_words"], 4, 5, (16, 8), 83, 0x200)
+MOST_WORDS = 2 * len(TABLES["H13"]) + H13.words  # of a task of unknown size
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task; ``offset`` is its byte in the section."""
+    """A task: its byte offset in the section and its words, little-endian, the header's first.
+
+    ``header_words`` counts the DTID word if there is one; ``compact`` are the records of H14 and
+    later. Tasks that were read have been checked; one that is made by hand goes through ``make``.
+    """
 
     offset: int
-    header: tuple[int, ...]
-    records: tuple[Record, ...]
+    raw: bytes
+    header_words: int
+    compact: bool = True
 
     @property
-    def words(self) -> int:
-        """Its size in words."""
-        return len(self.header) + sum(1 + len(one.values) for one in self.records)
+    def words(self) -> list[int]:
+        return words_of(self.raw)
 
     @property
-    def extended(self) -> bool:
-        """Whether it has the header word DTID."""
-        return len(self.header) > HEADER_WORDS
+    def header(self) -> tuple[int, ...]:
+        return tuple(words_of(self.raw[:WORD_BYTES * self.header_words]))
+
+    @cached_property
+    def records(self) -> tuple[Record, ...]:
+        return tuple(split(self.words, self.header_words, self.compact, "task"))
 
     @property
-    def next_offset(self) -> int:
-        """Where the next task lies in the section, 0 behind the last."""
-        return self.header[POINTER]
-
-    @property
-    def next_words(self) -> int:
-        """The size of the next task in words."""
-        return self.header[SIZE] // 2 ** 16 % 2 ** 9 + 1
+    def placed(self) -> Iterator[tuple[int, Record]]:
+        """(byte of the task at which it begins, record) of each record."""
+        place = WORD_BYTES * self.header_words
+        for record in self.records:
+            yield place, record
+            place += WORD_BYTES * (1 + len(record.values))
 
     @property
     def writes(self) -> tuple[tuple[int, int], ...]:
-        """(offset, value) of every word, the header's from ``HEADER`` on."""
-        head = [(HEADER + WORD_BYTES * i, value) for i, value in enumerate(self.header)]
-        return (*head, *(write for record in self.records for write in record.writes))
+        """(byte address, value) of every register write, in order; a later one to the same register
+        wins."""
+        return tuple(write for record in self.records for write in record.writes)
+
+    @property
+    def job_writes(self) -> tuple[tuple[int, int], ...]:
+        """(offset, value) of every word, the header's from ``HEADER`` on, then ``writes``."""
+        head = [(HEADER + WORD_BYTES * i, word) for i, word in enumerate(self.header)]
+        return (*head, *self.writes)
+
+    @property
+    def bases(self) -> dict[int, int]:
+        """The base of the program by the byte address of each register to whose value it is
+        added."""
+        return {address: record.base for record in self.records if record.base is not None
+                for address, _ in record.writes}
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.raw)
 
 
-def read_list(text: bytes, first: int = 0, words: int | None = None,
-              where: str = "tasks") -> tuple[Task, ...]:
+def read_list(text: bytes, first: int = 0, words: int | None = None, where: str = "tasks",
+              form: Form = H13) -> list[Task]:
     """The tasks of a section, from byte ``first`` on by their links.
 
-    ``words`` is the size of the first one; without it that one ends where its records do.  Raises
+    ``words`` is the size of the first one; without it that is what its form says.  Raises
     ValueError naming ``where``, the task and its byte offset for a list that is cut short, loops or
     overlaps, and for records that do not fill their task or write no register.
     """
     tasks: list[Task] = []
     at, size = first, words
     taken = np.zeros(len(text) // WORD_BYTES, bool)  # words that a task has already
+    if not form.known and len(text) % WORD_BYTES:
+        raise ValueError(f"{where}: got {len(text)} bytes, allowed is a multiple of {WORD_BYTES}")
     while True:
         what = f"{where}: task {len(tasks)} at byte {at:#x}"
-        if at % WORD_BYTES:
-            raise ValueError(f"{what}: got an offset that is no multiple of {WORD_BYTES}")
-        task = _task(text, at, size, what)
-        mine = taken[at // WORD_BYTES:at // WORD_BYTES + task.words]
+        if len(tasks) == MOST_TASKS or at % WORD_BYTES:
+            got = "an offset that is no multiple of 4" if at % WORD_BYTES else "one task more"
+            raise ValueError(f"{what}: got {got}, allowed are {MOST_TASKS} tasks on whole words")
+        task = _task(text, at, size, form, what)
+        mine = taken[at // WORD_BYTES:task.end // WORD_BYTES]
         if mine.any():
             again = any(one.offset == at for one in tasks)
             raise ValueError(f"{what}: " + ("the list comes back to it, allowed is each task once" if again else
-                                            f"its {task.words} words overlap an earlier task"))
+                                            f"its {len(task.words)} words overlap an earlier task"))
         mine[:] = True
         tasks.append(task)
-        if not task.next_offset:
-            break
-        at, size = task.next_offset, task.next_words
-    return tuple(tasks)
+        at, size = task.header[form.pointer], cut(task.header[SIZE], form.next_size)
+        if not form.known:
+            _refuse_disorder(text, task, at, what)
+        if not at:
+            return tasks
+        size = size + 1 if size or not form.size else None
 
 
-def _task(text: bytes, at: int, size: int | None, what: str) -> Task:
+def _task(text: bytes, at: int, size: int | None, form: Form, what: str) -> Task:
     """The task at a byte; one of unknown size ends before what is not a record of its own."""
-    end = len(text) if size is None else at + WORD_BYTES * size
-    if end > len(text) or at + WORD_BYTES * HEADER_WORDS > end:
-        raise ValueError(f"{what}: needs {size or HEADER_WORDS} words, the section has "
-                         f"{max(len(text) - at, 0) // WORD_BYTES} from there and a header {HEADER_WORDS}")
-    data = np.frombuffer(text, "<u4", min((end - at) // WORD_BYTES, 2 * len(REGISTERS) + HEADER_WORDS), at)
-    length = HEADER_WORDS + bool(int(data[FLAGS]) & TDE)
-    listed: list[Record] = []
+    left = max(len(text) - at, 0) // WORD_BYTES
+    words = np.frombuffer(text, "<u4", min(left, size or MOST_WORDS), at if left else 0).tolist()
+    held = place = form.held(words)
+    size = size or (form.size + held - form.words if form.size else None)
+    if not held <= (size or held) <= left:
+        raise ValueError(f"{what}: needs {size or held} words, got the {left} that the section has "
+                         f"left, allowed is at least the {held} of a header")
     written: set[int] = set()
-    place = length
     try:
-        for record in split(data.tolist(), length, False, what, at):
-            addresses = [address for address, _ in record.writes]
+        for record in split(words[:size], held, False, what, at):
+            addresses = [address for address, _ in record.writes if form.known]
             # if the size is known, registers that no map has are unknown words
-            absent = [address for address in addresses if address not in ADDRESSES
+            absent = [address for address in addresses if address not in form.known
                       and (size is None or address >= HEADER)]
             if absent or not written.isdisjoint(addresses):
                 why = f"there is none at {absent[0]:#x}" if absent else "some a second time"
                 raise ValueError(f"{what}, record at byte {at + WORD_BYTES * place:#x}: got "
                                  f"{len(addresses)} registers from {record.address:#x}, {why}")
             written.update(addresses)
-            listed.append(Record(WORD_BYTES * place, record.address, record.values))
             place += 1 + len(record.values)
     except ValueError:
         if size is not None:
             raise
-    if not listed:
+    if form.known and place == held:
         raise ValueError(f"{what}: has no record of register values behind its header")
-    return Task(at, tuple(data[:length].tolist()), tuple(listed))
+    return Task(at, bytes(text[at:at + WORD_BYTES * place]), held, compact=False)
+
+
+def _refuse_disorder(text: bytes, task: Task, pointer: int, what: str) -> None:
+    """Refuse a next task (0: none) before a task's end, and what lies between them."""
+    then = pointer or len(text)
+    if pointer and (not task.end <= then < len(text) or then % WORD_BYTES):
+        raise ValueError(f"{what}: got {then:#x} as NextPointer, allowed is 0 or a multiple of {WORD_BYTES} from "
+                         f"{task.end:#x} to {len(text):#x}: the list does not go back")
+    if text.count(0, task.end, then) != then - task.end:
+        raise ValueError(f"{what}: got something behind it, allowed is zeros from byte {task.end:#x} to {then:#x}")
+
+
+def make(header: Sequence[int], records: Sequence[Record], form: Form = H13) -> Task:
+    """A task of a list, at offset 0; ``header`` has its DTID if it has TDE.
+
+    Raises ValueError for a header that is not whole and for a record that has no words.
+    """
+    if len(header) != (held := form.held(header)):
+        raise ValueError(f"task: got a header of {len(header)} words, allowed is {held}")
+    words = [*header, *(word for record in records for word in record.words(False))]
+    return Task(0, bytes_of(words), held, compact=False)
 
 
 def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
-    """The task at a byte of its section whose register writes these are, as ``Task.writes`` gives
-    them.
+    """The task at a byte of its section whose register writes these are, as ``Task.job_writes``
+    gives them.
 
-    Neighbouring registers go into one record.  Raises ValueError where the header's words are not
+    Neighbouring registers go into one record.  Raises ValueError if the header's words are not
     there in order.
     """
     header = [write for write in writes if write[0] >= HEADER]
-    words = tuple(value for _, value in header)
-    length = HEADER_WORDS + (len(words) > FLAGS and bool(words[FLAGS] & TDE))
-    if [place for place, _ in header] != [HEADER + WORD_BYTES * i for i in range(length)]:
-        raise ValueError(f"task: got {len(words)} header words, allowed are {length} in order")
+    if [place for place, _ in header] != [HEADER + WORD_BYTES * i for i in range(len(header))]:
+        raise ValueError(f"task: got {len(header)} header words, allowed are {H13.words} in order")
     listed: list[Record] = []
-    place, following = WORD_BYTES * length, -1
+    following = -1
     for address, value in writes:
-        if address >= HEADER:
-            continue
-        if address == following and len(listed[-1].values) < MOST_VALUES:
+        if address == following and len(listed[-1].values) < 2 ** OLD_COUNT[1]:
             listed[-1] = listed[-1]._replace(values=(*listed[-1].values, value))
-        else:
-            listed.append(Record(place, address, (value,)))
-            place += WORD_BYTES
-        place, following = place + WORD_BYTES, address + WORD_BYTES
-    return Task(offset, words, tuple(listed))
+        elif address < HEADER:
+            listed.append(Record(address, (value,)))
+        following = address + WORD_BYTES if address < HEADER else -1
+    return replace(make([value for _, value in header], listed), offset=offset)
 
 
-def write(tasks: Sequence[Task]) -> bytes:
-    """The section of tasks at their places, zeros between them, to the end of the last."""
-    text = np.zeros(max(one.offset // WORD_BYTES + one.words for one in tasks), "<u4")
-    for task in tasks:
-        values = [*task.header]
-        for one in task.records:
-            values += [(len(one.values) - 1) * COUNT_STEP + one.address, *one.values]
-        begin = task.offset // WORD_BYTES
-        text[begin:begin + len(values)] = values
-    return text.tobytes()
+def place(tasks: Sequence[Task], form: Form) -> list[Task]:
+    """The same tasks in the slots of a form, the place and size of the next one filled in."""
+    out: list[Task] = []
+    at = 0
+    for task, after in zip(tasks, (*tasks[1:], None), strict=True):
+        words, offset = task.words, at
+        at += up(len(task.raw), form.slot)
+        size = len(after.raw) // WORD_BYTES - 1 if after else 0
+        words[form.pointer] = at if after else 0
+        words[SIZE] = with_bits(words[SIZE], size, form.next_size)
+        out.append(replace(task, offset=offset, raw=bytes_of(words)))
+    return out
+
+
+def write(tasks: Sequence[Task], *, first: bytes = b"", size: int | None = None,
+          align: int = WORD_BYTES, what: str = "tasks") -> bytes:
+    """The section of tasks at their offsets behind ``first``, zeros between, up to ``size`` bytes.
+
+    ``size`` is by default up to the end of the last task.  Raises ValueError for tasks that overlap
+    or do not lie on multiples of ``align``, and for a wrong size.
+    """
+    end = max([len(first), *(task.end for task in tasks)])
+    size = end if size is None else size
+    if size < end or size % WORD_BYTES:
+        raise ValueError(f"{what}: got a size of {size} bytes, allowed is a multiple of {WORD_BYTES} from {end} on")
+    parts, at = [first], len(first)
+    for n, task in enumerate(tasks):
+        if task.offset < at or task.offset % align:
+            raise ValueError(f"{what}, task {n}: got the offset {task.offset:#x}, allowed is a multiple of {align} "
+                             f"from {at:#x} on")
+        parts += [bytes(task.offset - at), task.raw]
+        at = task.end
+    return b"".join([*parts, bytes(size - at)])
 
 
 def is_task(data: bytes) -> bool:
     """Whether bytes begin with a task: the first record is that of the coefficient stream."""
-    if len(data) < WORD_BYTES * (HEADER_WORDS + 2):
-        return False
-    words = np.frombuffer(data, "<u4", HEADER_WORDS + 2)
-    first = int(words[HEADER_WORDS + bool(int(words[FLAGS]) & TDE)])
-    return first % COUNT_STEP == KERNEL and 1 < first // COUNT_STEP + 1 < MOST_VALUES
+    size = WORD_BYTES * (H13.words + 2)
+    words = words_of(data[:size]) if len(data) >= size else []
+    first = words[H13.held(words)] if words else 0
+    return cut(first, OLD_PLACE) == KERNEL and 0 < cut(first, OLD_COUNT) < 2 ** OLD_COUNT[1] - 1
+
+
+def places(task: Task) -> tuple[tuple[int, int], ...]:
+    """(offset in the table, value) of a task's writes: H11's by the place of their record, others
+    by address."""
+    if task.compact:
+        return task.writes
+    return tuple((H11_PLACES * n + WORD_BYTES * i, value)
+                 for n, record in enumerate(task.records) for i, value in enumerate(record.values))
+
+
+def states(tasks: Sequence[Task], registers: RegisterMap) -> np.ndarray:
+    """Words ``(N, W) uint32`` of a map's registers while each of N tasks runs.
+
+    Registers keep their value from the tasks before; the block Header is that of the task itself.
+    What a register holds before the first write is not known: it is 0 here, and ``written`` tells.
+    Writes to registers that the map lacks are left out, ``strays`` lists them.
+    """
+    return _held(tasks, registers)[0]
+
+
+def written(tasks: Sequence[Task], registers: RegisterMap) -> np.ndarray:
+    """Which words of ``states`` were written, by the task or one before it: ``(N, W) bool``."""
+    return _held(tasks, registers)[1]
+
+
+def _held(tasks: Sequence[Task], registers: RegisterMap) -> tuple[np.ndarray, np.ndarray]:
+    """(states, written) as the functions of these names give them."""
+    words = np.zeros((len(tasks), len(registers)), np.uint32)
+    known = np.zeros(words.shape, bool)
+    headers = [word for word, (_, offset, _) in enumerate(registers.registers) if offset >= HEADER]
+    for n, task in enumerate(tasks):
+        own = [(HEADER + WORD_BYTES * i, word) for i, word in enumerate(task.header)]
+        new = {registers.index[offset]: value for offset, value in [*own, *places(task)]
+               if offset in registers.index}
+        for rows, values in ((words, list(new.values())), (known, True)):
+            rows[n] = rows[n - 1] if n else 0
+            rows[n, headers] = 0
+            rows[n, list(new)] = values
+    return words, known
+
+
+def strays(tasks: Sequence[Task], registers: RegisterMap) -> list[tuple[int, int]]:
+    """(task, byte address) of every write to a register that the map lacks: of another generation,
+    perhaps."""
+    return [(n, offset) for n, task in enumerate(tasks) for offset, _ in places(task) if offset not in registers.index]

@@ -17,7 +17,7 @@ from npulab.npus.ane.facts import ENGINES, HEADER, HERE, maps
 from npulab.npus.ane.memory import UNIT
 from npulab.npus.ane.placement import in_l2, l2, log2_up, patch_height, patch_width, tile_height, work_unit
 from npulab.npus.ane.steps import BYPASS, Habits, Step
-from npulab.npus.ane.tasks import HEADER_WORDS
+from npulab.npus.ane.tasks import H13
 from npulab.npus.kit.numbers import up
 from npulab.npus.kit.rows import numbers_of, read_rows
 from npulab.registers.fields import WORD_BYTES
@@ -35,7 +35,7 @@ def job_of(step: Step, chip: str, habits: Habits, number: int = 0, count: int = 
     of a list begin."""
     registers = maps(chip)["H13"]
     words = registers.encode(values_of(step, habits, number, count, slots), raw=True)
-    places = [HEADER + WORD_BYTES * i for i in range(HEADER_WORDS)]
+    places = [HEADER + WORD_BYTES * i for i in range(H13.words)]
     places += [address + WORD_BYTES * i for address, many in records_of(step, habits) for i in range(many)]
     return Job.from_writes("H13", [(place, int(words[registers.index[place]])) for place in places], registers)
 
@@ -55,7 +55,7 @@ def slots_of(steps: tuple[Step, ...], habits: Habits) -> tuple[int, ...]:
 
 def words_in(step: Step, habits: Habits) -> int:
     """Words of the task in its section."""
-    return HEADER_WORDS + sum(1 + many for _, many in records_of(step, habits))
+    return H13.words + sum(1 + many for _, many in records_of(step, habits))
 
 
 def values_of(step: Step, habits: Habits, number: int, count: int, slots: tuple[int, ...]) -> dict[str, int]:

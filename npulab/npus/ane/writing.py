@@ -136,15 +136,11 @@ def _text(capture: Capture) -> tuple[list[tasks.Task], bytes]:
                              f"of its own up to {MOST_TEXT:#x}")
         seen.add(offset)
         listed.append(tasks.records(job.writes, offset))
-        offset = listed[-1].next_offset
+        offset = listed[-1].header[tasks.H13.pointer]
     if not listed or offset:
         raise ValueError(f"{capture.name}: got {len(listed)} tasks and a last link to {offset:#x}, allowed are one or "
                          "more, the last without a link")
-    for a, b in pairwise(sorted(listed, key=lambda one: one.offset)):
-        if a.offset + WORD_BYTES * a.words > b.offset:
-            raise ValueError(f"{capture.name}: the task at byte {a.offset:#x} has {a.words} words and overlaps the one "
-                             f"at byte {b.offset:#x}")
-    return listed, tasks.write(listed)
+    return listed, tasks.write(sorted(listed, key=lambda one: one.offset), what=f"{capture.name}: tasks")
 
 
 def _tensors(capture: Capture) -> Sequence[Described]:
@@ -193,11 +189,11 @@ def _kernels(capture: Capture, listed: Sequence[tasks.Task]) -> Iterator[Kernel]
                 or int(registers[KERNEL_BASE].extract(words)) != COEFFICIENT_BAR:
             continue
         table = int(registers[NONLINEAR].extract(words)) == TABLE
-        for record in task.records:
+        for place, record in task.placed:
             for i, (address, value) in enumerate(record.writes, 1):
                 engine = (address - FIRST_BASE) // WORD_BYTES
                 if 0 <= engine < ENGINES and state.get(FIRST_CONFIG + WORD_BYTES * engine, 0) % 2:
-                    yield Kernel(record.offset + WORD_BYTES * i, engine, value, table)
+                    yield Kernel(place + WORD_BYTES * i, engine, value, table)
 
 
 def _symbols(kernels: Sequence[Kernel], const_at: int, label: str, placed: Sequence[Described],
@@ -253,7 +249,7 @@ def _tensor_segment(tensor: Described) -> bytes:
 def _program(capture: Capture, base: int, bars: Mapping[int, int]) -> bytes:
     first = tasks.records(capture.jobs[0].writes)
     values = {"bars": [bars.get(n, 0) for n in range(hwx.BARS)], "first_task": base,
-              "first_size": first.words - 1, "tasks": len(capture.jobs)}
+              "first_size": len(first.words) - 1, "tasks": len(capture.jobs)}
     return _named(hwx.PROGRAM_THREAD, values, [capture.parameters.get("network", NETWORK)],
                   TAILS[len(capture.jobs) > 1])
 

@@ -37,7 +37,7 @@ def text_of(found: hwx.Hwx) -> bytes:
     return found.section("__TEXT", "__text").data
 
 
-def task_list(found: hwx.Hwx) -> tuple[tasks.Task, ...]:
+def task_list(found: hwx.Hwx) -> list[tasks.Task]:
     (program,) = found.programs
     text = found.section("__TEXT", "__text")
     return tasks.read_list(text.data, program.first_task - text.address, program.first_words)
@@ -99,12 +99,13 @@ def test_task_list_is_as_expected_and_writes_back(name: str) -> None:
     found = hwx.read(data(name))
     listed = task_list(found)
     for one, want in zip(listed, expected(f"hwx_{name}")["tasks"], strict=True):
-        assert (one.offset, one.words, one.extended) == (want["offset"], want["words"], want["extended_header"])
+        extended = one.header_words > tasks.H13.words
+        assert (one.offset, len(one.words), extended) == (want["offset"], want["words"], want["extended_header"])
         assert [hex(word) for word in one.header] == want["header"]
-        assert [{"offset": part.offset, "hw_addr": hex(part.address), "count": len(part.values)}
-                for part in one.records] == want["records"]
+        assert [{"offset": place, "hw_addr": hex(part.address), "count": len(part.values)}
+                for place, part in one.placed] == want["records"]
     assert tasks.write(listed) == text_of(found)
-    assert tasks.write([tasks.records(one.writes, one.offset) for one in listed]) == text_of(found)
+    assert tasks.write([tasks.records(one.job_writes, one.offset) for one in listed]) == text_of(found)
 
 
 def test_bare_task_lists_decode_to_what_is_expected() -> None:
@@ -148,13 +149,14 @@ def test_the_same_layer_of_two_compilers_differs_by_field() -> None:
 def test_extended_task_has_a_header_word_more() -> None:
     (task,) = task_list(hwx.read(data()))
     header = [*task.header, 7]
-    header[tasks.FLAGS] |= tasks.TDE
+    tde = 2 ** tasks.TDE[0]
+    header[tasks.H13.flags] |= tde
     place = 0x40000 + 4 * len(task.header)
-    writes = [(offset, value if offset != 0x40018 else value | tasks.TDE) for offset, value in task.writes]
+    writes = [(offset, value if offset != 0x40018 else value | tde) for offset, value in task.job_writes]
     extended = tasks.records([*writes[:10], (place, 7), *writes[10:]])
     text = tasks.write([extended])
     (again,) = tasks.read_list(text, words=158)
-    assert again.extended
+    assert again.header_words == tasks.H13.words + 1
     assert again.header == tuple(header)
     assert [one.values for one in again.records] == [one.values for one in task.records]
 
@@ -229,7 +231,7 @@ def test_task_list_with_a_loop_or_an_overlap_is_refused() -> None:
     found = hwx.read(data("concat16"))
     for pointer, size, words in ((0x0, 157, None), (0x300, 157, "comes back to it"), (0x302, 157, "no multiple of 4"), (0x4000000, 157, "needs 157 words")):
         text = bytearray(text_of(found))
-        struct.pack_into("<I", text, 0x300 + 4 * tasks.POINTER, pointer)
+        struct.pack_into("<I", text, 0x300 + 4 * tasks.H13.pointer, pointer)
         struct.pack_into("<I", text, 0x300 + 4 * tasks.SIZE, (size - 1) * 2 ** 16)
         if words is None:
             assert len(tasks.read_list(bytes(text), 0, 157)) == 2
@@ -240,12 +242,13 @@ def test_task_list_with_a_loop_or_an_overlap_is_refused() -> None:
 
 def test_task_inside_another_is_refused() -> None:
     (outer,) = task_list(hwx.read(data()))
-    inner = tasks.Task(0x60, (0,) * 10, (tasks.Record(0, 0x1F800, (1, 2, 3)),))
+    inner = tasks.make((0,) * 10, [tasks.Record(0x1F800, (1, 2, 3))])
     header = [*outer.header]
-    header[tasks.SIZE], header[tasks.POINTER] = (inner.words - 1) * 2 ** 16, inner.offset
-    text = tasks.write([tasks.Task(0, tuple(header), outer.records), inner])
+    header[tasks.SIZE], header[tasks.H13.pointer] = (len(inner.words) - 1) * 2 ** 16, 0x60
+    text = bytearray(tasks.make(header, outer.records).raw)
+    text[0x60:0x60 + len(inner.raw)] = inner.raw
     with pytest.raises(ValueError, match="task 1 at byte 0x60: its 14 words overlap an earlier task"):
-        tasks.read_list(text, 0, outer.words)
+        tasks.read_list(bytes(text), 0, len(outer.words))
 
 
 def test_record_that_writes_no_register_names_its_byte() -> None:

@@ -16,24 +16,11 @@ from hypothesis import strategies as st
 from refusals import refused
 
 import npulab
-from npulab.npus.ane import records, streams
+from npulab.npus.ane import records, streams, tasks
+from npulab.npus.ane.facts import HEADER
 from npulab.npus.ane.records import Record, bytes_of, first_broken, split, words_of
-from npulab.npus.ane.streams import (
-    HEADER,
-    PREAMBLE,
-    Task,
-    make_h11,
-    make_h14,
-    place_h11,
-    place_h14,
-    read_h11,
-    read_h14,
-    states,
-    strays,
-    write_h11,
-    write_h14,
-    written,
-)
+from npulab.npus.ane.streams import PREAMBLE, make_h14, place_h14, read_h14, write_h14
+from npulab.npus.ane.tasks import H11, Task, read_list, states, strays, written
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
 
@@ -41,6 +28,21 @@ TABLES = Path(npulab.__file__).parent / "npus/ane"
 MAPS = {name: RegisterMap.read(TABLES / f"{name}.csv", dense=False) for name in ("h11", "h14", "h15", "h16", "h17", "h18")}
 STREAMED = ("h14", "h15", "h16", "h17", "h18")
 HEADERS = {"h14": 8, "h15": 8, "h16": 9, "h17": 9, "h18": 9}  # words without DTID
+
+
+def make_h11(header: Sequence[int], listed: Sequence[Record]) -> Task:
+    return tasks.make(header, listed, H11)
+
+
+def place_h11(listed: Sequence[Task]) -> list[Task]:
+    return tasks.place(listed, H11)
+
+
+def read_h11(text: bytes, words: int | None = None) -> list[Task]:
+    return read_list(text, 0, words, "H11 tasks", H11)
+
+
+write_h11 = tasks.write
 
 
 def by_block(name: str) -> dict[str, list[int]]:
@@ -110,7 +112,7 @@ def test_every_bit_has_a_row_and_every_row_its_evidence(name: str) -> None:
 
 def test_h11_tasks_have_the_332_bytes_that_their_disassembler_reads() -> None:
     blocks = {block: len(offsets) for block, offsets in by_block("h11").items()}
-    assert 4 * (blocks.pop("Header") - 1 + sum(1 + words for words in blocks.values())) == 332 == 4 * streams.H11_WORDS
+    assert 4 * (blocks.pop("Header") - 1 + sum(1 + words for words in blocks.values())) == 332 == 4 * H11.size
 
 
 @pytest.mark.parametrize("name", MAPS)
