@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, pieces
 
 SHAPE = ("bits", "count", "stride")  # the optional columns
 SPARSE = "sparse"
@@ -199,24 +199,22 @@ def _runs(
             f"bits 0 to {bits - 1}"
         )
     low = lsb + BYTE_BITS * (row["offset"] % WORD_BYTES)
-    high, first = low + width, row["offset"] // WORD_BYTES
-    parts = range(low // WORD_BITS, (high - 1) // WORD_BITS + 1)
+    first = row["offset"] // WORD_BYTES
+    parts = [*pieces(low, width)]
     name = str(row.get("field") or "")
-    shared = any(len(words[block, first + word]) > 1 for word in parts)
+    shared = any(len(words[block, first + part.word]) > 1 for part in parts)
     repeated = len(parts) > 1 and names[block, row.get("field")] > 1
     if name and split is None and (shared or repeated):
         name = f"{row['register']}.{name}"
-    for word in parts:
-        start, end = max(low, WORD_BITS * word), min(high, WORD_BITS * (word + 1))
-        at = (split or 0) + start - low if split is not None or (len(parts) > 1 and name) else None
+    for part in parts:
         yield {
             **plain,
-            "offset": WORD_BYTES * (first + word),
+            "offset": WORD_BYTES * (first + part.word),
             "field": name,
-            "at": at,
-            "register": "_".join(words[block, first + word]),
-            "lsb": start - WORD_BITS * word,
-            "width": end - start,
+            "at": (split or 0) + part.at if split is not None or (len(parts) > 1 and name) else None,
+            "register": "_".join(words[block, first + part.word]),
+            "lsb": part.lsb,
+            "width": part.width,
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -138,6 +139,19 @@ class Field:
             raise ValueError(f"register {self.register} field {self.name}: got raw {int(raw[wrong].flat[0])}, "
                              f"allowed is {low} to {high - 1} ({self.width} bits)")
         return raw
+
+
+def pieces(start: int, width: int, at: int = 0) -> Iterator[Piece]:
+    """A run of bits word by word, its lowest bit counted from the first word.
+
+    >>> [*pieces(30, 4)]
+    [Piece(word=0, lsb=30, width=2, at=0), Piece(word=1, lsb=0, width=2, at=2)]
+    """
+    while width > 0:
+        word, lsb = divmod(start, WORD_BITS)
+        here = min(width, WORD_BITS - lsb)
+        yield Piece(word, lsb, here, at)
+        start, width, at = start + here, width - here, at + here
 
 
 def mask(width: int) -> np.uint32:

@@ -28,6 +28,8 @@ from npulab.registers.meaning import Meaning
 MOST_WORDS = 2 ** 16  # of a dense block
 COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
            "address", "align", "evidence", "note")
+NUMBERS = ("offset", "lsb", "width", "at", "align")
+NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # controls, halves of pairs
 ACCESS, READ_ONLY = "access", "ro"  # an optional column: what the NPU alone sets
 REQUIRED = ("field", "lsb", "width")
 ENUMS = "enums.csv"  # beside a table; of several in a folder each may have its own, TABLE.enums.csv
@@ -55,12 +57,64 @@ def read_enums(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[int, str]]:
     """Names by raw of each enum in a table (enum, raw, name)."""
     out: dict[str, dict[int, str]] = {}
     for row in rows:
-        if not row.get("enum") or not row.get("raw") or not row.get("name"):
-            raise ValueError(f"got row {dict(row)}, allowed is enum, raw and name, all filled in")
-        names, raw = out.setdefault(row["enum"], {}), int(row["raw"], 0)
-        if raw in names or row["name"] in names.values():
-            raise ValueError(f"enum {row['enum']}: got raw {raw} or name {row['name']!r} twice")
-        names[raw] = row["name"]
+        add_enum(out, row)
+    return out
+
+
+def add_enum(enums: dict[str, dict[int, str]], row: Mapping[str, str]) -> None:
+    """Add a row of a table of enums; raises ValueError for one that is none."""
+    enum, text = row.get("enum", ""), row.get("name", "")
+    try:
+        raw = int(row.get("raw") or "", 0)
+    except ValueError:
+        raw = -1
+    names = enums.setdefault(enum, {})
+    if raw < 0 or not enum or not text:
+        raise ValueError(f"got row {dict(row)}, allowed is enum, raw and name, all filled in, raw a "
+                         "whole number from 0")
+    if raw in names or text in names.values():
+        raise ValueError(f"enum {enum}: got raw {raw} or name {text!r} twice, allowed is each raw and "
+                         "each name once")
+    names[raw] = text
+
+
+def line_of(text: str, what: str) -> str:
+    """A text on one line; raises ValueError naming it for a character that no file of text holds."""
+    line = " ".join(text.split())
+    refuse_odd(line, what)
+    return line
+
+
+def refuse_odd(text: str, what: str) -> None:
+    """Raises ValueError naming it for a character that no file of text holds."""
+    if odd := NO_TEXT.search(text):
+        raise ValueError(f"{what}: got the character U+{ord(odd[0]):04X}, allowed is text")
+
+
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is filled in, in the order of the columns, numbers as int, texts on one line; automatic
+    names, as ``fields`` gives them, are none.  Raises ValueError naming field and column."""
+    out: dict[str, Any] = {}
+    for name in COLUMNS:
+        given = row.get(name)
+        if given is None or given == "":
+            if name == "offset":
+                out[name] = 0
+            continue
+        if type(given) is int and name in NUMBERS:
+            out[name] = given
+            continue
+        text = line_of(str(given), f"field {row.get('field')!r}")
+        if name == "address":
+            text = {"True": "yes", "False": ""}.get(text, text)
+        try:
+            if text or name == "offset":
+                out[name] = int(text or "0", 0) if name in NUMBERS else text
+        except ValueError:
+            raise ValueError(f"field {row.get('field')!r}: got {name} {text!r:.60}, allowed is a whole "
+                             "number") from None
+    if re.fullmatch(rf"w(\d+|0x[0-9a-f]+)_{out.get('lsb')}_{out.get('width')}", out.get("field", "")):
+        del out["field"]
     return out
 
 
@@ -72,21 +126,16 @@ def normal_row(row: Mapping[str, Any]) -> dict[str, Any]:
     if unknown or missing:
         raise ValueError(f"register map: got column {unknown[0]!r}, allowed are {', '.join(COLUMNS)}"
                          if unknown else f"register map: column {missing[0]!r} is missing")
-    out: dict[str, Any] = {name: "" if row.get(name) is None else str(row[name]).strip() for name in COLUMNS}
+    try:
+        out = {**dict.fromkeys(COLUMNS, ""), **dict.fromkeys(NUMBERS), **plain_row(row)}
+    except ValueError as error:
+        raise ValueError(f"register map, {error}") from None
     access = str(row.get(ACCESS) or "").strip()
     if access not in ("", READ_ONLY):
         raise ValueError(f"register map, field {out['field']!r}: got access {access!r}, allowed is "
                          f"blank or {READ_ONLY}")
     if access:
         out[ACCESS] = access
-    out["address"] = {"True": "yes", "False": ""}.get(out["address"], out["address"])
-    for name in ("offset", "lsb", "width", "at", "align"):
-        try:
-            out[name] = int(out[name], 0) if out[name] else None
-        except ValueError:
-            raise ValueError(f"register map, field {out['field']!r}: got {name} {out[name]!r}, "
-                             "allowed is a whole number") from None
-    out["offset"] = out["offset"] or 0
     if out["offset"] % WORD_BYTES or out["offset"] < 0:
         raise ValueError(f"register map, field {out['field']!r}: got offset {out['offset']:#x}, "
                          f"allowed is a multiple of {WORD_BYTES} from 0")
@@ -96,8 +145,6 @@ def normal_row(row: Mapping[str, Any]) -> dict[str, Any]:
             or out["lsb"] + out["width"] > WORD_BITS:
         raise ValueError(f"register map, field {out['field']!r} of register {out['register']!r}: got lsb "
                          f"{out['lsb']} width {out['width']}, allowed is inside bits 0 to 31")
-    if re.fullmatch(rf"w(\d+|0x[0-9a-f]+)_{out['lsb']}_{out['width']}", out["field"]):
-        out["field"] = ""  # an automatic name, as `fields` gives it
     return out
 
 

@@ -24,7 +24,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source
@@ -123,6 +123,11 @@ class Bits:
             return (2 ** self.width - 1) * 2 ** self.low
         return 2 ** (self.high + 1) - 2 ** self.low if self.high >= self.low >= 0 else -1
 
+    @property
+    def lowest(self) -> int:
+        """The lowest bit; -1 where nothing says it."""
+        return (self.bits & -self.bits).bit_length() - 1 if self.bits > 0 else self.low
+
 
 @dataclass
 class Register:
@@ -141,6 +146,18 @@ class Register:
         """The name of a field without that of its register."""
         cut = max((head for head in self.heads if name.startswith(f"{head}_")), key=len, default="")
         return name[len(cut) + 1:] if cut else name if name not in self.heads else self.name
+
+    def has(self, mask: int) -> bool:
+        """Whether a field has some of these bits; of -1, which nobody knows, no."""
+        return mask > 0 and any(bits.bits & mask for bits in self.fields if bits.bits > 0)
+
+    def reach(self) -> None:
+        """Let fields of a shift alone reach to the next one."""
+        lows = sorted(bits.lowest for bits in self.fields)
+        for bits in self.fields:
+            if bits.bits < 0 <= bits.low:
+                bits.width = next((low for low in lows if low > bits.low), WORD_BITS) - bits.low
+                bits.guess = True
 
 
 def constants(source: Source) -> dict[str, Macro]:
@@ -192,14 +209,14 @@ class Roles:
     def decide(self) -> None:
         """Give each macro its role."""
         self._paired()
-        arrays = self._arrays()
-        self.candidates = self._candidates(arrays)
-        self._place(arrays)
+        self.arrays = self._arrays()
+        self.candidates = self._candidates()
+        self._place()
         self._without_value()
         self._one_macro()
         self._weak()
         self._setters()
-        self._others(arrays)
+        self._others()
         self._indented()
         self._named_values()
 
@@ -212,6 +229,13 @@ class Roles:
         """Numbers that may be offsets of registers and have no role."""
         return [name for name, macro in self.plain.items() if not self.explains(name) and name in self.candidates
                 and HEX.fullmatch(macro.body) and macro.position >= self.source.own]
+
+    def add(self, bits: Bits, register: Register | None, *macros: str) -> None:
+        """A field that some macros say, of a register where that is known."""
+        self.fields[bits.name] = bits
+        self.roles.update(dict.fromkeys(macros, "bits"))
+        if register is not None:
+            register.fields.append(bits)
 
     # fields by a pair of macros
 
@@ -227,12 +251,10 @@ class Roles:
             bits = self._pair(base, kinds)
             if bits is not None:
                 bits.strict = sep == "__"
-                self.fields[base] = bits
-                self.roles.update(dict.fromkeys(kinds.values(), "bits"))
+                self.add(bits, None, *kinds.values())
             elif sep == "__" and "mask" in kinds and self.values.get(kinds["mask"], -1) > 0:
                 name = kinds["mask"]
-                self.fields[base] = Bits(base, self.plain[name].position, self.values[name], strict=True)
-                self.roles[name] = "bits"
+                self.add(Bits(base, self.plain[name].position, self.values[name], strict=True), None, name)
             elif not (self.doubled and sep == "_"):
                 alone = {kind: name for kind, name in kinds.items() if name.rpartition("_")[2] not in PAIRED}
                 if alone:
@@ -306,13 +328,13 @@ class Roles:
             out[name] = first, tuple(counts)
         return out
 
-    def _candidates(self, arrays: Mapping[str, Any]) -> dict[str, int]:
+    def _candidates(self) -> dict[str, int]:
         """Macros that may be the offset of a register, and it."""
         out: dict[str, int] = {}
         inside = Longest(self.fields)
         for name, macro in self.source.macros.items():
-            if name in arrays:
-                out[name] = arrays[name][0]
+            if name in self.arrays:
+                out[name] = self.arrays[name][0]
             elif (outer := inside.inside(name)) and ATTRIBUTE.fullmatch(name, len(outer) + 1):
                 self.roles.setdefault(name, "attribute")
             elif name in self.plain and name not in self.roles and not self._is_bits(name):
@@ -355,13 +377,12 @@ class Roles:
                   and self.candidates.get(name.removesuffix(low) + high) == self.candidates[name] + WORD_BYTES}
         return {**halves, **exact}
 
-    def _place(self, arrays: Mapping[str, Any]) -> None:
+    def _place(self) -> None:
         """Give the fields that a pair of macros says their registers."""
-        self.arrays, self.keys = arrays, self._keys()
+        self.keys = self._keys()
         self.find = Longest(self.keys)
         for base, bits in [*self.fields.items()]:
-            key = self.find.at_or_in(base)
-            if key:
+            if key := self.find.at_or_in(base):
                 self.register(key).fields.append(bits)
 
     def register(self, key: str) -> Register:
@@ -422,9 +443,7 @@ class Roles:
             if len(outer) > len(key) and (outer in self.fields or len(runs_of(value)) == 1):
                 continue  # a value of that field
             if key and len(runs_of(value)) == 1:
-                self.fields[base] = bits = Bits(base, self.plain[name].position, value)
-                self.register(key).fields.append(bits)
-                self.roles[name] = "bits"
+                self.add(Bits(base, self.plain[name].position, value), self.register(key), name)
                 self.weak.pop(base, None)
 
     def _weak(self) -> None:
@@ -450,26 +469,18 @@ class Roles:
                 continue  # a register whose name ends so
             if not key:
                 if bits.mask > 0:
-                    self.fields[base] = bits
-                    self.roles.update(dict.fromkeys(kinds.values(), "bits"))
+                    self.add(bits, None, *kinds.values())
                 continue
             if "mask" in kinds and (bits.mask <= 0 or bits.mask >= LARGEST or len(runs_of(bits.mask)) != 1
                                     or self._continues(name)):
                 continue
             register = self.register(key)
-            if bits.mask > 0 and any(other.bits & bits.mask for other in register.fields if other.bits > 0):
+            if register.has(bits.mask):
                 self.roles.update(dict.fromkeys(kinds.values(), "attribute"))
-                continue
-            self.fields[base] = bits
-            register.fields.append(bits)
-            self.roles.update(dict.fromkeys(kinds.values(), "bits"))
+            else:
+                self.add(bits, register, *kinds.values())
         for register in self.registers.values():
-            lows = sorted(bits.low if bits.low >= 0 else (bits.bits & -bits.bits).bit_length() - 1
-                          for bits in register.fields)
-            for bits in register.fields:
-                if bits.bits < 0 <= bits.low:
-                    bits.width = next((low for low in lows if low > bits.low), WORD_BITS) - bits.low
-                    bits.guess = True
+            register.reach()
 
     def _continues(self, name: str) -> bool:
         """Whether a number goes on where the offset in front of it in the file ends, and is no
@@ -497,33 +508,22 @@ class Roles:
                 continue
             key = self.find.at_or_in(name)
             got = GETS.search(macro.body)
-            if key and got and every > 0 and _is_mask(every) and name not in self.candidates:
+            if not key or name in self.candidates:
+                continue
+            if got and every > 0 and _is_mask(every):
                 bits = Bits(name, macro.position, low=int(got[1]), width=every.bit_length())
-                if bits.low + bits.width <= WORD_BITS and not any(
-                        other.bits & bits.bits for other in self.register(key).fields if other.bits > 0):
-                    self.fields[name] = bits
-                    self.register(key).fields.append(bits)
-                self.roles[name] = "setter"
+            elif one > 0 and one.bit_count() == 1 and one < LARGEST:
+                low = one.bit_length() - 1
+                whole = every == (LARGEST - 1) * 2 ** low  # nothing cuts the value
+                bits = Bits(name, macro.position, -1 if whole else every & LARGEST - 1, low)
+            else:
                 continue
-            if not key or one <= 0 or one.bit_count() != 1 or one >= LARGEST or name in self.candidates:
-                continue
-            low = one.bit_length() - 1
-            whole = every == (LARGEST - 1) * 2 ** low  # nothing cuts the value
-            bits = Bits(name, macro.position, -1 if whole else every & LARGEST - 1, low)
+            self.roles[name] = "setter"
             register = self.register(key)
-            if bits.mask > 0 and any(other.bits & bits.bits for other in register.fields if other.bits > 0):
-                self.roles[name] = "setter"
-                continue
-            self.fields[name] = bits
-            register.fields.append(bits)
-            self.roles[name] = "bits"
+            if bits.bits < LARGEST and not register.has(bits.bits):
+                self.add(bits, register, name)
         for register in self.registers.values():
-            lows = sorted((bits.bits & -bits.bits).bit_length() - 1 if bits.bits > 0 else bits.low
-                          for bits in register.fields)
-            for bits in register.fields:
-                if bits.bits < 0 <= bits.low:
-                    bits.width = next((low for low in lows if low > bits.low), WORD_BITS) - bits.low
-                    bits.guess = True
+            register.reach()
 
     def _indented(self) -> None:
         """Bits that stand deeper than the register in front of them and begin with its first word;
@@ -539,40 +539,31 @@ class Roles:
                     and name.split("_")[0] == register.macro.split("_")[0] and self.values.get(name, 0) > 0 \
                     and self._is_bits(name) and len(runs_of(self.values[name])) == 1 \
                     and not self.find.inside(name) and not Longest(self.fields).inside(name) \
-                    and not any(bits.bits & self.values[name] for bits in register.fields if bits.bits > 0):
-                self.fields[name] = Bits(name, macro.position, self.values[name], guess=True)
-                register.fields.append(self.fields[name])
-                self.roles[name] = "bits"
+                    and not register.has(self.values[name]):
+                self.add(Bits(name, macro.position, self.values[name], guess=True), register, name)
             elif depth <= deep:
                 register = None
 
     # registers without fields, groups, values
 
-    def _others(self, arrays: Mapping[str, Any]) -> None:
+    def _others(self) -> None:
         """Registers in whose names no field nests: the rest of the offsets, judged as lists."""
         by_macro = {macro: key for key, macro in self.keys.items()}
         rest = [name for name in self.candidates if name not in self.roles and name in by_macro]
         owner = Longest({*self.fields, *by_macro.values()})
         groups = self._groups(rest, by_macro, owner)
+        self.roles.update(dict.fromkeys(groups, "group"))
         children: dict[str, list[str]] = {}
         lone: list[str] = []
-        for name in sorted(rest, key=lambda name: self.source.macros[name].position):
-            if name in groups:
-                self.roles[name] = "group"
-                continue
-            outer = owner.inside(by_macro[name])
-            while outer and outer not in self.fields and self.keys[outer] in groups:
-                outer = owner.inside(outer)
-            around = next((one for one in owner.all(by_macro[name]) if one in self.fields
+        for name in sorted({*rest} - groups, key=lambda name: self.source.macros[name].position):
+            within = [one for one in owner.all(by_macro[name])
+                      if one in self.fields or self.keys[one] not in groups]
+            around = next((one for one in within if one in self.fields
                            or self.keys[one] in self.registers), "")
-            if around in self.fields and name not in arrays:
-                continue  # a value
-            if outer and outer not in self.fields and self.keys[outer] not in self.registers and around:
-                outer = around  # beside what it goes on from, of the same register
-            if outer and name not in arrays and outer not in self.fields:
-                children.setdefault(outer, []).append(name)
-            else:
+            if name in self.arrays or not within:
                 lone.append(name)
+            elif around not in self.fields:  # else a value
+                children.setdefault(around or within[0], []).append(name)
         self._lists(lone, children, by_macro)
 
     def _groups(self, rest: Sequence[str], by_macro: Mapping[str, str], owner: Longest) -> set[str]:
@@ -616,8 +607,13 @@ class Roles:
         for name in lone:
             if name in chosen:
                 self.register(by_macro[name])
+        finder = Longest({*self.fields, *by_macro.values()})
+        direct: dict[str, list[str]] = {}  # plain numbers without a role, by what they go on from
+        for name in self.plain if children else ():
+            if name in self.values and name not in self.roles:
+                direct.setdefault(finder.inside(name), []).append(name)
         for outer, names in children.items():
-            self._children(outer, names, hexadecimal, by_macro)
+            self._children(outer, names, hexadecimal, by_macro, direct.get(outer, []))
 
     def _numbers(self, names: Set[str]) -> dict[str, int]:
         """Registers and numbers without a role, in the order of the file; ``listed`` gets those that
@@ -661,7 +657,8 @@ class Roles:
         out = {name for run in good for name in run}
         return out & names if 2 * len(out) >= len(offset) else set()
 
-    def _children(self, outer: str, names: Sequence[str], hexadecimal: set[str], by_macro: Mapping[str, str]) -> None:
+    def _children(self, outer: str, names: Sequence[str], hexadecimal: set[str],
+                  by_macro: Mapping[str, str], direct: Sequence[str]) -> None:
         """Decide numbers whose names go on from a register's: further registers, its bits, its
         values."""
         macro = self.keys[outer]
@@ -674,7 +671,7 @@ class Roles:
         end = behind[0] if behind else here + 0x40 * WORD_BYTES
         numbers = [name for name in names if name in hexadecimal]
         values = [self.candidates[name] for name in numbers]
-        others = [self.values[name] for name in self._direct(outer) if name not in numbers]
+        others = [self.values[name] for name in direct if name not in numbers]
         single = all(value.bit_count() == 1 for value in (*values, *others))
         rising = all(here < value < end for value in values) and all(a < b for a, b in pairwise(values)) and not others
         sure = all(LOW_HIGH.fullmatch(name.rpartition("_")[2]) for name in numbers)
@@ -697,16 +694,6 @@ class Roles:
     @cached_property
     def _by_position(self) -> list[tuple[int, str]]:
         return sorted((self.source.macros[name].position, name) for name in self.candidates)
-
-    def _direct(self, outer: str) -> list[str]:
-        """Plain numbers whose name goes on from a register's and that have no role."""
-        if not hasattr(self, "_inner"):
-            finder = Longest({*self.fields, *({macro: key for key, macro in self.keys.items()}.values())})
-            self._inner: dict[str, list[str]] = {}
-            for name in self.plain:
-                if name in self.values and name not in self.roles:
-                    self._inner.setdefault(finder.inside(name), []).append(name)
-        return self._inner.get(outer, [])
 
     def _fits_nowhere(self, field: str, name: str) -> bool:
         """Whether a number is one bit that is outside a field and larger than its values."""
@@ -746,10 +733,8 @@ class Roles:
             if flags and values and all(value.bit_count() == 1 and value < LARGEST for value in values) \
                     and len({*values}) == len(values):
                 for name, value in zip(hexadecimal, values, strict=True):
-                    if not any(bits.bits & value for bits in register.fields):
-                        self.fields[name] = Bits(name, self.plain[name].position, value)
-                        register.fields.append(self.fields[name])
-                        self.roles[name] = "bits"
+                    if not register.has(value):
+                        self.add(Bits(name, self.plain[name].position, value), register, name)
             for name in names:
                 if name not in self.roles:
                     self.roles[name] = "value" if not register.fields else "attribute"

@@ -7,16 +7,17 @@ comments beside a member or macro are its note.
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, Piece, pieces
 from npulab.registers.formats.c_comments import licence_in, note_in, said_in
 from npulab.registers.formats.c_macros import (
     CALL,
@@ -75,7 +76,7 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
         raise ValueError(f"{path}: got declarations too deep within each other, allowed are fewer") from None
     chunks, seen = list[tuple[int, Rows]](more), set[tuple[str, str]]()
     members = {run.position for one in structs for run in one.laid.runs}
-    words, texts = _comments(source, [_span(source.code, position, ",;") for position in members])
+    said_of = _comments(source, [_span(source.code, position, ",;") for position in members])
     for one in structs:
         said = _before(source, one.position)
         block = said.get("block", one.name)
@@ -86,7 +87,7 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
             layout.skipped.append((f"struct {block}", wrong))
             continue
         seen.add((block, said.get("feature", "")))
-        chunks.append((one.position, _rows(block, one, said, words, texts)))
+        chunks.append((one.position, _rows(block, one, said, said_of)))
         if found := holes(one.laid):
             some = [f"word {word} bits {lsb + width - 1}:{lsb}" for word, lsb, width in found[:SHOWN]]
             told[f"struct {block}: silent holes at {', '.join(some)}" + (
@@ -159,6 +160,13 @@ def _copyright(source: Source) -> str:
 # structs
 
 
+class Comments(NamedTuple):
+    """What comments say, by the position of what they are of: words of annotations, notes."""
+
+    words: dict[int, dict[str, Any]]
+    notes: dict[int, str]
+
+
 class Span(NamedTuple):
     """A member or enumerator in the text: where it begins and ends."""
 
@@ -206,9 +214,9 @@ def _span(code: str, start: int, ends: str) -> Span:
     return Span(start, len(code))
 
 
-def _comments(source: Source, spans: Sequence[Span]) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
+def _comments(source: Source, spans: Iterable[Span], before: bool = True) -> Comments:
     """The words of annotations and the note of each member, by where it begins: of comments behind
-    it on its line, in it and before it.
+    it on its line, in it and, unless told otherwise, before it.
 
     Raises ValueError with file and line for an annotation that is broken.
     """
@@ -216,7 +224,7 @@ def _comments(source: Source, spans: Sequence[Span]) -> tuple[dict[int, dict[str
     words: dict[int, dict[str, Any]] = {}
     ordered = sorted(spans, key=lambda span: (span.end, span.start))
     ends = [span.end for span in ordered]
-    for one in source.comments if spans else ():
+    for one in source.comments if ordered else ():
         at = bisect_right(ends, one.start)
         span = ordered[at] if at < len(ordered) else None
         alone = True  # it stands by itself
@@ -224,8 +232,9 @@ def _comments(source: Source, spans: Sequence[Span]) -> tuple[dict[int, dict[str
             between = source.code[ends[at - 1]:one.start]
             if not between.strip() and "\n" not in between:
                 span, alone = ordered[at - 1], False
-        if span is None or (alone and (span.start - one.end > FAR or
-                                       re.search(r"[{};]", source.code[one.end:span.start]))):
+        between = source.code[one.end:span.start] if span else ""
+        if span is None or (alone and (len(between) > FAR or re.search(r"[{};]", between))) or (
+                not before and one.start < span.start):
             continue
         line = source.code[max(0, one.start - FAR):one.start].rpartition("\n")[2].rstrip()
         head = alone and line.endswith("{") and source.code[one.end:one.end + FAR].partition("\n")[0].isspace()
@@ -234,7 +243,7 @@ def _comments(source: Source, spans: Sequence[Span]) -> tuple[dict[int, dict[str
             words[span.start] = {**words.get(span.start, {}), **said}
         elif not head and (note := note_in(one.text)):
             notes[span.start] = f"{notes[span.start]} {note}" if span.start in notes else note
-    return words, notes
+    return Comments(words, notes)
 
 
 def _said(source: Source, comment: Any) -> dict[str, Any] | None:
@@ -254,18 +263,17 @@ def _before(source: Source, position: int) -> dict[str, Any]:
     return _said(source, source.comments[at]) or {}
 
 
-def _rows(block: str, one: Struct, said: Mapping[str, Any], words: Mapping[int, dict[str, Any]],
-          notes: Mapping[int, str]) -> Rows:
+def _rows(block: str, one: Struct, said: Mapping[str, Any], comments: Comments) -> Rows:
     registers: dict[int, str] = {}
     out: Rows = []
     for row, run in rows_of(block, one.laid, said.get("base", 0)):
-        own = words.get(run.position, {})
+        own = comments.words.get(run.position, {})
         if "word" in own:
             registers[row["offset"]] = own["word"]
         if own.get("hole"):
             continue
         columns = {name: value for name, value in own.items() if name in COLUMNS}
-        note = notes.get(run.position, "")
+        note = comments.notes.get(run.position, "")
         out.append({**row, **({"note": note} if note else {}), **columns})
     return [{**row, "register": row.get("register", registers.get(row["offset"], ""))} for row in out]
 
@@ -277,10 +285,11 @@ def _macros(unit: Unit, told: dict[str, None]) -> tuple[list[tuple[int, Rows]], 
                                                         Roles]:
     """(position, rows) of each register, their enums, what is lost, and the role of each macro."""
     source = unit.source
-    notes = _macro_notes(source)
+    comments = _comments(source, [Span(macro.position, macro.end)
+                                  for macro in source.macros.values()], before=False)
     values = {**unit.values, **{name: int(found[1], 0) for name, macro in constants(source).items()
                                 if macro.parameters is None and (found := LITERAL.fullmatch(macro.body))}}
-    chunks, enums, taken = _annotated(source, values, notes)
+    chunks, enums, taken = _annotated(source, values, comments)
     listed = _listed(unit, values)
     spoken = {word for start, end in unit.spans for word in NAME.findall(source.code[start:end])}
     roles = Roles(replace(source, macros={**{name: macro for name, macro in source.macros.items() if name not in taken},
@@ -290,12 +299,19 @@ def _macros(unit: Unit, told: dict[str, None]) -> tuple[list[tuple[int, Rows]], 
     roles.roles.update(dict.fromkeys(taken, "register"))
     meaning = _inline(source)
     lost = [*roles.lost]
-    block = re.sub(r"\W", "_", source.path.stem)
-    for register, offset, name, where in _apart(roles, block, lost):
-        note = notes.get(register.position, ("", {}))[0]
-        chunks.append((register.position, [{"block": where, **row, "at_offset": offset} for row in _register_rows(
-            register, offset, name, where, note, notes, enums, meaning, lost, told)]))
-    _spill([row for _, rows in chunks for row in rows], chunks)
+    places = [*_apart(roles, re.sub(r"\W", "_", source.path.stem), lost)]
+    names = {(one.block, one.offset): one.name for one in places}
+    spilled = set[tuple[str, int]]()  # words that bits of the one in front of them lie in
+    for one in places:
+        rows = _register_rows(one, comments.notes, enums, meaning, lost, told)
+        for row in rows:
+            if row["offset"] != one.offset:
+                row["register"] = names.get((one.block, row["offset"]), one.name)
+                spilled.add((row["block"], row["offset"]))
+        chunks.append((one.register.position, rows))
+    for _, rows in chunks:  # their own whole words give way
+        rows[:] = [row for row in rows if (row["block"], row["offset"]) not in spilled or "at" in row
+                   or row["width"] < WORD_BITS or row["field"] != row["register"]]
     placed = {bits.name for register in roles.registers.values() for bits in register.fields}
     for base, bits in roles.fields.items():
         if base not in placed and bits.position >= source.own:
@@ -334,26 +350,18 @@ def _listed(unit: Unit, values: dict[str, int]) -> dict[str, Macro]:
     return out
 
 
-def _spill(rows: Rows, chunks: list[tuple[int, Rows]]) -> None:
-    """Give bits of a register of 64 bits that lie in the word behind it the name of the register
-    that is there, whose whole word they take the place of."""
-    names = {(row["block"], row["offset"]): row["register"] for row in rows
-             if row["offset"] == row.get("at_offset", row["offset"])}
-    spilled = {(row["block"], row["offset"]) for row in rows if row.get("at_offset", row["offset"]) != row["offset"]}
-    for _, some in chunks:
-        for row in [*some]:
-            place = row["block"], row["offset"]
-            if place in spilled and "at_offset" in row:
-                if row["at_offset"] == row["offset"] and row["width"] == WORD_BITS and row["field"] == row["register"]:
-                    some.remove(row)
-                row["register"] = names.get(place, row["register"])
-    for row in rows:
-        row.pop("at_offset", None)
+class Place(NamedTuple):
+    """Where a register lies, or an element of an array of them."""
+
+    register: Register
+    offset: int
+    name: str
+    block: str
 
 
-def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[tuple[Register, int, str, str]]:
-    """(register, offset, name, block) of each register, arrays one by one: in a block by the first
-    words of their names where offsets repeat."""
+def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[Place]:
+    """Each register, arrays one by one: in a block by the first words of their names where offsets
+    repeat."""
     found: list[tuple[Register, int, str]] = []
     own = roles.source.own
     mine = any(register.position >= own for register in roles.registers.values())
@@ -361,9 +369,7 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[tuple[Registe
         if register.position < own and mine and not any(bits.position >= own for bits in register.fields):
             continue
         counts = [count for count, _ in register.lengths]
-        total = 1
-        for count in counts:
-            total *= max(1, count)
+        total = math.prod(max(1, count) for count in counts)
         if total > MOST_LENGTH:
             lost.append(Lost("register", register.name, register.position, f"an array of {total}, at most "
                              f"{MOST_LENGTH} are allowed"))
@@ -391,7 +397,7 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[tuple[Registe
             lost.append(Lost("second register", name, register.position, f"it lies at {offset:#x} where {other} lies, "
                              f"so it stands in the block {where}_{n}"))
             where = f"{where}_{n}"
-        yield register, offset, name, where
+        yield Place(register, offset, name, where)
 
 
 def _clashes(found: Sequence[tuple[Register, int, str]], words: int) -> int:
@@ -400,10 +406,11 @@ def _clashes(found: Sequence[tuple[Register, int, str]], words: int) -> int:
     return sum(count - 1 for count in counts.values())
 
 
-def _register_rows(register: Register, offset: int, name: str, where: str, note: str, notes: Mapping[int, Any],
-                   enums: dict[str, dict[int, str]], meaning: Mapping[str, str], lost: list[Lost],
-                   told: dict[str, None]) -> Rows:
+def _register_rows(one: Place, notes: Mapping[int, str], enums: dict[str, dict[int, str]],
+                   meaning: Mapping[str, str], lost: list[Lost], told: dict[str, None]) -> Rows:
     """The rows of a register; a whole word named as it is where no macro says its fields."""
+    register, offset, name, where = one
+    note = notes.get(register.position, "")
     out: Rows = []
     taken: list[int] = []  # bits, in the block and in those of what overlaps
     for bits in sorted(register.fields, key=lambda one: (one.bits & -one.bits, one.position)):
@@ -412,54 +419,52 @@ def _register_rows(register: Register, offset: int, name: str, where: str, note:
             continue
         level = next((n for n, mask in enumerate(taken) if not mask & bits.bits), len(taken))
         taken[level:level + 1] = [bits.bits | (taken[level] if level < len(taken) else 0)]
-        apart = {"block": f"{where}_overlaps{f'_{level}' if level > 1 else ''}"} if level else {}
+        block = where
         if level:
-            reason = f"another field of {register.name} has its bits, so it stands in the block {apart['block']}"
-            lost.append(Lost("second field", bits.name, bits.position, reason))
+            block += f"_overlaps{f'_{level}' if level > 1 else ''}"
+            lost.append(Lost("second field", bits.name, bits.position, f"another field of {register.name} "
+                             f"has its bits, so it stands in the block {block}"))
         value = meaning.get(bits.name, "")
         value = "" if value == "f32" and bits.bits != 2 ** WORD_BITS - 1 else value
-        if bits.values:
-            enum = re.sub(r"\W", "_", bits.name)
-            if enum not in enums:
-                enums[enum] = _named(bits, told)
-            value = f"enum:{enum}" if enums[enum] else value
+        value = _enum(bits, enums, told) or value
         runs = [*_words(bits.bits)]
         short = register.short(bits.name)
         whole = f"{name}.{short}" if register.lengths else bits.name
         for word, lsb, width, at in runs:
-            row = {**apart, "offset": offset + WORD_BYTES * word, "register": name, "lsb": lsb, "width": width,
-                   "value": value, "field": short if len(runs) == 1 else whole,
-                   "note": notes.get(bits.position, ("", {}))[0]}
+            row = {"block": block, "offset": offset + WORD_BYTES * word, "register": name, "lsb": lsb,
+                   "width": width, "value": value, "field": short if len(runs) == 1 else whole,
+                   "note": notes.get(bits.position, "")}
             guess = {"evidence": "guess"} if bits.guess else {}
             out.append({**row, **({"at": at} if len(runs) > 1 else {}), **guess})
     if not out:
-        value = ""
-        if register.values:
-            enum = re.sub(r"\W", "_", register.name)
-            enums[enum] = _named(Bits(register.name, 0, 2 ** WORD_BITS - 1, values=register.values), told)
-            value = f"enum:{enum}" if enums[enum] else ""
-        return [{"offset": offset, "register": name, "field": name, "lsb": 0, "width": WORD_BITS, "note": note,
-                 "value": value}]
+        every = Bits(register.name, 0, 2 ** WORD_BITS - 1, values=register.values)
+        return [{"block": where, "offset": offset, "register": name, "field": name, "lsb": 0,
+                 "width": WORD_BITS, "note": note, "value": _enum(every, enums, told)}]
     if note:  # of the register: its lowest field has it, behind its name
         out[0]["note"] = f"{register.name}: {note} {out[0]['note']}".strip()
     return out
 
 
-def _words(mask: int) -> Iterator[tuple[int, int, int, int]]:
-    """(word, lsb, width, at) of the bits of a field of up to 64 bits."""
+def _words(mask: int) -> Iterator[Piece]:
+    """The bits of a field of up to 64 bits, word by word."""
     at = 0
     for start, width in runs_of(mask):
-        while width:
-            word, lsb = divmod(start, WORD_BITS)
-            here = min(width, WORD_BITS - lsb)
-            yield word, lsb, here, at
-            start, width, at = start + here, width - here, at + here
+        yield from pieces(start, width, at)
+        at += width
+
+
+def _enum(bits: Bits, enums: dict[str, dict[int, str]], told: dict[str, None]) -> str:
+    """The value column of a field with named values, which are kept once."""
+    name = re.sub(r"\W", "_", bits.name)
+    if bits.values and name not in enums:
+        enums[name] = _named(bits, told)
+    return f"enum:{name}" if bits.values and enums[name] else ""
 
 
 def _named(bits: Bits, told: dict[str, None]) -> dict[int, str]:
     """The values of a field by raw number: from their place in the word, or from bit 0 as they
     fit."""
-    low = (bits.bits & -bits.bits).bit_length() - 1
+    low = bits.lowest
     width = bits.bits.bit_length() - low
     in_place = all(not value & ~bits.bits for value, _ in bits.values.values())
     from_zero = all(value < 2 ** width for value, _ in bits.values.values())
@@ -474,26 +479,7 @@ def _named(bits: Bits, told: dict[str, None]) -> dict[int, str]:
     return out
 
 
-def _macro_notes(source: Source) -> dict[int, tuple[str, dict[str, Any]]]:
-    """The note and annotation behind each macro on its line, by the macro's position."""
-    starts = sorted(macro.position for macro in source.macros.values())
-    ends = {macro.position: macro.end for macro in source.macros.values()}
-    out: dict[int, tuple[str, dict[str, Any]]] = {}
-    for one in source.comments:
-        at = bisect_right(starts, one.start) - 1
-        if at < 0 or one.start >= ends[starts[at]] + FAR:
-            continue
-        start = starts[at]
-        between = source.code[start:one.start]
-        if (one.start > ends[start] and "\n" in source.code[ends[start]:one.start]) or between.strip():
-            continue
-        said = _said(source, one)
-        note, words = out.get(start, ("", {}))
-        out[start] = (note, {**words, **said}) if said is not None else (f"{note} {note_in(one.text)}".strip(), words)
-    return out
-
-
-def _annotated(source: Source, values: Mapping[str, int], notes: Mapping[int, tuple[str, dict[str, Any]]],
+def _annotated(source: Source, values: Mapping[str, int], comments: Comments,
                ) -> tuple[list[tuple[int, Rows]], dict[str, dict[int, str]], set[str]]:
     """Registers, fields and enums that annotations of npulab's own name, in the order of the file;
     the macros they are of."""
@@ -503,11 +489,11 @@ def _annotated(source: Source, values: Mapping[str, int], notes: Mapping[int, tu
     texts: set[tuple[str, str]] = set()
     register: dict[str, Any] = {}
     ordered = sorted((macro for macro in source.macros.values() if macro.parameters is None),
-                     key=lambda macro: macro.position) if any(words for _, words in notes.values()) else []
+                     key=lambda macro: macro.position) if comments.words else []
     for macro in ordered:
-        note, words = notes.get(macro.position, ("", {}))
+        note, words = comments.notes.get(macro.position, ""), comments.words.get(macro.position, {})
         place = source.macros.get(f"{macro.name.removesuffix('__SHIFT')}__MASK")
-        if register and place and notes.get(place.position, ("", {}))[1]:
+        if register and place and place.position in comments.words:
             taken.add(macro.name)  # what it says stands in the mask
         if not words or macro.name not in values:
             continue
@@ -560,11 +546,9 @@ def _inline(source: Source) -> dict[str, str]:
 def _reading(unit: Unit, roles: Roles, lost: Sequence[Lost], layout: Layout) -> Reading:
     """Which lines of the file are explained, and what is lost."""
     source = unit.source
-    first = source.line(source.own) + source.code.count("\n", 0, source.own) - 1
     text = source.text[source.own:]
     starts = [source.own, *(source.own + match.end() for match in re.finditer("\n", text))]
     lines = {n for n, line in enumerate(text.split("\n")) if line.strip()}
-    del first
 
     def cover(start: int, end: int) -> range:
         return range(bisect_right(starts, start) - 1, bisect_right(starts, max(start, end - 1)))

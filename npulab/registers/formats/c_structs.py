@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.fields import WORD_BYTES, pieces
 from npulab.registers.formats.c_text import Unit, Wrong
 
 MOST_BITS = 2 ** 24  # of a struct
@@ -386,20 +386,6 @@ def index(n: int, counts: Sequence[int]) -> str:
     return out
 
 
-def pieces(run: Run) -> Iterator[tuple[int, int, int, int]]:
-    """(word, lsb, width, at) of a run, word by word.
-
-    >>> [*pieces(Run(30, 4, "x"))]
-    [(0, 30, 2, 0), (1, 0, 2, 2)]
-    """
-    at = 0
-    while at < run.width:
-        word, lsb = divmod(run.start + at, WORD_BITS)
-        width = min(run.width - at, WORD_BITS - lsb)
-        yield word, lsb, width, at
-        at += width
-
-
 def holes(laid: Laid) -> list[tuple[int, int, int]]:
     """(word, lsb, width) of the bits inside a struct that no member has.
 
@@ -409,7 +395,7 @@ def holes(laid: Laid) -> list[tuple[int, int, int]]:
     out, done = [], 0
     for start, end in [*sorted((run.start, run.start + run.width) for run in laid.runs), (laid.size, laid.size)]:
         if start > done:
-            out += [(word, lsb, width) for word, lsb, width, _ in pieces(Run(done, start - done, ""))]
+            out += [(word, lsb, width) for word, lsb, width, _ in pieces(done, start - done)]
         done = max(done, end)
     return out
 
@@ -423,7 +409,7 @@ def twice(laid: Laid) -> str:
 def rows_of(block: str, laid: Laid, base: int = 0) -> Iterator[tuple[dict[str, Any], Run]]:
     """A row for each word that a run of a struct has bits of, and the run."""
     for run in laid.runs:
-        parts = [*pieces(run)]
+        parts = [*pieces(run.start, run.width)]
         for word, lsb, width, at in parts:
             row: dict[str, Any] = {"block": block, "offset": base + WORD_BYTES * word, "field": run.name, "lsb": lsb,
                                    "width": width, "value": run.value if run.name else "", "feature": run.feature}

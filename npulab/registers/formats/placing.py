@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from npulab.registers.fields import WORD_BITS, WORD_BYTES
+from npulab.registers.fields import WORD_BITS, WORD_BYTES, pieces
 from npulab.registers.formats.naming import unnumbered
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable, Row
 from npulab.registers.meaning import Meaning
@@ -202,16 +202,15 @@ def _fields(register: Register, names: Mapping[tuple[str, int], str],
         except ValueError as error:
             raise ValueError(f"{one.where}: field {one.name} of register {register.name}: {error}") from None
         rows = []
-        for n, word in enumerate(range(low // WORD_BITS, high // WORD_BITS + 1)):
-            first, last = max(low, WORD_BITS * word), min(high, WORD_BITS * (word + 1) - 1)
+        for n, (word, lsb, width, at) in enumerate(pieces(low, high - low + 1)):
             index = register.offset // WORD_BYTES + word
             row = {"block": register.block, "offset": WORD_BYTES * index,
                    "register": names.get((register.block, index), register.name), "field": name,
-                   "lsb": first - WORD_BITS * word, "width": last - first + 1, "feature": "", **one.row, "note": note}
+                   "lsb": lsb, "width": width, "feature": "", **one.row, "note": note}
             if high - low >= MOST_FIELD_BITS:
                 row |= {"field": f"{name}[{n}]", "value": ""}
             elif crosses:
-                row |= {"at": first - low}
+                row |= {"at": at}
             rows.append(row)
         yield one, rows
 

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from npulab.registers.expansion import SHAPE, expanded, shaped
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
-from npulab.registers.table import ACCESS, COLUMNS, REQUIRED, enums_beside
+from npulab.registers.table import (
+    ACCESS,
+    COLUMNS,
+    REQUIRED,
+    add_enum,
+    enums_beside,
+    line_of,
+    plain_row,
+    refuse_odd,
+)
 from npulab.support.files import read_bounded, text_of
 
-NUMBERS = ("offset", "lsb", "width", "at", "align")
 ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
-NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")  # controls, halves of pairs
 MOST_BYTES = 2 ** 25  # of a table
 MOST_ROWS = 2 ** 17
 
@@ -68,10 +75,10 @@ class RegisterTable:
         """A table of rows in any order, its texts on one line each; raises ValueError for a number
         or value that is none and for a character that is no text, as U+0000."""
         plain = [_plain(row) for row in rows]
-        named = {name: {raw: _text(text, f"enum {name}") for raw, text in sorted(one.items())}
+        named = {name: {raw: line_of(text, f"enum {name}") for raw, text in sorted(one.items())}
                  for name, one in sorted((enums or {}).items())}
         said = "\n".join(line.strip() for line in copyright.replace("\t", " ").splitlines()).strip("\n")
-        _refuse_odd(said.replace("\n", " "), "copyright")
+        refuse_odd(said.replace("\n", " "), "copyright")
         blocks = {name: n for n, name in enumerate(dict.fromkeys(row.get("block", "") for row in plain))}
         plain.sort(key=lambda row: (blocks[row.get("block", "")], row["offset"], row.get("feature", ""), row["lsb"]))
         return cls(tuple(plain), named, said)
@@ -166,25 +173,19 @@ def read_csv(path: Path) -> RegisterTable:
 def _enums(path: Path) -> dict[str, dict[int, str]]:
     out: dict[str, dict[int, str]] = {}
     for line, row in _read(path)[1]:
-        name, text = row.get("enum", ""), row.get("name", "")
         try:
-            raw = int(row.get("raw") or "", 0)
-        except ValueError:
-            raw = -1
-        names = out.setdefault(name, {})
-        if raw < 0 or not name or not text or raw in names or text in names.values():
-            raise ValueError(f"{path}, line {line}: got {dict(row)}, allowed is enum, raw and name, all filled in, "
-                             "each raw and each name once")
-        names[raw] = text
+            add_enum(out, row)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: {error}") from None
     return out
 
 
 def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
     """The comments at the head, and (line, row) of each row."""
     lines = [*enumerate(text_of(read_bounded(path, MOST_BYTES), path).splitlines(), 1)]
-    said = [line for _, line in lines if line.strip()]
-    head = [line for n, line in enumerate(said) if all(one.startswith(COMMENT) for one in said[:n + 1])]
-    kept = [(n, line) for n, line in lines if line.strip() and not line.startswith(COMMENT)]
+    said = [(n, line) for n, line in lines if line.strip()]
+    head = [line for _, line in takewhile(lambda one: one[1].startswith(COMMENT), said)]
+    kept = [(n, line) for n, line in said if not line.startswith(COMMENT)]
     table = csv.DictReader(line for _, line in kept)
     out: list[tuple[int, dict[str, str]]] = []
     try:
@@ -200,39 +201,12 @@ def _read(path: Path) -> tuple[str, list[tuple[int, dict[str, str]]]]:
 
 
 def _plain(row: Row) -> Row:
-    """What is filled in, in the order of the columns, numbers as int and values as ``Meaning``
-    writes them."""
-    out: dict[str, Any] = {}
-    for name in COLUMNS:
-        given = row.get(name)
-        if given is None or given == "":
-            if name == "offset":
-                out[name] = 0
-            continue
-        if type(given) is int and name in NUMBERS:
-            out[name] = given
-            continue
-        text = _text(str(given), f"field {row.get('field')!r}")
-        if name in NUMBERS:
-            try:
-                number = int(text, 0) if text else 0
-            except ValueError:
-                raise ValueError(f"field {row.get('field')!r}: got {name} {text!r:.60}, allowed is a whole "
-                                 "number") from None
-            if text or name == "offset":
-                out[name] = number
-        elif name == "value":
-            text = _value(text)
-        elif name == "address":
-            text = {"True": "yes", "False": ""}.get(text, text)
-        if text and name not in out:
-            out[name] = text
+    """What is filled in, values as ``Meaning`` writes them; nameless registers have no name."""
+    value = row.get("value")
+    out = plain_row({**row, "value": _value(" ".join(str(value).split()))} if value else row)
     for name in ("lsb", "width"):
         if name not in out:
             raise ValueError(f"field {row.get('field')!r}: got no {name}, allowed is a whole number")
-    # automatic names, as npulab.bits gives them, are none
-    if re.fullmatch(rf"w(\d+|0x[0-9a-f]+)_{out['lsb']}_{out['width']}", out.get("field", "")):
-        del out["field"]
     if out.get("register") == unnamed(out["offset"]):
         del out["register"]
     return out
@@ -242,18 +216,6 @@ def _plain(row: Row) -> Row:
 def _value(text: str) -> str:
     """A value as ``Meaning`` writes it."""
     return str(Meaning.parse(text))
-
-
-def _text(text: str, of: str) -> str:
-    """A text on one line; raises ValueError for what no file of text may hold."""
-    line = " ".join(text.split())
-    _refuse_odd(line, of)
-    return line
-
-
-def _refuse_odd(text: str, of: str) -> None:
-    if odd := NO_TEXT.search(text):
-        raise ValueError(f"{of}: got the character U+{ord(odd[0]):04X}, allowed is text")
 
 
 def unnamed(offset: int) -> str:
