@@ -158,6 +158,7 @@ CIRCLE_TYPES = ("uint4", "ggml_q4_0", "ggml_q4_1", "ggml_q8_0", "ggml_q8_1", "mx
 BITS = {"string": 0, "resource": 0, "variant": 0, "int2": 64, "int4": 128, "uint4": 128, "bfloat16": 512,
         "float8_e4m3fn": 256, "float8_e5m2": 256, "ggml_q4_0": 144, "ggml_q4_1": 160, "ggml_q8_0": 272,
         "ggml_q8_1": 288, "mxfp4": 136, "mxint8": 264}
+PACKED = ("int2", "int4", "uint4")  # codes below 8 bits, one after the other
 # an activation's name in the file, and in this package
 ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 FUSED = (None, "relu", "relu_n1_to_1", "relu6")

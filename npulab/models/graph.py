@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from npulab.layout.nest import Layout, Loop
 from npulab.models import listing
-from npulab.models.facts import BITS
+from npulab.models.facts import BITS, PACKED
 
 
 @dataclass(frozen=True)
@@ -80,15 +81,18 @@ class Graph:
         return (self, *self.others)
 
     def data(self, tensor: int) -> np.ndarray:
-        """The constant of a tensor, in its shape and type.
+        """The constant of a tensor, in its shape and type; int8 or uint8 of one that is packed.
 
         Raises ValueError where it has none, or one of another size.
         """
         one = self.tensors[tensor]
         raw = self.buffers[one.buffer]
-        if not raw or len(raw) != one.memory or one.dtype in BITS:
+        packed = one.dtype in PACKED
+        if not raw or len(raw) != one.memory or (one.dtype in BITS and not packed):
             raise ValueError(f"{one.name}: got {len(raw)} bytes, allowed is a constant of {one.memory}, {one.dtype} "
                              f"{list(one.shape)}")
+        if packed:
+            return packed_codes(math.prod(one.shape), one.dtype).unpack(raw).reshape(one.shape)
         values = np.frombuffer(raw, np.dtype(one.dtype).newbyteorder("<")).reshape(one.shape)
         return values.astype(one.dtype, copy=False)
 
@@ -118,3 +122,8 @@ class Graph:
         """Scale and zero point of every tensor that has them, a line each; ``tensors`` has all of
         them as numbers."""
         return "\n".join(listing.quantization(self))
+
+
+def packed_codes(count: int, dtype: str) -> Layout:
+    """How so many codes below 8 bits lie in a buffer: in order, the first in the lowest bits."""
+    return Layout((count,), (Loop(0, stride=1),), dtype=dtype)

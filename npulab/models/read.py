@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.models.facts import ACTIVATIONS, FUSED, PADDINGS, POOLS
+from npulab.models.facts import ACTIVATIONS, FUSED, PACKED, PADDINGS, POOLS
 from npulab.models.file import form_of, unpack
 from npulab.models.graph import Graph, Operator, Tensor
 from npulab.models.listing import LISTINGS, memory_text, numbered, operators
@@ -334,7 +334,7 @@ class _Part:
     def q(self, tensor: int, axis: int = -1) -> QuantParams:
         """Scale and zero point of a tensor; ``axis`` is where it may have a scale per channel."""
         one = self.graph.tensors[tensor]
-        if not one.scale or one.dtype not in QUANTIZED:
+        if not one.scale or one.dtype not in (*QUANTIZED, *PACKED):
             return UNIT
         zeros = set(one.zero_point) or {0}
         if len(zeros) != 1 or (len(one.scale) > 1 and one.axis != axis):
@@ -355,12 +355,13 @@ class _Part:
             bias = self.graph.data(self.narrow(self.one.inputs[2]))
         else:
             bias = np.zeros(weights.shape[axis:][:1], int)
-        q = self.q(number, axis)
+        q, dtype = self.q(number, axis), self.graph.tensors[number].dtype
+        bits = {"weight_bits": int(dtype.lstrip("uint"))} if dtype in PACKED else {}
         if weights.dtype == np.uint8 and self.labelled(q):
             weights = weights.view(np.int8)
         if bias.dtype == np.float32 and self.one.name == "DEPTHWISE_CONV_2D" and len(set(np.ravel(q.scale))) == 1:
             q = QuantParams(float(np.ravel(q.scale)[0]), q.zero_point)  # one scale is written for each channel
-        return {"weights": weights, "bias": bias, "weight_q": q}
+        return {"weights": weights, "bias": bias, "weight_q": q, **bits}
 
     def labelled(self, q: QuantParams) -> bool:
         """Whether uint8 is but the label of int8 weights, as older converters had it.

@@ -11,7 +11,7 @@ import numpy as np
 
 from npulab.models.facts import FUSED, PADDINGS, POOLS, REVISIONS, TYPES
 from npulab.models.file import pack
-from npulab.models.graph import Graph, Operator, Tensor
+from npulab.models.graph import Graph, Operator, Tensor, packed_codes
 from npulab.quant.layers import (
     Add,
     Conv2D,
@@ -146,9 +146,16 @@ class _Draft:
         self.tensors.append(Tensor(self.prefix + name, shape, dtype, **_quantization(name, q)))
         return len(self.tensors) - 1
 
-    def constant(self, name: str, values: np.ndarray, q: QuantParams | None = None, axis: int = 0) -> int:
-        self.buffers.append(values.astype(values.dtype.newbyteorder("<")).tobytes())
-        number = self.tensor(name, values.shape, values.dtype.name, q)
+    def constant(self, name: str, values: np.ndarray, q: QuantParams | None = None, axis: int = 0,
+                 bits: int = 8) -> int:
+        dtype = values.dtype.name
+        if bits < 8:
+            dtype = f"{dtype.rstrip('8')}{bits}"
+            data = packed_codes(values.size, dtype).pack(values.reshape(-1))
+        else:
+            data = values.astype(values.dtype.newbyteorder("<")).tobytes()
+        self.buffers.append(data)
+        number = self.tensor(name, values.shape, dtype, q)
         self.tensors[number] = replace(self.tensors[number], buffer=len(self.buffers) - 1, axis=axis)
         return number
 
@@ -261,6 +268,10 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
     if layer.weights.dtype != layer.dtype and layer.dtype in ("int8", "uint8"):
         raise ValueError(f"weights: got {layer.weights.dtype}, allowed in a .tflite is {layer.dtype} with "
                          f"{layer.dtype} activations")
+    allowed = "2, 4 or 8" if layer.weights.dtype == np.int8 else "8"
+    if str(layer.weight_bits) not in allowed:
+        raise ValueError(f"weight_bits: got {layer.weight_bits}, allowed in a .tflite with {layer.weights.dtype} "
+                         f"weights is {allowed}")
     if layer.weights.dtype == np.int8 and layer.weight_q.zero_point:
         raise ValueError(f"weight_q: got zero point {layer.weight_q.zero_point}, allowed in a .tflite is 0 with int8 "
                          "weights")
@@ -268,7 +279,7 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
     if layer.op == "depthwise" and layer.dtype == "float32":  # LiteRT wants a scale for each channel
         weight_q = QuantParams(np.broadcast_to(weight_q.scale, layer.weights.shape[3:]).tolist())
     scales = np.float32(_one(layer.input_q)) * np.asarray(weight_q.scale, np.float32)
-    return [draft.constant("weights", layer.weights, weight_q, axis),
+    return [draft.constant("weights", layer.weights, weight_q, axis, layer.weight_bits),
             draft.constant("bias", layer.bias, _stored(layer, QuantParams(scales.tolist())))]
 
 

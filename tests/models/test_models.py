@@ -232,6 +232,28 @@ def test_onnxruntime_gives_our_output(op: str) -> None:
 
 # listing
 
+@pytest.mark.parametrize(("op", "bits"), [("conv", 4), ("depthwise", 4), ("fully_connected", 4),
+                                          ("fully_connected", 2)])
+def test_codes_of_few_bits_are_packed_and_run(op: str, bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    shape = {"conv": (5, 3, 3, 3), "depthwise": (1, 3, 3, 6), "fully_connected": (5, 33)}[op]
+    weights = rng.integers(-2 ** (bits - 1), 2 ** (bits - 1), shape).astype(np.int8)
+    bias = rng.integers(-50, 50, shape[-1] if op == "depthwise" else 5)
+    common: dict[str, Any] = {"input_q": QuantParams(0.5, 3), "weight_q": QuantParams(0.25),
+                              "output_q": QuantParams(2.0, 1), "weight_bits": bits}
+    layer = FullyConnected(weights, bias, **common) if op == "fully_connected" else \
+        Conv2D(weights, bias, (7, 6, 3), depthwise=op == "depthwise", **common)
+    model = single_op_model(layer)
+    tensor = next(one for one in read_model(model).tensors if one.name.endswith("weights"))
+    assert (tensor.dtype, tensor.memory) == (f"int{bits}", -(-weights.size * bits // 8))
+    assert unequal(layer, read_model(model).layers[0]) == []
+    x = rng.integers(-128, 128, (3, *layer.input_shape)).astype(np.int8)
+    for engine, run in (("tflite-reference", lambda one: litert(model, one)[0]),
+                        ("tflite-micro", lambda one: micro(model, one)))[:1 + (bits == 4)]:  # micro has no others
+        for one, output in zip(x, npulab.emulate(layer, x, engine), strict=True):
+            assert np.array_equal(run(one[None])[0], output)
+
+
 def test_listing_ends_with_counts_and_memory() -> None:
     text = str(read_model(single_op_model(small(padding=EXPLICIT, activation="relu6"))))
     assert text.splitlines()[-17:] == [
@@ -259,6 +281,10 @@ def test_listing_ends_with_counts_and_memory() -> None:
 @pytest.mark.parametrize(("layer", "words"), [
     (small(weight_q=QuantParams(1.0, 3)), "weight_q: got zero point 3, allowed in a .tflite is 0 with int8 weights"),
     (small(dtype="uint8"), "weights: got int8, allowed in a .tflite is uint8 with uint8 activations"),
+    (small(weights=np.ones((2, 3, 3, 1), np.uint8), weight_bits=4, dtype="uint8"),
+     "weight_bits: got 4, allowed in a .tflite with uint8 weights is 8"),
+    (small(weight_bits=1, weights=np.zeros((2, 3, 3, 1), np.int8)),
+     "weight_bits: got 1, allowed in a .tflite with int8 weights is 2, 4 or 8"),
     (small(output_q=QuantParams(1e-60)), "output_q: got scale 1e-60, allowed is what float32 holds"),
     (Pool2D("average", (2, 2), (4, 4, 1), padding=((1, 1), (0, 0))),
      'padding: got ((1, 1), (0, 0)), allowed in a .tflite for an average is "same" or "valid": the border that an operator adds would count'),
