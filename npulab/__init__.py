@@ -72,7 +72,7 @@ _DEPRECATED = {
         "law_map law_scatter layout_map memory_picture number_line output_comparison "
         "output_difference roofline stream_map",
     "npulab.notebook.sessions": "Session merge_sessions",
-    "npulab.notebook.widgets": "BisectView ByteView DiffView LawView MapEditor OutputView",
+    "npulab.notebook.widgets": "BisectView ByteView DiffView LawView MapEditor OutputView SweepView",
 }
 _RENAMED = {"neighbours": ("npulab.analysis.mismatch.hypotheses", "hypotheses")}
 

@@ -88,6 +88,11 @@ class Rows:
             return cls._written(job, registers)
         if len(job.words) != len(registers):
             raise ValueError(f"words: got {len(job.words)}, allowed is {len(registers)} (block {job.block})")
+        return cls.whole(registers)
+
+    @classmethod
+    def whole(cls, registers: RegisterMap) -> Rows:
+        """Every word of a map."""
         labels = tuple(register for _, _, register in registers.registers)
         return cls(tuple(registers), tuple(map(registers.key, registers)), labels, tuple(range(len(labels))))
 
@@ -228,6 +233,11 @@ class BitsModel(Model):
                 in zip(self.rows.names, self.rows.fields, pairs, strict=True) if before != now}
 
     @property
+    def compared(self) -> str:
+        """What the reference is called."""
+        return "the reference"
+
+    @property
     def differing(self) -> int:
         """Bits that differ from the reference."""
         return sum((a ^ b).bit_count() for a, b in zip(self.words, self.reference, strict=True))
@@ -265,7 +275,7 @@ class BitsModel(Model):
         self.values = [_value(*each) for each in zip(self.rows.fields, now, before, strict=True)]
         changes = [f"{name} {meant(item, old)} → {meant(item, new)}" for name, item, old, new
                    in zip(self.rows.names, self.rows.fields, before, now, strict=True) if old != new]
-        self.summary = _summary(self.differing, changes)
+        self.summary = _summary(self.differing, changes, self.compared)
 
     def _repr_html_(self) -> str:
         words = [_html_row(self, word) for word in range(self.count)]
@@ -321,12 +331,12 @@ def _value(item: Field, now: int, before: int) -> str:
     return f"{now:#x} = {meant(item, now)}{reference}"
 
 
-def _summary(bits: int, changes: Sequence[str]) -> str:
+def _summary(bits: int, changes: Sequence[str], compared: str) -> str:
     if not changes:
-        return "no bit differs from the reference"
+        return f"no bit differs from {compared}"
     more = f", … {len(changes) - CHANGES_NAMED} more" if len(changes) > CHANGES_NAMED else ""
     return (f"{bits} bit{'s' if bits > 1 else ''} in {len(changes)} field{'s' if len(changes) > 1 else ''} "
-            f"differ{'' if bits > 1 else 's'} from the reference: "
+            f"differ{'' if bits > 1 else 's'} from {compared}: "
             f"{', '.join(changes[:CHANGES_NAMED])}{more}")
 
 

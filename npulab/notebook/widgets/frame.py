@@ -81,7 +81,8 @@ class Model(traitlets.HasTraits):
 class View(anywidget.AnyWidget):
     """A view of a ``model``, whose static face stands where no browser runs the view.
 
-    ``_linked`` names the traits that the page may set, ``_followed`` those that it only reads; both
+    ``_linked`` names the traits that the page may set, ``_followed`` those that it only reads,
+    ``_together`` those of them that it gets in one message when the model's ``turn`` changes.  They
     are those of the class of the model, ``_of``, and the page has all that the view does not
     declare itself, without ``_kept``.  A public attribute that the view does not have is the
     model's, too.
@@ -94,10 +95,11 @@ class View(anywidget.AnyWidget):
     _of: type[traitlets.HasTraits]
     _linked: tuple[str, ...] = ()
     _followed: tuple[str, ...] = ()
+    _together: tuple[str, ...] = ()
     _kept: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        for name in (*cls._linked, *cls._followed):
+        for name in (*cls._linked, *cls._followed, *cls._together):
             if not hasattr(cls, name):
                 trait = copy(getattr(cls._of, name))
                 trait.metadata = {**trait.metadata, "sync": name not in cls._kept}
@@ -110,18 +112,25 @@ class View(anywidget.AnyWidget):
         self.model = model
         # what a linked trait may be can hang on the others, so it comes last
         super().__init__(title=model.title, summary=model.summary, simulated=model.simulated, **traits,
-                         **{name: getattr(model, name) for name in self._linked})
+                         **{name: getattr(model, name) for name in (*self._together, *self._linked)})
         for name in self._linked:
             traitlets.link((model, name), (self, name))
         for name in ("title", "summary", *self._followed):
             if model.has_trait(name):
                 traitlets.dlink((model, name), (self, name))
+        if self._together:
+            model.observe(self._turned, "turn")
         self.on_msg(self._receive)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or self.model is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.model, name)
+
+    def _turned(self, _: Any) -> None:
+        with self.hold_sync():
+            for name in self._together:
+                setattr(self, name, getattr(self.model, name))
 
     def _receive(self, _: Any, content: Any, __: Any) -> None:
         """What the page sends goes to ``press`` of the model."""

@@ -111,7 +111,7 @@ def law_curves(law: Any, laws: Any, against: str, own: list[str],
     out = []
     for kinds, rows in common[:MOST_CURVES]:
         kinds = kinds if isinstance(kinds, tuple) else (kinds,)
-        held = ", ".join(f"{name} = {_short(value)}"
+        held = ", ".join(f"{name} = {short(value)}"
                          for name, value in zip(others, kinds, strict=True))
         asked = _with(frame, int(rows[0]), against, grid)
         out += _pieces("law", held, grid, np.asarray(law.values(asked)), steps_of(law, asked))
@@ -135,7 +135,7 @@ def capture_line(capture: Mapping[str, Any], parameters: pd.DataFrame, first: li
     ``first`` are the parameters that are named before others.
     """
     names = [name for name in capture if name in parameters]
-    full = ", ".join(f"{name} = {_short(value)}" for name, value in capture.items())
+    full = ", ".join(f"{name} = {short(value)}" for name, value in capture.items())
     if not names:
         return full, ""
     differ = np.stack([np.asarray(parameters[name] != capture[name]) for name in names], axis=1)
@@ -143,14 +143,14 @@ def capture_line(capture: Mapping[str, Any], parameters: pd.DataFrame, first: li
     changed = [name for name, other in zip(names, differ[row], strict=True) if other]
     rank = {name: at for at, name in reversed([*enumerate(first)])}
     changed.sort(key=lambda name: rank.get(name, len(first)))
-    line = ", ".join(f"{name} = {_short(capture[name])}" for name in changed[:most])
+    line = ", ".join(f"{name} = {short(capture[name])}" for name in changed[:most])
     more = f" and {len(changed) - most} more" if len(changed) > most else ""
     return f"capture {row} again, with {line or 'nothing changed'}{more}", full if more else ""
 
 
 def _hover(laws: Any, row: int, count: int, names: list[str], values: np.ndarray,
            stated: np.ndarray | None) -> str:
-    layer = ", ".join(f"{name} = {_short(laws.parameters[name].iloc[row])}" for name in names)
+    layer = ", ".join(f"{name} = {short(laws.parameters[name].iloc[row])}" for name in names)
     law = ""
     if stated is not None:
         right = stated[row] == values[row]
@@ -178,5 +178,5 @@ def _distinct(column: Any) -> int:
     return len(np.unique(np.asarray(column).astype(str)))
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     return f"{float(value):.6g}" if isinstance(value, float | np.floating) else str(value)

@@ -1,0 +1,143 @@
+// Draws the captures of a sweep: bits and fields as every view of registers has them, and above them what goes from one
+// capture to the next. What a capture holds, and what a field's line is, comes from Python.
+
+const SVG = "http://www.w3.org/2000/svg";
+const STEPS = {
+  ".": view => view.to(view.model.get("at") + 1),
+  ",": view => view.to(view.model.get("at") - 1),
+  k: view => view.keep(),
+};
+
+class View extends BitsFrame {
+  get name() {
+    return "npulab-sweep";
+  }
+
+  get help() {
+    return `, and . go to the previous and the next capture · k keeps one to compare with and lets it go · ${HELP}`;
+  }
+
+  get keys() {
+    return { ...super.keys, ...STEPS };
+  }
+
+  get listKeys() {
+    return { ...super.listKeys, ...STEPS };
+  }
+
+  get shows() {
+    return { moving: "fields that move", ...SHOWS };
+  }
+
+  shownIf(kind) {
+    return kind === "moving" ? index => this.lines_.has(index) : undefined;
+  }
+
+  parts() {
+    const { model } = this, browser = make("div", "browser"), sort = make("label", "", "in order of ");
+    const captures = model.get("captures");
+    this.slider = make("input", "slider", "", { type: "range", min: 0, max: captures - 1, "aria-label": "capture" });
+    this.which = make("span", "which");
+    this.sort = make("select", "sort", "");
+    const names = ["", ...model.get("layer").map(([name]) => name)];
+    this.sort.append(...names.map(value => Object.assign(make("option", "", value || "recording"), { value })));
+    sort.append(this.sort);
+    this.kept = this.button("keep", "Compare with this one");
+    this.layer = make("div", "layer", "", { role: "group", "aria-label": "parameters of the capture", tabindex: 0 });
+    browser.append(this.slider, this.which, sort, this.kept);
+    return [browser, this.layer];
+  }
+
+  list() {
+    this.readLines();
+    const list = super.list();
+    this.items.forEach((item, index) => {
+      if (!this.lines_.has(index)) return;
+      const spark = make("span", "spark", "", { "aria-hidden": "true" }), svg = document.createElementNS(SVG, "svg");
+      svg.setAttribute("preserveAspectRatio", "none");
+      svg.append(document.createElementNS(SVG, "path"));
+      spark.append(svg);
+      item.insertBefore(spark, item.lastChild);
+    });
+    this.drawLines();
+    return list;
+  }
+
+  // The line of each field that moves: the lowest and the highest value in each step.
+  readLines() {
+    this.lines_ = new Map(this.model.get("moving").map(([index, count, ends]) => [index, { count, ends }]));
+  }
+
+  drawLines() {
+    for (const [index, { ends }] of this.lines_) {
+      const svg = this.items[index].querySelector("svg");
+      const up = ends.map(([, high], step) => `${step} ${255 - high}H${step + 1}`);
+      const down = ends.map(([low], step) => `${step + 1} ${255 - low}H${step}`).reverse();
+      svg.setAttribute("viewBox", `0 0 ${ends.length} 255`);
+      svg.firstChild.setAttribute("d", `M${up.join("L")}L${down.join("L")}Z`);
+    }
+  }
+
+  showValue(index) {
+    super.showValue(index);
+    const line = this.lines_?.get(index);
+    if (line) this.items[index].title += ` · ${line.count} values in the sweep`;
+  }
+
+  // Which capture it is, and its layer: what is not as in the other one is underlined.
+  showCapture() {
+    const { model } = this, at = model.get("at"), captures = model.get("captures"), against = model.get("against");
+    const number = model.get("number");
+    this.slider.value = at;
+    this.slider.setAttribute("aria-valuetext", `capture ${number}`);
+    this.sort.value = model.get("sort");
+    this.which.textContent = `capture ${number}, place ${at + 1} of ${captures}`;
+    this.kept.setAttribute("aria-pressed", String(against >= 0));
+    this.kept.textContent = against >= 0 ? `Compared with capture ${against}: let it go` : "Compare with this one";
+    this.root.style.setProperty("--at", (at + 0.5) / captures);
+    this.layer.replaceChildren(...model.get("layer").map(([name, value, other]) => {
+      const entry = make("span", value === other ? "" : "differs", `${name} `);
+      entry.append(make("b", "", value));
+      if (value !== other) entry.append(` (${other})`);
+      return entry;
+    }));
+  }
+
+  // ---- acting ----
+
+  to(place) {
+    this.ask({ at: clamp(place, this.model.get("captures")) });
+  }
+
+  keep() {
+    this.ask({ against: this.model.get("against") < 0 ? this.model.get("number") : -1 });
+  }
+
+  scrub(event) {
+    const box = event.target.closest(".spark")?.getBoundingClientRect();
+    if (box && event.buttons & 1) this.to(Math.floor((event.clientX - box.left) / box.width * this.model.get("captures")));
+  }
+
+  listen() {
+    super.listen();
+    const moved = () => this.showCapture();
+    Object.assign(this.events, { number: moved, layer: moved, at: moved, against: moved, sort: moved,
+      moving: () => { this.readLines(); this.drawLines(); } });
+    this.showCapture();
+  }
+
+  wire() {
+    super.wire();
+    this.slider.addEventListener("input", () => this.to(Number(this.slider.value)));
+    this.sort.addEventListener("change", () => this.ask({ sort: this.sort.value }));
+    this.kept.addEventListener("click", () => this.keep());
+    for (const name of ["pointerdown", "pointermove"]) this.fields.addEventListener(name, event => this.scrub(event));
+  }
+
+  typed(event) {
+    if (event.target === this.slider) event.stopPropagation();
+    else super.typed(event);
+  }
+}
+
+export default mount(View);

@@ -1,0 +1,148 @@
+"""The captures of a sweep to go through: which fields move, how, and what two captures differ in.
+
+``SweepModel`` holds the state and all the logic and needs no browser; ``SweepView`` shows it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import traitlets
+
+from npulab.analysis.correlate import flips
+from npulab.captures.sweep import Sweep
+from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Parameter, Rows
+from npulab.notebook.widgets.frame import Numbers, assets, table_html
+from npulab.notebook.widgets.law_picture import short
+from npulab.registers.fields import WORD_BYTES
+from npulab.registers.map import RegisterMap
+from npulab.support.text import plural
+
+BINS = 64  # steps of a field's line
+HIGHEST = 255
+
+
+class SweepModel(BitsModel):
+    """The captures of a ``Sweep``, one at a time, compared with another; it needs no browser.
+
+    Can be set and observed, besides what ``BitsModel`` has: ``sort``, the parameter that the
+    captures are in the order of ("" is as recorded), ``at``, the place of the capture in that
+    order, and ``against``, the number of the capture that it is compared with (-1 is the one before
+    it in the order).  Follow them: ``number`` (of the capture, as recorded), ``layer`` (name, value
+    and the other capture's value of each parameter, as texts) and ``moving`` (of each field
+    that is not the same in all: its index, how many values it has, and in each of at most 64 steps
+    along the order the lowest and the highest, 0 to 255 over all).  ``turn`` counts the changes.
+
+    Raises ValueError for a sweep without captures and a place outside, LookupError for an unknown
+    parameter.
+
+    >>> model = SweepModel(Sweep([[1, 0], [3, 0], [2, 0]], {"input_w": [8, 32, 16]}, name="three"))
+    >>> model.sort = "input_w"
+    >>> model.at = 1
+    >>> model.number, model.summary
+    (2, '2 bits in 1 field differ from capture 0: w0_0_32 1 → 2')
+    """
+
+    at = Numbers("place", 0, lambda owner, _: [(0, len(owner.sweep))])
+    against = Numbers("capture", -1, lambda owner, _: [(-1, len(owner.sweep))])
+    sort = Parameter()
+    number = traitlets.Int(read_only=True)
+    layer = traitlets.List(read_only=True)
+    moving = traitlets.List(read_only=True)
+    turn = traitlets.Int(read_only=True)
+
+    def __init__(self, sweep: Sweep, laws: Any = None) -> None:
+        if not len(sweep):
+            raise ValueError("sweep: got no captures, allowed is one or more")
+        self.sweep, self.parameters = sweep, tuple(map(str, sweep.parameters))
+        registers = sweep.registers or RegisterMap(
+            [{"offset": WORD_BYTES * (sweep.words.shape[1] - 1), "field": "", "lsb": 0, "width": 32}])
+        self._order, self._other = np.arange(len(sweep)), 0
+        super().__init__(Rows.whole(registers), sweep.words[0], sweep.words[0], laws)
+        self._moving = [(index, len(np.unique(item.extract(sweep.words))))
+                        for index, item in enumerate(self.rows.fields) if item.extract(sweep.varying)]
+        self._sort(None)
+
+    # ---- what it says ----
+
+    @property
+    def title(self) -> str:
+        name = f"{self.sweep.name}: " if self.sweep.name else ""
+        return f"{name}{plural(len(self.sweep), 'capture')} of {plural(self.count, 'word')}"
+
+    @property
+    def simulated(self) -> bool:
+        return self.sweep.simulated
+
+    @property
+    def line(self) -> str:
+        return (f"{self.title}{', simulated' if self.simulated else ''}; capture {self.number}: "
+                f"{self.summary}")
+
+    @property
+    def compared(self) -> str:
+        return f"capture {self._other}"
+
+    # ---- what follows ----
+
+    @traitlets.observe("sort")
+    def _sort(self, _: Any) -> None:
+        along = self.sweep.parameters[self.sort] if self.sort else range(len(self.sweep))
+        self._order = np.argsort(along, kind="stable")
+        words = self.sweep.words[self._order]
+        if len(words) > 1:
+            self.shares = self.shades(flips(words))
+        self.set_trait("moving", [[index, count, _line(self.rows.fields[index].extract(words))]
+                                  for index, count in self._moving])
+        place = int(np.flatnonzero(self._order == self.number)[0])
+        if place == self.at:
+            self._step(None)
+        self.at = place
+
+    @traitlets.observe("at", "against")
+    def _step(self, _: Any) -> None:
+        number = int(self._order[self.at])
+        self._other = self.against if self.against >= 0 else int(self._order[max(self.at - 1, 0)])
+        with self.hold_trait_notifications():
+            self.words, self.reference = (self.sweep.words[each].tolist() for each in (number, self._other))
+        self._tell(None)  # of the other capture it may be the same words
+        self.set_trait("number", number)
+        self.set_trait("layer", [[name, *(short(self.sweep.parameters[name].iloc[each]) for each in (
+            number, self._other))] for name in self.parameters])
+        self.set_trait("turn", self.turn + 1)
+
+    def _repr_html_(self) -> str:
+        rows = [(self.rows.names[index], self.rows.bits(self.rows.fields[index]), str(count),
+                 self.values[index].partition(",")[0]) for index, count in self._moving]
+        head = self.heading_html(f"{len(rows)} fields move; capture {self.number}: {self.summary}")
+        return head + table_html(("field", "bits", "values", f"in capture {self.number}"), rows)
+
+
+class SweepView(BitsView):
+    """The captures of a sweep to go through by slider and by key (, and .), with the parameters of
+    each, a line for each field that moves, and the bits that differ from another capture marked.
+
+    The arguments are those of ``SweepModel``; ``at``, ``against``, ``sort``, ``cursor`` and
+    ``selection`` are the model's and can be set and observed.  Everything else is on ``model``.
+    """
+
+    _esm, _css = assets("bits_view", "sweep_view")
+    _of = SweepModel
+    _linked = ("cursor", "selection", "at", "against", "sort")
+    _followed = ("status", "letters")
+    _together = ("words", "reference", "values", "shares", "number", "layer", "moving")
+
+    captures = traitlets.Int().tag(sync=True)
+
+    def __init__(self, sweep: Sweep, laws: Any = None) -> None:
+        super().__init__(SweepModel(sweep, laws), captures=len(sweep))
+
+
+def _line(values: np.ndarray) -> list[list[int]]:
+    """The lowest and the highest of values ``(N,)`` in each of at most 64 steps, 0 to 255 over
+    their range."""
+    first = np.linspace(0, len(values), min(len(values), BINS), endpoint=False).astype(int)
+    ends = np.stack([np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)], axis=1).astype(float)
+    low, high = ends.min(), ends.max()
+    return list(np.rint((ends - low) / ((high - low) or 1) * HIGHEST).astype(int).tolist())

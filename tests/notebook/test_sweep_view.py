@@ -1,0 +1,159 @@
+"""The view of a sweep: its model with no browser, its drawing in a blank page."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from blank_page import THEMES, BlankPage, browser
+from playwright.sync_api import Browser
+
+from npulab.captures.sweep import Sweep
+from npulab.notebook.widgets import SweepModel, SweepView
+from npulab.registers.map import RegisterMap
+
+TABLE = """\
+block,offset,register,field,lsb,width,at,value,evidence
+NN,0,CFG,mode,0,2,,enum:mode,K
+NN,0,CFG,size,4,8,0,,guess
+NN,4,EXT,size,30,2,8,,guess
+NN,4,EXT,still,0,8,,,K
+"""
+REGISTERS = RegisterMap(csv.DictReader(TABLE.splitlines()), enums={"mode": {0: "off", 1: "on"}})
+SIZES = np.array([0x300, 5, 260, 5])
+MODES = np.array([1, 0, 0, 1])
+
+
+def sweep(count: int = 4, **texts: str) -> Sweep:
+    words = np.stack([MODES + (SIZES % 256 << 4), (SIZES >> 8 << 30) + 7], axis=1).astype(np.uint32)
+    return Sweep(words[:count], {"w": [9, 5, 7, 5][:count], "c": [1, 1, 1, 2][:count]}, name="four",
+                 registers=REGISTERS, **texts)
+
+
+def test_captures_are_gone_through_in_the_order_of_a_parameter() -> None:
+    model = SweepModel(sweep())
+    seen = []
+    model.observe(lambda change: seen.append(change.new), "number")
+    assert (model.number, model.words, model.summary) == (0, (1, 0xC0000007), "no bit differs from capture 0")
+    for place in (1, 2, 3):
+        model.at = place
+    assert seen == [1, 2, 3]
+    assert model.layer == [["w", "5", "7"], ["c", "2", "1"]]
+    assert model.summary == "3 bits in 2 fields differ from capture 2: mode off → on, size 260 → 5"
+    model.sort = "w"
+    assert (model.number, model.at) == (3, 1), "the capture stays, its place is another"
+    assert model.summary == "1 bit in 1 field differs from capture 1: mode off → on"
+    model.at = 3
+    assert (model.number, model.fields["size"]) == (0, 0x300)
+    model.against = 2
+    assert model.changed == {"mode": ("off", "on"), "size": (260, 0x300)}
+    model.at = 2
+    assert (model.number, model.summary) == (2, "no bit differs from capture 2")
+    model.against = -1
+    assert model.summary.endswith("differ from capture 3: mode on → off, size 5 → 260")
+    model.sort = ""
+    assert (model.number, model.at) == (2, 2)
+
+
+def test_fields_that_move_have_a_line_along_the_order() -> None:
+    model = SweepModel(sweep())
+    names = [model.rows.names[index] for index, _, _ in model.moving]
+    assert names == ["mode", "size"]
+    assert [count for _, count, _ in model.moving] == [2, 3]
+    low, high = SIZES.min(), SIZES.max()
+    asked = [round(255 * (size - low) / (high - low)) for size in SIZES]
+    assert model.moving[1][2] == [[size, size] for size in asked]
+    model.sort = "w"
+    assert model.moving[1][2] == [[asked[at], asked[at]] for at in (1, 3, 2, 0)]
+    assert (model.shares[0][0], model.shares[0][4]) == (100, 33), "of three steps all, and one"
+
+
+def test_a_line_of_many_captures_keeps_what_moves_once() -> None:
+    words = np.zeros((10_000, 1), np.uint32)
+    words[7_777] = 3
+    model = SweepModel(Sweep(words, {"n": range(10_000)}))
+    ((_, count, line),) = model.moving
+    assert (count, len(line)) == (2, 64)
+    assert [step for step in line if step != [0, 0]] == [[0, 255]]
+    assert line[7_777 * 64 // 10_000] == [0, 255]
+
+
+def test_one_capture_and_what_is_refused() -> None:
+    model = SweepModel(sweep(1))
+    assert (model.moving, model.title) == ([], "four: 1 capture of 2 words")
+    with pytest.raises(ValueError, match="at: got place 1, allowed is 0 to 0"):
+        model.at = 1
+    with pytest.raises(ValueError, match="against: got capture 4, allowed is -1 to 3"):
+        SweepModel(sweep()).against = 4
+    with pytest.raises(LookupError, match="sort: got 'h', known are w, c"):
+        model.sort = "h"
+    with pytest.raises(ValueError, match="sweep: got no captures, allowed is one or more"):
+        SweepModel(sweep(0))
+
+
+def test_the_page_gets_a_capture_in_one_message() -> None:
+    view = SweepView(sweep(provenance="simulated"))
+    sent: list[set[str]] = []
+    view.comm = SimpleNamespace(comm_id="front end", kernel=True, close=lambda **_: None, on_msg=lambda _: None,
+                                send=lambda data, buffers: sent.append(set(data["state"])))
+    view.set_state({"at": 2})
+    together = [names for names in sent if "words" in names]
+    assert len(together) == 1
+    assert {"reference", "values", "number", "layer"} <= together[0]
+    assert view.model.at == 2
+    face = view._repr_mimebundle_()[0]["text/html"]
+    assert "<b>simulated</b>; 2 fields move; capture 2:" in face
+    assert "still" not in face
+
+
+# ---- the drawing, in a blank page ----
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Browser]:
+    with browser() as one:
+        yield one
+
+
+def answer(page: BlankPage, view: SweepView) -> None:
+    """Give Python what the page saved last, and the page what Python makes of it."""
+    view.set_state(page.saved[-1])
+    page.push(**{name: getattr(view, name) for name in ("words", "reference", "values", "shares", "number", "layer",
+                                                        "moving", "summary", "at", "against", "sort")})
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_page_goes_through_the_captures(started: Browser, theme: str) -> None:
+    view = SweepView(sweep())
+    with BlankPage(started, view, theme) as page:
+        assert page.page.locator(".item:not([hidden]) .name").all_text_contents() == ["mode", "size"]
+        assert page.page.locator(".item:not([hidden]) .spark path").count() == 2
+        page.page.select_option(".sort", "w")
+        answer(page, view)
+        page.page.locator(".slider").fill("2")
+        assert page.saved[-1] == {"at": 2}
+        answer(page, view)
+        assert page.page.inner_text(".which") == "capture 2, place 3 of 4"
+        assert page.page.locator(".layer .differs").all_text_contents() == ["w 7 (5)", "c 1 (2)"]
+        assert page.page.locator(".npulab-bit.differs").count() == 3
+        assert page.accessibility() == []
+        page.page.locator(".npulab-bit").first.click()
+        page.press("k")
+        assert page.saved[-1] == {"against": 2}
+        answer(page, view)
+        page.press(".")
+        assert page.saved[-1] == {"at": 3}
+        answer(page, view)
+        assert "capture 2" in page.page.inner_text(".keep")
+        assert page.page.inner_text(".npulab-summary").endswith("differ from capture 2: mode off → on, size 260 → 768")
+        page.press(".")
+        assert page.saved[-1] == {"at": 3}, "there is no further one"
+        page.page.locator(".spark").first.click(position={"x": 1, "y": 8})
+        assert {"at": 0} in page.saved
+        page.page.select_option(".kind", "all")
+        assert page.page.locator(".item:not([hidden])").count() > 2
+        page.cleanup()
+        assert (page.listeners, page.errors) == (0, [])
