@@ -266,6 +266,7 @@ def test_generated_tests_hold_when_the_placeholder_is_gone(here: Path) -> None:
     (folder / "dumps.py").write_text('''
 import numpy as np
 from npulab.capture import Capture, Job
+from npulab.target import Importer
 from .facts import BLOCK, TABLES
 
 def is_dump(path):
@@ -274,6 +275,8 @@ def is_dump(path):
 def read_dump(path):
     words = np.array([int(word, 16) for word in path.read_text().split()], np.uint32)
     return {path.stem: Capture(path.stem, "heron", "heron", (Job(BLOCK, words),), maps=TABLES)}
+
+IMPORTERS = (Importer("words in hexadecimal", is_dump, read_dump),)
 ''')
     (folder / "samples").mkdir()
     (folder / "samples/one.hex").write_text("1f 0 ffffffff")
@@ -295,3 +298,31 @@ def test_one_peripheral_of_a_file_becomes_a_target(here: Path, capsys: pytest.Ca
     assert main(["map", "npu.svd", "none.csv", "--block", "NPU"]) == 2
     assert "block: got 'NPU', allowed is one of CNN, DMA" in capsys.readouterr().err
     assert not (here / "none.csv").exists()
+
+
+def test_big_endian_words_are_turned_and_jobs_are_the_folders_own(here: Path) -> None:
+    new_target("heron")
+    for name, turned in (("little", 1), ("big", -1)):
+        (here / name).mkdir()
+        words = np.arange(16, dtype="<u4")
+        (here / name / "words.bin").write_bytes(words[:, None].view(np.uint8)[:, ::turned].tobytes())
+        said = {"npu": "heron"} | ({"big_endian": {"words": 4}} if turned < 0 else {})
+        (here / name / "job.json").write_text(json.dumps(said))
+    assert npulab.load("big").words.tolist() == npulab.load("little").words.tolist() == [*range(16)]
+    for wrong in ({"words": 3}, {"words": 0}, {"input": 4}):
+        (here / "big/job.json").write_text(json.dumps({"npu": "heron", "big_endian": wrong}))
+        with pytest.raises(ValueError, match=r"^big/job.json: big_endian: got '\w+' in words of \d bytes, allowed are"):
+            npulab.load("big")
+    file = here / "npulab_targets/heron/dumps.py"
+    file.write_text(file.read_text().replace("IMPORTERS = (folder_importer(\"heron\", CHIPS, TABLES),)", '''
+from npulab.capture import Job
+
+def jobs(path, buffers, maps):
+    return [Job("JOB", [*buffers["words"][:16]]), Job("JOB", [*buffers["extra"]])]
+
+IMPORTERS = (folder_importer("heron", CHIPS, TABLES, jobs),)
+'''))
+    with pytest.raises(ValueError, match=r"^target heron: jobs of little: KeyError: 'extra', at heron/dumps.py:\d+"):
+        npulab.load("little")
+    (here / "little/extra.bin").write_bytes(bytes(range(1, 17)))
+    assert npulab.load("little").jobs[1].words.tolist() == [*range(1, 17)]

@@ -1,0 +1,123 @@
+"""Dumps that a recorder writes as a folder: ``job.json`` says what was recorded, jobs and buffers
+are files beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npulab.captures.capture import Capture, Job
+from npulab.captures.target import Features, Importer, guarded, select
+from npulab.captures.writes import read_writes
+from npulab.layout.stored import SWAPS, swap_words
+from npulab.registers.fields import WORD_BYTES
+from npulab.registers.map import RegisterMap
+
+DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
+TEXTS = ("provenance", "source", "tool", "date")
+Maps = Mapping[str, RegisterMap]
+Jobs = Callable[[Path, Mapping[str, bytes], Maps], Sequence[Job]]
+
+
+def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
+                    jobs: Jobs | None = None) -> Importer:
+    """The importer of folders that are dumps of a target, and of folders of such folders.
+
+    Every ``.bin`` is a buffer of that name.  ``job.json`` has at least ``npu``, the target's name::
+
+        {"npu": "mine", "chip": "mine2", "provenance": "board", "source": "who, with what",
+         "date": "2026-01-31", "addresses": {"input": "0x10000000"}, "parameters": {"kernel_h": 3},
+         "big_endian": {"words": 4}}
+
+    ``big_endian`` names buffers whose words, of so many bytes, have the first byte highest: they
+    are turned.  ``jobs(path, buffers, maps)`` gives the jobs by the maps of the chip; left out,
+    they are in ``words.bin``, the words of the first block, or in ``writes.txt``, as
+    ``read_writes`` has it.  ``read`` raises ValueError with file, what, got and allowed.
+    """
+    make = guarded(jobs or _jobs, target, "jobs")
+
+    def dumps(path: Path) -> list[Path]:
+        """The folders that are dumps of the target: the path, or those in it."""
+        found = [path, *sorted(path.iterdir())] if path.is_dir() else []
+        return [one for one in found if _npu(one) == target]
+
+    def read(path: Path) -> Mapping[str, Capture | ValueError]:
+        if (path / DESCRIPTION).is_file():
+            return {path.name: read_one(path)}
+        out: dict[str, Capture | ValueError] = {}
+        for one in dumps(path):
+            try:
+                out[one.name] = read_one(one)
+            except ValueError as error:
+                out[one.name] = error
+        return out
+
+    def read_one(path: Path) -> Capture:
+        said = _description(path)
+        chip = str(said.get("chip") or next(iter(chips)))
+        if chip not in chips:
+            raise ValueError(f"{path / DESCRIPTION}: chip: got {chip!r}, allowed is one of "
+                             f"{', '.join(chips)}")
+        maps, buffers = select(tables, chips[chip]), _buffers(path, said)
+        made = make(path, buffers, maps)
+        buffers.pop(Path(WORDS).stem, None)
+        texts: dict[str, Any] = {name: str(said[name]) for name in TEXTS if name in said}
+        try:
+            addresses = {name: int(str(at), 0) for name, at in dict(said.get("addresses", {})).items()}
+            return Capture(path.name, target, chip, tuple(made), buffers, addresses,
+                           dict(said.get("parameters", {})), maps=maps, **texts)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path / DESCRIPTION}: {error}") from None
+
+    return Importer("folder of job.json, jobs and buffers", lambda path: bool(dumps(path)), read)
+
+
+def _npu(path: Path) -> str:
+    """The NPU that a folder says it is a dump of, "" if it does not."""
+    try:
+        return str(_description(path).get("npu", "")) if (path / DESCRIPTION).is_file() else ""
+    except ValueError:
+        return ""
+
+
+def _description(path: Path) -> dict[str, Any]:
+    try:
+        said = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path / DESCRIPTION}: is not JSON that can be read: {error}") from None
+    if not isinstance(said, dict):
+        raise ValueError(f"{path / DESCRIPTION}: got {type(said).__name__}, allowed is an object")
+    return said
+
+
+def _buffers(path: Path, said: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a dump by name, little-endian."""
+    buffers = {file.stem: file.read_bytes() for file in sorted(path.glob("*.bin"))}
+    for name, size in dict(said.get("big_endian", {})).items():
+        if size not in SWAPS[1:] or len(buffers.get(name, b"?")) % size:
+            raise ValueError(f"{path / DESCRIPTION}: big_endian: got {name!r} in words of {size!r} bytes, allowed are "
+                             f"whole words of {', '.join(map(str, sorted(SWAPS)[1:]))} of one of "
+                             f"{', '.join(buffers) or 'none'}")
+        buffers[name] = swap_words(np.frombuffer(buffers[name], np.uint8), size).tobytes()
+    return buffers
+
+
+def _jobs(path: Path, buffers: Mapping[str, bytes], maps: Maps) -> Sequence[Job]:
+    block, registers = next(iter(maps.items()))
+    if (path / WRITES).is_file():
+        writes = read_writes(path / WRITES)
+        if len(maps) == 1 and not registers.repeats:
+            return (Job.from_writes(block, writes, registers),)
+        jobs, rest = Job.split(writes, maps)
+        if rest:
+            raise ValueError(f"{path / WRITES}: got a write to {rest[0][0]:#x}, allowed are addresses of registers.csv")
+        return jobs
+    data, size = buffers.get(Path(WORDS).stem, b""), WORD_BYTES * len(registers)
+    if len(data) != size:
+        raise ValueError(f"{path / WORDS}: got {len(data)} bytes, allowed is {size}, as many words as registers.csv "
+                         "has")
+    return (Job(block, np.frombuffer(data, "<u4")),)
