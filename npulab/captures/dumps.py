@@ -3,19 +3,20 @@ are files beside it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npulab.captures.capture import Capture, Job
-from npulab.captures.target import Features, Importer, guarded, select
+from npulab.captures.target import Features, Importer, each_read, guarded, select
 from npulab.captures.writes import read_writes
 from npulab.layout.stored import SWAPS, swap_words
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
+from npulab.support.files import read_json
 
 DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
 TEXTS = ("provenance", "source", "tool", "date")
@@ -48,13 +49,7 @@ def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
     def read(path: Path) -> Mapping[str, Capture | ValueError]:
         if (path / DESCRIPTION).is_file():
             return {path.name: read_one(path)}
-        out: dict[str, Capture | ValueError] = {}
-        for one in dumps(path):
-            try:
-                out[one.name] = read_one(one)
-            except ValueError as error:
-                out[one.name] = error
-        return out
+        return each_read({one.name: partial(read_one, one) for one in dumps(path)})
 
     def read_one(path: Path) -> Capture:
         said = _description(path)
@@ -85,10 +80,7 @@ def _npu(path: Path) -> str:
 
 
 def _description(path: Path) -> dict[str, Any]:
-    try:
-        said = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path / DESCRIPTION}: is not JSON that can be read: {error}") from None
+    said = read_json(path / DESCRIPTION)
     if not isinstance(said, dict):
         raise ValueError(f"{path / DESCRIPTION}: got {type(said).__name__}, allowed is an object")
     return said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from npulab.captures.unrecognised import sentence_of
 from npulab.models import is_model
 from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.map import RegisterMap
-from npulab.support.files import write_folders
+from npulab.support.files import read_json, write_folders
 
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
 FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}
@@ -183,10 +182,7 @@ def save_all(captures: Mapping[Path, Capture]) -> list[Path]:
 def read_folder(folder: Path) -> Capture:
     """The capture in a case folder; raises ValueError, LookupError or OSError naming the file."""
     where = folder / DESCRIPTION
-    try:
-        description = json.loads(where.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: is not JSON that can be read: {error}") from None
+    description = read_json(where)
     try:
         return _capture(folder, description)
     except (ValueError, LookupError, OSError) as error:

@@ -140,6 +140,17 @@ class Importer:
     readers: Callable[[Path], Mapping[str, Callable[[], Capture]]] | None = None
 
 
+def each_read(readers: Mapping[str, Callable[[], Capture]]) -> dict[str, Capture | ValueError]:
+    """What readers give by name; in the place of a case that is broken the ValueError."""
+    out: dict[str, Capture | ValueError] = {}
+    for name, read in readers.items():
+        try:
+            out[name] = read()
+        except ValueError as error:
+            out[name] = error
+    return out
+
+
 @dataclass(frozen=True)
 class DocumentFormat:
     """Files that are no captures: ``recognises(path)`` looks, ``read(path)`` gives a

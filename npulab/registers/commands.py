@@ -43,10 +43,8 @@ def read_commands(
         block = blocks[code]
         command = data[at : at + sizes[block]]
         if len(command) < sizes[block]:
-            raise ValueError(
-                f"byte {at:#x}: got {len(command)} bytes of a command {block}, allowed are "
-                f"{sizes[block]}"
-            )
+            raise ValueError(f"byte {at:#x}: got {len(command)} bytes of a command {block}, "
+                             f"allowed are {sizes[block]}")
         words = command.ljust(WORD_BYTES * len(maps[block]), b"\0")
         out.append((block, np.frombuffer(words, "<u4").astype(np.uint32)))
         at += sizes[block]
@@ -61,9 +59,8 @@ def write_commands(
     for number, (block, words) in enumerate(commands):
         data, size = np.asarray(words, "<u4").tobytes(), command_bytes(maps[block], block)
         if any(data[size:]):
-            raise ValueError(
-                f"command {number}, {block}: got bits behind byte {size}, allowed are {size} bytes"
-            )
+            raise ValueError(f"command {number}, {block}: got bits behind byte {size}, allowed "
+                             f"are {size} bytes")
         out.append(data[:size])
     return b"".join(out)
 
@@ -72,10 +69,8 @@ def command_bytes(registers: RegisterMap, block: str) -> int:
     """How long a command of a block is."""
     bits = registers.repeats.get(block, Repeat()).bits or WORD_BITS * len(registers)
     if bits > WORD_BITS * len(registers):
-        raise ValueError(
-            f"block {block}: got {bits} bits in {len(registers)} words, allowed are at most "
-            f"{WORD_BITS * len(registers)}"
-        )
+        raise ValueError(f"block {block}: got {bits} bits in {len(registers)} words, allowed are "
+                         f"at most {WORD_BITS * len(registers)}")
     return bits // BYTE_BITS
 
 
@@ -85,16 +80,12 @@ def _blocks(
     """The block of each opcode."""
     for item in fields:
         if (item.pieces, item.names) != (opcode.pieces, opcode.names):
-            raise ValueError(
-                f"blocks {opcode.block} and {item.block}: got field {opcode.name} at "
-                f"{opcode.bits} and {item.name} at {item.bits}, allowed are the same bits and the "
-                "same enum"
-            )
+            raise ValueError(f"blocks {opcode.block} and {item.block}: got field {opcode.name} at "
+                             f"{opcode.bits} and {item.name} at {item.bits}, allowed are the same "
+                             "bits and the same enum")
     blocks = {raw: name for raw, name in opcode.names if name in maps}
     missing = [block for block in maps if block not in blocks.values()]
     if missing:
-        raise ValueError(
-            f"field {opcode.name}: got no opcode of block {missing[0]}, its enum names "
-            f"{', '.join(name for _, name in opcode.names) or 'none'}"
-        )
+        raise ValueError(f"field {opcode.name}: got no opcode of block {missing[0]}, its enum "
+                         f"names {', '.join(name for _, name in opcode.names) or 'none'}")
     return blocks

@@ -17,6 +17,7 @@ the length of a command (``registers.commands``).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
@@ -78,19 +79,14 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     """
     rows = [*rows]
     if not shaped(rows):
-        return (
-            [_without(row) for row in rows]
-            if any(name in row for row in rows for name in SHAPE)
-            else rows
-        ), []
+        extra = any(name in row for row in rows for name in SHAPE)
+        return [_without(row) for row in rows] if extra else rows, []
     blocks = [row for row in rows if _is_block(row)]
     single = [copy for row in rows if not _is_block(row) for copy in _array(row)]
     unknown = {str(row["block"]) for row in blocks} - {str(row.get("block")) for row in single}
     if unknown:
-        raise ValueError(
-            f"register map, block {min(unknown)!r}: got a row that says where it lies, "
-            "allowed is for a block that has registers"
-        )
+        raise ValueError(f"register map, block {min(unknown)!r}: got a row that says where it "
+                         "lies, allowed is for a block that has registers")
     words: dict[tuple[Any, int], dict[str, None]] = {}
     for row in single:
         if row["bits"]:
@@ -104,9 +100,8 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
 
 def shaped(rows: Iterable[Row]) -> bool:
     """Whether rows use what this module adds to a table."""
-    return any(
-        _is_block(row) or any(row.get(name) not in (None, "") for name in SHAPE) for row in rows
-    )
+    return any(_is_block(row) or any(row.get(name) not in (None, "") for name in SHAPE)
+               for row in rows)
 
 
 def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
@@ -123,19 +118,14 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
         if value not in ("", SPARSE):
             raise ValueError(f"{where}: got value {value!r}, allowed is blank or {SPARSE}")
         if block in out:
-            raise ValueError(
-                f"{where}: got two rows that say where it lies, allowed is one for a chip"
-            )
+            raise ValueError(f"{where}: got two rows that say where it lies, allowed is one for a "
+                             "chip")
         if names and len(names) != len(counts):
-            raise ValueError(
-                f"{where}: got {len(names)} names of dimensions ({' '.join(names)}), "
-                f"allowed is one for each of {len(counts)} counts"
-            )
+            raise ValueError(f"{where}: got {len(names)} names of dimensions ({' '.join(names)}), "
+                             f"allowed is one for each of {len(counts)} counts")
         if base < 0 or base % WORD_BYTES:
-            raise ValueError(
-                f"{where}: got offset {row.get('offset')!r}, allowed is a multiple of "
-                f"{WORD_BYTES} from 0"
-            )
+            raise ValueError(f"{where}: got offset {row.get('offset')!r}, allowed is a multiple of "
+                             f"{WORD_BYTES} from 0")
         bits = _size(row, where) or 0
         out[block] = Repeat(base, counts, strides, names, value == SPARSE, bits)
     return out
@@ -161,10 +151,8 @@ def _array(row: Row) -> Iterator[dict[str, Any]]:
     if offset is not None and offset < 0:
         raise ValueError(f"{where}: got offset {offset}, allowed is at least 0")
     if (bits or counts) and not row.get("register"):
-        raise ValueError(
-            f"{where}: got {'count' if counts else 'bits'} in a row without a register, "
-            "allowed is with its name"
-        )
+        raise ValueError(f"{where}: got {'count' if counts else 'bits'} in a row without a "
+                         "register, allowed is with its name")
     if not bits and not counts:
         yield {**plain, "bits": 0}
         return
@@ -178,26 +166,19 @@ def _array(row: Row) -> Iterator[dict[str, Any]]:
         yield copy
 
 
-def _runs(
-    row: Mapping[str, Any],
-    words: Mapping[tuple[Any, int], Mapping[str, None]],
-    names: Mapping[tuple[Any, Any], int],
-) -> Iterator[dict[str, Any]]:
+def _runs(row: Mapping[str, Any], words: Mapping[tuple[Any, int], Mapping[str, None]],
+          names: Mapping[tuple[Any, Any], int]) -> Iterator[dict[str, Any]]:
     """A plain row for each word that a row of a register of ``bits`` has a part of."""
     plain, bits = _without(row), row["bits"]
     if not bits:
         yield dict(plain)
         return
-    where, block = (
-        f"register map, field {row.get('field')!r} of register {row['register']!r}",
-        row.get("block"),
-    )
+    where, block = (f"register map, field {row.get('field')!r} of register {row['register']!r}",
+                    row.get("block"))
     lsb, width, split = (_number(row, name, where) for name in ("lsb", "width", "at"))
     if lsb is None or width is None or lsb < 0 or width <= 0 or lsb + width > bits:
-        raise ValueError(
-            f"{where}: got lsb {row.get('lsb')} width {row.get('width')}, allowed is inside "
-            f"bits 0 to {bits - 1}"
-        )
+        raise ValueError(f"{where}: got lsb {row.get('lsb')} width {row.get('width')}, allowed is "
+                         f"inside bits 0 to {bits - 1}")
     low = lsb + BYTE_BITS * (row["offset"] % WORD_BYTES)
     first = row["offset"] // WORD_BYTES
     parts = [*pieces(low, width)]
@@ -221,18 +202,11 @@ def _runs(
 def _shape(row: Row, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The counts and strides of a row."""
     counts, strides = (_numbers(row, name, where) for name in ("count", "stride"))
-    total = 1
-    for count in counts:
-        total *= max(count, 0)
-    if (
-        len(counts) != len(strides)
-        or not 1 <= total <= MOST_COPIES
-        or any(at <= 0 for at in strides)
-    ):
-        raise ValueError(
-            f"{where}: got count {row.get('count')!r} and stride {row.get('stride')!r}, "
-            f"allowed are as many of both, above 0, of at most {MOST_COPIES} copies"
-        )
+    total = math.prod(max(count, 0) for count in counts)
+    if len(counts) != len(strides) or not 1 <= total <= MOST_COPIES or min(strides, default=1) <= 0:
+        raise ValueError(f"{where}: got count {row.get('count')!r} and stride "
+                         f"{row.get('stride')!r}, allowed are as many of both, above 0, of at "
+                         f"most {MOST_COPIES} copies")
     return counts, strides
 
 
@@ -240,10 +214,8 @@ def _size(row: Row, where: str) -> int | None:
     """The bits that a row says."""
     bits = _number(row, "bits", where)
     if bits is not None and not (0 < bits <= MOST_BITS and bits % BYTE_BITS == 0):
-        raise ValueError(
-            f"{where}: got bits {row['bits']!r}, allowed is a multiple of {BYTE_BITS} up "
-            f"to {MOST_BITS}"
-        )
+        raise ValueError(f"{where}: got bits {row['bits']!r}, allowed is a multiple of "
+                         f"{BYTE_BITS} up to {MOST_BITS}")
     return bits
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 def need_file(path: Path) -> None:
@@ -37,6 +39,14 @@ def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"{where}: got byte {error.object[error.start]:#04x} at byte {error.start}, allowed is "
                          "UTF-8") from None
+
+
+def read_json(path: Path) -> Any:
+    """The value in a file of JSON; raises ValueError with the file for another one."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: is not JSON that can be read: {error}") from None
 
 
 def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:

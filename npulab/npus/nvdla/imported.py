@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from npulab.captures.capture import Capture
+from npulab.captures.target import each_read
 from npulab.npus.nvdla.accesses import block_of_addresses
 from npulab.npus.nvdla.cfg import provenance_of, read_cfg
 from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, USUAL_CHIP, block_of, maps
@@ -39,13 +40,7 @@ def read(path: Path) -> dict[str, Capture | ValueError]:
 
     They are named and read as ``readers`` says.
     """
-    out: dict[str, Capture | ValueError] = {}
-    for name, case in readers(path).items():
-        try:
-            out[name] = case()
-        except ValueError as error:
-            out[name] = error
-    return out
+    return each_read(readers(path))
 
 
 def readers(path: Path) -> dict[str, Callable[[], Capture]]:
