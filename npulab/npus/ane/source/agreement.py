@@ -14,23 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from npulab.npus.ane.source.network import Input, Network, Output
+from npulab.npus.ane.source.network import Network
 from npulab.npus.ane.source.parameters import (
     ALIGN,
     ENGINES,
-    ONE,
-    Chain,
-    Shape,
     chain_of,
     engine_bytes,
-    engines_of,
-    kernel_of,
-    nonlinear_mode,
     shapes,
-    strides,
+    subject,
     tasks_of,
 )
 from npulab.npus.kit.fields import values_of as values_of_job
@@ -42,12 +35,8 @@ if TYPE_CHECKING:
     from npulab.captures.capture import Capture
 
 Values = Mapping[str, int]
-HALF = "Float16"
 ROWS = read_rows(Path(__file__).with_name("claims.csv"))
-# PE.Cfg.OpMode of two sources; order and spelling of the last two: 0 to 3 in the bare task files
-ELEMENTWISE = {"Add": 0, "Mult": 1, "Mul": 1, "Max": 2, "Min": 3}
 SEEN = ("Conv", "Neuron", "Concat", "ScaledElementWise", "GOC")
-STEP_BITS, SIZE_BITS = 2, 5  # of ConvCfg; larger kernels are cut by the compiler
 COLUMNS = ("file", "task", "what", "field", "expected", "found", "varies")
 SHOWN = 6
 
@@ -83,19 +72,6 @@ class Comparison(NamedTuple):
         return f"task {self.claim.task} {self.claim.field}: {self.claim.what} {self.claim.expected}, found {found}"
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One task of a network: which inputs it reads, in the order of its sources, and where in the
-    output it writes."""
-
-    number: int
-    chain: Chain
-    sources: tuple[tuple[Shape, Input | None], ...]
-    result: Shape
-    channels: int
-    base: int | None
-
-
 def claims(network: Network) -> list[Claim]:
     """What a network says of its file's registers: sizes, types, strides, kernel, bias, engines,
     activation.
@@ -108,9 +84,8 @@ def claims(network: Network) -> list[Claim]:
     if chain.main.type not in SEEN or any(one.name not in covered for one in network.units) \
             or any(one.batch > 1 for one in found.values()):
         return []
-    out = [Claim(task.number, what, field, expected) for task in _tasks(network, chain)
-           for what, field, expected in _stated(network, task)]
     last = tasks_of(network) - 1
+    out = [claim for task in range(last + 1) for claim in _stated(network, task)]
     return out + [Claim(task, "last task", "Header.Header[0].EON", int(task == last)) for task in range(last + 1)]
 
 
@@ -204,84 +179,19 @@ def pairings(networks: Mapping[str, Network], files: Mapping[str, Sequence[Value
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _tasks(network: Network, chain: Chain) -> Iterator[_Task]:
-    found = shapes(network)
-    result = found[chain.output.name if chain.output else (chain.fused or (chain.main,))[-1].name]
-    sources = [(found[name], part if isinstance(part := network.parts[name], Input) else None)
-               for name in chain.main.bottoms]
-    if chain.main.type != "Concat":
-        yield _Task(0, chain, tuple(sources), result, result.channels, 0)
-        return
-    along = chain.main.params.get("Dimension", "Channel") in ("Channel", "Channels")
-    plane = strides(chain.output.keys if chain.output else {}, "Output", result)["OutputPlaneStride"]
-    before = 0
-    for number, source in enumerate(sources):
-        channels = source[0].channels
-        yield _Task(number, chain, (source,), result, channels, before * plane if along else None)
-        before += channels
-
-
-def _stated(network: Network, task: _Task) -> Iterator[tuple[str, str, int]]:
-    """(what, field, number) of each register that a network says something of."""
+def _stated(network: Network, task: int) -> Iterator[Claim]:
+    """The claims of what a network says of a task's registers."""
     of, size = subject(network, task), engine_bytes(network)
     for row, number in numbers_of(ROWS, of):
-        yield row.note, row.field, number
+        yield Claim(task, row.note, row.field, number)
     # which engines get a table changed from one compiler to the next
-    if not of.engines_known or (of.engines and not of.conv and task.channels > 1):
+    if not of.engines_known or (of.engines and not of.conv and of.channels > 1):
         return
     for engine in range(ENGINES):
-        yield (f"coefficients of engine {engine}", f"KernelDMASrc.CoeffDMAConfig[{engine}].En",
-               int(engine < of.engines))
-        if engine < of.engines and size:
-            yield (f"offset of engine {engine} / {ALIGN}",
-                   f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr", engine * size // ALIGN)
-            yield (f"bytes of engine {engine} / {ALIGN}",
-                   f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize", size // ALIGN)
-
-
-def subject(network: Network, task: _Task) -> Any:
-    """What the rows of ``claims.csv`` speak of; a number is None where nothing is known."""
-    chain, main, result = task.chain, task.chain.main, task.result
-    (source, stored), *more = task.sources
-    second, second_stored = more[0] if more else (source, None)
-    kernel, engines = kernel_of(main), engines_of(network)
-    conv, two = main.type == "Conv", len(task.sources) > 1
-    neural = main.type in ("Conv", "Neuron", "Concat")
-    known = neural or main.type == "ScaledElementWise"
-    unscaled = neural and not any({"ScaleScalar", "ScaleIndex"} & unit.scalars.keys()
-                                  for unit in chain.fused)
-    log = (min(task.channels, ENGINES) - 1).bit_length()
-    return SimpleNamespace(
-        chain=chain, source=source, result=result, channels=task.channels, base=task.base,
-        # a copied part is as large as its input
-        written=source if main.type == "Concat" else result, two=two, alone=not two,
-        flat=max(source.depth, result.depth) == 1, input=stored is not None, output=chain.output,
-        # types of which a file was seen
-        half_input=source.type == HALF, half_output=result.type == HALF,
-        half_second=two and second.type == HALF,
-        half_kernel=conv and main.params.get("KernelType", HALF) in (HALF, "Float32"),
-        first_strides=_strides("Input", stored, source),
-        second_strides=_strides("Input", second_stored, second),
-        output_strides=_strides("Output", chain.output, result),
-        neural=neural, conv=conv, bypass=neural and not conv, engines_code=log,
-        engines_code_1=log + 1, mode=nonlinear_mode(chain), unscaled=unscaled,
-        bias_known=unscaled and (chain.has_bias or all(unit.type != "GOC" for unit in chain.fused)),
-        binary=main.type == "ScaledElementWise" and two and not chain.fused,
-        scale=main.params.get("Scale", ONE), operation=ELEMENTWISE.get(main.params.get("Type", "")),
-        constants=main.type == "GOC", bias_scalar=main.params.get("BiasScalar"),
-        scale_scalar=main.params.get("ScaleScalar"), kernel=kernel,
-        kernel_known=known and max(kernel.width, kernel.height, kernel.left, kernel.top)
-        < 2 ** SIZE_BITS,
-        step_known=max(kernel.step_x, kernel.step_y) < 2 ** STEP_BITS,
-        # a bare bias or scale for each channel lies in memory too, in a way that no file shows
-        engines_known=engines is not None and known and (conv or not chain.fused),
-        engines=engines, has_engines=bool(engines))
-
-
-def _strides(side: str, part: Input | Output | None, shape: Shape) -> Any:
-    """Bytes between rows, planes and depth slices of a tensor; None where nothing says them."""
-    keys = {} if part is None else part.keys
-    sure = part is not None and shape.interleave == 1 and shape.batch == 1
-    return SimpleNamespace(**{
-        name.removeprefix(side).removesuffix("Stride"): number if sure or name in keys else None
-        for name, number in strides(keys, side, shape).items()})
+        on = engine < of.engines
+        yield Claim(task, f"coefficients of engine {engine}", f"KernelDMASrc.CoeffDMAConfig[{engine}].En", int(on))
+        if on and size:
+            yield Claim(task, f"offset of engine {engine} / {ALIGN}",
+                        f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr", engine * size // ALIGN)
+            yield Claim(task, f"bytes of engine {engine} / {ALIGN}",
+                        f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize", size // ALIGN)

@@ -101,10 +101,10 @@ def _unit(kind: str, name: str, bottom: Any, keys: dict[str, Any] | None = None,
                        **({} if keys is None else {"Params": keys}), "Type": kind})
 
 
-def _strides(side: str, shape: tuple[int, ...]) -> dict[str, int]:
+def _strides(side: str, shape: tuple[int, ...]) -> dict[str, Any]:
     height, width, channels = shape
     found = strides({}, side, Extents(width, height, channels))
-    return {f"{side}{axis}Stride": found[f"{side}{axis}Stride"] for axis in ("Plane", "Row")}
+    return {f"{side}PlaneStride": found.plane, f"{side}RowStride": found.row}
 
 
 def _halves(values: np.ndarray) -> bytes:

@@ -29,7 +29,11 @@ OPERATIONS, NEURONS = enum("network_unit"), enum("network_neuron")
 SPELLED = {name.lower(): code for name, code in NEURONS.items()}
 MAIN = ("Conv", "ScaledElementWise", "ElementWise", "Pooling", "Neuron", "GOC", "Concat")
 FUSED = ("GOC", "Neuron")
-ONE = 0x3C00  # 1.0 as the bits of a float16
+NEURAL = ("Conv", "Neuron", "Concat")  # units that the neural engine runs
+# PE.Cfg.OpMode of two sources; order and spelling of the last two: 0 to 3 in the bare task files
+ELEMENTWISE = {"Add": 0, "Mult": 1, "Mul": 1, "Max": 2, "Min": 3}
+MOST_STEP, MOST_KERNEL = 2 ** 2, 2 ** 5  # of ConvCfg; larger kernels are cut by the compiler
+HALF, ONE = "Float16", 0x3C00  # 1.0 as the bits of a float16
 # numbers that not every network has
 OPTIONAL = ("BiasScalar", "ScaleScalar", "UsedEngines", "EngineBytes")
 AXES = {"Width": "width", "Height": "height", "Channel": "channels", "Channels": "channels", "Depth": "depth",
@@ -47,6 +51,18 @@ class Shape:
     batch: int = 1
     type: str = "Float16"
     interleave: int = 1
+
+
+class Strides(NamedTuple):
+    """Bytes between the rows, planes, depths and batches of a tensor; None if nothing says them."""
+
+    row: Any
+    plane: Any
+    depth: Any
+    batch: Any
+
+
+STRIDES = ("Row", "Plane", "Depth", "Batch")  # as the keys of networks spell them
 
 
 class Kernel(NamedTuple):
@@ -224,35 +240,74 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
     them, ``UsedEngines`` and ``EngineBytes`` where they follow.  Raises ValueError for shapes that
     do not go together and a type without a code.
     """
-    chain, found = chain_of(network), shapes(network)
     if not 0 <= task < tasks_of(network):
         raise ValueError(f"task: got {task}, allowed is 0 to {tasks_of(network) - 1}")
-    concat = chain.main.type == "Concat"
-    bottom = chain.main.bottoms[task if concat else 0]
-    source, result = found[bottom], found[(chain.fused or (chain.main,))[-1].name]
-    if chain.output is not None:
-        result = found[chain.output.name]
-    subject = SimpleNamespace(
-        source=source, result=result, chain=chain, kernel=kernel_of(chain.main), task=task,
-        source_code=_code(bottom, source.type), result_code=_code(chain.main.name, result.type),
-        source_strides=SimpleNamespace(**strides(network.parts[bottom].keys, "Input", source)),
-        result_strides=SimpleNamespace(**strides(chain.output.keys if chain.output else {}, "Output", result)),
-        written=source.channels if concat else result.channels,
-        kernel_code=CODES["Float16"] if chain.main.type == "Conv" else 0,
-        unit=OPERATIONS.get(chain.main.type, -1), sources=1 if concat else len(chain.main.bottoms),
+    of = subject(network, task)
+    for name, kind in ((of.bottoms[0], of.source.type), (of.chain.main.name, of.result.type)):
+        if kind not in CODES:
+            raise ValueError(f"{name}: type: got {kind!r:.40}, allowed is one of {', '.join(CODES)}")
+    of.source_code, of.result_code = CODES[of.source.type], CODES[of.result.type]
+    return {row.field: number for row, number in numbers_of(ROWS, of)}
+
+
+def subject(network: Network, task: int = 0) -> Any:
+    """What the rows of ``parameters.csv`` and ``claims.csv`` speak of: a task of a network; a number
+    is None if nothing is known."""
+    chain, found = chain_of(network), shapes(network)
+    main, units = chain.main, (chain.main, *chain.fused)
+    concat, conv = main.type == "Concat", main.type == "Conv"
+    bottoms = main.bottoms[task:task + 1] if concat else main.bottoms
+    two, output_keys = len(bottoms) > 1, chain.output.keys if chain.output else {}
+    stored = [part if isinstance(part := network.parts[name], Input) else None for name in bottoms]
+    source, second = found[bottoms[0]], found[bottoms[1 if two else 0]]
+    result = found[chain.output.name if chain.output else units[-1].name]
+    channels = source.channels if concat else result.channels
+    along = not concat or main.params.get("Dimension", "Channel") in ("Channel", "Channels")
+    before = sum(found[name].channels for name in main.bottoms[:task])
+    kernel, engines, neural = kernel_of(main), engines_of(network), main.type in NEURAL
+    known = neural or main.type == "ScaledElementWise"
+    result_strides, codes = strides(output_keys, "Output", result), (min(channels, ENGINES) - 1).bit_length()
+    unscaled = neural and not any({"ScaleScalar", "ScaleIndex"} & unit.scalars.keys()
+                                  for unit in chain.fused)
+    return SimpleNamespace(
+        chain=chain, bottoms=bottoms, source=source, result=result, kernel=kernel, task=task,
+        tasks=tasks_of(network), sources=len(bottoms), channels=channels,
+        base=before * result_strides.plane if along else None,
+        # a copied part is as large as its input
+        written=source if concat else result, two=two, alone=not two,
+        flat=max(source.depth, result.depth) == 1, has_batch=source.batch > 1,
+        input=stored[0] is not None, output=chain.output,
+        source_strides=strides(network.parts[bottoms[0]].keys, "Input", source),
+        result_strides=result_strides, first_strides=_stated("Input", stored[0], source),
+        second_strides=_stated("Input", stored[1] if two else None, second),
+        output_strides=_stated("Output", chain.output, result),
+        # types of which a file was seen
+        half_input=source.type == HALF, half_output=result.type == HALF,
+        half_second=two and second.type == HALF, kernel_code=CODES[HALF] if conv else 0,
+        half_kernel=conv and main.params.get("KernelType", HALF) in (HALF, "Float32"),
+        unit=OPERATIONS.get(main.type, -1), neural=neural, conv=conv, bypass=neural and not conv,
         neuron=SPELLED.get(chain.neuron.lower().replace("_", ""), -1) if chain.neuron else 0,
-        has_neuron=bool(chain.neuron), mode=nonlinear_mode(chain), has_batch=source.batch > 1,
-        tasks=tasks_of(network), engines=engines_of(network), engine_bytes=engine_bytes(network),
-        bias_scalar=_scalar(chain, "BiasScalar"), scale_scalar=_scalar(chain, "ScaleScalar"))
-    return {row.field: number for row, number in numbers_of(ROWS, subject)}
+        has_neuron=bool(chain.neuron), mode=nonlinear_mode(chain),
+        engines=engines, has_engines=bool(engines), engine_bytes=engine_bytes(network),
+        engines_code=codes, engines_code_1=codes + 1,
+        # a bare bias or scale for each channel lies in memory too, in a way that no file shows
+        engines_known=engines is not None and known and (conv or not chain.fused),
+        unscaled=unscaled,
+        bias_known=unscaled and (chain.has_bias or all(unit.type != "GOC" for unit in chain.fused)),
+        bias_scalar=_scalar(units, "BiasScalar"), scale_scalar=_scalar(units, "ScaleScalar"),
+        binary=main.type == "ScaledElementWise" and two and not chain.fused,
+        scale=main.params.get("Scale", ONE), operation=ELEMENTWISE.get(main.params.get("Type", "")),
+        constants=main.type == "GOC", own_bias=main.params.get("BiasScalar"),
+        own_scale=main.params.get("ScaleScalar"),
+        kernel_known=known and max(kernel.width, kernel.height, kernel.left, kernel.top) < MOST_KERNEL,
+        step_known=max(kernel.step_x, kernel.step_y) < MOST_STEP)
 
 
-def _scalar(chain: Chain, key: str) -> int | None:
+def _scalar(units: tuple[Unit, ...], key: str) -> int | None:
     """A number that the last unit with this key gives; None if none has it."""
-    units = (chain.main, *chain.fused)
-    default = chain.main.params.get("Scale", ONE) if key == "ScaleScalar" and chain.main.type == "ScaledElementWise" \
-        else None
-    return next((unit.params[key] for unit in reversed(units) if key in unit.params), default)
+    scales = key == "ScaleScalar" and units[0].type == "ScaledElementWise"
+    return next((unit.params[key] for unit in reversed(units) if key in unit.params),
+                units[0].params.get("Scale", ONE) if scales else None)
 
 
 def parameters_table(networks: Mapping[str, Network]) -> pd.DataFrame:
@@ -264,7 +319,7 @@ def parameters_table(networks: Mapping[str, Network]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").fillna(0).astype("int64")
 
 
-def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> dict[str, int]:
+def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> Strides:
     """Bytes between rows, planes, depths and batches of an input or output: as its keys say, else
     derived.
 
@@ -276,12 +331,12 @@ def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> dict[str, int]:
     row = keys.get(f"{side}RowStride", up(length, ALIGN))
     plane = keys.get(f"{side}PlaneStride", row * shape.height)
     batch = keys.get(f"{side}BatchStride", plane * ceil(shape.channels / shape.interleave))
-    depth = keys.get(f"{side}DepthStride", batch * shape.batch)
-    return {f"{side}{axis}Stride": stride
-            for axis, stride in (("Row", row), ("Plane", plane), ("Depth", depth), ("Batch", batch))}
+    return Strides(row, plane, keys.get(f"{side}DepthStride", batch * shape.batch), batch)
 
 
-def _code(name: str, kind: str) -> int:
-    if kind not in CODES:
-        raise ValueError(f"{name}: type: got {kind!r:.40}, allowed is one of {', '.join(CODES)}")
-    return CODES[kind]
+def _stated(side: str, part: Input | Output | None, shape: Shape) -> Strides:
+    """Strides of a tensor; None if nothing says them."""
+    keys = {} if part is None else part.keys
+    sure = part is not None and shape.interleave == 1 and shape.batch == 1
+    return Strides(*(number if sure or f"{side}{axis}Stride" in keys else None
+                     for axis, number in zip(STRIDES, strides(keys, side, shape), strict=True)))
