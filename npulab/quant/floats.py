@@ -111,6 +111,14 @@ def _sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return total, (a - (total - back)) + (b - back)
 
 
+def odd(near: Near) -> np.ndarray:
+    """Numbers and what rounding took from them, as float64 that are rounded to odd: rounded again to
+    fewer bits that is the number rounded once (Boldo and Melquiond, 2008)."""
+    total, rest = _sum(near.values, np.asarray(near.tail))
+    whole = np.isfinite(near.values)
+    return _odd(np.where(whole, total, near.values), np.where(whole, np.sign(rest), 0))
+
+
 def nearest_half(value: Fraction) -> np.float16:
     """The float16 number nearest to an exact one, ties to even; what is too large is infinite.
 

@@ -32,6 +32,18 @@ def one_of(name: str, given: Name, allowed: Collection[str]) -> Name:
     return given
 
 
+def refuse_if(wrong: object, what: str, got: object, allowed: str,
+              error: type[Exception] = ValueError) -> None:
+    """Raise ``error`` if something is wrong, in one sentence; ``allowed`` begins with is or are.
+
+    >>> refuse_if(7 > 4, "lanes", 7, "is 1 to 4")
+    Traceback (most recent call last):
+    ValueError: lanes: got 7, allowed is 1 to 4
+    """
+    if wrong:
+        raise error(f"{what}: got {got}, allowed {allowed}")
+
+
 LIKE = 0.7  # of two names whose letters agree that far in order, one may be a misspelling
 
 

@@ -10,6 +10,7 @@ files of the compilers 4.2.1, 5.4.1, 7.6.4 and 9.509.0.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -29,6 +30,7 @@ ADDRESS_END = 2 ** 32  # base addresses have 32 bits
 MOST_BYTES = 2 ** 30
 MOST_NAMES = 2 ** 24  # bytes of all names of symbols
 KINDS = {INPUT: "input", OUTPUT: "output"}
+STRIDES = ("batch", "channel", "row", "column", "depth")
 
 HEAD = Struct("magic" / Int32ul, "cputype" / Int32ul, "cpusubtype" / Int32ul, "filetype" / Int32ul,
               "commands" / Int32ul, "commands_size" / Int32ul, "flags" / Int32ul, "reserved" / Int32ul)
@@ -226,43 +228,32 @@ def _read(data: bytes) -> Hwx:
     if head.magic not in (MAGIC, MAGIC_64):
         raise Broken(f"header at byte 0x0: got magic {head.magic:#010x}, allowed is {MAGIC:#010x}")
     commands = list(_commands(data, head))
-    sections: list[Section] = []
-    segments: list[tuple[int, int, str]] = []
-    places: dict[str, int] = {}
-    symbols: tuple[Symbol, ...] = ()
-    identity = ""
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for code, begin, end in commands:
-        if code == SEGMENT:
-            one, parts = _segment(data, begin, end)
-            segments.append(one)
-            sections += parts
-        elif code in PLACES:
-            name, address = _place(data, code, begin, end)
-            places[name] = address
-        elif code == SYMBOLS:
-            symbols = _symbols(data, begin, end)
-        elif code == IDENT:
-            identity += _text(data, begin + COMMAND.sizeof(), end, f"identity at byte {begin:#x}")
-    _apart(segments, "addresses")
-    _apart([(one.offset, one.offset + one.size, f"section {one.segment},{one.name}") for one in sections if one.offset],
-           "bytes")
-    sections = [replace(one, data=data[one.offset:one.offset + one.size]) if one.offset else one for one in sections]
-    for symbol in symbols:
-        if symbol.section and symbol.type not in (STABS_TENSOR, STABS_TYPE):
-            places.setdefault(symbol.name, symbol.value)
-    programs, tensors = [], []
-    for code, begin, end in commands:
-        if code != THREAD:
-            continue
-        flavour = _parse(THREAD_HEAD, data, begin, f"thread command at byte {begin:#x}", end).flavour
-        if flavour in (PROGRAM, PROGRAM_LATER):
-            programs.append(_program(data, begin, end))
-        elif flavour == TENSOR:
-            tensors.append((begin, end))
+        spans[code].append((begin, end))
+    segments = [_segment(data, *span) for span in spans[SEGMENT]]
+    sections = [section for _, parts in segments for section in parts]
+    _apart([span for span, _ in segments], "addresses")
+    _apart([(one.offset, one.offset + one.size, f"section {one.segment},{one.name}")
+            for one in sections if one.offset], "bytes")
+    symbols = tuple(symbol for span in spans[SYMBOLS][-1:] for symbol in _symbols(data, *span))
+    places = {symbol.name: symbol.value for symbol in reversed(symbols)
+              if symbol.section and symbol.type not in (STABS_TENSOR, STABS_TYPE)}
+    for struct, code in zip((PLACE, WIDE_PLACE), PLACES, strict=True):
+        for span in spans[code]:
+            one = _named(struct, data, span, "place of a tensor", "name")
+            places[one.name] = one.address
+    threads = [(_parse(THREAD_HEAD, data, span[0], f"thread command at byte {span[0]:#x}", span[1]).flavour, span)
+               for span in spans[THREAD]]
+    programs = tuple(_program(data, span) for flavour, span in threads if flavour in (PROGRAM, PROGRAM_LATER))
     bars = {address: number for program in programs for number, address in program.bars.items()}
     return Hwx(head.magic, head.cputype, head.cpusubtype, head.filetype, head.flags,
-               tuple(code for code, *_ in commands), tuple(sections), tuple(programs),
-               tuple(_tensor(data, *one, places, bars) for one in tensors), symbols, identity)
+               tuple(code for code, *_ in commands),
+               tuple(replace(one, data=data[one.offset:one.offset + one.size]) if one.offset else one
+                     for one in sections), programs,
+               tuple(_tensor(data, span, places, bars) for flavour, span in threads if flavour == TENSOR), symbols,
+               "".join(_text(data, begin + COMMAND.sizeof(), end, f"identity at byte {begin:#x}")
+                       for begin, end in spans[IDENT]))
 
 
 def _parse(struct: Any, data: bytes, begin: int, what: str, end: int | None = None) -> Container[Any]:
@@ -307,11 +298,10 @@ def _segment(data: bytes, begin: int, end: int) -> tuple[tuple[int, int, str], l
     if head.address + head.size > ADDRESS_END:
         raise Broken(f"{what}: got {head.size:#x} bytes from address {head.address:#x}, allowed is up to "
                      f"{ADDRESS_END:#x}")
-    if head.offset + head.file_size > len(data):
-        raise Broken(f"{what}: got {head.file_size:#x} bytes from byte {head.offset:#x}, the file has {len(data):#x}")
-    if head.sections * SECTION.sizeof() > end - begin - SEGMENT_HEAD.sizeof():
-        raise Broken(f"{what}: got {head.sections} sections, its command has room for "
-                     f"{(end - begin - SEGMENT_HEAD.sizeof()) // SECTION.sizeof()}")
+    _inside(data, head.offset, head.file_size, what, f"{head.file_size:#x} bytes")
+    room = (end - begin - SEGMENT_HEAD.sizeof()) // SECTION.sizeof()
+    if head.sections > room:
+        raise Broken(f"{what}: got {head.sections} sections, its command has room for {room}")
     step = SECTION.sizeof()
     places = (begin + SEGMENT_HEAD.sizeof() + step * number for number in range(head.sections))
     return (head.address, head.address + head.size, what), [_section(data, at, end, head) for at in places]
@@ -321,16 +311,13 @@ def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
     head = _parse(SECTION, data, begin, "section", end)
     owner, name = (_name(one, f"section at byte {begin:#x}") for one in (head.segment, head.name))
     what = f"section {owner},{name} at byte {begin:#x}"
-    if not segment.address <= head.address <= head.address + head.size <= segment.address + segment.size:
-        raise Broken(f"{what}: got {head.size:#x} bytes from address {head.address:#x}, its segment has "
-                     f"{segment.size:#x} from {segment.address:#x}")
-    stored = segment.offset, segment.offset + segment.file_size
-    if head.offset and not stored[0] <= head.offset <= head.offset + head.size <= stored[1]:
-        raise Broken(f"{what}: got {head.size:#x} bytes from byte {head.offset:#x}, its segment has "
-                     f"{segment.file_size:#x} from {segment.offset:#x}")
-    if head.relocations + RELOCATION.itemsize * head.relocation_count > len(data):
-        raise Broken(f"{what}: got {head.relocation_count} relocations from byte {head.relocations:#x}, the file has "
-                     f"{len(data):#x} bytes")
+    for unit, first, low, size in (("address", head.address, segment.address, segment.size),
+                                   ("byte", head.offset, segment.offset, segment.file_size)):
+        if (first or unit == "address") and not low <= first <= first + head.size <= low + size:
+            raise Broken(f"{what}: got {head.size:#x} bytes from {unit} {first:#x}, its segment has "
+                         f"{size:#x} from {low:#x}")
+    _inside(data, head.relocations, RELOCATION.itemsize * head.relocation_count, what,
+            f"{head.relocation_count} relocations")
     relocations = np.frombuffer(data, RELOCATION, head.relocation_count, head.relocations).tolist()
     for number, (address, _) in enumerate(relocations):
         if address + 4 > head.size:
@@ -341,44 +328,29 @@ def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
                                     packed >> 28) for address, packed in relocations))
 
 
-def _place(data: bytes, code: int, begin: int, end: int) -> tuple[str, int]:
-    """(name, address) of a tensor's place."""
-    what = f"place of a tensor at byte {begin:#x}"
-    one = _parse(WIDE_PLACE if code == PLACES[1] else PLACE, data, begin, what, end)
-    return _string(data, begin, end, one.name, what), one.address
+def _program(data: bytes, span: tuple[int, int]) -> Program:
+    one = _named(PROGRAM_THREAD, data, span, "program thread", "name")
+    return Program(one.name, {number: address for number, address in enumerate(one.bars) if address},
+                   one.first_task, one.first_size + 1, one.tasks, one.scratch, span[0])
 
 
-def _program(data: bytes, begin: int, end: int) -> Program:
-    what = f"program thread at byte {begin:#x}"
-    one = _parse(PROGRAM_THREAD, data, begin, what, end)
-    return Program(_string(data, begin, end, one.name, what),
-                   {number: address for number, address in enumerate(one.bars) if address}, one.first_task,
-                   one.first_size + 1, one.tasks, one.scratch, begin)
-
-
-def _tensor(data: bytes, begin: int, end: int, places: Mapping[str, int], bars: Mapping[int, int]) -> Tensor:
-    what = f"tensor thread at byte {begin:#x}"
-    one = _parse(TENSOR_THREAD, data, begin, what, end)
+def _tensor(data: bytes, span: tuple[int, int], places: Mapping[str, int], bars: Mapping[int, int]) -> Tensor:
+    one = _named(TENSOR_THREAD, data, span, "tensor thread", "name", "symbol", "network")
     if one.kind not in KINDS:
-        raise Broken(f"{what}: got kind {one.kind}, allowed is {' or '.join(f'{k} ({KINDS[k]})' for k in KINDS)}")
-    name, symbol, network = (_string(data, begin, end, at, what)
-                             for at in (one.name, one.symbol, one.network))
-    strides = {axis: one[axis] for axis in ("batch", "channel", "row", "column", "depth")}
-    address = next((places[spelt] for spelt in (symbol, name) if spelt in places), None)
-    return Tensor(name, symbol, KINDS[one.kind], network, one.element, tuple(one.shape), strides, one.interleave,
-                  one.span, address, None if address is None else bars.get(address))
+        raise Broken(f"tensor thread at byte {span[0]:#x}: got kind {one.kind}, allowed is "
+                     f"{' or '.join(f'{k} ({KINDS[k]})' for k in KINDS)}")
+    address = places.get(one.symbol, places.get(one.name))
+    return Tensor(one.name, one.symbol, KINDS[one.kind], one.network, one.element, tuple(one.shape),
+                  {axis: one[axis] for axis in STRIDES}, one.interleave, one.span, address,
+                  None if address is None else bars.get(address))
 
 
 def _symbols(data: bytes, begin: int, end: int) -> tuple[Symbol, ...]:
     what = f"symbol table at byte {begin:#x}"
     table = _parse(SYMBOL_TABLE, data, begin, what, end)
-    if table.symbols + SYMBOL.itemsize * table.count > len(data):
-        raise Broken(f"{what}: got {table.count} symbols from byte {table.symbols:#x}, the file has {len(data):#x} "
-                     "bytes")
     end = table.strings + table.size
-    if end > len(data):
-        raise Broken(f"{what}: got {table.size:#x} bytes of names from byte {table.strings:#x}, the file has "
-                     f"{len(data):#x}")
+    _inside(data, table.symbols, SYMBOL.itemsize * table.count, what, f"{table.count} symbols")
+    _inside(data, table.strings, table.size, what, f"{table.size:#x} bytes of names")
     out, length = [], 0
     rows = np.frombuffer(data, SYMBOL, table.count, table.symbols).tolist()
     for number, (name, kind, section, description, value) in enumerate(rows):
@@ -392,11 +364,22 @@ def _symbols(data: bytes, begin: int, end: int) -> tuple[Symbol, ...]:
     return tuple(out)
 
 
-def _string(data: bytes, begin: int, end: int, offset: int, what: str) -> str:
-    """A name at an offset from a command's start, ended by a zero or the command's end."""
-    if begin + offset >= end:
-        raise Broken(f"{what}: got a name at {offset:#x}, the command has {end - begin:#x} bytes")
-    return _text(data, begin + offset, end, what)
+def _inside(data: bytes, begin: int, size: int, what: str, got: str) -> None:
+    """Refuse so many bytes from a byte on, if the file has not so many."""
+    if begin + size > len(data):
+        raise Broken(f"{what}: got {got} from byte {begin:#x}, the file has {len(data):#x} bytes")
+
+
+def _named(struct: Any, data: bytes, span: tuple[int, int], kind: str, *names: str) -> Container[Any]:
+    """The structure of a command (first byte, byte behind), with the names that it has the offsets
+    of: each is ended by a zero or the command's end."""
+    (begin, end), what = span, f"{kind} at byte {span[0]:#x}"
+    one = _parse(struct, data, begin, what, end)
+    for name in names:
+        if begin + one[name] >= end:
+            raise Broken(f"{what}: got a name at {one[name]:#x}, the command has {end - begin:#x} bytes")
+        one[name] = _text(data, begin + one[name], end, what)
+    return one
 
 
 def _text(data: bytes, begin: int, end: int, what: str) -> str:

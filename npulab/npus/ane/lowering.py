@@ -28,6 +28,7 @@ from npulab.npus.kit.lowering import lowered
 from npulab.npus.kit.numbers import up
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, input_shapes
 from npulab.registers.fields import WORD_BYTES
+from npulab.support.refuse import refuse_if
 
 Planned = Conv2D | Elementwise | Activation | Concat
 Single = Planned | FullyConnected
@@ -62,10 +63,8 @@ def lower(layer: Single | Network, chip: str = USUAL_CHIP, x: Any = None, name: 
     dilation, broadcasting, constants that are no fp16, more than one task takes, unknown chips and
     compilers.
     """
-    if chip != USUAL_CHIP:
-        raise Unsupported(f"chip: got {chip!r}, allowed is {USUAL_CHIP}")
-    if compiler not in HABITS:
-        raise ValueError(f"compiler: got {compiler!r}, allowed is one of {', '.join(HABITS)}")
+    refuse_if(chip != USUAL_CHIP, "chip", f"{chip!r}", f"is {USUAL_CHIP}", Unsupported)
+    refuse_if(compiler not in HABITS, "compiler", f"{compiler!r}", f"is one of {', '.join(HABITS)}")
     after = None
     if isinstance(layer, Network):
         layer, after = fused(layer)

@@ -25,16 +25,17 @@ class Surface(NamedTuple):
     height: int
     width: int
     channels: int
+    align: int = UNIT  # bytes that rows are filled up to
 
     @property
     def layout(self) -> Layout:
         """Where the elements lie: planes of rows."""
-        return planar(self, dtype="float16", row_align=UNIT)
+        return planar(self[:3], dtype="float16", row_align=self.align)
 
     @property
     def row(self) -> int:
         """Bytes between rows."""
-        return up(HALF * self.width, UNIT)
+        return up(HALF * self.width, self.align)
 
     @property
     def plane(self) -> int:

@@ -8,6 +8,7 @@ from npulab.npus.ane.facts import ENGINES
 from npulab.npus.ane.memory import HALF, UNIT, Surface
 from npulab.npus.ane.steps import BYPASS, CONVOLUTION, Habits, Step
 from npulab.npus.kit.numbers import ceil_div
+from npulab.support.refuse import refuse_if
 
 CELL = 16  # bytes of a stride in L2
 L2_CELLS = 2 ** 21 // CELL  # 2 MiB
@@ -39,9 +40,8 @@ def l2(step: Step, habits: Habits) -> L2:
     result = second + sources if len(step.sources) > 1 else sources
     strides = result_strides(step)
     end = result + strides[1] * step.result.height * in_l2(step, habits)
-    if end > L2_CELLS:
-        raise ValueError(f"lower for ane: got {CELL * end} bytes of L2 for one task, allowed are {CELL * L2_CELLS}; "
-                         "how compilers split a larger one is not known")
+    refuse_if(end > L2_CELLS, "lower for ane", f"{CELL * end} bytes of L2 for one task",
+              f"are {CELL * L2_CELLS}; how compilers split a larger one is not known")
     return L2(channel, row, depth, second, result, *strides)
 
 

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.layout import Layout, planar
+from npulab.npus.ane import memory
 from npulab.npus.kit.numbers import up
+from npulab.support.refuse import one_of, refuse_if
 
-ROW_ALIGN, HALF = 64, 2  # bytes: of rows, of an element
+ROW_ALIGN = memory.UNIT
 EXACT_COLUMNS = ROW_ALIGN // 2  # rows of fp16 without gaps are multiples of so many columns
 TILE_BYTES = 0x4000  # memory for the DMA is given in these
 AXES = {"channels": 0, "columns": 1}
@@ -58,17 +59,6 @@ def strides(shape: Sequence[int], itemsize: int = 2) -> Strides:
     return Strides(row, row * h, depth, batch, batch * n)
 
 
-def surface(channels: int, columns: int, height: int = 1, dtype: str = "float16",
-            rows: bool = True) -> Layout:
-    """The layout of a tensor ``(height, columns, channels)`` in an IOSurface [1, C, H, W] with its
-    64-byte rows; without ``rows`` one row follows another without gaps.
-
-    >>> surface(2, 3).index_map()[0, 1]
-    array([ 2, 66])
-    """
-    return planar((height, columns, channels), dtype=dtype, row_align=ROW_ALIGN if rows else 1)
-
-
 def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
     """An array ``(C, S)`` as the bytes of an IOSurface, fp16 (rounded half to even, infinite beyond
     65504).
@@ -80,11 +70,10 @@ def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
     (128, 12, 128)
     """
     array = np.asarray(tensor)
-    if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu":
-        raise ValueError(f"tensor: got {array.shape} {array.dtype}, allowed are numbers (channels, columns)")
+    refuse_if(array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "fiu", "tensor",
+              f"{array.shape} {array.dtype}", "are numbers (channels, columns)")
     with np.errstate(over="ignore"):
-        halves = array.astype("<f2")
-    return surface(array.shape[0], array.shape[1], rows=rows).pack(halves.T[None])
+        return _surface(array.shape[0], array.shape[1], rows).layout.pack(array.astype("<f2").T[None])
 
 
 def unpack(data: bytes, channels: int, columns: int, rows: bool = True) -> np.ndarray:
@@ -93,16 +82,14 @@ def unpack(data: bytes, channels: int, columns: int, rows: bool = True) -> np.nd
     Bytes past the tensor are not looked at: a surface may be allocated larger.  Raises ValueError
     for fewer.
     """
-    if channels < 1 or columns < 1:
-        raise ValueError(f"shape: got {channels} channels, {columns} columns, allowed is 1 or more")
-    layout = surface(channels, columns, rows=rows)
-    row = layout.size // channels
-    least = layout.size - row + HALF * columns  # the last row may end with its last element
-    if len(data) < least:
-        raise ValueError(f"surface: got {len(data)} bytes, allowed is {least} or more for "
-                         f"[1, {channels}, 1, {columns}] with rows of {row} bytes")
-    whole = bytes(data[:layout.size]).ljust(layout.size, b"\0")
-    return np.ascontiguousarray(layout.unpack(whole)[0].T)
+    refuse_if(channels < 1 or columns < 1, "shape", f"{channels} channels, {columns} columns",
+              "is 1 or more")
+    return np.ascontiguousarray(
+        memory.unpack(data, _surface(channels, columns, rows), "surface")[0].T)
+
+
+def _surface(channels: int, columns: int, rows: bool) -> memory.Surface:
+    return memory.Surface(1, columns, channels, ROW_ALIGN if rows else 1)
 
 
 def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
@@ -117,7 +104,7 @@ def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
     ((4, 5), (5, 2))
     """
     arrays = [np.asarray(tensor) for tensor in tensors]
-    along = _axis(axis)
+    along = AXES[one_of("axis", axis, AXES)]
     if not arrays or any(one.ndim != 2 or one.shape[1 - along] != arrays[0].shape[1 - along] for one in arrays):
         raise ValueError(f"tensors: got {[one.shape for one in arrays]}, allowed are (C, S) that differ in their "
                          f"{axis} only")
@@ -131,13 +118,7 @@ def split(tensor: np.ndarray, sizes: Sequence[int], axis: str = "columns") -> li
     >>> [part.shape for part in split(np.zeros((4, 5)), [2, 3])]
     [(4, 2), (4, 3)]
     """
-    along, array = _axis(axis), np.asarray(tensor)
+    along, array = AXES[one_of("axis", axis, AXES)], np.asarray(tensor)
     if array.ndim != 2 or min(sizes, default=0) < 1 or sum(sizes) != array.shape[along]:
         raise ValueError(f"sizes: got {list(sizes)} of {array.shape}, allowed are numbers that add up to its {axis}")
     return np.split(array, np.cumsum(sizes)[:-1].tolist(), along)
-
-
-def _axis(axis: str) -> int:
-    if axis not in AXES:
-        raise LookupError(f"axis: got {axis!r}, allowed is one of {', '.join(AXES)}")
-    return AXES[axis]

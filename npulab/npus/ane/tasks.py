@@ -247,8 +247,8 @@ def write(tasks: Sequence[Task], *, first: bytes = b"", size: int | None = None,
     parts, at = [first], len(first)
     for n, task in enumerate(tasks):
         if task.offset < at or task.offset % align:
-            raise ValueError(f"{what}, task {n}: got the offset {task.offset:#x}, allowed is a multiple of {align} "
-                             f"from {at:#x} on")
+            raise ValueError(f"{what}, task {n}: got the offset {task.offset:#x}, allowed is a "
+                             f"multiple of {align} from {at:#x} on")
         parts += [bytes(task.offset - at), task.raw]
         at = task.end
     return b"".join([*parts, bytes(size - at)])

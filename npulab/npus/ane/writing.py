@@ -19,6 +19,7 @@ from npulab.npus.ane import hwx, tasks
 from npulab.npus.ane.facts import CHIPS, ENGINES
 from npulab.npus.kit.numbers import up
 from npulab.registers.fields import WORD_BYTES
+from npulab.support.refuse import refuse_if
 
 PAGE, COEFFICIENT_ALIGN = 0x4000, 64
 TEXT_AT = 0x30000000  # where compilers 4.2.1 to 7.6.4 put the task list
@@ -97,11 +98,14 @@ def hwx_bytes(capture: Capture, identity: str = "", label: str = "") -> bytes:
     uses = "coefficients" in capture.buffers
 
     def commands(symbols_at: int, strings_at: int, relocations_at: int, offset: int) -> list[bytes]:
-        sections = [_section("__text", "__TEXT", base, len(text), offset, 14, 0x128 if kernels else 0x28,
-                             relocations_at if kernels else 0, len(kernels)),
-                    _section("__const", "__TEXT", const_at, len(data), offset + const_at - base, 6, 0x26)]
-        return [_segment("__PAGEZERO", 0, PAGE, 0, 0, 0, 4, []),
-                _segment("__TEXT", base, size, offset, size, READ + EXECUTE, 0 if uses else 4, sections),
+        text_section = _named_part(hwx.SECTION, "__text", segment="__TEXT", address=base, size=len(text),
+                                   offset=offset, align=14, flags=0x128 if kernels else 0x28,
+                                   relocations=relocations_at if kernels else 0, relocation_count=len(kernels))
+        const_section = _named_part(hwx.SECTION, "__const", segment="__TEXT", address=const_at, size=len(data),
+                                    offset=offset + const_at - base, align=6, flags=0x26)
+        return [_segment("__PAGEZERO", size=PAGE, flags=4),
+                _segment("__TEXT", text_section, const_section, address=base, size=size, offset=offset,
+                         file_size=size, protection=READ + EXECUTE, flags=0 if uses else 4),
                 *map(_tensor_segment, placed),
                 *(_named(hwx.PLACE, {"address": one["address"]}, [one["name"]]) for one in placed),
                 _program(capture, base, bars),
@@ -146,9 +150,8 @@ def _text(capture: Capture) -> tuple[list[tasks.Task], bytes]:
 def _tensors(capture: Capture) -> Sequence[Described]:
     """What is known of the tensors, with ``address``."""
     found = [dict(one) for one in capture.parameters.get("tensors", ())]
-    if not found:
-        raise ValueError(f"{capture.name}: parameters: got no tensors, allowed are those that the importer or lower "
-                         "gives")
+    refuse_if(not found, f"{capture.name}: parameters", "no tensors",
+              "are those that the importer or lower gives")
     for one in found:
         lacking = {"name", "kind", "bar", "element", *"nchwd", "strides", "interleave", "span"} - one.keys()
         if lacking or one["kind"] not in TENSOR_FLAGS or one["name"] not in capture.addresses or one["bar"] is None:
@@ -224,26 +227,25 @@ def _strings(names: Sequence[str]) -> tuple[bytes, list[int]]:
     return table, starts
 
 
-def _segment(name: str, address: int, size: int, offset: int, stored: int, protection: int, flags: int,
-             sections: Sequence[bytes]) -> bytes:
+def _named_part(struct: Any, name: str, *, segment: str = "", **fields: Any) -> bytes:
+    """A segment's head or a section by its fields, 0 if they are left out."""
+    names = {key: text.encode().ljust(16, b"\0") for key, text in (("name", name), ("segment", segment))}
+    zeros = {part.name: 0 for part in struct.subcons if part.name and part.name != "command"}
+    return bytes(struct.build({**zeros, **names, **fields}))
+
+
+def _segment(name: str, *sections: bytes, protection: int = 0, **fields: Any) -> bytes:
     length = hwx.SEGMENT_HEAD.sizeof() + sum(map(len, sections))
-    head = {"bytes": length, "name": name.encode().ljust(16, b"\0"), "address": address, "size": size,
-            "offset": offset, "file_size": stored, "most": protection, "protection": protection,
-            "sections": len(sections), "flags": flags}
-    return hwx.SEGMENT_HEAD.build(head) + b"".join(sections)
-
-
-def _section(name: str, segment: str, address: int, size: int, offset: int, align: int, flags: int,
-             relocations: int = 0, count: int = 0) -> bytes:
-    return hwx.SECTION.build({"name": name.encode().ljust(16, b"\0"), "segment": segment.encode().ljust(16, b"\0"),
-                              "address": address, "size": size, "offset": offset, "align": align,
-                              "relocations": relocations, "relocation_count": count, "flags": flags})
+    head = _named_part(hwx.SEGMENT_HEAD, name, bytes=length, most=protection, protection=protection,
+                       sections=len(sections), **fields)
+    return head + b"".join(sections)
 
 
 def _tensor_segment(tensor: Described) -> bytes:
     section, protection, flags = TENSOR_FLAGS[tensor["kind"]]
-    return _segment("__FVMLIB", tensor["address"], up(_bytes(tensor), PAGE), 0, 0, protection, 6,
-                    [_section(section, "__FVMLIB", tensor["address"], _bytes(tensor), 0, 14, flags)])
+    at, size = tensor["address"], _bytes(tensor)
+    part = _named_part(hwx.SECTION, section, segment="__FVMLIB", address=at, size=size, align=14, flags=flags)
+    return _segment("__FVMLIB", part, address=at, size=up(size, PAGE), protection=protection, flags=6)
 
 
 def _program(capture: Capture, base: int, bars: Mapping[int, int]) -> bytes:

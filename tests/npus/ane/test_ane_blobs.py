@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npulab.npus.ane import surfaces
+from npulab.npus.ane import memory, surfaces
 from npulab.npus.ane.training import blobs
 
 HALVES = np.arange(6, dtype=np.float16).reshape(2, 3)
@@ -233,7 +233,7 @@ def test_surface_against_plain_loops(channels: int, columns: int) -> None:
         assert np.array_equal(surfaces.unpack(data + b"xyz", channels, columns, rows), tensor)
         end = len(data) - (row - 2 * columns if rows else 0)
         assert np.array_equal(surfaces.unpack(data[:end], channels, columns, rows), tensor)
-        with pytest.raises(ValueError, match=f"got {end - 1} bytes, allowed is {end} or more"):
+        with pytest.raises(ValueError, match=f"got {end - 1} bytes, allowed are {end} or more"):
             surfaces.unpack(data[:end - 1], channels, columns, rows)
 
 
@@ -257,7 +257,7 @@ def test_no_strides(shape: tuple[int, ...]) -> None:
 
 
 def test_layout_agrees_with_strides() -> None:
-    layout = surfaces.surface(3, 33, height=4)
+    layout = memory.Surface(4, 33, 3).layout
     assert layout.size == surfaces.strides((1, 3, 4, 33)).size
     assert layout.at(1, 2, 1) == 512 + 128 + 4
 

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npulab.captures.target import Unsupported
-from npulab.npus.ane import tables
 from npulab.npus.ane.facts import HERE
 from npulab.npus.ane.tables import Table, decode, entries, evaluate, functions, outputs, values
 from npulab.npus.ane.tables.functions import NEURONS, closest, errors, fit, identify, last_place, true
+from npulab.quant.floats import Near, odd
 from npulab.registers.table import read_table
 
 CODES = np.arange(2 ** 16, dtype=np.uint16)
@@ -158,7 +158,7 @@ def test_values_are_rounded_to_odd() -> None:
     t[1000:3000] = 1 - np.abs(t[1000:3000]) * 2.0 ** -40
     base[2000:] = -rise[2000:] * t[2000:]  # what is left is the rounding of the product
     expected = [to_odd(Fraction(a) + Fraction(b) * Fraction(c)) for a, b, c in zip(base.tolist(), rise.tolist(), t.tolist(), strict=True)]
-    assert tables._to_odd(base, rise, t).tolist() == expected
+    assert odd(Near(rise) * t + base).tolist() == expected
     assert sum(one != float(a + b * c) for one, a, b, c in zip(expected, base, rise, t, strict=True)) > 1000
 
 

@@ -10,6 +10,7 @@ from npulab.npus.ane.coefficients.constants import decode_constants, encode_cons
 from npulab.npus.ane.coefficients.items import explain
 from npulab.npus.ane.coefficients.kernel import Kernel, kernel_of, matvec, places, planes
 from npulab.npus.ane.coefficients.registers import from_registers, places_of
+from npulab.support.refuse import refuse_if
 
 __all__ = ["Kernel", "decode", "decode_constants", "encode", "encode_constants", "engines", "explain",
            "from_registers", "kernel_of", "matvec", "places_of", "table_of"]
@@ -27,9 +28,8 @@ def encode(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None, 
     >>> encode(Kernel(2, 3, bias=True), np.full((2, 1, 1, 3), 3, np.float16), np.ones(2, np.float16))[64:72].hex(" ", 2)
     '003c 0042 0042 0042'
     """
-    if len(table) != kernel.table_bytes:
-        raise ValueError(f"coefficients: table: got {len(table)} bytes, allowed with this kernel is "
-                         f"{kernel.table_bytes}")
+    refuse_if(len(table) != kernel.table_bytes, "coefficients: table", f"{len(table)} bytes",
+              f"with this kernel is {kernel.table_bytes}")
     out = bytearray(fast.write(kernel, *tensors.halves_of(kernel, weights, bias)))
     if kernel.table:
         for offset, _ in engines(kernel, weights).tolist():
@@ -70,9 +70,8 @@ def table_of(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> bytes
     joined = tensors.gathered(data, at)
     found = [joined[offset:offset + kernel.table_bytes] for offset, _ in engines(kernel, weights).tolist()]
     other = next((engine for engine, table in enumerate(found) if table != found[0]), None)
-    if other is not None:
-        raise ValueError(f"coefficients: engine {other}, byte 0 of its buffer: got a table that is not that of engine "
-                         "0, allowed is the same in all")
+    refuse_if(other is not None, f"coefficients: engine {other}, byte 0 of its buffer",
+              "a table that is not that of engine 0", "is the same in all")
     return found[0]
 
 

@@ -16,6 +16,7 @@ from npulab.npus.ane.coefficients.kernel import (
     planes,
 )
 from npulab.npus.kit.numbers import ceil_div, up
+from npulab.support.refuse import refuse_if
 
 STEP = np.array([1 + HALF * n.bit_count() for n in range(2 ** MASK_BITS)])  # bytes of a mask and its weights
 MAGNITUDE = 0x7FFF  # of float16; weights of either zero are left out
@@ -201,9 +202,8 @@ def walk(kernel: Kernel, data: bytes) -> tuple[Planes, Places, list[np.ndarray],
     Raises ValueError with engine and byte for counts, masks and fill that do not go with the kernel
     or the buffer.
     """
-    if len(data) < kernel.least_bytes or len(data) % ALIGN:
-        raise ValueError(f"coefficients: got {len(data)} bytes, allowed are multiples of {ALIGN} from "
-                         f"{kernel.least_bytes} on")
+    refuse_if(len(data) < kernel.least_bytes or len(data) % ALIGN, "coefficients",
+              f"{len(data)} bytes", f"are multiples of {ALIGN} from {kernel.least_bytes} on")
     table = planes(kernel)
     masks, bodies, stored = [], [], []
     at, base, before, steps = 0, 0, -1, STEP.tolist()

@@ -20,6 +20,7 @@ import numpy as np
 
 from npulab.npus.kit.numbers import ceil_div
 from npulab.quant.layers import Conv2D
+from npulab.support.refuse import refuse_if
 
 ENGINES = 16
 ALIGN = 64  # bytes of what an engine reads at once
@@ -92,8 +93,7 @@ class Kernel:
         _within("groups", self.groups, MOST_CHANNELS if self.depthwise else MOST_GROUPS)
         for name in ("kernel_h", "kernel_w"):
             _within(name, getattr(self, name), MOST_TAPS)
-        if len(self.stride) != 2:
-            raise ValueError(f"kernel: stride: got {self.stride}, allowed is (h, w)")
+        refuse_if(len(self.stride) != 2, "kernel: stride", self.stride, "is (h, w)")
         for name, number in (*(("stride", number) for number in self.stride), ("columns", self.columns)):
             _within(name, number, MOST_STRIDE)
         if self.groups > 1 and self.inputs != self.outputs and self.groups in (self.inputs, self.outputs):
@@ -101,9 +101,8 @@ class Kernel:
                              "how a group of one channel is stored is known for as many outputs as inputs")
         for name in ("outputs", "inputs"):
             _within(name, getattr(self, name), MOST_CHANNELS)
-            if getattr(self, name) % self.groups:
-                raise ValueError(f"kernel: {name}: got {getattr(self, name)}, allowed are multiples of the "
-                                 f"{self.groups} groups")
+            refuse_if(getattr(self, name) % self.groups, f"kernel: {name}", getattr(self, name),
+                      f"are multiples of the {self.groups} groups")
         if self.lanes < 0 or self.lanes & (self.lanes - 1) or self.lanes > self.usual_lanes:
             raise ValueError(f"kernel: lanes: got {self.lanes}, allowed is a power of two up to {self.usual_lanes} for "
                              f"{self.outputs} outputs in {self.groups} groups, or 0")
@@ -298,5 +297,4 @@ def _chunks(channels: int, most: int) -> list[tuple[int, int, int]]:
 
 
 def _within(name: str, number: int, most: int) -> None:
-    if not 1 <= number <= most:
-        raise ValueError(f"kernel: {name}: got {number}, allowed is 1 to {most}")
+    refuse_if(not 1 <= number <= most, f"kernel: {name}", number, f"is 1 to {most}")

@@ -7,23 +7,22 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.ane.coefficients.kernel import Kernel, Planes, places, planes
+from npulab.support.refuse import refuse_if
 
 
 def halves_of(kernel: Kernel, weights: Any, bias: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Float16 weights and bias as (outputs, depth, slots) and (outputs, bias_rows) uint16;
     ValueError for others."""
     weights = np.asarray(weights)
-    if weights.dtype != np.float16 or weights.shape != kernel.shape:
-        raise ValueError(f"coefficients: weights: got shape {weights.shape} {weights.dtype}, allowed is {kernel.shape} "
-                         "float16")
+    refuse_if(weights.dtype != np.float16 or weights.shape != kernel.shape, "coefficients: weights",
+              f"shape {weights.shape} {weights.dtype}", f"is {kernel.shape} float16")
     if (bias is not None) != kernel.bias:
         raise ValueError(f"coefficients: bias: got {'none' if bias is None else 'one'}, allowed with this kernel is "
                          f"{'one' if kernel.bias else 'none'}")
     if bias is not None:
         bias = np.asarray(bias)
-        if bias.dtype != np.float16 or bias.shape != (kernel.outputs,):
-            raise ValueError(f"coefficients: bias: got shape {bias.shape} {bias.dtype}, allowed is "
-                             f"({kernel.outputs},) float16")
+        refuse_if(bias.dtype != np.float16 or bias.shape != (kernel.outputs,), "coefficients: bias",
+                  f"shape {bias.shape} {bias.dtype}", f"is ({kernel.outputs},) float16")
         bias = np.repeat(np.ascontiguousarray(bias, "<f2").view("<u2")[:, None], kernel.bias_rows, 1)
     order = (3, 0, 1, 2) if kernel.depthwise else (0, 3, 1, 2)
     rows = np.ascontiguousarray(weights.transpose(order), "<f2").view("<u2").reshape(kernel.outputs, kernel.depth, -1)
@@ -107,9 +106,8 @@ def gathered(data: bytes, at: np.ndarray | None) -> bytes:
             raise ValueError(f"coefficients: engine {engine}: got {size} bytes at byte {offset}, allowed is within the "
                              f"{len(data)} of the section")
     total = sum(size for _, size in spans)
-    if total > len(data):
-        raise ValueError(f"coefficients: got {total} bytes for {len(spans)} engines, allowed are the {len(data)} of "
-                         "the section")
+    refuse_if(total > len(data), "coefficients", f"{total} bytes for {len(spans)} engines",
+              f"are the {len(data)} of the section")
     return b"".join(data[offset:offset + size] for offset, size in spans)
 
 

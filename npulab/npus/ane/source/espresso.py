@@ -17,6 +17,7 @@ import numpy as np
 
 from npulab.npus.ane.source.network import Network, Output, Unit
 from npulab.npus.ane.source.parameters import Shape, kernel_of, shapes
+from npulab.support.refuse import refuse_if
 
 MOST_ENTRIES = 2 ** 16
 U64 = np.dtype("<u8")
@@ -57,16 +58,14 @@ def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[En
     entries: dict[int, bytes] = {}
     pairs = np.frombuffer(data, U64, 2 * count, U64.itemsize).reshape(-1, 2).tolist()
     for start, (number, size) in zip(range(8, place, 16), pairs, strict=True):
-        if number in entries:
-            raise ValueError(f"{name}: byte {start:#x}: id: got {number} twice, allowed is once")
+        refuse_if(number in entries, f"{name}: byte {start:#x}: id", f"{number} twice", "is once")
         if size > len(data) - place:
             raise ValueError(f"{name}: byte {start + 8:#x}: size: got {size} bytes at {place:#x}, allowed are the "
                              f"{len(data) - place} that are left of the file")
         entries[number] = data[place:place + size]
         place += size
-    if place != len(data):
-        raise ValueError(f"{name}: byte {place:#x}: got {len(data) - place} bytes behind the last payload, allowed is "
-                         "none")
+    refuse_if(place != len(data), f"{name}: byte {place:#x}",
+              f"{len(data) - place} bytes behind the last payload", "is none")
     return tuple(Entry(*entry) for entry in entries.items())
 
 
@@ -110,8 +109,7 @@ def _source(network: Network, unit: Unit, found: Mapping[str, Shape], files: Map
         raise ValueError(f"{unit.name}.KernelMode: got {unit.params['KernelMode']!r}, allowed is 'Dense'")
     outputs, inputs = found[unit.name].channels, found[unit.bottoms[0]].channels
     count = outputs * inputs * kernel.height * kernel.width * kernel.depth
-    if kernel.depth != 1:
-        raise ValueError(f"{unit.name}.KernelDepth: got {kernel.depth}, allowed is 1")
+    refuse_if(kernel.depth != 1, f"{unit.name}.KernelDepth", kernel.depth, "is 1")
     flat = _array(network, unit, "Kernel", count, files)
     weights = flat.reshape(outputs, inputs, kernel.height, kernel.width).transpose(0, 2, 3, 1)
     adds = bias_unit(network, unit)
@@ -128,13 +126,11 @@ def _array(network: Network, unit: Unit, what: str, count: int, files: Mapping[s
     if f"{what}Index" not in keys:
         raise ValueError(f"{unit.name}.{what}Index: got no value, allowed is the number of a file of Weights")
     name = Path((network.weights or ())[keys[f"{what}Index"]]).name
-    if name not in files:
-        raise ValueError(f"{unit.name}.{what}Index: got no file {name!r:.80}, allowed are the files of Weights "
-                         f"({', '.join(sorted(files)) or 'none was given'})")
+    refuse_if(name not in files, f"{unit.name}.{what}Index", f"no file {name!r:.80}",
+              f"are the files of Weights ({', '.join(sorted(files)) or 'none was given'})")
     start, data = keys.get(f"{what}Offset", 0), files[name]
     size = count * DTYPES[kind].itemsize
-    if start + size > len(data):
-        raise ValueError(f"{unit.name}.{what}Offset: got {size} bytes at {start:#x}, allowed are the {len(data)} of "
-                         f"{name}")
+    refuse_if(start + size > len(data), f"{unit.name}.{what}Offset", f"{size} bytes at {start:#x}",
+              f"are the {len(data)} of {name}")
     with np.errstate(over="ignore"):
         return np.frombuffer(data, DTYPES[kind], count, start).astype(np.float16)

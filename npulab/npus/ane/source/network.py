@@ -162,8 +162,8 @@ def _check_links(network: Network) -> None:
             raise Broken(f"{name}.{one.name}.{missing[0]}: got no value, allowed is a name")
         for bottom in _names(one["Bottom"]):
             if bottom not in known:
-                raise Broken(f"{name}.{one.name}.Bottom: got {bottom!r:.60}, allowed is an input or a unit: "
-                              f"{_some(known)}")
+                raise Broken(f"{name}.{one.name}.Bottom: got {bottom!r:.60}, allowed is an input or "
+                             f"a unit: {_some(known)}")
         if isinstance(one, Output) and len(_names(one["Bottom"])) != 1:
             raise Broken(f"{name}.{one.name}.Bottom: got {len(_names(one['Bottom']))} names, allowed is one")
     count = len(network.weights or ())

@@ -14,6 +14,7 @@ from npulab.npus.ane.facts import enum
 from npulab.npus.ane.source.network import Input, Network, Output, Unit
 from npulab.npus.kit.numbers import up
 from npulab.npus.kit.rows import numbers_of, read_rows
+from npulab.support.refuse import refuse_if
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,8 +125,7 @@ def shapes(network: Network) -> dict[str, Shape]:
 
 def _input_shape(one: Input) -> Shape:
     for key in ("InputWidth", "InputHeight", "InputChannels"):
-        if key not in one.keys:
-            raise ValueError(f"{one.name}.{key}: got no value, allowed is a whole number from 1")
+        refuse_if(key not in one.keys, f"{one.name}.{key}", "no value", "is a whole number from 1")
     return Shape(one["InputWidth"], one["InputHeight"], one["InputChannels"], one.get("InputDepth", 1),
                  one.get("BatchSize", 1), one.get("InputType", "Float16"), one.get("InputInterleave", 1))
 
@@ -169,8 +169,7 @@ def chain_of(network: Network) -> Chain:
 
     Raises ValueError for a network without units.
     """
-    if not network.units:
-        raise ValueError(f"{network.name}.Units: got none, allowed is one or more")
+    refuse_if(not network.units, f"{network.name}.Units", "none", "is one or more")
     first = network.sorted_units
     main = min(first, key=lambda unit: MAIN.index(unit.type) if unit.type in MAIN else len(MAIN))
     fused: list[Unit] = []
@@ -240,8 +239,7 @@ def parameters(network: Network, task: int = 0) -> dict[str, int]:
     them, ``UsedEngines`` and ``EngineBytes`` where they follow.  Raises ValueError for shapes that
     do not go together and a type without a code.
     """
-    if not 0 <= task < tasks_of(network):
-        raise ValueError(f"task: got {task}, allowed is 0 to {tasks_of(network) - 1}")
+    refuse_if(not 0 <= task < tasks_of(network), "task", task, f"is 0 to {tasks_of(network) - 1}")
     of = subject(network, task)
     for name, kind in ((of.bottoms[0], of.source.type), (of.chain.main.name, of.result.type)):
         if kind not in CODES:

@@ -19,6 +19,7 @@ import construct
 
 from npulab.npus.ane.source.network import Broken, Input, Network, Output, Unit, in_order, repeated
 from npulab.registers.table import read_table
+from npulab.support.refuse import refuse_if
 
 MOST_BYTES = 2 ** 24
 MOST_TEXT = 2 ** 20  # bytes between two tags
@@ -50,8 +51,7 @@ class Plist:
     @property
     def network(self) -> Network:
         """The only network; raises ValueError where there are more."""
-        if len(self.networks) != 1:
-            raise ValueError(f"net.plist: Networks: got {len(self.networks)}, allowed is one")
+        refuse_if(len(self.networks) != 1, "net.plist: Networks", len(self.networks), "is one")
         return self.networks[0]
 
 
@@ -102,8 +102,7 @@ def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str,
 
 
 def _read(data: bytes, where: str) -> Plist:
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{where}: got {len(data)} bytes or more, allowed are {MOST_BYTES}")
+    refuse_if(len(data) > MOST_BYTES, where, f"{len(data)} bytes or more", f"are {MOST_BYTES}")
     binary = data.startswith(BINARY)
     (_check_binary if binary else _check_text)(data, where)
     try:
@@ -113,8 +112,7 @@ def _read(data: bytes, where: str) -> Plist:
     except Exception as error:  # plistlib raises whatever its steps do on broken bytes
         raise ValueError(f"{where}: got no property list ({error or type(error).__name__}), allowed is an XML or "
                          "binary one without entities") from None
-    if not isinstance(top, dict):
-        raise ValueError(f"{where}: got {_told(top)}, allowed is a dictionary with Networks")
+    refuse_if(not isinstance(top, dict), where, _told(top), "is a dictionary with Networks")
     _check_values(top, where)
     names = _texts(top, "Networks", where)
     networks = []
@@ -138,15 +136,14 @@ def _check_text(data: bytes, where: str) -> None:
     lines = sum(data.count(mark) for mark in b"&\n\r")
     for what, found, most in (("values", opened, MOST_VALUES), ("tags", data.count(b"<"), 4 * MOST_VALUES),
                               ("lines and entities", lines, 8 * MOST_VALUES)):
-        if found > most:
-            raise ValueError(f"{where}: got {found} {what}, allowed are {most}")
+        refuse_if(found > most, where, f"{found} {what}", f"are {most}")
     start = 0
     while start < len(data):
         end = data.find(b"<", start + 1)
         end = len(data) if end < 0 else end
         if end - start > MOST_TEXT:
-            raise ValueError(f"{where}: byte {start:#x}: got {end - start} bytes without a tag, allowed are "
-                             f"{MOST_TEXT}")
+            raise ValueError(f"{where}: byte {start:#x}: got {end - start} bytes without a tag, "
+                             f"allowed are {MOST_TEXT}")
         start = end
 
 
@@ -215,23 +212,21 @@ def _texts(keys: Mapping[str, Any], key: str, where: str) -> list[str]:
     if not isinstance(found, list) or not _list(found, str):
         raise ValueError(f"{where}: {key}: got {_told(found)}, allowed is a list of texts")
     twice = None if key == "Weights" else repeated(found)
-    if twice is not None:
-        raise ValueError(f"{where}: {key}: got {twice!r} twice, allowed is once")
+    refuse_if(twice is not None, f"{where}: {key}", f"{twice!r} twice", "is once")
     return found
 
 
 def _dictionary(keys: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     found = keys.get(name)
-    if not isinstance(found, dict):
-        raise ValueError(f"{where}: {name}: got {_told(found)}, allowed is a dictionary")
-    return found
+    if isinstance(found, dict):
+        return found
+    raise ValueError(f"{where}: {name}: got {_told(found)}, allowed is a dictionary")
 
 
 def _check_keys(keys: Mapping[str, Any], where: str) -> None:
     for path, key, value in _walk(keys, where):
         allowed, fits = KINDS.get(KIND_OF.get(key, ""), ("", bool))
-        if allowed and not fits(value):
-            raise ValueError(f"{path}.{key}: got {_told(value)}, allowed is {allowed}")
+        refuse_if(allowed and not fits(value), f"{path}.{key}", _told(value), f"is {allowed}")
 
 
 def _walk(keys: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]:

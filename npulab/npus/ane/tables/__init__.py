@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.ane.tables.entries import KNOTS, NO_STEP, REDUCED, Table, decode, halves, refuse_unknown
+from npulab.quant.floats import Near, odd
 
 __all__ = ["Table", "decode", "evaluate", "outputs", "values"]
 
@@ -42,17 +43,17 @@ def values(table: Table, x: Any) -> np.ndarray:
     refuse_unknown(table)
     x = halves(x)
     given = x.astype(np.float64)
-    odd = table.symmetry_name == "odd"
-    given = np.abs(given) if odd else given
+    mirrored = table.symmetry_name == "odd"
+    given = np.abs(given) if mirrored else given
     lost = ~np.isfinite(given) | ((given < 0) & (table.symmetry_name == "positive"))
     with np.errstate(over="ignore", invalid="ignore"):
         some = np.where(lost, 1.0, given)
         base, rise, t, scale = _reduced(table, some) if table.kind_name in REDUCED else _plain(table, some)
-        out = np.ldexp(_to_odd(base, rise, t), scale)
+        out = np.ldexp(odd(Near(rise) * t + base), scale)
         above, below = given >= float(table.x_high), given <= float(table.x_low)
     out = np.where(lost, np.nan, out)
     out = np.where(below, float(table.y_low), np.where(above, float(table.y_high), out))
-    out = np.where(np.signbit(x), -out, out) if odd else out
+    out = np.where(np.signbit(x), -out, out) if mirrored else out
     return np.where(np.isnan(out) | np.isnan(x), np.nan, out)[()]
 
 
@@ -93,8 +94,8 @@ def _reduced(table: Table, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nd
         mantissa, power = x - power, power.astype(int)
     else:
         mantissa, power = np.frexp(x)
-        odd = np.where(kind in ("sqrt", "rsqrt"), power % 2, 0)
-        mantissa, power = np.ldexp(mantissa, odd), power - odd
+        rest = np.where(kind in ("sqrt", "rsqrt"), power % 2, 0)
+        mantissa, power = np.ldexp(mantissa, rest), power - rest
     base, rise, t = _between(table, np.ldexp(mantissa, table.step_exponent) - table.first)
     base = np.where(has, base + power if kind == "log2" else base, np.nan)
     scale = {"exp2": power, "log2": 0 * power, "inv": -power, "sqrt": power // 2, "rsqrt": -power // 2}[kind]
@@ -109,36 +110,3 @@ def _between(table: Table, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     at = place.astype(np.intp)
     rise = knots[np.minimum(at + 1, KNOTS - 1)] - knots[at]
     return knots[at], np.where(place == at, 0.0, rise), place - at
-
-
-def _to_odd(base: np.ndarray, rise: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """``base + rise * t`` in float64, rounded to the odd neighbour where it is not exact.
-
-    Rounded again to fewer bits, that is the value rounded once (Boldo and Melquiond, 2008).
-    """
-    product, low = _product(rise, t)
-    near, error = _sum(base, product)
-    near, error = _sum(near, error + low)
-    even = near.view(np.uint64) % 2 == 0
-    odd = np.where((error != 0) & even, np.nextafter(near, np.copysign(np.inf, error)), near)
-    return np.where(np.isfinite(near), odd, base + rise * t)
-
-
-def _sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rounded sum and its error, exact (Knuth)."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rounded product and its error, exact (Dekker)."""
-    product = a * b
-    (a_high, a_low), (b_high, b_low) = _halved(a), _halved(b)
-    return product, a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
-
-
-def _halved(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    shifted = a * (2.0 ** 27 + 1)
-    high = shifted - (shifted - a)
-    return high, a - high

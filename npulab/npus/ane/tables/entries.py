@@ -11,6 +11,7 @@ import numpy as np
 
 from npulab.captures.target import Unsupported
 from npulab.npus.ane.facts import enum
+from npulab.support.refuse import refuse_if
 
 KNOTS = 33
 # a dtype and not construct, which would read halves as floats and lose the bits of a NaN
@@ -64,13 +65,11 @@ class Table:
         for name, low, high in (("step_exponent", -2 ** 15, 2 ** 15), ("kind", 0, KIND_CODES),
                                 ("symmetry", 0, SYMMETRY_CODES), ("flags", 0, FLAG_CODES)):
             value = operator.index(getattr(self, name))
-            if not low <= value < high:
-                raise ValueError(f"{name}: got {value}, allowed is {low} to {high - 1}")
+            refuse_if(not low <= value < high, name, value, f"is {low} to {high - 1}")
             object.__setattr__(self, name, value)
         for name, kind in (("knots", np.float16), ("rest", np.uint16)):
             values, shape = np.asarray(getattr(self, name)), SLOTS[name].shape
-            if values.shape != shape:
-                raise ValueError(f"{name}: got shape {values.shape}, allowed is {shape}")
+            refuse_if(values.shape != shape, name, f"shape {values.shape}", f"is {shape}")
             held = halves(values) if kind is np.float16 else values.astype(kind)
             if kind is np.uint16 and np.any(held != values):
                 raise ValueError(f"{name}: got {values.tolist()}, allowed is 0 to {2 ** 16 - 1} each")
@@ -142,8 +141,7 @@ def decode(data: bytes) -> Table:
     >>> decode(bytes(82) + bytes([3, 0, 96, 0]) + bytes(42))
     Table(from_zero, odd, step 2**-3, x 0 to 0)
     """
-    if len(data) != SIZE:
-        raise ValueError(f"activation table: got {len(data)} bytes, allowed is {SIZE}")
+    refuse_if(len(data) != SIZE, "activation table", f"{len(data)} bytes", f"is {SIZE}")
     slots = np.frombuffer(data, SLOTS)[0]
     mode = int(slots["mode"])
     held = {name: slots[name] for name in SLOTS.names or () if name != "mode"}

@@ -14,6 +14,7 @@ import numpy as np
 from npulab.npus.ane.tables import CODES, evaluate, values
 from npulab.npus.ane.tables.entries import KINDS, KNOTS, PLAIN, REDUCED, Table, halves
 from npulab.registers.table import read_table
+from npulab.support.refuse import refuse_if
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,9 +171,8 @@ def errors(table: Table, function: str | Function, low: float = -math.inf, high:
     x = np.sort(x[np.isfinite(x) & (x >= low) & (x <= high)])
     right = true(function, x)
     x, right = x[np.isfinite(right)], right[np.isfinite(right)]
-    if not len(x):
-        raise ValueError(f"low, high: got {low} and {high}, allowed is a range that holds inputs where the function is "
-                         "finite")
+    refuse_if(not len(x), "low, high", f"{low} and {high}",
+              "is a range that holds inputs where the function is finite")
     y = (evaluate if rounded else values)(table, x).astype(np.float64)
     with np.errstate(invalid="ignore"):
         off = np.where(np.isfinite(y), np.abs(y - right), np.inf)
@@ -247,9 +247,8 @@ def _finest(kind: str, ends: list[float]) -> int:
     steps = -PLAIN[kind], KNOTS - 1 + PLAIN[kind]  # to the left and to the right of 0
     room = [count / size for count, size in zip(steps, (-ends[0], ends[1]), strict=True)
             if size > 0 and math.isfinite(size) and count]
-    if not room:
-        raise ValueError(f"step_exponent: got none with limits {ends[0]} and {ends[1]}, allowed is to leave it out "
-                         f"where a limit on the side of the knots is finite ({kind})")
+    refuse_if(not room, "step_exponent", f"none with limits {ends[0]} and {ends[1]}",
+              f"is to leave it out where a limit on the side of the knots is finite ({kind})")
     return math.floor(math.log2(min(room)))
 
 

@@ -13,7 +13,7 @@ from npulab.npus.ane.training.kernels import Kernel, kernel_of
 from npulab.npus.ane.training.running import Values, checked, evaluate, run
 from npulab.npus.ane.training.step import Step
 from npulab.registers.table import read_table
-from npulab.support.refuse import one_of
+from npulab.support.refuse import one_of, refuse_if
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,8 +119,7 @@ def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: 
     import pandas as pd
 
     one_of("method", method, METHODS)
-    if directions < 0:
-        raise ValueError(f"directions: got {directions}, allowed is 0 (every element) or more")
+    refuse_if(directions < 0, "directions", directions, "is 0 (every element) or more")
     values = train(step, example(step, seed) if tensors is None else tensors)
     rows: list[dict[str, Any]] = []
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from npulab.npus.ane.training.step import LETTERS, Step
 from npulab.registers.table import read_table
-from npulab.support.refuse import one_of
+from npulab.support.refuse import one_of, refuse_if
 
 HERE = Path(__file__).parent
 PRODUCTS = ("linear", "matmul")  # of a weight and a tensor; of two tensors
@@ -98,9 +98,8 @@ class Kernel:
         operations = []
         for number, words in enumerate(filter(None, map(str.split, table.splitlines())), 1):
             where = f"kernel {name}, row {number} ({' '.join(words)})"
-            if len(words) < 4:
-                raise ValueError(f"{where}: got {len(words)} words, allowed is name, axes, operation "
-                                 "and operands")
+            refuse_if(len(words) < 4, where, f"{len(words)} words",
+                      "is name, axes, operation and operands")
             operands = tuple(_operand(where, word, axes) for word in words[3:])
             operation = Operation(words[0], words[1].replace("-", ""), words[2], operands)
             _refuse(where, operation, axes)
@@ -108,12 +107,10 @@ class Kernel:
             operations.append(operation)
         results = {operation.name for operation in operations}
         for out in (*outputs, *taps):
-            if out not in results:
-                raise ValueError(f"kernel {name}: got output {out!r}, allowed is one of "
-                                 f"{', '.join(sorted(results))}")
-        if unit not in ("NPU", "CPU") or times < 1:
-            raise ValueError(f"kernel {name}: got {times} times on unit {unit!r}, allowed is 1 or "
-                             "more on NPU or CPU")
+            refuse_if(out not in results, f"kernel {name}", f"output {out!r}",
+                      f"is one of {', '.join(sorted(results))}")
+        refuse_if(unit not in ("NPU", "CPU") or times < 1, f"kernel {name}",
+                  f"{times} times on unit {unit!r}", "is 1 or more on NPU or CPU")
         return cls(name, unit, inputs, weights, tuple(operations), outputs, taps, times)
 
     @property

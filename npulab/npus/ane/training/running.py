@@ -20,7 +20,7 @@ from npulab.npus.ane.training.kernels import (
     kernel_of,
 )
 from npulab.npus.ane.training.step import Step
-from npulab.support.refuse import one_of
+from npulab.support.refuse import one_of, refuse_if
 
 TYPES = ("float16", "float32", "float64")
 MOST_ELEMENTS = 2 ** 28  # of a tensor that is run: 2 GiB of float64
@@ -87,9 +87,8 @@ def checked(kernel: Kernel, step: Step, tensors: Mapping[str, Any]) -> Values:
         raise ValueError(f"{kernel.name}: got {f'tensor {unknown[0]!r}' if unknown else f'no tensor {missing[0]!r}'}, "
                          f"allowed are {', '.join(kernel.given)}")
     for name in (*kernel.given, *(operation.name for operation in kernel.operations)):
-        if step.count(kernel.axes(name)) > MOST_ELEMENTS:
-            raise ValueError(f"{kernel.name}: tensor {name}: got {step.count(kernel.axes(name))} elements, allowed is "
-                             f"{MOST_ELEMENTS}")
+        refuse_if(step.count(kernel.axes(name)) > MOST_ELEMENTS, f"{kernel.name}: tensor {name}",
+                  f"{step.count(kernel.axes(name))} elements", f"is {MOST_ELEMENTS}")
     out = {}
     for name, axes in kernel.given.items():
         shape = step.shape(axes)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from npulab.npus.ane.training.mil.values import DTYPES, File, Operation, Type, Value
+from npulab.support.refuse import refuse_if
 
 Shape = tuple[int, ...]
 MOST_NUMBERS = 2 ** 12  # of an argument that says axes or sizes
@@ -170,8 +171,7 @@ def known(value: Value) -> Known:
 
 def numpy_type(dtype: str) -> np.dtype[Any]:
     """The numpy type that holds elements; raises LookupError for one that numpy does not have."""
-    if dtype in ("bf16", "string"):
-        raise LookupError(f"dtype: got {dtype}, allowed is one that numpy has")
+    refuse_if(dtype in ("bf16", "string"), "dtype", dtype, "is one that numpy has", LookupError)
     kind, bits = DTYPES[dtype]
     return np.dtype("bool" if kind == "b" else f"{kind}{max(bits // 8, 1)}")
 

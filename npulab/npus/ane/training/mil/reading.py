@@ -23,6 +23,7 @@ from npulab.npus.ane.training.mil.values import (
     Type,
     Value,
 )
+from npulab.support.refuse import refuse_if
 
 MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2 ** 23, 2 ** 19, 16
 FLAT = re.compile(r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]")  # a list of numbers or bools, taken as one token
@@ -44,10 +45,8 @@ def read(text: str) -> Program:
     >>> read("program(1.0) { func main<ios16>(tensor<fp16, [1, 2]> x) { } -> (x); }")["main"].inputs
     (('x', Type(dtype='fp16', shape=(1, 2), plain=False)),)
     """
-    if not isinstance(text, str):
-        raise ValueError(f"mil: got {type(text).__name__}, allowed is text")
-    if len(text) > MOST_TEXT:
-        raise ValueError(f"mil: got {len(text)} letters, allowed is up to {MOST_TEXT}")
+    refuse_if(not isinstance(text, str), "mil", type(text).__name__, "is text")
+    refuse_if(len(text) > MOST_TEXT, "mil", f"{len(text)} letters", f"is up to {MOST_TEXT}")
     return _Reader(text).program()
 
 

@@ -14,6 +14,7 @@ from npulab.npus.ane.training.mil.checking import inputs as known_inputs
 from npulab.npus.ane.training.mil.checking import judged
 from npulab.npus.ane.training.mil.operations import OPERATIONS
 from npulab.npus.ane.training.mil.values import DTYPES, File, Function, Operation, Program, Type, Value
+from npulab.support.refuse import refuse_if
 
 Blobs = bytes | Mapping[str, bytes] | None
 
@@ -108,9 +109,8 @@ def _weights(operation: Operation, file: File, kind: Type, blobs: Blobs) -> np.n
         record, _ = weight_files.record_at(data, file.offset)
         letter, bits = DTYPES[kind.dtype]
         # integers under the dtype of fp16 are what the benchmarks of int8 and int4 write
-        if record.dtype not in (kind.dtype, "fp16" if letter in "iu" and bits <= 8 else ""):
-            raise ValueError(f"weights: record at byte {file.offset}, dtype: got {record.dtype}, "
-                             f"allowed is {kind.dtype}")
+        refuse_if(record.dtype not in (kind.dtype, "fp16" if letter in "iu" and bits <= 8 else ""),
+                  f"weights: record at byte {file.offset}, dtype", record.dtype, f"is {kind.dtype}")
         return record.values(_sizes(kind), "" if record.dtype == kind.dtype else kind.dtype)
     except (ValueError, LookupError) as error:
         raise ValueError(f"mil: {operation}: BLOBFILE of {kind}: {error.args[0]}") from None

@@ -15,7 +15,7 @@ from npulab.npus.ane.training import blobs as weight_files
 from npulab.npus.ane.training.mil.values import Argument, File, Function, Operation, Program, Type, Value, build_info
 from npulab.npus.kit.numbers import up
 from npulab.registers.table import read_table
-from npulab.support.refuse import one_of
+from npulab.support.refuse import one_of, refuse_if
 
 Shape = tuple[int, ...]
 FOLDER = "@model_path/weights/"
@@ -50,9 +50,8 @@ class Kernel(NamedTuple):
         """
         sizes = dict(self.parts[name])
         missing = [part for part in sizes if part not in arrays]
-        if missing:
-            raise LookupError(f"parts of {name}: got none of {', '.join(missing)}, allowed is each of "
-                              f"{', '.join(sizes)}")
+        refuse_if(missing, f"parts of {name}", f"none of {', '.join(missing)}",
+                  f"is each of {', '.join(sizes)}", LookupError)
         for part, channels in sizes.items():
             if len(arrays[part]) != channels:
                 raise ValueError(f"parts of {name}: {part}: got {np.shape(arrays[part])}, allowed is ({channels}, S)")
@@ -125,9 +124,8 @@ class Body:
             return {}
         files: dict[str, dict[str, np.ndarray]] = {}
         for path, name, shape in self.placed:
-            if name not in self.weights:
-                raise LookupError(f"weights: got {', '.join(self.weights) or 'none'}, allowed are "
-                                  f"{', '.join(weight for _, weight, _ in self.placed)}")
+            refuse_if(name not in self.weights, "weights", ", ".join(self.weights) or "none",
+                      f"are {', '.join(weight for _, weight, _ in self.placed)}", LookupError)
             array = np.asarray(self.weights[name])
             if array.size != math.prod(shape) or array.dtype.kind not in "fiu":
                 raise ValueError(f"weights: {name}: got {array.shape} {array.dtype}, allowed are numbers {list(shape)}")

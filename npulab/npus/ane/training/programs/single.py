@@ -13,7 +13,7 @@ import numpy as np
 
 from npulab.npus.ane.training.mil.values import Type
 from npulab.npus.ane.training.programs.bodies import Body, Kernel, size
-from npulab.support.refuse import one_of
+from npulab.support.refuse import one_of, refuse_if
 
 BOUNDARIES = ("fp32", "fp16")
 
@@ -80,9 +80,8 @@ def packed_matmul(inner: int, outputs: int, columns: int, *, boundary: str = "fp
 
 
 def _sizes(**sizes: int) -> dict[str, int]:
-    if min(sizes.values()) < 1:
-        raise ValueError(f"sizes: got {', '.join(f'{name} {size}' for name, size in sizes.items())}, allowed is 1 or "
-                         "more")
+    refuse_if(min(sizes.values()) < 1, "sizes",
+              ", ".join(f"{name} {size}" for name, size in sizes.items()), "is 1 or more")
     return sizes
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from npulab.npus.ane.training.mil.values import Type
 from npulab.npus.ane.training.programs.bodies import Body, Kernel, size
 from npulab.registers.table import read_table
-from npulab.support.refuse import one_of
+from npulab.support.refuse import one_of, refuse_if
 
 EPSILON = 0.00001  # of RMSNorm; 1.0014e-05 as fp16
 MASKED = -65504.0  # what is added to scores of columns to come, the lowest finite fp16
@@ -102,8 +102,7 @@ def _stored(name: str, dims: Dims, weights: Weights) -> dict[str, Any]:
     for weight, axes in WEIGHTS.items():
         if weight in weights:
             array, shape = np.asarray(weights[weight]), tuple(getattr(dims, axis) for axis in axes)
-            if array.shape != shape:
-                raise ValueError(f"weights: {weight}: got {array.shape}, allowed is {shape}")
+            refuse_if(array.shape != shape, f"weights: {weight}", array.shape, f"is {shape}")
             stored |= {weight: array, f"{weight}t": array.T}
     if name in MASKS:
         stored["cm"] = np.triu(np.full((dims.seq, dims.seq), MASKED), 1)
