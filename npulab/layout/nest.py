@@ -19,6 +19,10 @@ SLAB = 2 ** 17  # elements whose places are found at a time
 LETTERS = {1: "i", 2: "rc", 3: "hwc", 4: "ohwi"}
 
 
+# place of the first element, its index, counts of blocks by loop, bytes from block to block
+Stretch = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class Loop:
     """A level of a nest: blocks of ``tile`` indices of ``axis``, ``stride`` bytes from one to the
@@ -205,8 +209,14 @@ class Layout(Stored):
 
     @property
     def _strided(self) -> bool:
-        """Whether strides alone say where elements lie; else short blocks move what follows."""
-        return self._even and not any(isinstance(loop.stride, tuple) for loop in self.loops)
+        """Whether strides alone say where elements lie, short blocks apart."""
+        return self._solid or (self._even and not any(isinstance(loop.stride, tuple)
+                                                      for loop in self.loops))
+
+    @property
+    def _solid(self) -> bool:
+        """Whether block follows block without gaps, so that short blocks move what follows."""
+        return not any(self.starts) and all(loop.stride is None for loop in self.loops)
 
     @property
     def _even(self) -> bool:
@@ -256,18 +266,41 @@ class Layout(Stored):
                ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Views of a buffer and of the tensor that hold the same elements, an axis for each
         loop."""
+        type_ = np.dtype(f"{'>' if self.big_endian else '<'}u{self.itemsize}")
+        strides = [tensor.strides[loop.axis] * loop.tile for loop in self.loops]
+        stretches = self._stretches(0, self._joined_extents) if self._solid else self._strided_stretches()
+        for place, index, shape, steps in stretches:
+            start = tensor[tuple(slice(at, None) for at in index)]
+            yield (np.ndarray(shape, type_, buffer, self.offset + copy + place, steps),
+                   as_strided(start, shape, strides))
+
+    def _strided_stretches(self) -> Iterator[Stretch]:
+        """Stretches of equal blocks whose places are strides apart."""
         pieces = [self._pieces(axis, start, end, 0)
                   for axis, (start, end) in enumerate(zip(self.starts, self._ends_of_axes, strict=True))]
-        type_ = np.dtype(f"{'>' if self.big_endian else '<'}u{self.itemsize}")
+        steps = tuple(loop.reach(1) for loop in self.loops)
         for parts in product(*pieces):
-            counts, first = {at: count for _, _, each in parts
-                             for at, count in each.items()}, self.offset + copy
-            shape = tuple(counts[at] for at in range(len(self.loops)))
-            strides = [tensor.strides[loop.axis] * loop.tile for loop in self.loops]
-            start = tensor[tuple(slice(index, None) for index, _, _ in parts)]
-            yield (np.ndarray(shape, type_, buffer, first + sum(place for _, place, _ in parts),
-                              [loop.reach(1) for loop in self.loops]),
-                   as_strided(start, shape, strides))
+            counts = {at: count for _, _, each in parts for at, count in each.items()}
+            yield (sum(place for _, place, _ in parts), tuple(index for index, _, _ in parts),
+                   tuple(counts[at] for at in range(len(self.loops))), steps)
+
+    def _stretches(self, depth: int, extents: tuple[int, ...]) -> list[Stretch]:
+        """Stretches of equal blocks of so many indices, one behind the other without gaps, from the
+        loop ``depth`` on: at each loop the whole blocks, then the short one."""
+        if depth == len(self.loops):
+            return [(0, (0,) * len(extents), (), ())]
+        loop, place = self.loops[depth], 0
+        whole, rest = divmod(extents[loop.axis], loop.tile)
+        out: list[Stretch] = []
+        for first, count, size in ((0, whole, loop.tile), (whole * loop.tile, 1, rest)):
+            if count and size:
+                inner = (*extents[:loop.axis], size, *extents[loop.axis + 1:])
+                step = self.itemsize * math.prod(inner)
+                for behind, index, counts, steps in self._stretches(depth + 1, inner):
+                    at = (*index[:loop.axis], first + index[loop.axis], *index[loop.axis + 1:])
+                    out.append((place + behind, at, (count, *counts), (step, *steps)))
+                place += count * step
+        return out
 
     def _pieces(self, axis: int, start: int, end: int, depth: int) -> list[tuple[int, int, dict[int, int]]]:
         """Stretches of the indices ``start`` to ``end`` of an axis that the loops from ``depth`` on

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,18 +28,10 @@ from npulab.models.facts import (
     TENSORS,
     TYPES,
 )
+from npulab.models.flat import Field, Flat
 from npulab.models.graph import Graph, Operator, Tensor
 from npulab.models.listing import shown
 from npulab.support.text import plural
-
-
-class Field(NamedTuple):
-    """A field of a table: its type as ``facts.TABLES`` has it, and what it is where it is not
-    stored."""
-
-    name: str
-    kind: str
-    absent: Any
 
 
 def _field(text: str) -> Field:
@@ -54,9 +46,6 @@ SCHEMA = {kind: tuple(_field(text) for text in fields.split()) for kind, fields 
 NUMBERS = {"b": "Int8", "B": "Uint8", "?": "Bool", "i": "Int32", "I": "Uint32", "Q": "Uint64", "f": "Float32"}
 KNOWN = OPERATORS | LISTED | TENSORS
 MOST_AXES = 8
-# memory that a file may take, and how much a table does and a byte of a vector, with its line in a
-# listing, about
-LEAST_MEMORY, MEMORY_PER_BYTE, TABLE_MEMORY, ELEMENT_MEMORY = 2 ** 25, 16, 400, 40
 # names by number and form
 OPERATOR_NAMES = {"tflite": dict(enumerate(NAMES.split())),
                   "circle": dict(enumerate(NAMES.split())) | {start - i: name for start in (254, -2)
@@ -176,7 +165,7 @@ def unpack(data: bytes) -> Graph:
         known = " or ".join(repr(identifier) for identifier, _ in FORMS.values())
         raise ValueError(f"identifier: got {data[4:8]!r} at offset 4, allowed is {known}; the file is "
                          f"{'cut off' if len(data) < 8 else 'no TensorFlow Lite or circle model'}")
-    file = _File(data)
+    file = Flat(data, SCHEMA)
     model = file.table("Model", file.number("I", 0, "Model"))
     version = FORMS[form][1]
     if model["version"] != version or not model["graphs"]:
@@ -189,7 +178,7 @@ def unpack(data: bytes) -> Graph:
     return replace(first, others=tuple(others))
 
 
-def _unpack_graph(file: _File, form: str, model: Mapping[str, Any], number: int, buffers: tuple[bytes, ...]) -> Graph:
+def _unpack_graph(file: Flat, form: str, model: Mapping[str, Any], number: int, buffers: tuple[bytes, ...]) -> Graph:
     graph = model["graphs"][number]
     of = f"graph {number}, " if len(model["graphs"]) > 1 else ""
     tensors = tuple(_tensor(f"{of}tensor {i}", form, one, len(buffers)) for i, one in enumerate(graph["tensors"]))
@@ -199,67 +188,6 @@ def _unpack_graph(file: _File, form: str, model: Mapping[str, Any], number: int,
         _within(f"{side} of {of.removesuffix(', ') or 'the model'}", graph[side], 0, len(tensors))
     return Graph(tensors, operators, buffers, graph["inputs"], graph["outputs"], model["description"], graph["name"],
                  form)
-
-
-class _File:
-    """Bytes in FlatBuffers' encoding; every read is checked.
-
-    A broken file can point to the same bytes again and again, which a sound one hardly does: what
-    is made of it, in bytes of memory, is counted.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.most = self.left = LEAST_MEMORY + MEMORY_PER_BYTE * len(data)
-
-    def take(self, at: int, size: int, what: str, memory: int = 1) -> bytes:
-        """Some bytes; ``memory`` is how much of it each of them takes."""
-        if not 0 <= at <= len(self.data) - size:
-            raise ValueError(f"{what}: got {plural(size, 'byte')} at offset {at}, allowed is inside the file of "
-                             f"{len(self.data)}; the file is cut off or broken")
-        self.spend(size * memory, what, at)
-        return self.data[at:at + size]
-
-    def spend(self, memory: int, what: str, at: int | None = None) -> None:
-        self.left -= memory
-        if self.left < 0:
-            where = "" if at is None else f" at offset {at}"
-            raise ValueError(f"{what}: got the same bytes again and again{where}, allowed is what takes {self.most} "
-                             "bytes of memory in all")
-
-    def number(self, kind: str, at: int, what: str) -> int:
-        return struct.unpack("<" + kind, self.take(at, struct.calcsize(kind), what))[0]
-
-    def table(self, kind: str, at: int) -> dict[str, Any]:
-        """The fields of a table by name."""
-        self.spend(TABLE_MEMORY, kind, at)
-        slots = at - self.number("i", at, kind)
-        size = self.number("H", slots, f"{kind}, slots")
-        out = {}
-        for slot, one in enumerate(SCHEMA[kind]):
-            place = 4 + 2 * slot
-            entry = self.number("H", slots + place, f"{kind}, slots") if place + 2 <= size else 0
-            out[one.name] = self.part(one.kind, at + entry, f"{kind}, {one.name}") if entry else one.absent
-        return out
-
-    def part(self, kind: str, at: int, what: str) -> Any:
-        if kind in NUMBERS:
-            return self.number(kind, at, what)
-        at += self.number("I", at, what)
-        if kind == "*":  # read by whoever knows what it is
-            self.number("H", at - self.number("i", at, what), what)
-            return at
-        if kind in SCHEMA:
-            return self.table(kind, at)
-        count, at = self.number("I", at, what), at + 4
-        element = {"s": "B"}.get(kind, kind[1:-1])
-        if element in SCHEMA:
-            offsets = np.frombuffer(self.take(at, 4 * count, what, ELEMENT_MEMORY), "<u4").tolist()
-            return [self.table(element, at + 4 * i + offset) for i, offset in enumerate(offsets)]
-        raw = self.take(at, count * struct.calcsize(element), what, 1 if element == "B" else ELEMENT_MEMORY)
-        if kind == "s":
-            return raw.decode(errors="backslashreplace")
-        return raw if element == "B" else tuple(np.frombuffer(raw, f"<{element}").tolist())
 
 
 def _tensor(what: str, form: str, one: Mapping[str, Any], buffers: int) -> Tensor:
@@ -273,7 +201,7 @@ def _tensor(what: str, form: str, one: Mapping[str, Any], buffers: int) -> Tenso
     return Tensor(one["name"], one["shape"], types[one["type"]], one["buffer"], q["scale"], q["zero_point"], q["axis"])
 
 
-def _operator(file: _File, what: str, form: str, one: Mapping[str, Any], codes: Sequence[Mapping[str, Any]],
+def _operator(file: Flat, what: str, form: str, one: Mapping[str, Any], codes: Sequence[Mapping[str, Any]],
               tensors: Sequence[Tensor]) -> Operator:
     _within(f"{what}: code", (one["code"],), 0, len(codes))
     code = codes[one["code"]]

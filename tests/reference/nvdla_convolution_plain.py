@@ -14,7 +14,7 @@ WORD, CONVERTED_BITS = 16, 17  # bits that packed channels are moved up in; behi
 
 
 def cube_places_plain(cube: Cube) -> np.ndarray:
-    """``Cube.places``, element by element."""
+    """Byte of each element of a cube, element by element."""
     out = np.empty(cube.shape, np.int64)
     for y, x, lane in np.ndindex(cube.shape):
         surface, inside = divmod(lane, cube.lanes)
@@ -23,7 +23,7 @@ def cube_places_plain(cube: Cube) -> np.ndarray:
 
 
 def weight_places_plain(weights: Weights) -> np.ndarray:
-    """``Weights.places``, loop by loop."""
+    """Byte of each weight, loop by loop."""
     out, at = np.empty(weights.shape, np.int64), 0
     for group in range(0, weights.kernels, weights.group):
         for block in range(0, weights.channels, weights.block):

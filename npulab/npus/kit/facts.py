@@ -46,9 +46,17 @@ class Facts(NamedTuple):
         return {row["name"]: int(row["raw"], 0) for row in read_table(self.here / "enums.csv")
                 if row["enum"] == name}
 
+    def agreements(self) -> dict[str, list[tuple[str, str, str]]]:
+        """The pairs of fields that have to say the same, and why, by the case that a row of
+        ``agreements.csv`` is for (when, a, b, why)."""
+        out: dict[str, list[tuple[str, str, str]]] = {}
+        for row in read_table(self.here / "agreements.csv"):
+            out.setdefault(row["when"], []).append((row["a"], row["b"], row["why"]))
+        return out
+
     def expected(self) -> dict[str, dict[str, tuple[int, ...]]]:
         """The values that a field may have, by the case that a row of ``expected.csv`` is for
-        (when, field, allowed, note) and by field; several are parted by spaces."""
+        (when, field, allowed, note) and by field; several are parted by spaces, none is any but 0."""
         out: dict[str, dict[str, tuple[int, ...]]] = {}
         for row in read_table(self.here / "expected.csv"):
             numbers = tuple(int(number, 0) for number in row["allowed"].split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,13 @@ from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Hang, Unsupported
 from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
+
+
+class Named(Protocol):
+    """What gives values by name."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
 
 Raw = Mapping[str, int]
 Cut = tuple[str, Field, bool, list[tuple[int, int, int, int]]]
@@ -61,6 +68,18 @@ def only_job(capture: Capture, block: str, what: str) -> dict[str, Any]:
 
 
 @cache
+def offsets_of(registers: RegisterMap) -> dict[str, int]:
+    """The byte offset of each register by ``BLOCK.REGISTER``."""
+    return {f"{block}.{name}": offset for block, offset, name in registers.registers}
+
+
+@cache
+def names_of(registers: RegisterMap) -> dict[int, str]:
+    """The ``BLOCK.REGISTER`` at each byte offset."""
+    return {offset: name for name, offset in offsets_of(registers).items()}
+
+
+@cache
 def _cuts(registers: RegisterMap) -> list[list[Cut]]:
     """Of the fields in each word: full name, field, whether a value means more than its bits, and
     of each piece word, lsb, mask and the weight of its lowest bit."""
@@ -74,7 +93,7 @@ def _cuts(registers: RegisterMap) -> list[list[Cut]]:
     return out
 
 
-def expect(values: Mapping[str, Any], allowed: Mapping[str, Collection[Any]], text: str,
+def expect(values: Named, allowed: Mapping[str, Collection[Any]], text: str,
            error: type[Exception] = ValueError, style: str = "", joint: str = " or ") -> None:
     """Raise ``error`` for the first field that has none of its allowed values.
 
@@ -89,24 +108,22 @@ def expect(values: Mapping[str, Any], allowed: Mapping[str, Collection[Any]], te
             raise error(text.format(name=name, got=got, allowed=numbers))
 
 
-def agree(values: Mapping[str, Any], pairs: Iterable[tuple[str, str]], text: str) -> None:
-    """Raise ValueError for the first two fields that should say the same and do not.
+def agree(values: Named, pairs: Iterable[tuple[str, str, str]], text: str,
+          error: type[Exception] = ValueError) -> None:
+    """Raise ``error`` for the first two fields that should say the same and do not.
 
-    ``text`` says so with ``{a}``, ``{got}``, ``{b}`` and ``{other}``.
+    ``text`` says so with ``{a}``, ``{got}``, ``{b}``, ``{other}`` and ``{why}``.
     """
-    for a, b in pairs:
+    for a, b, why in pairs:
         if values[a] != values[b]:
-            raise ValueError(text.format(a=a, got=values[a], b=b, other=values[b]))
+            raise error(text.format(a=a, got=values[a], b=b, other=values[b], why=why))
 
 
-def known(values: Mapping[str, Any], allowed: Mapping[str, Collection[Any]],
+def known(values: Named, allowed: Mapping[str, Collection[Any]],
           text: str = DEVICE) -> None:
-    """Raise Hang for the first field that has a value which a simulated unit does not know."""
-    expect(values, allowed, text, Hang, joint=" and ")
-
-
-def nonzero(values: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise Hang for the first of these fields that is 0."""
-    for name in names:
-        if values[name] == 0:
+    """Raise Hang for the first field that has a value which a simulated unit does not know; one
+    with none that is allowed may have any but 0."""
+    for name, numbers in allowed.items():
+        if not numbers and values[name] == 0:
             raise Hang(f"{name} is 0")
+        expect(values, {name: numbers} if numbers else {}, text, Hang, joint=" and ")

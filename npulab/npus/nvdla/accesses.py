@@ -11,6 +11,7 @@ writes in order as (offset, value) words.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import numpy as np
 
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Range
+from npulab.npus.kit.fields import names_of, offsets_of
 from npulab.npus.nvdla.events import Event, Read, Write
 from npulab.npus.nvdla.facts import TABLES
 from npulab.npus.nvdla.operations import operations
-from npulab.npus.nvdla.registers import ACCESS, DATA, ENABLE, LAUNCHES, POINTER
+from npulab.npus.nvdla.registers import ACCESS, DATA, POINTER, STARTS, accesses
 from npulab.registers.map import RegisterMap
 
 WRITES = "writes"
@@ -67,33 +69,27 @@ def register_checks(capture: Capture) -> Iterator[Range]:
     (of its group, if the register is there twice)."""
     rows = capture.parameters.get("register_checks", ())
     writes = np.frombuffer(capture.buffers.get(WRITES, b""), "<u4").reshape(-1, 2).tolist()
-    places = {f"{unit}.{name}": (unit, offset) for unit, offset, name in capture.maps[capture.jobs[0].block].registers}
-    units = {offset: (unit, name.partition(".")[2]) for name, (unit, offset) in places.items()}
+    registers = capture.maps[capture.jobs[0].block]
+    written = accesses(map(tuple, writes), registers)
     producer: dict[str, int] = {}
     state: dict[tuple[int, int], int] = {}
     at = 0
     for row in rows:
-        for offset, value in writes[at:row["writes"]]:
-            unit, name = units.get(offset, ("", ""))
-            if name == POINTER:
-                producer[unit] = value % 2
-            state[offset, _group(name, unit, producer)] = value
+        for one in islice(written, row["writes"] - at):
+            producer[one.unit] = one.group
+            state[one.offset, one.group * one.register.startswith(GROUPED)] = one.value
         at = row["writes"]
-        unit, offset = places[row["register"]]
-        value = state.get((offset, _group(row["register"].partition(".")[2], unit, producer)))
+        unit, _, register = row["register"].partition(".")
+        group = producer.get(unit, 0) * register.startswith(GROUPED)
+        value = state.get((offsets_of(registers)[row["register"]], group))
         if value is not None:
             yield Range(f"{row['register']} (line {row['line']})", (value & row["mask"]).to_bytes(4, "little"),
                         (row["value"] & row["mask"]).to_bytes(4, "little"))
 
 
-def _group(name: str, unit: str, producer: Mapping[str, int]) -> int:
-    return producer.get(unit, 0) if name.startswith(GROUPED) else 0
-
-
 def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[dict[str, Any]]:
     """The reads of what a write decides."""
-    names = {offset: f"{unit}.{name}" for unit, offset, name in registers.registers}
-    bits = _named_bits(registers)
+    names, bits = names_of(registers), _named_bits(registers)
     written: set[int] = set()
     count = 0
     for event in events:
@@ -102,7 +98,7 @@ def _rows(events: Sequence[Event], registers: RegisterMap) -> Iterator[dict[str,
             count += 1
         elif isinstance(event, Read) and event.offset in written:
             name = names[event.offset].partition(".")[2]
-            waits = name in (ENABLE, *LAUNCHES) and not event.value & event.mask
+            waits = name in STARTS and not event.value & event.mask
             mask = event.mask & bits[event.offset]
             if mask and not waits and name not in OWN and not any(part in name for part in OWN_PARTS):
                 yield {"line": event.line, "register": names[event.offset], "mask": mask, "value": event.value,

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from npulab.captures.capture import PROVENANCES
+from npulab.npus.kit.fields import offsets_of
 from npulab.npus.nvdla.events import ADDRESSES, MEMORIES, Check, Done, Event, Load, Write, Zero
 from npulab.npus.nvdla.images import Image, image_file, read_records
 from npulab.registers.map import RegisterMap
@@ -97,11 +98,6 @@ def provenance_of(text: str) -> str:
     said = next((line.removeprefix(PROVENANCE).strip() for line in text.splitlines()[:HEAD_LINES]
                  if line.startswith(PROVENANCE)), "")
     return said if said in PROVENANCES else "RTL simulation"
-
-
-def offsets_of(registers: RegisterMap) -> dict[str, int]:
-    """The byte address of each register by ``UNIT.REGISTER``."""
-    return {f"{unit}.{name}": offset for unit, offset, name in registers.registers}
 
 
 def _event(line: int, what: str, said: Sequence[str], folder: Path, offsets: Mapping[str, int],

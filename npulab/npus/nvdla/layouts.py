@@ -37,7 +37,7 @@ class Cube:
     from memory or written to it. Raises ValueError for sizes below 1, an itemsize other than 1 and
     2, and an atom that is no multiple of it.
 
-    >>> Cube(1, 2, 3, atom=2, row_pitch=4, plane_pitch=8).places()
+    >>> Cube(1, 2, 3, atom=2, row_pitch=4, plane_pitch=8).layout().index_map()
     array([[[ 0,  1,  8,  9],
             [ 2,  3, 10, 11]]])
     """
@@ -173,13 +173,6 @@ class Cube:
         whole[..., :tensor.shape[2]] = tensor
         return self.layout().pack(whole)
 
-    def places(self) -> np.ndarray:
-        """Byte of the first byte of each element from the cube's start, ``(height, width, lanes)
-        int64``."""
-        y, x, lane = np.ogrid[:self.height, :self.width, :self.shape[2]]
-        surface, inside = np.divmod(lane, self.lanes)
-        return surface * self.plane_pitch + y * self.row_pitch + x * self.atom + inside * self.itemsize
-
     def layout(self) -> Layout:
         """The same as a layout of all lanes; raises ValueError where rows or surfaces overlap."""
         rows = self.row_pitch if self.height > 1 else 0
@@ -199,7 +192,7 @@ class Weights:
     in the source, in no trace). Raises ValueError for sizes below 1, an itemsize other than 1 and
     2, lines that do not fit in a block.
 
-    >>> Weights(3, 1, 2, 1, group=2, block=8).places()[:, 0, :, 0]
+    >>> Weights(3, 1, 2, 1, group=2, block=8).layout().index_map()[:, 0, :, 0]
     array([[0, 2],
            [1, 3],
            [4, 5]])
@@ -247,11 +240,7 @@ class Weights:
         """
         if len(data) < self.used:
             raise ValueError(f"weights {self.shape}: got {len(data)} bytes, allowed is {self.used} or more")
-        out = np.empty(self.shape, TYPES[self.itemsize])
-        stored = np.frombuffer(data, TYPES[self.itemsize], out.size)
-        for piece, tensor in self._pieces(stored, out):
-            tensor[:] = piece
-        return out
+        return self.layout(self.used).unpack(memoryview(data)[:self.used])
 
     def pack(self, tensor: np.ndarray) -> bytes:
         """The bytes of a tensor ``(kernels, height, width, channels)``; raises ValueError for
@@ -259,45 +248,10 @@ class Weights:
         if tensor.dtype != TYPES[self.itemsize] or tensor.shape != self.shape:
             raise ValueError(f"weights: got {tensor.dtype} {tensor.shape}, allowed is {TYPES[self.itemsize]} "
                              f"{self.shape}")
-        out = np.zeros(self.size // self.itemsize, TYPES[self.itemsize])
-        for piece, part in self._pieces(out[:tensor.size], tensor):
-            piece[:] = part
-        return out.tobytes()
+        return self.layout().pack(tensor)
 
-    def _pieces(self, stored: np.ndarray, tensor: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Views of buffer and tensor that hold the same elements: whole groups and blocks, and
-        short ones."""
-        taps = self.height * self.width
-        for first, groups, kernels in _split(self.kernels, self.group):
-            each = kernels * taps * self.channels
-            start = first * taps * self.channels
-            by_group = stored[start:start + groups * each].reshape(groups, each)
-            for channel, blocks, deep in _split(self.channels, self.block):
-                inside = kernels * taps * channel
-                by_block = by_group[:, inside:inside + blocks * kernels * taps * deep].reshape(groups, blocks, -1)
-                for row, sets, lines in _split(self.height, self.lines):
-                    line = kernels * self.width * deep
-                    piece = by_block[:, :, row * line:(row + sets * lines) * line].reshape(
-                        groups, blocks, sets, self.width, kernels, lines, deep).transpose(0, 4, 2, 5, 3, 1, 6)
-                    part = tensor[first:first + groups * kernels, row:row + sets * lines, :,
-                                  channel:channel + blocks * deep]
-                    yield piece, part.reshape(groups, kernels, sets, lines, self.width, blocks, deep)
-
-    def places(self) -> np.ndarray:
-        """Byte of the first byte of each element from the start, int64 like the tensor."""
-        return self.layout().index_map()
-
-    def layout(self) -> Layout:
-        """The same as a layout."""
+    def layout(self, size: int | None = None) -> Layout:
+        """The same as a layout of so many bytes, by default all of them."""
         loops = (Loop(0, self.group), Loop(3, self.block), Loop(1, self.lines), Loop(2), Loop(0), Loop(1), Loop(3))
-        return Layout(self.shape, loops, dtype=TYPES[self.itemsize].name, size=self.size)
-
-
-def _split(count: int, tile: int) -> Iterator[tuple[int, int, int]]:
-    """(first, tiles, indices of each) of the whole tiles and of the short last one, as far as there
-    are any."""
-    whole, rest = divmod(count, tile)
-    if whole:
-        yield 0, whole, tile
-    if rest:
-        yield whole * tile, 1, rest
+        return Layout(self.shape, loops, dtype=TYPES[self.itemsize].name,
+                      size=self.size if size is None else size)

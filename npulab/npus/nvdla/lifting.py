@@ -56,7 +56,7 @@ def lift(capture: Capture) -> Lifted:
                            "are jobs of SDP or PDP")
     lifted = _pooling if "PDP" in units else _convolution if units & {*CONVOLUTION} else _addition
     try:
-        _agreeing(v, units)
+        waiting.for_units(v, units)
         return lifted(capture, v, memory)
     except Unsupported:
         raise
@@ -64,24 +64,6 @@ def lift(capture: Capture) -> Lifted:
         raise Unsupported(f"capture {capture.name}: {error}") from None
     except ValueError as error:
         raise Unsupported(f"capture {capture.name}: its words say no layer: {error}") from None
-
-
-def _agreeing(v: Fields, units: set[str]) -> None:
-    """Raise Hang for units that would wait for one another: the layer is read from one of them."""
-    if waiting.for_units(v, units):
-        v.agree("convolution")
-        for unit in sorted(units & {*CONVOLUTION}):
-            v.same("CDMA.D_MISC_CFG.CONV_MODE", f"{unit}.D_MISC_CFG.CONV_MODE",
-                   "units that compute in different ways wait for one another")
-    elif "SDP" in units:
-        waiting.needs(units, "SDP from memory", "SDP_RDMA")
-        v.agree("points")
-    if "SDP" in units and v["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]:
-        waiting.needs(units, "SDP into PDP", "PDP")
-    if "PDP" in units:
-        v.agree("pooling")
-        waiting.needs(units, "PDP", "PDP_RDMA" if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"] else "SDP")
-        v.agree("pooling from memory")
 
 
 def rule_of(capture: Capture) -> str:
@@ -101,14 +83,7 @@ def explain(capture: Capture) -> list[Item]:
     """Every weight of the coefficient buffer and the fill behind them, in order; Unsupported
     without one."""
     weights, data = _coefficients(capture)
-    places = weights.places().reshape(-1)
-    order = np.argsort(places)
-    kernel, row, column, plane = np.unravel_index(order, weights.shape)
-    values = weights.unpack(data).reshape(-1)[order]
-    out = [Item(int(at) * 8, 8 * weights.itemsize, "weight", int(value), None, int(k), int(c), int(y), int(x), 1)
-           for at, value, k, y, x, c in zip(places[order], values, kernel, row, column, plane, strict=True)]
-    fill = len(data) - weights.used
-    return [*out, Item(8 * weights.used, 8 * fill, "fill")] if fill else out
+    return weights.layout().items(data, channel=0, row=1, column=2, plane=3)
 
 
 def _job(capture: Capture) -> tuple[Fields, set[str]]:
@@ -169,6 +144,7 @@ def _operands(v: Fields, memory: Memory, shape: Shape) -> Callable[[str, str], n
 
 
 def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
+    waiting.convolving(v)
     v.expect("lift convolution")
     weights = stored_weights(v)
     codes = weights.unpack(memory.read(*weights_at(v), weights.used).tobytes())
@@ -218,6 +194,8 @@ def _axis(size: int, out: int, taps: int, stride: int, spread: int, before: int,
 
 
 def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
+    v.agree("pooling")
+    v.agree("pooling from memory")
     v.expect("lift pooling")
     kind = POOLS[v["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]]
     shape, out = (v.shape(f"PDP.D_DATA_CUBE_{side}_{{0}}.CUBE_{side}_{{0}}") for side in ("IN", "OUT"))
@@ -244,6 +222,7 @@ def _pooling(capture: Capture, v: Fields, memory: Memory) -> Lifted:
 
 
 def _addition(capture: Capture, v: Fields, memory: Memory) -> Lifted:
+    v.agree("points")
     v.expect("lift addition")
     shape = v.shape("SDP.D_DATA_CUBE_{0}.{0}")
     none = np.zeros(shape[2], np.int64)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from npulab.captures.capture import Capture
+from npulab.npus.kit.fields import names_of
 from npulab.npus.kit.texts import Line, head_of, lines_of, skipped
 from npulab.npus.nvdla.accesses import block_of_addresses, of_accesses
 from npulab.npus.nvdla.events import Done, Event, Read, Write
@@ -85,7 +86,7 @@ def read(path: Path) -> dict[str, Capture]:
     block = block_of_addresses(offsets, block_of(FULL_CHIP))
     chip = next(chip for chip in (FULL_CHIP, USUAL_CHIP, *CHIPS) if block_of(chip) == block)
     registers = maps(chip)
-    names = {offset: f"{unit}.{register}" for unit, offset, register in registers[block].registers}
+    names = names_of(registers[block])
     events: list[Event] = []
     for access, offset in zip(accesses, offsets, strict=True):
         number = access.line.number

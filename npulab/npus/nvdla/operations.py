@@ -14,19 +14,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from npulab.npus.kit.fields import names_of, offsets_of
 from npulab.npus.nvdla.events import Check, Event, Write
 from npulab.npus.nvdla.registers import (
     ACCESS,
     CONVOLUTION,
     DATA,
-    ENABLE,
     ENDS,
-    LAUNCHES,
     PAIRS,
-    POINTER,
     READERS,
+    STARTS,
     UNITS,
+    Access,
     Tables,
+    accesses,
 )
 from npulab.registers.map import RegisterMap
 
@@ -79,29 +80,23 @@ class _Device:
     """The registers as writes leave them, and what was written since each group was started."""
 
     registers: RegisterMap
-    places: Mapping[int, tuple[str, str]]
-    offsets: Mapping[str, int]
-    producer: dict[str, int] = field(default_factory=dict)
     state: dict[Key, dict[int, int]] = field(default_factory=dict)
     pending: dict[Key, list[Place]] = field(default_factory=dict)
     tables: dict[str, Tables] = field(default_factory=dict)
     started: dict[str, _Started] = field(default_factory=dict)
     done: list[Operation] = field(default_factory=list)
 
-    def write(self, place: Place, line: int) -> None:
-        unit, register = self.places[place.offset]
+    def write(self, place: Place, access: Access, line: int) -> None:
+        unit, register = access.unit, access.register
         if unit not in UNITS:
             self.pending.setdefault(("", ONCE), []).append(place)
             return
-        if register == POINTER:
-            self.producer[unit] = place.value & 1
-        group = LAUNCHES[register] if register in LAUNCHES else self.producer.get(unit, 0)
-        if register in (ENABLE, *LAUNCHES) and place.value & 1:
-            self.start(unit, group, place, line)
+        if access.starts:
+            self.start(unit, access.group, place, line)
             return
-        key = (unit, group if register.startswith("D_") else ONCE)
+        key = (unit, access.group if register.startswith("D_") else ONCE)
         self.pending.setdefault(key, []).append(place)
-        if register not in (ENABLE, *LAUNCHES, ACCESS, DATA):
+        if register not in (*STARTS, ACCESS, DATA):
             self.state.setdefault(key, {})[place.offset] = place.value
 
     def start(self, unit: str, group: int, place: Place, line: int) -> None:
@@ -111,10 +106,11 @@ class _Device:
         words = {**self.state.get((unit, ONCE), {}), **self.state.get((unit, group), {})}
         written = {one.offset for one in own}
         before = [(offset, value) for offset, value in words.items() if offset not in written]
-        if f"{unit}.{DATA}" in self.offsets:
+        offsets = offsets_of(self.registers)
+        if f"{unit}.{DATA}" in offsets:
             tables = self.tables.get(unit, Tables())
-            before += tables.writes(self.offsets[f"{unit}.{ACCESS}"], self.offsets[f"{unit}.{DATA}"])
-            self.tables[unit] = tables.after([(self.places[one.offset][1], one.value) for one in sorted(own)])
+            before += tables.writes(offsets[f"{unit}.{ACCESS}"], offsets[f"{unit}.{DATA}"])
+            self.tables[unit] = tables.after([(self.register(one.offset), one.value) for one in sorted(own)])
         self.started[unit] = _Started(group, line, [*own, place], before, words)
 
     def chain(self, unit: str) -> list[str]:
@@ -130,7 +126,8 @@ class _Device:
     def says(self, name: str) -> int:
         """What a field of a unit that was started says, by its full name."""
         item = self.registers[name]
-        word = self.started[item.block].words.get(self.offsets[f"{item.block}.{item.register}"], 0)
+        offset = offsets_of(self.registers)[f"{item.block}.{item.register}"]
+        word = self.started[item.block].words.get(offset, 0)
         return word >> item.pieces[0].lsb & 2 ** item.width - 1
 
     def missing(self, chain: Sequence[str]) -> list[str]:
@@ -167,12 +164,11 @@ class _Device:
                                    (*before, *((one.offset, one.value) for one in own)), len(before),
                                    max(part.line for part in parts.values())))
 
-    def is_of_operation(self, offset: int) -> bool:
-        """Whether a register is one of the units that are enabled."""
-        return self.places[offset][0] in UNITS
+    def register(self, offset: int) -> str:
+        return names_of(self.registers)[offset].partition(".")[2]
 
     def is_table(self, offset: int) -> bool:
-        return self.places[offset][1] in (ACCESS, DATA)
+        return self.register(offset) in (ACCESS, DATA)
 
     def close_whole(self) -> None:
         """An operation of every chain that is whole."""
@@ -189,14 +185,14 @@ def operations(events: Sequence[Event], registers: RegisterMap) -> tuple[list[Op
     where a unit is enabled again.  Raises ValueError naming the line where units are enabled that
     make no operation.
     """
-    device = _Device(registers, {offset: (unit, name) for unit, offset, name in registers.registers},
-                     {f"{unit}.{name}": offset for unit, offset, name in registers.registers})
-    before = []
+    device, before = _Device(registers), []
+    each = accesses(((one.offset, one.value) for one in events if isinstance(one, Write)), registers)
     open_since: Write | None = None  # the first write of an operation's registers that nothing waits for
     for order, event in enumerate(events):
         if isinstance(event, Write):
-            device.write(Place(order, event.offset, event.value), event.line)
-            if open_since is None and device.is_of_operation(event.offset):
+            access = next(each)
+            device.write(Place(order, event.offset, event.value), access, event.line)
+            if open_since is None and access.unit in UNITS:
                 open_since = event
         else:
             device.close_whole()
@@ -209,10 +205,10 @@ def operations(events: Sequence[Event], registers: RegisterMap) -> tuple[list[Op
         raise ValueError(f"line {events[-1].line if events else 1}: ends before an operation is enabled, allowed is at "
                          "least one")
     if open_since is not None:
-        unit, register = device.places[open_since.offset]
-        raise ValueError(f"line {events[-1].line}: ends behind writes to {unit}.{register} and others (from line "
-                         f"{open_since.line} on), allowed is that an operation follows and is waited for: it is cut "
-                         "short")
+        name = names_of(registers)[open_since.offset]
+        raise ValueError(f"line {events[-1].line}: ends behind writes to {name} and others (from line "
+                         f"{open_since.line} on), allowed is that an operation follows and is waited "
+                         "for: it is cut short")
     rest = sorted(one for places in device.pending.values() for one in places)
     *done, last = device.done
     return [*done, replace(last, writes=(*last.writes, *((one.offset, one.value) for one in rest)))], before

@@ -3,13 +3,15 @@ tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from npulab.captures.capture import Job
+from npulab.npus.kit.fields import names_of, offsets_of
 from npulab.npus.nvdla.facts import TABLES
 from npulab.registers.map import RegisterMap
 
@@ -20,6 +22,7 @@ ENDS = ("PDP", "SDP", "CDP", "RBK", "BDMA")  # the unit that writes an operation
 UNITS = tuple(unit for pair in PAIRS for unit in pair)
 ENABLE, POINTER = "D_OP_ENABLE", "S_POINTER"
 LAUNCHES = {"CFG_LAUNCH0": 0, "CFG_LAUNCH1": 1}  # of BDMA, which has no enable
+STARTS = (ENABLE, *LAUNCHES)
 ACCESS, DATA = "S_LUT_ACCESS_CFG", "S_LUT_ACCESS_DATA"
 LETTERS = {"BS": "B", "BN": "N", "EW": "E"}  # of SDP's stages in the names of what reads operands
 MAX, MIN, SUM, EQUAL = range(4)  # what an ALU of SDP does; its first two stages add instead of comparing
@@ -65,18 +68,13 @@ class Tables:
         return out
 
 
-@cache
-def _names(block: str) -> dict[str, int]:
-    return {f"{unit}.{name}": offset for unit, offset, name in TABLES[block].registers}
-
-
 def lut_of(job: Job, unit: str) -> tuple[np.ndarray, np.ndarray]:
     """The lookup tables of SDP or CDP as a job leaves them: LE ``(65,)`` and LO ``(257,)`` int16, 0
     where not written.
 
     Raises LookupError for a unit without tables, ValueError for an entry behind the last one.
     """
-    if f"{unit}.{ACCESS}" not in _names(job.block):
+    if f"{unit}.{ACCESS}" not in offsets_of(TABLES[job.block]):
         raise LookupError(f"unit: got {unit!r}, allowed are SDP and CDP, which have tables")
     for table, place in _written([job], unit):
         if place >= TABLE_ENTRIES[table]:
@@ -98,26 +96,40 @@ def tables_behind(jobs: Iterable[Job], unit: str) -> tuple[np.ndarray, np.ndarra
 def _written(jobs: Iterable[Job], unit: str) -> Mapping[tuple[int, int], int]:
     tables = Tables()
     for job in jobs:
-        registers = {_names(job.block)[f"{unit}.{name}"]: name for name in (ACCESS, DATA)}
+        registers = {offsets_of(TABLES[job.block])[f"{unit}.{name}"]: name for name in (ACCESS, DATA)}
         tables = tables.after((registers[offset], value)
                               for offset, value in job.writes if offset in registers)
     return tables.entries
 
 
-def units_of(job: Job) -> dict[str, int]:
-    """The units that a job enables and the group of each, as its register writes say."""
-    places = {offset: (unit, name) for unit, offset, name in TABLES[job.block].registers}
-    producer: dict[str, int] = {}
-    out: dict[str, int] = {}
-    for offset, value in job.writes:
-        unit, register = places.get(offset, ("", ""))
+class Access(NamedTuple):
+    """A register write: the unit and group that it goes to, by what ``S_POINTER`` says then."""
+
+    unit: str
+    register: str
+    group: int
+    offset: int
+    value: int
+
+    @property
+    def starts(self) -> bool:
+        """Whether it starts the unit."""
+        return self.value & 1 == 1 and self.unit in UNITS and self.register in STARTS
+
+
+def accesses(writes: Iterable[tuple[int, int]], registers: RegisterMap) -> Iterator[Access]:
+    """Writes (offset, value) in order, with what they go to; blank if that is no register."""
+    names, producer = names_of(registers), dict[str, int]()
+    for offset, value in writes:
+        unit, _, register = names.get(offset, "").partition(".")
         if register == POINTER:
             producer[unit] = value & 1
-        elif register == ENABLE and value & 1 and unit in UNITS:
-            out[unit] = producer.get(unit, 0)
-        elif register in LAUNCHES and value & 1:
-            out[unit] = LAUNCHES[register]
-    return out
+        yield Access(unit, register, LAUNCHES.get(register, producer.get(unit, 0)), offset, value)
+
+
+def units_of(job: Job) -> dict[str, int]:
+    """The units that a job enables and the group of each, as its register writes say."""
+    return {one.unit: one.group for one in accesses(job.writes, TABLES[job.block]) if one.starts}
 
 
 def values_of(job: Job, registers: RegisterMap | None = None) -> dict[str, int]:

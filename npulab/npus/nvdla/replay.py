@@ -10,13 +10,14 @@ import numpy as np
 
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Features, Hang, Range, Unsupported
-from npulab.npus.nvdla import convolution
+from npulab.npus.nvdla import convolution, waiting
 from npulab.npus.nvdla.accesses import register_checks
 from npulab.npus.nvdla.facts import CHIPS
 from npulab.npus.nvdla.memory import Memory, checked
-from npulab.npus.nvdla.registers import READERS, lut_of, units_of, values_of
+from npulab.npus.nvdla.registers import lut_of, units_of, values_of
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, pdp, sdp
+from npulab.npus.nvdla.units.fields import Fields
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,14 +65,11 @@ def run(job: Job, memory: Memory, features: Features, rules: Rules = RULES) -> N
     if units - set(RUN):
         raise Unsupported(f"units: got {', '.join(sorted(units - set(RUN)))}, covered are {', '.join(RUN)}")
     values = values_of(job)
-    flying = {"SDP": values["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"],
-              "PDP": not values["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"]}
-    for unit, reader in READERS.items():
-        if unit in units and reader not in units and not flying.get(unit):
-            raise Hang(f"{unit} waits for {reader}, which nobody started")
-    tables = {unit: lut_of(job, unit) for unit in units & {"SDP", "CDP"}}
     # the values count bytes in both maps
-    work(units, values, tables, memory, {**features, "full_map": 0}, rules)
+    features = {**features, "full_map": 0}
+    waiting.for_units(Fields(values, features), units)
+    tables = {unit: lut_of(job, unit) for unit in units & {"SDP", "CDP"}}
+    work(units, values, tables, memory, features, rules)
 
 
 def work(units: Collection[str], values: Mapping[str, int],

@@ -72,7 +72,6 @@ def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Mem
                            f"{', '.join(RUN)}")
     flies = waiting.for_units(v, on)
     if on & NORMALISES:
-        waiting.needs(on, "CDP", "CDP", "CDP_RDMA")
         place = waiting.normalised_to(v)
         memory = _reserved(memory, place, anywhere)
         waiting.for_normalisation(v, memory, place)
@@ -82,8 +81,6 @@ def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Mem
     to_memory = "SDP" in on and not v["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]
     handed = None
     if "SDP" in on:
-        waiting.needs(on, "SDP from memory", *(() if flies else ("SDP_RDMA",)))
-        waiting.needs(on, "SDP into PDP", *(() if to_memory else ("PDP",)))
         place = waiting.points_to(v)
         sums = waiting.for_convolution(v, memory) if flies else None
         if to_memory:
@@ -94,8 +91,6 @@ def _run(v: Fields, memory: Memory, tables: Tables, anywhere: bool) -> tuple[Mem
         else:
             handed = place
     if "PDP" in on:
-        reader = "PDP_RDMA" if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"] else "SDP"
-        waiting.needs(on, "PDP", "PDP", reader)
         place = waiting.pooled_to(v)
         memory = _reserved(memory, place, anywhere)
         waiting.for_pooling(v, memory, place, handed)

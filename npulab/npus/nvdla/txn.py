@@ -20,6 +20,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from npulab.npus.kit.fields import names_of
 from npulab.npus.nvdla.cfg import WORDS, extent, number
 from npulab.npus.nvdla.events import ANY_MEMORY, Check, Done, Event, Load, Read, Write
 from npulab.npus.nvdla.images import image_file, read_lines
@@ -38,7 +39,7 @@ def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
     Raises ValueError naming file and line for what is no command, an address without a register, a
     number that is none or out of range, and a file that is missing, broken or too short.
     """
-    names = {offset: f"{unit}.{name}" for unit, offset, name in registers.registers}
+    names = names_of(registers)
     events: list[Event] = []
     for line, full in enumerate(text.split("\n"), 1):
         words = full.split("#")[0].split("//")[0].split()

@@ -7,6 +7,7 @@ device does not cover.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 
 from npulab.captures.target import Hang, Unsupported
@@ -31,19 +32,40 @@ from npulab.npus.nvdla.units.sdp import Stage, bypassed, compares
 NEEDED = ("CDMA", "CSC", "CMAC_A", "CACC")  # a convolution may do with one half of the multipliers
 MOST = 2 ** 23  # elements of a result, or of one channel
 MOST_PRODUCTS, MOST_TAPS, MOST_WINDOWS = 2 ** 32, 2 ** 18, 2 ** 20
-def for_units(v: Fields, on: set[str]) -> bool:
-    """Whether SDP takes accumulators on the fly, of the units that were started."""
+
+
+def for_units(v: Fields, on: Collection[str]) -> bool:
+    """Whether SDP takes accumulators on the fly, of the units that were started, if each is there
+    that another waits for."""
     flies = "SDP" in on and bool(v["SDP.D_FEATURE_MODE_CFG.FLYING_MODE"])
-    if on & {*CONVOLUTION} - {"CMAC_B"}:
-        needs(on, "a convolution", *NEEDED, "SDP")
+    if set(on) & {*CONVOLUTION} - {"CMAC_B"}:
+        _needs(on, "a convolution", *NEEDED, "SDP")
         if not flies:
             raise Hang("CACC waits for SDP, whose SDP.D_FEATURE_MODE_CFG.FLYING_MODE is 0")
     elif flies:
         raise Hang("SDP waits for CACC, which nobody started")
+    elif "SDP" in on:
+        _needs(on, "SDP from memory", "SDP_RDMA")
+    if "SDP" in on and v["SDP.D_FEATURE_MODE_CFG.OUTPUT_DST"]:
+        _needs(on, "SDP into PDP", "PDP")
+    if "PDP" in on:
+        _needs(on, "PDP", "PDP_RDMA" if v["PDP.D_OPERATION_MODE_CFG.FLYING_MODE"] else "SDP")
+    if set(on) & {"CDP", "CDP_RDMA"}:
+        _needs(on, "CDP", "CDP", "CDP_RDMA")
     return flies
 
 
-def needs(on: set[str], what: str, *units: str) -> None:
+def convolving(v: Fields) -> list[str]:
+    """The convolution's units that were started; Hang if they compute in different ways."""
+    v.agree("convolution")
+    units = [unit for unit in CONVOLUTION if v[f"{unit}.D_OP_ENABLE.OP_EN"]]
+    for unit in units:
+        v.same("CDMA.D_MISC_CFG.CONV_MODE", f"{unit}.D_MISC_CFG.CONV_MODE",
+               "units that compute in different ways wait for one another")
+    return units
+
+
+def _needs(on: Collection[str], what: str, *units: str) -> None:
     """Raise Hang if units that others wait for were not started."""
     missing = [unit for unit in units if unit not in on]
     if missing:
@@ -53,12 +75,7 @@ def needs(on: set[str], what: str, *units: str) -> None:
 def for_convolution(v: Fields, memory: Memory) -> tuple[int, int, int]:
     """The accumulators that CACC gives, (height, width, channels)."""
     v.expect("simulate convolution")
-    v.agree("convolution")
-    units = [unit for unit in CONVOLUTION if v[f"{unit}.D_OP_ENABLE.OP_EN"]]
-    for unit in units:
-        v.same("CDMA.D_MISC_CFG.CONV_MODE", f"{unit}.D_MISC_CFG.CONV_MODE",
-               "units that compute in different ways wait for one another")
-    size = _element(v, *(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in units))
+    size = _element(v, *(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in convolving(v)))
     _element(v, "CDMA.D_MISC_CFG.PROC_PRECISION", "CDMA.D_MISC_CFG.IN_PRECISION")
     image = bool(v["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"])
     stored, (rows, columns) = stored_weights(v, size, image), v.pair("CSC.D_DATAOUT_SIZE_0.DATAOUT_{}")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from npulab.captures.capture import Job
+from npulab.npus.kit.fields import offsets_of
 from npulab.registers.fields import WORD_BYTES, Field
 from npulab.registers.map import RegisterMap
 
@@ -26,7 +27,7 @@ def program(values: Values, block: str, registers: RegisterMap) -> Job:
     """
     fields = {f"{item.block}.{item.register}.{item.name}": item for item in registers if not item.automatic}
     words = np.zeros(len(registers), np.uint32)
-    offsets = {word: offset for offset, word in registers.index.items()}
+    at, offsets = offsets_of(registers), {word: offset for offset, word in registers.index.items()}
     written = set()
     for name, value in values.items():
         if name not in fields:
@@ -35,14 +36,10 @@ def program(values: Values, block: str, registers: RegisterMap) -> Job:
         item.insert(words, item.raw(value))
         written.add(offsets[item.pieces[0].word])
     units = [unit for unit in STARTED if any(name.startswith(f"{unit}.") for name in values)]
-    starts = {unit: _offset(registers, unit, ENABLE) for unit in units}
-    writes = [(_offset(registers, unit, POINTER), 0) for unit in units]
+    starts = {unit: at[f"{unit}.{ENABLE}"] for unit in units}
+    writes = [(at[f"{unit}.{POINTER}"], 0) for unit in units]
     writes += [(offset, int(words[registers.index[offset]])) for offset in sorted(written)]
     return Job.from_writes(block, [*writes, *((offset, 1) for offset in starts.values())], registers)
-
-
-def _offset(registers: RegisterMap, unit: str, name: str) -> int:
-    return next(offset for block, offset, register in registers.registers if (block, register) == (unit, name))
 
 
 def spread(names: str, values: Iterable[int]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from npulab.captures.capture import COMMANDS, Capture
 from npulab.captures.folders import plain_name
+from npulab.npus.kit.fields import names_of
 from npulab.npus.nvdla.cfg import PATTERN, PROVENANCE
 from npulab.npus.nvdla.events import ANY_MEMORY, MEMORIES
 from npulab.npus.nvdla.registers import ENDS, UNITS, units_of
@@ -116,7 +117,7 @@ def _check(row: Mapping[str, Any], sync: str) -> str:
 
 def _job(capture: Capture, task: int) -> Iterator[str]:
     job = capture.jobs[task]
-    names = {offset: f"{unit}.{name}" for unit, offset, name in capture.maps[job.block].registers}
+    names = names_of(capture.maps[job.block])
     if "CDMA" in units_of(job):
         yield f"poll_reg_equal(NVDLA_{FLUSHED}_0, 0x1);"
     for offset, value in job.writes:

@@ -4,6 +4,7 @@ from npulab.npus.kit.facts import Facts
 
 BLOCK = "TRMUL"
 FACTS = Facts.beside(__file__, {BLOCK: "trmul.csv"})
+EXPECTED = FACTS.expected()
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS  # a chip is a path: the kernels that ruy has for it
 
 SIDES = ("lhs", "rhs")  # the weights, the input rows

@@ -15,18 +15,16 @@ import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang
-from npulab.npus.kit.fields import nonzero, only_job
+from npulab.npus.kit.fields import known, only_job
 from npulab.npus.kit.memory import buffer_of
 from npulab.npus.kit.numbers import as_codes, wrapped
-from npulab.npus.onert.facts import BLOCK, CHIPS, MOST_BYTES
+from npulab.npus.onert.facts import BLOCK, CHIPS, EXPECTED, MOST_BYTES
 
 HYBRID, QUANTIZED = 0, 1
 TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int8)}
 BOUNDS = {0: (-np.inf, np.inf), 1: (0.0, np.inf), 2: (-1.0, 1.0), 3: (0.0, 6.0)}
 MOST_PRODUCTS = 2 ** 30
 VECTOR = 8  # values that the quantizing loop takes at a time; what is left over is rounded in another way (L)
-NONZERO = ("batches", "units", "input_size", "lhs_kernel_rows", "lhs_kernel_columns",
-           "rhs_kernel_rows", "rhs_kernel_columns", "lhs_rows", "rhs_rows", "dst_stride")
 F = np.float32
 Values = Mapping[str, Any]
 
@@ -210,7 +208,7 @@ def _numbers(capture: Capture, name: str, dtype: str, *shape: int, start: int = 
 
 def _check(v: Values) -> None:
     """Raise Hang for sizes and modes that no kernel takes."""
-    nonzero(v, NONZERO)
+    known(v, EXPECTED["device"])
     if v["operation"] not in (HYBRID, QUANTIZED) or v["activation"] not in BOUNDS:
         raise Hang(f"operation {v['operation']} and activation {v['activation']} are not known")
     batches, units, stride, depth = v["batches"], v["units"], v["dst_stride"], v["lhs_rows"]

@@ -33,6 +33,7 @@ def _bits(row: Mapping[str, str]) -> Iterator[tuple[int, int]]:
 
 FACTS = Facts.beside(__file__, {REGISTERS: _registers(), TASK: "tasks.csv"})
 _, CHIPS, USUAL_CHIP, TABLES = FACTS
+EXPECTED = FACTS.expected()
 # target ids by unit, as a command word has them in its upper 16 bits
 TARGETS = FACTS.enum("target")
 _units = {offset // RANGE: TARGETS[block] for block, offset, _ in TABLES[REGISTERS].registers}

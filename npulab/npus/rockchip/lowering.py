@@ -11,7 +11,7 @@ import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.layout import hwc
-from npulab.npus.kit.fields import Raw
+from npulab.npus.kit.fields import Raw, offsets_of
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.kit.numbers import as_codes, ceil_div, up
 from npulab.npus.rockchip import layouts
@@ -150,8 +150,7 @@ def _linked(jobs: Sequence[Job], at: int, units: int, registers: RegisterMap,
 
 def _job(values: Raw, registers: RegisterMap, sums: bool) -> Job:
     """A job of every write in order."""
-    offsets = {f"{block}.{register}": offset for block, offset, register in registers.registers}
-    order = [(offsets[name], value) for name, value, note in ORDER if note != "reads" or not sums]
+    order = [(offsets_of(registers)[name], value) for name, value, note in ORDER if note != "reads" or not sums]
     words = registers.state(order)
     for name, value in values.items():
         registers[name].insert(words, registers[name].raw(value))

@@ -15,9 +15,10 @@ import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture
 from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.fields import Raw, known, nonzero, values_of
+from npulab.npus.kit.fields import Raw, known, values_of
 from npulab.npus.kit.memory import Memory, address_of
 from npulab.npus.kit.numbers import ceil_div, up, wrapped
+from npulab.npus.rockchip.facts import EXPECTED
 
 ATOM = 16
 MOST_BYTES = 2 ** 26
@@ -29,14 +30,6 @@ DEPTHWISE = 3
 OPERANDS = np.dtype([("bias", "<i4", 4), ("offset", "<i2", 4), ("share", "<u2", 4)])
 ENDED, NEXT = "TASK.interrupt_status.interrupt_status", "PC.BASE_ADDRESS.PC_SOURCE_ADDR"
 CORES = "PC.REGISTER_AMOUNTS.RESERVED_0"  # less one (PH)
-NONZERO = ("CNA.DATA_SIZE0.DATAIN_WIDTH", "CNA.DATA_SIZE0.DATAIN_HEIGHT",
-           "CNA.DATA_SIZE1.DATAIN_CHANNEL", "CNA.WEIGHT_SIZE2.WEIGHT_WIDTH",
-           "CNA.WEIGHT_SIZE2.WEIGHT_HEIGHT", "CNA.WEIGHT_SIZE2.WEIGHT_KERNELS",
-           "CNA.CONV_CON3.CONV_X_STRIDE", "CNA.CONV_CON3.CONV_Y_STRIDE",
-           "CNA.FC_DATA_SIZE0.DMA_WIDTH")
-KNOWN = {"CNA.CONV_CON1.CONV_MODE": (0, DEPTHWISE), "CNA.CONV_CON1.DECONV": (0,),
-         "CNA.CONV_CON1.IN_PRECISION": (0, 2), "DPU.BN_CFG.BN_BYPASS": (1,),
-         "DPU.EW_CFG.EW_BYPASS": (1,)}
 
 
 def simulate(capture: Capture) -> bytes:
@@ -95,8 +88,7 @@ def run(v: Raw, memory: Memory) -> None:
 
 def convolution(v: Raw, memory: Memory) -> None:
     """Every weight is met once, in the order of the buffer, and used for the whole output."""
-    nonzero(v, NONZERO)
-    known(v, KNOWN)
+    known(v, EXPECTED["device"])
     kind = _precision(v, "CNA.CONV_CON1.IN_PRECISION")
     out_h, out_w = (v[f"CORE.DATAOUT_SIZE_0.DATAOUT_{side}"] + 1 for side in ("HEIGHT", "WIDTH"))
     (step_y, step_x), (apart_y, apart_x) = _steps(v)

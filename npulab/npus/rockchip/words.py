@@ -5,26 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from npulab.npus.kit.fields import Raw, agree, expect
+from npulab.npus.rockchip import facts
 
 CONVOLUTION, PRECISION = "CNA.CONV_CON1.CONV_MODE", "CNA.CONV_CON1.IN_PRECISION"
 OUTPUT_PRECISION = "DPU.DATA_FORMAT.OUT_PRECISION"
 INPUT_AT, OUTPUT_AT = "CNA.FEATURE_DATA_ADDR.FEATURE_BASE_ADDR", "DPU.DST_BASE_ADDR.DST_BASE_ADDR"
 WEIGHTS_AT, WEIGHT_BYTES = "CNA.DCOMP_ADDR0.DECOMPRESS_ADDR0", "CNA.WEIGHT_SIZE0.WEIGHT_BYTES"
+ALIKE = facts.FACTS.agreements()  # fields that say the same
 EXPECTED = "lift for rockchip: got {name} {got}, allowed is {allowed}"
-# fields that change the arithmetic or the place of data in a way that is not supported, and what
-# they must be
-SUPPORTED = {"CNA.CONV_CON1.DECONV": (0,), "CNA.DCOMP_CTRL.DECOMP_CONTROL": (0,),
-             "CORE.CLIP_TRUNCATE.CLIP_TRUNCATE": (0,), "DPU.BN_CFG.BN_BYPASS": (1,),
-             "DPU.EW_CFG.EW_BYPASS": (1,), "DPU.BS_CFG.BS_MUL_PRELU": (0,),
-             "DPU.BS_CFG.BS_RELUX_EN": (0,)}
-# fields that say the same
-ALIKE = (("DPU.DATA_CUBE_WIDTH.WIDTH", "CORE.DATAOUT_SIZE_0.DATAOUT_WIDTH"),
-         ("DPU.DATA_CUBE_HEIGHT.HEIGHT", "CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT"),
-         ("DPU.DATA_CUBE_CHANNEL.CHANNEL", "CORE.DATAOUT_SIZE_1.DATAOUT_CHANNEL"),
-         ("DPU.WDMA_SIZE_1.WIDTH_WDMA", "DPU.DATA_CUBE_WIDTH.WIDTH"),
-         ("DPU.WDMA_SIZE_1.HEIGHT_WDMA", "DPU.DATA_CUBE_HEIGHT.HEIGHT"),
-         ("CNA.FC_DATA_SIZE0.DMA_HEIGHT", "CNA.DATA_SIZE0.DATAIN_HEIGHT"),
-         ("CNA.FC_DATA_SIZE1.DMA_CHANNEL", "CNA.DATA_SIZE1.DATAIN_CHANNEL"))
 
 
 class Sizes(NamedTuple):
@@ -50,8 +38,8 @@ def output_size(v: Raw) -> tuple[int, int]:
 
 def check_supported(v: Raw) -> None:
     """Raise ValueError if fields ask for what is not supported, or contradict one another."""
-    expect(v, SUPPORTED, EXPECTED)
-    agree(v, ALIKE, "lift for rockchip: got {a} {got} and {b} {other}, allowed is the same")
+    expect(v, facts.EXPECTED["layer"], EXPECTED)
+    agree(v, ALIKE["layer"], "lift for rockchip: got {a} {got} and {b} {other}, allowed is the same")
 
 
 def applies(v: Raw, step: str) -> bool:

@@ -11,27 +11,17 @@ import numpy as np
 from npulab.captures.target import Hang
 from npulab.npus.kit.fields import DEVICE, known
 from npulab.npus.kit.memory import Memory
+from npulab.npus.vivante.facts import EXPECTED
 
 LOOPS = 6  # with counts; another, without an end, is around them
 MOST_ELEMENTS, AT_ONCE = 2 ** 24, 2 ** 18
 ADDRESSES = 2 ** 32
-# what the jobs here have and what else is not known to the simulated unit
-CONSTANT = dict.fromkeys(("in_image_global_mem", "out_image_global_mem", "alu_i2f_enable",
-                          "alu_f2i_enable", "last"), (1,))
-ZERO = ("in_tile_sequence", "in_tile_global_mem", "alu_square_enable", "alu_horz_processing", "alu_horz_proc_count",
-        "alu_horz_proc_stride", "alu_vert_processing", "alu_vert_proc_count", "alu_vert_proc_stride", "alu_nms_enable",
-        "alu_pwl_enable", "alu_mult_enable", "alu_load_pwl_lut", "in_tile_list_address", "out_tile_skip_at_border",
-        "out_loop_2_reset", "out_brick_mode", "alu_z_filter_mode", "in_window_z_start_overfetch",
-        "in_window_z_end_overfetch", "in_image_data_type", "out_image_data_type", "alu_relu_enable",
-        "alu_filter_pwl_swap", "alu_input_preshift", "alu_output_postshift", "alu_reorder_loop_2_mode",
-        "in_image_border_mode", "in_image_circular_buf_size", "out_image_circular_buf_size", "coef_zp",
-        "alu_output_post_multiplier")
 
 
 def move(t: Mapping[str, Any], memory: Memory) -> None:
     """Run a job of these values; raises Hang if the hardware would hang or what it would do is not
     known."""
-    known(t, {**CONSTANT, **dict.fromkeys(ZERO, (0,))}, f"TP job: {DEVICE}")
+    known(t, EXPECTED["move"], f"TP job: {DEVICE}")
     if t["in_zp"] != t["out_zp"]:
         raise Hang(f"TP job: its zero points are {t['in_zp']} and {t['out_zp']}, the simulated unit knows equal ones")
     (top, rows, tile_h), (left, columns, tile_w) = (_window(t, axis) for axis in "yx")

@@ -35,15 +35,17 @@ RING_OFF = 0x3FFFFFF  # of circular buffers that are not used (C:update4-vendor,
 FACTS = Facts.beside(__file__, {"NN": "nn.csv", "STATE": "states.csv", "TP": "tp.csv"},
                      sparse=("STATE",))
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS
-maps = FACTS.maps
+maps, EXPECTED = FACTS.maps, FACTS.expected()
 PATTERNS = [tuple(int(row[name], 0) for name in ("channels", "msb", "low", "high"))
             for row in read_table(HERE / "patterns.csv")]
 PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that update 4 prints
-# NN fields that change the arithmetic or the place of data in a way nothing here covers: they must
-# be 0
-UNCOVERED = ("layer_type", "prelu", "kernel_data_type", "in_image_data_type", "out_image_data_type",
-             "brick_mode", "brick_distance", "in_image_border_mode", "out_image_circular_buf_size",
-             "in_image_circular_buf_size", "per_channel_post_mul", "kernel_direct_stream_from_VIP_sram")
+
+
+def expected(facts: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """The values that fields of a chip's NN job may have."""
+    cases = ("layer", "v8" if facts.get("nn_v8") else "v7",
+             *(() if facts.get("native_depthwise") else ("dense",)))
+    return {field: allowed for case in cases for field, allowed in EXPECTED[case].items()}
 
 
 def tensor_bytes(v: Mapping[str, Any]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from npulab.npus.kit.memory import buffer_of
 from npulab.npus.kit.numbers import ceil_div
 from npulab.npus.vivante import coefficients
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
-from npulab.npus.vivante.facts import FACTS, HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, UNCOVERED
+from npulab.npus.vivante.facts import FACTS, HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, expected
 from npulab.npus.vivante.lowering import coded_chip, planned
 from npulab.npus.vivante.moves import Moved, Sides, moved_by, moved_input, moves_of, tensor_of
 from npulab.npus.vivante.plans import join_planes, plan
@@ -219,9 +219,7 @@ def _is_known(name: str, value: Any) -> bool:
 
 def _liftable(v: Mapping[str, Any], facts: Facts) -> None:
     """Refuse words that say something else than a layer that is covered."""
-    allowed = {**dict.fromkeys(UNCOVERED, (0,)), "no_z_offset": (int(bool(facts.get("nn_v8"))),),
-               "depthwise": (0, 1) if facts.get("native_depthwise") else (0,), "pooling": (0, FIRST_PIXEL)}
-    expect(v, allowed, REFUSED)
+    expect(v, expected(facts), REFUSED)
     ranges: dict[str, tuple[float, float, str]] = {}
     for axis in "xy":
         pitch = v[f"in_image_{axis}_stride"]

@@ -15,17 +15,13 @@ import numpy as np
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Hang, Unsupported
 from npulab.layout.bitstream import BitReader
-from npulab.npus.kit.fields import known, nonzero
+from npulab.npus.kit.fields import known
 from npulab.npus.kit.memory import Memory, address_of
 from npulab.npus.kit.numbers import up, wrapped
 from npulab.npus.vivante import device_tp, device_v8
-from npulab.npus.vivante.facts import CHIPS, UNCOVERED, tensor_bytes
+from npulab.npus.vivante.facts import CHIPS, EXPECTED, expected, tensor_bytes
 
 STREAM_ALIGN = 64
-SIZES = ("kernel_xy_size", "kernel_y_size", "kernel_z_size", "kernels_per_core", "in_image_x_size",
-         "in_image_y_size", "out_image_x_size", "out_image_y_size", "out_image_z_size",
-         "out_image_tile_x_size", "out_image_tile_y_size", "in_image_x_stride", "in_image_y_stride",
-         "out_image_x_stride", "out_image_y_stride")
 FIRST_PIXEL = 3
 MEMORY = 2 ** 30
 
@@ -116,10 +112,7 @@ def _huffman_sums(buffer: bytes, image: np.ndarray, v: Mapping[str, Any], chip: 
 
 
 def _check(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
-    nonzero(v, SIZES)
-    known(v, {**dict.fromkeys(UNCOVERED, (0,)), "no_z_offset": (int("nn_v8" in chip),)})
-    if not chip.get("native_depthwise"):
-        known(v, {"depthwise": (0,)})
+    known(v, {**EXPECTED["device"], **expected(chip)})
     if v["depthwise"] and v["kernel_z_size"] != v["out_image_z_size"]:
         raise Hang(f"depthwise from {v['kernel_z_size']} planes to {v['out_image_z_size']}")
     step = 2 if v["pooling"] == FIRST_PIXEL else 1
@@ -130,7 +123,7 @@ def _check(v: Mapping[str, Any], chip: Mapping[str, int]) -> None:
     if v["out_image_z_size"] * v["out_image_y_stride"] * v["out_image_x_stride"] > room \
             or v["kernel_z_size"] * (v["out_image_y_size"] + 15) * (v["out_image_x_size"] + 15) > room:
         raise Hang(f"the tensors do not fit the simulated unit's {MEMORY} bytes of memory")
-    known(v, {"pooling": (0, FIRST_PIXEL), "rounding_mode": (0, 1)})
+    known(v, EXPECTED["rounding"])
 
 
 def _image(v: Mapping[str, Any], data: bytes) -> np.ndarray:

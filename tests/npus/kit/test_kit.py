@@ -14,7 +14,7 @@ from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Hang, Unsupported
 from npulab.layout import hwc
 from npulab.npus.kit.facts import Facts
-from npulab.npus.kit.fields import agree, expect, known, nonzero, only_job, values_of
+from npulab.npus.kit.fields import agree, expect, known, names_of, offsets_of, only_job, values_of
 from npulab.npus.kit.layers import as_1x1, behind, of_type, padding_names
 from npulab.npus.kit.lowering import features_asked, lowered, placed
 from npulab.npus.kit.memory import PAGE, Memory, address_of, buffer_of, bytes_at, tensor_at
@@ -112,6 +112,13 @@ def test_the_one_job_of_a_capture() -> None:
         only_job(two, "U", "a layer is lifted from")
 
 
+def test_registers_by_name_and_by_offset() -> None:
+    registers = RegisterMap([{"block": "U", "offset": str(4 * n), "register": name, "field": "f", "lsb": "0", "width": "32"}
+                             for n, name in enumerate("ab")])
+    assert offsets_of(registers) == {"U.a": 0, "U.b": 4}
+    assert names_of(registers) == {0: "U.a", 4: "U.b"}
+
+
 def test_expected_values() -> None:
     v = {"a": 1, "b": 2}
     expect(v, {"a": (0, 1), "b": (2,)}, "")
@@ -121,12 +128,12 @@ def test_expected_values() -> None:
         expect(v, {"a": range(2), "b": range(5, 10)}, "{name}: got {got}, allowed is {allowed}")
     with pytest.raises(Hang, match=r"^b is 2, the simulated unit knows 0 and 3 only$"):
         known(v, {"b": (0, 3)})
-    agree(v, [("a", "a")], "")
-    with pytest.raises(ValueError, match=r"^a 1, b 2$"):
-        agree(v, [("a", "b")], "{a} {got}, {b} {other}")
-    nonzero(v, v)
+    agree(v, [("a", "a", "")], "")
+    with pytest.raises(ValueError, match=r"^a 1, b 2: it does$"):
+        agree(v, [("a", "b", "it does")], "{a} {got}, {b} {other}: {why}")
+    known(v, dict.fromkeys(v, ()))
     with pytest.raises(Hang, match=r"^c is 0$"):
-        nonzero({**v, "c": 0}, ("a", "c"))
+        known({**v, "c": 0}, {"a": (), "c": ()})
 
 
 def test_memory_holds_what_was_written() -> None:

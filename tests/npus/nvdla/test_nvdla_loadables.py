@@ -19,9 +19,9 @@ PREPEND = {"H": "Uint16", "h": "Int16", "B": "Uint8", "I": "Uint32", "i": "Int32
 def built(builder: Any, table: str, values: dict[str, Any]) -> int:
     """A table; the order of its slots is that of the schema."""
     parts = {}
-    for name, kind in loadables.SCHEMA[table]:
+    for name, kind, _ in loadables.SCHEMA[table]:
         value = values.get(name)
-        if value is None or (len(kind) == 1 and kind != "s") or kind == "version":
+        if value is None or (len(kind) == 1 and kind != "s") or kind == loadables.VERSION:
             continue
         if kind == "s":
             parts[name] = builder.CreateString(value)
@@ -37,10 +37,10 @@ def built(builder: Any, table: str, values: dict[str, Any]) -> int:
                 builder.PrependUOffsetTRelative(offset)
             parts[name] = builder.EndVector()
     builder.StartObject(len(loadables.SCHEMA[table]))
-    for slot, (name, kind) in enumerate(loadables.SCHEMA[table]):
+    for slot, (name, kind, _) in enumerate(loadables.SCHEMA[table]):
         if name in parts:
             builder.PrependUOffsetTRelativeSlot(slot, parts[name], 0)
-        elif name in values and kind == "version":
+        elif name in values and kind == loadables.VERSION:
             builder.Prep(1, 3)
             for byte in reversed(values[name]):
                 builder.PrependByte(byte)

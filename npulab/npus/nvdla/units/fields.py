@@ -7,22 +7,20 @@ from dataclasses import dataclass
 
 from npulab.captures.capture import Job
 from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.fields import expect
+from npulab.npus.kit.fields import agree, expect
 from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.facts import FACTS, HERE
+from npulab.npus.nvdla.facts import FACTS
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.registers import values_of
 from npulab.registers.map import RegisterMap
-from npulab.registers.table import read_table
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
 FULL_MAP_UNIT = 32  # bytes that an address or pitch of the full map counts
 # by what a job is used for: the values that fields may have
 EXPECTED = FACTS.expected()
 # by job: pairs of fields that have to be the same, and what hangs if they are not
-AGREEMENTS: dict[str, list[dict[str, str]]] = {}
-for row in read_table(HERE / "agreements.csv"):
-    AGREEMENTS.setdefault(row["job"], []).append(row)
+AGREEMENTS = FACTS.agreements()
+DIFFER = "{b} is {other} and {a} is {got}: {why}"
 MOST_LANES, MOST_ROWS = 2 ** 25, 2 ** 19  # of a cube that is run
 
 
@@ -73,18 +71,15 @@ class Fields:
 
     def expect(self, use: str) -> None:
         """Raise Unsupported if a field has none of the values of ``expected.csv`` for that use."""
-        values = {name: self[name] for name in EXPECTED[use]}
-        expect(values, EXPECTED[use], "{name} is {got}, covered is {allowed}", Unsupported)
+        expect(self, EXPECTED[use], "{name} is {got}, covered is {allowed}", Unsupported)
 
     def agree(self, job: str) -> None:
         """Raise Hang for the first two fields of ``agreements.csv`` that differ in that job."""
-        for row in AGREEMENTS[job]:
-            self.same(row["a"], row["b"], row["why"])
+        agree(self, AGREEMENTS[job], DIFFER, Hang)
 
     def same(self, first: str, other: str, why: str) -> None:
         """Raise Hang, saying why, if two fields differ."""
-        if self[other] != self[first]:
-            raise Hang(f"{other} is {self[other]} and {first} is {self[first]}: {why}")
+        agree(self, [(first, other, why)], DIFFER, Hang)
 
     def places(self, unit: str, side: str) -> list[str]:
         """The names of address, row pitch and plane pitch of a unit's SRC or DST."""
