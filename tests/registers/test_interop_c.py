@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
-from npulab.registers.formats import RegisterTable, read_csv, read_rnndb
+from npulab.registers.formats import RegisterTable, of_chip, read_csv, read_rnndb
 from npulab.registers.formats.c_packing import packing_text
 from npulab.registers.formats.c_reading import is_c, read_c
 from npulab.registers.formats.c_writing import c_text, macros_text
@@ -383,10 +383,10 @@ def test_features_are_structs_of_their_own(tmp_path: Path) -> None:
     assert "struct A_new {" in text
     assert "struct A_old {" in text
     assert read(tmp_path, text) == table
-    one = c_text(table, ["new"])
+    one = c_text(of_chip(table, ["new"]))
     assert "struct A {" in one
     assert rows(read(tmp_path, one)) == [(4, "R", "x", 0, 4), (4, "R", "y", 8, 8)]
-    assert refused(lambda: c_text(table, ["newer"])) == "features: got 'newer', allowed are new, old"
+    assert refused(lambda: c_text(of_chip(table, ["newer"]))) == "feature: got 'newer', allowed is one of new, old"
 
 
 def hostile() -> RegisterTable:
@@ -486,7 +486,7 @@ def test_pack_and_unpack_agree_with_the_map(name: str, features: list[str], tmp_
         }}
     }}
     """ for block in blocks)
-    text = packing_text(table, features)
+    text = packing_text(of_chip(table, features))
     library = ctypes.CDLL(str(compiled(tmp_path, text + text + loops, *STRICT, "-shared", "-fPIC")))
     for block in blocks:
         part = RegisterTable(tuple(row for row in table.rows if row.get("block", "") == block), table.enums).map(features)

@@ -4,7 +4,8 @@ each once."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from npulab.registers.formats.naming import Identifiers
 
 MOST = 60  # characters; C tells names apart by the first 63
 KEYWORDS = frozenset(re.findall(r"\w+", """
@@ -35,18 +36,6 @@ def c_name(text: str) -> str:
     return f"{name}_" if name in KEYWORDS or TYPES.fullmatch(name) else name
 
 
-@dataclass
-class CNames:
-    """The names of one scope as they are given away."""
-
-    taken: set[str] = field(default_factory=set)
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def new(self, text: str, *tails: str) -> str:
-        """A free name like the text; with tails, none of them is taken behind it."""
-        name = plain = c_name(text)
-        while {name + tail for tail in tails or ("",)} & self.taken:
-            self.counts[plain] = self.counts.get(plain, 1) + 1
-            name = f"{plain}_{self.counts[plain]}"
-        self.taken |= {name + tail for tail in tails or ("",)}
-        return name
+def c_names() -> Identifiers:
+    """The names of one scope of C as they are given away."""
+    return Identifiers(spell=c_name)

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from npulab.registers.fields import WORD_BITS, Field
-from npulab.registers.formats.c_names import CNames
-from npulab.registers.formats.c_writing import checked, head
-from npulab.registers.formats.tables import RegisterTable
+from npulab.registers.formats.c_names import c_names
+from npulab.registers.formats.c_writing import check, head
+from npulab.registers.formats.tables import RegisterTable, features_in
 from npulab.registers.map import RegisterMap
 
 
-def packing_text(table: RegisterTable, features: Iterable[str] | None = None) -> str:
+def packing_text(table: RegisterTable) -> str:
     """C source with, for each block, ``struct NAME_values``, ``NAME_pack`` and ``NAME_unpack``; it
     wants stdint.h only.
 
     ``words`` are the registers of the block in the order of ``NAME_offsets`` (their byte offsets),
     so ``NAME_WORDS`` of them; values are raw, pieces of a split field joined, bits without a name
     as members too, so that every word round-trips.  What does not fit into its field is cut off.  A
-    block that differs by feature has them for each of its features, or with ``features`` once for a
-    chip that has them.  It defines what it declares: one C file of a program includes it.  Raises
-    as ``RegisterTable.check``.
+    block that differs by feature has them for each of its features.  It defines what it
+    declares: one C file of a program includes it.  Raises as ``RegisterTable.check``.
     """
-    table = checked(table, features)
-    names = CNames()
+    check(table)
+    names = c_names()
     lines = head(table, "PACK_")
-    for block in dict.fromkeys(block for block, _, _ in table.registers):
-        rows = [row for row in table.rows if row.get("block", "") == block]
-        variants = sorted({row["feature"] for row in rows if "feature" in row})
-        for chosen in ([[one] for one in variants] or [[]]) if features is None else [variants]:
-            part = RegisterTable(tuple(rows), table.enums).map(chosen)
-            if not len(part):
-                continue
-            tag = "_".join(filter(None, (block or "registers", *(chosen if features is None else ()))))
+    for block, rows in table.blocks.items():
+        for feature in features_in(rows) or [""]:
+            part = RegisterTable(tuple(rows), table.enums).map([feature])
+            tag = "_".join(filter(None, (block or "registers", feature)))
             lines += _functions(names.new(tag, "_pack", "_unpack", "_values", "_offsets", "_WORDS"), part)
     return "\n".join([*lines, "#endif", ""])
 
 
 def _functions(tag: str, fields: RegisterMap) -> Iterator[str]:
-    members = CNames()
+    members = c_names()
     spelled = [(members.new(fields.key(one)), one) for one in fields]
     yield f"#define {tag}_WORDS {len(fields)}"
     yield f"extern const uint32_t {tag}_offsets[{tag}_WORDS];"

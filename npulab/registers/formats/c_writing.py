@@ -4,13 +4,14 @@ same table again."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.c_comments import annotation, licence_comment, note_comment
-from npulab.registers.formats.c_names import CNames, c_name
-from npulab.registers.formats.tables import RegisterTable, Row, unnamed
+from npulab.registers.formats.c_names import c_name, c_names
+from npulab.registers.formats.naming import Identifiers
+from npulab.registers.formats.tables import RegisterTable, Row, features_in, unnamed
 from npulab.registers.table import COLUMNS
 
 MOST_WORDS = 2 ** 12  # of a struct; a block that is sparser becomes macros
@@ -19,28 +20,27 @@ OWN = tuple(name for name in COLUMNS if name not in ("block", "offset", "registe
 SHIFT, MASK = "__SHIFT", "__MASK"
 
 
-def c_text(table: RegisterTable, features: Iterable[str] | None = None) -> str:
+def c_text(table: RegisterTable) -> str:
     """A header of structs of bit-fields, one for each block, from its first register on.
 
-    A block that differs by feature has a struct for each of its features, or with ``features`` one
-    for a chip that has them (rows of others are left out).  Pieces of a split field are members
+    A block that differs by feature has a struct for each of its features; ``of_chip`` makes the map
+    of one chip.  Pieces of a split field are members
     ``NAME_AT``; holes are members without a name, longer ones arrays named reserved; a block of
     more than 4096 words becomes macros.  Raises as ``RegisterTable.check``.
     """
-    table = checked(table, features)
-    names, macros = CNames(), CNames()
+    check(table)
+    names, macros = c_names(), c_names()
     lines = head(table)
     lines += _enums(table, names, macros)
-    for block, rows in _blocks(table).items():
+    for block, rows in table.blocks.items():
         offsets = [row["offset"] for row in rows]
         if (max(offsets) - min(offsets)) // WORD_BYTES >= MOST_WORDS:
             lines += [f"/* {_shown(block)}: more than {MOST_WORDS} words from its first register to its last */",
                       *_macros(block, rows, macros, table), ""]
             continue
-        variants = sorted({row["feature"] for row in rows if "feature" in row}) if features is None else []
-        for variant in variants or [""]:
-            lines += _struct(block, variant, [row for row in rows if not variants or row.get("feature", variant)
-                                              == variant], min(offsets), names)
+        for variant in features_in(rows) or [""]:
+            lines += _struct(block, variant, [row for row in rows if row.get("feature", variant) == variant],
+                             min(offsets), names)
     return "\n".join([*lines, "#endif", ""])
 
 
@@ -48,47 +48,29 @@ def macros_text(table: RegisterTable) -> str:
     """A header of macros: ``REG_BLOCK_REGISTER`` is its byte offset,
     ``BLOCK_REGISTER_FIELD__SHIFT`` and ``__MASK`` place a field in its word, and enums have their
     values.  Raises as ``RegisterTable.check``."""
-    table = checked(table, None)
-    names = CNames()
+    check(table)
+    names = c_names()
     lines = head(table)
     for name, values in table.enums.items():
         lines += _defines(name, values, names)
-    for block, rows in _blocks(table).items():
+    for block, rows in table.blocks.items():
         lines += [*_macros(block, rows, names, table), ""]
     return "\n".join([*lines, "#endif", ""])
 
 
-def checked(table: RegisterTable, features: Iterable[str] | None) -> RegisterTable:
-    """The table, or its rows for a chip with these features; raises ValueError where no map can be
-    made of it."""
-    if features is None:
-        table.check()
-    else:
-        wanted = {*features}
-        unknown = sorted(wanted - {*table.features})
-        if unknown:
-            raise ValueError(f"features: got {unknown[0]!r}, allowed are {', '.join(table.features) or 'none'}")
-        table.map(wanted)
-        table = RegisterTable.of([row for row in table.rows if row.get("feature", "") in wanted | {""}], table.enums,
-                                 table.copyright)
+def check(table: RegisterTable) -> None:
+    """Raises ValueError where no map can be made of a table, or no C."""
+    table.check()
     high = next((f"enum {name}: got {text} = {raw}" for name, values in table.enums.items()
                  for raw, text in values.items() if not 0 <= raw < 2 ** 64), "")
     if high:
         raise ValueError(f"{high}, allowed is 0 to 2**64 - 1")
-    return table
-
-
-def _blocks(table: RegisterTable) -> dict[str, list[Row]]:
-    out: dict[str, list[Row]] = {}
-    for row in table.rows:
-        out.setdefault(row.get("block", ""), []).append(row)
-    return out
 
 
 def head(table: RegisterTable, kind: str = "") -> list[str]:
     """The copyright, the beginning of an include guard that ``#endif`` ends, and the header that is
     wanted."""
-    guard = f"NPULAB_{c_name(next(iter(_blocks(table)), '') or 'registers').upper()}_{kind}H"
+    guard = f"NPULAB_{c_name(next(iter(table.blocks), '') or 'registers').upper()}_{kind}H"
     said = licence_comment(table.copyright)
     return [*([said] if said else []), f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
 
@@ -98,7 +80,7 @@ def _shown(name: str) -> str:
     return c_name(name) if name else "registers"
 
 
-def _enums(table: RegisterTable, names: CNames, macros: CNames) -> Iterator[str]:
+def _enums(table: RegisterTable, names: Identifiers, macros: Identifiers) -> Iterator[str]:
     for name, values in table.enums.items():
         if max(values, default=0) > INT_MOST:
             yield from _defines(name, values, macros)
@@ -117,7 +99,7 @@ def _enums(table: RegisterTable, names: CNames, macros: CNames) -> Iterator[str]
         yield from ("};", "")
 
 
-def _defines(name: str, values: Mapping[int, str], names: CNames) -> Iterator[str]:
+def _defines(name: str, values: Mapping[int, str], names: Identifiers) -> Iterator[str]:
     for raw, text in values.items():
         spelled = names.new(f"{name}_{text}")
         tail = "u" if raw < 2 ** WORD_BITS else "ull"
@@ -135,7 +117,7 @@ def _own(row: Row, spelled: str, known: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (note, annotation(said))))
 
 
-def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: CNames) -> Iterator[str]:
+def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: Identifiers) -> Iterator[str]:
     tag = names.new("_".join(filter(None, (block or "registers", variant))))
     said: dict[str, Any] = {"block": block} if tag != block else {}
     said |= {"base": base} if base else {}
@@ -145,7 +127,7 @@ def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: CNa
     yield f"struct {tag} {{"
     counts = Counter((row.get("field"), row.get("at")) for row in rows)
     some = any("field" in row for row in rows)
-    members = CNames()
+    members = c_names()
     by_offset: dict[int, list[Row]] = {}
     for row in rows:
         by_offset.setdefault(row["offset"], []).append(row)
@@ -172,7 +154,7 @@ def _struct(block: str, variant: str, rows: Sequence[Row], base: int, names: CNa
     yield from ("};", f"typedef char {claim}[sizeof(struct {tag}) == {size} ? 1 : -1];", "")
 
 
-def _member(row: Row, register: str, members: CNames, counts: Mapping[Any, int], name_all: bool) -> str:
+def _member(row: Row, register: str, members: Identifiers, counts: Mapping[Any, int], name_all: bool) -> str:
     """The declaration of one run of bits, with its comments."""
     name, whole = row.get("field", ""), row["width"] == WORD_BITS
     known: dict[str, Any] = {}
@@ -192,7 +174,7 @@ def _member(row: Row, register: str, members: CNames, counts: Mapping[Any, int],
     return " ".join(filter(None, (f"{' '.join(filter(None, (kind, spelled, width)))};", said, own)))
 
 
-def _macros(block: str, rows: Sequence[Row], names: CNames, table: RegisterTable) -> Iterator[str]:
+def _macros(block: str, rows: Sequence[Row], names: Identifiers, table: RegisterTable) -> Iterator[str]:
     """Macros of a block: each register's offset, each field's shift and mask."""
     registers: dict[tuple[int, str], list[Row]] = {}
     for row in rows:

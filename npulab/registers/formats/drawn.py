@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from npulab.registers.fields import WORD_BITS
 from npulab.registers.formats.naming import by_block
-from npulab.registers.formats.tables import RegisterTable, Row
+from npulab.registers.formats.tables import RegisterTable, Row, features_in
 
 NOTHING: Row = MappingProxyType({})
 
@@ -56,7 +56,7 @@ def drawn(table: RegisterTable) -> Iterator[Drawn]:
     """Every register of a table, those with rows of features once for each feature."""
     for block, _, registers in by_block(table):
         for offset, register, rows in registers:
-            features = sorted({row["feature"] for row in rows if "feature" in row}) or [""]
+            features = features_in(rows) or [""]
             for feature in features:
                 yield Drawn(block, offset, register, feature, boxes(rows, feature))
 

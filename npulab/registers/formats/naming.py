@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
-from itertools import groupby
+from collections.abc import Callable, Container, Iterator
+from functools import partial
 
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats.tables import RegisterTable, Row, unnamed
@@ -22,8 +22,9 @@ class Identifiers:
     ('CORE_0_SIZE', 'CORE_0_SIZE_2', '_2_b', 'CORE_0_SIZE')
     """
 
-    def __init__(self, keywords: Container[str] = ()) -> None:
-        self._keywords = keywords
+    def __init__(self, keywords: Container[str] = (),
+                 spell: Callable[[str], str] | None = None) -> None:
+        self._spell = spell or partial(_spelled, keywords)
         self._by_text: dict[str, str] = {}
         self._taken: set[str] = set()
         self._next: dict[str, int] = {}
@@ -33,20 +34,27 @@ class Identifiers:
             self._by_text[text] = self.new(text)
         return self._by_text[text]
 
-    def new(self, text: str) -> str:
-        """One more identifier, like this text; another one each time."""
-        # letters of ASCII; two that only differ in case are two names here and one elsewhere
-        plain = re.sub(r"[^0-9A-Za-z_]+", "_", text)[:MOST_LETTERS]
-        plain = plain if plain == text else plain.strip("_")
-        plain = f"_{plain}" if not plain or plain[0].isdigit() else plain
-        plain = f"{plain}_" if plain in self._keywords else plain
-        out, n = plain, self._next.get(plain.lower(), 1)
-        while out.lower() in self._taken:
+    def new(self, text: str, *tails: str) -> str:
+        """One more identifier, like this text; another one each time, and with tails behind it too.
+
+        Two that only differ in case are two names here and one elsewhere.
+        """
+        out = plain = self._spell(text)
+        n = self._next.get(plain.lower(), 1)
+        while {f"{out}{tail}".lower() for tail in tails or ("",)} & self._taken:
             n += 1
             out = f"{plain}_{n}"
         self._next[plain.lower()] = n
-        self._taken.add(out.lower())
+        self._taken |= {f"{out}{tail}".lower() for tail in tails or ("",)}
         return out
+
+
+def _spelled(keywords: Container[str], text: str) -> str:
+    """An identifier like a text: letters of ASCII, digits and underscores."""
+    plain = re.sub(r"[^0-9A-Za-z_]+", "_", text)[:MOST_LETTERS]
+    plain = plain if plain == text else plain.strip("_")
+    plain = f"_{plain}" if not plain or plain[0].isdigit() else plain
+    return f"{plain}_" if plain in keywords else plain
 
 
 def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, str, list[Row]]]]]:
@@ -57,8 +65,7 @@ def by_block(table: RegisterTable) -> Iterator[tuple[str, int, list[tuple[int, s
     as no name.
     """
     begin = 0
-    for block, some in groupby(table.rows, lambda row: row.get("block", "")):
-        rows = [*some]
+    for block, rows in table.blocks.items():
         names: dict[int, str] = {}
         for row in rows:
             if "register" in row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import dropwhile, groupby, pairwise
+from itertools import dropwhile, pairwise
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
@@ -45,9 +45,9 @@ def rnndb_text(table: RegisterTable) -> str:
         lines += [f"<enum name={quoteattr(name)}>",
                   *(f'{INDENT}<value name={quoteattr(text)} value="{raw:#x}"/>' for raw, text in values.items()),
                   "</enum>", ""]
-    for block, rows in groupby(table.rows, lambda row: row.get("block", "")):
+    for block, rows in table.blocks.items():
         lines += [f"<domain name={quoteattr(block)}>" if block else '<domain name="registers" npulab:nameless="yes">',
-                  *_body(_registers(_named([*rows])), 1, 0), "</domain>", ""]
+                  *_body(_registers(_named(rows)), 1, 0), "</domain>", ""]
     return "\n".join([*lines, "</database>", ""])
 
 

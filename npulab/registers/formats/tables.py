@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,15 @@ class RegisterTable:
     @property
     def features(self) -> list[str]:
         """Every feature that a row wants, sorted."""
-        return sorted({row["feature"] for row in self.rows if "feature" in row})
+        return features_in(self.rows)
+
+    @cached_property
+    def blocks(self) -> Mapping[str, list[Row]]:
+        """The rows of each block."""
+        out: dict[str, list[Row]] = {}
+        for row in self.rows:
+            out.setdefault(row.get("block", ""), []).append(row)
+        return out
 
     @property
     def registers(self) -> list[tuple[str, int, str]]:
@@ -111,11 +119,8 @@ class RegisterTable:
         """Raises ValueError or LookupError where no map can be made of the rows, for each feature
         by itself."""
         self.map()
-        blocks: dict[str, list[Row]] = {}
-        for row in self.rows:
-            blocks.setdefault(row.get("block", ""), []).append(row)
-        for rows in blocks.values():
-            for feature in sorted({row["feature"] for row in rows if "feature" in row}):
+        for rows in self.blocks.values():
+            for feature in features_in(rows):
                 RegisterTable(tuple(rows), self.enums).map([feature])
 
     def csv(self) -> str:
@@ -133,6 +138,11 @@ class RegisterTable:
     @property
     def _comments(self) -> str:
         return "".join(f"{COMMENT} {line}".rstrip() + "\n" for line in self.copyright.splitlines())
+
+
+def features_in(rows: Iterable[Row]) -> list[str]:
+    """Every feature that one of some rows wants, sorted."""
+    return sorted({row["feature"] for row in rows if "feature" in row})
 
 
 def read_csv(path: Path) -> RegisterTable:
