@@ -28,13 +28,12 @@ Mesa.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
-from npulab.registers.formats.placing import Found, Register, placed
+from npulab.registers.formats.placing import NO_WORD, Found, Register, placed
 from npulab.registers.formats.rnndb_names import (
     WORDS,
     Names,
@@ -44,7 +43,6 @@ from npulab.registers.formats.rnndb_names import (
     need,
     note_of,
     number,
-    own_enum,
     parsed,
     refuse_others,
     values_in,
@@ -76,19 +74,6 @@ class Place(NamedTuple):
     numbers: str = ""
 
 
-class Run(NamedTuple):
-    """A run of bits of a register, as a field says it; blank is the name of the register itself."""
-
-    name: str
-    low: int
-    high: int
-    value: str
-    note: str
-    variants: frozenset[str] | None
-    element: Element
-    pointer: bool
-
-
 def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
     """The registers of a database and of the files it imports, which lie in its folder or below, in
     a folder above or in one of ``include``.
@@ -107,8 +92,8 @@ def read_rnndb(path: Path, include: Sequence[Path] = ()) -> RegisterTable:
         declare(one, names)
     domains = [one for one in tops if one.tag == "domain"]
     by_words = _by_words(domains, names)
-    table = placed(_every_register(domains, by_words, names), names.enums, names.losses, "\n\n".join(dict.fromkeys(
-        _copyright(one) for one in tops if one.tag == "copyright")))
+    table = placed(_every_register(domains, by_words, names), names.enums.by_name, names.losses,
+                   "\n\n".join(dict.fromkeys(_copyright(one) for one in tops if one.tag == "copyright")))
     for name, group in names.groups.items():
         if name not in names.used:
             count = sum(inner.tag in SIZES for inner in _below(group))
@@ -127,26 +112,24 @@ def _every_register(domains: Sequence[Element], by_words: bool, names: Names) ->
         unit = width // 8 if width != WORD_BITS or by_words else 1
         start = Place(0, "", *features_of(domain, None, "", names))
         for element, place in _registers(domain, start, names, unit):
-            fields = tuple(_found(run, feature) for run in sorted(_runs(element, place, block, names), key=lambda run:
-                           run.low) for feature in _features(run))
+            fields = tuple(sorted(_runs(element, place, block, names), key=lambda one: one.low))
             if fields:  # else it is of no variant
                 yield Register(block, place.offset * unit, SIZES.get(element.tag, WORD_BITS), place.name, element.where,
                                note_of(element), fields)
 
 
-def _features(run: Run) -> list[str]:
-    own = run.element.get(f"{NPULAB} feature")
-    return [own] if own else [""] if run.variants is None else sorted(run.variants)
-
-
-def _found(run: Run, feature: str) -> Found:
-    row: dict[str, Any] = {"value": run.value, "note": run.note, "feature": feature,
-                           "evidence": run.element.get(f"{NPULAB} evidence")}
-    row |= {"address": "yes"} if run.pointer else {}
-    row |= {"align": number(run.element, "align")} if run.pointer and run.element.get("align") else {}
-    row |= {name: number(run.element, f"{NPULAB} {name}") for name in ("at", "align")
-            if run.element.get(f"{NPULAB} {name}")}
-    return Found(run.name, run.low, run.high, run.element.where, row)
+def _found(one: Element, bits: tuple[int, int], name: str, said: tuple[str, bool],
+           variants: frozenset[str] | None) -> Iterator[Found]:
+    """A field with its value and whether it is an address, once for each of its features."""
+    value, pointer = said
+    row: dict[str, Any] = {"value": value, "note": note_of(one), "evidence": one.get(f"{NPULAB} evidence")}
+    row |= {"address": "yes"} if pointer else {}
+    row |= {"align": number(one, "align")} if pointer and one.get("align") else {}
+    row |= {name: number(one, f"{NPULAB} {name}") for name in ("at", "align")
+            if one.get(f"{NPULAB} {name}")}
+    own = one.get(f"{NPULAB} feature")
+    for feature in [own] if own else [""] if variants is None else sorted(variants):
+        yield Found(name, *bits, one.where, {**row, "feature": feature})
 
 
 def _below(element: Element) -> Iterator[Element]:
@@ -236,7 +219,7 @@ def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[P
 
 
 def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0, prefix: str = "", depth: int = 0,
-          ) -> Iterator[Run]:
+          ) -> Iterator[Found]:
     """The fields that an element has, those of the bitset that is its type too; the register itself
     where it has none."""
     if depth > MOST_DEPTH:
@@ -250,8 +233,8 @@ def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0,
         yield from _runs(bitset, place._replace(variants=inside, varset=varset), block, names, low, prefix, depth + 1)
     if not fields and bitset is None and around.tag in (*SIZES, "array"):
         first, last = _bits(around, 0, SIZES.get(around.tag, WORD_BITS) - 1)
-        value, pointer = _value(around, last - first + 1, place.name, block, names)
-        yield Run("", first, last, value, note_of(around), place.variants, around, pointer)
+        said = _value(around, last - first + 1, place.name, block, names)
+        yield from _found(around, (first, last), "", said, place.variants)
     for one in fields:
         names.step(one)
         variants, varset = features_of(one, place.variants, place.varset, names)
@@ -261,8 +244,8 @@ def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0,
             inner = place._replace(variants=variants, varset=varset)
             yield from _runs(one, inner, block, names, low + first, f"{name}.", depth + 1)
         else:
-            value, pointer = _value(one, last - first + 1, f"{place.name}_{name}", block, names)
-            yield Run(name, low + first, low + last, value, note_of(one), variants, one, pointer)
+            said = _value(one, last - first + 1, f"{place.name}_{name}", block, names)
+            yield from _found(one, (low + first, low + last), name, said, variants)
 
 
 def _bits(one: Element, low: int | None = None, high: int | None = None) -> tuple[int, int]:
@@ -276,17 +259,17 @@ def _value(one: Element, width: int, name: str, block: str, names: Names) -> tup
     """The value column of a field, and whether it is an address."""
     kind, shift = names.types.get(one.get("type"), one.get("type")), number(one, "shr", 0)
     said = one.get(f"{NPULAB} value")
-    block_of_it = kind in names.domains and kind not in (*names.enums, *names.bitsets)  # these come first by their name
-    pointer = kind in POINTERS or block_of_it or one.get(f"{NPULAB} address") == "yes"
+    # enums and bitsets come first by their name
+    is_block = kind in names.domains and kind not in (*names.enums.by_name, *names.bitsets)
+    pointer = kind in POINTERS or is_block or one.get(f"{NPULAB} address") == "yes"
     if said:
-        if (enum := said.partition("enum:")[2]) and enum not in names.enums:
-            raise ValueError(f"{one.where}: got enum {enum!r}, allowed is one of {', '.join(names.enums) or 'none'}")
+        names.enums.refuse_unknown(said, one.where)
         return said, pointer
     own = values_in(one, names)
     if own:
-        return f"enum:{own_enum(names, name, block, own)}", pointer
-    if kind in names.enums or re.sub(r"\W", "_", kind) in names.enums:
-        return "enum:" + re.sub(r"\W", "_", kind), pointer
+        return names.enums.take("", block, name, own, one.where), pointer
+    if (enum := NO_WORD.sub("_", kind)) in names.enums.by_name:
+        return f"enum:{enum}", pointer
     if kind == "float" and width in (16, 32):
         return f"f{width}", pointer
     if kind not in (*PLAIN, "int", "fixed", "ufixed", "fixedp") and not pointer:

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from npulab.registers.formats.naming import unnumbered
-from npulab.registers.formats.placing import Losses
+from npulab.registers.formats.placing import NO_WORD, Enums, Losses
 from npulab.registers.formats.xml import Element
 
 NUMBER = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}")
@@ -19,7 +18,7 @@ WORDS = ("doc", "brief")
 class Names:
     """What the files declare by name, and what could not be carried over."""
 
-    enums: dict[str, dict[int, str]] = field(default_factory=dict)
+    enums: Enums = field(default_factory=lambda: Enums({}))
     order: dict[str, list[str]] = field(default_factory=dict)
     bitsets: dict[str, Element] = field(default_factory=dict)
     groups: dict[str, Element] = field(default_factory=dict)
@@ -84,23 +83,13 @@ def values_in(one: Element, names: Names) -> dict[int, str]:
 
 def _add_enum(names: Names, one: Element, values: Mapping[int, str]) -> None:
     """Add an enum, or more values of one."""
-    name = re.sub(r"\W", "_", need(one, "name"))
-    have = names.enums.setdefault(name, {})
+    name = NO_WORD.sub("_", need(one, "name"))
+    have = names.enums.by_name.setdefault(name, {})
     for raw, text in values.items():
         if raw not in have and text not in have.values():
             have[raw] = text
         elif have.get(raw) != text:
             names.lose(one, f"{text} = {raw} of enum {name}, which is declared otherwise before")
-
-
-def own_enum(names: Names, name: str, block: str, values: Mapping[int, str]) -> str:
-    """The name of an enum that stands in a field."""
-    plain = re.sub(r"\W", "_", unnumbered(name))
-    tries = (plain, f"{block}_{plain}", *(f"{plain}_{n}" for n in range(2, 1000)))
-    for free in tries:
-        if names.enums.setdefault(free, dict(values)) == values:
-            return free
-    raise ValueError(f"enum {plain}: got a thousand others of this name, allowed are fewer")
 
 
 def features_of(one: Element, around: frozenset[str] | None, varset: str, names: Names,
