@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
@@ -52,6 +52,7 @@ ATTRIBUTE = re.compile(r"(?:SW_|HW_)?(?:(?:RESET|INIT|RST)_VAL(?:UE)?|DEFAULT(?:
                        r"DEFAULT|READ|WRITE|PARITY)_MASK)|WOFFSET|SECURE|DUAL|SCR|WORD_COUNT|RANGE|INIT_ENUM|PARITY_PROTECTION|"
                        r"PLATFORM_DEPENDENT|ARRLEN")
 BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
+NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")  # which are plain numbers
 MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
 HEX = re.compile(r"\(*\s*0[xX]([0-9a-fA-F]+)[uUlL]*\s*\)*")
 SHIFTED = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|\d{1,19})[uUlL]*\s*<<\s*(\d+)\s*\)*")
@@ -262,27 +263,18 @@ class Roles:
 
     def _pair(self, base: str, kinds: Mapping[str, str]) -> Bits | None:
         """A field of two macros that agree; None where they say no field."""
-        value = {kind: self.values.get(name, -1) for kind, name in kinds.items()}
+        value = {kind: self.values.get(name, -1) for kind, name in kinds.items() if kind != "range"}
         position = min(self.plain[name].position for name in kinds.values())
-        low, mask = value.get("low", -1), value.get("mask", -1)
-        if "range" in kinds and (found := RANGE.fullmatch(self.plain[kinds["range"]].body)):
-            out = Bits(base, position, low=int(found[2]), high=int(found[1]))
-            return out if 63 >= out.high >= out.low and mask < 0 else self._fits(base, position, low, mask)
-        if mask > 0 and 0 <= low < 64:
-            return self._fits(base, position, low, mask)
-        width, high = value.get("width", -1), value.get("high", -1)
-        if 0 <= low < 64 and (0 < width <= 64 - low or low <= high < 64):
-            return Bits(base, position, low=low, width=width, high=high)
-        return None
-
-    def _fits(self, base: str, position: int, low: int, mask: int) -> Bits | None:
-        if mask <= 0 or not 0 <= low < 64 or mask > ALL:
+        mask, low, width, high = (value.get(kind, -1) for kind in ("mask", "low", "width", "high"))
+        bits = Bits(base, position, mask, low, width, high)
+        if "range" in kinds and (found := RANGE.fullmatch(self.plain[kinds["range"]].body)) and bits.mask < 0:
+            bits.low, bits.high = int(found[2]), int(found[1])
+        if not 0 <= bits.low < 64:
             return None
-        lowest = (mask & -mask).bit_length() - 1
-        moved = mask * 2 ** low if lowest == 0 and low else mask
-        if lowest not in (0, low) or moved > ALL:
-            return None
-        return Bits(base, position, mask, low)
+        if bits.mask > 0:
+            lowest = (bits.mask & -bits.mask).bit_length() - 1
+            return bits if lowest in (0, bits.low) and bits.bits <= ALL else None
+        return bits if 0 < bits.width <= 64 - bits.low or bits.low <= bits.high < 64 else None
 
     # registers
 
@@ -290,10 +282,8 @@ class Roles:
         """(offset, (elements, stride) of each dimension) of macros that give an offset for indices;
         0 elements where nothing says how many."""
         out: dict[str, tuple[int, tuple[tuple[int, int], ...]]] = {}
-        lengths = {name.removesuffix("__LEN"): self.values[name] for name in self.plain if name.endswith("__LEN")
-                   and name in self.values}
-        sizes = {name.removesuffix("__ESIZE"): self.values[name] for name in self.plain if name.endswith("__ESIZE")
-                 and name in self.values}
+        lengths, sizes = ({name.removesuffix(tail): self.values[name] for name in self.plain
+                           if name.endswith(tail) and name in self.values} for tail in ("__LEN", "__ESIZE"))
         for name in self.plain:
             if name.endswith("_ARRLEN") and f"{name.removesuffix('_ARRLEN')}_BASE" in self.plain:
                 self.roles[name] = "length"
@@ -346,10 +336,7 @@ class Roles:
     def _is_bits(self, name: str) -> bool:
         """Whether the body of a macro is bits by how it is written."""
         body = self.plain[name].body
-        call = CALL.fullmatch(body)
-        if call and call[1] in ("_MK_ADDR_CONST", "_MK_ENUM_CONST", "_MK_MASK_CONST", "_MK_SHIFT_CONST"):
-            return False
-        return BITS.search(body) is not None
+        return BITS.search(body) is not None and NO_BITS.match(body) is None
 
     def _keys(self) -> dict[str, str]:
         """The names that fields of registers begin with, and the macro that says the offset: which
@@ -485,16 +472,18 @@ class Roles:
     def _continues(self, name: str) -> bool:
         """Whether a number goes on where the offset in front of it in the file ends, and is no
         mask."""
-        at = bisect_left(self._ordered, (self.plain[name].position, "")) - 1
-        if at < 0 or self.values[name] % WORD_BYTES:
-            return False
-        other = self._ordered[at][1]
-        return self.values[name] == self.candidates[other] + WORD_BYTES \
+        other = next((one for one in self._in_front(name) if not TAIL.fullmatch(one)), "")
+        return bool(other) and self.values[name] == self.candidates[other] + WORD_BYTES \
             and name.rpartition("_")[0].startswith(other.rpartition("_")[0])
 
+    def _in_front(self, name: str) -> Iterator[str]:
+        """The offsets in front of a macro in the file, the last one first."""
+        at = bisect_left(self._by_position, (self.source.macros[name].position, ""))
+        return (self._by_position[n][1] for n in range(at - 1, -1, -1))
+
     @cached_property
-    def _ordered(self) -> list[tuple[int, str]]:
-        return sorted((self.source.macros[name].position, name) for name in self.candidates if not TAIL.fullmatch(name))
+    def _by_position(self) -> list[tuple[int, str]]:
+        return sorted((self.source.macros[name].position, name) for name in self.candidates)
 
     def _setters(self) -> None:
         """Fields that a macro of one parameter says, by what it makes of all ones and of one."""
@@ -687,13 +676,8 @@ class Roles:
 
     def _follows(self, name: str) -> bool:
         """Whether one of the offsets in front of a number in the file lies right before it."""
-        at = bisect_left(self._by_position, (self.source.macros[name].position, ""))
         return any(0 < self.candidates[name] - self.candidates[other] <= 2 * WORD_BYTES
-                   for _, other in self._by_position[max(0, at - 4):at])
-
-    @cached_property
-    def _by_position(self) -> list[tuple[int, str]]:
-        return sorted((self.source.macros[name].position, name) for name in self.candidates)
+                   for other in islice(self._in_front(name), 4))
 
     def _fits_nowhere(self, field: str, name: str) -> bool:
         """Whether a number is one bit that is outside a field and larger than its values."""

@@ -89,6 +89,11 @@ class Source:
         return [match.end() for match in re.finditer("\n", self.code)]
 
     @property
+    def names(self) -> set[str]:
+        """The macros that the files and ``defines`` say."""
+        return {text.split("(")[0].split()[1] for text in self.defines} | {*self.macros}
+
+    @property
     def own(self) -> int:
         """Where the file itself begins, behind those that were included."""
         return self.files[-1][0] if self.files else 0
@@ -299,12 +304,9 @@ def _parsed(text: str) -> Any:
 
 def _given(source: Source, names: Iterable[str]) -> Iterator[str]:
     """Lines that say what the files take from elsewhere, where they do not say it themselves."""
-    own = {text.split("(")[0].split()[1] for text in source.defines} | {*source.macros}
     lines = given()
     asked = {*names, *NAME.findall(" ".join(source.defines))}
-    for name in sorted(asked & lines.keys() - own):
-        if not lines[name][1]:
-            yield lines[name][0]
+    yield from (lines[name][0] for name in sorted(asked & lines.keys() - source.names) if not lines[name][1])
     yield from source.defines
 
 
@@ -424,8 +426,7 @@ def _types(source: Source, spans: Sequence[tuple[int, int]], words: set[str]) ->
     """Types that the declarations use and take from elsewhere."""
     code = "\n".join(source.code[start:end] for start, end in spans)
     own = {*re.findall(r"([A-Za-z_]\w*)\s*(?:\[\w*\]\s*)*;", " ".join(match[0] for match in TYPEDEF.finditer(code)))}
-    own |= {*re.findall(r"\}[^;{}]*?([A-Za-z_]\w*)\s*;", code)} | {*source.macros}
-    own |= {text.split("(")[0].split()[1] for text in source.defines}
+    own |= {*re.findall(r"\}[^;{}]*?([A-Za-z_]\w*)\s*;", code)} | source.names
     lines = given()
     yield from (lines[name][0] for name in sorted(words & lines.keys() - own) if lines[name][1])
     bodies = {*re.findall(r"\benum\s+(?:__\w+\s*)?(\w+)[\s:\w]*\{", code)}

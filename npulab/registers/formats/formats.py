@@ -58,18 +58,13 @@ def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Pat
     if not known:
         allowed = dict.fromkeys(one.what for one in FORMATS.values() if one.read)
         raise ValueError(f"{path}: got a file that begins {head[:20]!r}, allowed is one of {', '.join(allowed)}")
-    read = _function(FORMATS[known].read)
-    others = [Path(one) for one in include]
-    table: RegisterTable
-    if known == "xml" and others and not define:
-        table = read(path, others)
-    elif FORMATS[known].suffix == ".h" and (define or others):
-        table = read(path, define, others)
-    elif define or others:
+    given = {"define": define, "include": [Path(one) for one in include]}
+    given = {name: some for name, some in given.items() if some}
+    taken = {"xml": ("include",), "struct": ("define", "include")}.get(known, ())
+    if given.keys() - {*taken}:
         raise ValueError(f"{path}: got define or include for {FORMATS[known].what}, allowed are they for a C header, "
                          "and include for rnndb XML")
-    else:
-        table = read(path)
+    table: RegisterTable = _function(FORMATS[known].read)(path, **given)
     return table
 
 
