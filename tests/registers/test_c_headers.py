@@ -75,6 +75,14 @@ CONVENTIONS = {
                (0x90, "T_COLOR_G", "T_COLOR_G", *WHOLE)]),
     "indented": ("#define J_STAT 0x2c\n#define   J_IRQ_DONE BIT(3)\n#define J_CMD 0x30\n#define J_CMD_GO BIT(0)\n",
                  [(0x2c, "J_STAT", "J_IRQ_DONE", 3, 1), (0x30, "J_CMD", "GO", 0, 1)]),
+    # a group around a striped group, and a bit whose name begins that of a field
+    "groups and bits": ("#define V_TE 0x0\n#define V_TE_SAMPLER(i) (0x0 + 0x4*(i))\n#define V_TE_SAMPLER__ESIZE 4\n#define V_TE_SAMPLER__LEN 2\n"
+                        "#define V_TE_SAMPLER_SIZE(i) (0x40 + 0x4*(i))\n#define V_TE_SAMPLER_SIZE_W__MASK 0xff\n#define V_TE_SAMPLER_SIZE_W__SHIFT 0\n"
+                        "#define V_TS_CONFIG 0x54\n#define V_TS_CONFIG_CLEAR 0x1\n#define V_TS_CONFIG_DEPTH 0x40\n#define V_TS_CONFIG_COLOR 0x80\n"
+                        "#define V_TS_CONFIG_COLOR_FORMAT__MASK 0xf00\n#define V_TS_CONFIG_COLOR_FORMAT__SHIFT 8\n#define V_TS_CONFIG_LAST 0x2000\n",
+                        [(0x40, "V_TE_SAMPLER_SIZE[0]", "W", 0, 8), (0x44, "V_TE_SAMPLER_SIZE[1]", "W", 0, 8), (0x54, "V_TS_CONFIG", "CLEAR", 0, 1),
+                         (0x54, "V_TS_CONFIG", "DEPTH", 6, 1), (0x54, "V_TS_CONFIG", "COLOR", 7, 1), (0x54, "V_TS_CONFIG", "COLOR_FORMAT", 8, 4),
+                         (0x54, "V_TS_CONFIG", "LAST", 13, 1)]),
     "bits by a macro": ("#include <stdint.h>\n#define FIELD(field, bits) uint32_t field : bits;\nstruct p {\n FIELD(kind, 1)\n FIELD(size, 31)\n};\n",
                         [(0, "", "kind", 0, 1), (0, "", "size", 1, 31)]),
     "struct by a macro": ("#define STRUCT struct\nstruct id { uint32_t a : 4, b : 28; };\nstruct npu { STRUCT id ID; };\n",
@@ -128,6 +136,13 @@ def test_members_of_a_union_that_overlap_are_alternatives(tmp_path: Path) -> Non
         ("head", ""), ("u.one.a", "u.one"), ("u.one.b", "u.one"), ("u.two.c", "u.two")]
     table.check()
     assert table.features == ["u.one", "u.two"]
+
+
+def test_an_array_is_in_one_block_and_few_at_one_place_divide_nothing(tmp_path: Path) -> None:
+    table = read(tmp_path, "".join(f"#define P_{n} {4 * n:#x}\n#define P_{n}_A_MASK 0xf\n" for n in range(60)) + "#define T(i) (0xf0 + 4 * (i))\n"
+                 "#define T__ESIZE 4\n#define T__LEN 40\n#define T_B_MASK 0xf0\n#define R(i) (0x180 + 4 * (i))\n#define R__ESIZE 4\n#define R__LEN 4\n")
+    assert {row["block"]: row["offset"] for row in table.rows} == {"map": 0x18c, "map_2": 0x18c}
+    assert [kind for kind, *_ in lost(table)] == ["second register"] * 4
 
 
 def test_registers_and_masks_in_two_files(tmp_path: Path) -> None:

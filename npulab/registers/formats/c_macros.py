@@ -228,8 +228,9 @@ class Roles:
 
     def unplaced(self) -> list[str]:
         """Numbers that may be offsets of registers and have no role."""
-        return [name for name, macro in self.plain.items() if not self.explains(name) and name in self.candidates
-                and HEX.fullmatch(macro.body) and macro.position >= self.source.own]
+        return [name for name in self.candidates if not self.explains(name)
+                and (name in self.arrays or HEX.fullmatch(self.plain[name].body))
+                and self.source.macros[name].position >= self.source.own]
 
     def add(self, bits: Bits, register: Register | None, *macros: str) -> None:
         """A field that some macros say, of a register where that is known."""
@@ -331,7 +332,22 @@ class Roles:
                 value = self.values.get(name, -1)
                 if 0 <= value < LARGEST and value % WORD_BYTES == 0 and not NAME.fullmatch(macro.body):
                     out[name] = value
+        for name in self._flags(out):
+            del out[name]
         return out
+
+    def _flags(self, offsets: Mapping[str, int]) -> list[str]:
+        """Of numbers that may be offsets those that are single bits among single bits of one
+        register: some of them are no multiples of a word."""
+        nest = Longest(offsets)
+        beside: dict[str, list[int]] = {}
+        for name in self.plain:
+            if name not in self.roles and self.values.get(name, 0) > 0 and (outer := nest.inside(name)):
+                beside.setdefault(outer, []).append(self.values[name])
+        flags = {outer for outer, numbers in beside.items() if len({*numbers}) == len(numbers) > FEWEST
+                 and all(number.bit_count() == 1 for number in numbers)
+                 and any(number % WORD_BYTES for number in numbers)}
+        return [name for name in offsets if nest.inside(name) in flags and name not in self.arrays]
 
     def _is_bits(self, name: str) -> bool:
         """Whether the body of a macro is bits by how it is written."""
@@ -560,13 +576,17 @@ class Roles:
         where the first lies or 0."""
         inner: dict[str, list[int]] = {}
         for register in self.registers.values():
-            if outer := owner.inside(register.heads[0]):
+            for outer in owner.all(register.heads[0]):
                 inner.setdefault(outer, []).append(register.offset)
+                if self.keys.get(outer) not in self.arrays:
+                    break  # a striped group is a group of what is around it
         for name in rest:  # of those without fields, numbers that are no single bit
             if (outer := owner.inside(by_macro[name])) and self.candidates[name].bit_count() > 1:
                 inner.setdefault(outer, []).append(self.candidates[name])
         striped = {owner.inside(by_macro.get(name, name)) for name in self.arrays}
         out = {name for name in rest if name in self.arrays and by_macro[name] in striped}
+        for name in out:
+            inner.setdefault(owner.inside(by_macro[name]), []).append(self.candidates[name])
         for name in rest:
             kids = inner.get(by_macro[name], [])
             value = self.candidates[name]
@@ -589,8 +609,10 @@ class Roles:
         top = 2 * max((register.offset for register in self.registers.values()), default=0) + 0x1000
         numbers = self._numbers(hexadecimal)
         for name in lone if self.registers else ():
-            if name in hexadecimal and (name.split("_")[0] in words or self.prefixed) and name not in self.listed \
-                    and (name not in self.used or name in self.arrays) and self.candidates[name] <= top:
+            counted = name in self.arrays and all(count for count, _ in self.arrays[name][1])
+            if counted or (name in hexadecimal and (name.split("_")[0] in words or self.prefixed)
+                           and name not in self.listed and (name not in self.used or name in self.arrays)
+                           and self.candidates[name] <= top):
                 self.register(by_macro[name])
         chosen = self._runs(numbers, hexadecimal & {*lone} if self.registers else hexadecimal)
         for name in lone:

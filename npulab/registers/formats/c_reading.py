@@ -34,6 +34,7 @@ from npulab.registers.formats.c_macros import (
 )
 from npulab.registers.formats.c_structs import Layout, Struct, holes, index, rows_of, twice
 from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source, Unit, Wrong, read_source, read_unit
+from npulab.registers.formats.naming import unnumbered
 from npulab.registers.formats.tables import MOST_ROWS, Reading, RegisterTable
 from npulab.registers.table import COLUMNS
 
@@ -384,13 +385,14 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[Place]:
                 offset += here * stride
             found.append((register, offset, register.name + index(n, [max(1, count) for count in counts])))
     words, clash = 0, _clashes(found, 0)
-    if clash >= FEWEST:
-        best = min(range(1, 6), key=lambda n: (_clashes(found, n), n))
-        if 2 * _clashes(found, best) <= clash:
-            words = best
+    if clash >= max(FEWEST, len(found) // 20):  # fewer stand in a block beside the others
+        counts = {n: _clashes(found, n) for n in range(1, 6)}
+        # the coarsest blocks that part nearly as much as the finest
+        best = next(n for n, count in counts.items() if count <= min(counts.values()) + clash // 20)
+        words = best if 2 * counts[best] <= clash else 0
     taken: dict[tuple[str, int], str] = {}
     for register, offset, name in found:
-        where = "_".join(name.split("_")[:words]) or block
+        where = _first_words(name, words) or block
         other = taken.setdefault((where, offset), name)
         if other != name:
             n = next(n for n in range(2, MOST_ROWS) if taken.setdefault((f"{where}_{n}", offset), name) == name)
@@ -402,8 +404,12 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[Place]:
 
 def _clashes(found: Sequence[tuple[Register, int, str]], words: int) -> int:
     """How many registers lie where another one of their block lies."""
-    counts = Counter(("_".join(name.split("_")[:words]), offset) for _, offset, name in found)
+    counts = Counter((_first_words(name, words), offset) for _, offset, name in found)
     return sum(count - 1 for count in counts.values())
+
+
+def _first_words(name: str, words: int) -> str:
+    return "_".join(unnumbered(name).split("_")[:words])
 
 
 def _register_rows(one: Place, notes: Mapping[int, str], enums: dict[str, dict[int, str]],
