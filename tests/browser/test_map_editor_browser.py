@@ -128,6 +128,56 @@ def test_page_gives_a_field_other_bits_and_adds_one(started: Browser) -> None:
         assert [cell(page, row, "field") for row in range(2)] == ["low", "mode"]
 
 
+def drag(page: BlankPage, word: int, first: int, last: int) -> None:
+    first_box, last_box = (page.page.locator(f"[data-word='{word}'][data-bit='{bit}']").bounding_box() for bit in (first, last))
+    assert first_box is not None
+    assert last_box is not None
+    page.page.mouse.move(first_box["x"] + 4, first_box["y"] + 4)
+    page.page.mouse.down()
+    page.page.mouse.move(last_box["x"] + 8, last_box["y"] + 8, steps=4)
+    page.page.mouse.up()
+
+
+def follow(page: BlankPage, view: MapEditor) -> None:
+    """As ``answer``, with the bits, whose cursor and selection are the page's."""
+    view.set_state({name: value for sent in page.saved for name, value in sent.items()})
+    answer(page, view)
+    page.push(registers=view.registers, values=view.values, places=view.places)
+
+
+def test_page_makes_and_moves_a_field_by_its_bits(started: Browser) -> None:
+    view = MapEditor(made(), small())
+    with BlankPage(started, view) as page:
+        drag(page, 0, 20, 12)
+        assert page.saved[-1] == {"cursor": [0, 12], "selection": [0, 12, 9]}
+        assert page.page.inner_text(".question").startswith("new field CFG[20:12]")
+        page.page.keyboard.type("wide")
+        page.press("Enter")
+        assert page.sent[-1]["text"] == "wide 0[20:12]"
+        follow(page, view)
+        assert view.draft.map["wide"].bits == "0[20:12]", view.status
+        # by keys: two bits at the top, as a field, which is then picked up and put down lower
+        page.page.click("[data-word='0'][data-bit='31']")
+        page.press("Shift+ArrowRight", "a")
+        page.page.keyboard.type("top")
+        page.press("Enter")
+        follow(page, view)
+        assert view.draft.map["top"].bits == "0[31:30]", view.status
+        page.page.click("[data-word='0'][data-bit='31']")
+        page.press("m")
+        assert status(page).startswith("top is picked up")
+        page.press("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "m")
+        assert page.sent[-1] == {"do": "cell", "field": "top", "column": "bits", "text": "0[28:27]"}
+        follow(page, view)
+        assert view.draft.map["top"].bits == "0[28:27]", view.status
+        page.press("u")
+        follow(page, view)
+        assert view.draft.map["top"].bits == "0[31:30]", view.status
+        assert page.accessibility() == []
+        page.cleanup()
+        assert (page.listeners, page.errors) == (0, [])
+
+
 def test_page_says_what_was_refused(started: Browser) -> None:
     view = MapEditor(made(), small())
     with BlankPage(started, view) as page:
@@ -155,13 +205,16 @@ def test_page_keys_move(started: Browser) -> None:
         assert (page.page.input_value(".edit"), focused(page)) == ("27[31:0]", "edit")
         page.press("Escape")
         page.press("Tab")
+        assert focused(page).startswith("npulab-bit")
+        assert page.page.evaluate("document.activeElement.dataset.word") == "27", "the bits of the row"
+        page.press("Tab")
         assert focused(page) == ""
 
 
-def test_page_has_one_tab_stop_and_keeps_letters(started: Browser) -> None:
+def test_page_has_a_tab_stop_for_table_and_bits_and_keeps_letters(started: Browser) -> None:
     with BlankPage(started, MapEditor(made(), small())) as page:
         page.page.evaluate("window.heard = []; document.addEventListener('keydown', e => heard.push(e.key))")
-        assert page.page.locator("[tabindex='0'], a, button:not([tabindex='-1']), input:not([tabindex='-1']):visible").count() == 1
+        assert page.page.locator("[tabindex='0'], a, button:not([tabindex='-1']), input:not([tabindex='-1']):visible").count() == 2
         page.press("Tab")
         for key in ("m", "b", "d", "y", "Enter", "Escape", "ArrowUp", "/", "z", "Escape", "Control+s", "Escape"):
             page.press(key)

@@ -267,6 +267,23 @@ def test_bits_of_a_field_are_edited(text: str, bits: str, steps: int) -> None:
     assert (model.draft.map["mode"].bits, len(model.steps)) == (bits, steps), model.status
 
 
+def test_the_bits_follow_the_draft() -> None:
+    model = MapModel(made(), small())
+    seen = []
+    model.bits.observe(lambda change: seen.append(change.new), "read")
+    model.press({"do": "add", "field": "mode", "text": "wide 0[20:12]"})
+    assert (seen, model.bits.fields["wide"]) == ([model.bits.read], model.draft.decode(small()).values["wide"])
+    assert model.bits.field_at(0, 16).name == "wide"
+    model.press({"do": "cell", "field": "wide", "column": "bits", "text": "0[18:15]"})
+    assert [model.bits.field_at(0, bit).name for bit in (20, 18, 15, 12)] == ["w0_19_13", "wide", "wide", "w0_8_7"]
+    for _ in range(2):  # it was made narrower, then moved
+        model.press({"do": "undo"})
+    assert model.bits.field_at(0, 20).name == "wide"
+    assert (model.bits.words, MapModel(made()).bits.words) == (tuple(small().words.tolist()), (0,) * model.count)
+    model.draft.add("more", "NEW", 0, 4, offset=4 * model.count)
+    assert (model.count, len(model.bits.words), model.bits.differing) == (len(model.draft.map), len(model.draft.map), 0)
+
+
 @pytest.mark.parametrize(("message", "refusal"), [
     ({"do": "cell", "column": "bits", "text": "5:0"}, "refused: "), ({"do": "cell", "column": "bits", "text": "6:2"}, "refused: "),
     ({"do": "cell", "column": "bits", "text": "low"}, "refused: bits: got 'low', allowed is highest and lowest bit such as 12:4"),

@@ -289,9 +289,10 @@ class BitsFrame extends Frame {
   showValue(index) {
     const { name } = this.places[index], text = meant(this.texts[index]);
     for (const label of this.labels[index]) label.textContent = `${name} ${text}`;
-    const value = this.items[index].children[2];
+    const item = this.items[index], value = item?.children[2];
+    if (!item) return; // a view without a list
     value.textContent = text;
-    this.items[index].title = `${name}: ${this.texts[index] ?? ""}`;
+    item.title = `${name}: ${this.texts[index] ?? ""}`;
     value.classList.toggle("differs", this.differs(index));
   }
 
@@ -308,9 +309,11 @@ class BitsFrame extends Frame {
     this.stopAt(this.cells[word][bit], this.grid.contains(document.activeElement));
     this.marked?.setAttribute("aria-selected", "false");
     this.marked = item;
-    item.setAttribute("aria-selected", "true");
-    this.fields.setAttribute("aria-activedescendant", item.id);
-    reveal(this.fields, item, 0);
+    if (item) {
+      item.setAttribute("aria-selected", "true");
+      this.fields.setAttribute("aria-activedescendant", item.id);
+      reveal(this.fields, item, 0);
+    }
     reveal(this.grid, this.cells[word][bit].parentElement, this.grid.firstChild.offsetHeight);
     this.tell();
   }
@@ -372,8 +375,8 @@ class BitsFrame extends Frame {
       const text = `${place.name} ${place.bits} ${place.known} ${this.texts[index]}`.toLowerCase();
       const shown = asked.every(word => text.includes(word)) && holds(index), tone = shown ? this.tone(index) : "";
       if (shown) this.shown.push(index);
-      this.items[index].hidden = !shown;
-      this.items[index].firstChild.style.background = tone;
+      const item = this.items[index];
+      if (item) [item.hidden, item.firstChild.style.background] = [!shown, tone];
       for (const label of this.labels[index]) label.hidden = !shown;
       for (const [word, lsb, width] of place.pieces) {
         for (let bit = lsb; bit < lsb + width; bit++) {
@@ -542,9 +545,9 @@ class BitsFrame extends Frame {
     this.grid.addEventListener("pointerdown", event => this.at(event, place => this.down(event, place)));
     this.grid.addEventListener("pointerover", event => this.hover(event));
     this.grid.addEventListener("pointerleave", () => this.point(null));
-    this.fields.addEventListener("pointerover", event => this.overItem(event, index => this.light(this.places[index])));
-    this.fields.addEventListener("pointerleave", () => this.tell());
-    this.fields.addEventListener("click", event => this.overItem(event, index => this.choose(index)));
+    this.fields?.addEventListener("pointerover", event => this.overItem(event, index => this.light(this.places[index])));
+    this.fields?.addEventListener("pointerleave", () => this.tell());
+    this.fields?.addEventListener("click", event => this.overItem(event, index => this.choose(index)));
     this.search.addEventListener("input", () => this.narrow());
     this.kind.addEventListener("change", () => this.narrow());
     this.colour.addEventListener("change", () => this.recolour());

@@ -208,9 +208,13 @@ class BitsModel(Model):
                       for word, lsb, width in own)]
         return "; ".join(map(str, out))
 
-    def reread(self, rows: Rows) -> None:
-        """Take the fields of another map."""
+    def reread(self, rows: Rows, words: Sequence[int] | None = None) -> None:
+        """Take the fields of another map, and other words where it has."""
         self.rows, self._cells = rows, rows.cells
+        if words is not None and tuple(words) != self.words:
+            with self.hold_trait_notifications():
+                self.cursor, self.selection = (0, WORD_BITS - 1), ()
+                self.words = self.reference = words
         self.read += 1
         self._tell(None)
 
@@ -288,7 +292,7 @@ class BitsModel(Model):
 
 
 class BitsView(View):
-    """What the page takes of a ``BitsModel``."""
+    """What the page takes of a ``BitsModel``, the last of the models."""
 
     _of = BitsModel
     _linked = ("words", "reference", "cursor", "selection")
@@ -297,12 +301,12 @@ class BitsView(View):
     registers = traitlets.List(traitlets.Unicode()).tag(sync=True)
     places: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
-    def __init__(self, model: BitsModel, **traits: Any) -> None:
-        super().__init__(model, **_drawn(model), **traits)
-        model.observe(self._redraw, "read")
+    def __init__(self, *models: Any, **traits: Any) -> None:
+        super().__init__(*models, **_drawn(models[-1]), **traits)
+        models[-1].observe(self._redraw, "read")
 
-    def _redraw(self, _: Any) -> None:
-        for name, value in _drawn(self.model).items():
+    def _redraw(self, change: Any) -> None:
+        for name, value in _drawn(change.owner).items():
             setattr(self, name, value)
 
 

@@ -79,7 +79,8 @@ class Model(traitlets.HasTraits):
 
 
 class View(anywidget.AnyWidget):
-    """A view of a ``model``, whose static face stands where no browser runs the view.
+    """A view of a ``model``, whose static face stands where no browser runs the view; what that one
+    does not have is of one of ``more``.
 
     ``_linked`` names the traits that the page may set, ``_followed`` those that it only reads,
     ``_together`` those of them that it gets in one message when the model's ``turn`` changes.  They
@@ -108,16 +109,20 @@ class View(anywidget.AnyWidget):
                 setattr(cls, name, trait)
         super().__init_subclass__(**kwargs)
 
-    def __init__(self, model: Model, **traits: Any) -> None:
+    def __init__(self, model: Model, *more: Model, **traits: Any) -> None:
         self.model = model
+        of = {name: next((one for one in (model, *more) if one.has_trait(name)), model)
+              for name in ("title", "summary", *self._linked, *self._followed, *self._together)}
         # what a linked trait may be can hang on the others, so it comes last
-        super().__init__(title=model.title, summary=model.summary, simulated=model.simulated, **traits,
-                         **{name: getattr(model, name) for name in (*self._together, *self._linked)})
+        given = {name: getattr(of[name], name)
+                 for name in (*self._together, *self._followed, *self._linked)}
+        super().__init__(title=model.title, summary=model.summary, simulated=model.simulated,
+                         **traits, **given)
         for name in self._linked:
-            traitlets.link((model, name), (self, name))
+            traitlets.link((of[name], name), (self, name))
         for name in ("title", "summary", *self._followed):
-            if model.has_trait(name):
-                traitlets.dlink((model, name), (self, name))
+            if of[name].has_trait(name):
+                traitlets.dlink((of[name], name), (self, name))
         if self._together:
             model.observe(self._turned, "turn")
         self.on_msg(self._receive)

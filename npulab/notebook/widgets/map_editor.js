@@ -1,13 +1,14 @@
 // Draws the map editor. All meaning (what a field is called, what a capture says, whether an edit holds) comes from
-// Python as text; what happens here is showing the rows that are in sight, moving the cursor, filtering, and asking.
+// Python as text; what happens here is showing the rows that are in sight, moving the cursor, filtering, and asking. The
+// bits of the fields are drawn below them as every view of registers has them.
 
 const HEIGHT = 22; // pixels of a row
 const SPARE = 8; // rows drawn above and below what is in sight
-const PAGE = 12;
+const LEAP = 12; // rows
 const STEPS = 12; // shown
 const WIDEST = { register: 20, bits: 20, field: 30, capture: 20, value: 20, evidence: 16 };
 const READ_ONLY = ["capture"];
-const HELP = "arrows, Home, End, PageUp, PageDown move · Enter edits the cell, bits as 12:4 · a adds a field, s splits, j joins, x takes the name away · " +
+const TABLE_HELP = "arrows, Home, End, PageUp, PageDown move · Enter edits the cell, bits as 12:4 · a adds a field, s splits, j joins, x takes the name away · " +
   "u undoes, U redoes · / filters · Escape leaves";
 
 const KEYS = {
@@ -15,8 +16,8 @@ const KEYS = {
   ArrowRight: view => view.move(0, 1),
   ArrowUp: view => view.move(-1, 0),
   ArrowDown: view => view.move(1, 0),
-  PageUp: view => view.move(-PAGE, 0),
-  PageDown: view => view.move(PAGE, 0),
+  PageUp: view => view.move(-LEAP, 0),
+  PageDown: view => view.move(LEAP, 0),
   Home: view => view.move(0, -100),
   End: view => view.move(0, 100),
   Enter: view => view.edit(),
@@ -29,13 +30,90 @@ const KEYS = {
   "/": view => view.search.focus(),
 };
 
-let views = 0;
+const EDITS = {
+  a: view => view.editor.name(),
+  Enter: view => view.editor.name(),
+  m: view => view.editor.carry(),
+  s: view => view.editor.ask("split"),
+  j: view => view.editor.ask("join"),
+  x: view => view.editor.send("remove"),
+  u: view => view.editor.send("undo"),
+  U: view => view.editor.send("redo"),
+};
+
+// The bits of the fields. The row of the table is that of the field under the cursor, unless it is carried or bits are
+// being selected.
+class Bits extends BitsFrame {
+  constructor(model, el, editor) {
+    super(model, el);
+    this.editor = editor;
+    const { words, reference, cursor, selection, places, values, letters, shares } = this.events;
+    this.events = { words, reference, cursor, selection, places, values, letters, shares };
+  }
+
+  get name() {
+    return "npulab-map-bits";
+  }
+
+  get help() {
+    return "drag or Shift+← → selects bits, which a or Enter makes a field · m picks the field up and puts it down · arrows move";
+  }
+
+  get keys() {
+    return { ...super.keys, ...EDITS, ...(this.editor.busy && { Escape: view => view.editor.letGo() }) };
+  }
+
+  get listKeys() {
+    return {};
+  }
+
+  heading() {
+    return "";
+  }
+
+  parts() {
+    return [];
+  }
+
+  list() {
+    this.items = [];
+    for (const index of this.places.keys()) this.showValue(index);
+    return "";
+  }
+
+  tools() {
+    const line = super.tools();
+    line.replaceChildren(this.colour.parentNode, this.legend);
+    return line;
+  }
+
+  showCursor() {
+    super.showCursor();
+    if (!this.held && !this.model.get("selection").length) this.editor?.showRow(this.here);
+  }
+
+  wire() {
+    super.wire();
+    this.status.removeAttribute("role"); // the editor has one
+    this.grid.addEventListener("pointerup", () => this.dropped());
+  }
+
+  // After a drag the bits are asked about, after a click the table goes to the field.
+  dropped() {
+    const dragged = this.model.get("selection").length > 0;
+    this.held = undefined;
+    if (this.editor.carried) this.editor.carry();
+    else if (dragged) this.editor.name();
+    else this.editor.showRow(this.here);
+  }
+}
 
 class View extends Frame {
   constructor(model, el) {
     super(model);
     this.id = `npulab-map-${++views}`;
     this.cursor = [0, 2];
+    this.carried = ""; // the field that is picked up
     this.drawn = new Map();
     this.field = null; // the input of the cell that is being edited
     this.build(el);
@@ -57,9 +135,11 @@ class View extends Frame {
     this.grid.append(this.header(), this.body);
     const side = make("section", "side", "", { "aria-label": "steps" });
     side.append(this.buttons(), this.steps);
+    const bits = make("div", "");
     this.root.append(heading, this.tools(), this.status, this.prompt(), this.grid, this.detail,
-      make("div", "npulab-help", HELP), side);
+      make("div", "npulab-help", TABLE_HELP), bits, side);
     el.append(this.root);
+    this.bits = new Bits(this.model, bits, this);
     this.take();
     this.showSteps();
     this.tell(this.model.get("status"));
@@ -203,6 +283,19 @@ class View extends Frame {
 
   move(rows, columns) {
     this.go(this.cursor[0] + rows, this.cursor[1] + columns);
+    this.showBits();
+  }
+
+  // The bits show the field of the row.
+  showBits() {
+    const index = this.bits.places.findIndex(place => place.name === this.here?.key);
+    if (index >= 0 && index !== this.bits.here) this.bits.choose(index);
+  }
+
+  // The row shows the field of the bits.
+  showRow(index) {
+    const row = this.shown?.findIndex(each => each.key === this.bits.places[index].name);
+    if (row >= 0 && row !== this.cursor[0]) this.go(row, this.cursor[1]);
   }
 
   showSteps() {
@@ -253,26 +346,71 @@ class View extends Frame {
     input.select();
   }
 
+  // The bits that are selected, else those of the field that is carried, from the cursor up, else the one of the cursor:
+  // as Python reads them.
+  run() {
+    const { bits } = this, [word, bit] = bits.cursor, [, lsb, width] = this.model.get("selection");
+    const carried = bits.places.find(place => place.name === this.carried)?.pieces[0][2] ?? 1;
+    const [low, count] = width ? [lsb, width] : [bit, carried];
+    return [`${word}[${low + count - 1}:${low}]`, `${this.model.get("registers")[word]}[${low + count - 1}:${low}]`];
+  }
+
+  // Ask what the bits that are selected are called.
+  name() {
+    const [run, told] = this.run();
+    this.question_("add", `new field ${told}, its name `, "", text => `${text} ${run}`);
+  }
+
+  get busy() {
+    return Boolean(this.carried || this.model.get("selection").length);
+  }
+
+  // Pick the field up, or put it down.
+  carry() {
+    const { carried } = this;
+    if (!this.here && !carried) return this.tell("no field");
+    if (!carried) {
+      this.carried = this.here.key;
+      return this.tell(`${this.carried} is picked up: select its new bits, or go to the lowest one and press m · Escape lets it go`);
+    }
+    const [text] = this.run();
+    this.letGo();
+    this.model.send({ do: "cell", field: carried, column: "bits", text });
+  }
+
+  letGo() {
+    this.carried = "";
+    this.tell("");
+    super.ask({ selection: [] });
+  }
+
   // A question below the status line, for what takes more than a cell.
   ask(act) {
     if (!this.here) return this.tell("no field");
-    const next = this.shown[this.cursor[0] + 1];
-    this.asked = { act, key: this.here.key };
-    const bits = this.here.bits.match(/\[(.*?)\]/)?.[1] ?? "";
-    this.question.textContent = act === "add" ? `add to register ${this.here.register}, as name 12:4 ` : act === "split" ? `split ${this.here.key}, low end first, as name:width name:width ` :
-      `join ${this.here.key} with field as name `;
-    this.answer.value = act === "add" ? ` ${bits}` : act === "join" && next ? `${next.key} as ${this.here.automatic ? "" : this.here.field}` : "";
+    const { key, register, bits, automatic, field } = this.here, next = this.shown[this.cursor[0] + 1];
+    if (act === "add") {
+      this.question_(act, `add to register ${register}, as name 12:4 `, ` ${bits.match(/\[(.*?)\]/)?.[1] ?? ""}`);
+      this.answer.setSelectionRange(0, 0);
+    } else if (act === "split") this.question_(act, `split ${key}, low end first, as name:width name:width `, "");
+    else this.question_(act, `join ${key} with field as name `, next ? `${next.key} as ${automatic ? "" : field}` : "");
+  }
+
+  question_(act, text, answer, whole = typed => typed) {
+    this.back = document.activeElement;
+    this.asked = { act, key: this.here?.key ?? "", whole };
+    this.question.textContent = text;
+    this.answer.value = answer;
     this.bar.hidden = false;
     this.answer.focus();
-    if (act === "add") this.answer.setSelectionRange(0, 0);
-    else this.answer.select();
+    this.answer.select();
   }
 
   answered(keep) {
-    const { act, key } = this.asked, text = this.answer.value;
+    const { act, key, whole } = this.asked, inBits = this.bits.root.contains(this.back);
     this.bar.hidden = true;
-    this.grid.focus({ preventScroll: true });
-    if (keep) this.model.send({ do: act, field: key, text });
+    (inBits ? this.bits.stop : this.grid).focus({ preventScroll: true });
+    if (inBits) this.letGo();
+    if (keep) this.model.send({ do: act, field: key, text: whole(this.answer.value) });
   }
 
   // ---- listening ----
@@ -285,6 +423,7 @@ class View extends Frame {
       steps: () => this.showSteps(),
       undone: () => this.showSteps(),
       status: () => this.tell(this.model.get("status")),
+      ...this.bits.events,
     };
     this.grid.addEventListener("scroll", () => this.paint());
     this.grid.addEventListener("mousedown", event => this.click(event));
@@ -297,11 +436,14 @@ class View extends Frame {
 
   click(event) {
     const { row, column } = event.target.dataset;
-    if (row !== undefined) this.go(Number(row), Number(column), false);
+    if (row === undefined) return;
+    this.go(Number(row), Number(column), false);
+    this.showBits();
   }
 
   press(event) {
     const { key, target } = event, letter = key.length === 1;
+    if (this.bits.root.contains(target)) return; // it has its own
     if (passes(event) || event.shiftKey && !letter && !this.typed(target)) return;
     if (target === this.grid && key === "Escape") return; // leaves the view
     event.stopPropagation();

@@ -10,11 +10,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import traitlets
 
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture
-from npulab.notebook.widgets.frame import Model, View, assets, table_html
+from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows
+from npulab.notebook.widgets.frame import Model, assets, table_html
 from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.map import STATUS
 
@@ -32,7 +34,8 @@ class MapModel(Model):
     ``steps`` are the draft's, ``undone`` is the step that redo would make, and ``status`` says what
     came of the last act.  With a ``capture``, the column of that name is what the map as it is now
     makes of one of its jobs: of ``task``, by default of the first one of the draft's block.
-    Everything follows the draft, whoever edits it.
+    Everything follows the draft, whoever edits it; ``bits`` is a ``BitsModel`` of its words, with
+    what ``laws`` or a ``sweep`` of them say.
 
     Raises LookupError for a capture without a job of the draft's block, ValueError for words that
     do not fit.
@@ -54,18 +57,26 @@ class MapModel(Model):
     summary = traitlets.Unicode()
     title = traitlets.Unicode()
 
-    def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None) -> None:
+    def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None,
+                 laws: Any = None, sweep: Any = None) -> None:
         self.draft, self.capture = draft, capture
         self._task = 0
         if capture is not None:
             self._task = _task(draft.decode(capture), draft.block_of(capture), task)
         super().__init__()
+        words = np.zeros(len(draft.map), np.uint32)
+        self.bits = BitsModel(Rows.whole(draft.map), words, words, laws, sweep)
         self._follow(draft)
         draft.observe(self._follow)
 
     @property
     def simulated(self) -> bool:
         return self.capture is not None and self.capture.simulated
+
+    @property
+    def count(self) -> int:
+        """Words of the map."""
+        return self.bits.count
 
     @property
     def line(self) -> str:
@@ -168,13 +179,17 @@ class MapModel(Model):
 
     def _follow(self, draft: Draft) -> None:
         registers, raw, lost = draft.map, {}, ""
+        words = np.zeros(len(registers), np.uint32)
         if self.capture is not None:
             try:
                 capture = draft.decode(self.capture)
                 raw = {id(item): value for _, item, value in capture.jobs[self._task].values(capture.maps)}
+                given = capture.jobs[self._task].words
+                words[:len(given)] = given[:len(words)]
             except (ValueError, LookupError) as error:
                 lost = f"; {self.capture.name} cannot be read: {error}"
         self.rows = [_row(registers.key(item), item, raw.get(id(item))) for item in registers]
+        self.bits.reread(Rows.whole(registers), words.tolist())
         self.steps, self.undone = draft.steps, next(iter(draft.undone), "")
         known = registers.status()[list(STATUS[:3])].sum()
         count = len(self.steps)
@@ -193,22 +208,25 @@ class MapModel(Model):
         return head + table_html(self.columns, rows) + (f"<ol start='{first}'>{steps}</ol>" if steps else "")
 
 
-class MapEditor(View):
-    """The fields of a draft as a table: arrows move, Enter edits a cell, a adds a field, s splits, j
-    joins, x takes a name away, u and U undo and redo, / filters.
+class MapEditor(BitsView):
+    """The fields of a draft as bits and as a table: a drag over bits (or Shift and arrows) makes a
+        field, m picks one up and puts it down on other bits; in the table arrows move, Enter edits a
+    cell, a adds a field, s splits, j joins, x takes a name away, u and U undo and redo, / filters.
 
     With a ``capture`` one column is what the map as it is now makes of it.  ``rows``, ``steps`` and
     ``status`` are the model's; everything else is on ``model`` and on ``draft``, which also saves.
     """
 
-    _esm, _css = assets("map_editor")
-    _of, _followed = MapModel, ("rows", "steps", "undone", "status")
+    _esm, _css = assets("bits_view", "map_editor")
+    _of, _linked = MapModel, ("cursor", "selection")
+    _followed = (*BitsView._followed, "words", "reference", "rows", "steps", "undone", "status")
 
     columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
-    def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None) -> None:
-        model = MapModel(draft, capture, task)
-        super().__init__(model, columns=list(COLUMNS) if capture is not None else model.columns)
+    def __init__(self, draft: Draft, capture: Capture | None = None, task: int | None = None,
+                 laws: Any = None, sweep: Any = None) -> None:
+        model = MapModel(draft, capture, task, laws, sweep)
+        super().__init__(model, model.bits, columns=list(COLUMNS) if capture is not None else model.columns)
 
     def close(self) -> None:
         if self.model is not None:
