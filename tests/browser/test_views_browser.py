@@ -154,7 +154,7 @@ def test_bytes_by_key(started: Browser) -> None:
     view = ByteView(npulab.load(CAPTURES / "vivante/sim-3x3-same"))
     with BlankPage(started, drawn(view)) as page:
         page.page.evaluate(KEYS)
-        page.press(*["Tab"] * 6)
+        page.press(*["Tab"] * 7)
         assert page.page.evaluate("document.activeElement.getAttribute('role')") == "application"
         page.press("ArrowDown", "ArrowRight", "End", "ArrowRight", "Home", "ArrowUp", "PageDown", "m", "d", "Enter")
         assert page.saved[-1]["ends"] == [0x1c0, 0x1c0]
@@ -192,7 +192,7 @@ def test_bytes_by_key(started: Browser) -> None:
         seen = sync(page, view, seen)
         assert view.colour == "status"
         assert "zero" in page.page.inner_text(".legend")
-        assert page.page.evaluate("window.leaked") == ["Tab"] * 6 + ["Shift", "Shift", "Control", "Control"]
+        assert page.page.evaluate("window.leaked") == ["Tab"] * 7 + ["Shift", "Shift", "Control", "Control"]
         left, top, letter = page.page.evaluate(CORNER)
         page.page.mouse.move(left + 11 * letter, top + 27)
         assert page.saved[-1] == {"pointed": 0}
@@ -206,6 +206,17 @@ def test_bytes_by_key(started: Browser) -> None:
         assert page.saved[-1] == {"pointed": 15}, "the letters are bytes too"
         page.page.mouse.move(left, top - 40)
         assert page.saved[-1] == {"pointed": -1}
+        page.page.focus(".grid")
+        page.press("Control+Home", "Shift+ArrowRight", "e")
+        assert page.page.input_value(".write") == view.model.data[:2].tobytes().hex(" ")
+        page.page.keyboard.type("12 ?3")
+        page.press("Enter")
+        seen = sync(page, view, seen)
+        assert view.model.data[:2].tolist() == [0x12, 0x03]
+        assert view.model.counts["changed"] == 2
+        page.press("u")
+        seen = sync(page, view, seen)
+        assert view.model.counts.get("changed", 0) == 0
         page.page.click(".map", position={"x": 20, "y": 500})
         assert page.page.evaluate("document.querySelector('.grid').scrollTop") == 18 * (60 - 28)
         assert page.errors == []

@@ -462,3 +462,57 @@ def test_many_indices_of_an_axis_share_colours() -> None:
     model.axis = 0
     assert (len(model.kinds), model.kinds[0], model.kinds[24]) == (28, "axis 0: 0 to 3", "axis 0: 96 to 99")
     assert model.kinds[model.kind_of[layout.index_map()[41, 0, 2]] - 1] == "axis 0: 40 to 43"
+
+
+def test_bytes_are_written_undone_and_written_again(capture: npulab.Capture) -> None:
+    model = ByteModel(capture)
+    before, items = model.data.tobytes(), model.meaning.items
+    model.query = "ff"
+    model.select(0x20, 3)
+    model.press({"write": "ff ?1"})
+    expected = bytes([0xff, before[0x21] & 0xf0 | 1])
+    assert model.data.tobytes() == before[:0x20] + expected + before[0x22:]
+    assert model.selection == (0x20, 2)
+    assert set(np.flatnonzero(model.statuses == STATUSES.index("changed"))) <= {0x20, 0x21}, "against what was given"
+    assert 0x20 in model.matches
+    assert model.capture.buffers["coefficients"] == model.data.tobytes()
+    assert capture.buffers["coefficients"] == before
+    assert (model.meaning, model.said.partition(":")[0]) == (None, "what they mean is not known"), "it is no stream now"
+    model.element, model.big_endian = "u16", True
+    model.press({"write": "0x1234"})
+    assert model.data[0x20:0x22].tolist() == [0x12, 0x34]
+    written = model.data.tobytes()
+    for _ in range(2):
+        model.press({"undo": 1})
+    assert (model.data.tobytes(), model.counts.get("changed", 0)) == (before, 0)
+    assert (model.meaning.items, model.said) == (items, "")
+    model.press({"undo": 1})
+    assert model.note == "nothing to take back"
+    for _ in range(2):
+        model.press({"redo": 1})
+    assert model.data.tobytes() == written
+    assert not model.redo()
+
+
+@pytest.mark.parametrize(("element", "text", "at", "note"), [
+    ("bytes", "zz", 0, "'zz'"), ("u16", "70000", 0, "70000"), ("u32", "1", 62, "write: got '1', allowed is one value of at most 2 "
+                                                                              "bytes, which are there from byte 0x3e on"),
+    ("f32", "nan", 0, "write: got 'nan'")])
+def test_what_cannot_be_written_changes_nothing(element: str, text: str, at: int, note: str) -> None:
+    model = ByteModel(bytes(range(64)))
+    model.element, model.cursor = element, at
+    model.press({"write": text})
+    assert note in model.note
+    assert (model.data.tobytes(), model.references, model.undo()) == (bytes(range(64)), (), False)
+
+
+def test_writing_keeps_the_reference_and_the_axis() -> None:
+    weights = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    view = ByteView(weights.tobytes(), items=hwc((2, 3, 4)), reference=bytes(24))
+    view.axis = 1
+    view.model.select(4)
+    view._handle_custom_msg({"write": "00"}, [])
+    assert (view.axis, len(view.references), view.model.references[0].any()) == (1, 1, False)
+    assert "element (0, 1, 0) = 0" in view.about["line"]
+    assert bytes(view.data)[4] == 0
+    assert view.capture is None

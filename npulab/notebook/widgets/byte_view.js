@@ -9,9 +9,10 @@ const KINDS = 32;    // a class is the status times this plus the kind
 const STATUSES = 6;
 const CHANGED = 0, FILL = 1, ZERO = 2;
 const COPIED = 65536;
+const EDITED = 64; // bytes that are given to be edited
 const HELP = "arrows, PageUp, PageDown, Home, End move, Ctrl+Home and Ctrl+End to the ends, with Shift they select · " +
   "/ looks for a value, n and N go to the next and previous match · g goes to an offset · ] and [ go to the next and " +
-  "previous run of another colour · k changes the colours · Ctrl+C copies as hex";
+  "previous run of another colour · e writes, u undoes, U redoes · k changes the colours · Ctrl+C copies as hex";
 
 const KEYS = {
   ArrowLeft: () => -1,
@@ -31,6 +32,9 @@ const ACTS = {
   N: view => view.model.send({ seek: -1 }),
   "]": view => view.step(1),
   "[": view => view.step(-1),
+  e: view => view.edit(),
+  u: view => view.model.send({ undo: 1 }),
+  U: view => view.model.send({ redo: 1 }),
   k: view => view.ask({ colour: view.model.get("colour") === "kind" ? "status" : "kind" }),
 };
 
@@ -99,12 +103,13 @@ class View extends Frame {
     this.order = make("input", "order", "", { type: "checkbox" });
     this.found = make("span", "found");
     this.goto = make("input", "goto", "", { type: "text", spellcheck: "false", placeholder: "0x1f, +16, end" });
+    this.writing = make("input", "write", "", { type: "text", spellcheck: "false", placeholder: "as in search" });
     this.colour = make("select", "colour");
     this.colour.append(make("option", "", "what it means", { value: "kind" }),
       make("option", "", "status", { value: "status" }));
     this.along = make("optgroup", "", "", { label: "index along" });
     line.append(label("search ", this.search), this.element, label("", this.order, " big-endian"), this.found,
-      label("go to ", this.goto), label("colours ", this.colour));
+      label("go to ", this.goto), label("write ", this.writing), label("colours ", this.colour));
     return line;
   }
 
@@ -441,6 +446,14 @@ class View extends Frame {
     this.grid.scrollTop = clamp(row, rows + 1) * HIGH;
   }
 
+  // Ask what the selected bytes are to be: at first as they are.
+  edit() {
+    const [from, to] = this.span.map(place => place - this.start), taken = this.data.subarray(from, Math.min(to + 1, from + EDITED));
+    if (this.model.get("element") === "bytes") this.writing.value = Array.from(taken, byte => HEX[byte]).join(" ");
+    this.writing.focus();
+    this.writing.select();
+  }
+
   copy(event) {
     const [from, to] = this.span.map(place => place - this.start);
     if (from < 0 || to >= this.size) return;
@@ -535,9 +548,10 @@ class View extends Frame {
     if (key === "Escape") {
       event.preventDefault();
       this.grid.focus();
-    } else if (key === "Enter" && !event.isComposing && [this.search, this.goto].includes(event.target)) {
+    } else if (key === "Enter" && !event.isComposing && [this.search, this.goto, this.writing].includes(event.target)) {
       event.preventDefault();
-      this.model.send(event.target === this.goto ? { go: this.goto.value } : { seek: event.shiftKey ? -1 : 1 });
+      this.model.send(event.target === this.goto ? { go: this.goto.value } :
+        event.target === this.writing ? { write: this.writing.value } : { seek: event.shiftKey ? -1 : 1 });
       this.grid.focus();
     }
   }

@@ -88,18 +88,19 @@ class ByteModel(Model):
     turn = traitlets.Int(read_only=True)
 
     def __init__(self, data: Any, buffer: str | None = None, items: Any = None, reference: Any = None) -> None:
-        capture = data if isinstance(data, Capture) else None
+        capture = self._given = data if isinstance(data, Capture) else None
         self.buffer = _buffer(capture, buffer) if capture else buffer or ""
         self.data = _bytes(data, self.buffer)
         self.address = capture.addresses.get(self.buffer) if capture else None
         self.simulated = capture is not None and capture.simulated
         self.title = f"{capture.target}/{capture.name}, {self.buffer}" if capture else self.buffer or "bytes"
         self.said = ""  # why the target does not say what the bytes mean
-        if items is None and capture is not None and self.buffer == COEFFICIENTS:
-            items = self._asked(capture)
+        self._asks = items is None and capture is not None and self.buffer == COEFFICIENTS
         self.meaning: Meaning | None = None
         self.references: tuple[np.ndarray, ...] = ()
         self._matches, self._length = np.zeros(0, np.int64), 1
+        self._done: list[tuple[int, bytes]] = []
+        self._undone: list[tuple[int, bytes]] = []
         super().__init__()
         self._read(items)
         self.compare(reference)
@@ -112,6 +113,11 @@ class ByteModel(Model):
     def size(self) -> int:
         """Bytes of the buffer."""
         return len(self.data)
+
+    @property
+    def capture(self) -> Capture | None:
+        """The capture as given, with the bytes as they are now."""
+        return self._given and self._given.with_buffers(**{self.buffer: self.data.tobytes()})
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -206,6 +212,7 @@ class ByteModel(Model):
     def read_as(self, items: Any) -> None:
         """Take the bytes to mean something else: as ``items`` of the constructor, None for
         nothing."""
+        self._asks = False
         self._read(items)
         self._judge()
 
@@ -253,21 +260,73 @@ class ByteModel(Model):
             raise ValueError(f"go to: got byte {number}, allowed is 0 to {self.size - 1}")
         self.select(number)
 
+    def write(self, asked: str) -> None:
+        """Write what is typed (as a search has it, of the type and byte order that are set) from
+        the first byte of the selection on; a ``?`` leaves a digit as it is.
+
+        Where nothing is compared with, that is the bytes as given from then on.  Raises ValueError
+        for what is no such value and where it goes past the end.
+        """
+        typed, first = pattern(asked, self.element, self.big_endian), self.selection[0]
+        if typed.above or first + len(typed.value) > self.size:
+            raise ValueError(f"write: got {asked!r:.60}, allowed is one value of at most "
+                             f"{self.size - first} bytes, which are there from byte {first:#x} on")
+        value, kept = (np.frombuffer(part, np.uint8) for part in (typed.value, typed.mask))
+        old = self.data[first:first + len(value)]
+        if not self.references:
+            self.compare(self.data)
+        self._done.append(self._put_bytes(first, (old & ~kept | value & kept).tobytes()))
+        self._undone.clear()
+
+    def undo(self) -> bool:
+        """Take the last write back; False where there was none."""
+        return self._back(self._done, self._undone)
+
+    def redo(self) -> bool:
+        """Write again what was undone last; False where there was none."""
+        return self._back(self._undone, self._done)
+
+    def _back(self, from_: list[tuple[int, bytes]], to: list[tuple[int, bytes]]) -> bool:
+        if from_:
+            to.append(self._put_bytes(*from_.pop()))
+            return True
+        self.set_trait("note", "nothing to take back")
+        return False
+
+    def _put_bytes(self, first: int, value: bytes) -> tuple[int, bytes]:
+        """Put bytes there, say anew what follows from them, and give those that were there."""
+        here, axis = slice(first, first + len(value)), self.axis
+        old = self.data[here].tobytes()
+        self.data = self.data.copy()  # the old one may be what is compared with
+        self.data[here] = np.frombuffer(value, np.uint8)
+        self._read(self._items)
+        self._search(None)
+        self._judge()
+        self.axis = axis if axis < len(self.axes) else -1
+        self.select(first, len(value))
+        return first, old
+
     def press(self, asked: Any) -> None:
-        """Do what was pressed in a view: ``{"seek": 1}``, ``{"seek": -1}`` or ``{"go": "0x1f"}``.
+        """Do what was pressed in a view: ``{"seek": 1}``, ``{"seek": -1}``, ``{"go": "0x1f"}``,
+        ``{"write": "3f 80"}``, ``{"undo": 1}`` or ``{"redo": 1}``.
 
         What is wrong with it is said in ``note``; raises ValueError for another message.
         """
         match asked:
             case {"seek": 1 | -1 as step}:
                 self.seek(step)
-            case {"go": str() as text}:
+            case {"undo": 1}:
+                self.undo()
+            case {"redo": 1}:
+                self.redo()
+            case {"go": str() as text} | {"write": str() as text}:
                 try:
-                    self.go(text)
+                    (self.go if "go" in asked else self.write)(text)
                 except ValueError as error:  # nobody would see it: a message has no cell to fail
                     self.set_trait("note", str(error))
             case _:
-                raise ValueError(f"message: got {asked!r:.80}, allowed is seek with 1 or -1 and go with a text")
+                raise ValueError(f"message: got {asked!r:.80}, allowed is seek with 1 or -1, go and write with a "
+                                 "text, undo and redo with 1")
 
     # ---- what follows ----
 
@@ -289,7 +348,7 @@ class ByteModel(Model):
             self.kind_of = self.meaning.classes()
             self._judge()
 
-    def _asked(self, capture: Capture) -> Any:
+    def _asked(self, capture: Any) -> Any:
         try:
             return target(capture.target).explain(capture)
         except Unsupported:
@@ -299,6 +358,10 @@ class ByteModel(Model):
             return None
 
     def _read(self, items: Any) -> None:
+        self._items = items
+        if self._asks:
+            self.said = ""
+            items = self._asked(self.capture)
         nothing = items is None or (isinstance(items, Sequence) and not items)
         self.meaning = None if nothing else meaning(items, self.data)
         self.kind_of = np.zeros(self.size, np.uint8) if self.meaning is None else self.meaning.classes()
@@ -377,11 +440,12 @@ class ByteModel(Model):
 
 
 class ByteView(View):
-    """The bytes of a buffer: arrows move, / looks for a value, g goes to an offset, Shift selects.
+    """The bytes of a buffer: arrows move, / looks for a value, g goes to an offset, Shift selects,
+    e writes, u and U undo and redo.
 
     The arguments are those of ``ByteModel``.  ``cursor``, ``selection``, ``colour``, ``query``,
     ``element``, ``big_endian`` and ``axis`` are the model's and can be set and observed; ``about``,
-    ``found`` and ``note`` follow them. Everything else is on ``model``.
+    ``found`` and ``note`` follow them; ``capture`` has the bytes as they are now. Everything else is on ``model``.
     """
 
     _esm, _css = assets("byte_view")
@@ -405,7 +469,7 @@ class ByteView(View):
         model = ByteModel(data, buffer, items, reference)
         super().__init__(model, total=model.size)
         model.observe(self._show, ["start", "turn"])
-        model.observe(self._mark, ["start", "query", "element", "big_endian"])
+        model.observe(self._mark, ["start", "turn", "query", "element", "big_endian"])
         self._show(None)
 
     def _show(self, _: Any) -> None:

@@ -7,6 +7,12 @@ const SPARE = 8; // rows drawn above and below what is in sight
 const LEAP = 12; // rows
 const STEPS = 12; // shown
 const WIDEST = { register: 20, bits: 20, field: 30, capture: 20, value: 20, evidence: 16 };
+const CELL_HELP = {
+  bits: "highest and lowest bit as 12:4, one bit as 7, of another word as 8[12:4]",
+  value: "blank as stored, signed or f32, then raw, *64, +1, >>2; names as enum:mode 0=off 1=on",
+  evidence: "a code of the map's sources, C:case for what a capture shows, guess or unknown",
+  field: "a name; empty takes it away",
+};
 const READ_ONLY = ["capture"];
 const TABLE_HELP = "arrows, Home, End, PageUp, PageDown move · Enter edits the cell, bits as 12:4 · a adds a field, s splits, j joins, x takes the name away · " +
   "u undoes, U redoes · / filters · Escape leaves";
@@ -331,6 +337,7 @@ class View extends Frame {
     input.value = column === "field" && this.here.automatic ? "" : before;
     input.placeholder = column === "field" && this.here.automatic ? before : "";
     const was = input.value;
+    this.detail.textContent = `${column}: ${CELL_HELP[column] ?? "a text"}`;
     cell.replaceChildren(input);
     this.field = input;
     const end = (keep, back) => {
