@@ -22,8 +22,7 @@ from conftest import shared
 import npulab
 from npulab.captures.target import Unsupported
 from npulab.npus.ane import coefficients, hwx, imported, tasks
-from npulab.npus.ane.coefficients.kernel import Kernel
-from npulab.npus.ane.coefficients.registers import from_registers, places_of
+from npulab.npus.ane.coefficients.kernel import Kernel, from_registers, places_of
 
 NAMES = ["compiled", "concat16", "conv_bias", "conv_twos", "gemm64", "mul_v541", "mul_v9509_compact", "relu16", "sigmoid77", "sum64"]  # fmt: skip
 ELSEWHERE = {

@@ -19,9 +19,8 @@ from npulab.npus.ane import coefficients
 from npulab.npus.ane.activations import refused, relu_outputs, same_outputs, table_of
 from npulab.npus.ane.facts import ENGINES, FACTS, USUAL_CHIP
 from npulab.npus.ane.memory import HALF, Surface, pack
-from npulab.npus.ane.steps import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL, Habits, Step
 from npulab.npus.ane.tables import entries
-from npulab.npus.ane.words import job_of, slots_of, words_in
+from npulab.npus.ane.words import BYPASS, CONVOLUTION, HABITS, PLANAR, USUAL, Habits, Step, job_of, slots_of, words_in
 from npulab.npus.ane.writing import COEFFICIENT_ALIGN, PAGE, TEXT_AT, hwx_bytes
 from npulab.npus.kit.layers import as_1x1
 from npulab.npus.kit.lowering import lowered

@@ -7,18 +7,18 @@ leaves the unit; what order and width the hardware sums in is not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Unsupported
-from npulab.npus.ane import device_kernel, tables
-from npulab.npus.ane.device_kernel import understood
-from npulab.npus.ane.facts import ENGINES
-from npulab.npus.kit.fields import values_of
-from npulab.npus.kit.numbers import up
+from npulab.npus.ane import tables
+from npulab.npus.ane.facts import ENGINES, EXPECTED
+from npulab.npus.kit.fields import expect, values_of
+from npulab.npus.kit.numbers import ceil_div, up
 
 HALF = np.dtype("<f2")
 ALIGN = 64  # bytes: the unit of strides, bases and sizes
@@ -39,6 +39,9 @@ SECOND_STRIDES = ("TileDMASrc.Src2GroupStride.Stride", "TileDMASrc.Src2PlaneStri
 RESULT_STRIDES = ("TileDMADst.GroupStride.GroupStride", "TileDMADst.PlaneStride.PlaneStride",
                   "TileDMADst.RowStride.RowStride")
 MOST = 2 ** 23  # elements of a tensor, so that a broken size takes no more than 64 MiB
+
+TABLE_BYTES = 128
+SMALL_LANES, LANES = 4, 2  # the least that a mask has bits for
 
 Values = Mapping[str, int]
 
@@ -122,7 +125,7 @@ def _run(v: Values, memory: Memory) -> None:
     """Run a task; Hang and Unsupported as of ``simulate``."""
     if 0 in (*_numbers(v, SOURCE_SIZES), *_numbers(v, RESULT_SIZES)):
         raise Hang("a size is 0")
-    understood(v, "device")
+    _understood(v, "device")
     x = _source(v, memory).astype(np.float64)
     out = _planar(v, x, memory) if v["Common.Cfg.TaskType"] != NE else _neural(v, x, memory)
     with np.errstate(over="ignore"):
@@ -143,7 +146,7 @@ def _source(v: Values, memory: Memory) -> np.ndarray:
         return memory.chained
     if kind == RESIDENT:
         return _left(memory, v["L2.SourceBase.Addr"], v["Common.PECfg.Src1Broadcast"])
-    understood(v, "device source")
+    _understood(v, "device source")
     places = _places(_numbers(v, SOURCE_SIZES), v["TileDMASrc.BaseAddr.Addr"],
                      _numbers(v, SOURCE_STRIDES))
     return memory.read(_base(v, "RBase0", "RBE0"), places)
@@ -193,7 +196,7 @@ def _refuse_large(shape: tuple[int, ...]) -> None:
 
 def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     """``(groups, C, H, W)`` float64 of the neural engine, before it is rounded."""
-    understood(v, "device neural")
+    _understood(v, "device neural")
     mode, engines = v["NE.MACCfg.OpMode"], 2 ** v["Common.Cfg.ActiveNE"]
     scale = _half(v["NE.PostScale.PostScale"])
     kernel = memory.given.get(v["Header.Header[9].KBase0"], b"") if v["Header.Header[9].KBE0"] else b""
@@ -210,7 +213,7 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     if v["NE.MACCfg.NonlinearMode"] == TABLE:
         with np.errstate(over="ignore"):
             codes = out.astype(HALF).view(np.uint16)
-        every = tables.outputs(tables.decode(device_kernel.table(v, kernel)))
+        every = tables.outputs(tables.decode(_table(v, kernel)))
         return every[codes].astype(np.float64)
     return out
 
@@ -234,7 +237,7 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
     padded = np.zeros(bordered)
     padded[:, :, top:top + x.shape[2], left:left + x.shape[3]] = x
     out = np.zeros((groups * channels, height, width))
-    for group, channel, bias, weights in device_kernel.kernels(v, kernel):
+    for group, channel, bias, weights in _kernels(v, kernel):
         out[channel] = bias
         for value, source, i, j in weights:
             plane = padded[group, channel if each else source]
@@ -248,15 +251,15 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
 def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
     """``(groups, C, H, W)`` float64 of the planar engine, before it is rounded."""
     kind, shape = v["Common.Cfg.TaskType"], _numbers(v, RESULT_SIZES)
-    understood(v, "device planar")
-    understood(v, "device reduction" if kind == PE_REDUCE else "device no reduction")
+    _understood(v, "device planar")
+    _understood(v, "device reduction" if kind == PE_REDUCE else "device no reduction")
     if v["PE.Cfg.Cond"]:  # absolute
         a = np.abs(a)
     a = a * _half(v["PE.PreScale.PreScale"])
     if kind == PE_REDUCE:
         a = a.max(-1, keepdims=True) if v["PE.Cfg.PoolMode"] else a.sum(-1, keepdims=True)
     if kind == PE_BINARY:
-        understood(v, "device two sources")
+        _understood(v, "device two sources")
         b = _second(v, memory).astype(np.float64)
         if v["PE.Cfg.SecSrc"] == SUBTRACT:
             b = -b
@@ -287,7 +290,7 @@ def _result(v: Values, memory: Memory, out: np.ndarray) -> None:
         memory.resident[v["L2.ResultBase.Addr"]] = out
     if kind != DMA:
         return
-    understood(v, "device result")
+    _understood(v, "device result")
     bar = _base(v, "WBase", "WBE")
     places = _places(out.shape, v["TileDMADst.BaseAddr.Addr"], _numbers(v, RESULT_STRIDES))
     if int(places.max()) > 2 * MOST:
@@ -297,3 +300,120 @@ def _result(v: Values, memory: Memory, out: np.ndarray) -> None:
 
 def _half(code: int) -> float:
     return float(np.uint16(code).view(np.float16))
+
+
+# How an engine's coefficients are read: halfword by halfword from the bytes, as the words say
+
+
+class _Weight(NamedTuple):
+    """A weight: input channel of its group, row, column of the kernel."""
+
+    value: float
+    source: int
+    row: int
+    column: int
+
+
+class _Reader:
+    """The bytes of one engine; Hang where it asks for more than its stream has."""
+
+    def __init__(self, data: bytes, engine: int) -> None:
+        self.data, self.at, self.engine = data, 0, engine
+
+    def take(self, size: int) -> int:
+        self.at += size
+        if self.at > len(self.data):
+            raise Hang(f"engine {self.engine} waits for {self.at} bytes of coefficients, its stream has "
+                       f"{len(self.data)}")
+        return int.from_bytes(self.data[self.at - size:self.at], "little")
+
+    def half(self) -> float:
+        return float(np.uint16(self.take(2)).view(np.float16))
+
+
+def _understood(v: Values, case: str) -> None:
+    """Unsupported for a field with a value that the simulated device has no meaning for."""
+    expect(v, EXPECTED[case], "{name}: got {got}, known is {allowed}", Unsupported)
+
+
+def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[_Weight]]]:
+    """(group, output channel, bias, weights) of every output channel of a convolution task.
+
+    ``data`` is what the kernel base points to.  Raises Hang for streams that are off or end too
+    early, Unsupported for forms that are not known.
+    """
+    _understood(v, "device kernel")
+    each, share, parts = (v["Common.GroupConvCfg.UnicastEn"], v["Common.Cout.Cout"],
+                          v["Common.GroupConvCfg.NumGroups"])
+    for engine in range(min(ENGINES, share)):
+        size = ALIGN * v[f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize"]
+        reader = _Reader(_stream(v, data, engine, "coefficients", size), engine)
+        if v["NE.MACCfg.NonlinearMode"] == TABLE:
+            reader.at = TABLE_BYTES
+        for part in range(parts):
+            for first, lanes in _planes(engine, share, 1 if each else 2 ** v["Common.ConvCfg.OCGSize"]):
+                biases = [reader.half() if v["NE.MACCfg.BiasMode"] else 0.0 for _ in range(lanes)]
+                weights = _weights(v, reader, lanes, 1 if each else v["Common.Cin.Cin"])
+                for lane in range(lanes):
+                    yield part, part * share + first + lane, biases[lane], weights[lane]
+            reader.at = up(reader.at, ALIGN)
+
+
+def _table(v: Values, data: bytes) -> bytes:
+    """The activation table, as the first engine reads it."""
+    return _stream(v, data, 0, "its table", TABLE_BYTES)
+
+
+def _stream(v: Values, data: bytes, engine: int, what: str, size: int) -> bytes:
+    if not v[f"KernelDMASrc.CoeffDMAConfig[{engine}].En"]:
+        raise Hang(f"engine {engine} waits for {what}, its stream is off")
+    begin = ALIGN * v[f"KernelDMASrc.CoeffBaseAddr[{engine}].Addr"]
+    if begin + size > len(data):
+        raise Hang(f"coefficients are read to byte {begin + size:#x}, there are {len(data):#x}")
+    return data[begin:begin + size]
+
+
+def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
+    """(first channel, lanes) of an engine's planes: all sixteen have one of so many lanes, ever
+    fewer at the end."""
+    begin = 0
+    while begin < share:
+        lanes = most
+        while lanes > 1 and ENGINES * lanes > share - begin:
+            lanes //= 2
+        first = begin + engine * lanes
+        if first + lanes <= share:
+            yield first, lanes
+        begin += ENGINES * lanes
+
+
+def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[_Weight]]:
+    """The weights of each lane of a plane."""
+    sparse, small = v["NE.KernelCfg.SparseFmt"], v["Common.Cfg.SmallSourceMode"]
+    width = max(lanes, SMALL_LANES if small else LANES) if sparse else lanes
+    end = reader.take(3) + reader.at if sparse else 0
+    out: list[list[_Weight]] = [[] for _ in range(lanes)]
+    mask, bit = 0xFF, 0
+    for source, row, column in _taps(v, inputs):
+        there = row < v["Common.ConvCfg.Kh"] and column < v["Common.ConvCfg.Kw"]
+        for lane in range(width):
+            if sparse and bit % 8 == 0:
+                mask = reader.take(1)
+            value = reader.half() if mask // 2 ** (bit % 8) % 2 else 0.0
+            bit += 1
+            if there and lane < lanes:
+                out[lane].append(_Weight(value, source, row, column))
+    if sparse and reader.at != end:
+        raise Hang(f"engine {reader.engine}: masks and weights end at byte {reader.at}, their count says {end}")
+    return out
+
+
+def _taps(v: Values, inputs: int) -> Iterator[tuple[int, int, int]]:
+    """(input, row, column) of every place: by phase of the stride, as many taps in each, so that
+    some are absent."""
+    high, wide = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
+    rows, columns = ceil_div(v["Common.ConvCfg.Kh"], high), ceil_div(v["Common.ConvCfg.Kw"], wide)
+    for source in range(inputs):
+        for phase in np.ndindex(high, wide):
+            for i, j in np.ndindex(rows, columns):
+                yield source, phase[0] + high * i, phase[1] + wide * j

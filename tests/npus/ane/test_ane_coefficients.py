@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.coefficients import Kernel, kernel
-from npulab.npus.ane.coefficients.tensors import index_map
+from npulab.npus.ane.coefficients.fast import index_map
 from npulab.quant.layers import Conv2D
 
 TWO = (2, 2)

@@ -18,8 +18,8 @@ from npulab.npus.ane.lifting import compiler_of, lift, raw
 from npulab.npus.ane.lowering import as_convolution, lower
 from npulab.npus.ane.memory import Surface, pack, unpack
 from npulab.npus.ane.outlines import explain, outline, recode
-from npulab.npus.ane.steps import HABITS
 from npulab.npus.ane.tables import entries, functions
+from npulab.npus.ane.words import HABITS
 from npulab.npus.ane.writing import hwx_bytes
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, FullyConnected, Network, Pool2D, input_shapes
 from npulab.registers.fields import WORD_BYTES

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from npulab.npus.ane.coefficients import fast, tensors
-from npulab.npus.ane.coefficients.constants import decode_constants, encode_constants
+from npulab.npus.ane.coefficients import fast
+from npulab.npus.ane.coefficients.fast import decode_constants, encode_constants
 from npulab.npus.ane.coefficients.items import explain
-from npulab.npus.ane.coefficients.kernel import Kernel, kernel_of, matvec, places, planes
-from npulab.npus.ane.coefficients.registers import from_registers, places_of
+from npulab.npus.ane.coefficients.kernel import Kernel, from_registers, kernel_of, matvec, places, places_of, planes
 from npulab.support.refuse import refuse_if
 
 __all__ = ["Kernel", "decode", "decode_constants", "encode", "encode_constants", "engines", "explain",
@@ -30,7 +29,7 @@ def encode(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None, 
     """
     refuse_if(len(table) != kernel.table_bytes, "coefficients: table", f"{len(table)} bytes",
               f"with this kernel is {kernel.table_bytes}")
-    out = bytearray(fast.write(kernel, *tensors.halves_of(kernel, weights, bias)))
+    out = bytearray(fast.write(kernel, *fast.halves_of(kernel, weights, bias)))
     if kernel.table:
         for offset, _ in engines(kernel, weights).tolist():
             out[offset:offset + len(table)] = table
@@ -49,13 +48,13 @@ def decode(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> tuple[n
     >>> decode(Kernel(1, 1), bytes.fromhex("0040").ljust(64, bytes(1)))[0].ravel()
     array([2.], dtype=float16)
     """
-    joined = tensors.gathered(data, at)
+    joined = fast.gathered(data, at)
     if at is not None and not kernel.sparse:
-        tensors.refuse_places(at, engines(kernel))
+        fast.refuse_places(at, engines(kernel))
     halves, bias = fast.read(kernel, joined)
-    weights, bias = tensors.tensors_of(kernel, halves, bias)
+    weights, bias = fast.tensors_of(kernel, halves, bias)
     if at is not None and kernel.sparse:
-        tensors.refuse_places(at, engines(kernel, weights))
+        fast.refuse_places(at, engines(kernel, weights))
     return weights, bias
 
 
@@ -67,7 +66,7 @@ def table_of(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> bytes
     have others.
     """
     weights, _ = decode(kernel, data, at)
-    joined = tensors.gathered(data, at)
+    joined = fast.gathered(data, at)
     found = [joined[offset:offset + kernel.table_bytes] for offset, _ in engines(kernel, weights).tolist()]
     other = next((engine for engine, table in enumerate(found) if table != found[0]), None)
     refuse_if(other is not None, f"coefficients: engine {other}, byte 0 of its buffer",
@@ -89,7 +88,7 @@ def engines(kernel: Kernel, weights: np.ndarray | None = None) -> np.ndarray:
         return places(kernel, table).engines
     if weights is None:
         raise ValueError("kernel: sparse: got no weights, allowed are the weights whose zeros decide the sizes")
-    halves, _ = tensors.halves_of(kernel, weights, np.zeros(kernel.outputs, np.float16) if kernel.bias else None)
+    halves, _ = fast.halves_of(kernel, weights, np.zeros(kernel.outputs, np.float16) if kernel.bias else None)
     stored = (halves & fast.MAGNITUDE != 0).sum((1, 2))
     total = np.concatenate([[0], np.cumsum(stored)])
     return places(kernel, table, total[table.first + table.lanes] - total[table.first]).engines

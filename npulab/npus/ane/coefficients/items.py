@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from npulab.captures.target import Item
-from npulab.npus.ane.coefficients.fast import STEP, octets, read, walk
+from npulab.npus.ane.coefficients.fast import STEP, gathered, index_map, octets, read, refuse_places, tensors_of, walk
 from npulab.npus.ane.coefficients.kernel import (
     ALIGN,
     COUNT_BYTES,
@@ -16,7 +16,6 @@ from npulab.npus.ane.coefficients.kernel import (
     places,
     planes,
 )
-from npulab.npus.ane.coefficients.tensors import gathered, index_map, refuse_places, tensors_of
 
 KINDS = ("bias", "weight", "fill", "count", "mask", "table")
 NONE = -1

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npulab.npus.ane.training.kernels import KERNELS, PRODUCTS, Kernel, Operation, kernel_of
-from npulab.npus.ane.training.step import Step
+from npulab.npus.ane.training.kernels import KERNELS, PRODUCTS, Kernel, Operation, Step, kernel_of
 from npulab.npus.kit.numbers import up
 from npulab.support.refuse import positive
 

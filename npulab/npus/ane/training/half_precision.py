@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.npus.ane.training.gradients import example, given_to, train
-from npulab.npus.ane.training.kernels import KERNELS, Kernel, kernel_of
+from npulab.npus.ane.training.kernels import KERNELS, Kernel, Step, kernel_of
 from npulab.npus.ane.training.running import Values, checked, evaluate, result, rounded, run
-from npulab.npus.ane.training.step import Step
 from npulab.support.refuse import one_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npulab.npus.ane.training.accounting import achieved, convolution_chain, published, utilization
-from npulab.npus.ane.training.step import Step
+from npulab.npus.ane.training.kernels import Step
 from npulab.registers.table import read_table
 
 if TYPE_CHECKING:

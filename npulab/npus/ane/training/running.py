@@ -17,9 +17,9 @@ from npulab.npus.ane.training.kernels import (
     Kernel,
     Operand,
     Operation,
+    Step,
     kernel_of,
 )
-from npulab.npus.ane.training.step import Step
 from npulab.support.refuse import one_of, refuse_if
 
 TYPES = ("float16", "float32", "float64")
