@@ -7,7 +7,7 @@ import pytest
 
 from npulab.npus.ane import training
 from npulab.npus.ane.training import Step, mil, programs
-from npulab.npus.ane.training.history import history
+from npulab.npus.ane.training.accounting import history
 
 SIZES = [(768, 2048, 512, 12), (1024, 2816, 256, 16), (96, 31, 7, 3), (64, 64, 1, 1), (4096, 11008, 2048, 32)]
 

@@ -17,9 +17,8 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.captures.target import Lifted, Unsupported
 from npulab.npus.ane import coefficients
-from npulab.npus.ane.activations import activation, relu_outputs
-from npulab.npus.ane.facts import EXPECTED
-from npulab.npus.ane.lowering import RELU, TABLE
+from npulab.npus.ane.facts import EXPECTED, SIZES, TENSORS
+from npulab.npus.ane.lowering import RELU, TABLE, activation, relu_outputs
 from npulab.npus.ane.memory import UNIT, Surface, unpack
 from npulab.npus.ane.tables import entries
 from npulab.npus.ane.words import HABITS
@@ -267,9 +266,8 @@ def work_of(task: Task) -> Work:
     task.expect("task")
     if not task.convolves:
         task.expect("one group")
-    groups = v["Common.GroupConvCfg.NumGroups"]
-    source = Surface(v["Common.InDim.Hin"], v["Common.InDim.Win"], groups * v["Common.Cin.Cin"])
-    result = Surface(v["Common.OutDim.Hout"], v["Common.OutDim.Wout"], groups * v["Common.Cout.Cout"])
+    source, result = (Surface(height, width, groups * channels) for groups, channels, height, width in
+                      ([v[TENSORS[tensor][size]] for size in SIZES] for tensor in ("source", "result")))
     if min(*source, *result) < 1:
         raise task.refusal(f"Common.InDim, Common.OutDim: got sizes {source} and {result}, covered are 1 and more")
     layer: Layer | None
@@ -285,12 +283,12 @@ def work_of(task: Task) -> Work:
         if source != result:
             raise task.refusal(f"Common.OutDim: got {shape_of(result)} of {shape_of(source)}, covered are "
                                "results of the source's sizes")
-    sources = [_source(task, source, "")]
+    sources = [_place(task, "source", source)]
     if v["Common.Cfg.TaskType"] == PLANAR_TWO:
-        sources.append(_source(task, source, "Src2"))
+        sources.append(_place(task, "source 2", source))
         if v["PE.PreScale.PreScale"] == MINUS_ONE and isinstance(layer, Elementwise) and layer.kind == "subtract":
             sources.reverse()
-    return Work(layer, after, tuple(sources), _result(task, result), result)
+    return Work(layer, after, tuple(sources), _place(task, "result", result), result)
 
 
 def input_bars(capture: Capture, works: list[Work]) -> tuple[int, ...]:
@@ -372,39 +370,22 @@ def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, 
     return replace(layer, padding=next(iter(padding_names(layer)), border)), after
 
 
-def _source(task: Task, surface: Surface, which: str) -> Place | None:
-    """Where a source lies in memory, None where the task before left it in L2."""
-    v, number = task.v, int(bool(which))
-    if not v[f"Header.Header[8].RBE{number}"]:
-        task.expect("source 2 in L2" if number else "source in L2")
-        return None
-    if not number:
-        task.expect("source")
-    plane = "Src2PlaneStride.Stride" if number else "PlaneStride.PlaneStride"
-    return _place(task, v[f"Header.Header[8].RBase{number}"], "TileDMASrc",
-                  (f"{which}RowStride.Stride", plane, f"{which}BaseAddr.Addr"), surface)
-
-
-def _result(task: Task, surface: Surface) -> Place | None:
-    """Where the result lies in memory, None where it stays in L2 for the next task."""
-    if not task.v["Header.Header[8].WBE"]:
-        task.expect("result in L2")
-        return None
-    task.expect("result")
-    return _place(task, task.v["Header.Header[8].WBase"], "TileDMADst",
-                  ("RowStride.RowStride", "PlaneStride.PlaneStride", "BaseAddr.Addr"), surface)
-
-
-def _place(task: Task, bar: int, block: str, fields: tuple[str, str, str], surface: Surface) -> Place:
-    """A tensor in memory by the fields of its row and plane stride and of its offset.
+def _place(task: Task, tensor: str, surface: Surface) -> Place | None:
+    """Where a tensor lies in memory, None if it is left in L2 by the task before or for the next.
 
     Strides other than those of rows filled up to 64 bytes, one behind another, are refused.
     """
-    row, plane, offset = (task.v[f"{block}.{field}"] for field in fields)
+    fields = TENSORS[tensor]
+    if not task.v[fields["valid"]]:
+        task.expect(f"{tensor} in L2")
+        return None
+    task.expect(EXPECTED.get(tensor, {}))
+    row, plane, bar, offset = (task.v[fields[name]] for name in ("row", "plane", "bar", "offset"))
     if (row, plane) != (surface.row // UNIT, surface.plane // UNIT):
-        names = " and ".join(field.split(".")[0] for field in fields[:2])
-        raise task.refusal(f"{block}.{names}: got {row:#x} and {plane:#x}, covered is {surface.row // UNIT:#x} and "
-                           f"{surface.plane // UNIT:#x} for {surface.height} rows of {surface.width}")
+        block, first, second = fields["row"].split(".")[0], *(fields[name].split(".")[1] for name in ("row", "plane"))
+        raise task.refusal(f"{block}.{first} and {second}: got {row:#x} and {plane:#x}, covered is "
+                           f"{surface.row // UNIT:#x} and {surface.plane // UNIT:#x} for {surface.height} rows of "
+                           f"{surface.width}")
     return Place(bar, UNIT * offset, surface)
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.ane import tables
-from npulab.npus.ane.facts import ENGINES, EXPECTED
+from npulab.npus.ane.facts import ENGINES, EXPECTED, SIZES, TENSORS
 from npulab.npus.kit.fields import expect, values_of
 from npulab.npus.kit.numbers import ceil_div, up
 
@@ -28,16 +28,6 @@ RELU, TABLE = 1, 2
 NE, PE_BINARY, PE_REDUCE = 0, 3, 5  # task types
 OPERATIONS = (np.add, np.multiply, np.maximum, np.minimum)
 SUBTRACT = 3  # of the second source
-GROUPS = "Common.GroupConvCfg.NumGroups"
-SOURCE_SIZES = (GROUPS, "Common.Cin.Cin", "Common.InDim.Hin", "Common.InDim.Win")
-RESULT_SIZES = (GROUPS, "Common.Cout.Cout", "Common.OutDim.Hout", "Common.OutDim.Wout")
-# bytes from group to group, from plane to plane and from row to row, in 64
-SOURCE_STRIDES = ("TileDMASrc.GroupStride.Stride", "TileDMASrc.PlaneStride.PlaneStride",
-                  "TileDMASrc.RowStride.Stride")
-SECOND_STRIDES = ("TileDMASrc.Src2GroupStride.Stride", "TileDMASrc.Src2PlaneStride.Stride",
-                  "TileDMASrc.Src2RowStride.Stride")
-RESULT_STRIDES = ("TileDMADst.GroupStride.GroupStride", "TileDMADst.PlaneStride.PlaneStride",
-                  "TileDMADst.RowStride.RowStride")
 MOST = 2 ** 23  # elements of a tensor, so that a broken size takes no more than 64 MiB
 
 TABLE_BYTES = 128
@@ -123,7 +113,7 @@ def _given(capture: Capture, tasks: list[Values], names: dict[int, str]) -> dict
 
 def _run(v: Values, memory: Memory) -> None:
     """Run a task; Hang and Unsupported as of ``simulate``."""
-    if 0 in (*_numbers(v, SOURCE_SIZES), *_numbers(v, RESULT_SIZES)):
+    if 0 in (*_sizes(v, "source"), *_sizes(v, "result")):
         raise Hang("a size is 0")
     _understood(v, "device")
     x = _source(v, memory).astype(np.float64)
@@ -133,8 +123,9 @@ def _run(v: Values, memory: Memory) -> None:
     _result(v, memory, out)
 
 
-def _numbers(v: Values, names: tuple[str, ...]) -> tuple[int, ...]:
-    return tuple(v[name] for name in names)
+def _sizes(v: Values, tensor: str) -> tuple[int, ...]:
+    """Groups, channels, rows and columns of a tensor."""
+    return tuple(v[TENSORS[tensor][size]] for size in SIZES)
 
 
 def _source(v: Values, memory: Memory) -> np.ndarray:
@@ -147,17 +138,13 @@ def _source(v: Values, memory: Memory) -> np.ndarray:
     if kind == RESIDENT:
         return _left(memory, v["L2.SourceBase.Addr"], v["Common.PECfg.Src1Broadcast"])
     _understood(v, "device source")
-    places = _places(_numbers(v, SOURCE_SIZES), v["TileDMASrc.BaseAddr.Addr"],
-                     _numbers(v, SOURCE_STRIDES))
-    return memory.read(_base(v, "RBase0", "RBE0"), places)
+    return memory.read(_base(v, "source"), _places(v, "source", _sizes(v, "source")))
 
 
 def _second(v: Values, memory: Memory) -> np.ndarray:
     if not v["Header.Header[8].RBE1"]:
         return _left(memory, v["L2.Src2Base.Addr"], v["Common.PECfg.Src2Broadcast"])
-    places = _places(_numbers(v, SOURCE_SIZES), v["TileDMASrc.Src2BaseAddr.Addr"],
-                     _numbers(v, SECOND_STRIDES))
-    return memory.read(v["Header.Header[8].RBase1"], places)
+    return memory.read(_base(v, "source 2"), _places(v, "source 2", _sizes(v, "source 2")))
 
 
 def _left(memory: Memory, place: int, broadcast: int) -> np.ndarray:
@@ -173,17 +160,21 @@ def _left(memory: Memory, place: int, broadcast: int) -> np.ndarray:
     return tensor.transpose(1, 0, 2, 3).reshape(1, tensor.shape[1], -1, 1)
 
 
-def _base(v: Values, name: str, valid: str) -> int:
-    if not v[f"Header.Header[8].{valid}"]:
-        raise Hang(f"Header[8].{name} is not valid")
-    return v[f"Header.Header[8].{name}"]
+def _base(v: Values, tensor: str) -> int:
+    """The number of the base address of a tensor."""
+    fields = TENSORS[tensor]
+    if not v[fields["valid"]]:
+        raise Hang(f"{fields['bar'].removeprefix('Header.')} is not valid")
+    return v[fields["bar"]]
 
 
-def _places(shape: tuple[int, ...], base: int, steps: tuple[int, ...]) -> np.ndarray:
-    """Bytes of the elements of (groups, C, H, W) whose strides are in units of 64."""
+def _places(v: Values, tensor: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Bytes of the elements of a tensor (groups, C, H, W) behind its base address."""
     _refuse_large(shape)
-    axes = np.ogrid[tuple(slice(size) for size in shape)]
-    return ALIGN * base + sum(ALIGN * step * axis for step, axis in zip(steps, axes[:3], strict=True)) + 2 * axes[3]
+    axes: list[Any] = [1, *np.ogrid[tuple(slice(size) for size in shape)]]
+    names = ("offset", "group", "plane", "row")
+    return 2 * axes[4] + sum(ALIGN * v[TENSORS[tensor][name]] * axis
+                             for name, axis in zip(names, axes[:4], strict=True))
 
 
 def _refuse_large(shape: tuple[int, ...]) -> None:
@@ -203,7 +194,7 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     if engines > ENGINES:
         raise Hang(f"{engines} engines, there are {ENGINES}")
     if mode == BYPASS:
-        if _numbers(v, RESULT_SIZES[1:]) != x.shape[1:]:
+        if _sizes(v, "result")[1:] != x.shape[1:]:
             raise Hang("the output of a bypass is not as large as its input")
         out = x * scale
     else:
@@ -219,7 +210,7 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
 
 
 def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
-    groups, channels, height, width = _numbers(v, RESULT_SIZES)
+    groups, channels, height, width = _sizes(v, "result")
     kernel_h, kernel_w = v["Common.ConvCfg.Kh"], v["Common.ConvCfg.Kw"]
     step_h, step_w = v["Common.ConvCfg.Sy"], v["Common.ConvCfg.Sx"]
     top, left = v["Common.ConvCfg.Py"], v["Common.ConvCfg.Px"]
@@ -250,7 +241,7 @@ def _convolution(v: Values, x: np.ndarray, kernel: bytes) -> np.ndarray:
 
 def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
     """``(groups, C, H, W)`` float64 of the planar engine, before it is rounded."""
-    kind, shape = v["Common.Cfg.TaskType"], _numbers(v, RESULT_SIZES)
+    kind, shape = v["Common.Cfg.TaskType"], _sizes(v, "result")
     _understood(v, "device planar")
     _understood(v, "device reduction" if kind == PE_REDUCE else "device no reduction")
     if v["PE.Cfg.Cond"]:  # absolute
@@ -291,8 +282,7 @@ def _result(v: Values, memory: Memory, out: np.ndarray) -> None:
     if kind != DMA:
         return
     _understood(v, "device result")
-    bar = _base(v, "WBase", "WBE")
-    places = _places(out.shape, v["TileDMADst.BaseAddr.Addr"], _numbers(v, RESULT_STRIDES))
+    bar, places = _base(v, "result"), _places(v, "result", out.shape)
     if int(places.max()) > 2 * MOST:
         raise Hang(f"base {bar} is written at byte {int(places.max()):#x}, past any buffer")
     memory.write(bar, places, out)

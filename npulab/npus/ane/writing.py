@@ -16,7 +16,7 @@ import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.npus.ane import hwx, tasks
-from npulab.npus.ane.facts import CHIPS, ENGINES
+from npulab.npus.ane.facts import CHIPS, ENGINES, TENSORS
 from npulab.npus.kit.numbers import up
 from npulab.registers.fields import WORD_BYTES
 from npulab.support.refuse import refuse_if
@@ -44,10 +44,9 @@ RELOCATION_ALIGN, COMMAND_ALIGN = 8, 8
 MAKER = "npulab lower"
 MADE_BY = f"{MAKER}, in the layout of zin_ane_compiler 4.2.1"
 TABLE = 2
-KERNEL_VALID, KERNEL_BASE = "Header.Header[9].KBE0", "Header.Header[9].KBase0"
 NONLINEAR = "NE.MACCfg.NonlinearMode"
-BASES = (("Header.Header[8].RBE0", "Header.Header[8].RBase0"), ("Header.Header[8].RBE1", "Header.Header[8].RBase1"),
-         ("Header.Header[8].WBE", "Header.Header[8].WBase"), (KERNEL_VALID, KERNEL_BASE))
+BASES = [(row["valid"], row["bar"]) for row in TENSORS.values()]
+KERNEL_VALID, KERNEL_BASE = BASES[-1]
 AXES = {"n": "batch", "c": "channel", "h": "row", "w": "column"}
 KIND_CODES = {name: code for code, name in hwx.KINDS.items()}
 

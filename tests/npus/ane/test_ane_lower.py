@@ -11,11 +11,10 @@ import npulab
 from npulab.captures.capture import Job
 from npulab.captures.target import Unsupported
 from npulab.npus.ane import coefficients, hwx, tables
-from npulab.npus.ane.activations import activation, relu_outputs
 from npulab.npus.ane.facts import HEADER, TABLES
 from npulab.npus.ane.imported import compiled
 from npulab.npus.ane.lifting import compiler_of, lift, raw
-from npulab.npus.ane.lowering import as_convolution, lower
+from npulab.npus.ane.lowering import activation, as_convolution, lower, relu_outputs
 from npulab.npus.ane.memory import Surface, pack, unpack
 from npulab.npus.ane.outlines import explain, outline, recode
 from npulab.npus.ane.tables import entries, functions

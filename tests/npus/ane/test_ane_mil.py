@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npulab.npus.ane.training import blobs, mil
-from npulab.npus.ane.training.mil import File, Function, Operation, Program, Type, Value, reading, tokens
+from npulab.npus.ane.training.mil import File, Function, Operation, Program, Type, Value, reading
 from npulab.npus.ane.training.mil.operations import OPERATIONS
 from npulab.npus.ane.training.mil.values import DTYPES
 
@@ -228,7 +228,7 @@ def test_sizes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MOST_ELEMENTS", 100)
     with pytest.raises(ValueError, match="line 4, column 63: got more than 100 elements of constants"):
         mil.read(program(f"tensor<fp16, [101]> y = const()[val=tensor<fp16, [2]>([{'0,' * 100}0])];"))
-    monkeypatch.setattr(tokens, "MOST_TOKENS", 100)
+    monkeypatch.setattr(reading, "MOST_TOKENS", 100)
     with pytest.raises(ValueError, match="got more than 100 tokens, allowed is a shorter program"):
         mil.read(program(*["fp16 y = exp(x=x);"] * 20))
     with pytest.raises(ValueError, match="line 4, column 39: got a string of 65537 letters, allowed is up to 65536"):

@@ -38,7 +38,7 @@ from npulab.npus.ane.training import (
     train,
     utilization,
 )
-from npulab.npus.ane.training.history import history, peaks
+from npulab.npus.ane.training.accounting import history, peaks
 from npulab.npus.ane.training.running import contract, result
 
 SEED = Step(768, 2048, 512, 12)
@@ -103,7 +103,7 @@ def test_history_to_the_printed_digits() -> None:
 
 
 def test_history_disagrees_where_the_dims_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["npulab.npus.ane.training.history"], "published", lambda step: published(replace(step, seq=256)))
+    monkeypatch.setattr(sys.modules["npulab.npus.ane.training.accounting"], "published", lambda step: published(replace(step, seq=256)))
     assert not history()["agrees"].any()
 
 
