@@ -61,6 +61,11 @@ def fields(path: Path) -> dict[str, Bits]:
             found[base] = bits << low if low and bits & 1 else bits
     heads = {re.sub(r"^REG_|^mm(?=[A-Z])", "", name): number for name, number in numbers.items() if number % 4 == 0
              and not (found.keys() & {re.sub(r"_{1,2}(MASK|SHIFT|FIELD|Msk|Pos)$", "", name)})}
+    # a power of two among 1 and 2 of a register is one of its bits
+    below = {(name.rpartition("_")[0], number) for name, number in numbers.items() if number in (1, 2)}
+    flagged = {head for head in heads if any(outer == head or outer.startswith(f"{head}_") for outer, _ in below)}
+    heads = {name: number for name, number in heads.items() if number.bit_count() != 1 or number >= 2 ** 12
+             or not any(name.startswith(f"{head}_") and heads[head] > number for head in flagged)}
     out = {}
     for base, bits in found.items():
         outer = next((base[:at] for at in range(len(base) - 1, 0, -1) if base[at] == "_" and base[:at] in heads), "")

@@ -83,6 +83,25 @@ CONVENTIONS = {
                         [(0x40, "V_TE_SAMPLER_SIZE[0]", "W", 0, 8), (0x44, "V_TE_SAMPLER_SIZE[1]", "W", 0, 8), (0x54, "V_TS_CONFIG", "CLEAR", 0, 1),
                          (0x54, "V_TS_CONFIG", "DEPTH", 6, 1), (0x54, "V_TS_CONFIG", "COLOR", 7, 1), (0x54, "V_TS_CONFIG", "COLOR_FORMAT", 8, 4),
                          (0x54, "V_TS_CONFIG", "LAST", 13, 1)]),
+    "bit 31 is an int's sign": ("#define S_REG 0x4\n#define S_BUSY (1 << 31)\n#define L_REG 0x8\n#define L_W_MASK (0xffff << 0)\n"
+                                "#define L_H_MASK (0xffff << 16)\n",
+                                [(4, "S", "BUSY", 31, 1), (8, "L", "W", 0, 16), (8, "L", "H", 16, 16)]),
+    # a register that others count from, and one whose name ends in ADDR
+    "array that others count from": ("#define C_CTRL(n) (0x100 + 0x20 * (n))\n#define C_CTRL__SIZE_1 1\n#define C_CTRL_EN BIT(0)\n"
+                                     "#define C_ADDR(n) (0x104 + 0x20 * (n))\n#define C_ADDR__SIZE_1 1\n#define C_LEN(n) (C_CTRL(n) + 8)\n"
+                                     "#define C_LEN__SIZE_1 1\n",
+                                     [(0x100, "C_CTRL[0]", "EN", 0, 1), (0x104, "C_ADDR[0]", "C_ADDR[0]", *WHOLE),
+                                      (0x108, "C_LEN[0]", "C_LEN[0]", *WHOLE)]),
+    "bits as high:low": ("#define N_CTRL 0x100 /* RW-4R */\n#define N_CTRL_ON 0:0\n#define N_CTRL_ON_YES 1\n#define N_CTRL_MODE 6:4\n"
+                         "#define N_CH(i) (0x200+(i)*16)\n#define N_CH__SIZE_1 2\n#define N_CH_LEN 15:0\n",
+                         [(0x100, "N_CTRL", "ON", 0, 1), (0x100, "N_CTRL", "MODE", 4, 3), (0x200, "N_CH[0]", "LEN", 0, 16),
+                          (0x210, "N_CH[1]", "LEN", 0, 16)]),
+    "a field named RESET": ("#define X_CR_OFFSET 0x0\n#define X_CR_RESET_MASK 0x4\n#define X_CR_MODE_MSK 0x70\n#define X_CR_MODE_POS 4\n"
+                            "#define X_SR_OFFSET 0x4\n#define X_SR_IDLE_MASK 0x2\n",
+                            [(0, "X_CR", "RESET", 2, 1), (0, "X_CR", "MODE", 4, 3), (4, "X_SR", "IDLE", 1, 1)]),
+    "fields with an offset": ("#define U_CTRL 0x10\n#define U_CTRL_EN 0x10\n#define U_CTRL_EN_OFFSET 0\n#define U_CTRL_EN_MASK 0x1\n"
+                              "#define U_CTRL_MODE 0x10\n#define U_CTRL_MODE_OFFSET 4\n#define U_CTRL_MODE_MASK 0x70\n",
+                              [(0x10, "U_CTRL", "EN", 0, 1), (0x10, "U_CTRL", "MODE", 4, 3)]),
     "bits by a macro": ("#include <stdint.h>\n#define FIELD(field, bits) uint32_t field : bits;\nstruct p {\n FIELD(kind, 1)\n FIELD(size, 31)\n};\n",
                         [(0, "", "kind", 0, 1), (0, "", "size", 1, 31)]),
     "struct by a macro": ("#define STRUCT struct\nstruct id { uint32_t a : 4, b : 28; };\nstruct npu { STRUCT id ID; };\n",

@@ -35,7 +35,7 @@ MOST_LENGTH = 2 ** 14  # elements of an array of registers
 FEWEST = 3  # of a list
 FAR = 2 ** 8  # macros between an offset and the next one
 NEAR = 0x40  # bytes between registers of a list
-TAILS = {**dict.fromkeys(("MASK", "Msk", "mask", "FIELD", "M", "bm"), "mask"),
+TAILS = {**dict.fromkeys(("MASK", "Msk", "mask", "MSK", "BMSK", "FIELD", "M", "bm"), "mask"),
          **dict.fromkeys(("SHIFT", "SHFT", "LSB", "Pos", "POS", "OFFSET", "shift", "S", "bp", "START"), "low"),
          **dict.fromkeys(("WIDTH", "BITS", "width"), "width"), **dict.fromkeys(("MSB", "END"), "high"),
          "RANGE": "range"}
@@ -48,9 +48,9 @@ MARKED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*")
 LOW_HIGH = re.compile(r"HI|LO|HIGH|LOW|H|L|MSB|LSB|UPPER|LOWER|\d+")
 # what headers say of a register or field beside its bits: its value after reset and the like
 HALVES = (("_LO", "_HI"), ("_LOW", "_HIGH"), ("_L", "_H"))  # of a register of 64 bits
-ATTRIBUTE = re.compile(r"(?:SW_|HW_)?(?:(?:RESET|INIT|RST)_VAL(?:UE)?|DEFAULT(?:_VAL(?:UE)?)?|(?:RESET|INIT|RST|"
+ATTRIBUTE = re.compile(r"(?:SW_|HW_)?(?:(?:RESET|INIT|RST)_?VAL(?:UE)?|DEFAULT(?:_VAL(?:UE)?)?|(?:RESET|INIT|RST|"
                        r"DEFAULT|READ|WRITE|PARITY)_MASK)|WOFFSET|SECURE|DUAL|SCR|WORD_COUNT|RANGE|INIT_ENUM|PARITY_PROTECTION|"
-                       r"PLATFORM_DEPENDENT|ARRLEN")
+                       r"PLATFORM_DEPENDENT|ARRLEN|BASE_IDX|RMSK")
 BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
 NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")  # which are plain numbers
 MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
@@ -74,6 +74,9 @@ class Longest:
 
     def __init__(self, names: Container[str]) -> None:
         self._names = names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
 
     def inside(self, name: str) -> str:
         """The longest name that this one goes on from; blank for none."""
@@ -204,6 +207,8 @@ class Roles:
         for name, macro in self.plain.items():
             if found := LITERAL.fullmatch(macro.body):
                 self.values[name] = int(found[1], 0)
+            elif -LARGEST // 2 <= self.values.get(name, 0) < 0 and self._is_bits(name):
+                self.values[name] += LARGEST  # 1 << 31 is an int
         self.used = {word for macro in self.source.macros.values() for word in NAME.findall(macro.body)
                      if not LITERAL.fullmatch(macro.body)} | self.spoken
 
@@ -224,7 +229,8 @@ class Roles:
     def explains(self, name: str) -> bool:
         """Whether a macro has a role, is empty or serves others."""
         macro = self.source.macros.get(name)
-        return name in self.roles or macro is None or not macro.body or name in self.used
+        return name in self.roles or macro is None or not macro.body or name in self.used \
+            or macro.body in self.roles
 
     def unplaced(self) -> list[str]:
         """Numbers that may be offsets of registers and have no role."""
@@ -243,8 +249,11 @@ class Roles:
 
     def _paired(self) -> None:
         groups: dict[tuple[str, str], dict[str, str]] = {}
-        for name in self.plain:
-            if match := TAIL.fullmatch(name):
+        for name, macro in self.plain.items():
+            match, found = TAIL.fullmatch(name), RANGE.fullmatch(macro.body)
+            if found and int(found[2]) <= int(found[1]) < 64 and not (match and match[3] == "RANGE"):
+                self.add(Bits(name, macro.position, low=int(found[2]), high=int(found[1])), None, name)
+            elif match:
                 groups.setdefault((match[1], match[2]), {}).setdefault(TAILS[match[3]], name)
         self.doubled = any(sep == "__" and {"mask", "low"} <= kinds.keys() for (_, sep), kinds in groups.items())
         self.weak: dict[str, dict[str, str]] = {}
@@ -290,9 +299,13 @@ class Roles:
                 self.roles[name] = "length"
                 self.lost.append(Lost("array", name, self.plain[name].position, "nothing says the bytes between its "
                                       "elements, so only the first is read"))
+        single = {name.removesuffix("__SIZE_1"): self.values[name] for name in self.plain
+                  if name.endswith("__SIZE_1") and name in self.values}
+        self.roles.update({f"{base}__SIZE_1": "length" for base in single})
         for base in (*lengths, *sizes):
             self.roles[f"{base}__LEN"] = self.roles[f"{base}__ESIZE"] = "length"
-        nest = Longest(sizes)
+        nest, made = Longest(sizes), Longest(self.source.macros)
+        headed = {made.inside(name) for name in (*self.fields, *filter(self._is_bits, self.plain))}
         for name, macro in self.source.macros.items():
             if macro.parameters is None:
                 continue
@@ -308,14 +321,14 @@ class Roles:
             if not linear or first < 0 or first % WORD_BYTES or first >= LARGEST \
                     or any(stride < WORD_BYTES or stride % WORD_BYTES for stride in strides):
                 continue
-            if name in self.used and name not in sizes:  # a helper of others
+            if name in self.used and name not in sizes and name not in headed:  # a helper of others
                 self.roles[name] = "helper"
                 continue
             known = [*reversed(list(nest.all(name)) + ([name] if name in sizes else []))]
             counts = []
             for stride in strides:
                 of = next((one for one in known if sizes[one] == stride and one in lengths), "")
-                counts.append((lengths[of] if of else 0, stride))
+                counts.append((lengths[of] if of else single.get(name, 0), stride))
             out[name] = first, tuple(counts)
         return out
 
@@ -385,7 +398,11 @@ class Roles:
         self.keys = self._keys()
         self.find = Longest(self.keys)
         for base, bits in [*self.fields.items()]:
-            if key := self.find.at_or_in(base):
+            key, outer = self.find.at_or_in(base), self.find.inside(base)
+            if key == base and outer and self.candidates[self.keys[outer]] == self.candidates[self.keys[key]]:
+                self.roles[self.keys[key]] = "attribute"  # a field that has its register's offset
+                key = outer
+            if key:
                 self.register(key).fields.append(bits)
 
     def register(self, key: str) -> Register:
@@ -461,7 +478,7 @@ class Roles:
             value = {kind: self.values.get(name, -1) for kind, name in kinds.items()}
             name = next(iter(kinds.values()))
             outer = max(Longest(self.fields).inside(name), self.find.inside(name), key=len)
-            if outer and ATTRIBUTE.fullmatch(name, len(outer) + 1):
+            if outer and ATTRIBUTE.fullmatch(name, len(outer) + 1) and not self._own_bits(name, outer):
                 self.roles[name] = "attribute"
                 continue
             bits = Bits(base, self.plain[name].position, value.get("mask", -1), value.get("low", -1))
@@ -484,6 +501,13 @@ class Roles:
                 self.add(bits, register, *kinds.values())
         for register in self.registers.values():
             register.reach()
+
+    def _own_bits(self, name: str, outer: str) -> bool:
+        """Whether a mask says bits of a register that no field has, so one named RESET, and not
+        which of its bits a reset sets."""
+        mask = self.values.get(name, 0)
+        return outer in self.find and name.endswith("_MASK") and 0 < mask < LARGEST - 1 \
+            and len(runs_of(mask)) == 1 and not self.register(outer).has(mask)
 
     def _continues(self, name: str) -> bool:
         """Whether a number goes on where the offset in front of it in the file ends, and is no
@@ -733,7 +757,8 @@ class Roles:
                 by_register.setdefault(outer, []).append(name)
         for outer, names in by_register.items():
             register = heads[outer]
-            hexadecimal = [name for name in names if HEX.fullmatch(self.plain[name].body) or self._is_bits(name)]
+            hexadecimal = [name for name in names if name not in self.used
+                           and (HEX.fullmatch(self.plain[name].body) or self._is_bits(name))]
             values = [self.values[name] for name in hexadecimal]
             flags = len(hexadecimal) == len(names) or register.fields
             if flags and values and all(value.bit_count() == 1 and value < LARGEST for value in values) \

@@ -386,10 +386,10 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[Place]:
             found.append((register, offset, register.name + index(n, [max(1, count) for count in counts])))
     words, clash = 0, _clashes(found, 0)
     if clash >= max(FEWEST, len(found) // 20):  # fewer stand in a block beside the others
-        counts = {n: _clashes(found, n) for n in range(1, 6)}
+        clashes = {n: _clashes(found, n) for n in range(1, 6)}
         # the coarsest blocks that part nearly as much as the finest
-        best = next(n for n, count in counts.items() if count <= min(counts.values()) + clash // 20)
-        words = best if 2 * counts[best] <= clash else 0
+        best = next(n for n, count in clashes.items() if count <= min(clashes.values()) + clash // 20)
+        words = best if 2 * clashes[best] <= clash else 0
     taken: dict[tuple[str, int], str] = {}
     for register, offset, name in found:
         where = _first_words(name, words) or block
