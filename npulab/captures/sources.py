@@ -77,9 +77,7 @@ class Lowered:
             capture = target(self.target).lower(layer, x=x, **chip, **self.options)
         except (ValueError, LookupError) as error:
             return Answer("refused", text=_sentence(error))
-        observed = {f"{name}_bytes": float(len(data)) for name, data in capture.buffers.items()
-                    if name not in ("input", "output")}
-        return Answer("captured", capture, following(layer) | observed)
+        return Answer("captured", capture, following(layer) | _observed(capture))
 
 
 @dataclass(frozen=True)
@@ -154,9 +152,8 @@ class Compiler:
         except (ValueError, LookupError, OSError) as error:
             return Answer("failed", text=_sentence(error))
         buffers = capture.buffers if "input" in capture.buffers else {**capture.buffers, "input": x.tobytes()}
-        observed = {f"{name}_bytes": float(len(data)) for name, data in capture.buffers.items()
-                    if name not in ("input", "output")}
-        return Answer("captured", replace(capture, buffers=buffers, provenance="compiler"), follows | observed)
+        return Answer("captured", replace(capture, buffers=buffers, provenance="compiler"),
+                      follows | _observed(capture))
 
 
 def reader_of(name: str) -> Callable[[Path], Capture]:
@@ -198,6 +195,14 @@ def ask_all(source: Source, rows: list[Mapping[str, float]], seed: int, workers:
         return [source(row, seed) for row in rows]
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(lambda row: source(row, seed), rows))
+
+
+def _observed(capture: Capture) -> dict[str, float]:
+    """What is seen of a capture beside its words: bytes of buffers, and jobs of each block.  A
+    recorded stream of commands is words, so its length is none of these."""
+    return {f"{name}_bytes": float(len(data)) for name, data in capture.buffers.items()
+            if name not in ("input", "output", "stream")} \
+        | {f"{block.lower()}_jobs": float(sum(job.block == block for job in capture.jobs)) for block in capture.maps}
 
 
 def _sentence(error: BaseException) -> str:

@@ -77,7 +77,7 @@ class Findings:
     def of(cls, fields: Sequence[Solved], follows: Mapping[str, frozenset[str]], captured: Columns,
            integers: Sequence[str], moved: Array) -> Findings:
         ready, stuck = in_order(fields, follows)
-        fill(ready, captured)
+        fill([solved for solved in ready if field(solved.name) not in captured.values], captured)
         # few captures leave more to what a law costs
         within = PRIOR.likely if captured.n >= BUDGET.many else PRIOR.likely_few
         return cls(ready, stuck, follows, captured, tuple(integers), moved, within)
@@ -146,9 +146,11 @@ class Findings:
 
         Bits that always move together say one thing, however many they are.
         """
-        kinds, counts = np.unique(solved.values(self.captured), return_counts=True)
-        which = float(counts @ np.log2(self.captured.n / counts))
-        return min(solved.explained, which + sum(min(solved.width, constant_cost(int(kind))) for kind in kinds))
+        values, decided = self.captured[field(solved.name)], solved.decide(self.captured) >= 0
+        kinds, of, counts = np.unique(values, return_inverse=True, return_counts=True)
+        which = float(np.log2(self.captured.n / counts[of[decided]]).sum())
+        return min(solved.explained, which + sum(min(solved.width, constant_cost(int(kind)))
+                                                 for kind in kinds[np.unique(of[decided])]))
 
     def is_weak(self, solved: Solved, below: bool = False, above: bool = False) -> bool:
         """Whether a law explains hardly more than it takes to say it; ``below``, ``above``: a bit
@@ -160,11 +162,11 @@ class Findings:
         """
         if below and is_rough(solved):
             return True
-        if len(solved.steps) == 1:
+        if len(solved.steps) == 1 and not solved.partial:
             needed = PRIOR.claim_piece if below or above else PRIOR.claim
         else:
-            limit = len(solved.steps) == 2 and all(law.op == CONSTANT for _, law in solved.steps) \
-                and len(literals(solved.steps[0][0])) == 1
+            limit = not solved.partial and len(solved.steps) == 2 \
+                and all(law.op == CONSTANT for _, law in solved.steps) and len(literals(solved.steps[0][0])) == 1
             needed = PRIOR.claim_limit if limit else PRIOR.claim_list
         return self.information(solved) - solved.cost < needed
 
@@ -188,7 +190,7 @@ class Findings:
         A narrow field may depend on a mode that its captures did not show, so all of them count;
         unless wide fields prove its conditions.
         """
-        if len(solved.steps) == 1:
+        if len(solved.steps) == 1 and not solved.partial:
             return np.zeros(asked.n, bool)
         own = self.modes(solved)
         sure = not self.is_narrow(solved) or (conditions(solved) <= self.trusted and names_in(solved.parts) <= own)
@@ -235,7 +237,8 @@ def doubts(findings: Findings, asked: Columns) -> tuple[Array, Array]:
         whole = findings.outside(solved, asked) | findings.twins.apart(solved, asked)
         if findings.is_weak(solved, *findings.beside_open[solved.name]):
             whole[:] = True
-        elif len(solved.steps) > 1:
+        elif len(solved.steps) > 1 or solved.partial:
+            whole |= solved.decide(asked) < 0
             # of a step with hardly any captures nobody knows which others are its own
             whole |= findings.unseen_rows(solved, asked) | (min(solved.support) < BUDGET.step_for_claim)
         own[whole] = 2 ** solved.width - 1

@@ -154,8 +154,9 @@ def _disproved(words: Array, columns: Columns, state: State) -> dict[str, Array]
     for solved in ready:
         values, truth = solved.values(part), solved.raw(words).astype(np.int64)
         part.add(solved.name, truth)  # what follows from it is judged by itself
-        if (values != truth).any():
-            out[solved.name] = np.flatnonzero(values != truth)
+        wrong = (values != truth) & (solved.decide(part) >= 0)
+        if wrong.any():
+            out[solved.name] = np.flatnonzero(wrong)
     return out
 
 
@@ -240,6 +241,8 @@ class Laws:
     @cached_property
     def _findings(self) -> Findings:
         captured = self._table.columns(given_columns(self._laws, self.parameters, self._table.n))
+        for solved in self._solved:  # as captured, also where no law says so
+            captured.add(solved.name, solved.raw(self.words).astype(np.int64))
         moved = np.bitwise_or.reduce(self.words ^ self.words[0], axis=0) & ~self.nuisance
         return Findings.of(self._solved, self._follows, captured, [*self._table.integers], moved)
 
@@ -460,6 +463,6 @@ def _capture(layers: pd.DataFrame, row: int) -> dict[str, Any]:
 
 
 def _text(steps: Sequence[tuple[str, str]]) -> str:
-    if len(steps) == 1:
+    if len(steps) == 1 and steps[0][0] == "always":
         return steps[0][1]
     return "; ".join(f"{'else' if when == 'always' else f'when {when}'}: {law}" for when, law in steps)

@@ -36,6 +36,7 @@ TILES = (1, 2, 4, 8, 16)
 AREA_ALIGNMENTS = (1, 8, 16, 32, 64)
 BIASES = range(90, 180)  # of an exponent
 MANTISSA = 2 ** 23
+USUALLY = 0.5  # of the captures, on which columns are the sizes of a window
 # (operator, its constants, cost beside that of the constant): what becomes of one column,
 Shapes = tuple[tuple[str, tuple[int | None, ...], float], ...]
 OF_COLUMN: Shapes = (
@@ -467,6 +468,7 @@ class _Growth:
         columns."""
         sizes = [node for node in plain if node not in small]
         least = {node: self.nodes.values(node).min() for node in plain}
+        counts = sorted(node for node in small if node in least and least[node] >= 1)
         for padding, kernel, stride in itertools.permutations([node for node in plain if node in small], 3):
             if not sizes or least[kernel] < 1 or least[stride] < 1:
                 continue
@@ -474,6 +476,28 @@ class _Growth:
             for size in sizes:
                 span = self._step("-", self._step("+", size, inner), kernel)
                 self._apply("+", [self._step("//", span, stride)], 1, np.array([10.0]), True)
+        for kernel, stride in itertools.permutations(counts, 2):
+            for output, size in itertools.permutations(sizes, 2):
+                self._windows(output, size, kernel, stride)
+
+    def _windows(self, output: int, size: int, kernel: int, stride: int) -> None:
+        """What windows reach of an input, if these are the sizes of one, and the padding that they
+        need: before, after and in all."""
+        reach = (self.nodes.values(output) - 1) * self.nodes.values(stride) + self.nodes.values(kernel)
+        beyond = reach - self.nodes.values(size)
+        # windows begin inside the input, and the next one would reach beyond it
+        if ((beyond > -self.nodes.values(stride)) & (beyond < self.nodes.values(kernel))).mean() < USUALLY:
+            return
+        need = self._step("+", self._step("*", self._step("-", output, self._constant(1)), stride), kernel)
+        used = self._step("min", need, size)
+        padding = self._step("max", self._step("-", need, size), self._constant(0))
+        before = self._step("//", padding, self._constant(2))
+        for node, cost in ((need, 8.0), (used, 9.0), (padding, 9.0), (before, 9.5),
+                           (self._step("ceil", padding, self._constant(2)), 9.5),
+                           (self._step("-", need, self._constant(1)), 9.0),
+                           (self._step("-", used, self._constant(1)), 9.5)):
+            self.nodes.cost[node] = cost
+            self._enter(np.array([node]), self.nodes.values([node]))
 
     def _products(self, sizes: list[int]) -> list[int]:
         """Products of three and four, and what usually becomes of a product."""

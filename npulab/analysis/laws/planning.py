@@ -217,6 +217,8 @@ def _doubts_of(solved: Solved, findings: Findings, asked: Columns) -> Iterator[t
     if findings.is_weak(solved):
         detail = f"{findings.information(solved):.0f} bits of captures for a law of {solved.cost:.0f}"
         yield "few rows", detail, 0.3, np.ones(asked.n, bool)
+    if solved.partial:
+        yield "no law", "layers that no law speaks of", 0.3, solved.decide(asked) < 0
     if len(solved.steps) > 1:
         thin = [number for number, support in enumerate(solved.support) if support < BUDGET.step_for_plan]
         yield ("few rows", f"{min(solved.support)} captures in its regime", 0.3,

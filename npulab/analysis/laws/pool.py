@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from npulab.analysis.laws.expressions import OPERATORS, Array, Expression, constant, term
-from npulab.analysis.laws.library import Leaf, Library
+from npulab.analysis.laws.library import Family, Leaf, Library
 from npulab.analysis.laws.masks import counted, distinct, packed
 from npulab.analysis.laws.prior import BUDGET, PRIOR, constant_cost, roundest
 
@@ -75,8 +75,8 @@ def make_pool(target: Target, deep: bool = False) -> Pool:
     finders: list[Callable[[Target], Iterator[Group]]] = [_of_library, _constants]
     if target.width >= 3:
         wide = target.width >= BUDGET.wide
-        finders += [_plus_constant, _held, *[_rounded_up] * wide, _divided, *[_clamped] * (wide and many), _shares,
-                    *[_scaled] * (deep and many)]
+        finders += [_plus_constant, *[_summed] * (target.width >= BUDGET.address), _held, *[_rounded_up] * wide,
+                    _divided, *[_clamped] * (wide and many), _shares, *[_scaled] * (deep and many)]
     groups = [group for finder in finders for group in finder(target)]
     agree = np.concatenate([np.zeros((0, target.n), bool), *(agree for *_, agree in groups)])
     cost = np.concatenate([np.zeros(0), *(cost for _, cost, _ in groups)]).astype(np.float32)
@@ -151,6 +151,31 @@ def _plus_constant(target: Target) -> Iterator[Group]:
 def _plus_law(library: Library, laws: Array, c: Array, sign: int, i: int) -> Expression:
     law, value = library.laws[int(laws[i])], int(c[i])
     return term("+", law, value) if sign > 0 else term("-", value, law)
+
+
+def _summed(target: Target) -> Iterator[Group]:
+    """ceil(x / d) + ceil(y / d) of two products of sizes: what lies behind two aligned buffers."""
+    products = target.library.products
+    products = products.of((products.parts[:, 3] < 0) & (products.cost < PRIOR.summed))
+    rows = np.flatnonzero(target.values > np.median(target.values))
+    rows = rows[np.linspace(0, len(rows) - 1, min(BUDGET.scaled_rows, len(rows))).astype(int)]
+    first, second = np.triu_indices(len(products))
+    for divisor in (1, *POWERS[2:7]):
+        columns = -(-products.values // divisor)
+        hits = np.zeros(len(first), np.int8)
+        for row in rows:
+            hits += columns[first, row] + columns[second, row] == target.values[row]
+        likely = np.argsort(-hits, kind="stable")[:BUDGET.patterns]
+        likely = likely[hits[likely] > 1]
+        pairs = np.stack([first[likely], second[likely]], 1)
+        agree = columns[pairs[:, 0]] + columns[pairs[:, 1]] == target.values
+        cost = products.cost[pairs].sum(1) + 7 + (constant_cost(divisor) if divisor > 1 else 0)
+        good = agree @ target.weights > cost
+        yield partial(_summed_law, products, pairs[good], divisor), cost[good], agree[good]
+
+
+def _summed_law(products: Family, pairs: Array, divisor: int, i: int) -> Expression:
+    return term("+", *(_rounded(products[int(number)], 0, divisor) for number in pairs[i]))
 
 
 def _held(target: Target) -> Iterator[Group]:
@@ -339,7 +364,8 @@ def _scaled(target: Target) -> Iterator[Group]:
         if len(informative) < max(BUDGET.scaled_rows, BUDGET.holds_share * target.n):
             continue
         rows = np.random.default_rng(3).permutation(informative)[:16]
-        sampled = inner[:, rows]
+        rows = rows[np.argsort(-z.values[rows], kind="stable")]  # those first that fewest columns are right on
+        sampled = np.ascontiguousarray(inner[:, rows])
         divisors, by = np.array((1, *POWERS)), np.maximum(z.values, 1)
         lows, highs = divisors[:, None] * (rest - 1) // by, divisors[:, None] * rest // by
         spans = []  # columns that could be right on one of three captures, for each divisor
@@ -351,12 +377,12 @@ def _scaled(target: Target) -> Iterator[Group]:
             spans.append((order, np.searchsorted(ordered, lows[:, row], "right").tolist(),
                           np.searchsorted(ordered, highs[:, row], "right").tolist()))
         for at, (low, high) in enumerate(zip(lows, highs, strict=True)):
-            likely = np.unique(np.concatenate([order[begin[at]:end[at]] for order, begin, end in spans]))
-            if not 0 < len(likely) <= BUDGET.scaled_near:
+            if not 0 < sum(end[at] - begin[at] for _, begin, end in spans) <= BUDGET.scaled_near:
                 continue
+            likely = np.concatenate([order[begin[at]:end[at]] for order, begin, end in spans])
             near = sampled[likely]
             inside = (near > low[rows]) & (near <= high[rows])
-            laws = likely[inside.sum(1) >= max(BUDGET.scaled_rows, 0.5 * len(rows))]
+            laws = np.unique(likely[inside.sum(1) >= max(BUDGET.scaled_rows, 0.5 * len(rows))])
             agree = (inner[laws] > low) & (inner[laws] <= high) & (z.values > 0)
             divisor = int(divisors[at])
             cost = costs[laws].astype(float) + x.cost + z.cost + 10 + constant_cost(divisor)

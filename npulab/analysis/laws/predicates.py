@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -116,6 +116,11 @@ class Predicates:
 
     def condition(self, index: int) -> Expression:
         return ALWAYS if index == 0 else self.any_condition(int(self._first[index - 1]))
+
+    def up_to(self, cost: float) -> Predicates:
+        """Those of at most a cost."""
+        few = int(np.searchsorted(self.cost, cost, "right"))
+        return replace(self, masks=self.masks[:few], cost=self.cost[:few])
 
     def cheaper(self, used: set[Expression]) -> Predicates:
         """The same where conditions that other fields are decided by are cheap: regimes are

@@ -37,6 +37,7 @@ class Prior:
     piece_gain: float = 8.0  # one more piece of a law
     derived_gain: float = 25.0  # least information of a field for laws over other fields
     simpler: float = 5.0  # a list that replaces others
+    selection: float = 20.0  # a condition beyond which a law is not right
     # alternatives that are kept
     rival: float = 7.0  # extra cost of a rival that the search keeps
     likely: float = 3.0  # extra cost at which an alternative is considered as likely as the law
@@ -47,6 +48,7 @@ class Prior:
     claim_limit: float = 28.0  # one limit between two constants
     claim_list: float = 40.0  # other lists
     # laws that count as simple
+    summed: float = 14.0  # products that are added
     simple: float = 10.0  # laws that stay in a pool, however many others explain more
     plain: float = 9.0  # a single bit counts only with a law of less
     round_limit: float = 8.0  # a limit that somebody would set
@@ -70,6 +72,7 @@ class Budget:
     boundary_sample: int = 48
     in_step: int = 2  # captures that a step decides at least
     step_for_claim: int = 6  # captures that a step needs for a claim
+    step_for_part: int = 20  # captures of a step of a list that leaves captures without a law
     step_for_plan: int = 20  # captures below which a step is worth another capture
     folds: int = 4
     # the library
@@ -105,6 +108,7 @@ class Budget:
     bases: int = 3_000  # columns that one constant is solved for
     solved: int = 60  # columns that ``ceil((x + c) / d)`` is solved for
     wide: int = 5  # bits from which on a field pays for laws of several constants
+    address: int = 10  # bits from which on a field may be a sum of products
     share_columns: int = 4_000
     share_bases: int = 6
     share_limit: int = 64

@@ -57,6 +57,22 @@ class _Lists:
     predicates: Predicates
     found: Found
     limits: tuple[Limit, ...] = ()
+    partly: bool = False
+
+    def evident(self) -> _Lists:
+        """Those lists whose conditions do not select captures by chance that a law is right on."""
+        return replace(self, found=tuple(one for one in self.found if one[1][-1][0] and self._is_evident(one[1])))
+
+    def _is_evident(self, path: Path) -> bool:
+        left = np.ones(len(self.weights), bool)
+        for predicate, law in path:
+            here = left & self.predicates.masks[predicate]
+            share = (left & self.laws.agree[self.laws.kept[law]]).sum() / left.sum()
+            left &= ~here
+            if here.sum() < BUDGET.step_for_part \
+                    or -here.sum() * np.log2(share) < self.predicates.cost[predicate] + PRIOR.selection:
+                return False
+        return True
 
     def steps(self, path: Path) -> Steps:
         return tuple((self.predicates.condition(p), self.laws[int(self.laws.kept[law])]) for p, law in path)
@@ -79,8 +95,9 @@ def solve_once(state: State, round_: Round, place: Place, **options: Any) -> Sol
 
 
 def solve(state: State, round_: Round, place: Place, *, depth: int | None = None,
-          margin: float = PRIOR.field_gain) -> Solved | None:
-    """The cheapest decision list for some bits, or None."""
+          margin: float = PRIOR.field_gain, partly: bool = False) -> Solved | None:
+    """The cheapest decision list for some bits, or None; with ``partly`` one that leaves captures
+    without a law."""
     captures, library = state.captures, round_.library
     weights = captures.information[:, place.word, place.lsb:place.end].sum(1)
     total = float(weights.sum())
@@ -92,13 +109,16 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
     laws = make_pool(Target(values, place.width, weights, library.without(uses)), round_.deep)
     predicates = round_.predicates.without(circular)
     agree, cost = laws.agree[laws.kept], laws.cost[laws.kept]
-    if not len(laws.kept) or not agree.any(0).all():
+    if not len(laws.kept) or not (partly or agree.any(0).all()):
         return None
 
     def lists(conditions: Predicates, limits: tuple[Limit, ...] = ()) -> _Lists:
-        found = decision_lists(agree, cost, conditions.masks, conditions.cost, weights, depth or BUDGET.depth)
-        return _Lists(laws, weights, conditions, found, limits)
+        found = decision_lists(agree, cost, conditions.masks, conditions.cost, weights, depth or BUDGET.depth, partly)
+        return _Lists(laws, weights, conditions, found, limits, partly)
 
+    if partly:
+        best = lists(predicates.up_to(PRIOR.plain)).evident()
+        return _solved(captures, place, best) if best.found and best.found[0][0] + margin < total else None
     best = lists(predicates)
     if (not best.found or len(best.found[0][1]) > 3) and place.width >= 3 and depth is None:
         columns = _dominant(laws, agree, cost, weights)
@@ -169,9 +189,11 @@ def _solved(captures: Captures, place: Place, lists: _Lists) -> Solved:
         left &= ~here
     rivals += [Rival(max(0.0, cost - total), -1, steps=lists.steps(other))
                for cost, other in lists.found[1:12] if cost - total < PRIOR.rival]
-    information = float(lists.weights.sum())
+    information = float(lists.weights[~left].sum())
+    total -= float(lists.weights[left].sum())
     plain = len(path) == 1 or (len(path) == 2 and total < PLAIN * information)
-    missed = np.zeros(captures.n, bool) if plain else held_out(lists.laws, lists.predicates, lists.weights)
+    missed = np.zeros(captures.n, bool) if plain else held_out(lists.laws, lists.predicates, lists.weights,
+                                                               lists.partly)
     return Solved(place.word, place.lsb, place.width, steps, tuple(support), total, information, tuple(rivals),
                   missed)
 

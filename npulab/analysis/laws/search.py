@@ -70,7 +70,7 @@ def explain(state: State, brief: bool = False) -> State:
             break
         before, derived = derived, derive(state, library, captured)
         # the same columns once more would find the same
-        if number and derived.names == before.names:
+        if number and set(derived.names) == set(before.names):
             continue
         round_ = _round(state, derived, number > 0)
         library = round_.library
@@ -81,7 +81,7 @@ def explain(state: State, brief: bool = False) -> State:
         if not round_.deep:
             state = merge(widen(state, round_), round_)
     if round_ is not None and not brief:
-        state = lone_bits(state, round_)
+        state = lone_bits(partly(state, round_), round_)
     return explain_singly(state, first, lonely=True)
 
 
@@ -166,6 +166,8 @@ def derive(state: State, library: Library, captured: bool) -> Derived:
         ready.add(solved.name)
         uncut = solved.uncut(columns)
         values = uncut % 2 ** solved.width
+        if solved.partial:
+            values = np.where(solved.decide(columns) < 0, solved.raw(captures.words), values)
         columns.add(solved.name, values)
         # who fills in a field that is too narrow for its value goes on with the value
         if solved.width > 1 and len(np.unique(values)) > 2 and values.tobytes() not in seen \
@@ -219,6 +221,15 @@ def regimes(state: State, round_: Round) -> State:
             if place.width > 1 and place.name not in tried and state.is_open(place):
                 tried.add(place.name)
                 state = attempt(state, round_, place)
+    return state
+
+
+def partly(state: State, round_: Round) -> State:
+    """Decision lists for what is open that leave captures without a law."""
+    for place in state.open_runs():
+        solved = solve(state, round_, place, partly=True) if place.width >= BUDGET.sure_width else None
+        if solved and not np.any(solved.missed):
+            state = state.accept(solved)
     return state
 
 

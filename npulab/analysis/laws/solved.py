@@ -11,7 +11,7 @@ import numpy as np
 
 from npulab.analysis.laws.expressions import ALWAYS, FIELD, PARAMETER, Array, Columns, Expression
 
-Steps = tuple[tuple[Expression, Expression], ...]  # (when, law), the last one always
+Steps = tuple[tuple[Expression, Expression], ...]  # (when, law), the last one always, or some captures have no law
 
 
 def names_in(parts: Iterable[Expression | None], op: str = PARAMETER) -> set[str]:
@@ -88,8 +88,8 @@ class Rival:
 
 @dataclass(frozen=True, eq=False)
 class Solved(Place):
-    """Bits of one word that a decision list explains on every capture; ``cost`` and ``explained``
-    in bits."""
+    """Bits of one word that a decision list explains on every capture that it decides; ``cost`` and
+    ``explained`` in bits."""
 
     steps: Steps
     support: tuple[int, ...]  # captures that each step decides
@@ -108,8 +108,13 @@ class Solved(Place):
         """Names of the fields that it follows from."""
         return frozenset(names_in(self.parts, FIELD))
 
+    @property
+    def partial(self) -> bool:
+        """Whether there are captures that no step decides."""
+        return self.steps[-1][0] != ALWAYS
+
     def decide(self, columns: Columns, steps: Steps = ()) -> Array:
-        """Which step decides each row, (N,)."""
+        """Which step decides each row, (N,); -1 if none does."""
         out = np.full(columns.n, -1)
         for number, (when, _) in enumerate(steps or self.steps):
             out[(out < 0) & columns[when]] = number
