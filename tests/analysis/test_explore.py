@@ -107,6 +107,15 @@ def test_a_rule_refuses_no_layer_that_was_captured() -> None:
     assert learnt_rules(frame, np.zeros(300, bool)) == learnt_rules(frame, np.ones(300, bool)) == ()
 
 
+def test_a_rule_may_hold_for_one_mode() -> None:
+    random = np.random.default_rng(3)
+    frame = pd.DataFrame({"a": random.integers(0, 30, 200), "k": random.integers(0, 30, 200), "same": random.integers(0, 2, 200)})
+    bad = ((frame["a"] < frame["k"]) & (frame["same"] == 0)).to_numpy()
+    rule, = learnt_rules(frame, bad)
+    assert str(rule) == "a - k < 0 where same == 0"
+    assert (rule.refuses(frame) == bad).all()
+
+
 # On disk
 
 

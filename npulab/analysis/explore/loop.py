@@ -205,11 +205,12 @@ class _Run:
         return [kept for kept in with_words if len(kept.row) == len(with_words[0].row)]
 
     def _asked(self) -> tuple[pd.DataFrame, np.ndarray]:
-        """Every layer that was asked for, and whether it was refused."""
+        """Every layer that was asked for, and whether it gave no capture: refused, or the source
+        failed or hung."""
         import pandas as pd
 
         frame = pd.DataFrame([kept.parameters for kept in self.store.answers])
-        return frame, np.array([kept.outcome == "refused" for kept in self.store.answers])
+        return frame, np.array([kept.outcome != "captured" for kept in self.store.answers])
 
     def _frame(self, kept: Sequence[Kept]) -> pd.DataFrame:
         """The parameters of captures, with what follows and what was observed in all of them."""

@@ -16,24 +16,29 @@ if TYPE_CHECKING:
 
 LEAST_REFUSED = 2  # layers that a rule has to refuse before it counts
 MOST_RULES = 12
+MOST_MODES = 3  # values of a parameter that rules may hold for one of
+Mode = tuple[str, float] | None
 
 
 @dataclass(frozen=True)
 class Rule:
     """Layers that a source refuses: those whose ``left`` (a parameter, or a product or difference
-    of two) is on one side of a limit."""
+    of two) is on one side of a limit; with a ``mode`` (name, value) those alone that have it."""
 
     left: str
     above: bool
     limit: float
+    mode: Mode = None
 
     def refuses(self, frame: pd.DataFrame) -> np.ndarray:
         """Whether each row is refused."""
         values = dict(quantities(frame))[self.left]
-        return values > self.limit if self.above else values < self.limit
+        beyond = values > self.limit if self.above else values < self.limit
+        return beyond if self.mode is None else beyond & (frame[self.mode[0]] == self.mode[1]).to_numpy()
 
     def __str__(self) -> str:
-        return f"{self.left} {'>' if self.above else '<'} {self.limit:g}"
+        where = "" if self.mode is None else f" where {self.mode[0]} == {self.mode[1]:g}"
+        return f"{self.left} {'>' if self.above else '<'} {self.limit:g}{where}"
 
 
 def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
@@ -50,22 +55,31 @@ def quantities(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
 
 def learnt_rules(asked: pd.DataFrame, refused: np.ndarray) -> tuple[Rule, ...]:
     """Rules that refuse as many of the refused layers as they can and none that was captured,
-    those that refuse most first."""
+    those that refuse most first; of those that refuse as many the plainest."""
     rules: list[Rule] = []
     left = refused.copy()
-    values = list(quantities(asked)) if refused.any() and not refused.all() else []
-    while values and left.sum() >= LEAST_REFUSED and len(rules) < MOST_RULES:
-        best: tuple[int, Rule] | None = None
-        for name, column in values:
-            captured = column[~refused]
-            for above, limit in ((True, captured.max()), (False, captured.min())):
-                count = int(((column > limit if above else column < limit) & left).sum())
-                if count >= LEAST_REFUSED and (best is None or count > best[0]):
-                    best = count, Rule(name, above, float(limit))
-        if best is None:
+    if not refused.any() or refused.all():
+        return ()
+    names, columns = zip(*quantities(asked), strict=True)
+    values = np.stack(columns)
+    modes: list[Mode] = [None, *((str(name), float(value)) for name in asked
+                                 if asked[name].nunique() <= MOST_MODES for value in asked[name].unique())]
+    while left.sum() >= LEAST_REFUSED and len(rules) < MOST_RULES:
+        best, found = LEAST_REFUSED - 1, None
+        for mode in modes:
+            here = np.ones(len(asked), bool) if mode is None else (asked[mode[0]] == mode[1]).to_numpy()
+            if not (here & left).any() or not (here & ~refused).any():
+                continue
+            captured, others = values[:, here & ~refused], values[:, here & left]
+            for above, limits in ((True, captured.max(1)), (False, captured.min(1))):
+                counts = (others > limits[:, None] if above else others < limits[:, None]).sum(1)
+                most = int(counts.argmax())
+                if counts[most] > best + (mode is not None):  # a mode has to pay
+                    best, found = int(counts[most]), Rule(names[most], above, float(limits[most]), mode)
+        if found is None:
             break
-        rules.append(best[1])
-        left &= ~best[1].refuses(asked)
+        rules.append(found)
+        left &= ~found.refuses(asked)
     return tuple(rules)
 
 
