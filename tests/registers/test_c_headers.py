@@ -102,6 +102,31 @@ CONVENTIONS = {
     "fields with an offset": ("#define U_CTRL 0x10\n#define U_CTRL_EN 0x10\n#define U_CTRL_EN_OFFSET 0\n#define U_CTRL_EN_MASK 0x1\n"
                               "#define U_CTRL_MODE 0x10\n#define U_CTRL_MODE_OFFSET 4\n#define U_CTRL_MODE_MASK 0x70\n",
                               [(0x10, "U_CTRL", "EN", 0, 1), (0x10, "U_CTRL", "MODE", 4, 3)]),
+    # offsets that count words, a shift and a mask of different tails
+    "AMD": ("#define mmU_CNTL 0x100\n#define mmU_CNTL_BASE_IDX 0\n#define mmU_STAT 0x101\n#define U_CNTL__MODE__SHIFT 0x4\n"
+            "#define U_CNTL__MODE_MASK 0x00000070L\n#define U_STAT__BUSY__SHIFT 0x1f\n#define U_STAT__BUSY_MASK 0x80000000L\n",
+            [(0x400, "U_CNTL", "MODE", 4, 3), (0x404, "U_STAT", "BUSY", 31, 1)]),
+    "names at two underscores": ("#define U_C__CTRL__OFFSET (0x10L)\n#define U_C__CTRL__WIDTH (32)\n#define U_C__CTRL__MODE__SHIFT (4)\n"
+                                 "#define U_C__CTRL__MODE__WIDTH (3)\n#define U_C__CTRL__MODE__MASK (0x70L)\n#define U_C__CTRL__MODE__RESET (0x0L)\n",
+                                 [(0x10, "U_C__CTRL", "MODE", 4, 3)]),
+    "a mark inside": ("#define U_O_CTL 0x0U\n#define U_O_STAT 0x4U\n#define U_CTL_MODE_W 3U\n#define U_CTL_MODE_M 0x70U\n#define U_CTL_MODE_S 4U\n"
+                      "#define U_CTL_MODE_FAST 0x10U\n#define U_STAT_BUSY_M 0x1U\n#define U_STAT_BUSY_S 0U\n",
+                      [(0, "U_CTL", "MODE", 4, 3), (4, "U_STAT", "BUSY", 0, 1)]),
+    # in no name is another one, so that their order says it
+    "in order": ("#define U_BASE 0x60034000\n#define U_CTRL_REG (U_BASE + 0x0)\n#define U_START (BIT(0))\n#define U_START_M (U_START_V << U_START_S)\n"
+                 "#define U_START_V 0x1U\n#define U_START_S 0\n#define U_STATUS_REG (U_BASE + 0x4)\n#define U_CODE_M (U_CODE_V << U_CODE_S)\n"
+                 "#define U_CODE_V 0xffU\n#define U_CODE_S 8\n",
+                 [(0x60034000, "U_CTRL_REG", "U_START", 0, 1), (0x60034004, "U_STATUS_REG", "U_CODE", 8, 8)]),
+    "a setter below its register": ("#define S_ID 0x0\n#define S_CFG 0x4\n#define S_CFG_ON BIT(0)\n#define S_TAB 0x8\n"
+                                    "#define     S_DC(x) (((x) & 0x3fff) << 14)\n#define   S_MAJOR(x) ((x) >> 28)\n",
+                                    [(0, "S_ID", "S_ID", *WHOLE), (4, "S_CFG", "ON", 0, 1), (8, "S_TAB", "S_DC", 14, 14), (8, "S_TAB", "S_MAJOR", 28, 4)]),
+    # members of a struct are the registers of the masks that their names begin
+    "struct and masks": ("typedef struct { volatile uint32_t CR; uint32_t DR; uint32_t R1[2]; volatile uint32_t SR; } U_TypeDef;\n"
+                         "#define U_CR_MODE_Pos (4U)\n#define U_CR_MODE_Msk (0x7UL << U_CR_MODE_Pos)\n#define U_CR_MODE U_CR_MODE_Msk\n"
+                         "#define U_SR_BUSY (1 << 31)\n",
+                         [(0, "CR", "MODE", 4, 3), (4, "", "DR", *WHOLE), (8, "", "R1[0]", *WHOLE), (12, "", "R1[1]", *WHOLE), (16, "SR", "BUSY", 31, 1)]),
+    "enumerated bits": ("enum reg { U_REG_ID = 0x0, U_REG_CTRL = 0x4, U_REG_LEN = 0x8 };\nenum { U_CTRL_ON = BIT(0), U_CTRL_MODE = GENMASK(6, 4) };\n",
+                        [(0, "U_REG_ID", "U_REG_ID", *WHOLE), (4, "U_CTRL", "ON", 0, 1), (4, "U_CTRL", "MODE", 4, 3), (8, "U_REG_LEN", "U_REG_LEN", *WHOLE)]),
     "bits by a macro": ("#include <stdint.h>\n#define FIELD(field, bits) uint32_t field : bits;\nstruct p {\n FIELD(kind, 1)\n FIELD(size, 31)\n};\n",
                         [(0, "", "kind", 0, 1), (0, "", "size", 1, 31)]),
     "struct by a macro": ("#define STRUCT struct\nstruct id { uint32_t a : 4, b : 28; };\nstruct npu { STRUCT id ID; };\n",
@@ -136,6 +161,9 @@ LOSSES = {
                        [("second field", "W_3_IMM", "line 4")], 2),
     "fields that a macro makes a table of": ("#define T_REG(b, s, m) ((const struct reg){ .base = b, .shift = s, .mask = m })\n#define T_ID 0x0\n"
                                              "#define T_ID_A BIT(0)\n#define t_swap T_REG(2, 28, 0xf)\n", [("macro", "t_swap", "line 4")], 1),
+    "bits of no register": ("#define U_CFG 0x90\n#define U_CFG_A BIT(2)\n#define LOCK (1 << 31)\n", [("field", "LOCK", "line 3")], 1),
+    "one bit of several": ("#define U_CFG 0x90\n#define U_CFG_A BIT(9)\n#define U_CFG_LINE(i) BIT(i)\n", [("field", "U_CFG_LINE", "line 3")], 1),
+    "an array far away": ("#define U_CFG 0x8\n#define U_CFG_A BIT(1)\n#define BELL(i) (0x80000 + 0x10000 * (i))\n", [("macro", "BELL", "line 3")], 1),
     "declared twice": ("struct s { uint32_t a; };\nstruct s { uint32_t b; };\n", [("declaration", "struct s", "line 2")], 1)}
 
 

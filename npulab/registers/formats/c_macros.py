@@ -37,20 +37,23 @@ FAR = 2 ** 8  # macros between an offset and the next one
 NEAR = 0x40  # bytes between registers of a list
 TAILS = {**dict.fromkeys(("MASK", "Msk", "mask", "MSK", "BMSK", "FIELD", "M", "bm"), "mask"),
          **dict.fromkeys(("SHIFT", "SHFT", "LSB", "Pos", "POS", "OFFSET", "shift", "S", "bp", "START"), "low"),
-         **dict.fromkeys(("WIDTH", "BITS", "width"), "width"), **dict.fromkeys(("MSB", "END"), "high"),
+         **dict.fromkeys(("WIDTH", "BITS", "width", "W"), "width"), **dict.fromkeys(("MSB", "END"), "high"),
          "RANGE": "range"}
-PAIRED = ("FIELD", "OFFSET", "M", "S", "bm", "bp", "START", "END", "WIDTH", "BITS", "width", "MSB",
+PAIRED = ("FIELD", "OFFSET", "M", "S", "bm", "bp", "START", "END", "WIDTH", "BITS", "width", "W", "MSB",
           "RANGE")  # never alone
 TAIL = re.compile(rf"(.+?)(_{{1,2}})({'|'.join(TAILS)})")
 PREFIX = re.compile(r"(?:REG_|mm(?=[A-Z])|reg(?=[A-Z])|ix(?=[A-Z]))(\w+)")
-SUFFIX = re.compile(r"(\w+?)_(?:OFFSET|REG|ADDR|ADDRESS|OFFS)")
+COUNTED = re.compile(r"(?:mm|reg)[A-Z]")  # of AMD, whose offsets may count words
+NAMED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*|\w+_(?:REG|OFFSET)(?:_\w+)?")  # as registers are
+INFIX = re.compile(r"(\w+?)_(?:O|REG|ADDR|OFFSET)_(\w+)")
+SUFFIX = re.compile(r"(\w+?)_{1,2}(?:OFFSET|REG|ADDR|ADDRESS|OFFS)")
 MARKED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*")
 LOW_HIGH = re.compile(r"HI|LO|HIGH|LOW|H|L|MSB|LSB|UPPER|LOWER|\d+")
 # what headers say of a register or field beside its bits: its value after reset and the like
 HALVES = (("_LO", "_HI"), ("_LOW", "_HIGH"), ("_L", "_H"))  # of a register of 64 bits
 ATTRIBUTE = re.compile(r"(?:SW_|HW_)?(?:(?:RESET|INIT|RST)_?VAL(?:UE)?|DEFAULT(?:_VAL(?:UE)?)?|(?:RESET|INIT|RST|"
                        r"DEFAULT|READ|WRITE|PARITY)_MASK)|WOFFSET|SECURE|DUAL|SCR|WORD_COUNT|RANGE|INIT_ENUM|PARITY_PROTECTION|"
-                       r"PLATFORM_DEPENDENT|ARRLEN|BASE_IDX|RMSK")
+                       r"PLATFORM_DEPENDENT|ARRLEN|BASE_IDX|RMSK|BITN|_RESET")
 BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
 NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")  # which are plain numbers
 MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
@@ -149,7 +152,7 @@ class Register:
     def short(self, name: str) -> str:
         """The name of a field without that of its register."""
         cut = max((head for head in self.heads if name.startswith(f"{head}_")), key=len, default="")
-        return name[len(cut) + 1:] if cut else name if name not in self.heads else self.name
+        return name[len(cut):].lstrip("_") if cut else name if name not in self.heads else self.name
 
     def has(self, mask: int) -> bool:
         """Whether a field has some of these bits; of -1, which nobody knows, no."""
@@ -197,6 +200,7 @@ class Roles:
     values: dict[str, int]
     refused: Mapping[str, str]
     spoken: Set[str] = frozenset()  # words of the declarations
+    members: Set[str] = frozenset()  # of structs, named as the macros of their fields begin
     roles: dict[str, str] = field(default_factory=dict)
     fields: dict[str, Bits] = field(default_factory=dict)  # by what its macros begin with
     registers: dict[str, Register] = field(default_factory=dict)  # by the macro that says the offset
@@ -222,6 +226,7 @@ class Roles:
         self._one_macro()
         self._weak()
         self._setters()
+        self._in_order()
         self._others()
         self._indented()
         self._named_values()
@@ -237,6 +242,13 @@ class Roles:
         return [name for name in self.candidates if not self.explains(name)
                 and (name in self.arrays or HEX.fullmatch(self.plain[name].body))
                 and self.source.macros[name].position >= self.source.own]
+
+    def loose(self) -> list[str]:
+        """Bits that no register is known of."""
+        return [name for name, macro in self.source.macros.items() if not self.explains(name)
+                and macro.position >= self.source.own
+                and ((self._is_bits(name) and self.values.get(name, 0) > 0) if name in self.plain
+                     else self.values.get(f"{name}(1)", 0).bit_count() == 1)]
 
     def add(self, bits: Bits, register: Register | None, *macros: str) -> None:
         """A field that some macros say, of a register where that is known."""
@@ -256,13 +268,22 @@ class Roles:
             elif match:
                 groups.setdefault((match[1], match[2]), {}).setdefault(TAILS[match[3]], name)
         self.doubled = any(sep == "__" and {"mask", "low"} <= kinds.keys() for (_, sep), kinds in groups.items())
+        for base in [base for base, sep in groups if sep == "__" and (base, "_") in groups]:
+            if {*groups[base, "__"]} == {"low"} and {*groups[base, "_"]} == {"mask"}:  # AMD's pairs
+                groups[base, "_"] |= groups.pop((base, "__"))
         self.weak: dict[str, dict[str, str]] = {}
         self._masks = [kinds["mask"] for (_, sep), kinds in groups.items() if "mask" in kinds and sep == "_"]
+        headed = {outer for base, _ in groups for outer in Longest({base for base, _ in groups}).all(base)}
         for (base, sep), kinds in groups.items():
+            if base in headed and kinds.get("low", "").endswith("OFFSET") and "mask" not in kinds:
+                self.roles.update({kinds[kind]: "attribute" for kind in ("width",) if kind in kinds})
+                continue  # of a register, and its size
             bits = self._pair(base, kinds)
             if bits is not None:
                 bits.strict = sep == "__"
                 self.add(bits, None, *kinds.values())
+                if self.values.get(f"{base}_V", -1) == bits.bits // 2 ** bits.lowest:
+                    self.roles[f"{base}_V"] = "attribute"  # Espressif's mask at bit 0
             elif sep == "__" and "mask" in kinds and self.values.get(kinds["mask"], -1) > 0:
                 name = kinds["mask"]
                 self.add(Bits(base, self.plain[name].position, self.values[name], strict=True), None, name)
@@ -336,6 +357,10 @@ class Roles:
         """Macros that may be the offset of a register, and it."""
         out: dict[str, int] = {}
         inside = Longest(self.fields)
+        counted = {name: self.values[name] for name in self.plain
+                   if COUNTED.match(name) and name in self.values and not name.endswith("_BASE_IDX")}
+        self.by_words = any(number % WORD_BYTES for number in counted.values())
+        counted = counted if self.by_words else {}
         for name, macro in self.source.macros.items():
             if name in self.arrays:
                 out[name] = self.arrays[name][0]
@@ -343,6 +368,7 @@ class Roles:
                 self.roles.setdefault(name, "attribute")
             elif name in self.plain and name not in self.roles and not self._is_bits(name):
                 value = self.values.get(name, -1)
+                value *= WORD_BYTES if name in counted else 1
                 if 0 <= value < LARGEST and value % WORD_BYTES == 0 and not NAME.fullmatch(macro.body):
                     out[name] = value
         for name in self._flags(out):
@@ -371,12 +397,14 @@ class Roles:
         """The names that fields of registers begin with, and the macro that says the offset: which
         prefix or suffix the file's registers have is decided by what more fields nest in."""
         exact = {name: name for name in self.candidates}
-        prefixed = {found[1]: name for name in self.candidates if (found := PREFIX.fullmatch(name))}
-        suffixed = {found[1]: name for name in self.candidates if (found := SUFFIX.fullmatch(name))}
+        prefixed, suffixed = ({found[1]: name for name in self.candidates if (found := form.fullmatch(name))}
+                              for form in (PREFIX, SUFFIX))
+        infixed = {f"{found[1]}_{found[2]}": name for name in self.candidates if (found := INFIX.fullmatch(name))}
         alone = [name for name in self.plain if name not in self.roles and self._is_bits(name)]
         wanted = [*self.fields, *self.weak, *alone]
         votes = Counter[str]()
-        finders = {"exact": Longest(exact), "prefixed": Longest(prefixed), "suffixed": Longest(suffixed)}
+        finders = {"exact": Longest(exact), "prefixed": Longest(prefixed), "suffixed": Longest(suffixed),
+                   "infixed": Longest(infixed)}
         for base in wanted:
             lengths = {kind: len(finder.at_or_in(base)) for kind, finder in finders.items()}
             votes.update(kind for kind, length in lengths.items() if length and length == max(lengths.values()))
@@ -386,9 +414,10 @@ class Roles:
         self.suffixed = False
         if self.prefixed:
             return prefixed
-        self.suffixed = votes["suffixed"] > votes["exact"]
+        renamed = infixed if votes["infixed"] > votes["suffixed"] else suffixed
+        self.suffixed = max(votes["infixed"], votes["suffixed"]) > votes["exact"]
         if self.suffixed:
-            return {**suffixed, **exact}
+            return {**renamed, **exact}
         halves = {name.removesuffix(low): name for low, high in HALVES for name in self.candidates if name.endswith(low)
                   and self.candidates.get(name.removesuffix(low) + high) == self.candidates[name] + WORD_BYTES}
         return {**halves, **exact}
@@ -526,31 +555,55 @@ class Roles:
         return sorted((self.source.macros[name].position, name) for name in self.candidates)
 
     def _setters(self) -> None:
-        """Fields that a macro of one parameter says, by what it makes of all ones and of one."""
+        """Fields that a macro of one parameter says."""
         inside = Longest(self.fields)
         for name, macro in self.source.macros.items():
-            one, every = self.values.get(f"{name}(1)", -1), self.values.get(f"{name}(~)", -1)
             if macro.parameters is None or name in self.roles:
                 continue
+            key = self.find.at_or_in(name)
             if inside.at_or_in(name):
                 self.roles[name] = "setter"
-                continue
-            key = self.find.at_or_in(name)
-            got = GETS.search(macro.body)
-            if not key or name in self.candidates:
-                continue
-            if got and every > 0 and _is_mask(every):
-                bits = Bits(name, macro.position, low=int(got[1]), width=every.bit_length())
-            elif one > 0 and one.bit_count() == 1 and one < LARGEST:
-                low = one.bit_length() - 1
-                whole = every == (LARGEST - 1) * 2 ** low  # nothing cuts the value
-                bits = Bits(name, macro.position, -1 if whole else every & LARGEST - 1, low)
-            else:
-                continue
-            self.roles[name] = "setter"
-            register = self.register(key)
-            if bits.bits < LARGEST and not register.has(bits.bits):
-                self.add(bits, register, name)
+            elif key and name not in self.candidates and (bits := self._made(name)):
+                self.roles[name] = "setter"
+                register = self.register(key)
+                if bits.bits < LARGEST and not register.has(bits.bits):
+                    self.add(bits, register, name)
+        for register in self.registers.values():
+            register.reach()
+
+    def _made(self, name: str) -> Bits | None:
+        """The bits that one macro says: by itself, or by what it makes of all ones and of one."""
+        macro = self.source.macros[name]
+        one, every = self.values.get(f"{name}(1)", -1), self.values.get(f"{name}(~)", -1)
+        if name in self.plain:
+            one_run = self._is_bits(name) and len(runs_of(self.values.get(name, 0))) == 1
+            return Bits(name, macro.position, self.values[name]) if one_run else None
+        if (got := GETS.search(macro.body)) and every > 0 and _is_mask(every):
+            return Bits(name, macro.position, low=int(got[1]), width=every.bit_length())
+        if one <= 0 or one.bit_count() != 1 or one >= LARGEST or every <= 0:
+            return None
+        low = one.bit_length() - 1
+        whole = every == (LARGEST - 1) * 2 ** low  # nothing cuts the value
+        return Bits(name, macro.position, -1 if whole else every & LARGEST - 1, low)
+
+    def _in_order(self) -> None:
+        """Where no field nests in a register, fields are of the offset in front of them that begins
+        with the same word; their place is a guess."""
+        if any(register.fields for register in self.registers.values()):
+            return
+        loose = {**{name: bits for name in self.source.macros if name not in self.roles
+                    and name not in self.candidates and (bits := self._made(name))}, **self.fields}
+        heads = {macro: key for key, macro in self.keys.items() if NAMED.fullmatch(macro) and macro not in loose}
+        if len(heads) < 2:
+            return
+        places = [(self.source.macros[macro].position, key, "") for macro, key in heads.items()]
+        key = ""
+        for _, head, name in sorted([*places, *((bits.position, "", name) for name, bits in loose.items())]):
+            key = head or key
+            if name and key and key.split("_")[0] == name.split("_")[0] \
+                    and not self.register(key).has(loose[name].bits):
+                loose[name].guess = True
+                self.add(loose[name], self.register(key), name)
         for register in self.registers.values():
             register.reach()
 
@@ -560,18 +613,22 @@ class Roles:
         register: Register | None = None
         deep = 0
         for name, macro in sorted(self.source.macros.items(), key=lambda one: one[1].position):
+            if name in self.members:
+                continue
             line = re.match(r"[ \t]*#[ \t]*define", self.source.text[macro.position:macro.end])
             depth = self.source.text.index(name, macro.position + (line.end() if line else 0)) - macro.position
             if self.roles.get(name) == "register":
                 register, deep = self.registers.get(name), depth
-            elif register is not None and depth > deep and macro.parameters is None and name not in self.roles \
-                    and name.split("_")[0] == register.macro.split("_")[0] and self.values.get(name, 0) > 0 \
-                    and self._is_bits(name) and len(runs_of(self.values[name])) == 1 \
+            elif register is not None and depth > deep and name not in self.roles \
+                    and name.split("_")[0] == register.macro.split("_")[0] and name not in self.candidates \
                     and not self.find.inside(name) and not Longest(self.fields).inside(name) \
-                    and not register.has(self.values[name]):
-                self.add(Bits(name, macro.position, self.values[name], guess=True), register, name)
+                    and (bits := self._made(name)) and not register.has(bits.bits):
+                bits.guess = True
+                self.add(bits, register, name)
             elif depth <= deep:
                 register = None
+        for register in self.registers.values():
+            register.reach()
 
     # registers without fields, groups, values
 
@@ -686,7 +743,8 @@ class Roles:
                     if near or (name.split("_")[0] in words and n < sure[-1]) or (sure[0] < n < sure[-1]):
                         out.add(name)
             return out & names
-        good = [run for run in runs if len(run) > 1 and not all(offset[name].bit_count() <= 1 for name in run)]
+        good = [run for run in runs if len(run) > 1 and not all(
+            offset[name].bit_count() <= 1 and not MARKED.fullmatch(name) for name in run)]
         words = {name.split("_")[0] for run in good for name in run}
         good += [run for run in runs if len(run) == 1 and run[0].split("_")[0] in words]
         out = {name for run in good for name in run}

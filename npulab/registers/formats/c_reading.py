@@ -20,10 +20,13 @@ from typing import Any, NamedTuple
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Piece, pieces
 from npulab.registers.formats.c_comments import licence_in, note_in, said_in
 from npulab.registers.formats.c_macros import (
+    BITS,
     CALL,
     FEWEST,
     INLINE,
+    MARKED,
     MOST_LENGTH,
+    TAIL,
     Bits,
     Lost,
     Register,
@@ -72,12 +75,12 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     try:
         unit = read_unit(source, probes(source))
         structs, layout = _structs(unit)
-        more, others, lost, roles = _macros(unit, told)
+        members = {run.position for one in structs for run in one.laid.runs}
+        said_of = _comments(source, [_span(source.code, position, ",;") for position in members])
+        more, others, lost, roles, known = _macros(unit, structs, said_of.notes, told)
     except RecursionError:
         raise ValueError(f"{path}: got declarations too deep within each other, allowed are fewer") from None
     chunks, seen = list[tuple[int, Rows]](more), set[tuple[str, str]]()
-    members = {run.position for one in structs for run in one.laid.runs}
-    said_of = _comments(source, [_span(source.code, position, ",;") for position in members])
     for one in structs:
         said = _before(source, one.position)
         block = said.get("block", one.name)
@@ -88,7 +91,8 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
             layout.skipped.append((f"struct {block}", wrong))
             continue
         seen.add((block, said.get("feature", "")))
-        chunks.append((one.position, _rows(block, one, said, said_of)))
+        chunks.append((one.position, [row for row in _rows(block, one, said, said_of)
+                                      if (one.name, row["offset"]) not in known]))
         if found := holes(one.laid):
             some = [f"word {word} bits {lsb + width - 1}:{lsb}" for word, lsb, width in found[:SHOWN]]
             told[f"struct {block}: silent holes at {', '.join(some)}" + (
@@ -282,9 +286,10 @@ def _rows(block: str, one: Struct, said: Mapping[str, Any], comments: Comments) 
 # macros
 
 
-def _macros(unit: Unit, told: dict[str, None]) -> tuple[list[tuple[int, Rows]], dict[str, dict[int, str]], list[Lost],
-                                                        Roles]:
-    """(position, rows) of each register, their enums, what is lost, and the role of each macro."""
+def _macros(unit: Unit, structs: Sequence[Struct], notes: Mapping[int, str], told: dict[str, None]) -> tuple[
+        list[tuple[int, Rows]], dict[str, dict[int, str]], list[Lost], Roles, set[tuple[str, int]]]:
+    """(position, rows) of each register, their enums, what is lost, the role of each macro, and the
+    words of structs (struct, offset) whose fields macros say."""
     source = unit.source
     comments = _comments(source, [Span(macro.position, macro.end)
                                   for macro in source.macros.values()], before=False)
@@ -292,19 +297,26 @@ def _macros(unit: Unit, told: dict[str, None]) -> tuple[list[tuple[int, Rows]], 
                                 if macro.parameters is None and (found := LITERAL.fullmatch(macro.body))}}
     chunks, enums, taken = _annotated(source, values, comments)
     listed = _listed(unit, values)
+    members = _members(source, structs)
+    listed |= {name: Macro(name, None, f"{at:#x} + 0", position, position)
+               for name, (_, at, _, position) in members.items()}
+    values |= {name: at for name, (_, at, *_) in members.items()}
     spoken = {word for start, end in unit.spans for word in NAME.findall(source.code[start:end])}
     roles = Roles(replace(source, macros={**{name: macro for name, macro in source.macros.items() if name not in taken},
                                           **listed}),
-                  values, unit.refused, spoken - listed.keys())
+                  values, unit.refused, spoken - listed.keys(), members.keys())
     roles.decide()
     roles.roles.update(dict.fromkeys(taken, "register"))
     meaning = _inline(source)
     lost = [*roles.lost]
     places = [*_apart(roles, re.sub(r"\W", "_", source.path.stem), lost)]
+    places += [Place(register, at, field, block) for name, (block, at, field, _) in members.items()
+               if (register := roles.registers.get(name)) and register.fields]
+    known = {(one.block, one.offset) for one in places if one.register.macro in members}
     names = {(one.block, one.offset): one.name for one in places}
     spilled = set[tuple[str, int]]()  # words that bits of the one in front of them lie in
     for one in places:
-        rows = _register_rows(one, comments.notes, enums, meaning, lost, told)
+        rows = _register_rows(one, {**notes, **comments.notes}, enums, meaning, lost, told)
         for row in rows:
             if row["offset"] != one.offset:
                 row["register"] = names.get((one.block, row["offset"]), one.name)
@@ -323,32 +335,63 @@ def _macros(unit: Unit, told: dict[str, None]) -> tuple[list[tuple[int, Rows]], 
         if macro and name not in roles.roles and macro.position >= source.own and (call := CALL.fullmatch(macro.body)) \
                 and "{" in getattr(source.macros.get(call[1]), "body", ""):
             lost.append(Lost("macro", name, macro.position, f"{call[1]} makes no number of it: {reason}"))
+    if roles.by_words:
+        told["offsets of registers, which are taken as counts of words"] = None
+    lost += [Lost("field", name, roles.source.macros[name].position, "nothing says which register it is of")
+             for name in roles.loose()]
     for name in roles.unplaced():
-        lost.append(Lost("macro", name, source.macros[name].position, "nothing says whether it is a register"))
-    return chunks, enums, lost, roles
+        lost.append(Lost("macro", name, roles.source.macros[name].position, "nothing says whether it is a register"))
+    return chunks, enums, lost, roles, known
+
+
+def _members(source: Source, structs: Sequence[Struct]) -> dict[str, tuple[str, int, str, int]]:
+    """(struct, offset, member, position) of words of structs whose fields macros say, by what these
+    begin with: a word that the struct's name begins with, and the member's name."""
+    begins = Counter[str]()
+    for name, macro in source.macros.items():
+        if TAIL.fullmatch(name) or BITS.search(macro.body):
+            begins.update(name[:at] for at, letter in enumerate(name) if letter == "_")
+    out: dict[str, tuple[str, int, str, int]] = {}
+    for one in structs:
+        words = one.name.split("_")
+        for run in one.laid.runs:
+            for n in range(1, len(words) + 1):
+                name = "_".join([*words[:n], run.name]).upper()
+                if run.width == WORD_BITS and run.start % WORD_BITS == 0 and begins[name] and not run.feature \
+                        and name not in source.macros:
+                    out.setdefault(name, (one.name, run.start // 8, run.name, run.position))
+    return out
 
 
 def _listed(unit: Unit, values: dict[str, int]) -> dict[str, Macro]:
     """Enumerators that may be offsets, as if they were macros: of enums that say several, each in
     hexadecimal or as a sum, and multiples of a word."""
     out: dict[str, Macro] = {}
+    bits: dict[str, Macro] = {}
     code = unit.source.code
     for cursor in unit.cursors:
         if cursor.kind.name != "ENUM_DECL" or not cursor.is_definition():
             continue
         names = [one for one in cursor.get_children() if one.kind.name == "ENUM_CONSTANT_DECL"]
-        numbers = [one.enum_value for one in names]
-        if len(numbers) < FEWEST or any(n % WORD_BYTES or n < 0 for n in numbers) \
-                or max(numbers) < FEWEST * WORD_BYTES or all(n.bit_count() <= 1 for n in numbers):
-            continue
+        said = {}
         for one in names:
             start = unit.position(one.location)
-            body = re.compile(r"\w+\s*=\s*([^,}]+)").match(code, start)
-            if body is None or not re.search(r"0[xX]|\+", body[1]):
-                break
-            out[one.spelling] = Macro(one.spelling, None, body[1].strip(), start, body.end())
-            values[one.spelling] = one.enum_value
-    return out
+            if body := re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)").match(code, start):
+                said[one.spelling] = Macro(one.spelling, None, body[1].strip(), start, body.end())
+        numbers = {one.spelling: one.enum_value for one in names}
+        flags = all(n.bit_count() <= 1 and not MARKED.fullmatch(name) for name, n in numbers.items())
+        if len(said) != len(names) or not said:
+            continue
+        if all(BITS.search(one.body) for one in said.values()):
+            bits |= said
+        elif len(names) < FEWEST or flags or any(n % WORD_BYTES or n < 0 for n in numbers.values()) \
+                or max(numbers.values()) < (FEWEST - 1) * WORD_BYTES \
+                or not all(re.search(r"0[xX]|\+", one.body) for one in said.values()):
+            continue
+        else:
+            out |= said
+        values |= numbers
+    return {**out, **bits} if out else {}
 
 
 class Place(NamedTuple):
@@ -367,6 +410,8 @@ def _apart(roles: Roles, block: str, lost: list[Lost]) -> Iterator[Place]:
     own = roles.source.own
     mine = any(register.position >= own for register in roles.registers.values())
     for register in sorted(roles.registers.values(), key=lambda one: one.position):
+        if register.macro in roles.members:
+            continue
         if register.position < own and mine and not any(bits.position >= own for bits in register.fields):
             continue
         counts = [count for count, _ in register.lengths]
