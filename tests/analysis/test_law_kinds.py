@@ -11,6 +11,7 @@ import pytest
 
 from npulab.analysis.laws import find_laws
 from npulab.analysis.laws.found import Laws
+from npulab.analysis.laws.nearly import flags
 
 
 def layers(n: int, seed: int) -> pd.DataFrame:
@@ -83,3 +84,40 @@ def test_noise_is_no_mode() -> None:
     near = np.where(random.random(64) < 0.8, frame["input_c"], random.integers(0, 128, 64))
     found = quiet(np.stack([near, random.integers(0, 2 ** 14, 64)], 1).astype(np.uint32), frame)
     assert (found.predict(UNSEEN)[1] == 0).all()
+
+
+# What is nearly true
+
+
+def few(n: int = 33) -> pd.DataFrame:
+    random = np.random.default_rng(11)
+    frame = pd.DataFrame({"pad_w": random.integers(0, 16, n), "kernel_offset": 16 * random.integers(0, 3, n),
+                          "passes": random.integers(1, 3, n), "relu": 1})
+    frame.loc[[3, 9, 14, 20, 30], "relu"] = 0
+    return frame
+
+
+def details(laws: Laws) -> dict[tuple[int, int], str]:
+    return {(row["word"], row["bit"]): row["detail"] for row in laws.open.to_dict("records")}
+
+
+def test_a_flag_that_fits_every_capture_is_told_though_few_prove_it() -> None:
+    """A bit that is ``relu`` in 33 of 33 captures, of which five are clear."""
+    frame = few()
+    said = details(quiet(np.stack([frame["relu"], frame["pad_w"]], 1).astype(np.uint32), frame))
+    assert said[0, 0] == "relu fits all 33, 5 of them clear: too few to claim"
+
+
+def test_a_flag_with_exceptions_is_told_with_what_they_have_in_common() -> None:
+    frame = few().assign(relu=np.arange(33) % 2, passes=np.where(np.arange(33) % 7 == 1, 2, 1))
+    broken = np.where(frame["passes"] > 1, 1 - frame["relu"], frame["relu"])
+    noise = np.random.default_rng(12).integers(0, 2, 33)
+    texts = flags(np.stack([broken, noise]).astype(bool), {name: frame[name].to_numpy() for name in frame})
+    assert texts == ["relu in 28 of 33; all others have passes == 2", ""]
+
+
+def test_the_plainest_of_laws_that_fit_alike_is_told_first() -> None:
+    """``pad_w``, not ``pad_w + kernel_offset``, where four bits do not tell them apart."""
+    frame = few()
+    laws = quiet(np.stack([frame["pad_w"] * 4, (frame["pad_w"] + frame["kernel_offset"]) % 16], 1).astype(np.uint32), frame)
+    assert [law.text for law in laws.fields] == ["pad_w", "pad_w"]

@@ -23,6 +23,7 @@ from npulab.analysis.laws.inputs import (
 )
 from npulab.analysis.laws.library import Names
 from npulab.analysis.laws.matching import bits_of
+from npulab.analysis.laws.nearly import flags
 from npulab.analysis.laws.planning import Space, best_rows, features, given_rows, open_doubts
 from npulab.analysis.laws.prior import BUDGET
 from npulab.analysis.laws.score import Score, scored
@@ -78,7 +79,8 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
                 raise
             state, stopped = watch.state, True
             state = _without(state, _disproved(words, table.columns(given), state))
-    return Laws(words, _frame(parameters), state.solved, state.follows, ignore, table, dict(laws), simulated, stopped)
+    return Laws(words, _frame(parameters), state.solved, state.follows, ignore, table, dict(laws), simulated, stopped,
+                state.nearly)
 
 
 def _frame(parameters: Any) -> pd.DataFrame:
@@ -237,6 +239,7 @@ class Laws:
     _laws: dict[str, Callable[..., Any]]
     simulated: bool = False
     stopped: bool = False
+    _nearly: Mapping[Place, str] = field(default_factory=dict)
 
     @cached_property
     def _findings(self) -> Findings:
@@ -380,9 +383,13 @@ class Laws:
                            if status[word, bit] in ("law", "rivals")]
         stuck = {position: solved for solved in self._findings.stuck for position in solved.positions}
         made = range(len(self.parameters), len(layers))  # open bits are each given a layer of their own
-        for number, (word, bit) in enumerate(np.argwhere(status == "open").tolist()):
+        lone = np.argwhere(status == "open")
+        near = flags(bits_of(self.words)[:, lone[:, 0], lone[:, 1]].T.astype(bool), self._table.integers)
+        known = {position: f"nearly: {text}" for place, text in self._nearly.items() for position in place.positions}
+        for number, ((word, bit), flag) in enumerate(zip(lone.tolist(), near, strict=True)):
             reader = stuck.get((word, bit))
-            detail = f"follows from fields without a law: {reader}" if reader else "no law of the library fits"
+            detail = (f"follows from fields without a law: {reader}" if reader else
+                      known.get((word, bit)) or flag or "no law of the library fits")
             places.append((word, bit, "no law", detail, _capture(layers, made[number % len(made)])))
         places.sort(key=lambda place: place[:2])
         bits = bits_of(self.words)

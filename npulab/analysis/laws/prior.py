@@ -37,6 +37,7 @@ class Prior:
     piece_gain: float = 8.0  # one more piece of a law
     derived_gain: float = 25.0  # least information of a field for laws over other fields
     simpler: float = 5.0  # a list that replaces others
+    nearly: float = 0.2  # share of the captures that what is nearly a law is wrong on
     selection: float = 20.0  # a condition beyond which a law is not right
     # alternatives that are kept
     rival: float = 7.0  # extra cost of a rival that the search keeps

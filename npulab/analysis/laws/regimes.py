@@ -13,6 +13,7 @@ from npulab.analysis.laws.expressions import FIELD, INTEGER, Array, Expression, 
 from npulab.analysis.laws.library import Library
 from npulab.analysis.laws.lists import Path, decision_lists, held_out
 from npulab.analysis.laws.masks import packed
+from npulab.analysis.laws.nearly import exceptions
 from npulab.analysis.laws.pool import Pool, Target, make_pool
 from npulab.analysis.laws.predicates import Predicates, opposite, threshold
 from npulab.analysis.laws.prior import BUDGET, PRIOR
@@ -34,6 +35,7 @@ class Round:
     derived: tuple[str, ...] = ()
     deep: bool = False
     tried: dict[Any, Solved | None] = field(default_factory=dict)
+    nearly: dict[Place, str] = field(default_factory=dict)  # what an open place is in most captures
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,9 @@ def solve(state: State, round_: Round, place: Place, *, depth: int | None = None
 
     if partly:
         best = lists(predicates.up_to(PRIOR.plain)).evident()
+        law = int(np.argmax(agree @ weights - cost))
+        if (~agree[law]).mean() <= PRIOR.nearly:
+            round_.nearly[place] = exceptions(laws[int(laws.kept[law])], agree[law], predicates)
         return _solved(captures, place, best) if best.found and best.found[0][0] + margin < total else None
     best = lists(predicates)
     if (not best.found or len(best.found[0][1]) > 3) and place.width >= 3 and depth is None:

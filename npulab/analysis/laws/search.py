@@ -3,7 +3,7 @@ round."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,7 @@ def explain(state: State, brief: bool = False) -> State:
             state = merge(widen(state, round_), round_)
     if round_ is not None and not brief:
         state = lone_bits(partly(state, round_), round_)
+        state = replace(state, nearly=round_.nearly)
     return explain_singly(state, first, lonely=True)
 
 

@@ -48,12 +48,14 @@ class Captures:
 @dataclass(frozen=True, eq=False)
 class State:
     """``todo (W, 32) bool`` are the bits to explain, ``solved`` the fields that are, ``follows``
-    the names of those that each field follows from, directly or not."""
+    the names of those that each field follows from, directly or not; ``nearly`` what open places
+    are in most captures, as text."""
 
     captures: Captures
     todo: Array
     solved: tuple[Solved, ...] = ()
     follows: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    nearly: Mapping[Place, str] = field(default_factory=dict)
 
     def accept(self, solved: Solved, instead_of: Collection[Solved] = ()) -> State:
         """The state with one more field, in place of others."""
