@@ -81,8 +81,8 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
     if not shaped(rows):
         extra = any(name in row for row in rows for name in SHAPE)
         return [_without(row) for row in rows] if extra else rows, []
-    blocks = [row for row in rows if _is_block(row)]
-    single = [copy for row in rows if not _is_block(row) for copy in _array(row)]
+    blocks = [row for row in rows if is_block(row)]
+    single = [copy for row in rows if not is_block(row) for copy in _array(row)]
     unknown = {str(row["block"]) for row in blocks} - {str(row.get("block")) for row in single}
     if unknown:
         raise ValueError(f"register map, block {min(unknown)!r}: got a row that says where it "
@@ -100,7 +100,7 @@ def expanded(rows: Iterable[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
 
 def shaped(rows: Iterable[Row]) -> bool:
     """Whether rows use what this module adds to a table."""
-    return any(_is_block(row) or any(row.get(name) not in (None, "") for name in SHAPE)
+    return any(is_block(row) or any(row.get(name) not in (None, "") for name in SHAPE)
                for row in rows)
 
 
@@ -131,7 +131,7 @@ def repeats(rows: Iterable[Row], features: Iterable[str]) -> dict[str, Repeat]:
     return out
 
 
-def _is_block(row: Row) -> bool:
+def is_block(row: Row) -> bool:
     """Whether a row says where a block lies."""
     blank = all(row.get(name) in (None, "") for name in ("register", "lsb", "width", "at"))
     return blank and bool(row.get("block"))

@@ -897,3 +897,35 @@ def test_drafts_of_rows_of_writes_and_of_captures() -> None:
     for wrong in ([], [(0, 1), {}], [(1, 2)], [(0, "x")]):
         with pytest.raises(ValueError, match=r"^draft: got .*, allowed are rows with field, lsb, width, or writes"):
             npulab.draft(wrong)
+
+
+def test_where_blocks_lie_stays_as_it_is(tmp_path: Path) -> None:
+    """Edits of the fields of a block that repeats: the lines that place it keep their bytes."""
+    lines = ["block,offset,register,field,lsb,width,value,feature,evidence,count,stride",
+             "L,0x8000,,group layer,,,sparse,old,guess,4 8,0x1000 4",
+             "L,0x40000,,group layer,,,sparse,new,guess,4 8,0x1000 4",
+             "L,0x0,CTRL,relu,0,1,,,guess,,", "L,0x0,CTRL,mode,1,4,,,unknown,,",
+             "L,0x80,SIZE,rows,0,10,,,guess,,", "M,0x4,B,,0,32,,,unknown,,"]
+    path = tmp_path / "registers.csv"
+    path.write_text("\n".join(lines) + "\n")
+    made = npulab.draft(path, features=["old"])
+    assert len(made.map) == 2 + 2
+    assert not made.diff()
+    made.split("mode", widths=[1, 3], names=["pool", ""])
+    made.rename_register("SIZE", "SHAPE")
+    made.add("stride", "SHAPE", 12, 2)
+    made.set_note("relu", "seen")
+    made.add("bias", "BIAS", 0, 32, offset=0x100)
+    made.remove("rows")
+    assert made.map.place(0x9104) == ("L", (1, 1), 0x100)
+    made.save()
+    after = path.read_text().splitlines()
+    blocks = [[line for line in text if "group layer" in line] for text in (lines, after)]
+    assert [line.rstrip(",") for line in blocks[0]] == [line.rstrip(",") for line in blocks[1]]
+    again = RegisterMap.read(path, features=["old"])
+    assert again.repeats == RegisterMap.read(path).select(["old"]).repeats == made.map.repeats
+    assert {item.name for item in again if not item.automatic} == {"relu", "pool", "stride", "bias"}
+    while made.undo():
+        pass
+    made.save()
+    assert [line.rstrip(",") for line in path.read_text().splitlines()] == [line.rstrip(",") for line in lines]

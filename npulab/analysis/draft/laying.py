@@ -37,7 +37,7 @@ def split(table: Table, field: str, widths: Sequence[int], names: Sequence[str] 
     names = [plain_name(name, "split", label) if name.strip() else "" for name in names]
     runs = [(run.at or 0, run) for run in table.runs_of(item)]
     table, keys = rows_of(table, item)
-    model = table.sheet.rows[keys[0]]
+    model = table.rows[keys[0]]
     low = 0
     for name, width in zip(names, widths, strict=True):
         part = [_cut(run, low, width) for at, run in runs if at < low + width and low < at + run.width]
@@ -76,7 +76,7 @@ def join(table: Table, low: str, high: str, name: str = "") -> tuple[Table, str]
         runs = [runs[0]._replace(at=None)]
     table, keys = rows_of(table, a)
     table, more = rows_of(table, b)
-    rows = table.sheet.rows
+    rows = table.rows
     values = {key: [rows[of[0]].get(key, "") for of in (keys, more)] for key in ("value", "address", "align")}
     kept = {key: both[0] if both[0] == both[1] else "" if all(both) else both[0] or both[1]
             for key, both in values.items()}
@@ -195,7 +195,7 @@ def _in_one_place(table: Table, item: Field, what: str) -> None:
     """Refuse to change the places in a split field of which chips with other features have more."""
     other = elsewhere(table, item)
     if other:
-        feature = table.sheet.rows[other[0]]["feature"]
+        feature = table.rows[other[0]]["feature"]
         raise ValueError(f"{what}: got {item.name}, of which chips with {feature} have another piece, allowed is a "
                          "draft with that feature")
 
@@ -228,7 +228,7 @@ def _evidence(a: Field, b: Field) -> str:
 
 def _carried(table: Table, key: int, target: Run) -> Table:
     """With a row in another register, its note with it."""
-    row = {name: text for name, text in table.sheet.rows[key].items() if name not in (*Run._fields, "word", "register")}
+    row = {name: text for name, text in table.rows[key].items() if name not in (*Run._fields, "word", "register")}
     table, _ = table.added(target, row)
     return table.without(key)
 
@@ -238,7 +238,7 @@ def _behind(table: Table, key: int, width: int, label: str) -> Table:
     block = table.runs[key].block
     order = sorted((run, one) for one, run in table.runs.items() if run.block == block)
     start = next(place for place, (_, one) in enumerate(order) if one == key)
-    mine = {one for one in table.sheet.rows if table.sheet.rows[one].get("block", "") == block}
+    mine = {one for one in table.rows if table.rows[one].get("block", "") == block}
     if mine != {one for _, one in order}:
         raise ValueError(f"resize {label}: got a block with rows of other features, allowed with shift is one without")
     old = new = _end(order[start - 1][0]) if start else 0
@@ -252,7 +252,7 @@ def _behind(table: Table, key: int, width: int, label: str) -> Table:
             new += -new % WORD_BITS
         target = Run(block, new // WORD_BITS * WORD_BYTES, new % WORD_BITS, wide)
         values: dict[str, Any] = {"offset": target.offset, "lsb": target.lsb, "width": wide}
-        if table.sheet.rows[one].get("register"):
+        if table.rows[one].get("register"):
             values["register"] = names.get(target[:2], "")
         table = table.changed(one, values)
         old, new = _end(run), new + wide

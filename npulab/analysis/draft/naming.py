@@ -30,7 +30,7 @@ def rename_register(table: Table, register: str | int, name: str) -> tuple[Table
     if other != offset:
         raise ValueError(f"rename register {label}: got {name!r}, which the register at {other:#x} is called, allowed "
                          "is each name once in its block")
-    keys = [key for key, row in table.sheet.rows.items() if row.get("register", "") in ("", label)
+    keys = [key for key, row in table.rows.items() if row.get("register", "") in ("", label)
             and table.place_of(row) == (block, offset)]
     if not keys:
         table, key = table.added(Run(block, offset, 0, WORD_BITS), {})
@@ -64,7 +64,7 @@ def set_evidence(table: Table, field: str, evidence: str) -> tuple[Table, str]:
     label, item = labelled_field(table, field)
     evidence = evidence.strip() or "unknown"
     table, keys = rows_of(table, item)
-    keys = [key for key in keys if table.sheet.rows[key].get("evidence") or evidence != "unknown"]
+    keys = [key for key in keys if table.rows[key].get("evidence") or evidence != "unknown"]
     return table.all_changed(keys, {"evidence": evidence}), f"set evidence of {label} to {evidence}"
 
 
@@ -113,7 +113,7 @@ def rows_of(table: Table, item: Field) -> tuple[Table, list[int]]:
 def elsewhere(table: Table, item: Field) -> list[int]:
     """The rows of a split field that only chips with other features have."""
     split = not item.automatic and table.runs_of(item)[0].at is not None
-    return [key for key, row in table.sheet.rows.items() if split and key not in table.runs
+    return [key for key, row in table.rows.items() if split and key not in table.runs
             and row.get("block", "") == item.block and row["field"] == item.name and row.get("at")]
 
 

@@ -13,7 +13,7 @@ from npulab.analysis.draft.state import SUFFIX, Draft
 from npulab.analysis.draft.table import Table
 from npulab.captures.capture import Capture
 from npulab.captures.writes import rows_of_writes
-from npulab.registers.expansion import shaped
+from npulab.registers.expansion import is_block, shaped
 from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.formats.formats import read_map
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
@@ -111,7 +111,8 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
         double = [name for place, name in enumerate(sheet.names) if name in sheet.names[:place]]
         if double:
             raise ValueError(f"{file}: got column {double[0]!r} twice, allowed is each once")
-    if shaped(sheets[path].rows.values()):  # a step edits a word, which an array has no row of
+    if shaped(row for row in sheets[path].rows.values() if not is_block(row)):
+        # a step edits a word, which an array has no row of
         registers = RegisterMap.read(path, features=features)
         return _of_table(read_map(path), features, registers.dense if dense is None else dense)
     try:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from npulab.analysis.draft.sheet import Sheet
+from npulab.registers.expansion import is_block
 from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable
 from npulab.registers.map import RegisterMap
@@ -71,6 +72,11 @@ class Table:
         return out
 
     @cached_property
+    def rows(self) -> dict[int, dict[str, str]]:
+        """The rows of fields by key; those that say where blocks lie stay as they are."""
+        return {key: row for key, row in self.sheet.rows.items() if not is_block(row)}
+
+    @cached_property
     def wanted(self) -> list[str]:
         """Every feature that a row wants, sorted."""
         return sorted({row["feature"] for row in self.sheet.rows.values() if row.get("feature")})
@@ -83,7 +89,7 @@ class Table:
             if not line.text.startswith(COMMENT):
                 break
             head.append(line.text.strip().removeprefix(COMMENT).removeprefix(" "))
-        return RegisterTable.of(self.sheet.rows.values(), self.names, "\n".join(head))
+        return RegisterTable.of(self.rows.values(), self.names, "\n".join(head))
 
     # ---- looking things up ----
 
@@ -92,7 +98,7 @@ class Table:
         """The run of each row that counts for the features, by key."""
         return {key: Run(row.get("block", ""), number(row, "offset") or 0, number(row, "lsb") or 0,
                          number(row, "width") or 0, number(row, "at"))
-                for key, row in self.sheet.rows.items()
+                for key, row in self.rows.items()
                 if not row.get("feature") or row["feature"] in self.features}
 
     @cached_property
@@ -122,7 +128,7 @@ class Table:
     def changed(self, key: int, values: Mapping[str, Any]) -> Table:
         """With other values in a row; numbers are spelled as the row has them, and a missing column
         is added."""
-        row = self.sheet.rows[key]
+        row = self.rows[key]
         if automatic(row) and not {"lsb", "width"}.isdisjoint(values):
             values = {"field": "", **values}
         sheet = self.sheet.with_columns(_filled(values))
@@ -154,7 +160,7 @@ class Table:
 
     def register(self, run: Run) -> str:
         """The name that a row gives the register of a run, blank where none does."""
-        return next((row["register"] for key, row in self.sheet.rows.items() if row.get("register") and
+        return next((row["register"] for key, row in self.rows.items() if row.get("register") and
                      self.place_of(row) == (run.block, run.offset)), "")
 
     def place_of(self, row: Mapping[str, str]) -> tuple[str, int]:
@@ -163,7 +169,7 @@ class Table:
 
     def _neighbour(self, run: Run) -> tuple[int, int]:
         """Before which line a new row goes, and the key of the row it is written like."""
-        rows = [(*self.place_of(row), number(row, "lsb") or 0, key) for key, row in self.sheet.rows.items()]
+        rows = [(*self.place_of(row), number(row, "lsb") or 0, key) for key, row in self.rows.items()]
         steps = [a[2] - b[2] for a, b in pairwise(rows) if a[:2] == b[:2]]
         step = -1 if sum(s > 0 for s in steps) > sum(s < 0 for s in steps) else 1  # the highest bits may come first
         block = [row for row in rows if row[0] == run.block]
@@ -186,12 +192,12 @@ class Table:
         else the ``model`` has, by default the first row, and no note."""
         table, left = self, [*keys]
         if model is None:
-            model = self.sheet.rows[left[0]] if left else {}
+            model = self.rows[left[0]] if left else {}
         more = {name: value for name, value in model.items() if name not in (*Run._fields, "word", "register")}
         if automatic({"field": "", **more}):
             more["field"] = ""
         for run in runs:
-            stays = next((key for key in left if self.place_of(self.sheet.rows[key]) == run[:2]), None)
+            stays = next((key for key in left if self.place_of(self.rows[key]) == run[:2]), None)
             if stays is None:
                 table, _ = table.added(run, {**more, "note": "", **values})
             else:
@@ -206,7 +212,7 @@ class Table:
         of them; and the feature that these have."""
         table, feature = self, ""
         for key, other in self.runs.items():
-            row = self.sheet.rows[key]
+            row = self.rows[key]
             low, high = max(run.lsb, other.lsb), min(run.lsb + run.width, other.lsb + other.width)
             if other[:2] != run[:2] or low >= high or not automatic(row):
                 continue
@@ -220,9 +226,11 @@ class Table:
         have = {run[:2] for run in self.runs.values()}
         last = {block: offset for block, offset, _ in before.registers}
         table = self
+        sparse = {name for name, repeat in before.repeats.items() if repeat.sparse}
         for block, offset, register in before.registers:
             own = "" if AUTOMATIC_REGISTER.fullmatch(register) else register
-            if (block, offset) not in have and (own or not self.dense or last[block] == offset):
+            if (block, offset) not in have and (
+                    own or not self.dense or block in sparse or last[block] == offset):
                 table, _ = table.added(Run(block, offset, 0, WORD_BITS), {"register": own})
         return table
 
