@@ -386,11 +386,11 @@ class CaptureSet:
     @property
     def table(self) -> pd.DataFrame:
         """One row per capture: case, target, chip, provenance, jobs, buffers."""
-        import pandas as pd
+        from npulab.captures.tables import Table
 
-        return pd.DataFrame([(c.name, c.target, c.chip, c.origin, len(c.jobs), ", ".join(c.buffers))
-                             for c in self.captures],
-                            columns=["case", "target", "chip", "provenance", "jobs", "buffers"])
+        return Table([(c.name, c.target, c.chip, c.origin, len(c.jobs), ", ".join(c.buffers))
+                      for c in self.captures],
+                     columns=["case", "target", "chip", "provenance", "jobs", "buffers"])
 
 
 def word_writes(writes: Iterable[tuple[int, int]], bits: int) -> list[tuple[int, int, int]]:

@@ -110,9 +110,9 @@ class Opened:
     ``problems`` collects what went wrong: console errors, dialogs, requests that left the machine.
     """
 
-    def __init__(self, lab: Lab, browser: Browser, name: str) -> None:
+    def __init__(self, lab: Lab, browser: Browser, name: str, scale: float = 1) -> None:
         self.lab = lab
-        self.context = browser.new_context(viewport={"width": 1400, "height": 900})
+        self.context = browser.new_context(viewport={"width": 1400, "height": 900}, device_scale_factor=scale)
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(RUN_MS)
         self.problems: list[str] = []

@@ -94,7 +94,7 @@ def hypotheses(layer: Weighted | Comparison, x: Any = None, output: Any = None, 
     changes, as tqdm is. Raises ValueError for a layer without weights or real outputs, and tensors
     that do not fit.
     """
-    import pandas as pd
+    from npulab.captures.tables import Table
 
     if x is None and output is None and not isinstance(layer, Conv2D | FullyConnected):
         parts: list[Any] = [getattr(layer, name, None) for name in ("layer", "x", "captured", "rule")]
@@ -113,8 +113,8 @@ def hypotheses(layer: Weighted | Comparison, x: Any = None, output: Any = None, 
         raise ValueError(f"output: got shape {output.shape} {output.dtype}, allowed is {x.dtype} as the input is, "
                          "at least one")
     rows = _search(Hypothesis(layer, x, rule), output, progress)
-    return pd.DataFrame([(row.kind, row.words, row.mismatches, output.size, row.mismatches == 0) for row in rows],
-                        columns=COLUMNS)
+    return Table([(row.kind, row.words, row.mismatches, output.size, row.mismatches == 0) for row in rows],
+                 columns=COLUMNS)
 
 
 def summary_lines(frame: pd.DataFrame) -> list[str]:

@@ -20,6 +20,7 @@ from npulab.notebook.pictures.picture import RIGHT, STYLE, WRONG, Picture, bare
 from npulab.quant.codes import Scales, codes_by_rule, real_values, same_codes
 from npulab.quant.floats import steps
 from npulab.quant.rules import Rule
+from npulab.support.text import plural
 
 NUMBERED = 12  # cells a side up to which every value is written into its cell
 CHANNELS = 4
@@ -43,7 +44,8 @@ def bisection_trials(found: Bisected) -> Picture:
     names = [name_of(part.key) for part in found.differences]
     changed = np.array([np.isin(names, trial.subset) for trial in trials]).reshape(len(trials), len(names))
     counts = ", ".join(f"{sum(trial.outcome == outcome for trial in trials)} {outcome}" for outcome in OUTCOMES)
-    text = f"{len(trials)} trials of {len(names)} parts ({counts}); {len(found.culprits)} culprits"
+    text = (f"{plural(len(trials), 'trial')} of {plural(len(names), 'part')} ({counts}); "
+            f"{plural(len(found.culprits), 'culprit')}")
     colours = np.array([to_rgb(OUTCOMES[trial.outcome]) for trial in trials]).reshape(-1, 1, 3)
     with rc_context(STYLE):
         figure = Figure(figsize=(8.4, 1.3 + 0.16 * len(trials)), layout="constrained")
@@ -174,8 +176,8 @@ def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0
             if low < tie < high and high - low < 64:
                 ax.axvline(tie, color="#555555", linestyle=(0, (3, 3)), linewidth=0.8, zorder=3)
         ax.ticklabel_format(axis="x", useOffset=False)
-        ax.set_xlabel("accumulator * ratio of scales; dots are the accumulators, numbers the output codes, dashed "
-                      "lines ties; neighbouring codes have different colours")
+        ax.set_xlabel("accumulator * ratio of scales; dots are the accumulators, numbers the output codes,\n"
+                      "dashed lines ties; neighbouring codes have different colours")
         ax.set_title(f"{len(codes)} rules, {len(groups)} different rows of codes", loc="left")
     return Picture(text, figure)
 
