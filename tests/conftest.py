@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 import npulab
 import npulab.captures.target
+
+if TYPE_CHECKING:
+    from lab import Lab
+    from playwright.sync_api import Browser
 
 # the same examples on every run
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -35,6 +42,30 @@ def vivante() -> npulab.captures.target.Target:
 def dump() -> Path:
     """The text dump that holds both update 4 captures."""
     return shared("seeds/002_a8df49b9735cd1f4.txt")
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """``npulab lab`` on a copy of the notebooks beside their captures; a test has a folder of its own in it."""
+    from blank_page import chromium
+    from lab import Lab
+
+    chromium()
+    root = tmp_path_factory.mktemp("root")
+    shutil.copytree(ROOT / "notebooks", root / "notebooks")
+    (root / "captures").symlink_to(CAPTURES)
+    started = Lab(tmp_path_factory.mktemp("lab"), f"--ServerApp.root_dir={root}")
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    """Chromium, one for each file: as long as it is there its loop is in the way of asyncio."""
+    from blank_page import browser
+
+    with browser() as started:
+        yield started
 
 
 def shared(name: str) -> Path:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from blank_page import browser, chromium
-from lab import CELLS, READY, Lab, Opened
-from playwright.sync_api import Page
+from lab import CELLS, READY, RUN_MS, Lab, Opened
+from playwright.sync_api import Browser, Page
 from store_notebooks import METADATA
 
 # fields of a synthetic map; two of them together break it, and an oracle takes its time
+NAME = "bisect/bisect.ipynb"
 CELL = """\
 import time
 from dataclasses import replace
@@ -45,16 +45,13 @@ RUN_VIEW = """() => {
 PICTURES = os.environ.get("NPULAB_PICTURES")
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    chromium()
-    scratch = tmp_path_factory.mktemp("lab")
-    root = tmp_path_factory.mktemp("notebooks")
+@pytest.fixture
+def opened(lab: Lab, chrome: Browser) -> Iterator[Opened]:
+    (lab.root / NAME).parent.mkdir()
     cells = [nbformat.v4.new_code_cell(code) for code in (CELL, VIEW)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), root / "bisect.ipynb")
-    started = Lab(scratch, f"--ServerApp.root_dir={root}")
-    yield started
-    started.close()
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=METADATA), lab.root / NAME)
+    with Opened(lab, chrome, NAME) as page:
+        yield page
 
 
 def trial(page: Page, number: int, passed: bool = False) -> None:
@@ -83,70 +80,68 @@ def seen(page: Page) -> list[str]:
 def reloaded(opened: Opened) -> None:
     opened.page.reload(wait_until="domcontentloaded")
     opened.page.wait_for_function("() => window.jupyterapp?.shell")
-    until = time.monotonic() + 30
-    while not opened.page.evaluate(READY, "bisect.ipynb"):
+    until = time.monotonic() + RUN_MS / 1000
+    while not opened.page.evaluate(READY, NAME):
         assert time.monotonic() < until, "the notebook did not open again"
         opened.page.wait_for_timeout(50)
 
 
-def test_bisect_view_in_the_lab(lab: Lab) -> None:
-    with browser() as chrome, Opened(lab, chrome, "bisect.ipynb") as opened:
-        page = opened.page
-        page.set_default_timeout(20_000)
-        opened.run_all()
+def test_bisect_view_in_the_lab(opened: Opened) -> None:
+    page = opened.page
+    opened.run_all()
 
-        page.click(".npulab-bisect .npulab-heading")
-        for key, then in (("p", 2), ("f", 3), ("h", 4), ("u", 3), ("a", 3), ("p", 4)):
-            answer(page, key, then)
-            if key == "a":
-                page.wait_for_selector(".npulab-bisect .reason:has-text('asked again')")
-        assert opened.ask("print(view.model.counts)") == "{'pass': 2, 'fail': 1, 'hang': 0}"
-        page.wait_for_timeout(SEEN)
-        page.click(".npulab-bisect button.hang")
-        for then in (5, 4, 3, 2, 1):
-            trial(page, then)
-            if then > 1:
-                page.click(".npulab-bisect button.undo")
+    page.click(".npulab-bisect .npulab-heading")
+    for key, then in (("p", 2), ("f", 3), ("h", 4), ("u", 3), ("a", 3), ("p", 4)):
+        answer(page, key, then)
+        if key == "a":
+            page.wait_for_selector(".npulab-bisect .reason:has-text('asked again')")
+    assert opened.ask("print(view.model.counts)") == "{'pass': 2, 'fail': 1, 'hang': 0}"
+    page.wait_for_timeout(SEEN)
+    page.click(".npulab-bisect button.hang")
+    for then in (5, 4, 3, 2, 1):
+        trial(page, then)
+        if then > 1:
+            page.click(".npulab-bisect button.undo")
 
-        page.click(".npulab-bisect .status")
-        for key in ("m", "y", "d", "d", "x", "b", "1", "ArrowUp", "Enter"):  # what would change the notebook
-            page.keyboard.press(key)
-        cells = page.evaluate(CELLS)
-        assert [(cell["cell_type"], "".join(cell["source"])) for cell in cells] == [("code", CELL), ("code", VIEW)]
-        assert not page.evaluate("() => window.jupyterapp.shell.currentWidget.content.mode === 'edit'")
+    page.click(".npulab-bisect .status")
+    for key in ("m", "y", "d", "d", "x", "b", "1", "ArrowUp", "Enter"):  # what would change the notebook
+        page.keyboard.press(key)
+    cells = page.evaluate(CELLS)
+    assert [(cell["cell_type"], "".join(cell["source"])) for cell in cells] == [("code", CELL), ("code", VIEW)]
+    assert not page.evaluate("() => window.jupyterapp.shell.currentWidget.content.mode === 'edit'")
 
-        page.keyboard.press("r")
-        state(page, "runs")
-        trial(page, 3, passed=True)
-        page.keyboard.press("s")
-        state(page, "stopped")
-        told = int(opened.ask("print(len(view.model.session.journal))"))
-        page.wait_for_timeout(400)
-        assert int(opened.ask("print(len(view.model.session.journal))")) == told < 12  # it has really stopped
-        before = seen(page)
+    page.keyboard.press("r")
+    state(page, "runs")
+    trial(page, 3, passed=True)
+    page.keyboard.press("s")
+    state(page, "stopped")
+    told = int(opened.ask("print(len(view.model.session.journal))"))
+    page.wait_for_timeout(400)
+    assert int(opened.ask("print(len(view.model.session.journal))")) == told < 12  # it has really stopped
+    before = seen(page)
 
-        page.keyboard.press("Control+s")  # is the lab's
-        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
-        assert '"execution_count": 2' in (lab.root / "bisect.ipynb").read_text()
-        opened.ask("held = True")
-        page.click(".npulab-bisect button.run")
-        state(page, "runs")
-        reloaded(opened)
-        state(page, "runs")  # the kernel is the same, and so is the view
-        assert seen(page) == before
-        page.evaluate(RUN_VIEW)  # the new view takes the journal over; what runs counts no more
-        state(page, "asks")
-        assert seen(page) == before
-        opened.ask("pause, held = 0, False")
+    page.keyboard.press("Control+s")  # is the lab's
+    page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+    assert '"execution_count": 2' in (opened.lab.root / NAME).read_text()
+    opened.ask("held = True")
+    page.click(".npulab-bisect button.run")
+    state(page, "runs")
+    reloaded(opened)
+    state(page, "runs")  # the kernel is the same, and so is the view
+    assert seen(page) == before
+    page.evaluate(RUN_VIEW)  # the new view takes the journal over; what runs counts no more
+    state(page, "asks")
+    assert seen(page) == before
+    opened.ask("pause, held = 0, False")
 
-        page.click(".npulab-bisect .npulab-heading")
-        page.keyboard.press("r")
-        state(page, "done")
-        found = "NN R1.f7 = 8 (good 0) and NN R7.f30 = 31 (good 0) together break"
-        assert found in page.inner_text(".npulab-bisect [role=status]")
-        assert opened.ask("print([key[3] for key in view.result.culprits])") == "['f7', 'f30']"
-        assert len((lab.root / "run.jsonl").read_text().splitlines()) > 10
-        assert opened.problems == []
-        for theme in ("Light", "Dark") if PICTURES else ():
-            opened.theme(f"JupyterLab {theme}")
-            opened.picture(Path(str(PICTURES)) / f"bisect-{theme.lower()}.png")
+    page.click(".npulab-bisect .npulab-heading")
+    page.keyboard.press("r")
+    state(page, "done")
+    found = "NN R1.f7 = 8 (good 0) and NN R7.f30 = 31 (good 0) together break"
+    assert found in page.inner_text(".npulab-bisect [role=status]")
+    assert opened.ask("print([key[3] for key in view.result.culprits])") == "['f7', 'f30']"
+    assert len((opened.lab.root / "bisect/run.jsonl").read_text().splitlines()) > 10
+    assert opened.problems == []
+    for theme in ("Light", "Dark") if PICTURES else ():
+        opened.theme(f"JupyterLab {theme}")
+        opened.picture(Path(str(PICTURES)) / f"bisect-{theme.lower()}.png")

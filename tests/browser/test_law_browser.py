@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from blank_page import BlankPage, browser
+from blank_page import BlankPage
 from fake_laws import fake_laws
 from playwright.sync_api import Browser
 
@@ -14,12 +12,6 @@ from npulab.notebook.widgets import LawView
 LAWS = fake_laws(simulated=True)
 FOCUS = "() => document.activeElement.dataset.bit === undefined ? document.activeElement.className : " \
         "[+document.activeElement.dataset.word, +document.activeElement.dataset.bit]"
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
 
 
 def focus(page: BlankPage) -> object:
@@ -38,10 +30,10 @@ def sync(page: BlankPage, view: LawView, seen: int = 0) -> int:
 # Each theme has colours of its own.
 @pytest.mark.parametrize(("theme", "place", "colour"), [("light", (0, 5), "status"), ("dark", (1, 7), "status"),
                                                         ("bare", (2, 0), "flips")])
-def test_no_findings_in_any_theme(started: Browser, theme: str, place: tuple[int, int], colour: str) -> None:
+def test_no_findings_in_any_theme(chrome: Browser, theme: str, place: tuple[int, int], colour: str) -> None:
     view = LawView(LAWS)
     view.place, view.opened, view.query, view.colour = place, True, "input_w", colour
-    with BlankPage(started, view, theme) as page:
+    with BlankPage(chrome, view, theme) as page:
         assert page.accessibility() == []
         assert page.page.inner_text(".npulab-simulated") == "simulated"
         assert page.errors == []
@@ -49,9 +41,9 @@ def test_no_findings_in_any_theme(started: Browser, theme: str, place: tuple[int
         assert page.listeners == 0
 
 
-def test_keys_move_open_and_leave(started: Browser) -> None:
+def test_keys_move_open_and_leave(chrome: Browser) -> None:
     view = LawView(LAWS)
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.page.evaluate("() => { window.leaked = []; "
                            "document.addEventListener('keydown', event => window.leaked.push(event.key)); }")
         page.press("Tab", "Tab", "Tab")
@@ -81,9 +73,9 @@ def test_keys_move_open_and_leave(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_search_goes_through_what_matches(started: Browser) -> None:
+def test_search_goes_through_what_matches(chrome: Browser) -> None:
     view = LawView(LAWS)
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.page.click("[data-word='4'][data-bit='0']")
         page.press("/")
         assert focus(page) == "search"
@@ -110,9 +102,9 @@ def test_search_goes_through_what_matches(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_click_and_colours_and_another_parameter(started: Browser) -> None:
+def test_click_and_colours_and_another_parameter(chrome: Browser) -> None:
     view = LawView(LAWS)
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.page.click("[data-word='0'][data-bit='5']")
         seen = sync(page, view)
         assert page.saved[0] == {"place": [0, 5], "opened": True}, "one message"

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from blank_page import THEMES, BlankPage, browser
+from blank_page import THEMES, BlankPage
 from playwright.sync_api import Browser
 from test_map_editor import SCRIPT, made, shown, small
 
 from npulab.analysis.draft import draft
 from npulab.notebook.widgets import MapEditor, RegisterView
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
 
 
 def answer(page: BlankPage, view: MapEditor) -> None:
@@ -47,11 +39,11 @@ def focused(page: BlankPage) -> str:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_page_in_each_theme(started: Browser, theme: str) -> None:
+def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
     view = MapEditor(made(), small(provenance="simulated"))
     view.draft.rename("mode", "m")
     view.model.press({"do": "remove", "field": "no"})
-    with BlankPage(started, view, theme) as page:
+    with BlankPage(chrome, view, theme) as page:
         for text in ("demo/a", "simulated", "refused: got field", "rename mode to m", "0x15 = 21"):
             assert page.page.locator(f"text={text}").first.is_visible(), text
         page.page.focus("[role=grid]")
@@ -66,10 +58,10 @@ def test_page_in_each_theme(started: Browser, theme: str) -> None:
         assert page.errors == []
 
 
-def test_page_edit_a_field_and_see_the_capture_decode_anew(started: Browser) -> None:
+def test_page_edit_a_field_and_see_the_capture_decode_anew(chrome: Browser) -> None:
     one = made()
     view, words = MapEditor(one, small()), RegisterView(small(), draft=one)
-    with BlankPage(started, view) as page, BlankPage(started, words) as other:
+    with BlankPage(chrome, view) as page, BlankPage(chrome, words) as other:
         page.press("Tab", "ArrowRight", "ArrowRight", "Enter")
         page.page.keyboard.type("signed")
         page.press("Enter")
@@ -111,9 +103,9 @@ def test_page_edit_a_field_and_see_the_capture_decode_anew(started: Browser) -> 
         assert (other.listeners, page.errors + other.errors) == (0, [])
 
 
-def test_page_gives_a_field_other_bits_and_adds_one(started: Browser) -> None:
+def test_page_gives_a_field_other_bits_and_adds_one(chrome: Browser) -> None:
     view = MapEditor(made(), small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.press("Tab", "ArrowLeft", "Enter")
         page.page.keyboard.type("3:1")
         page.press("Enter")
@@ -145,9 +137,9 @@ def follow(page: BlankPage, view: MapEditor) -> None:
     page.push(registers=view.registers, values=view.values, places=view.places)
 
 
-def test_page_makes_and_moves_a_field_by_its_bits(started: Browser) -> None:
+def test_page_makes_and_moves_a_field_by_its_bits(chrome: Browser) -> None:
     view = MapEditor(made(), small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         drag(page, 0, 20, 12)
         assert page.saved[-1] == {"cursor": [0, 12], "selection": [0, 12, 9]}
         assert page.page.inner_text(".question").startswith("new field CFG[20:12]")
@@ -178,9 +170,9 @@ def test_page_makes_and_moves_a_field_by_its_bits(started: Browser) -> None:
         assert (page.listeners, page.errors) == (0, [])
 
 
-def test_page_says_what_was_refused(started: Browser) -> None:
+def test_page_says_what_was_refused(chrome: Browser) -> None:
     view = MapEditor(made(), small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.press("Tab", "Enter")
         page.page.keyboard.type("size")
         page.press("Enter")
@@ -190,8 +182,8 @@ def test_page_says_what_was_refused(started: Browser) -> None:
         assert focused(page) == "grid"
 
 
-def test_page_keys_move(started: Browser) -> None:
-    with BlankPage(started, MapEditor(draft(40))) as page:
+def test_page_keys_move(chrome: Browser) -> None:
+    with BlankPage(chrome, MapEditor(draft(40))) as page:
         page.press("Tab")
         seen = [here(page)]
         for key in ("ArrowDown", "ArrowRight", "ArrowLeft", "End", "Home", "ArrowUp", "PageDown", "PageDown", "PageDown",
@@ -211,8 +203,8 @@ def test_page_keys_move(started: Browser) -> None:
         assert focused(page) == ""
 
 
-def test_page_has_a_tab_stop_for_table_and_bits_and_keeps_letters(started: Browser) -> None:
-    with BlankPage(started, MapEditor(made(), small())) as page:
+def test_page_has_a_tab_stop_for_table_and_bits_and_keeps_letters(chrome: Browser) -> None:
+    with BlankPage(chrome, MapEditor(made(), small())) as page:
         page.page.evaluate("window.heard = []; document.addEventListener('keydown', e => heard.push(e.key))")
         assert page.page.locator("[tabindex='0'], a, button:not([tabindex='-1']), input:not([tabindex='-1']):visible").count() == 2
         page.press("Tab")
@@ -222,9 +214,9 @@ def test_page_has_a_tab_stop_for_table_and_bits_and_keeps_letters(started: Brows
         assert page.sent == []
 
 
-def test_page_escape_and_blur(started: Browser) -> None:
+def test_page_escape_and_blur(chrome: Browser) -> None:
     view = MapEditor(made(), small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.press("Tab", "Enter")
         page.page.keyboard.type("other")
         page.press("Escape")
@@ -247,9 +239,9 @@ def test_page_escape_and_blur(started: Browser) -> None:
         assert cell(page, 2, "field") == "w0_4_4"
 
 
-def test_page_keeps_what_is_typed_while_another_edits(started: Browser) -> None:
+def test_page_keeps_what_is_typed_while_another_edits(chrome: Browser) -> None:
     view = MapEditor(made(), small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.press("Tab", "Enter")
         page.page.keyboard.type("new")
         view.draft.set_note("mode", "said elsewhere")
@@ -265,9 +257,9 @@ def test_page_keeps_what_is_typed_while_another_edits(started: Browser) -> None:
         assert (len(page.sent), focused(page), cell(page, 0, "field")) == (1, "grid", "other")
 
 
-def test_page_filters(started: Browser) -> None:
+def test_page_filters(chrome: Browser) -> None:
     view = MapEditor(made(), small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.press("Tab", "/")
         page.page.keyboard.type("ext W")
         assert page.page.inner_text(".found") == "2 fields"
@@ -287,13 +279,13 @@ def test_page_filters(started: Browser) -> None:
         assert (status(page), page.sent[1:], page.errors) == ("no field", [], [])
 
 
-def test_page_shows_hostile_names_as_text(started: Browser) -> None:
+def test_page_shows_hostile_names_as_text(chrome: Browser) -> None:
     one = made()
     one.rename("mode", SCRIPT)
     one.rename_register("EXT", SCRIPT + "&amp;")
     one.set_note("where", f"</span><script>{SCRIPT}</script>")
     view = MapEditor(one, small(name=SCRIPT))
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         assert cell(page, 0, "field") == SCRIPT
         page.press("Tab", "s", "Escape", "j", "Escape", "Enter", "Escape")
         view.model.press({"do": "remove", "field": SCRIPT * 3})
@@ -303,9 +295,9 @@ def test_page_shows_hostile_names_as_text(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_page_of_600_rows_draws_what_is_in_sight(started: Browser) -> None:
+def test_page_of_600_rows_draws_what_is_in_sight(chrome: Browser) -> None:
     view = MapEditor(draft(600, block="NN"))
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         assert page.page.get_attribute("[role=grid]", "aria-rowcount") == "601"
         assert page.page.locator(".body .row").count() < 60
         page.page.evaluate("document.querySelector('[role=grid]').scrollTop = 300 * 22")

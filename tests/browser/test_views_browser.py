@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import statistics
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from anywidget import AnyWidget
-from blank_page import BlankPage, browser, colours
+from blank_page import BlankPage, colours
 from conftest import CAPTURES
 from playwright.sync_api import Browser
 from test_diff_view import NASTY, A, B
@@ -62,12 +60,6 @@ COPIED = """() => { const data = new DataTransfer();
 # JupyterLab changes its rules, then says so on the body.
 THEME = """rules => { document.querySelector('style').textContent = rules +
   'body { background: var(--jp-layout-color0); margin: 8px }'; document.body.dataset.jpThemeLight = 'false'; }"""
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
 
 
 def text(value: Any) -> Any:
@@ -127,8 +119,8 @@ def nasty_diff() -> DiffView:
 
 
 @pytest.mark.parametrize("make", [nasty_bytes, nasty_diff, nasty_outputs])
-def test_no_findings_in_both_themes_and_names_stay_text(started: Browser, make: Any) -> None:
-    with BlankPage(started, drawn(make())) as page:
+def test_no_findings_in_both_themes_and_names_stay_text(chrome: Browser, make: Any) -> None:
+    with BlankPage(chrome, drawn(make())) as page:
         settled(page)
         assert page.accessibility() == []
         assert page.page.inner_text(".npulab-simulated") == "simulated"
@@ -150,9 +142,9 @@ def test_no_findings_in_both_themes_and_names_stay_text(started: Browser, make: 
         assert page.listeners == 0
 
 
-def test_bytes_by_key(started: Browser) -> None:
+def test_bytes_by_key(chrome: Browser) -> None:
     view = ByteView(npulab.load(CAPTURES / "vivante/sim-3x3-same"))
-    with BlankPage(started, drawn(view)) as page:
+    with BlankPage(chrome, drawn(view)) as page:
         page.page.evaluate(KEYS)
         page.press(*["Tab"] * 7)
         assert page.page.evaluate("document.activeElement.getAttribute('role')") == "application"
@@ -222,7 +214,8 @@ def test_bytes_by_key(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_four_mebibytes_scroll_at_thirty_frames_a_second(started: Browser) -> None:
+def scrolled(chrome: Browser) -> tuple[list[float], list[float]]:
+    """From frame to frame while four mebibytes scroll, and what the view does in each, in milliseconds."""
     # the page takes a part of it and repeats that: a tester's line is slower than the notebook's
     tile = np.random.default_rng(0).integers(0, 256, 2 ** 16, dtype=np.uint8)
     data = np.tile(tile, 64)
@@ -234,21 +227,24 @@ def test_four_mebibytes_scroll_at_thirty_frames_a_second(started: Browser) -> No
     assert view.classes == view.classes[:2 ** 16] * 64
     sent.get_state().update(data=text(tile.tobytes()) | {"times": 64}, classes=text(view.classes[:2 ** 16]) | {"times": 64})
     sent._esm = f"({FRAMES})();\n{sent._esm}"
-    page = BlankPage(started, sent)
+    page = BlankPage(chrome, sent)
     with page:
         settled(page)
         times, costs, top = page.page.evaluate(SCROLL, 60)
         assert top > 1_000_000
         assert len(costs) >= 60
-        assert statistics.median(costs) < 33, costs
-        assert statistics.median(times) < 33, times
         page.press("End")
         assert page.errors == []
+    return times, costs
 
 
-def test_a_window_that_moves_is_drawn(started: Browser) -> None:
+def test_four_mebibytes_scroll(chrome: Browser) -> None:
+    scrolled(chrome)
+
+
+def test_a_window_that_moves_is_drawn(chrome: Browser) -> None:
     view = ByteView(bytes(16), reference=bytes(15) + b"\1")
-    with BlankPage(started, drawn(view)) as page:
+    with BlankPage(chrome, drawn(view)) as page:
         settled(page)
         view.compare(bytes(16))
         page.push(classes=text(view.classes), statuses=view.statuses, summary=view.summary)
@@ -261,9 +257,9 @@ def test_a_window_that_moves_is_drawn(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_differences_by_key(started: Browser) -> None:
+def test_differences_by_key(chrome: Browser) -> None:
     view = DiffView(A, B)
-    with BlankPage(started, drawn(view)) as page:
+    with BlankPage(chrome, drawn(view)) as page:
         page.page.evaluate(KEYS)
         page.press(*["Tab"] * 5)
         assert status(page) == view.model.rows[1].line
@@ -295,9 +291,9 @@ def test_differences_by_key(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_outputs_by_key(started: Browser) -> None:
+def test_outputs_by_key(chrome: Browser) -> None:
     view = nasty_outputs()
-    with BlankPage(started, drawn(view)) as page:
+    with BlankPage(chrome, drawn(view)) as page:
         page.page.evaluate(KEYS)
         page.press("Tab", "Tab")
         first = list(view.place)
@@ -325,10 +321,10 @@ def test_outputs_by_key(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_outputs_with_one_in_each_channel(started: Browser) -> None:
+def test_outputs_with_one_in_each_channel(chrome: Browser) -> None:
     predicted = np.arange(70, dtype=np.uint8).reshape(1, 1, 70)
     view = OutputView(compared(predicted, predicted ^ (predicted == 40).astype(np.uint8)))
-    with BlankPage(started, drawn(view)) as page:
+    with BlankPage(chrome, drawn(view)) as page:
         settled(page)
         page.press("Tab", "Tab", "ArrowRight", "ArrowUp", "]")
         assert [traits["place"][2] for traits in page.saved] == [41, 9, 10]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
 import blank_page
 import numpy as np
 import pytest
-from blank_page import THEMES, BlankPage, browser, chromium
+from blank_page import THEMES, BlankPage, chromium
 from conftest import CAPTURES
-from pace import limit
 from playwright.sync_api import Browser
 
 import npulab
@@ -54,12 +52,6 @@ def mesa() -> Capture:
 @pytest.fixture(scope="module")
 def vendor() -> Capture:
     return npulab.load(CAPTURES / "vivante/update4-vendor")
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
 
 
 # ---- the model ----
@@ -420,9 +412,9 @@ def focused(page: BlankPage) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_page_in_each_theme(started: Browser, theme: str) -> None:
+def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
     view = RegisterView(small(provenance="simulated"))
-    with BlankPage(started, view, theme) as page:
+    with BlankPage(chrome, view, theme) as page:
         flip(page, 0, 1)
         assert page.saved == [{"cursor": [0, 1]}, {"words": [0x53, *WORDS[1:]]}]
         assert bit(page, 0, 1) == "1, bit 1, mode, differs from the reference"
@@ -440,8 +432,8 @@ def test_page_in_each_theme(started: Browser, theme: str) -> None:
         assert page.errors == []
 
 
-def test_page_of_a_capture_against_another(started: Browser, mesa: Capture, vendor: Capture) -> None:
-    with BlankPage(started, RegisterView(mesa, vendor)) as page:
+def test_page_of_a_capture_against_another(chrome: Browser, mesa: Capture, vendor: Capture) -> None:
+    with BlankPage(chrome, RegisterView(mesa, vendor)) as page:
         assert page.page.locator("[role=gridcell][data-bit]").count() == 34 * 32
         assert page.page.locator(".npulab-bit.differs").count() == 41
         assert page.page.locator("text=simulated").count() == 0
@@ -452,9 +444,9 @@ def test_page_of_a_capture_against_another(started: Browser, mesa: Capture, vend
         assert page.errors == []
 
 
-def test_page_flip_reaches_python(started: Browser) -> None:
+def test_page_flip_reaches_python(chrome: Browser) -> None:
     view = RegisterView(small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.page.click("[data-word='1'][data-bit='31']")
         assert page.saved == [{"cursor": [1, 31]}]  # a click selects
         page.press("Space")
@@ -465,16 +457,16 @@ def test_page_flip_reaches_python(started: Browser) -> None:
         assert "size 21 → 53" in page.page.inner_text(".npulab-summary")
 
 
-def test_page_bit_31_stays_unsigned(started: Browser) -> None:
-    with BlankPage(started, RegisterView(small())) as page:
+def test_page_bit_31_stays_unsigned(chrome: Browser) -> None:
+    with BlankPage(chrome, RegisterView(small())) as page:
         for number in (31, 0, 31):
             flip(page, 2, number)
         assert [sent["words"][2] for sent in page.saved if "words" in sent] == [0x7FFFFFFF, 0x7FFFFFFE, 0xFFFFFFFE]
         assert page.page.inner_text(".npulab-row:last-child .npulab-hex >> nth=0") == "0xfffffffe"
 
 
-def test_page_keys_move(started: Browser) -> None:
-    with BlankPage(started, RegisterView(wide(20))) as page:
+def test_page_keys_move(chrome: Browser) -> None:
+    with BlankPage(chrome, RegisterView(wide(20))) as page:
         page.press("Tab")
         seen = [focused(page)]
         for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowLeft", "End", "ArrowRight", "PageDown", "PageDown",
@@ -487,9 +479,9 @@ def test_page_keys_move(started: Browser) -> None:
         assert page.saved[-1] == {"cursor": [0, 31]}
 
 
-def test_page_keys_flip_undo_and_seek(started: Browser) -> None:
+def test_page_keys_flip_undo_and_seek(chrome: Browser) -> None:
     view = RegisterView(small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.press("Tab", "Space", "ArrowDown", "Space", "End", "Space")
         assert page.saved[-1]["words"] == [0x80000051, 0xC0000003, 0xFFFFFFFF]
         seen = []
@@ -512,9 +504,9 @@ def test_page_keys_flip_undo_and_seek(started: Browser) -> None:
         assert status(page) == "no bit differs from the reference"
 
 
-def test_page_goes_from_field_to_field(started: Browser, captures: CaptureSet) -> None:
+def test_page_goes_from_field_to_field(chrome: Browser, captures: CaptureSet) -> None:
     view = RegisterView(captures["update4-vendor"], reference=captures["update4-mesa"])
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.press("Tab")
         seen = []
         for key in ("n", "n", "n", "n", "p"):
@@ -525,17 +517,17 @@ def test_page_goes_from_field_to_field(started: Browser, captures: CaptureSet) -
         assert focused(page)[0] == 7
 
 
-def test_page_keeps_its_keys_to_itself(started: Browser) -> None:
-    with BlankPage(started, RegisterView(small())) as page:
+def test_page_keeps_its_keys_to_itself(chrome: Browser) -> None:
+    with BlankPage(chrome, RegisterView(small())) as page:
         page.page.evaluate("window.reached = []; document.addEventListener('keydown', e => reached.push(e.key))")
         page.press("Tab", "Space", "u", "n", "p", "[", "]", "Home", "PageDown", "ArrowUp", "Enter", "m", "Enter",
                    "/", "m", "Escape", "c", "Shift+ArrowLeft", "m", "Control+u", "Escape", "Shift+Enter")
         assert page.page.evaluate("reached") == ["Tab", "Shift", "Control", "u", "Escape", "Shift", "Enter"]
 
 
-def test_page_follows_python(started: Browser) -> None:
+def test_page_follows_python(chrome: Browser) -> None:
     view = RegisterView(small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         view.words = (0xFFFFFFFF, 0, 0)
         view.cursor = (2, 4)
         page.push(words=list(view.words), values=view.values, cursor=list(view.cursor))
@@ -545,9 +537,9 @@ def test_page_follows_python(started: Browser) -> None:
         assert page.page.locator(".npulab-bit.differs").count() == 0
 
 
-def test_page_tells_and_lights_the_field_under_the_pointer(started: Browser) -> None:
+def test_page_tells_and_lights_the_field_under_the_pointer(chrome: Browser) -> None:
     view = RegisterView(small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.page.hover("[data-word='1'][data-bit='30']")
         assert status(page) == view.model.describe(1, 30)
         lit = page.page.eval_on_selector_all(".here", "all => all.map(c => [+c.dataset.word, +c.dataset.bit])")
@@ -556,9 +548,9 @@ def test_page_tells_and_lights_the_field_under_the_pointer(started: Browser) -> 
         assert status(page) == view.model.describe(0, 31)
 
 
-def test_page_finds_a_field_and_gives_it_a_value(started: Browser) -> None:
+def test_page_finds_a_field_and_gives_it_a_value(chrome: Browser) -> None:
     view = RegisterView(small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.press("Tab", "/")
         page.page.keyboard.type("mod")
         assert (listed(page), page.page.inner_text(".found")) == (["mode"], "1 of 7 fields")
@@ -588,9 +580,9 @@ def test_page_finds_a_field_and_gives_it_a_value(started: Browser) -> None:
         assert len(listed(page)) == 7
 
 
-def test_page_links_fields_and_bits(started: Browser) -> None:
+def test_page_links_fields_and_bits(chrome: Browser) -> None:
     view = RegisterView(small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.page.click("[data-word='1'][data-bit='30']")
         assert page.page.locator(".item[aria-selected='true'] .name").text_content() == "size"
         page.page.click(".item:has-text('where')")
@@ -600,9 +592,9 @@ def test_page_links_fields_and_bits(started: Browser) -> None:
         assert [sent["cursor"] for sent in page.saved[-4:]] == [[1, 25], [1, 29], [2, 31], [0, 1]]
 
 
-def test_page_selects_a_run_by_pointer_and_by_keys(started: Browser) -> None:
+def test_page_selects_a_run_by_pointer_and_by_keys(chrome: Browser) -> None:
     view = RegisterView(small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.page.hover("[data-word='0'][data-bit='9']")
         page.page.mouse.down()
         for number in (7, 5, 6):
@@ -627,9 +619,9 @@ def test_page_selects_a_run_by_pointer_and_by_keys(started: Browser) -> None:
         assert page.page.locator(".chosen").count() == 0
 
 
-def test_page_shows_the_fields_that_are_asked_for(started: Browser) -> None:
+def test_page_shows_the_fields_that_are_asked_for(chrome: Browser) -> None:
     view = RegisterView(small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         seen = {}
         for kind in ("nonzero", "unknown", "differing", "=guess", "=K"):
             page.page.select_option(".kind", kind)
@@ -649,8 +641,8 @@ def test_page_shows_the_fields_that_are_asked_for(started: Browser) -> None:
         assert "" in tones
 
 
-def test_page_colours_by_law_and_by_flips(started: Browser) -> None:
-    with BlankPage(started, RegisterView(small(), laws=known())) as page:
+def test_page_colours_by_law_and_by_flips(chrome: Browser) -> None:
+    with BlankPage(chrome, RegisterView(small(), laws=known())) as page:
         tones = [option.get_attribute("value") for option in page.page.locator(".colour option").all()]
         assert tones == ["", "evidence", "value", "law", "flips"]
         page.page.select_option(".colour", "law")
@@ -664,13 +656,13 @@ def test_page_colours_by_law_and_by_flips(started: Browser) -> None:
             document.querySelector(`[data-word='0'][data-bit='${bit}']`)).backgroundColor)""")
         assert shown[0] != shown[1]
         assert page.accessibility() == []
-    with BlankPage(started, RegisterView(small())) as page:
+    with BlankPage(chrome, RegisterView(small())) as page:
         assert page.page.locator(".colour option").count() == 3
 
 
-def test_page_copies_as_text(started: Browser) -> None:
+def test_page_copies_as_text(chrome: Browser) -> None:
     view = RegisterView(small())
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.page.evaluate("Object.defineProperty(navigator, 'clipboard', "
                            "{value: {writeText: async text => { window.copied = text; }}})")
         page.page.click("[data-word='0'][data-bit='7']")
@@ -683,9 +675,9 @@ def test_page_copies_as_text(started: Browser) -> None:
         assert status(page) == "copied 1 line"
 
 
-def test_page_keyboard_wins_over_a_resting_pointer(started: Browser) -> None:
+def test_page_keyboard_wins_over_a_resting_pointer(chrome: Browser) -> None:
     view = RegisterView(wide(128))
-    with BlankPage(started, view) as page:
+    with BlankPage(chrome, view) as page:
         page.page.hover("[data-word='5'][data-bit='5']")
         page.press("Tab", *["PageDown"] * 8)
         page.page.wait_for_timeout(150)
@@ -693,8 +685,8 @@ def test_page_keyboard_wins_over_a_resting_pointer(started: Browser) -> None:
         assert page.page.locator("[data-word='64'][data-bit='31']").is_visible()
 
 
-def test_page_repaints_only_the_bit_that_changed(started: Browser) -> None:
-    with BlankPage(started, RegisterView(small())) as page:
+def test_page_repaints_only_the_bit_that_changed(chrome: Browser) -> None:
+    with BlankPage(chrome, RegisterView(small())) as page:
         page.page.evaluate("""() => { window.painted = [];
           new MutationObserver(all => all.forEach(one => painted.push(one.target.dataset.bit)))
             .observe(document.querySelector('[role=grid]'), {attributeFilter: ['aria-label'], subtree: true}) }""")
@@ -702,14 +694,10 @@ def test_page_repaints_only_the_bit_that_changed(started: Browser) -> None:
         assert page.page.evaluate("painted") == ["9"]
 
 
-@pytest.mark.parametrize(("count", "limit_ms"), [(34, 150), (128, 600)])
-def test_page_renders_quickly(started: Browser, count: int, limit_ms: int) -> None:
-    view, times, allowed = RegisterView(wide(count)), [], limit(limit_ms)
-    while len(times) < 5 and min(times, default=allowed) >= allowed:  # the machine may be busy
-        with BlankPage(started, view) as page:
-            times.append(page.render_ms)
-            assert page.errors == []
-    assert min(times) < allowed, times
+def test_page_of_many_words(chrome: Browser) -> None:
+    with BlankPage(chrome, RegisterView(wide(128))) as page:
+        assert page.page.locator("[data-word='127'][data-bit='0']").count() == 1
+        assert page.errors == []
 
 
 # ---- the browser itself ----

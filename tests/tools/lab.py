@@ -21,7 +21,7 @@ FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUP
 # no writing of notebooks behind our back, every cell in the page
 SETTINGS = {"@jupyterlab/docmanager-extension:plugin": {"autosave": False},
             "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none", "scrollPastEnd": False}}
-START_SECONDS, RUN_MS = 60, 90_000
+START_SECONDS, RUN_MS = 120, 120_000  # a machine that many share is ten times slower than a free one
 # the last is JupyterLab's own: it sometimes takes its splash screen away twice
 HARMLESS = ("favicon", "ResizeObserver loop", "net::ERR_ABORTED", "Failed to execute 'removeChild' on 'Node'")
 
@@ -35,7 +35,26 @@ OPEN = """path => window.jupyterapp.commands.execute('docmanager:open', {path, f
 DISCARD = """() => { const panel = window.jupyterapp.shell.currentWidget;
   if (panel?.context?.path) { panel.context.model.dirty = false; panel.dispose(); } }"""
 RUN_ALL = "() => window.jupyterapp.commands.execute('notebook:run-all-cells').then(done => !!done)"
-IDLE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
+# What the kernel sent for everything before has come when an empty request is answered; a view that sends its changes one
+# by one, each after the answer to the last, needs more than one. Then what is seen has to stay as it is, with every view
+# drawn.
+SETTLED = """async ([rounds, patience]) => {
+  const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel, until = performance.now() + patience;
+  const frame = () => new Promise(done => requestAnimationFrame(done));
+  const outputs = () => [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output')];
+  const waits = one => one.innerText.includes('Loading widget...') ||
+    [...one.querySelectorAll('.jupyter-widgets')].some(view => !view.childElementCount);
+  for (let before = null, same = 0; same < rounds;) {
+    await kernel.requestExecute({code: '', silent: true, store_history: false}).done;
+    await frame(); await frame();
+    const all = outputs(), now = all.some(waits) ? null : all.map(one => one.innerHTML).join();
+    same = now !== null && now === before ? same + 1 : 0;
+    before = now;
+    if (performance.now() > until) return false;
+  }
+  return true;
+}"""
+ROUNDS = 3
 CELLS = "() => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells"
 TEXTS = "() => [...document.querySelectorAll('.jp-OutputArea-output')].map(output => output.innerText)"
 ASK = """async code => {
@@ -163,9 +182,17 @@ class Opened:
         return self.page.evaluate(CELLS)
 
     def settle(self) -> None:
-        self.page.wait_for_function(IDLE)
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        self.page.wait_for_timeout(200)
+        """Wait until the kernel has nothing to do and the page shows what it said."""
+        assert self.page.evaluate(SETTLED, [ROUNDS, RUN_MS]), "the page does not come to rest"
+
+    def save(self) -> None:
+        """Save as Ctrl+S does, again if the page changed meanwhile."""
+        until = time.monotonic() + RUN_MS / 1000
+        while True:
+            self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save').then(() => true)")
+            if not self.page.evaluate("() => window.jupyterapp.shell.currentWidget.context.model.dirty"):
+                return
+            assert time.monotonic() < until, "the notebook stays unsaved"
 
     def ask(self, code: str) -> str:
         """What the notebook's kernel prints for a line of Python."""
@@ -176,8 +203,9 @@ class Opened:
         return self.page.evaluate(TEXTS)
 
     def theme(self, name: str) -> None:
-        self.page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name)
-        self.page.wait_for_timeout(500)
+        self.page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme}).then(() => true)", name)
+        self.page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=name)
+        self.settle()
 
     def picture(self, path: Path) -> None:
         """The whole notebook as a PNG."""
