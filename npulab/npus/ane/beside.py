@@ -11,12 +11,12 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.captures.target import Claim, Unsupported
 from npulab.npus.ane import coefficients
+from npulab.npus.ane.lifting import BLOCK
 from npulab.npus.ane.source import agreement, espresso, plist
 from npulab.npus.ane.source.network import Network
 from npulab.npus.ane.source.parameters import OPTIONAL, chain_of, nonlinear_mode, parameters, shapes
 from npulab.npus.ane.tables import entries, functions
 
-BLOCK = "H13"  # whose registers a network was held against
 # types as the symbols of a file number them; only the first is seen in one
 ELEMENTS = {"Float16": 5, "UInt8": 3, "Int8": 2}
 NETWORK = "net.plist"
@@ -88,7 +88,7 @@ def _table(capture: Capture, network: Network) -> Iterator[Claim]:
     chain = chain_of(network)
     name = chain.neuron.lower().replace("_", "")
     # the others are made of several steps, of which the table is one
-    direct = {one.replace("_", ""): one for one, neuron in functions.NEURONS.items() if neuron.table}
+    direct = {one.replace("_", ""): one for one in functions.FITS}
     if chain.main.type != "Neuron" or nonlinear_mode(chain) != TABLE_MODE or name not in direct:
         return
     try:

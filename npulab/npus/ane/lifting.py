@@ -18,12 +18,13 @@ from npulab.captures.capture import Capture
 from npulab.captures.target import Lifted, Unsupported
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.facts import EXPECTED, SIZES, TENSORS
-from npulab.npus.ane.lowering import RELU, TABLE, activation, relu_outputs
+from npulab.npus.ane.lowering import MINUS_ONE, ONE, RELU, TABLE, activation, relu_outputs
 from npulab.npus.ane.memory import UNIT, Surface, unpack
 from npulab.npus.ane.tables import entries
 from npulab.npus.ane.words import HABITS
 from npulab.npus.kit.fields import expect, values_of
 from npulab.npus.kit.layers import behind, padding_names
+from npulab.npus.kit.numbers import half
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, Layer, Network
 
 
@@ -127,7 +128,6 @@ BLOCK = "H13"  # fields of other generations have the same names, but nobody hel
 COEFFICIENT_BAR = 1
 NEURAL, PLANAR_TWO = 0, 3  # task types
 CONVOLUTION = 0  # NE.MACCfg.OpMode
-ONE, MINUS_ONE = 0x3C00, 0xBC00
 SUBTRACTED = 3  # PE.Cfg.SecSrc
 KINDS = {0: "add", 1: "multiply", 2: "maximum", 3: "minimum"}
 
@@ -316,7 +316,7 @@ def _planar(task: Task, source: Surface) -> Layer:
         kind = "copy"
     elif kind == "add" and prescale == MINUS_ONE:
         kind, prescale = "subtract", ONE
-    values = [_float(number) for number in (prescale, v["PE.BiasScale.Scale"], v["PE.BiasScale.Bias"])]
+    values = [half(number) for number in (prescale, v["PE.BiasScale.Scale"], v["PE.BiasScale.Bias"])]
     if not np.all(np.isfinite(values)):
         raise task.refusal(f"PE.PreScale, PE.BiasScale: got {values}, covered are finite numbers")
     return Elementwise(kind, shape_of(source), prescale=values[0], scale=values[1], bias=values[2])
@@ -324,7 +324,7 @@ def _planar(task: Task, source: Surface) -> Layer:
 
 def _bypass(task: Task, source: Surface) -> Layer | None:
     """What the neural engine does without a kernel; None for a copy."""
-    mode, prescale = task.v["NE.MACCfg.NonlinearMode"], _float(task.v["NE.PostScale.PostScale"])
+    mode, prescale = task.v["NE.MACCfg.NonlinearMode"], half(task.v["NE.PostScale.PostScale"])
     task.expect("neural")
     task.expect("bypass")
     if not np.isfinite(prescale):
@@ -397,7 +397,3 @@ def _inputs(capture: Capture, wired: Wiring) -> Any:
     tensors = tuple(unpack(capture.buffers[name], wired.shapes[-1 - i], f"{capture.name}: {name}")
                     for i, name in enumerate(names))
     return tensors if len(tensors) > 1 else tensors[0]
-
-
-def _float(bits: int) -> float:
-    return float(np.uint16(bits).view(np.float16))

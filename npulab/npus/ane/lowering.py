@@ -46,12 +46,11 @@ def table_of(layer: Activation, table: entries.Table | bytes | None = None) -> e
     if isinstance(table, bytes | bytearray):
         table = entries.decode(bytes(table))
     table = table or getattr(layer, "table", None)
-    if table is None and functions.NEURONS.get(layer.name, functions.Neuron(np.positive)).table:
+    if table is None and layer.name in functions.FITS:
         table = functions.fit(layer.name)
     if table is None:
-        known = [name for name, one in functions.NEURONS.items() if one.table]
         raise refused(f"name: got an activation {layer.name!r} without a table, allowed is a table, or one of "
-                      f"{', '.join(known)}")
+                      f"{', '.join(functions.FITS)}")
     if not same_outputs(tables.outputs(table), layer.outputs):
         raise refused(f"outputs: got others than those of {table!r}, allowed are the same")
     return table
@@ -86,7 +85,7 @@ def name_of(table: entries.Table) -> str:
 
 @cache
 def _fits() -> dict[str, entries.Table]:
-    return {name: functions.fit(name) for name, one in functions.NEURONS.items() if one.table}
+    return {name: functions.fit(name) for name in functions.FITS}
 
 
 def _distance(a: entries.Table, b: entries.Table) -> float:

@@ -17,8 +17,11 @@ from npulab.npus.ane.lowering import TABLE
 from npulab.npus.ane.tables import entries
 from npulab.quant.layers import Conv2D, Layer, Network
 
-# slots of an activation table: how many, what they are
-SLOTS = ((4, "limit"), (33, "knot"), (4, "line"), (1, "step"), (1, "mode"), (21, "fill"))
+# slots of an activation table: what they are, in order
+SLOTS = [*4 * ["limit"], *33 * ["knot"], *4 * ["line"], "step", "mode", *21 * ["fill"]]
+FIRST_KNOT = SLOTS.index("knot")
+CONVOLUTION = ("input channels", "kernel_h", "kernel_w", "stride_h", "stride_w")
+KERNEL = ("Kh", "Kw", "Sy", "Sx")  # of ConvCfg
 
 
 def recode(capture: Capture) -> bytes:
@@ -78,8 +81,8 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
         return {}
     out = {"outputs": math.prod(layer.output_shape), "channels": layer.output_shape[-1]}
     if isinstance(layer, Conv2D):
-        out |= {"input channels": layer.input_shape[2], "kernel_h": layer.kernel[0], "kernel_w": layer.kernel[1],
-                "stride_h": layer.stride[0], "stride_w": layer.stride[1]}
+        numbers = layer.input_shape[2], *layer.kernel, *layer.stride
+        out |= dict(zip(CONVOLUTION, numbers, strict=True))
     return out
 
 
@@ -94,9 +97,8 @@ def _of_words(capture: Capture) -> dict[str, Any]:
         channels = v["TileDMADst.DepthStride.DepthStride"] // v["TileDMADst.PlaneStride.PlaneStride"]
     out = {"outputs": channels * v["Common.OutDim.Hout"] * v["Common.OutDim.Wout"], "channels": channels}
     if last.convolves and v["NE.MACCfg.NonlinearMode"] != TABLE:
-        out |= {"input channels": groups * v["Common.Cin.Cin"], "kernel_h": v["Common.ConvCfg.Kh"],
-                "kernel_w": v["Common.ConvCfg.Kw"], "stride_h": v["Common.ConvCfg.Sy"],
-                "stride_w": v["Common.ConvCfg.Sx"]}
+        numbers = groups * v["Common.Cin.Cin"], *(v[f"Common.ConvCfg.{name}"] for name in KERNEL)
+        out |= dict(zip(CONVOLUTION, numbers, strict=True))
     return out
 
 
@@ -120,21 +122,16 @@ def _data(capture: Capture) -> bytes:
 
 def _slots(data: bytes, begin: int) -> Iterator[Item]:
     halves = np.frombuffer(data, "<u2", entries.SIZE // 2, begin).tolist()
-    place = 0
-    for many, kind in SLOTS:
-        for number in range(many):
-            yield Item(8 * begin + 16 * place, 16, kind, halves[place], plane=number if kind == "knot" else None)
-            place += 1
+    for slot, kind in enumerate(SLOTS):
+        yield Item(8 * begin + 16 * slot, 16, kind, halves[slot], plane=slot - FIRST_KNOT if kind == "knot" else None)
 
 
 def _filled(items: list[Item], end: int) -> Iterator[Item]:
     """The items with what lies between them."""
     place = 0
-    for one in items:
+    for one in [*items, Item(end, 0, "fill")]:
         if one.bit > place:
             yield Item(place, one.bit - place, "fill")
-        if one.bit >= place:
+        if one.bit >= place and one.bits:
             yield one
             place = one.bit + one.bits
-    if place < end:
-        yield Item(place, end - place, "fill")

@@ -18,7 +18,7 @@ from npulab.captures.target import Hang, Unsupported
 from npulab.npus.ane import tables
 from npulab.npus.ane.facts import ENGINES, EXPECTED, SIZES, TENSORS
 from npulab.npus.kit.fields import expect, values_of
-from npulab.npus.kit.numbers import ceil_div, up
+from npulab.npus.kit.numbers import ceil_div, half, up
 
 HALF = np.dtype("<f2")
 ALIGN = 64  # bytes: the unit of strides, bases and sizes
@@ -95,12 +95,11 @@ def simulate(capture: Capture) -> bytes:
 
 def _inputs(capture: Capture, tasks: list[Values]) -> dict[int, str]:
     """The buffers of a capture that hold inputs, by the number of the base."""
-    written = {v["Header.Header[8].WBase"] for v in tasks if v["Header.Header[8].WBE"]}
-    read = {v[f"Header.Header[8].RBase{i}"] for v in tasks for i in (0, 1)
-            if v[f"Header.Header[8].RBE{i}"]}
+    first, second, written = ({v[TENSORS[tensor]["bar"]] for v in tasks if v[TENSORS[tensor]["valid"]]}
+                              for tensor in ("source", "source 2", "result"))
     tensors = capture.parameters.get("tensors", ())
     bars = [tensor["bar"] for tensor in tensors if tensor["kind"] == "input"]
-    return {bar: f"input{i or ''}" for i, bar in enumerate(bars or sorted(read - written))}
+    return {bar: f"input{i or ''}" for i, bar in enumerate(bars or sorted((first | second) - written))}
 
 
 def _given(capture: Capture, tasks: list[Values], names: dict[int, str]) -> dict[int, bytes]:
@@ -189,7 +188,7 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     """``(groups, C, H, W)`` float64 of the neural engine, before it is rounded."""
     _understood(v, "device neural")
     mode, engines = v["NE.MACCfg.OpMode"], 2 ** v["Common.Cfg.ActiveNE"]
-    scale = _half(v["NE.PostScale.PostScale"])
+    scale = half(v["NE.PostScale.PostScale"])
     kernel = memory.given.get(v["Header.Header[9].KBase0"], b"") if v["Header.Header[9].KBE0"] else b""
     if engines > ENGINES:
         raise Hang(f"{engines} engines, there are {ENGINES}")
@@ -246,7 +245,7 @@ def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
     _understood(v, "device reduction" if kind == PE_REDUCE else "device no reduction")
     if v["PE.Cfg.Cond"]:  # absolute
         a = np.abs(a)
-    a = a * _half(v["PE.PreScale.PreScale"])
+    a = a * half(v["PE.PreScale.PreScale"])
     if kind == PE_REDUCE:
         a = a.max(-1, keepdims=True) if v["PE.Cfg.PoolMode"] else a.sum(-1, keepdims=True)
     if kind == PE_BINARY:
@@ -258,7 +257,7 @@ def _planar(v: Values, a: np.ndarray, memory: Memory) -> np.ndarray:
             a = OPERATIONS[v["PE.Cfg.OpMode"]](a, b)
         except ValueError:
             raise Hang(f"its sources are {a.shape} and {b.shape}") from None
-    a = a * _half(v["PE.BiasScale.Scale"]) + _half(v["PE.BiasScale.Bias"])
+    a = a * half(v["PE.BiasScale.Scale"]) + half(v["PE.BiasScale.Bias"])
     a = a * float(np.uint32(v["PE.FinalScale.FinalScale"]).view(np.float32))
     if v["PE.Cfg.NLMode"]:  # reciprocal
         with np.errstate(divide="ignore"):
@@ -288,10 +287,6 @@ def _result(v: Values, memory: Memory, out: np.ndarray) -> None:
     memory.write(bar, places, out)
 
 
-def _half(code: int) -> float:
-    return float(np.uint16(code).view(np.float16))
-
-
 # How an engine's coefficients are read: halfword by halfword from the bytes, as the words say
 
 
@@ -318,7 +313,7 @@ class _Reader:
         return int.from_bytes(self.data[self.at - size:self.at], "little")
 
     def half(self) -> float:
-        return float(np.uint16(self.take(2)).view(np.float16))
+        return half(self.take(2))
 
 
 def _understood(v: Values, case: str) -> None:
@@ -333,8 +328,7 @@ def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[_We
     early, Unsupported for forms that are not known.
     """
     _understood(v, "device kernel")
-    each, share, parts = (v["Common.GroupConvCfg.UnicastEn"], v["Common.Cout.Cout"],
-                          v["Common.GroupConvCfg.NumGroups"])
+    each, (parts, share, *_) = v["Common.GroupConvCfg.UnicastEn"], _sizes(v, "result")
     for engine in range(min(ENGINES, share)):
         size = ALIGN * v[f"KernelDMASrc.CoeffBfrSize[{engine}].MemBfrSize"]
         reader = _Reader(_stream(v, data, engine, "coefficients", size), engine)

@@ -38,6 +38,15 @@ def wrapped(value: Number, bits: int = 32) -> Number:
     return (value + half) % (2 * half) - half
 
 
+def half(bits: int) -> float:
+    """The number of the 16 bits of a float16.
+
+    >>> half(0x3C00)
+    1.0
+    """
+    return float(np.uint16(bits).view(np.float16))
+
+
 def as_codes(codes: np.ndarray, dtype: str) -> np.ndarray:
     """8-bit codes as those of ``dtype``, int8 or uint8: moved by 128 if they are of the other.
 

@@ -153,7 +153,7 @@ def random_layer(rng, kind):
     if kind == "relu":
         return Activation(shape, relu_outputs(), "relu", prescale=float(halves(rng, ()) or 1))
     if kind == "table":
-        name = rng.choice([one for one, neuron in functions.NEURONS.items() if neuron.table and one != "relu"])
+        name = rng.choice([one for one in functions.FITS if one != "relu"])
         return activation(functions.fit(name), shape, float(rng.choice([1, HALF(1.4427)])))
     if kind == "concat":
         sizes = rng.integers(1, 40, int(rng.integers(2, 5)))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from npulab.captures.target import Unsupported
 from npulab.npus.ane.facts import HERE
 from npulab.npus.ane.tables import Table, decode, entries, evaluate, functions, outputs, values
-from npulab.npus.ane.tables.functions import NEURONS, closest, errors, fit, identify, last_place, true
+from npulab.npus.ane.tables.functions import FITS, FUNCTIONS, closest, errors, fit, identify, last_place, true
 from npulab.quant.floats import Near, odd
 from npulab.registers.table import read_table
 
@@ -30,7 +30,7 @@ EVERY = CODES.view(np.float16)
 ODD_ONES = np.array([0, 0x8000, 1, 0x8001, 0x3FF, 0x400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x3C00, 0xBC00], np.uint16)
 FILES = ["activation/gelu", "activation/leakyrelu", "activation/relu6", "activation/selu", "activation/silu", "activation/softmax",
          "binary/div", "unary/exp2", "unary/log", "unary/log2", "unary/sign", "unary/sqrt", "unary/tanh", "sigmoid77"]
-FITTED = {name: neuron.table for name, neuron in NEURONS.items() if neuron.table}
+FITTED = {name: FITS[name] for name in FUNCTIONS if name in FITS}
 
 
 @cache
@@ -403,12 +403,12 @@ def test_what_no_table_can_be_made_of(arguments: tuple[object, ...], message: st
 
 
 def test_every_name_has_values_everywhere() -> None:
-    for name in NEURONS:
+    for name in FUNCTIONS:
         found = true(name, EVERY)
         assert found.dtype == np.float64
         inside = EVERY.astype(float) >= 0 if name in ("sqrt", "rsqrt", "log2", "log") else ~np.isnan(EVERY)
         assert not np.isnan(found[inside]).any(), name
-    assert {"tanh", "sigmoid", "sqrt", "rsqrt", "inv", "sqr", "log2", "exp2", "elu", "sign", "equal_zero", "relu"} <= set(NEURONS)
+    assert {"tanh", "sigmoid", "sqrt", "rsqrt", "inv", "sqr", "log2", "exp2", "elu", "sign", "equal_zero", "relu"} <= set(FUNCTIONS)
 
 
 def test_true_functions_at_known_places() -> None:
@@ -464,13 +464,13 @@ def test_functions_of_made_tables_are_named() -> None:
     found = closest(fit("tanh"))
     assert found.index[:2].tolist() == ["tanh", "hard_tanh"]
     assert 0 < found["mean"].iloc[0] < found.largest.iloc[0] < 0.01 < found.largest.iloc[1]
-    assert set(found.index) == set(NEURONS)
+    assert set(found.index) == set(FUNCTIONS)
 
 
 def test_other_tables_are_not_named() -> None:
     rng = np.random.default_rng(8)
     assert [identify(random_table(rng)) for _ in range(5)] == [None] * 5
-    assert identify(fit(lambda x: np.where(x > 0, x, 0.2 * x), **{**NEURONS["leaky_relu"].table, "left": (0.2, 0)})) is None
+    assert identify(fit(lambda x: np.where(x > 0, x, 0.2 * x), **{**FITS["leaky_relu"], "left": (0.2, 0)})) is None
     assert identify(fit(lambda x: 2 * np.tanh(x), "from_zero", 0, 4, symmetry="odd")) is None
     between = fit(lambda x: (np.tanh(x) + np.clip(x, -1, 1)) / 2, "from_zero", 0, 4, symmetry="odd", right=(0, 1))
     assert closest(between).index[:2].tolist() == ["hard_tanh", "tanh"]
@@ -515,4 +515,4 @@ def test_kinds_from_3_on_are_neurons_less_5() -> None:
     names = {row["name"].lower(): int(row["raw"]) for row in read_table(HERE / "enums.csv") if row["enum"] == "neuron"}
     assert all(names[name] == code + 5 for name, code in entries.KINDS.items() if code >= 3)
     assert set(entries.REDUCED) < set(names)
-    assert functions.NEURONS.keys() >= {"sqrt", "rsqrt", "inv", "log2", "exp2"}
+    assert functions.FUNCTIONS.keys() >= {"sqrt", "rsqrt", "inv", "log2", "exp2"}

@@ -19,13 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npulab.npus.ane.facts import EXPECTED
+from npulab.npus.ane.facts import ENGINES, EXPECTED
 from npulab.npus.kit.fields import expect
 from npulab.npus.kit.numbers import ceil_div
 from npulab.quant.layers import Conv2D
 from npulab.support.refuse import refuse_if
 
-ENGINES = 16
 ALIGN = 64  # bytes of what an engine reads at once
 HALF = 2  # bytes of a coefficient
 TABLE_BYTES = 128  # of an activation table
@@ -96,17 +95,16 @@ class Kernel:
                 object.__setattr__(self, name, operator.index(getattr(self, name)))
         except TypeError:
             raise ValueError(f"kernel: got {self}, allowed are whole numbers") from None
-        _within("groups", self.groups, MOST_CHANNELS if self.depthwise else MOST_GROUPS)
-        for name in ("kernel_h", "kernel_w"):
-            _within(name, getattr(self, name), MOST_TAPS)
         refuse_if(len(self.stride) != 2, "kernel: stride", self.stride, "is (h, w)")
-        for name, number in (*(("stride", number) for number in self.stride), ("columns", self.columns)):
-            _within(name, number, MOST_STRIDE)
+        limits = {"groups": MOST_CHANNELS if self.depthwise else MOST_GROUPS, "kernel_h": MOST_TAPS,
+                  "kernel_w": MOST_TAPS, "columns": MOST_STRIDE, "outputs": MOST_CHANNELS, "inputs": MOST_CHANNELS}
+        numbers = [(name, getattr(self, name), most) for name, most in limits.items()]
+        for name, number, most in [*numbers, *(("stride", number, MOST_STRIDE) for number in self.stride)]:
+            refuse_if(not 1 <= number <= most, f"kernel: {name}", number, f"is 1 to {most}")
         if self.groups > 1 and self.inputs != self.outputs and self.groups in (self.inputs, self.outputs):
             raise ValueError(f"kernel: groups: got {self.groups} with {self.inputs} inputs and {self.outputs} outputs; "
                              "how a group of one channel is stored is known for as many outputs as inputs")
         for name in ("outputs", "inputs"):
-            _within(name, getattr(self, name), MOST_CHANNELS)
             refuse_if(getattr(self, name) % self.groups, f"kernel: {name}", getattr(self, name),
                       f"are multiples of the {self.groups} groups")
         if self.lanes < 0 or self.lanes & (self.lanes - 1) or self.lanes > self.usual_lanes:
@@ -300,10 +298,6 @@ def _chunks(channels: int, most: int) -> list[tuple[int, int, int]]:
         out.append((lanes, used, times))
         channels -= lanes * used * times
     return out
-
-
-def _within(name: str, number: int, most: int) -> None:
-    refuse_if(not 1 <= number <= most, f"kernel: {name}", number, f"is 1 to {most}")
 
 
 # What registers say of a kernel and of the engines' buffers

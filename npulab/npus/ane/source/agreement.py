@@ -9,23 +9,16 @@ is.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from npulab.npus.ane.facts import ENGINES
 from npulab.npus.ane.source.network import Network
-from npulab.npus.ane.source.parameters import (
-    ALIGN,
-    ENGINES,
-    chain_of,
-    engine_bytes,
-    shapes,
-    subject,
-    tasks_of,
-)
+from npulab.npus.ane.source.parameters import ALIGN, chain_of, engine_bytes, shapes, subject, tasks_of
 from npulab.npus.kit.fields import values_of as values_of_job
 from npulab.npus.kit.rows import numbers_of, read_rows
 
@@ -92,14 +85,9 @@ def claims(network: Network) -> list[Claim]:
 def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Comparison]:
     """Each claim with what a file's tasks say; ``values`` are raw numbers by field, for each task
     in order."""
-    out = []
-    for claim in stated:
-        if claim.task >= len(values):
-            out.append(Comparison(claim, None))
-        else:
-            found = values[claim.task].get(claim.field)
-            out.append(Comparison(claim, None if found is None else int(found), found is not None))
-    return out
+    found = [(claim, values[claim.task].get(claim.field) if claim.task < len(values) else None) for claim in stated]
+    return [Comparison(claim, None if number is None else int(number),
+                       number is not None or claim.task >= len(values)) for claim, number in found]
 
 
 def values_of(capture: Capture) -> Sequence[Values]:
@@ -160,13 +148,10 @@ def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Valu
     alone = networks.keys() ^ files.keys()
     if alone:
         raise ValueError(f"agreement: got {min(alone)!r} without a network or without a file, allowed are pairs")
-    seen = defaultdict(set)
-    for tasks in files.values():
-        for values in tasks:
-            for field, value in values.items():
-                seen[field].add(int(value))
+    seen = {(field, int(value)) for tasks in files.values() for values in tasks for field, value in values.items()}
+    numbers = Counter(field for field, _ in seen)
     compared = {name: tuple(compare(claims(network), files[name])) for name, network in networks.items()}
-    return Agreement(compared, frozenset(field for field, found in seen.items() if len(found) > 1))
+    return Agreement(compared, frozenset(field for field, count in numbers.items() if count > 1))
 
 
 def pairings(networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 INDICES = ("KernelIndex", "BiasIndex", "ScaleIndex")
@@ -109,23 +110,16 @@ class Network:
     def sorted_units(self) -> tuple[Unit, ...]:
         """The units, each behind those that it reads; raises ValueError where some wait for one
         another."""
-        waits = {one.name: sum(bottom not in self._given for bottom in set(one.bottoms)) for one in self.units}
-        ready = [one for one in self.units if not waits[one.name]]
-        for one in ready:
-            for reader in self.readers[one.name]:
-                if isinstance(reader, Unit):
-                    waits[reader.name] -= 1
-                    if not waits[reader.name]:
-                        ready.append(reader)
-        stuck = [name for name, count in waits.items() if count]
-        if stuck:
+        units = {one.name: one for one in self.units}
+        sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(units, ()))  # in the order of the file
+        for name, one in units.items():
+            sorter.add(name, *(bottom for bottom in one.bottoms if bottom in units))
+        try:
+            return tuple(units[name] for name in sorter.static_order())
+        except CycleError as error:
+            stuck = set(error.args[1])
             raise Broken(f"{self.name}.{min(stuck)}.Bottom: got units that wait for one another ({_some(stuck)}), "
-                          "allowed are units that follow from the inputs")
-        return tuple(ready)
-
-    @cached_property
-    def _given(self) -> frozenset[str]:
-        return frozenset(one.name for one in self.inputs)
+                         "allowed are units that follow from the inputs") from None
 
     @property
     def keys(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from npulab.npus.ane.facts import enum
+from npulab.npus.ane.facts import ENGINES, enum
 from npulab.npus.ane.source.network import Input, Network, Output, Unit
 from npulab.npus.kit.numbers import up
 from npulab.npus.kit.rows import numbers_of, read_rows
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ROWS = read_rows(Path(__file__).with_name("parameters.csv"))
 ALIGN = 64  # bytes of every stride
-ENGINES = 16
 WIDTHS = {"Float16": 2, "UInt8": 1, "Int8": 1, "Float32": 4}  # bytes of an element
 # the seed guesses these from the files; of 8-bit types nobody showed the order
 CODES = enum("format")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,15 +40,6 @@ def _gated(gate: Function) -> Function:
 
 def _each(function: Callable[[float], float]) -> Function:
     return np.vectorize(function, otypes=[np.float64])
-
-
-@dataclass(frozen=True)
-class Neuron:
-    """A function of float64 arrays; ``table`` are the arguments of ``fit`` for it, empty where none
-    are known."""
-
-    true: Function
-    table: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _fitted(row: Mapping[str, str]) -> dict[str, Any]:
@@ -93,12 +84,12 @@ FUNCTIONS: Mapping[str, Function] = {
 }
 # Limits, lines and steps are those of the tables that compilers 4.2.1 and later wrote for H13, and
 # so are the knots but for gelu and selu, where they chose others.
-FITS = {row["function"]: _fitted(row) for row in read_table(Path(__file__).with_name("fits.csv"))}
-NEURONS = {name: Neuron(function, FITS.get(name, {})) for name, function in FUNCTIONS.items()}
+FITS: dict[Any, dict[str, Any]] = {
+    row["function"]: _fitted(row) for row in read_table(Path(__file__).with_name("fits.csv"))}
 
 
 def true(function: str | Function, x: Any) -> np.ndarray:
-    """The function's values float64 at x, by its name in ``NEURONS`` or itself; NaN outside its
+    """The function's values float64 at x, by its name in ``FUNCTIONS`` or itself; NaN outside its
     domain.
 
     Raises LookupError with the known names.
@@ -106,8 +97,12 @@ def true(function: str | Function, x: Any) -> np.ndarray:
     >>> true("relu6", [-1.0, 2.0, 9.0]).tolist()
     [0.0, 2.0, 6.0]
     """
+    if isinstance(function, str) and function not in FUNCTIONS:
+        raise LookupError(f"function: got {function!r}, allowed is a function of arrays or one of "
+                          f"{', '.join(FUNCTIONS)}")
     with np.errstate(all="ignore"):
-        return np.asarray(_neuron(function).true(np.asarray(x, np.float64)), np.float64)
+        exact = FUNCTIONS[function] if isinstance(function, str) else function
+        return np.asarray(exact(np.asarray(x, np.float64)), np.float64)
 
 
 def fit(function: str | Function, kind: str | None = None, low: float | None = None, high: float | None = None, *,
@@ -120,7 +115,7 @@ def fit(function: str | Function, kind: str | None = None, low: float | None = N
     ``low`` and ``high`` are where ``y_low`` and ``y_high`` begin (by default nowhere, and the
     function there).  The step is the finest with which the knots reach all finite limits.  ``left``
     and ``right`` are (slope, intercept) of the lines beyond the knots, by default toward the limit,
-    or on the function one step further.  What is not given is taken from ``NEURONS``. Raises
+    or on the function one step further.  What is not given is taken from ``FITS``. Raises
     ValueError naming the argument that is missing, or that a table cannot hold.
 
     >>> fit("tanh")
@@ -128,7 +123,7 @@ def fit(function: str | Function, kind: str | None = None, low: float | None = N
     """
     given = {"kind": kind, "low": low, "high": high, "symmetry": symmetry, "step_exponent": step_exponent,
              "y_low": y_low, "y_high": y_high, "left": left, "right": right}
-    told = {"low": -math.inf, "high": math.inf, **_neuron(function).table,
+    told = {"low": -math.inf, "high": math.inf, **FITS.get(function, {}),
             **{name: value for name, value in given.items() if value is not None}}
     kind = told.get("kind")
     if kind not in PLAIN and kind not in REDUCED:
@@ -202,7 +197,7 @@ def closest(table: Table) -> pd.DataFrame:
     x = x[np.isfinite(x)]
     y = np.clip(values(table, x), -MOST, MOST)
     rows = []
-    for name in NEURONS:
+    for name in FUNCTIONS:
         right = true(name, x)
         some = np.isfinite(right)
         right = np.clip(right[some], -MOST, MOST)
@@ -232,14 +227,6 @@ def last_place(values: Any) -> np.ndarray:
     """
     exponent = np.frexp(np.maximum(np.abs(np.asarray(values, np.float64)), LEAST_NORMAL))[1]
     return np.ldexp(1.0, np.minimum(exponent, 16) - 11)
-
-
-def _neuron(function: str | Function) -> Neuron:
-    if not isinstance(function, str):
-        return Neuron(function)
-    if function not in NEURONS:
-        raise LookupError(f"function: got {function!r}, allowed is a function of arrays or one of {', '.join(NEURONS)}")
-    return NEURONS[function]
 
 
 def _finest(kind: str, ends: list[float]) -> int:

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import construct
 import numpy as np
 
-from npulab.npus.kit.numbers import ceil_div, up
+from npulab.layout.bitstream import bits_at, put_bits
+from npulab.npus.kit.numbers import up
 from npulab.registers.table import read_table
 from npulab.support.refuse import one_of
 
@@ -210,8 +211,8 @@ def packed(values: np.ndarray, dtype: str) -> bytes:
     flat = np.ascontiguousarray(values).reshape(-1)
     if kind.bits >= 8:
         return flat.astype(kind.numpy).tobytes()
-    bits = np.unpackbits(flat.astype(np.uint8)[:, None], axis=1, count=kind.bits, bitorder="little")
-    return np.packbits(bits, bitorder="little").tobytes()
+    codes = flat.astype(np.uint8) & np.uint8(2 ** kind.bits - 1)
+    return put_bits(codes, kind.bits * np.arange(len(flat)), kind.bits * len(flat))
 
 
 def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
@@ -223,9 +224,7 @@ def unpacked(raw: np.ndarray, count: int, dtype: str) -> np.ndarray:
     kind = STORED[one_of("dtype", dtype, STORED)]
     if kind.bits >= 8:
         return raw[:count * kind.bits // 8].view(kind.numpy)
-    used = raw[:ceil_div(count * kind.bits, 8)]
-    bits = np.unpackbits(used, count=count * kind.bits, bitorder="little").reshape(-1, kind.bits)
-    out = np.packbits(bits, axis=1, bitorder="little")[:, 0]
+    out = bits_at(raw.tobytes(), kind.bits * np.arange(count), kind.bits).astype(np.uint8)
     half = 2 ** (kind.bits - 1)
     return ((out ^ half).astype(np.int8) - half).astype(np.int8) if kind.numpy == "i1" else out
 

@@ -28,17 +28,43 @@ from npulab.npus.ane.training.mil.values import (
 from npulab.support.refuse import refuse_if
 
 MOST_TOKENS = 2 ** 19
+MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2 ** 23, 2 ** 19, 16
+FLAT = re.compile(r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]")  # a list of numbers or bools, taken as one token
+MOST_NUMBER, MOST_STRING = 64, 2 ** 16  # letters
+ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
+ESCAPED = {letter: f"\\{code}" for code, letter in ESCAPES.items()}
+SMALLEST, LARGEST = 1e-8, 1e16  # numbers between them are written without an exponent
+BOOLS = ("true", "false")
+VERSION = re.compile("[0-9.]*")
 NUMBER = r"[+-]?(?:0[xX][0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:[pP][+-]?\d+)?|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|nan)"
 TOKEN = re.compile(rf'(?P<name>(?!inf\b|nan\b)[A-Za-z_][A-Za-z0-9_]*)|(?P<number>{NUMBER}(?![\w.]))|(?P<arrow>->)'
                    r'|(?P<mark>[\[\](){}<>=,;?])|(?P<string>"(?:[^"\\\n]++|\\.)*+")', re.ASCII)
 BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")  # possessive: nothing is kept to go back to
 
 
-class Tokens:
-    """A place in a text, and the token that starts there."""
+def read(text: str) -> Program:
+    """The program that a MIL text says, of any version; names, types and shapes are for ``check``
+    to judge.
+
+    Constants may be written flat or in nested brackets, floats in decimal or hexadecimal; comments
+    start with ``//``. Raises ValueError with line and column for text that is not MIL, blocks inside
+    of operations, texts of more than 8 MiB, 524,288 tokens or as many elements of constants, and
+    brackets more than 16 deep.
+
+    >>> read("program(1.0) { func main<ios16>(tensor<fp16, [1, 2]> x) { } -> (x); }")["main"].inputs
+    (('x', Type(dtype='fp16', shape=(1, 2), plain=False)),)
+    """
+    refuse_if(not isinstance(text, str), "mil", type(text).__name__, "is text")
+    refuse_if(len(text) > MOST_TEXT, "mil", f"{len(text)} letters", f"is up to {MOST_TEXT}")
+    return _Reader(text).program()
+
+
+class _Reader:
+    """A parser: a place in a text, the token that starts there, and how many elements its constants
+    have so far."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.at, self.tokens = text, 0, 0
+        self.text, self.at, self.tokens, self.elements = text, 0, 0, 0
         self.line, self.counted = 1, 0
         self.kind, self.token, self.end = "", "", 0
         self.look()
@@ -121,39 +147,6 @@ class Tokens:
         """Items in braces, without commas."""
         self.take("{")
         return self.many(item, "}", "")
-
-
-MOST_TEXT, MOST_ELEMENTS, MOST_DEPTH = 2 ** 23, 2 ** 19, 16
-FLAT = re.compile(r"\[([0-9a-fA-FxXpPeEinftrusl.+\-, \t\r\n]*)\]")  # a list of numbers or bools, taken as one token
-MOST_NUMBER, MOST_STRING = 64, 2 ** 16  # letters
-ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
-ESCAPED = {letter: f"\\{code}" for code, letter in ESCAPES.items()}
-SMALLEST, LARGEST = 1e-8, 1e16  # numbers between them are written without an exponent
-BOOLS = ("true", "false")
-VERSION = re.compile("[0-9.]*")
-
-
-def read(text: str) -> Program:
-    """The program that a MIL text says, of any version; names, types and shapes are for ``check``
-    to judge.
-
-    Constants may be written flat or in nested brackets, floats in decimal or hexadecimal; comments
-    start with ``//``. Raises ValueError with line and column for text that is not MIL, blocks inside
-    of operations, texts of more than 8 MiB, 524,288 tokens or as many elements of constants, and
-    brackets more than 16 deep.
-
-    >>> read("program(1.0) { func main<ios16>(tensor<fp16, [1, 2]> x) { } -> (x); }")["main"].inputs
-    (('x', Type(dtype='fp16', shape=(1, 2), plain=False)),)
-    """
-    refuse_if(not isinstance(text, str), "mil", type(text).__name__, "is text")
-    refuse_if(len(text) > MOST_TEXT, "mil", f"{len(text)} letters", f"is up to {MOST_TEXT}")
-    return _Reader(text).program()
-
-
-class _Reader(Tokens):
-    """A parser, which counts the elements of constants."""
-
-    elements = 0
 
     # program, functions, operations
 
