@@ -26,7 +26,7 @@ from conftest import ROOT, shared
 import npulab
 from npulab.analysis.laws import stated
 from npulab.cli import main
-from npulab.npus.ane import surfaces, tables
+from npulab.npus.ane import memory, tables
 from npulab.npus.ane.source import agreement, espresso, plist, seed
 from npulab.npus.ane.tables.entries import Table, decode
 from npulab.npus.ane.training import blobs, mil, programs
@@ -493,19 +493,19 @@ def test_convolution_and_matmul_programs_against_plain_sums() -> None:
 @pytest.mark.parametrize("columns", [1, 31, 32, 33, 512])
 def test_a_surface_has_rows_of_64_bytes(columns: int) -> None:
     tensor = np.arange(3 * columns).reshape(3, columns).astype(np.float16)
-    data = surfaces.pack(tensor)
+    data = memory.pack(tensor)
     row = -(-2 * columns // 64) * 64
     assert len(data) == 3 * row
     for channel in range(3):
         line = data[channel * row : (channel + 1) * row]
         assert np.array_equal(np.frombuffer(line[: 2 * columns], "<f2"), tensor[channel])
         assert not any(line[2 * columns :])
-    assert np.array_equal(surfaces.unpack(data, 3, columns), tensor)
-    assert surfaces.strides((1, 3, 5, columns)) == (row, 5 * row, 15 * row, 15 * row, 15 * row)
+    assert np.array_equal(memory.unpack_columns(data, 3, columns), tensor)
+    assert memory.strides((1, 3, 5, columns)) == (row, 5 * row, 15 * row, 15 * row, 15 * row)
     end = 2 * row + 2 * columns  # what is behind the last row's columns may be missing
-    assert np.array_equal(surfaces.unpack(data[:end], 3, columns), tensor)
+    assert np.array_equal(memory.unpack_columns(data[:end], 3, columns), tensor)
     with pytest.raises(ValueError, match="got"):
-        surfaces.unpack(data[: end - 1], 3, columns)
+        memory.unpack_columns(data[: end - 1], 3, columns)
 
 
 # ---- shell

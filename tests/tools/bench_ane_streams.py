@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from test_ane_generations import MAPS, convolution
 
-from npulab.npus.ane.records import split
 from npulab.npus.ane.streams import place_h14, read_h14, write_h14
-from npulab.npus.ane.tasks import Task, states
+from npulab.npus.ane.tasks import Task, split, states
 
 TASKS = 10_240
 

@@ -1,18 +1,27 @@
-"""Tensors between arrays and memory: rows of fp16 filled up to 64 bytes, a plane for each
-channel."""
+"""Tensors between arrays and memory: rows of fp16 filled up to 64 bytes, a plane for each channel.
+
+An IOSurface of a MIL program holds a tensor [1, C, 1, S] of fp16: one row for each channel.  Where
+S is a multiple of 32 there are no gaps, and the bytes are those of the array (C, S). Source: tensor
+commands and stabs of hwx files of four compiler versions; maderix/ANE (io_write_fp16_at, io_copy).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from npulab.layout import Layout, planar
 from npulab.npus.kit.numbers import up
+from npulab.support.refuse import one_of, refuse_if
 
 UNIT = 64  # bytes; what strides in memory are counted in
 HALF = 2
 MOST_BYTES = 2 ** 26
+EXACT_COLUMNS = UNIT // 2  # rows of fp16 without gaps are multiples of so many columns
+TILE_BYTES = 0x4000  # memory for the DMA is given in these
+AXES = {"channels": 0, "columns": 1}
 
 
 class Surface(NamedTuple):
@@ -53,14 +62,25 @@ class Surface(NamedTuple):
         return self.bytes - self.row + HALF * self.width
 
 
-def pack(tensor: np.ndarray) -> bytes:
-    """``(H, W, C) float16`` as it lies in memory: planes of rows, zeros behind each row;
-    little-endian.
+def pack(tensor: np.ndarray, rows: bool = True) -> bytes:
+    """A tensor ``(H, W, C)``, or ``(C, S)`` of an IOSurface, as it lies in memory: planes of rows of
+    fp16 (rounded half to even, infinite beyond 65504), zeros behind each row; little-endian.
+
+    ``rows=False`` leaves out the gaps after rows, as maderix/ANE copies and allocates (C * S * 2
+    bytes), which is the same where S is a multiple of 32.  Raises ValueError for another rank.
 
     >>> pack(np.full((1, 1, 2), 2, np.float16))[64:66].hex()
     '0040'
+    >>> len(pack(np.zeros((2, 3)))), len(pack(np.zeros((2, 3)), rows=False)), len(pack(np.zeros((2, 32))))
+    (128, 12, 128)
     """
-    return Surface(*tensor.shape).layout.pack(tensor)
+    array = np.asarray(tensor)
+    refuse_if(array.ndim not in (2, 3) or 0 in array.shape or array.dtype.kind not in "fiu", "tensor",
+              f"{array.shape} {array.dtype}", "are numbers (channels, columns) or (H, W, C)")
+    array = array.T[None] if array.ndim == 2 else array
+    with np.errstate(over="ignore"):
+        surface = Surface(*array.shape)._replace(align=UNIT if rows else 1)
+        return surface.layout.pack(array.astype("<f2"))
 
 
 def unpack(data: bytes, surface: Surface, what: str = "tensor") -> np.ndarray:
@@ -73,3 +93,83 @@ def unpack(data: bytes, surface: Surface, what: str = "tensor") -> np.ndarray:
         raise ValueError(f"{what}: got {len(data)} bytes, allowed are {surface.span} or more, up to {MOST_BYTES}, for "
                          f"{surface.channels} planes of {surface.height} rows of {surface.row} bytes")
     return surface.layout.unpack(data[:surface.bytes].ljust(surface.bytes, b"\0"))
+
+
+class Strides(NamedTuple):
+    """Bytes from a row, plane (channel), depth slice or batch to the next, and of the whole
+    tensor."""
+
+    row: int
+    plane: int
+    depth: int
+    batch: int
+    size: int
+
+    @property
+    def allocated(self) -> int:
+        """The size in whole tiles of 0x4000 bytes."""
+        return up(self.size, TILE_BYTES)
+
+
+def strides(shape: Sequence[int], itemsize: int = 2) -> Strides:
+    """Strides of a tensor (N, C, H, W) or (N, C, D, H, W), elements of ``itemsize`` bytes.
+
+    A row is rounded up to 64 bytes; a plane has H rows, a depth slice C planes, a batch D depth
+    slices.  The batch stride was never seen with more than one.  Raises ValueError for another rank
+    or sizes below 1.
+
+    >>> strides((1, 3, 1, 77))
+    Strides(row=192, plane=192, depth=576, batch=576, size=576)
+    """
+    if len(shape) not in (4, 5) or min(shape) < 1 or itemsize < 1:
+        raise ValueError(f"shape: got {tuple(shape)} of {itemsize} bytes, allowed is (N, C, H, W) or (N, C, D, H, W) "
+                         "of 1 or more")
+    n, c, h, w = shape[0], shape[1], shape[-2], shape[-1]
+    row = up(w * itemsize, UNIT)
+    depth = row * h * c
+    batch = depth * (shape[2] if len(shape) == 5 else 1)
+    return Strides(row, row * h, depth, batch, batch * n)
+
+
+def unpack_columns(data: bytes, channels: int, columns: int, rows: bool = True) -> np.ndarray:
+    """The array ``(C, S) float16`` of an IOSurface; ``rows`` as in ``pack``.
+
+    Bytes past the tensor are not looked at: a surface may be allocated larger.  Raises ValueError
+    for fewer.
+    """
+    refuse_if(channels < 1 or columns < 1, "shape", f"{channels} channels, {columns} columns",
+              "is 1 or more")
+    surface = Surface(1, columns, channels, UNIT if rows else 1)
+    return np.ascontiguousarray(unpack(data, surface, "surface")[0].T)
+
+
+def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:
+    """Several arrays ``(C, S)`` as one input: side by side along the ``columns``, or one after the
+    other along the ``channels``.
+
+    maderix/ANE gives a backward kernel its taps along the channels (``concat`` of axis 1), and
+    activations with their weights along the columns.  Raises ValueError for arrays that differ
+    along the other axis.
+
+    >>> join([np.zeros((4, 2)), np.ones((4, 3))]).shape, join([np.zeros((4, 2)), np.ones((1, 2))], "channels").shape
+    ((4, 5), (5, 2))
+    """
+    arrays = [np.asarray(tensor) for tensor in tensors]
+    along = AXES[one_of("axis", axis, AXES)]
+    if not arrays or any(one.ndim != 2 or one.shape[1 - along] != arrays[0].shape[1 - along] for one in arrays):
+        raise ValueError(f"tensors: got {[one.shape for one in arrays]}, allowed are (C, S) that differ in their "
+                         f"{axis} only")
+    return np.concatenate(arrays, along)
+
+
+def split(tensor: np.ndarray, sizes: Sequence[int], axis: str = "columns") -> list[np.ndarray]:
+    """The arrays that ``join`` put together, by their sizes along the axis; raises ValueError where
+    these do not add up to it.
+
+    >>> [part.shape for part in split(np.zeros((4, 5)), [2, 3])]
+    [(4, 2), (4, 3)]
+    """
+    along, array = AXES[one_of("axis", axis, AXES)], np.asarray(tensor)
+    if array.ndim != 2 or min(sizes, default=0) < 1 or sum(sizes) != array.shape[along]:
+        raise ValueError(f"sizes: got {list(sizes)} of {array.shape}, allowed are numbers that add up to its {axis}")
+    return np.split(array, np.cumsum(sizes)[:-1].tolist(), along)

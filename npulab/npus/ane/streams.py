@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from npulab.npus.ane.records import Record, bytes_of, cut, first_broken, split, with_bits
-from npulab.npus.ane.tasks import MOST_TASKS, Task, write
+from npulab.npus.ane.tasks import MOST_TASKS, Record, Task, bytes_of, cut, first_broken, split, with_bits, write
 from npulab.registers.fields import WORD_BYTES
 
 FRAME = 16  # bytes: tasks of H14 and later lie on them, and so long is the preamble

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from npulab.captures.capture import Job
 from npulab.npus.ane.facts import ENGINES, HEADER, HERE, maps
@@ -86,21 +86,9 @@ SHAPES = ((2, 128), (4, 64), (8, 32), (16, 16), (8, 8))
 SMALL = len(SHAPES) - 1
 
 
-class L2(NamedTuple):
-    """Where sources and result of a task lie in L2, and their strides, in 16 bytes."""
-
-    channel: int
-    row: int
-    depth: int
-    second: int
-    result: int
-    result_channel: int
-    result_row: int
-    result_depth: int
-
-
-def l2(step: Step, habits: Habits) -> L2:
-    """Where sources and result lie in L2; ValueError if they take more than it has."""
+def l2(step: Step, habits: Habits) -> Any:
+    """Where sources and result of a task lie in L2, and their strides, in 16 bytes; ValueError if
+    they take more than it has."""
     channel, row, depth = l2_strides(step, step.sources[0], habits)
     sources = row * l2_rows(step)
     second = second_base(sources)
@@ -109,7 +97,8 @@ def l2(step: Step, habits: Habits) -> L2:
     end = result + strides[1] * step.result.height * in_l2(step, habits)
     refuse_if(end > L2_CELLS, "lower for ane", f"{CELL * end} bytes of L2 for one task",
               f"are {CELL * L2_CELLS}; how compilers split a larger one is not known")
-    return L2(channel, row, depth, second, result, *strides)
+    return SimpleNamespace(channel=channel, row=row, depth=depth, second=second, result=result,
+                           result_channel=strides[0], result_row=strides[1], result_depth=strides[2])
 
 
 def work_unit(step: Step, habits: Habits) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npulab.npus.ane import memory, surfaces
+from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs
 
 HALVES = np.arange(6, dtype=np.float16).reshape(2, 3)
@@ -217,24 +217,24 @@ def test_mutated_files(count: int) -> None:
 @given(st.integers(1, 5), st.integers(1, 70))
 def test_surface_against_plain_loops(channels: int, columns: int) -> None:
     tensor = np.arange(channels * columns, dtype=np.float16).reshape(channels, columns) + 1
-    row = surfaces.strides((1, channels, 1, columns)).row
+    row = memory.strides((1, channels, 1, columns)).row
     expected = bytearray(row * channels)
     for c in range(channels):
         for s in range(columns):
             expected[c * row + 2 * s:c * row + 2 * s + 2] = tensor[c, s].tobytes()
-    assert surfaces.pack(tensor) == expected
-    assert surfaces.pack(tensor, rows=False) == tensor.tobytes()
-    assert (surfaces.pack(tensor) == tensor.tobytes()) == (columns % surfaces.EXACT_COLUMNS == 0 or
+    assert memory.pack(tensor) == expected
+    assert memory.pack(tensor, rows=False) == tensor.tobytes()
+    assert (memory.pack(tensor) == tensor.tobytes()) == (columns % memory.EXACT_COLUMNS == 0 or
                                                           row * channels == 2 * tensor.size)
     for rows in (True, False):
-        data = surfaces.pack(tensor, rows)
-        assert np.array_equal(surfaces.unpack(data, channels, columns, rows), tensor)
+        data = memory.pack(tensor, rows)
+        assert np.array_equal(memory.unpack_columns(data, channels, columns, rows), tensor)
         # a surface may be allocated larger, and may end with the last element
-        assert np.array_equal(surfaces.unpack(data + b"xyz", channels, columns, rows), tensor)
+        assert np.array_equal(memory.unpack_columns(data + b"xyz", channels, columns, rows), tensor)
         end = len(data) - (row - 2 * columns if rows else 0)
-        assert np.array_equal(surfaces.unpack(data[:end], channels, columns, rows), tensor)
+        assert np.array_equal(memory.unpack_columns(data[:end], channels, columns, rows), tensor)
         with pytest.raises(ValueError, match=f"got {end - 1} bytes, allowed are {end} or more"):
-            surfaces.unpack(data[:end - 1], channels, columns, rows)
+            memory.unpack_columns(data[:end - 1], channels, columns, rows)
 
 
 @pytest.mark.parametrize(("shape", "itemsize", "expected"), [
@@ -245,7 +245,7 @@ def test_surface_against_plain_loops(channels: int, columns: int) -> None:
     ((2, 3, 5, 4, 33), 1, (64, 256, 768, 3840, 7680)),
 ])
 def test_strides(shape: tuple[int, ...], itemsize: int, expected: tuple[int, ...]) -> None:
-    found = surfaces.strides(shape, itemsize)
+    found = memory.strides(shape, itemsize)
     assert found == expected
     assert found.allocated == -(-found.size // 0x4000) * 0x4000
 
@@ -253,12 +253,12 @@ def test_strides(shape: tuple[int, ...], itemsize: int, expected: tuple[int, ...
 @pytest.mark.parametrize("shape", [(1, 2, 3), (1, 0, 1, 1), (1, 1, 1, 1, 1, 1)])
 def test_no_strides(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="allowed is"):
-        surfaces.strides(shape)
+        memory.strides(shape)
 
 
 def test_layout_agrees_with_strides() -> None:
     layout = memory.Surface(4, 33, 3).layout
-    assert layout.size == surfaces.strides((1, 3, 4, 33)).size
+    assert layout.size == memory.strides((1, 3, 4, 33)).size
     assert layout.at(1, 2, 1) == 512 + 128 + 4
 
 
@@ -266,23 +266,23 @@ def test_joined_inputs_come_apart() -> None:
     rng = np.random.default_rng(3)
     for axis, shapes in (("columns", [(4, 32), (4, 5), (4, 1)]), ("channels", [(2, 32), (7, 32)])):
         parts = [rng.standard_normal(shape) for shape in shapes]
-        whole = surfaces.join(parts, axis)
-        sizes = [shape[surfaces.AXES[axis]] for shape in shapes]
-        for part, back in zip(parts, surfaces.split(whole, sizes, axis), strict=True):
+        whole = memory.join(parts, axis)
+        sizes = [shape[memory.AXES[axis]] for shape in shapes]
+        for part, back in zip(parts, memory.split(whole, sizes, axis), strict=True):
             assert np.array_equal(part, back)
     # along the channels the bytes are those of the parts, one after the other
     parts = [rng.standard_normal(shape) for shape in [(2, 32), (7, 32)]]
-    assert surfaces.pack(surfaces.join(parts, "channels")) == b"".join(surfaces.pack(part) for part in parts)
+    assert memory.pack(memory.join(parts, "channels")) == b"".join(memory.pack(part) for part in parts)
 
 
 def test_surface_refusals() -> None:
     with pytest.raises(ValueError, match=r"tensors: got \[\(2, 3\), \(3, 3\)\], allowed are"):
-        surfaces.join([np.zeros((2, 3)), np.zeros((3, 3))])
+        memory.join([np.zeros((2, 3)), np.zeros((3, 3))])
     with pytest.raises(ValueError, match=r"sizes: got \[1, 1\] of \(4, 5\), allowed are"):
-        surfaces.split(np.zeros((4, 5)), [1, 1])
+        memory.split(np.zeros((4, 5)), [1, 1])
     with pytest.raises(LookupError, match="axis: got 'rows', allowed is one of channels, columns"):
-        surfaces.join([np.zeros((2, 3))], "rows")
+        memory.join([np.zeros((2, 3))], "rows")
     with pytest.raises(ValueError, match=r"tensor: got \(2,\) float64, allowed"):
-        surfaces.pack(np.zeros(2))
+        memory.pack(np.zeros(2))
     with pytest.raises(ValueError, match="got 0 channels"):
-        surfaces.unpack(b"", 0, 1)
+        memory.unpack_columns(b"", 0, 1)

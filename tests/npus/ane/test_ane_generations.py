@@ -16,11 +16,22 @@ from hypothesis import strategies as st
 from refusals import refused
 
 import npulab
-from npulab.npus.ane import records, streams, tasks
+from npulab.npus.ane import streams, tasks
 from npulab.npus.ane.facts import HEADER
-from npulab.npus.ane.records import Record, bytes_of, first_broken, split, words_of
 from npulab.npus.ane.streams import PREAMBLE, make_h14, place_h14, read_h14, write_h14
-from npulab.npus.ane.tasks import H11, Task, read_list, states, strays, written
+from npulab.npus.ane.tasks import (
+    H11,
+    Record,
+    Task,
+    bytes_of,
+    first_broken,
+    read_list,
+    split,
+    states,
+    strays,
+    words_of,
+    written,
+)
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
 
@@ -578,5 +589,5 @@ def test_all_runs_at_a_time_are_checked_as_one_by_one() -> None:
 
 
 def test_put_refuses_what_does_not_fit() -> None:
-    refused(lambda: records.put(64, records.COUNT), "0x40", "20:15")
-    assert records.cut(records.put(63, records.COUNT), records.COUNT) == 63
+    refused(lambda: tasks.put(64, tasks.COUNT), "0x40", "20:15")
+    assert tasks.cut(tasks.put(63, tasks.COUNT), tasks.COUNT) == 63

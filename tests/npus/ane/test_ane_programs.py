@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npulab.npus.ane import surfaces
+from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs, mil
 from npulab.npus.ane.training.programs import (
     KERNELS,
@@ -120,7 +120,7 @@ def test_backward_ffn(dims: Dims) -> None:
     w, rng = drawn(dims), np.random.default_rng(4)
     normed, gradient = (rng.standard_normal((dims.dim, dims.seq)) for _ in range(2))
     h1, h3 = w["W1"] @ normed, w["W3"] @ normed
-    found = exactly(kernel("kFFNBwd", dims, w), surfaces.join([gradient, h1, h3], "channels"))
+    found = exactly(kernel("kFFNBwd", dims, w), memory.join([gradient, h1, h3], "channels"))
     near(found["dx"], slopes(lambda x: w["W2"] @ (silu(w["W1"] @ x) * (w["W3"] @ x)), normed, gradient), 1e-9)
     near(found["dh1"], slopes(lambda x: w["W2"] @ (silu(x) * h3), h1, gradient), 1e-9)
     near(found["dh3"], slopes(lambda x: w["W2"] @ (silu(h1) * x), h3, gradient), 1e-9)
@@ -133,7 +133,7 @@ def test_backward_attention(dims: Dims) -> None:
     normed, gradient = (rng.standard_normal((dims.dim, dims.seq)) for _ in range(2))
     q, k, v = (w[name] @ normed for name in ("Wq", "Wk", "Wv"))
 
-    first = exactly(kernel("kSdpaBwd1", dims, w), surfaces.join([q, k, v, gradient], "channels"))
+    first = exactly(kernel("kSdpaBwd1", dims, w), memory.join([q, k, v, gradient], "channels"))
     weights = attention(q, k, v, dims.heads)[1]
     near(first["pf"], weights.reshape(-1, dims.seq), 1e-12)
     near(first["dvf"], slopes(lambda x: w["Wo"] @ attention(q, k, x, dims.heads)[0], v, gradient), 1e-9)
@@ -141,11 +141,11 @@ def test_backward_attention(dims: Dims) -> None:
     heads = (w["Wo"].T @ gradient).reshape(dims.heads, dims.head, dims.seq), v.reshape(dims.heads, dims.head, dims.seq)
     near(first["dpf"], np.einsum("hds,hdt->hst", *heads).reshape(-1, dims.seq), 1e-12)
 
-    second = exactly(kernel("kSdpaBwd2", dims), surfaces.join([first["pf"], first["dpf"], q, k], "channels"))
+    second = exactly(kernel("kSdpaBwd2", dims), memory.join([first["pf"], first["dpf"], q, k], "channels"))
     near(second["dqf"], slopes(lambda x: w["Wo"] @ attention(x, k, v, dims.heads)[0], q, gradient), 1e-9)
     near(second["dkf"], slopes(lambda x: w["Wo"] @ attention(q, x, v, dims.heads)[0], k, gradient), 1e-9)
 
-    third = exactly(kernel("kQKVb", dims, w), surfaces.join([second["dqf"], second["dkf"], first["dvf"]], "channels"))
+    third = exactly(kernel("kQKVb", dims, w), memory.join([second["dqf"], second["dkf"], first["dvf"]], "channels"))
 
     def forward(x: np.ndarray) -> np.ndarray:
         return w["Wo"] @ attention(w["Wq"] @ x, w["Wk"] @ x, w["Wv"] @ x, dims.heads)[0]
@@ -195,7 +195,7 @@ def test_fp16_is_near_float64(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(KERNELS))
 @pytest.mark.parametrize("dims", [*DIMS, Dims(), Dims(768, 2048, 12, 256, printed=True)])
 def test_text_of_kernels(name: str, dims: Dims) -> None:
-    """Any sizes, without weights; shapes as the training allocates its surfaces."""
+    """Any sizes, without weights; shapes as the training allocates its memory."""
     made = kernel(name, dims)
     assert made.blobs == {}
     assert mil.read(mil.write(made.program)) == made.program
@@ -343,7 +343,7 @@ def test_matrix_products(boundary: str) -> None:
     made = matmul(8, 4, 32, boundary=boundary)
     near(mil.run(mil.read(mil.write(made.program)), {"x": x[None], "W": w[None]}, float64=True)["y"][0], w @ x, 1e-14)
     packed = packed_matmul(8, 4, 32, boundary=boundary)
-    given = surfaces.join([x, w.T])
+    given = memory.join([x, w.T])
     assert packed.inputs["x"] == (1, *given[:, None].shape)
     found = mil.run(mil.read(mil.write(packed.program)), {"x": given[None, :, None]}, float64=True)["y"]
     near(found[0, :, 0], w @ x, 1e-14)

@@ -203,7 +203,8 @@ def read(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
         return _read_sparse(kernel, data)
     table = planes(kernel)
     where = places(kernel, table)
-    refuse_size(len(data), int(where.engines[-1].sum()))
+    size = int(where.engines[-1].sum())
+    refuse_if(len(data) != size, "coefficients", f"{len(data)} bytes", f"are the {size} of the kernel's engines")
     halves = np.frombuffer(data, "<u2")
     rows = np.empty((kernel.outputs, kernel.bias_rows + kernel.depth * kernel.slots), "<u2")
     starts = where.start // HALF
@@ -232,12 +233,6 @@ def _refuse_fill(data: bytes, table: Planes, where: Places) -> None:
         engine = int(np.searchsorted(where.engines[:, 0], byte, "right")) - 1
         raise ValueError(f"coefficients: engine {engine}, byte {byte - int(where.engines[engine, 0])} of its buffer: "
                          f"got 0x{data[byte]:02x} in the fill, allowed is 0")
-
-
-def refuse_size(size: int, allowed: int) -> None:
-    """Raises ValueError where the buffer has not the size that the kernel asks for."""
-    if size != allowed:
-        raise ValueError(f"coefficients: got {size} bytes, allowed are the {allowed} of the kernel's engines")
 
 
 # Sparse
@@ -386,7 +381,7 @@ def walk(kernel: Kernel, data: bytes) -> tuple[Planes, Places, list[np.ndarray],
         stored.append((count - wanted) // HALF)
         at = start + count
         at = up(at, ALIGN) if last else at
-    refuse_size(len(data), at)
+    refuse_if(len(data) != at, "coefficients", f"{len(data)} bytes", f"are the {at} of the kernel's engines")
     where = places(kernel, table, np.array(stored))
     _refuse_fill(data, table, where)
     return table, where, masks, bodies

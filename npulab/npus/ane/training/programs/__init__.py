@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.npus.ane import surfaces
+from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs as weight_files
 from npulab.npus.ane.training.kernels import EPSILON
 from npulab.npus.ane.training.mil.values import Argument, File, Function, Operation, Program, Type, Value, build_info
@@ -76,12 +76,12 @@ class Kernel(NamedTuple):
         for part, channels in sizes.items():
             if len(arrays[part]) != channels:
                 raise ValueError(f"parts of {name}: {part}: got {np.shape(arrays[part])}, allowed is ({channels}, S)")
-        return surfaces.join([arrays[part] for part in sizes], "channels")[None, :, None]
+        return memory.join([arrays[part] for part in sizes], "channels")[None, :, None]
 
     def split(self, name: str, tensor: np.ndarray) -> dict[str, np.ndarray]:
         """The parts ``(channels, S)`` by name of an input or output (1, C, 1, S)."""
         sizes = dict(self.parts[name])
-        arrays = surfaces.split(np.asarray(tensor)[0, :, 0], list(sizes.values()), "channels")
+        arrays = memory.split(np.asarray(tensor)[0, :, 0], list(sizes.values()), "channels")
         return dict(zip(sizes, arrays, strict=True))
 
 
