@@ -54,7 +54,7 @@ def claims(capture: Capture) -> list[Claim]:
     network = plist.read_plist(capture.buffers[NETWORK]).network
     known = all(job.block == BLOCK for job in capture.jobs)
     compared = agreement.compare(agreement.claims(network), agreement.values_of(capture)) if known else []
-    said = [Claim(*one.claim, one.found, NETWORK) for one in compared if one.told] + [*_tensors(capture, network)]
+    said = [Claim(*one[:5], NETWORK) for one in compared if one.told] + [*_tensors(capture, network)]
     if not all(one.agrees for one in said):
         return said
     if not any(one.told for one in compared):

@@ -24,6 +24,7 @@ from npulab.npus.ane.tables import entries
 from npulab.npus.ane.words import HABITS
 from npulab.npus.kit.fields import expect, values_of
 from npulab.npus.kit.layers import behind, padding_names
+from npulab.npus.kit.memory import buffer_of
 from npulab.npus.kit.numbers import half
 from npulab.quant.layers import Activation, Concat, Conv2D, Elementwise, Layer, Network
 
@@ -234,9 +235,7 @@ class Task:
         """What the base address of the coefficients points to."""
         bar = self.capture.parameters.get("coefficients_bar", COEFFICIENT_BAR)
         self.expect({"Header.Header[9].KBE0": (1,), "Header.Header[9].KBase0": (bar,)})
-        if "coefficients" not in self.capture.buffers:
-            raise self.refusal("the capture has no coefficients")
-        return self.capture.buffers["coefficients"]
+        return buffer_of(self.capture, "coefficients")
 
     @property
     def kernel(self) -> tuple[coefficients.Kernel, bytes, np.ndarray]:

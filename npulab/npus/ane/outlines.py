@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.capture import Capture
-from npulab.captures.target import Item, Unsupported
+from npulab.captures.target import Item
 from npulab.npus.ane import coefficients
 from npulab.npus.ane.lifting import BLOCK, NEURAL, Task
 from npulab.npus.ane.lowering import TABLE
 from npulab.npus.ane.tables import entries
+from npulab.npus.kit.memory import buffer_of
 from npulab.quant.layers import Conv2D, Layer, Network
 
 # slots of an activation table: what they are, in order
@@ -30,7 +31,7 @@ def recode(capture: Capture) -> bytes:
 
     Raises ``Unsupported`` and ValueError as ``lift`` does, for a capture without coefficients too.
     """
-    out = bytearray(len(_data(capture)))
+    out = bytearray(len(buffer_of(capture, "coefficients")))
     for task in _users(capture):
         places = coefficients.places_of(task.v).tolist()
         if task.convolves:
@@ -60,7 +61,7 @@ def explain(capture: Capture) -> list[Item]:
             items += coefficients.explain(*task.kernel)
         elif task.table:
             tables |= {begin for begin, _ in coefficients.places_of(task.v).tolist()}
-    data = _data(capture)
+    data = buffer_of(capture, "coefficients")
     for begin in tables:
         items += _slots(data, begin)
     return [*_filled(sorted(items, key=lambda one: one.bit), 8 * len(data))]
@@ -112,12 +113,6 @@ def _users(capture: Capture) -> Iterator[Task]:
             raise task.refusal(f"NE.MACCfg.NonlinearMode: got {task.v['NE.MACCfg.NonlinearMode']} with coefficients "
                                f"and no convolution, covered is {TABLE} (a table)")
         yield task
-
-
-def _data(capture: Capture) -> bytes:
-    if "coefficients" not in capture.buffers:
-        raise Unsupported(f"{capture.name} has no coefficients")
-    return capture.buffers["coefficients"]
 
 
 def _slots(data: bytes, begin: int) -> Iterator[Item]:

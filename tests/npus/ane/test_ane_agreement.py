@@ -24,7 +24,7 @@ def networks() -> dict[str, Network]:
 
 
 def differing(made: Network, values: list[dict[str, int]]) -> list[str]:
-    return [one.claim.field for one in compare(claims(made), values) if one.differs or not one.told]
+    return [one.field for one in compare(claims(made), values) if one.differs or not one.told]
 
 
 def two(*size: int) -> tuple[Network, ...]:
@@ -107,11 +107,11 @@ def test_a_3_by_3_convolution_and_an_addition_of_compiler_9_agree() -> None:
     assert not any(one.differs for one in found)
     assert sum(one.agrees for one in found) >= 80
     depthwise = compare(claims(made), transcribed("env_conv_k3_c64_n64_s16_st1_g64_bias0"))
-    assert {one.claim.field for one in depthwise if one.differs} >= {"Common.GroupConvCfg.UnicastEn"}
+    assert {one.field for one in depthwise if one.differs} >= {"Common.GroupConvCfg.UnicastEn"}
     add, _, _ = two(8, 8, 64)
     assert not any(one.differs for one in compare(claims(add), transcribed("binary_add_1x64x8x8")))
     valid = network(conv(64, (3, 3)), inputs=(image(16, 16, 64),))
-    wrong = {one.claim.field for one in compare(claims(valid), transcribed("env_conv_k3_c64_n64_s16_st1_g1_bias0")) if one.differs}
+    wrong = {one.field for one in compare(claims(valid), transcribed("env_conv_k3_c64_n64_s16_st1_g1_bias0")) if one.differs}
     assert wrong >= {"Common.ConvCfg.Px", "Common.ConvCfg.Py", "Common.OutDim.Wout", "Common.OutDim.Hout"}
 
 

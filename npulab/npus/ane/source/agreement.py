@@ -35,25 +35,19 @@ SHOWN = 6
 
 
 class Claim(NamedTuple):
-    """What a network says of a field of a task: the raw number that it should have."""
+    """What a network says of a field of a task, the raw number that it should have, and what was
+    found; ``told`` is False if the file has the task but its values lack the field."""
 
     task: int
     what: str
     field: str
     expected: int
-
-
-class Comparison(NamedTuple):
-    """A claim and what was found; None where the file has the task but its values lack the
-    field."""
-
-    claim: Claim
-    found: int | None
+    found: int | None = None
     told: bool = True
 
     @property
     def agrees(self) -> bool:
-        return self.found == self.claim.expected
+        return self.found == self.expected
 
     @property
     def differs(self) -> bool:
@@ -62,7 +56,7 @@ class Comparison(NamedTuple):
 
     def __str__(self) -> str:
         found = "no such task" if self.found is None and self.told else "nothing" if self.found is None else self.found
-        return f"task {self.claim.task} {self.claim.field}: {self.claim.what} {self.claim.expected}, found {found}"
+        return f"task {self.task} {self.field}: {self.what} {self.expected}, found {found}"
 
 
 def claims(network: Network) -> list[Claim]:
@@ -82,12 +76,12 @@ def claims(network: Network) -> list[Claim]:
     return out + [Claim(task, "last task", "Header.Header[0].EON", int(task == last)) for task in range(last + 1)]
 
 
-def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Comparison]:
+def compare(stated: Sequence[Claim], values: Sequence[Values]) -> list[Claim]:
     """Each claim with what a file's tasks say; ``values`` are raw numbers by field, for each task
     in order."""
     found = [(claim, values[claim.task].get(claim.field) if claim.task < len(values) else None) for claim in stated]
-    return [Comparison(claim, None if number is None else int(number),
-                       number is not None or claim.task >= len(values)) for claim, number in found]
+    return [claim._replace(found=None if number is None else int(number),
+                           told=number is not None or claim.task >= len(values)) for claim, number in found]
 
 
 def values_of(capture: Capture) -> Sequence[Values]:
@@ -100,11 +94,11 @@ class Agreement:
     """Networks held against the files of the same names: every comparison, and how many of them
     prove something."""
 
-    comparisons: Mapping[str, tuple[Comparison, ...]]
+    comparisons: Mapping[str, tuple[Claim, ...]]
     varying: frozenset[str]
 
     @cached_property
-    def told(self) -> list[tuple[str, Comparison]]:
+    def told(self) -> list[tuple[str, Claim]]:
         return [(name, one) for name, found in self.comparisons.items() for one in found if one.told]
 
     @property
@@ -122,7 +116,7 @@ class Agreement:
     @property
     def tested(self) -> int:
         """Comparisons of fields that are not the same in all tasks of all files."""
-        return sum(one.claim.field in self.varying for _, one in self.told)
+        return sum(one.field in self.varying for _, one in self.told)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -130,7 +124,7 @@ class Agreement:
         the files)."""
         import pandas as pd
 
-        rows = [(name, *one.claim, one.found, one.claim.field in self.varying) for name, one in self.told]
+        rows = [(name, *one[:5], one.field in self.varying) for name, one in self.told]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npulab.npus.ane.source.network import Network, Output, Unit
+from npulab.npus.ane.source.network import Network, Unit
 from npulab.npus.ane.source.parameters import Shape, kernel_of, shapes
 from npulab.support.refuse import refuse_if
 
@@ -94,15 +94,6 @@ def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, So
     return {unit.name: _source(network, unit, found, files) for unit in network.units if unit.type == "Conv"}
 
 
-def bias_unit(network: Network, unit: Unit) -> Unit | None:
-    """The unit that adds a bias to a convolution's output and is fused with it, or None."""
-    readers = network.readers[unit.name]
-    if len(readers) != 1 or isinstance(readers[0], Output) or readers[0].type != "GOC" or \
-            "BiasIndex" not in readers[0].scalars:
-        return None
-    return readers[0]
-
-
 def _source(network: Network, unit: Unit, found: Mapping[str, Shape], files: Mapping[str, bytes]) -> Source:
     kernel = kernel_of(unit)
     if unit.params.get("KernelMode", "Dense") != "Dense":
@@ -112,8 +103,10 @@ def _source(network: Network, unit: Unit, found: Mapping[str, Shape], files: Map
     refuse_if(kernel.depth != 1, f"{unit.name}.KernelDepth", kernel.depth, "is 1")
     flat = _array(network, unit, "Kernel", count, files)
     weights = flat.reshape(outputs, inputs, kernel.height, kernel.width).transpose(0, 2, 3, 1)
-    adds = bias_unit(network, unit)
-    bias = None if adds is None else _array(network, adds, "Bias", adds.scalars.get("BiasCount", outputs), files)
+    bias, readers = None, network.readers[unit.name]
+    adds = readers[0] if len(readers) == 1 else None
+    if isinstance(adds, Unit) and adds.type == "GOC" and "BiasIndex" in adds.scalars:
+        bias = _array(network, adds, "Bias", adds.scalars.get("BiasCount", outputs), files)
     return Source(np.ascontiguousarray(weights), bias)
 
 

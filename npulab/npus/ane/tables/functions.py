@@ -97,12 +97,15 @@ def true(function: str | Function, x: Any) -> np.ndarray:
     >>> true("relu6", [-1.0, 2.0, 9.0]).tolist()
     [0.0, 2.0, 6.0]
     """
+    with np.errstate(all="ignore"):
+        return np.asarray(_exact(function)(np.asarray(x, np.float64)), np.float64)
+
+
+def _exact(function: str | Function) -> Function:
     if isinstance(function, str) and function not in FUNCTIONS:
         raise LookupError(f"function: got {function!r}, allowed is a function of arrays or one of "
                           f"{', '.join(FUNCTIONS)}")
-    with np.errstate(all="ignore"):
-        exact = FUNCTIONS[function] if isinstance(function, str) else function
-        return np.asarray(exact(np.asarray(x, np.float64)), np.float64)
+    return FUNCTIONS[function] if isinstance(function, str) else function
 
 
 def fit(function: str | Function, kind: str | None = None, low: float | None = None, high: float | None = None, *,
@@ -125,7 +128,7 @@ def fit(function: str | Function, kind: str | None = None, low: float | None = N
              "y_low": y_low, "y_high": y_high, "left": left, "right": right}
     told = {"low": -math.inf, "high": math.inf, **FITS.get(function, {}),
             **{name: value for name, value in given.items() if value is not None}}
-    kind = told.get("kind")
+    kind, function = told.get("kind"), _exact(function)
     if kind not in PLAIN and kind not in REDUCED:
         raise ValueError(f"kind: got {kind!r}, allowed is one of {', '.join((*PLAIN, *REDUCED))}")
     ends = [float(halves(told[name])) for name in ("low", "high")]
