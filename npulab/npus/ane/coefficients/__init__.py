@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from npulab.npus.ane.coefficients import fast
-from npulab.npus.ane.coefficients.fast import decode_constants, encode_constants
-from npulab.npus.ane.coefficients.items import explain
+from npulab.npus.ane.coefficients.fast import decode_constants, encode_constants, explain
 from npulab.npus.ane.coefficients.kernel import Kernel, from_registers, kernel_of, matvec, places, places_of, planes
 from npulab.support.refuse import refuse_if
 

@@ -1,4 +1,4 @@
-"""Kernel buffers written and read whole planes at a time."""
+"""Kernel buffers written and read whole planes at a time, and every bit of them explained."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from npulab.captures.target import Item
 from npulab.npus.ane.coefficients.kernel import (
     ALIGN,
     COUNT_BYTES,
@@ -21,36 +22,14 @@ from npulab.npus.ane.coefficients.kernel import (
 from npulab.npus.kit.numbers import ceil_div, up
 from npulab.support.refuse import refuse_if
 
-# Two rows of a tensor in the constant section, which the task reads as its second source: no
-# engines, no fill (joshuaswarren/mil-hwx-compiler: env_bcast_mul_1x1024x375_blob_1x1024x1 and 64 to
-# 3072 channels).
-
-
-def encode_constants(bias: np.ndarray, scale: np.ndarray) -> bytes:
-    """The section of (C,) float16 biases and scales: C of the ones, then C of the others.
-
-    An addition has scales of 1, a multiplication biases of 0.  Raises ValueError for another shape
-    or type.
-
-    >>> encode_constants(np.zeros(2, np.float16), np.full(2, 0.5, np.float16)).hex(" ", 2)
-    '0000 0000 0038 0038'
-    """
-    for name, array in (("bias", bias), ("scale", scale)):
-        if array.dtype != np.float16 or array.ndim != 1 or array.shape != bias.shape \
-                or not 1 <= len(array) <= MOST_CHANNELS:
-            raise ValueError(f"channel constants: {name}: got shape {array.shape} {array.dtype}, allowed is "
-                             f"{bias.shape if name == 'scale' else '(C,)'} float16")
-    return np.concatenate([bias, scale]).astype("<f2").tobytes()
-
-
-def decode_constants(data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """(C,) float16 biases and scales; the inverse of ``encode_constants``; ValueError for another
-    size."""
-    if not data or len(data) % (2 * HALF) or len(data) > 2 * HALF * MOST_CHANNELS:
-        raise ValueError(f"channel constants: got {len(data)} bytes, allowed are multiples of {2 * HALF} up to "
-                         f"{2 * HALF * MOST_CHANNELS}")
-    halves = np.frombuffer(data, "<f2")
-    return halves[:len(halves) // 2].copy(), halves[len(halves) // 2:].copy()
+STEP = np.array([1 + HALF * n.bit_count() for n in range(2 ** MASK_BITS)])  # bytes of a mask and its weights
+MAGNITUDE = 0x7FFF  # of float16; weights of either zero are left out
+BYTES = 1 + HALF * MASK_BITS  # a mask with all of its weights
+SHORT = 256  # halfwords of planes that are quicker to place one by one than plane by plane
+KINDS = ("bias", "weight", "fill", "count", "mask", "table")
+NONE = -1
+# bit, bits, kind, value, engine, channel, plane, row, column, weights
+COLUMNS = 10
 
 
 def halves_of(kernel: Kernel, weights: Any, bias: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -109,31 +88,21 @@ def _refuse_others(kernel: Kernel, got: np.ndarray, allowed: np.ndarray, step: i
                          "of the kernel, or one that lies there more than once")
 
 
-def index_map(kernel: Kernel, table: Planes) -> tuple[np.ndarray, np.ndarray]:
-    """Of a kernel that is not sparse: (outputs, bias_rows + depth * slots) int64 bytes at which
-    biases and weights lie, and the (outputs,) engines.
-
-    A halfword lies at ``plane + row * lanes + lane``, the bias in the first rows where there is
-    one.
-    """
-    where = places(kernel, table)
-    lane = np.arange(int(table.lanes.sum())) - np.repeat(np.cumsum(table.lanes) - table.lanes, table.lanes)
-    channel = np.repeat(table.first, table.lanes) + lane
-    rows = np.arange(kernel.bias_rows + kernel.depth * kernel.slots)
-    out = np.empty((kernel.outputs, len(rows)), np.int64)
-    out[channel] = (np.repeat(where.start, table.lanes) + 2 * lane)[:, None] \
-        + 2 * np.repeat(table.lanes, table.lanes)[:, None] * rows
-    engine = np.empty(kernel.outputs, np.int64)
-    engine[channel] = np.repeat(table.engine, table.lanes)
-    return out, engine
+def labels(kernel: Kernel) -> np.ndarray:
+    """(N,) int64 of the halfwords of a buffer that is not sparse: 1 + ``channel * steps + step``, a
+    channel's steps being its biases and then its weights; 0 for fill and tables."""
+    rows = kernel.outputs, kernel.steps
+    return _placed(kernel, 1 + np.arange(rows[0] * rows[1]).reshape(rows))
 
 
 def place_of(kernel: Kernel, channel: int, step: int) -> tuple[int, int]:
-    """Engine, and byte of its buffer, of a step of a channel of a kernel that is not sparse."""
-    table = planes(kernel)
-    byte, engines = index_map(kernel, table)
-    engine, start = int(engines[channel]), places(kernel, table).engines[engines[channel], 0]
-    return engine, int(byte[channel, kernel.bias_rows + step] - start)
+    """Engine, and byte of its buffer, of a weight of a channel of a kernel that is not sparse;
+    biases lie before the first."""
+    number = 1 + channel * kernel.steps + kernel.bias_rows + step
+    byte = HALF * int(np.flatnonzero(labels(kernel) == number)[0])
+    starts = places(kernel, planes(kernel)).engines[:, 0]
+    engine = int(np.searchsorted(starts, byte, "right")) - 1
+    return engine, byte - int(starts[engine])
 
 
 def gathered(data: bytes, at: np.ndarray | None) -> bytes:
@@ -169,22 +138,23 @@ def refuse_places(at: np.ndarray | None, engines: np.ndarray) -> None:
                          f"{(wanted + [0] * 16)[first]}")
 
 
-STEP = np.array([1 + HALF * n.bit_count() for n in range(2 ** MASK_BITS)])  # bytes of a mask and its weights
-MAGNITUDE = 0x7FFF  # of float16; weights of either zero are left out
-BYTES = 1 + HALF * MASK_BITS  # a mask with all of its weights
-SHORT = 256  # halfwords of planes that are quicker to place one by one than plane by plane
+# Buffers
 
 
 def write(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes:
     """The buffer of (outputs, depth, slots) halfwords, and of (outputs, bias_rows) where the kernel
     has a bias."""
-    table = planes(kernel)
     if kernel.sparse:
-        return _write_sparse(kernel, table, weights, bias)
-    where = places(kernel, table)
+        return _write_sparse(kernel, planes(kernel), weights, bias)
     rows = weights.reshape(kernel.outputs, -1)
-    rows = rows if bias is None else np.concatenate([bias, rows], 1)
-    out = np.zeros(int(where.engines[-1].sum()) // HALF, "<u2")
+    return _placed(kernel, rows if bias is None else np.concatenate([bias, rows], 1)).tobytes()
+
+
+def _placed(kernel: Kernel, rows: np.ndarray) -> np.ndarray:
+    """The halfwords of a buffer that is not sparse, out of those (outputs, steps) of each channel."""
+    table = planes(kernel)
+    where = places(kernel, table)
+    out = np.zeros(int(where.engines[-1].sum()) // HALF, rows.dtype)
     starts = where.start // HALF
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
@@ -194,7 +164,7 @@ def write(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None) -> bytes
             continue
         for start, plane in zip(starts[chosen].tolist(), block, strict=True):
             out[start:start + len(plane)] = plane
-    return out.tobytes()
+    return out
 
 
 def read(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
@@ -206,7 +176,7 @@ def read(kernel: Kernel, data: bytes) -> tuple[np.ndarray, np.ndarray | None]:
     size = int(where.engines[-1].sum())
     refuse_if(len(data) != size, "coefficients", f"{len(data)} bytes", f"are the {size} of the kernel's engines")
     halves = np.frombuffer(data, "<u2")
-    rows = np.empty((kernel.outputs, kernel.bias_rows + kernel.depth * kernel.slots), "<u2")
+    rows = np.empty((kernel.outputs, kernel.steps), "<u2")
     starts = where.start // HALF
     for lanes in np.unique(table.lanes).tolist():
         chosen = np.flatnonzero(table.lanes == lanes)
@@ -385,3 +355,145 @@ def walk(kernel: Kernel, data: bytes) -> tuple[Planes, Places, list[np.ndarray],
     where = places(kernel, table, np.array(stored))
     _refuse_fill(data, table, where)
     return table, where, masks, bodies
+
+
+# Every bit of a buffer, and what it says
+
+
+def explain(kernel: Kernel, data: bytes, at: np.ndarray | None = None) -> list[Item]:
+    """Every bit of the engines' buffers as items in the order of the section.
+
+    Kinds: ``bias``, ``weight`` and ``table`` (value: the 16 bits), ``fill``; of sparse kernels also
+    ``count`` (bytes of masks and weights that follow) and ``mask`` (8 bits).  Item: ``core`` is the
+    engine, ``plane`` the input channel of the group; ``weights`` is 1 for a weight (0 where it lies
+    again) and for a mask the number of weights which it says are 0, so that they sum up to the
+    weights of the kernel.  ``at`` as with ``decode``, which says what is raised.
+    """
+    joined = gathered(data, at)
+    if not kernel.sparse:
+        refuse_places(at, places(kernel, planes(kernel)).engines)
+    tensors_of(kernel, *read(kernel, joined))
+    blocks, engines = _sparse(kernel, joined) if kernel.sparse else _dense(kernel, joined)
+    refuse_places(at, engines)
+    table = np.concatenate([*blocks, _tables(kernel, joined, engines)])
+    if at is not None:
+        table[:, 0] += 8 * (np.asarray(at, np.int64).reshape(-1, 2)[:, 0] - engines[:, 0])[table[:, 4]]
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    cells = table.astype(object)
+    cells[table == NONE] = None
+    out = cells.T.tolist()
+    out[2] = [KINDS[kind] for kind in out[2]]
+    return list(map(Item._make, zip(*out, strict=True)))
+
+
+def _block(kind: str, bits: int | np.ndarray, byte: np.ndarray, engine: np.ndarray, value: np.ndarray | int,
+           weights: np.ndarray | int = 0, **of: np.ndarray) -> np.ndarray:
+    out = np.full((len(byte), COLUMNS), NONE, np.int64)
+    columns = (8 * byte, bits, KINDS.index(kind), value, engine, *(of.get(name, NONE) for name in
+                                                                   ("channel", "plane", "row", "column")), weights)
+    for number, column in enumerate(columns):
+        out[:, number] = column
+    return out
+
+
+def _dense(kernel: Kernel, data: bytes) -> tuple[list[np.ndarray], np.ndarray]:
+    where, numbers, taps = places(kernel, planes(kernel)), labels(kernel), kernel.taps()
+    at = np.flatnonzero(numbers)
+    channel, step = np.divmod(numbers[at] - 1, kernel.steps)
+    plane, slot = np.divmod(step - kernel.bias_rows, kernel.slots)
+    row, column = np.divmod(taps[slot], kernel.kernel_w)
+    once = np.isin(np.arange(len(taps)), np.unique(taps, return_index=True)[1])[slot]
+    engine = np.searchsorted(where.engines[:, 0], HALF * at, "right") - 1
+    values, bias, there = np.frombuffer(data, "<u2")[at], plane < 0, taps[slot] >= 0
+    of = {"channel": channel, "plane": plane, "row": row, "column": column}
+    blocks = [_fill(kernel, where)]
+    for kind, some, names in (("bias", bias, ["channel"]), ("weight", ~bias & there, [*of]),
+                              ("fill", ~bias & ~there, [])):
+        blocks.append(_block(kind, 8 * HALF, HALF * at[some], engine[some], values[some],
+                             once[some] if kind == "weight" else 0, **{name: of[name][some] for name in names}))
+    return blocks, where.engines
+
+
+def _sparse(kernel: Kernel, data: bytes) -> tuple[list[np.ndarray], np.ndarray]:
+    table, where, masks, bodies = walk(kernel, data)
+    start = where.start + HALF * kernel.bias * table.lanes + COUNT_BYTES
+    bytes_, count = np.frombuffer(data, np.uint8), np.array([len(body) for body in bodies])
+    blocks = [_fill(kernel, where), _block("count", 8 * COUNT_BYTES, start - COUNT_BYTES, table.engine, count)]
+    for lanes in np.unique(table.lanes).tolist():
+        chosen = np.flatnonzero(table.lanes == lanes)
+        first, engine = table.first[chosen], table.engine[chosen]
+        if kernel.bias:
+            byte = where.start[chosen, None] + HALF * np.arange(lanes)
+            blocks.append(_block("bias", 8 * HALF, byte.ravel(), np.repeat(engine, lanes),
+                                 _halves(bytes_, byte.ravel()), channel=(first[:, None] + np.arange(lanes)).ravel()))
+        index, gaps, there = octets(kernel, lanes)
+        mask = np.stack([masks[i] for i in chosen.tolist()])
+        step = STEP[mask] + gaps
+        at = start[chosen, None] + np.cumsum(step, 1) - step
+        bits = np.unpackbits(mask[..., None], -1, bitorder="little").view(bool)
+        blocks.append(_block("mask", MASK_BITS, at.ravel(), np.repeat(engine, len(index)), mask.ravel(),
+                             (there & ~bits).sum(2).ravel()))
+        empty = np.repeat((at + STEP[mask]).ravel(), np.tile(gaps, len(chosen)))
+        empty += np.concatenate([np.arange(gap) for gap in gaps.tolist()] * len(chosen))
+        blocks.append(_block("mask", MASK_BITS, empty, np.repeat(engine, gaps.sum()), 0))
+        number, octet, bit = np.nonzero(bits)
+        byte = (at[..., None] + 1 + HALF * (np.cumsum(bits, 2) - 1))[number, octet, bit]
+        width = kernel.mask_slots(lanes) // (kernel.depth * kernel.slots)
+        cell, lane = np.divmod(MASK_BITS * index[octet] + bit, width)
+        plane, slot = np.divmod(cell, kernel.slots)
+        row, column = np.divmod(kernel.taps()[slot], kernel.kernel_w)
+        blocks.append(_block("weight", 8 * HALF, byte, engine[number], _halves(bytes_, byte), 1,
+                             channel=first[number] + lane, plane=plane, row=row, column=column))
+    return blocks, where.engines
+
+
+def _halves(data: np.ndarray, byte: np.ndarray) -> np.ndarray:
+    return data[byte] + 2 ** 8 * data[byte + 1].astype(np.int64)
+
+
+def _tables(kernel: Kernel, data: bytes, engines: np.ndarray) -> np.ndarray:
+    byte = (engines[:, :1] + HALF * np.arange(kernel.table_bytes // HALF)).ravel()
+    engine = np.repeat(np.arange(len(engines)), kernel.table_bytes // HALF)
+    return _block("table", 8 * HALF, byte, engine, _halves(np.frombuffer(data, np.uint8), byte))
+
+
+def _fill(kernel: Kernel, where: Places) -> np.ndarray:
+    """Fill behind each run of planes, those of it that have any."""
+    table = planes(kernel)
+    last = np.flatnonzero(np.diff(table.run, append=-1))
+    ends = where.start[last] + where.size[last]
+    gaps = ends % -ALIGN * -1
+    chosen = gaps > 0
+    return _block("fill", 8 * gaps[chosen], ends[chosen], table.engine[last][chosen], 0)
+
+
+# Constants by channel of a planar task: two rows of a tensor in the constant section, which the task
+# reads as its second source: no engines, no fill (joshuaswarren/mil-hwx-compiler:
+# env_bcast_mul_1x1024x375_blob_1x1024x1 and 64 to 3072 channels).
+
+
+def encode_constants(bias: np.ndarray, scale: np.ndarray) -> bytes:
+    """The section of (C,) float16 biases and scales: C of the ones, then C of the others.
+
+    An addition has scales of 1, a multiplication biases of 0.  Raises ValueError for another shape
+    or type.
+
+    >>> encode_constants(np.zeros(2, np.float16), np.full(2, 0.5, np.float16)).hex(" ", 2)
+    '0000 0000 0038 0038'
+    """
+    for name, array in (("bias", bias), ("scale", scale)):
+        if array.dtype != np.float16 or array.ndim != 1 or array.shape != bias.shape \
+                or not 1 <= len(array) <= MOST_CHANNELS:
+            raise ValueError(f"channel constants: {name}: got shape {array.shape} {array.dtype}, allowed is "
+                             f"{bias.shape if name == 'scale' else '(C,)'} float16")
+    return np.concatenate([bias, scale]).astype("<f2").tobytes()
+
+
+def decode_constants(data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """(C,) float16 biases and scales; the inverse of ``encode_constants``; ValueError for another
+    size."""
+    if not data or len(data) % (2 * HALF) or len(data) > 2 * HALF * MOST_CHANNELS:
+        raise ValueError(f"channel constants: got {len(data)} bytes, allowed are multiples of {2 * HALF} up to "
+                         f"{2 * HALF * MOST_CHANNELS}")
+    halves = np.frombuffer(data, "<f2")
+    return halves[:len(halves) // 2].copy(), halves[len(halves) // 2:].copy()

@@ -151,6 +151,11 @@ class Kernel:
         return len(self.taps())
 
     @property
+    def steps(self) -> int:
+        """Halfwords of each lane: biases, then weights."""
+        return self.bias_rows + self.depth * self.slots
+
+    @property
     def table_bytes(self) -> int:
         """Bytes before the planes of each engine."""
         return TABLE_BYTES if self.table else 0

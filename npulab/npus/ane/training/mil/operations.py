@@ -8,16 +8,187 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from npulab.npus.ane.training.mil.calls import Call, Compute, Known, Results, Rule, Shape, broadcast
-from npulab.npus.ane.training.mil.compressed import COMPRESSED
 from npulab.npus.ane.training.mil.values import DTYPES, MOST_AXES
-from npulab.npus.ane.training.mil.windows import CONVOLUTION
+from npulab.npus.kit.numbers import ceil_div
 
 Arrays = dict[str, Any]
+
+
+# Weights that a program stores in fewer bits: codes with scales, and indices into tables
+
+
+def _affine(call: Call) -> Results:
+    """``scale * (quantized_data - zero_point)``, scale and zero point one or one for each index of
+    an axis."""
+    shape = call["quantized_data"].shape
+    size = shape[call.axis("axis", len(shape))]
+    call.dtype("quantized_data")
+    for name in ("scale", "zero_point"):
+        call.dtype(name)
+        if call[name].shape not in ((), (size,)):
+            call.refuse(name, list(call[name].shape), f"[] or [{size}]")
+    return [(call.dtype("scale", "f"), shape)]
+
+
+def _affine_values(call: Call, x: Arrays) -> Any:
+    codes, scale, zero = x["quantized_data"], x["scale"], x["zero_point"]
+    along = [1] * codes.ndim
+    along[call.axis("axis", codes.ndim)] = -1
+    scale, zero = (array.reshape(along) if array.ndim else array for array in (scale, zero))
+    return scale * (codes.astype(scale.dtype) - zero.astype(scale.dtype))
+
+
+def _blocks(call: Call, name: str, shape: Shape) -> None:
+    """Refuse sizes that do not divide those of a shape."""
+    have = call[name].shape[:len(shape)]
+    if len(have) < len(shape) or any(part < 1 or size % part for part, size in zip(have, shape, strict=True)):
+        call.refuse(name, list(call[name].shape), f"sizes that divide those of {list(shape)}")
+
+
+def _spread(array: np.ndarray, shape: Shape) -> np.ndarray:
+    """Each element of the first axes repeated for the block that it stands for."""
+    for axis, size in enumerate(shape):
+        array = np.repeat(array, size // array.shape[axis], axis)
+    return array
+
+
+def _blockwise(call: Call) -> Results:
+    """``scale * (data - offset)``, scale and offset for blocks of the data, sizes along every
+    axis."""
+    shape = call["data"].shape
+    call.dtype("data")
+    for name in ["scale", "offset"] if call.has("offset") else ["scale"]:
+        call.dtype(name)
+        if len(call[name].shape) != len(shape):
+            call.refuse(name, list(call[name].shape), f"the rank of {list(shape)}")
+        _blocks(call, name, shape)
+    return [(call.dtype("scale", "f"), shape)]
+
+
+def _blockwise_values(call: Call, x: Arrays) -> Any:
+    data, scale = x["data"], x["scale"]
+    offset = _spread(x["offset"], data.shape) if "offset" in x else np.zeros((), scale.dtype)
+    return _spread(scale, data.shape) * (data.astype(scale.dtype) - offset.astype(scale.dtype))
+
+
+def _looked_up(call: Call) -> Results:
+    """``lut[..., indices, 0]``: tables (blocks of the indices ..., entries, 1) of one number an
+    entry."""
+    indices, table = call["indices"], call["lut"].shape
+    shape = indices.shape
+    if call.has("shape") or not indices.dtype.startswith("uint") or len(table) != len(shape) + 2 or table[-1] != 1:
+        call.refuse("indices and lut", f"{indices.type} and {call['lut'].type}",
+                    "unsigned indices, and tables of two axes more, the last of size 1 (no argument shape)")
+    _blocks(call, "lut", shape)
+    if table[-2] < 1:
+        call.refuse("lut", list(table), "1 entry or more")
+    return [(call["lut"].dtype, shape)]
+
+
+def _looked_up_values(call: Call, x: Arrays) -> Any:
+    indices, table = x["indices"], x["lut"][..., 0]
+    if indices.size and int(indices.max()) >= table.shape[-1]:
+        call.refuse("indices", int(indices.max()), f"0 to {table.shape[-1] - 1}, the entries of the table")
+    blocks = np.ogrid[tuple(slice(size) for size in indices.shape)]
+    at = tuple(index // (size // part) for index, size, part in zip(blocks, indices.shape, table.shape, strict=False))
+    return table[(*at, indices)]
+
+
+COMPRESSED = {"constexpr_affine_dequantize": Rule(_affine, _affine_values),
+              "constexpr_blockwise_shift_scale": Rule(_blockwise, _blockwise_values),
+              "constexpr_lut_to_dense": Rule(_looked_up, _looked_up_values)}
+
+
+# Convolution: weights ``(O, I / groups, *kernel)``, one to three spatial axes after channels
+
+PAD_TYPES = ("valid", "same", "same_lower", "custom")
+MOST_PAD = 2 ** 16
+MOST_PADDED = 2 ** 26  # elements
+
+
+class Geometry(NamedTuple):
+    """Per spatial axis: stride, dilation, (before, after), outputs; and the groups of channels."""
+
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+    outputs: Shape
+    groups: int
+
+
+def geometry(call: Call) -> Geometry:
+    """What the arguments of a conv come to; raises ValueError for what does not go together."""
+    x, weight = call["x"].shape, call["weight"].shape
+    rank = len(x) - 2
+    if not 1 <= rank <= 3 or len(weight) != len(x):
+        call.refuse("x and weight", f"{list(x)} and {list(weight)}", "(N, I, ...) and (O, I, ...) of 1 to 3 axes more")
+    groups = call.whole("groups", 1)
+    if groups < 1 or weight[0] % groups or x[1] != weight[1] * groups:
+        call.refuse("x and weight", f"{list(x)} and {list(weight)} in {groups} groups",
+                    f"{x[1]} channels as weight's axis 1 times the groups, which divide axis 0")
+    strides, dilations = (call.wholes(name, [1] * rank, rank) for name in ("strides", "dilations"))
+    if min(*strides, *dilations, *weight) < 1:
+        call.refuse("strides, dilations and weight", f"{list(strides)}, {list(dilations)}, {list(weight)}",
+                    "1 or more")
+    kind = call.word("pad_type", PAD_TYPES, "valid")
+    spans = [(kernel - 1) * dilation + 1 for kernel, dilation in zip(weight[2:], dilations, strict=True)]
+    if kind == "custom":
+        pad = call.wholes("pad", [0] * (2 * rank), 2 * rank)
+        if not 0 <= min(pad) <= max(pad) <= MOST_PAD:
+            call.refuse("pad", list(pad), f"0 to {MOST_PAD}")
+        pads = tuple(zip(pad[::2], pad[1::2], strict=True))
+    elif kind == "valid":
+        pads = ((0, 0),) * rank
+    else:
+        wholes = [max((ceil_div(size, stride) - 1) * stride + span - size, 0)
+                  for size, stride, span in zip(x[2:], strides, spans, strict=True)]
+        pads = tuple((whole // 2, ceil_div(whole, 2)) if kind == "same" else (ceil_div(whole, 2), whole // 2)
+                     for whole in wholes)
+    padded, padding = [size + sum(pad) for size, pad in zip(x[2:], pads, strict=True)], [*map(list, pads)]
+    if math.prod([*x[:2], *padded]) > MOST_PADDED:
+        call.refuse("x", f"{list(x)}, padded {padding}", f"up to {MOST_PADDED} elements")
+    outputs = tuple((size - span) // stride + 1
+                    for size, span, stride in zip(padded, spans, strides, strict=True))
+    if min(outputs) < 1:
+        call.refuse("x and weight", f"{list(x)} and {list(weight)}, padded {padding}",
+                    "a kernel that fits into x")
+    return Geometry(strides, dilations, pads, outputs, groups)
+
+
+def _infer(call: Call) -> Results:
+    call.same_type("x", "weight", *["bias"] * call.has("bias"))
+    dtype, shape, outputs = call.dtype("x"), geometry(call), call["weight"].shape[0]
+    if call.has("bias") and call["bias"].shape not in (
+            (outputs,), (1, outputs), (1, outputs, *(1,) * len(shape.pads))):
+        call.refuse("bias", list(call["bias"].shape), f"[{outputs}]")
+    return [(dtype, (call["x"].shape[0], outputs, *shape.outputs))]
+
+
+def _compute(call: Call, arrays: dict[str, Any]) -> Any:
+    """One matrix product for each tap of the kernel."""
+    x, weight, shape = arrays["x"], arrays["weight"], geometry(call)
+    padded = np.pad(x, ((0, 0), (0, 0), *shape.pads)) if any(map(any, shape.pads)) else x
+    n, groups, outputs = x.shape[0], shape.groups, weight.shape[0]
+    matrices = weight.reshape(groups, outputs // groups, *weight.shape[1:])
+    out = np.zeros((n, groups, outputs // groups, int(np.prod(shape.outputs))), x.dtype)
+    for tap in np.ndindex(*weight.shape[2:]):
+        window = tuple(slice(at * dilation, at * dilation + (count - 1) * stride + 1, stride) for at, dilation, count,
+                       stride in zip(tap, shape.dilations, shape.outputs, shape.strides, strict=True))
+        seen = padded[(slice(None), slice(None), *window)].reshape(n, groups, weight.shape[1], -1)
+        out += matrices[(slice(None), slice(None), slice(None), *tap)] @ seen
+    whole = out.reshape(n, outputs, *shape.outputs)
+    return whole + arrays["bias"].reshape(1, outputs, *(1,) * len(shape.pads)) if "bias" in arrays else whole
+
+
+CONVOLUTION = Rule(_infer, _compute)
+
+
+# The others
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
