@@ -127,6 +127,21 @@ CONVENTIONS = {
                          [(0, "CR", "MODE", 4, 3), (4, "", "DR", *WHOLE), (8, "", "R1[0]", *WHOLE), (12, "", "R1[1]", *WHOLE), (16, "SR", "BUSY", 31, 1)]),
     "enumerated bits": ("enum reg { U_REG_ID = 0x0, U_REG_CTRL = 0x4, U_REG_LEN = 0x8 };\nenum { U_CTRL_ON = BIT(0), U_CTRL_MODE = GENMASK(6, 4) };\n",
                         [(0, "U_REG_ID", "U_REG_ID", *WHOLE), (4, "U_CTRL", "ON", 0, 1), (4, "U_CTRL", "MODE", 4, 3), (8, "U_REG_LEN", "U_REG_LEN", *WHOLE)]),
+    "i.MX": ("#define HW_U_CTRL 0x0\n#define BM_U_CTRL_RST 0x80000000\n#define BP_U_CTRL_MODE 4\n#define BM_U_CTRL_MODE 0x70\n"
+             "#define BF_U_CTRL_MODE(v) (((v) << 4) & BM_U_CTRL_MODE)\n#define HW_U_STAT 0x10\n#define BM_U_STAT_BUSY 0x1\n",
+             [(0, "U_CTRL", "MODE", 4, 3), (0, "U_CTRL", "RST", 31, 1), (0x10, "U_STAT", "BUSY", 0, 1)]),
+    "a word in front": ("#define E_U_CTRL (0x0)\n#define U_CTRL_START (1 << 0)\n#define U_CTRL_MODE_MASK (0x7 << 4)\n#define E_U_SIZE (0x8)\n"
+                        "#define U_SIZE_W(x) (((x) >> 16) & 0xffff)\n",
+                        [(0, "U_CTRL", "START", 0, 1), (0, "U_CTRL", "MODE", 4, 3), (8, "U_SIZE", "W", 16, 16)]),
+    "the number of a bit": ("#define U_STATE_REG_OFFSET 0x0\n#define U_STATE_DONE_BIT 0\n#define U_CTRL_REG_OFFSET 0x4\n#define U_CTRL_REG_RESVAL 0x0u\n"
+                            "#define U_CTRL_EN_BIT 3\n#define U_CTRL_MODE_MASK 0x7\n#define U_CTRL_MODE_OFFSET 4\n",
+                            [(0, "U_STATE", "DONE", 0, 1), (4, "U_CTRL", "EN", 3, 1), (4, "U_CTRL", "MODE", 4, 3)]),
+    "Microchip": ("#define U_CTRLA_OFFSET (0x00)\n#define U_CTRLA_RESETVALUE _U_(0x00)\n#define U_CTRLA_RST_Pos 0\n#define U_CTRLA_RST (_U_(0x1) << U_CTRLA_RST_Pos)\n"
+                  "#define U_CTRLA_MODE_Pos 2\n#define U_CTRLA_MODE_Msk (_U_(0x7) << U_CTRLA_MODE_Pos)\n#define U_CTRLA_MODE_FAST_Val _U_(0x1)\n"
+                  "#define U_CTRLA_MODE_FAST (U_CTRLA_MODE_FAST_Val << U_CTRLA_MODE_Pos)\n",
+                  [(0, "U_CTRLA", "RST", 0, 1), (0, "U_CTRLA", "MODE", 2, 3)]),
+    "Nordic": ("typedef struct { uint32_t START; uint32_t SHORTS; } NRF_U_Type;\n#define U_SHORTS_A_Pos (4UL)\n#define U_SHORTS_A_Msk (0x1UL << U_SHORTS_A_Pos)\n",
+               [(0, "", "START", *WHOLE), (4, "SHORTS", "A", 4, 1)]),
     "bits by a macro": ("#include <stdint.h>\n#define FIELD(field, bits) uint32_t field : bits;\nstruct p {\n FIELD(kind, 1)\n FIELD(size, 31)\n};\n",
                         [(0, "", "kind", 0, 1), (0, "", "size", 1, 31)]),
     "struct by a macro": ("#define STRUCT struct\nstruct id { uint32_t a : 4, b : 28; };\nstruct npu { STRUCT id ID; };\n",

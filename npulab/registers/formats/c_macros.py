@@ -38,7 +38,9 @@ NEAR = 0x40  # bytes between registers of a list
 TAILS = {**dict.fromkeys(("MASK", "Msk", "mask", "MSK", "BMSK", "FIELD", "M", "bm"), "mask"),
          **dict.fromkeys(("SHIFT", "SHFT", "LSB", "Pos", "POS", "OFFSET", "shift", "S", "bp", "START"), "low"),
          **dict.fromkeys(("WIDTH", "BITS", "width", "W"), "width"), **dict.fromkeys(("MSB", "END"), "high"),
-         "RANGE": "range"}
+         "RANGE": "range", "BIT": "bit"}
+HEAD = re.compile(r"(BM|BP|BW)_(\w+)")  # of i.MX, in front of the name
+HEADS = {"BM": "mask", "BP": "low", "BW": "width"}
 PAIRED = ("FIELD", "OFFSET", "M", "S", "bm", "bp", "START", "END", "WIDTH", "BITS", "width", "W", "MSB",
           "RANGE")  # never alone
 TAIL = re.compile(rf"(.+?)(_{{1,2}})({'|'.join(TAILS)})")
@@ -46,14 +48,14 @@ PREFIX = re.compile(r"(?:REG_|mm(?=[A-Z])|reg(?=[A-Z])|ix(?=[A-Z]))(\w+)")
 COUNTED = re.compile(r"(?:mm|reg)[A-Z]")  # of AMD, whose offsets may count words
 NAMED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*|\w+_(?:REG|OFFSET)(?:_\w+)?")  # as registers are
 INFIX = re.compile(r"(\w+?)_(?:O|REG|ADDR|OFFSET)_(\w+)")
-SUFFIX = re.compile(r"(\w+?)_{1,2}(?:OFFSET|REG|ADDR|ADDRESS|OFFS)")
+SUFFIX = re.compile(r"(\w+?)_{1,2}(?:REG_OFFSET|OFFSET|REG|ADDR|ADDRESS|OFFS)")
 MARKED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*")
 LOW_HIGH = re.compile(r"HI|LO|HIGH|LOW|H|L|MSB|LSB|UPPER|LOWER|\d+")
 # what headers say of a register or field beside its bits: its value after reset and the like
 HALVES = (("_LO", "_HI"), ("_LOW", "_HIGH"), ("_L", "_H"))  # of a register of 64 bits
 ATTRIBUTE = re.compile(r"(?:SW_|HW_)?(?:(?:RESET|INIT|RST)_?VAL(?:UE)?|DEFAULT(?:_VAL(?:UE)?)?|(?:RESET|INIT|RST|"
                        r"DEFAULT|READ|WRITE|PARITY)_MASK)|WOFFSET|SECURE|DUAL|SCR|WORD_COUNT|RANGE|INIT_ENUM|PARITY_PROTECTION|"
-                       r"PLATFORM_DEPENDENT|ARRLEN|BASE_IDX|RMSK|BITN|_RESET")
+                       r"PLATFORM_DEPENDENT|ARRLEN|BASE_IDX|RMSK|(?:REG_)?RESVAL|BITN|_RESET")
 BITS = re.compile(r"\b\w*(?:BIT|MASK|FIELD)\w*\s*\(|<<")
 NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")  # which are plain numbers
 MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
@@ -267,6 +269,8 @@ class Roles:
                 self.add(Bits(name, macro.position, low=int(found[2]), high=int(found[1])), None, name)
             elif match:
                 groups.setdefault((match[1], match[2]), {}).setdefault(TAILS[match[3]], name)
+            elif head := HEAD.fullmatch(name):
+                groups.setdefault((head[2], "_"), {}).setdefault(HEADS[head[1]], name)
         self.doubled = any(sep == "__" and {"mask", "low"} <= kinds.keys() for (_, sep), kinds in groups.items())
         for base in [base for base, sep in groups if sep == "__" and (base, "_") in groups]:
             if {*groups[base, "__"]} == {"low"} and {*groups[base, "_"]} == {"mask"}:  # AMD's pairs
@@ -366,7 +370,8 @@ class Roles:
                 out[name] = self.arrays[name][0]
             elif (outer := inside.inside(name)) and ATTRIBUTE.fullmatch(name, len(outer) + 1):
                 self.roles.setdefault(name, "attribute")
-            elif name in self.plain and name not in self.roles and not self._is_bits(name):
+            elif name in self.plain and name not in self.roles and not self._is_bits(name) \
+                    and not HEAD.fullmatch(name):
                 value = self.values.get(name, -1)
                 value *= WORD_BYTES if name in counted else 1
                 if 0 <= value < LARGEST and value % WORD_BYTES == 0 and not NAME.fullmatch(macro.body):
@@ -400,11 +405,12 @@ class Roles:
         prefixed, suffixed = ({found[1]: name for name in self.candidates if (found := form.fullmatch(name))}
                               for form in (PREFIX, SUFFIX))
         infixed = {f"{found[1]}_{found[2]}": name for name in self.candidates if (found := INFIX.fullmatch(name))}
+        shorter = {name.partition("_")[2]: name for name in self.candidates if "_" in name}
         alone = [name for name in self.plain if name not in self.roles and self._is_bits(name)]
         wanted = [*self.fields, *self.weak, *alone]
         votes = Counter[str]()
         finders = {"exact": Longest(exact), "prefixed": Longest(prefixed), "suffixed": Longest(suffixed),
-                   "infixed": Longest(infixed)}
+                   "infixed": Longest(infixed), "shorter": Longest(shorter)}
         for base in wanted:
             lengths = {kind: len(finder.at_or_in(base)) for kind, finder in finders.items()}
             votes.update(kind for kind, length in lengths.items() if length and length == max(lengths.values()))
@@ -414,10 +420,11 @@ class Roles:
         self.suffixed = False
         if self.prefixed:
             return prefixed
-        renamed = infixed if votes["infixed"] > votes["suffixed"] else suffixed
-        self.suffixed = max(votes["infixed"], votes["suffixed"]) > votes["exact"]
+        kinds = {"suffixed": suffixed, "infixed": infixed, "shorter": shorter}
+        best = max(kinds, key=votes.__getitem__)
+        self.suffixed = votes[best] > votes["exact"]
         if self.suffixed:
-            return {**renamed, **exact}
+            return {**kinds[best], **exact}
         halves = {name.removesuffix(low): name for low, high in HALVES for name in self.candidates if name.endswith(low)
                   and self.candidates.get(name.removesuffix(low) + high) == self.candidates[name] + WORD_BYTES}
         return {**halves, **exact}
@@ -493,7 +500,7 @@ class Roles:
                 continue  # a value of that field
             if key and len(runs_of(value)) == 1:
                 self.add(Bits(base, self.plain[name].position, value), self.register(key), name)
-                self.weak.pop(base, None)
+                self.roles.update(dict.fromkeys(self.weak.pop(base, {}).values(), "bits"))
 
     def _weak(self) -> None:
         """Fields of a mask alone or a shift alone, where their register is sure and has the bits
@@ -510,7 +517,8 @@ class Roles:
             if outer and ATTRIBUTE.fullmatch(name, len(outer) + 1) and not self._own_bits(name, outer):
                 self.roles[name] = "attribute"
                 continue
-            bits = Bits(base, self.plain[name].position, value.get("mask", -1), value.get("low", -1))
+            bits = Bits(base, self.plain[name].position, value.get("mask", -1),
+                        value.get("low", value.get("bit", -1)), 1 if "bit" in kinds else -1)
             if "mask" not in kinds and (bits.low > 31 or bits.low < 0 or HEX.fullmatch(self.plain[name].body)):
                 continue
             if "mask" in kinds and HEX.fullmatch(self.plain[kinds["mask"]].body) and kinds["mask"] in self.candidates \
@@ -524,7 +532,7 @@ class Roles:
                                     or self._continues(name)):
                 continue
             register = self.register(key)
-            if register.has(bits.mask):
+            if register.has(bits.bits):
                 self.roles.update(dict.fromkeys(kinds.values(), "attribute"))
             else:
                 self.add(bits, register, *kinds.values())
@@ -561,7 +569,7 @@ class Roles:
             if macro.parameters is None or name in self.roles:
                 continue
             key = self.find.at_or_in(name)
-            if inside.at_or_in(name):
+            if inside.at_or_in(name.removeprefix("BF_")):
                 self.roles[name] = "setter"
             elif key and name not in self.candidates and (bits := self._made(name)):
                 self.roles[name] = "setter"
@@ -635,6 +643,10 @@ class Roles:
     def _others(self) -> None:
         """Registers in whose names no field nests: the rest of the offsets, judged as lists."""
         by_macro = {macro: key for key, macro in self.keys.items()}
+        for name in self.candidates:
+            key = self.find.inside(name)
+            if self.keys.get(key) in self.registers and ATTRIBUTE.fullmatch(name, len(key) + 1):
+                self.roles.setdefault(name, "attribute")
         rest = [name for name in self.candidates if name not in self.roles and name in by_macro]
         owner = Longest({*self.fields, *by_macro.values()})
         groups = self._groups(rest, by_macro, owner)
@@ -744,7 +756,8 @@ class Roles:
                         out.add(name)
             return out & names
         good = [run for run in runs if len(run) > 1 and not all(
-            offset[name].bit_count() <= 1 and not MARKED.fullmatch(name) for name in run)]
+            (offset[name].bit_count() <= 1 and not MARKED.fullmatch(name))
+            or TAILS.get(name.rpartition("_")[2]) == "mask" for name in run)]
         words = {name.split("_")[0] for run in good for name in run}
         good += [run for run in runs if len(run) == 1 and run[0].split("_")[0] in words]
         out = {name for run in good for name in run}
@@ -803,7 +816,7 @@ class Roles:
             tail = name[len(outer) + 1:]
             if not outer:
                 continue
-            if ATTRIBUTE.fullmatch(tail):
+            if ATTRIBUTE.fullmatch(tail) or (name.endswith("_Val") and name[:-4] in self.plain):
                 self.roles[name] = "attribute"
             elif outer in self.fields and self._fits_nowhere(outer, name) and (key := self.find.inside(outer)) \
                     and key in heads:

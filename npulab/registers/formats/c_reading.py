@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -355,8 +356,8 @@ def _members(source: Source, structs: Sequence[Struct]) -> dict[str, tuple[str, 
     for one in structs:
         words = one.name.split("_")
         for run in one.laid.runs:
-            for n in range(1, len(words) + 1):
-                name = "_".join([*words[:n], run.name]).upper()
+            for first, last in combinations(range(len(words) + 1), 2):
+                name = "_".join([*words[first:last], run.name]).upper()
                 if run.width == WORD_BITS and run.start % WORD_BITS == 0 and begins[name] and not run.feature \
                         and name not in source.macros:
                     out.setdefault(name, (one.name, run.start // 8, run.name, run.position))
