@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,19 @@ def shared(name: str) -> Path:
     return path
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browsers and notebooks first: a worker that starts one of them last keeps the others waiting."""
+    """Browsers and notebooks first: a worker that starts one of them last keeps the others waiting.
+
+    Of the cases of a test marked ``sample(n)`` all but n, drawn by its name, are ``long``.
+    """
     items.sort(key=lambda item: not ("browser" in item.path.stem or item.path.suffix == ".ipynb"))
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") and not item.get_closest_marker("long"):
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    for (_, name), group in cases.items():
+        (count,) = group[0].get_closest_marker("sample").args
+        drawn = random.Random(name).sample(range(len(group)), min(count, len(group)))
+        for n in set(range(len(group))) - set(drawn):
+            group[n].add_marker(pytest.mark.long)

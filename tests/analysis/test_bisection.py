@@ -150,6 +150,7 @@ def found(n: int, groups: Groups, flake: float | None, seed: int, rate: float = 
     return search.groups, len(search.history), search
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9, 33])
 def test_small_diffs_of_every_kind(n: int) -> None:
     plans = [((0,),), ((n - 1,),), ((0, n - 1),), ((0,), (n - 1,)), ((0, 1, n - 1),), ((0,), (1, n - 1))]
@@ -175,6 +176,7 @@ def test_more_culprits_than_are_sampled_and_other_structures() -> None:
     assert found(60, odd, 0.0, 2)[0] == odd
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_left_that_breaks_it_too(seed: int) -> None:
     nine = random.Random(seed).sample(range(60), 9)
@@ -426,6 +428,7 @@ def test_a_limit_of_hangs_ends_it() -> None:
     assert found.sentence.startswith("not done")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("flake", "trials"), [
     (0.0, 5), (0.05, 5), *(pytest.param(rate, 20, marks=pytest.mark.long) for rate in (0.0, 0.01, 0.02, 0.05))])
 def test_trials_of_each_kind_among_130_parts(flake: float, trials: int) -> None:

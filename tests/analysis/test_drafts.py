@@ -425,6 +425,7 @@ def check_random(source: Any, folder: Path, count: int, seed: int, **options: An
     assert texts[-1] == last.sheet.text
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_edits(path: Path, tmp_path: Path, seed: int) -> None:
     check_random(path, tmp_path / "out", 60, seed)
@@ -568,6 +569,7 @@ def test_words_that_nobody_named() -> None:
             draft(wrong)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("text", "message"), [
     (b"a,b\n1,2\n", r"registers.csv: got no column 'field', allowed is a table of fields with field, lsb, width$"),
     (b"", r"registers.csv: got no column 'field'"),

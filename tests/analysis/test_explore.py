@@ -227,6 +227,7 @@ LAYER = {"op": 0, "input_h": 6, "input_w": 6, "input_c": 2, "output_c": 3, "kern
          "same": 1, "input_scale": 0.02, "weight_scale": 0.01, "output_scale": 0.05}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("what", "outcome", "text"), [
     ("go", "captured", ""), ("refuse", "refused", "no such layer"), ("crash", "refused", "status"), ("hang", "hang", "no end after 2"),
     ("nothing", "failed", "layer.bin"), ("half", "failed", "got 1 bytes"),

@@ -152,6 +152,7 @@ def test_a_correct_output_is_equal_at_once(right: np.ndarray) -> None:
     assert summary_lines(found) == [f"equal with: rule {RULE} (0 of 96 differ)"]
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize(("kind", "words", "make"), PLANTS, ids=[words for _, words, _ in PLANTS])
 def test_planted_error_is_named_and_nothing_else(kind: str, words: str, make: Any, right: np.ndarray) -> None:
     output = np.ascontiguousarray(make())

@@ -98,6 +98,7 @@ class Printer:
                 assert (one.factor, one.offset, one.signed, one.f32) == (1, 0, False, False), one
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("words", "calls", "seeds"), [(38, 17, 30), (192, 19, 20), (2048, 23, 1)])
 def test_every_copy_is_found_and_nothing_gated_is_claimed(words: int, calls: int, seeds: int) -> None:
     for seed in range(seeds):

@@ -132,6 +132,7 @@ def test_the_toy_without_a_layer(flat: bool) -> None:
     assert found.hangs <= 20
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("shape", [
     {"channels": 5, "kernel": 5, "depth": 1, "size": 11}, {"channels": 6, "weight_bits": 4, "size": 7, "padding": "same"},
     {"channels": 4, "size": 9, "stride": (2, 2)}, {"channels": 9, "kernel": 1, "depth": 4, "size": 5, "tail": 4},
@@ -325,6 +326,7 @@ def assert_told_apart(found: Scan, kinds: np.ndarray) -> None:
     assert set(same[count]) <= {CONTROL, DEAD}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("layer", [
     {"seed": 0, "channels": 2, "depth": 2, "kernel": 3, "size": 6},
     {"seed": 7, "channels": 2, "depth": 1, "kernel": 3, "size": 7, "padding": "same", "activation": "relu"}], ids=str)

@@ -106,6 +106,7 @@ def test_only_captures_are_taken() -> None:
         unread(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("case", ["vivante/sim-3x3-stride2-relu", "nvdla/sim-average-pool", "nvdla/sim-add",
                                   "onert/sim-uint8", "ane/sim-add"])
 def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str) -> None:
@@ -115,6 +116,7 @@ def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str)
     assert len(table) > 5  # and it does look
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("case", ["sim-1x1-relu", "sim-average-pool", "sim-add"])
 def test_lift_looks_at_what_units_wait_for(case: str) -> None:
     table = unread(npulab.load(CAPTURES / "nvdla" / case))

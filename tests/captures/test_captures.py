@@ -65,6 +65,7 @@ def test_simulated_device_is_an_oracle(captures: npulab.CaptureSet) -> None:
     assert Simulated(expected=b"")(capture) == "fail"
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("folder", case_folders(CAPTURES), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_capture_is_understood(folder: Path) -> None:
     """Words and coefficients round-trip; the output is predicted, or there is a stated reason why not."""

@@ -34,6 +34,7 @@ def drawn(parts: Any, width: int) -> tuple[list[str], str]:
     return ESCAPES.sub("", file.getvalue()).splitlines(), file.getvalue()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("width", [60, 80, 100, 232])
 def test_every_line_fits_and_no_letter_is_lost(width: int) -> None:
     answer = Decoded(npulab.load(MESA))

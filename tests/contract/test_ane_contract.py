@@ -166,6 +166,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "change"),
     [("concat16", change) for change in VARIANTS] + [("conv_twos", "all"), ("mul_v9509_compact", "all")],

@@ -167,6 +167,7 @@ TOLD = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", TOLD)
 def test_one_changed_number_of_a_network_is_told(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(real(name), tmp_path / name)

@@ -340,6 +340,7 @@ def test_odd_layers_are_plain_loops(seed: int) -> None:
     assert batch[0].tolist() == batch[2].tolist() == expected
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("inputs", "outputs"), [(1033, 17), (20000, 3), (65793, 1), (131072, 1)])
 @pytest.mark.parametrize(("given", "by"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8"), ("int8", "uint8")])
 def test_long_sums_are_whole_and_never_wrap(inputs: int, outputs: int, given: str, by: str) -> None:
@@ -517,6 +518,7 @@ BAD |= {f"identify {name}": lambda given=given: npulab.identify_rounding(given[0
         for name, given in IDENTIFY.items()}
 
 
+@pytest.mark.sample(46)
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_sentence(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -564,6 +566,7 @@ TOO_LARGE = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=TOO_LARGE[name]))
                                   if name in TOO_LARGE else name for name in SHAPES])
 def test_memory_is_at_most_four_times_the_tensors(name: str) -> None:
@@ -600,6 +603,7 @@ def test_dilation_past_the_image_costs_nothing() -> None:
 # ------------------------------------------------------------------------------------------------------ black boxes
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("op", ["conv", "depthwise", "fully_connected"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 def test_each_rule_is_named_from_its_probes_and_no_other(dtype: str, op: str) -> None:
@@ -686,6 +690,7 @@ def any_layer(op: str, dtype: str, seed: int) -> tuple[Any, tuple[np.ndarray, ..
                   dtype=dtype, **window, **q), (codes(dtype, 2, 7, 9, 3),)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "float32", "float16"])
 @pytest.mark.parametrize("op", ["conv", "depthwise", "fully_connected", "average", "max", "min", "add"])
 def test_every_operator_and_type_runs_elsewhere_with_our_output(op: str, dtype: str) -> None:
@@ -775,6 +780,7 @@ ERRORS: dict[str, tuple[str, Callable[[Conv2D], Conv2D]]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ERRORS)
 def test_a_planted_error_is_explained_from_the_shell(kind: str, tmp_path: Path,
                                                      capsys: pytest.CaptureFixture[str]) -> None:

@@ -232,6 +232,7 @@ def test_98_of_100_are_right_and_cost_what_they_may(rate: float) -> None:
     assert np.mean([np.mean([queries for queries, _ in cell]) / bound(k, rate) for (_, k), cell in told.items()]) <= 1.3
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rate", [0.05, 0.1, 0.2])
 def test_other_numbers_of_fields_and_other_flake_rates(rate: float) -> None:
     """The stated certainty of 99 % holds: of 42 runs one may be wrong by luck, four are no luck."""
@@ -286,6 +287,7 @@ SHAPES: dict[str, list[set[int]]] = {
 MANY = ("two pairs", "a single beside a triple", "two singles beside a pair", "three of five", "a ladder")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_named_breaks_it_and_nothing_less_does(shape: str, seed: int) -> None:
@@ -321,6 +323,7 @@ def test_an_oracle_that_always_says_the_same_accuses_nothing(answer: str, rate: 
     assert found.diff.empty
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rate", [0.0, 0.05, None])
 def test_an_oracle_that_throws_dice_ends_too(rate: float | None) -> None:
     of = pair(4)
@@ -424,6 +427,7 @@ def test_a_guilty_unit_whose_parts_hang_alone_is_named_by_its_fields() -> None:
     assert found.queries <= 20
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("rate", [0.0, 0.05])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_guilty_units_that_hang_whenever_they_are_torn(size: int, rate: float) -> None:
@@ -441,6 +445,7 @@ def test_guilty_units_that_hang_whenever_they_are_torn(size: int, rate: float) -
         assert oracle.hangs <= 12
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rate", [0.0, 0.05])
 @pytest.mark.parametrize("symptom", [None, "hang"])
 def test_a_bad_job_that_hangs(symptom: str | None, rate: float) -> None:
@@ -945,6 +950,7 @@ bisect_fields(of.good, of.bad, run, journal=journal, progress=told)
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("where", "kept"), [("oracle", 4), ("between", 5)])
 def test_a_killed_process_loses_no_verdict(tmp_path: Path, where: str, kept: int) -> None:
     path, log = tmp_path / "j.jsonl", tmp_path / "log"

@@ -606,6 +606,7 @@ def broken_dumps() -> Iterator[tuple[str, Callable[[list[str]], list[str]], str]
     yield "short-command", swap("0x3348e780, /*", "0x3348e78, /*"), "command"
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(("change", "wanted"), [pytest.param(c, w, id=n) for n, c, w in broken_dumps()])
 def test_broken_dump_is_refused_and_nothing_written(
         tmp_path: Path, change: Callable[[list[str]], list[str]], wanted: str) -> None:
@@ -665,6 +666,7 @@ def test_encode_of_decode_is_the_words(chip: str, block: str, raw: bool) -> None
     assert np.array_equal(again, words)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("chip", "block"), MAPS)
 def test_decode_of_many_is_decode_of_each(chip: str, block: str) -> None:
     one = VIVANTE.maps(chip)[block]
@@ -994,6 +996,7 @@ def bad_cases() -> Iterator[tuple[str, Callable[[Path], Any], str]]:
     yield "cut", lambda f: (f / "capture.json").write_text((f / "capture.json").read_text()[:200]), "capture.json"
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(("change", "wanted"), [pytest.param(c, w, id=n) for n, c, w in bad_cases()])
 def test_bad_case_is_refused(case: Path, change: Callable[[Path], Any], wanted: str) -> None:
     change(case)
@@ -1176,6 +1179,7 @@ def made(one: Case) -> tuple[npulab.Conv2D, np.ndarray, npulab.Capture]:
     return made_by_name(one.name)
 
 
+@pytest.mark.sample(11)
 @by_case
 def test_layer_is_lowered_run_and_checked(one: Case) -> None:
     layer, x, capture = made(one)
@@ -1383,6 +1387,7 @@ def test_any_wrong_bit_in_the_words_is_survived() -> None:
     assert outcomes == {"done", "hang"}
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(("name", "word", "lsb", "width"), [
     ("kernel_xy_size", 0, 2, 4), ("kernel_z_size", 0, 6, 14), ("in_image_x_size", 1, 6, 13),
     ("in_image_y_size", 1, 19, 13), ("in_image_x_offset", 2, 0, 3), ("in_image_y_offset", 2, 3, 3),

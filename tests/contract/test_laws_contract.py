@@ -522,6 +522,7 @@ def test_a_threshold_is_halved_until_it_is_found() -> None:
 # Shapes of laws
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("law", "width"), [
     (lambda p: (p["width"] % 2) ^ (p["height"] // 4 % 2), 1),
     (lambda p: (p["width"] % 2) ^ (p["height"] // 4 % 2) ^ (p["channels"] // 2 % 2), 1),

@@ -108,6 +108,7 @@ def gcc_places(text: str, members: Sequence[tuple[str, str, str]], folder: Path)
 # Round trips
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("path", [pytest.param(path, marks=pytest.mark.long if path.stem in LARGE else (), id=path.stem)
                                   for path in TABLES])
 def test_every_shipped_map_comes_back_from_each_format(path: Path, tmp_path: Path) -> None:
@@ -505,6 +506,7 @@ def by_cmsis_svd(path: Path) -> Bits:
     return out
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("suffix", "text", "oracle", "fields"), [
     (".xml", AWKWARD_XML, by_elementtree, 39), (".rdl", AWKWARD_RDL, by_systemrdl, 33), (".svd", AWKWARD_SVD, by_cmsis_svd, 50)])
 def test_awkward_files_say_what_another_reader_finds(suffix: str, text: str, oracle: Callable[[Path], Bits], fields: int,
@@ -600,6 +602,7 @@ def two_words(field: str, low: int, high: int, register: str = "W", at: int = 0,
             {"block": "B", "offset": at + 4, "register": register, "field": field, "lsb": 0, "width": high, "at": 32 - low, **more}]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("rows", [
     two_words("W", 0, 32), two_words("W", 4, 16), two_words("other", 4, 16), two_words("W.in", 4, 16),
     [*two_words("W", 4, 16), {"block": "B", "offset": 4, "register": "W", "field": "X", "lsb": 20, "width": 3}],

@@ -115,6 +115,7 @@ def test_every_path_of_the_issue_is_there(onert: npulab.captures.target.Target) 
         assert (known["float_lhs_columns"], known["float_rhs_columns"]) == (wide, narrow)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("shape", [*SHAPES, *long(*LONG_SHAPES)], ids=str)
 def test_a_layer_there_and_back(shape: tuple[int, int, int], path: str, onert: npulab.captures.target.Target) -> None:
@@ -221,6 +222,7 @@ def test_float_matrices_are_packed(path: str) -> None:
         assert np.array_equal(layout.unpack(plain), matrix)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("shape", [(5, 37), (18, 50), *long((33, 130), (96, 100), (1, 40), (3, 17))], ids=str)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

@@ -67,6 +67,7 @@ def test_convolutions_in_both_groups(chip: str, seed: int, tmp_path: Path, capsy
     equal(capsys, made, tmp_path, chip, packed=bool(seed))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("pixel", PIXELS)
 def test_images_of_every_pixel_order(pixel: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = trace(list(ATOMS)[pixel % 6], pixel)

@@ -230,6 +230,7 @@ def some(cases: Iterator[Case], every: int, first: int) -> list[Case]:
     return [case for n, case in enumerate(cases) if n % every == first]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("chip", [A311D, IMX8MP])
 @pytest.mark.parametrize("part", range(3))
 def test_layers_at_the_edges(part: int, chip: str, vivante: Target) -> None:
@@ -421,6 +422,7 @@ def says_where_or_is_right(seeds: range, chip: str, target: Target) -> tuple[int
     return counts[0], counts[1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("chip", [A311D, IMX8MP])
 def test_broken_captures(chip: str, vivante: Target) -> None:
     refusals, decoded = says_where_or_is_right(range(0, 50, 4), chip, vivante)

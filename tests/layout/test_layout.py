@@ -275,6 +275,7 @@ def check_found(layout: Layout, found: Found) -> None:
     assert same(found.unpack(buffer), layout.unpack(buffer))
 
 
+@pytest.mark.sample(34)
 @pytest.mark.parametrize(("case", "shape", "dtype"), EVERY)
 def test_found_from_markers(case: Case, shape: tuple[int, ...], dtype: str) -> None:
     layout = case.make(shape, dtype)
@@ -376,6 +377,7 @@ def test_random_nests_are_found_from_markers(seeds: range) -> None:
         assert found.sure, f"{seed}: {found}"
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dtype", ["int8", pytest.param("int16", marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_found_from_one_capture_of_random_values(case: Case, dtype: str) -> None:
@@ -483,6 +485,7 @@ def test_noise_is_reported() -> None:
     assert not found.sure
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("change", [{"xor": 0x80}, {"add": 3}, {"xor": 0xFF}, {"xor": 0x55, "fill": 0x99}, {"add": 200}])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16"])
 def test_changed_elements(change: dict[str, int], dtype: str) -> None:
@@ -507,6 +510,7 @@ def test_copies(copies: tuple[int, ...]) -> None:
     assert found.sure
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("layout", [only(planar((9, 10, 20), row_align=64), 2, 0, 1), only(planar((9, 10, 20), row_align=64), 0, 3, 7),
                                     only(hwc((9, 10, 20)), 1, 2, 3), only(planar((9, 10, 20), dtype="float16", row_align=64), 2, 0, 1)])
 def test_windows(layout: Layout) -> None:
@@ -593,6 +597,7 @@ def test_places_are_those_of_a_dictionary(dtype: str, signature: Signature, capt
             assert seen.place[index] == place
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("make", [lambda: nc1hwc2((20, 30, 77), 32, row_pitch=1024), lambda: planar((20, 30, 77), row_align=64), lambda: kernel_groups((41, 3, 3, 70), 16, 32)],
                          ids=["tiles", "planes", "groups"])
 def test_found_from_one_capture_of_sparse_weights(make: Callable[[], Layout]) -> None:
@@ -658,6 +663,7 @@ def check_weights(layout: Layout, tensor: np.ndarray, swapped: bool) -> None:
 USUAL = set(zip(STORED, [*WEIGHTS, *WEIGHTS], strict=True)) | {("tiles", "blur"), ("groups", "symmetric"), ("planes of one", "normal")}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("stored", "weights", "seeds"), [
     pytest.param(stored, weights, seeds, marks=() if (stored, weights) in USUAL and len(seeds) == 1 else pytest.mark.long)
     for stored, weights, seeds in product(STORED, WEIGHTS, (range(1), range(1, 20)))

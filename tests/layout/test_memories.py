@@ -224,6 +224,7 @@ def check_found(found: Found, layout: Layout) -> None:
     assert not found.unexplained
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", MEMORIES.values(), ids=MEMORIES)
 def test_found_from_markers(layout: Layout) -> None:
     tensors = markers(layout.shape, layout.dtype)
@@ -232,6 +233,7 @@ def test_found_from_markers(layout: Layout) -> None:
     assert found.sure, str(found)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["convolution", "words swapped", "tiles of two axes", "one axis with taps", "holes", "packed nibbles"])
 def test_found_from_weights(name: str) -> None:
     layout = MEMORIES[name]

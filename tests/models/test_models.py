@@ -111,6 +111,7 @@ def network() -> Network:
 
 # what is written is read back
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("op", GRIDS)
 def test_a_layer_reads_back_in_every_field(op: str) -> None:
     made = swept(op)
@@ -179,6 +180,7 @@ def test_a_file_of_another_writer_is_listed() -> None:
 
 # engines run it
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("kernels", LOADED)
 @pytest.mark.parametrize("op", GRIDS)
 def test_litert_gives_our_output(op: str, kernels: str) -> None:
@@ -216,6 +218,7 @@ def test_tflite_micro_gives_our_output(op: str) -> None:
         assert np.array_equal(micro(made.models[number], x), npulab.emulate(made.layers[number], x, "tflite-micro"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("op", ["conv", "depthwise", "fully_connected"])
 def test_onnxruntime_gives_our_output(op: str) -> None:
     made = sweep({**GRIDS[op], "dtype": ["uint8"], "per_channel": [False], "activation": [None]})

@@ -610,6 +610,7 @@ class Linked(BlankPage):
         return self.page.eval_on_selector_all(f"{selector} tr", "all => all.map(r => [...r.cells].map(c => c.innerText))")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("theme", THEMES)
 def test_page_in_each_theme(started: Browser, theme: str) -> None:
     view = BisectView(*pair(provenance="simulated"))

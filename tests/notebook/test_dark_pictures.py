@@ -53,6 +53,7 @@ def pixels(png: bytes) -> np.ndarray:
     return imread(io.BytesIO(png))[..., :3]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", MADE)
 def test_a_picture_for_both_themes(name: str) -> None:
     made = MADE[name]()

@@ -411,6 +411,7 @@ def focused(page: BlankPage) -> tuple[int, int]:
     return int(word), int(number)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("theme", THEMES)
 def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
     view = RegisterView(small(provenance="simulated"))

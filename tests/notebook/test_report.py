@@ -136,6 +136,7 @@ def test_the_markdown_that_is_known() -> None:
 LARGE = ["[", "`", "**a", "[a](https://a", "|", "<", "- ", "a\n", "\n", "```\n", "# a\n", "|a|\n|-|\n", "[a", "1. a\n", "\0"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("unit", LARGE)
 def test_a_large_note_is_read_too(unit: str) -> None:
     """What grew with the square of the length would not end here."""
@@ -379,6 +380,7 @@ def chrome() -> Iterator[object]:
         yield started
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_in_a_browser_nothing_runs_and_everything_is_readable(told: npulab.notebook.sessions.Session, chrome: object, theme: str) -> None:
     page = chrome.new_page(viewport={"width": 900, "height": 900}, color_scheme=theme)

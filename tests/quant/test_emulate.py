@@ -100,6 +100,7 @@ def wide_layer(seed: int) -> tuple[npulab.Conv2D | FullyConnected, np.ndarray] |
     return layer, random.randint(info.min, info.max + 1, (*batch, *shape)).astype(dtype)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("chunk", range(2))
 def test_fast_paths_are_the_definition(chunk: int) -> None:
     compared = refused = 0
@@ -189,6 +190,7 @@ def peak(run: Callable[[], object]) -> int:
     return most
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["stem", "dw1", "pw1", "pw7", "pw13", "fc"])
 def test_memory_is_at_most_four_times_the_tensors(name: str) -> None:
     layer, x = mobilenet()[name]

@@ -77,6 +77,7 @@ def constants(random: np.random.RandomState, channels: int) -> dict[str, object]
     return {name: one() for name in ("prescale", "scale", "bias") if random.rand() < 0.5}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", [*PAIRED, *SINGLE])
 def test_elementwise_is_its_definition_bit_for_bit(kind: str) -> None:
     random = np.random.RandomState([*PAIRED, *SINGLE].index(kind))

@@ -171,6 +171,7 @@ def table(counts: Counter[tuple[str, ...]]) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("chunk", range(10))
 def test_random_models_in_litert(chunk: int) -> None:
     counts, words = run(range(chunk * CHUNK, (chunk + 1) * CHUNK))
@@ -214,6 +215,7 @@ def test_random_models_tell_any_two_engines_apart() -> None:
     assert not left
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("engines", list(combinations(ENGINES, 2)), ids="-".join)
 def test_engines_swapped_do_not_fit(engines: tuple[str, str]) -> None:
     counts: Counter[str] = Counter()
@@ -227,6 +229,7 @@ def test_engines_swapped_do_not_fit(engines: tuple[str, str]) -> None:
     assert {f"{op} in {one}" for op in SUMS for one in engines} <= told, counts
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("package", "by"), [("tflite_micro", in_micro), ("onnxruntime", in_onnxruntime)])
 def test_random_models_elsewhere(package: str, by: Callable[[int], Iterator[Found]]) -> None:
     need(package)
@@ -313,6 +316,7 @@ PROBED = [(engine, op, dtype, scales)
           and not (engine == "onnxruntime" and (dtype == "int16" or op == "fully_connected"))]
 
 
+@pytest.mark.sample(21)
 @pytest.mark.parametrize(("engine", "op", "dtype", "scales"), PROBED, ids=[" ".join(row) for row in PROBED])
 def test_scales_are_formed_in_the_engines_order(engine: str, op: str, dtype: str, scales: str) -> None:
     if engine in ("tflite-micro", "onnxruntime"):

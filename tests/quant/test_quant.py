@@ -157,6 +157,7 @@ def boundary_sums(random: np.random.RandomState, ratio: np.ndarray, count: int) 
     return np.clip(sums, -2 ** 31, 2 ** 31 - 1).astype(np.int64)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", [name for name in RULES if RULES[name].types != ("float32",)])
 def test_fast_is_exact(name: str) -> None:
     by, random, ties = RULES[name], np.random.RandomState(11), 0

@@ -69,6 +69,7 @@ def ordinary(kind: str, whole: bool = False) -> tuple[Conv2D, np.ndarray, np.nda
     return layer, x, accumulate(layer, x)
 
 
+@pytest.mark.sample(22)
 @pytest.mark.parametrize(("dtype", "name"), CASES)
 def test_every_rule_is_named_from_the_probes(dtype: str, name: str) -> None:
     found = probes(dtype).name(black_box(name, probes(dtype).layer))
@@ -77,6 +78,7 @@ def test_every_rule_is_named_from_the_probes(dtype: str, name: str) -> None:
     assert all(group.same and group.reason.startswith("one function: ") for group in found.groups)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_probes_are_few_and_separate_every_pair(dtype: str) -> None:
     for per_channel in (True, False):
@@ -146,6 +148,7 @@ def test_more_probes_name_fewer_rules_that_nobody_listed(dtype: str) -> None:
     assert named == [40, 25]  # of the 25, 23 have the same outputs as a listed rule on 768 further accumulators
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_more_probes_hold_ties_of_both_signs_and_parities(dtype: str) -> None:
     few = rounding_probes(dtype)
@@ -179,6 +182,7 @@ def run(found: Probes, engine: str) -> list[np.ndarray]:
     return [litert(model, x, kernels=engine)[0] for model, x in zip(models, inputs, strict=True)]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("dtype", "op", "engine", "name"), [*[("int8", *one) for one in ENGINES], *OTHERS])
 def test_runtime_is_named_from_the_probes(dtype: str, op: str, engine: str, name: str) -> None:
     found = rounding_probes(dtype, per_channel=dtype != "uint8", op=op)
@@ -202,6 +206,7 @@ HALF_AWAY = {"q31-half-away", "qnnpack-precise", "float32-half-away", "float64-h
              "vivante-v8:half-away", "nvdla"}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("kind", "whole", "name", "most"), [
     ("depthwise", False, "tflite-reference", {"gemmlowp", "qnnpack-q31"}), ("depthwise", False, "ruy-x86", {"ruy-x86"}),
     ("pointwise", False, "tflite-reference", {"gemmlowp", "qnnpack-q31"}), ("pointwise", False, "ruy-x86", {"ruy-x86"}),

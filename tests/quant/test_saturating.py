@@ -132,6 +132,7 @@ PLANTED = [Saturation(), Saturation(order="CHW"), Saturation(order="WHC"), Satur
            Saturation(4, 16, "WHC", stored=False)]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("saturation", PLANTED, ids=str)
 @pytest.mark.parametrize("depth", [3, 6])
 def test_neighbours_name_the_saturation(saturation: Saturation, depth: int) -> None:

@@ -179,6 +179,7 @@ def test_snippet_comes_back(snippet: RegisterTable, tmp_path: Path) -> None:
     assert rnndb_text(again(snippet, tmp_path)) == text
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("path", [path for path in sorted(TARGETS.glob("*/*.csv"))
                                   if "lsb,width" in path.read_text(encoding="utf-8")], ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_tables_of_the_targets_come_back(path: Path, tmp_path: Path) -> None:
@@ -297,6 +298,7 @@ def test_small_and_unaligned_registers_share_words(tmp_path: Path) -> None:
 # Refusals
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("body", "said"), [
     ('<reg32 offset="x" name="R"/>', ["line 1: reg32 R: got offset 'x'"]),
     ('<reg32 offset="-4" name="R"/>', ["got offset '-4'"]),
@@ -328,6 +330,7 @@ def test_broken_elements_are_refused_with_their_line(body: str, said: list[str],
         assert refused(lambda: read_rnndb(path), *said).startswith(f"{path}, line ")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("text", "said"), [
     ("<database>", "no element found"), ("<a/>", "the element a, allowed is database"), ("<database><", "what is no XML"),
     ('<!DOCTYPE d [<!ENTITY a "b">]><database>&a;</database>', "a document type or an entity"),

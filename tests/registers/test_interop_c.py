@@ -312,6 +312,7 @@ def test_headers_that_make_fields_otherwise(tmp_path: Path) -> None:
 # Export
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("name", NAMED)
 def test_shipped_maps_exported_and_imported_are_equal(name: str, writer: Callable[[RegisterTable], str], tmp_path: Path) -> None:
@@ -474,6 +475,7 @@ def test_any_names_round_trip(names: list[str], notes: list[str], data: Any, tmp
 # Functions
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "features"), [("vivante/nn.csv", ["nn_v7"]), ("vivante/nn.csv", ["nn_v8"]), ("ane/h13.csv", []),
                                                 ("rockchip/tasks.csv", []), ("rockchip/registers.csv", [])])
 def test_pack_and_unpack_agree_with_the_map(name: str, features: list[str], tmp_path: Path) -> None:
@@ -545,6 +547,7 @@ ODD = ["a" * 5_000_000, "struct s { uint32_t a; };\n" + "x " * 2_000_000, "\\\""
        "struct s { union { " + "struct { uint32_t a : 1; }; " * 10_000 + "} u; };", "#define A_MASK " + "(" * 1_000_000]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("text", [pytest.param(text, id=text[:12], marks=[] if n in (0, 8, 10, 13) else pytest.mark.long)
                                   for n, text in enumerate(ODD)])
 def test_large_and_odd_files_end_soon(text: str, tmp_path: Path) -> None:

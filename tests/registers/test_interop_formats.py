@@ -224,6 +224,7 @@ def test_rdl_is_compiled_by_a_program_of_its_own(chip: RegisterTable, tmp_path: 
 # There and back
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("path", "kind"), [
     pytest.param(path, kind, id=f"{path.parent.name}/{path.name}-{kind}",
                  marks=[pytest.mark.long] if kind == "rdl" and path.stat().st_size > 28000 else [])

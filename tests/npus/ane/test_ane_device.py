@@ -76,6 +76,7 @@ WHOLE = {"activation/relu": (lambda x: np.maximum(x, 0), 0), "activation/relu6":
          "unary/tanh": (np.tanh, 2e-3), "unary/sign": (np.sign, 0)}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WHOLE)
 def test_bare_task_lists_compute_what_they_are_named_after(name: str) -> None:
     function, most = WHOLE[name]

@@ -253,6 +253,7 @@ def round_trip(seed):
     assert capture.simulated
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("start", range(0, 144, 36))
 def test_lifting_what_was_lowered_gives_the_layer(start):
     for seed in range(start, start + 36):
@@ -469,6 +470,7 @@ def test_lowered_captures_are_saved_and_loaded(tmp_path):
         assert npulab.load(file).jobs == capture.jobs
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("count", [2, pytest.param(90, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_simulated_device_runs_what_was_lowered(kind, count):

@@ -49,6 +49,7 @@ def compiled(layer: Any, source: Any = None) -> npulab.Capture:
     return replace(made, buffers={**made.buffers, "net.plist": plist.write_plist(network), **files})
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("seed", range(LAYERS))
 def test_every_statement_holds_of_the_lowered_layer(seed: int) -> None:
     layer = random_layer(seed)

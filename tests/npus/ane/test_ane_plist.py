@@ -149,6 +149,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused_within_64_mib(name: str) -> None:
     data = BOMBS[name]()

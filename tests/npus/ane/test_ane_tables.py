@@ -201,6 +201,7 @@ def test_shapes_and_large_inputs() -> None:
     assert evaluate(table, [1e6, -1e300]).tolist() == [1, 0]  # infinite in fp16
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["tanh", "relu6"])
 def test_all_inputs_as_in_whole_fractions(name: str) -> None:
     assert np.array_equal(codes(outputs(fit(name))), codes(evaluate_reference(fit(name), EVERY)))
@@ -452,6 +453,7 @@ OF_FILES = {**{file: name for name, file in MADE.items()}, "activation/gelu": "g
             "activation/softmax": "exp2", "unary/log": "log2"}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", FILES)
 def test_functions_of_files_are_named(name: str) -> None:
     assert identify(decode(from_file(name))) == OF_FILES[name]

@@ -315,6 +315,7 @@ def test_float16_sums_lose_what_float32_sums_keep() -> None:
 
 # the gradients
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("step", [Step(4, 5, 3, 2), Step(5, 3, 2, 1), Step(3, 2, 4, 3), Step(4, 3, 1, 2)])
 def test_gradients_are_those_of_central_differences(step: Step) -> None:
     table = check_gradients(step, seed=step.dim)
@@ -325,6 +326,7 @@ def test_gradients_are_those_of_central_differences(step: Step) -> None:
     assert set(table["gradient"]) == {*passed, *weights, "dxn1", "dxn2", "dnorm1", "dnorm2", "dy", "dx"}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("step", [SMALL, Step(1, 1, 1, 1), Step(3, 7, 1, 3), Step(7, 2, 5, 7), Step(8, 9, 2, 2)])
 def test_gradients_are_those_of_complex_steps(step: Step) -> None:
     assert check_gradients(step, seed=1, method="complex")["relative"].max() < (1e-12 if step.dim > 1 else 1e-10)  # one channel: all cancels but epsilon
@@ -359,6 +361,7 @@ def changed(kernel: str, *edits: tuple[str, str]) -> Kernel:
                        "\n".join(rows))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("kernel", "old", "new", "wrong"), [
     ("ffn_backward", "bracket fs add one bend:fs", "bracket fs sub one bend:fs", {"dxn2", "dh1"}),
     ("sdpa_backward_1", "dattended es linear wo:ce dy:cs", "dattended es linear wo:ec dy:cs", {"dv", "dp", "dwv"}),

@@ -115,6 +115,7 @@ def vela() -> str:
     return found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("chip", ["ethos-u55-32", "ethos-u55-128", "ethos-u65-256"])
 def test_vela_is_a_source(vela: str, chip: str) -> None:
     source = Compiler(f"{vela} {{model}} --output-dir {{out}} --accelerator-config {chip}", reader_of("ethosu"), timeout=120)

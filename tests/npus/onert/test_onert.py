@@ -254,6 +254,7 @@ def test_packed_float_matrix_is_that_of_the_formula(path: str, side: str, shape:
     assert np.array_equal(layout.unpack(layout.pack(matrix.astype(np.float32))), matrix)
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize(("path", "side", "shape"), PACKED)
 def test_packed_layout_is_found_from_markers(path: str, side: str, shape: tuple[int, int]) -> None:
     """Blocks, fill and sums; a sum of one element may be a copy of it, and then nothing is claimed."""

@@ -118,6 +118,7 @@ def run(layer: Any, x: np.ndarray, chip: str, rockchip: Target, checked: bool = 
     return capture
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("n", range(30))
 def test_random_layer(n: int, chip: str, rockchip: Target) -> None:
@@ -313,6 +314,7 @@ def test_sweep_is_what_its_recorder_makes() -> None:
 # What captures hold
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "value"), [("dump-x2", 2.0), ("dump-+2", 3.0)])
 def test_fp16_dumps_are_what_they_are(name: str, value: float, rockchip: Target) -> None:
     capture = npulab.load(shared(f"data/rknpu/phhusson_{name}.txt.gz"))

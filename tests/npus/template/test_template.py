@@ -17,6 +17,8 @@ from npulab.cli import main
 from npulab.npus.template import new_target
 
 PACKAGE = Path(npulab.__file__).parent
+# without the plugins that other tests need: loading them takes longer than the target's tests
+BARE = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -41,7 +43,7 @@ def test_a_new_target_passes_its_tests_and_is_one_folder(here: Path) -> None:
     assert {name: after[name] for name in before} == before
     assert files_of(PACKAGE) == package
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/heron"],
-                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+                          capture_output=True, text=True, env=BARE)
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
 
@@ -160,6 +162,7 @@ def test_json_names_the_files(here: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "elsewhere/owl/registers.csv" in [Path(path).as_posix() for path in said["files"]]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("source", [["--words", "6"], ["--from", "my words.bin"]])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_commands_that_it_ends_with_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool,
@@ -199,11 +202,12 @@ LOG = "# recorded by hand\n[1] write 0x50100000 = 0x301\nwrite 0x50100080 = 0x5 
 def passes(name: str) -> None:
     """The target's own tests pass."""
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"npulab_targets/{name}"],
-                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+                          capture_output=True, text=True, env=BARE)
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("file", "text", "fields", "blocks"), [
     ("npu.svd", SVD, {"RELU", "POOL", "GO"}, 2), ("npu.h", HEADER, {"STRIDE"}, 1), ("log.txt", LOG, set(), 1)])
 def test_a_target_begins_with_what_there_is(here: Path, file: str, text: str, fields: set[str], blocks: int) -> None:
@@ -283,7 +287,7 @@ IMPORTERS = (Importer("words in hexadecimal", is_dump, read_dump),)
     passes("heron")
     (folder / "samples/one.hex").write_text("1f 0 zz")
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "npulab_targets/heron"],
-                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+                          capture_output=True, text=True, env=BARE)
     assert "1 failed, 3 passed" in done.stdout
     assert "invalid literal for int() with base 16: 'zz', at heron/dumps.py:" in done.stdout
 

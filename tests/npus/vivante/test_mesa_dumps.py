@@ -270,6 +270,7 @@ def as_folder(name: str) -> Callable[[Path], None]:
     return change
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("change", "words"), [
     (cut("nn", 135), "mesa-nn-001-000.bin: got 135 bytes, allowed are whole 32-bit words, at least the 34 of a parameter block"),
     (cut("nn", 132), "mesa-nn-001-000.bin: got 132 bytes, allowed are whole 32-bit words, at least the 34"),

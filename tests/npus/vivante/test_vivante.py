@@ -114,6 +114,7 @@ def random_case(n: int) -> tuple[npulab.Conv2D, np.ndarray]:
                 stride=(stride, stride), padding=padding, activation=[None, "relu"][random.randint(2)])
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("n", range(27))
 def test_device_agrees_with_emulation(n: int, vivante: Target) -> None:
     layer, x = random_case(n)
@@ -194,6 +195,7 @@ def geometry(random: np.random.RandomState) -> coefficients.Geometry:
                                  int(random.randint(256)), int(random.randint(1, 500)), int(random.randint(3, 100)))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(30))
 def test_streams_round_trip(seed: int) -> None:
     random = np.random.RandomState(seed)

@@ -106,6 +106,7 @@ def test_what_a_driver_sends() -> None:
 # Both formats
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("huffman_format", [False, True])
 @pytest.mark.parametrize("fast", FAST)
 def test_streams_round_trip(huffman_format: bool, fast: bool) -> None:
@@ -386,6 +387,7 @@ def test_broken_header_and_fill(at: int, value: int, words: str) -> None:
         coefficients.decode(changed(buffer, at, value), g)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("huffman_format", [False, True])
 @pytest.mark.parametrize("part", range(2))
 def test_broken_streams(huffman_format: bool, part: int) -> None:

@@ -61,6 +61,7 @@ def nn_words(layer: Conv2D, chip: str, streams: int, largest: int, features: tup
 # What Mesa's encoder made
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("number", range(18))
 def test_vector_of_mesa(number: int, vivante: Target) -> None:
     """Words, TP words and coefficient bytes as the driver has them, and the layer back from them."""
@@ -166,6 +167,7 @@ def run(layer: Any, x: Any, chip: str, features: tuple[str, ...], vivante: Targe
                 == {name: data for name, data in capture.buffers.items() if name != "commands"}
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("chip", [A311D, IMX8MP])
 @pytest.mark.parametrize("n", range(22))
 def test_random_layer(n: int, chip: str, vivante: Target) -> None:
@@ -577,6 +579,7 @@ def test_device_shares_no_code_with_lowering() -> None:
                                                                    "coefficients", "emulate", "quant"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("chip", [A311D, IMX8MP])
 def test_flipped_words_of_any_job_end_in_an_outcome(chip: str, vivante: Target) -> None:
     layer, x = strided()
