@@ -38,8 +38,7 @@ def number(text: str) -> int:
 def steps(capture: Capture) -> list[list[dict[str, Any]]]:
     """The values of the groups that share a layer, layer by layer."""
     maps, jobs = capture.maps[BLOCK], sorted(capture.jobs, key=lambda job: (number(job.label), job.unit))
-    return [[maps.decode(job.words) | {"convolves": job.words[0] % 2} for job in group]
-            for _, group in groupby(jobs, key=lambda job: job.label)]
+    return [[maps.decode(job.words) for job in group] for _, group in groupby(jobs, key=lambda job: job.label)]
 
 
 def weights_of(capture: Capture, v: dict[str, Any]) -> tuple[Any, bytes]:
