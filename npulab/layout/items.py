@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -46,15 +47,18 @@ def items_of(layout: Stored, tensor: np.ndarray, data: np.ndarray, kind: str, ax
     values = tensor.view(f"u{tensor.itemsize}") if tensor.dtype.kind == "f" else tensor
     numbers = np.arange(tensor.size).reshape(tensor.shape)[layout.inside].reshape(-1)
     places = layout.places_before_swap().reshape(-1)[numbers]
-    index = np.stack(np.unravel_index(numbers, tensor.shape), -1).tolist()
+    order = np.argsort(layout.swapped(places), kind="stable")  # so that little is left to sort below
+    places, numbers = places[order], numbers[order]
+    index = np.unravel_index(numbers, tensor.shape)
+    columns = [index[axes[name]].tolist() if name in axes else repeat(None) for name in COORDINATES]
     elements = values.reshape(-1)[numbers].tolist()
-    out = []
+    out: list[Item] = []
     for copy in (0, *layout.copies):
         bits = (layout.swapped(places + copy) * layout.place_bits).tolist()
-        out += [Item(bit, layout.bits, kind, value, weights=1, **{name: at[axis] for name, axis in axes.items()})
-                for bit, value, at in zip(bits, elements, index, strict=True)]
+        out += map(Item._make, zip(bits, repeat(layout.bits), repeat(kind), elements, *columns,
+                                   repeat(1), strict=False))
     out += _beside(layout, data, np.array([item.bit for item in out]))
-    return sorted(out, key=lambda item: item.bit)
+    return sorted(out, key=itemgetter(0))
 
 
 def _beside(layout: Stored, data: np.ndarray, bits: np.ndarray) -> Iterator[Item]:

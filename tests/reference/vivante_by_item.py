@@ -13,7 +13,7 @@ import numpy as np
 
 from npulab.layout.bitstream import pack_bits
 from npulab.npus.vivante.coefficients import Coefficients, Geometry, huffman, plain, walk
-from npulab.npus.vivante.coefficients.geometry import refuse_size
+from npulab.npus.vivante.coefficients.buffers import refuse_size
 
 # (code, escape, what the free bit adds to the last of them) by symbol
 SYMBOLS = ((0, None, 4), (1, None, 4), (7, None, 0), (3, None, 0), (6, None, 0), (2, 1, 2), (2, 2, 0), (2, 0, 0))

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from test_nvdla_convolution import FULL, SMALL, Bytes, placed, sizes
 
-from npulab.npus.nvdla.convolution import run
+from npulab.npus.nvdla.convolution import Window, run
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
-from npulab.npus.nvdla.products import Window
 
 pytestmark = pytest.mark.skipif(os.environ.get("OPENBLAS_NUM_THREADS") != "1",
                                 reason="claims are of one thread: set OPENBLAS_NUM_THREADS=1")

@@ -1,17 +1,14 @@
 """Apple Neural Engine (H11 to H18): facts in the tables beside this file."""
 
-from npulab.captures.target import DocumentFormat, Importer, Target, read_sources
+from npulab.captures.target import DocumentFormat, Importer
 from npulab.npus.ane import beside, imported, mil_files, simulate
-from npulab.npus.ane.facts import CHIPS, HERE, TABLES
+from npulab.npus.ane.facts import FACTS
 from npulab.npus.ane.lifting import lift
 from npulab.npus.ane.lowering import lower
 from npulab.npus.ane.outlines import explain, outline, recode
 
-TARGET = Target(
-    name="ane",
-    title="Apple Neural Engine",
-    chips=CHIPS,
-    tables=TABLES,
+TARGET = FACTS.target(
+    "Apple Neural Engine",
     rule="fp16",
     lift=lift,
     lower=lower,
@@ -23,5 +20,4 @@ TARGET = Target(
     importers=(Importer("compiled files (hwx), bare task lists of H13, a folder of them", imported.recognises,
                         imported.read),),
     documents=(DocumentFormat("MIL programs (.mil)", mil_files.recognises, mil_files.list_program),),
-    sources=read_sources(HERE / "sources.csv"),
 )

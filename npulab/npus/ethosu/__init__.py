@@ -1,14 +1,10 @@
 """Arm Ethos-U (U55, U65), as the Vela compiler programs it: facts in the tables beside this file."""
 
-from npulab.captures.target import Importer, Target, read_sources
+from npulab.captures.target import Importer
 from npulab.npus.ethosu import dumps
-from npulab.npus.ethosu.facts import CHIPS, HERE, TABLES
+from npulab.npus.ethosu.facts import FACTS
 
-TARGET = Target(
-    name="ethosu",
-    title="Arm Ethos-U55 and U65",
-    chips=CHIPS,
-    tables=TABLES,
+TARGET = FACTS.target(
+    "Arm Ethos-U55 and U65",
     importers=(Importer("Vela's .tflite and driver payloads", dumps.recognises, dumps.read),),
-    sources=read_sources(HERE / "sources.csv"),
 )

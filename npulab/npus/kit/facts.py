@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from npulab.captures.target import Unsupported, read_chips, select
+from npulab.captures.target import Target, Unsupported, read_chips, read_sources, select
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
 
@@ -36,6 +36,11 @@ class Facts(NamedTuple):
         if chip not in self.chips:
             raise Unsupported(f"chip: got {chip!r}, allowed is one of {', '.join(self.chips)}")
         return self.chips[chip]
+
+    def target(self, title: str, **steps: Any) -> Target:
+        """The target that these tables are of, with what is known of it beyond them."""
+        sources = read_sources(self.here / "sources.csv")
+        return Target(self.here.name, title, self.chips, self.tables, sources=sources, **steps)
 
     def maps(self, chip: str) -> dict[str, RegisterMap]:
         """The register maps of a chip, by block."""

@@ -1,18 +1,15 @@
 """NVDLA, the open accelerator: facts in the tables beside this file."""
 
-from npulab.captures.target import DocumentFormat, Importer, Target, read_sources
+from npulab.captures.target import DocumentFormat, Importer
 from npulab.npus.nvdla import imported, loadables, logs, simulate
-from npulab.npus.nvdla.facts import CHIPS, HERE, TABLES
+from npulab.npus.nvdla.facts import FACTS
 from npulab.npus.nvdla.lifting import explain, lift, recode, rule_of
 from npulab.npus.nvdla.lowering import lower
 from npulab.npus.nvdla.points import RULE
 from npulab.npus.nvdla.replay import replay as replay_trace
 
-TARGET = Target(
-    name="nvdla",
-    title="NVDLA, NVIDIA's open deep learning accelerator",
-    chips=CHIPS,
-    tables=TABLES,
+TARGET = FACTS.target(
+    "NVDLA, NVIDIA's open deep learning accelerator",
     rule=RULE.name,
     lift=lift,
     lower=lower,
@@ -26,5 +23,4 @@ TARGET = Target(
                Importer("logs of register accesses (virtual platform, kernel driver, Verilator)", logs.recognises,
                         logs.read)),
     documents=(DocumentFormat("loadables of the compiler", loadables.recognises, loadables.list_loadable),),
-    sources=read_sources(HERE / "sources.csv"),
 )

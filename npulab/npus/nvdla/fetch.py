@@ -13,15 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from npulab.captures.target import Hang, Unsupported
+from npulab.npus.kit.numbers import wrapped
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.pixels import FORMATS, Format, converted
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.rounding import signed
 
-FULL_MAP_BYTES = 128  # that a count of bytes of the full map counts
 BLOCK = 2 ** 14  # elements converted at a time: temporaries stay small beside the tensors
 MOST_BYTES = 2 ** 25  # of features or of an image: rows may overlap, so that memory does not bound them
 DATA, DATA_UV = (f"CDMA.D_DAIN_ADDR_LOW_{plane}.DATAIN_ADDR_LOW_{plane}" for plane in (0, 1))
@@ -37,7 +36,7 @@ def cube_of(fields: Fields) -> Cube:
     """Where the features lie; raises Hang if CDMA and CSC disagree about their size."""
     fields.agree("features")
     shape, atom = fields.shape(FEATURES), fields.features["memory_atom"]
-    line, plane = (fields.pitch(name) for name in PITCHES)
+    line, plane = (fields[name] for name in PITCHES)
     if shape[:2] == (1, 1) and all(fields[f"CDMA.D_DAIN_MAP.{name}_PACKED"] for name in ("LINE", "SURF")):
         plane = atom  # the surfaces of a single pixel are then read as one run, whatever the stride says
     return Cube(*shape, atom, line, plane, fields.precision("CDMA.D_MISC_CFG.IN_PRECISION"),
@@ -71,7 +70,7 @@ def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weight
     if not image and out.channels - 1 != channels:
         raise Hang(f"{DEPTH} is {out.channels - 1}, CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL {channels}: kernels have to "
                    "have the channels of the features")
-    stated = fields["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] * (FULL_MAP_BYTES if fields.features.get("full_map") else 1)
+    stated = fields["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"]
     if stated < out.used:
         raise Hang(f"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES are {stated} bytes, weights {out.shape} take {out.used}: the "
                    "convolution waits for the rest")
@@ -87,7 +86,7 @@ def read_features(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: 
     cube = cube_of(fields)
     _refuse_large("CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL", "features", cube.filled)
     x = cube.tensor(cube.read(memory))[:, :, :cube.channels]
-    return _converted(fields, x, [signed(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)], itemsize, rules)
+    return _converted(fields, x, [wrapped(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)], itemsize, rules)
 
 
 def read_image(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rules = RULES) -> np.ndarray:
@@ -102,12 +101,12 @@ def read_image(fields: Fields, memory: ByteMemory, itemsize: int = 1, rules: Rul
         raise Hang(f"CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL is {channels - 1}, where {form.name} has "
                    f"{len(form.channels) - 1}")
     _refuse_large("CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH", "pixels", height * width * (form.pixel + form.pixel_uv))
-    offsets = [signed(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)]
+    offsets = [wrapped(fields["CDMA.D_CVT_OFFSET.CVT_OFFSET"], 16)]
     if fields["CDMA.D_MEAN_FORMAT.MEAN_FORMAT"]:
-        offsets = [signed(fields[name], 16) for name in MEANS[:channels]]
+        offsets = [wrapped(fields[name], 16) for name in MEANS[:channels]]
     as_signed = fields["CDMA.D_DATAIN_FORMAT.PIXEL_SIGN_OVERRIDE"] or not fields["CDMA.D_CVT_CFG.CVT_EN"]
     left, right = (fields[f"CDMA.D_ZERO_PADDING.PAD_{side}"] for side in ("LEFT", "RIGHT"))
-    fill = signed(fields["CDMA.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize) if rules.pad_value else 0
+    fill = wrapped(fields["CDMA.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8 * itemsize) if rules.pad_value else 0
     out = np.full((height, left + width + right, channels), fill, TYPES[itemsize])
     for top, bottom in _blocks(height, width * channels):
         x = _pixels(fields, memory, form, (top, bottom), width)
@@ -154,7 +153,7 @@ def _pixels(fields: Fields, memory: ByteMemory, form: Format, rows: tuple[int, i
         planes += [(DATA_UV, "CDMA.D_LINE_UV_STRIDE.UV_LINE_STRIDE", form.pixel_uv, skipped * form.pixel_uv % atom)]
     name, read = MEMORIES[fields[DATA_MEMORY]], []
     for address, stride, size, start in planes:
-        first, pitch = fields.address(address) + start, fields.pitch(stride)
+        first, pitch = fields.address(address) + start, fields[stride]
         data = b"".join([memory.read(name, first + row * pitch, width * size) for row in range(*rows)])
         read.append(np.frombuffer(data, np.uint8).reshape(-1, width * size))
     return form.unpack(*read)
@@ -167,7 +166,7 @@ def _converted(fields: Fields, x: np.ndarray, offsets: Sequence[int], itemsize: 
             raise Unsupported(f"CDMA.D_CVT_CFG.CVT_EN: got 0 with elements of {x.itemsize} bytes to be processed as "
                                f"{itemsize}, allowed is 1")
         return x
-    scale, truncate = signed(fields["CDMA.D_CVT_SCALE.CVT_SCALE"], 16), fields["CDMA.D_CVT_CFG.CVT_TRUNCATE"]
+    scale, truncate = wrapped(fields["CDMA.D_CVT_SCALE.CVT_SCALE"], 16), fields["CDMA.D_CVT_CFG.CVT_TRUNCATE"]
     out = np.empty(x.shape, TYPES[itemsize])
     for top, bottom in _blocks(len(x), x[0].size):
         out[top:bottom] = converted(x[top:bottom], offsets, scale, truncate, 8 * itemsize, rules)

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import each_read
-from npulab.npus.nvdla.accesses import block_of_addresses
 from npulab.npus.nvdla.cfg import provenance_of, read_cfg
 from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, USUAL_CHIP, block_of, maps
 from npulab.npus.nvdla.images import GZIPPED
-from npulab.npus.nvdla.recorded import captured
+from npulab.npus.nvdla.recorded import block_of_addresses, captured
 from npulab.npus.nvdla.txn import addresses_of, read_txn
 
 CFG, TXN, IMAGE = ".cfg", ".txn", ".dat"

@@ -12,6 +12,7 @@ from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Item, Lifted, Unsupported
 from npulab.npus.kit.layers import behind
 from npulab.npus.kit.memory import buffer_of
+from npulab.npus.kit.numbers import wrapped
 from npulab.npus.nvdla import waiting
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.facts import CHIPS
@@ -23,7 +24,6 @@ from npulab.npus.nvdla.points import RULE
 from npulab.npus.nvdla.registers import CONVOLUTION, units_of
 from npulab.npus.nvdla.scaling import Scaling, scaling_of
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.rounding import signed
 from npulab.npus.nvdla.units.sdp import Stage
 from npulab.quant.layers import Add, Conv2D, Pool2D, padding_name
 from npulab.quant.rules import QuantParams
@@ -158,7 +158,7 @@ def _convolution(capture: Capture, v: Fields, memory: Memory) -> Lifted:
         raise Unsupported("SDP.D_DP_BS_ALU_CFG adds a tensor to a convolution, which is no one layer")
     if np.any(scaling.most >= 2 ** 31):
         raise Unsupported("SDP may saturate sums at 32 bits, which no layer says")
-    zero = signed(v["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8)
+    zero = wrapped(v["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"], 8)
     down, across = v.pair("CSC.D_DILATION_EXT.{}_DILATION_EXT", ("Y", "X"))
     dilation = 1 if weights.height == 1 else down, 1 if weights.width == 1 else across
     stride, padding = zip(*map(

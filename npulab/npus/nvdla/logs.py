@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -27,9 +27,9 @@ from typing import NamedTuple
 from npulab.captures.capture import Capture
 from npulab.npus.kit.fields import names_of
 from npulab.npus.kit.texts import Line, head_of, lines_of, skipped
-from npulab.npus.nvdla.accesses import block_of_addresses, of_accesses
 from npulab.npus.nvdla.events import Done, Event, Read, Write
 from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, TABLES, USUAL_CHIP, block_of, maps
+from npulab.npus.nvdla.recorded import block_of_addresses, of_accesses
 from npulab.npus.nvdla.txn import INTERRUPTS
 from npulab.registers.fields import WORD_BYTES
 
@@ -182,14 +182,3 @@ def _base(accesses: Sequence[Access]) -> int:
 def _offset(address: int, base: int) -> int:
     """The byte offset in the device; the address itself if it is not of the device."""
     return address - base if base <= address < base + APERTURE else address
-
-
-def log_lines(capture: Capture) -> Iterator[str]:
-    """The register writes of a capture as the virtual platform logs them, in order.
-
-    ``read`` gives them again.
-    """
-    for job in capture.jobs:
-        for offset, value in job.writes:
-            yield (f"Info: nvdla.csb_adaptor: GP: iswrite=1 addr={offset:#x} len=4 data=0x {value:08x} "
-                   "resp=TLM_OK_RESPONSE")

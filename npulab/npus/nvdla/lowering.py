@@ -16,8 +16,7 @@ from npulab.npus.kit.lowering import lowered, placed
 from npulab.npus.kit.numbers import ceil_div
 from npulab.npus.nvdla.facts import FACTS, USUAL_CHIP, block_of
 from npulab.npus.nvdla.layouts import Cube, Weights
-from npulab.npus.nvdla.points import RULE, Operands, Points, reading, scaled, summed
-from npulab.npus.nvdla.words import halves, program
+from npulab.npus.nvdla.points import RULE, Operands, Points, halves, program, reading, scaled, summed
 from npulab.quant.layers import Add, Conv2D, Layer, Pool2D
 from npulab.quant.rules import shift_right
 from npulab.registers.table import read_table

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from npulab.npus.kit.fields import names_of, offsets_of
 from npulab.npus.nvdla.events import Check, Event, Write
@@ -62,6 +62,11 @@ class Operation:
         """The unit that writes the result, and its group: its interrupt says that all is done."""
         unit = next(unit for unit in ENDS if unit in self.units)
         return unit, self.units[unit]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What a capture's parameters say of it."""
+        return {"units": dict(self.units), "inherited": self.inherited, "line": self.line}
 
 
 @dataclass

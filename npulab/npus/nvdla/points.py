@@ -1,5 +1,5 @@
 """A layer's bias, scales, zero point and activation as SDP has them: registers, and operands in
-memory."""
+memory; and the writes of a job's values."""
 
 from __future__ import annotations
 
@@ -8,15 +8,49 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from npulab.npus.nvdla.registers import ALU, BOTH, LETTERS, MUL, SUM
-from npulab.npus.nvdla.words import halves, spread
+from npulab.captures.capture import Job
+from npulab.npus.kit.fields import offsets_of
+from npulab.npus.nvdla.registers import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM
 from npulab.quant.rules import RULES
+from npulab.registers.fields import WORD_BYTES
+from npulab.registers.map import RegisterMap
 
 RULE = RULES["nvdla"]
 OPERAND = 2 ** 15  # operands are below, and not below minus this
 # An accumulator that saturates at 32 bits before the multiplier of shift s gives an output past
 # every code while 2**31 * multiplier / 2**s is at least this.
 PAST_CODES = 2 ** 9
+# units are started from the last one of a chain to the first, so that each one waits for its input
+STARTED = ("PDP", "PDP_RDMA", "SDP", "SDP_RDMA", "CACC", "CMAC_B", "CMAC_A", "CSC", "CDMA")
+Values = Mapping[str, int]
+
+
+def program(values: Values, block: str, registers: RegisterMap) -> Job:
+    """The job of these values, by ``UNIT.REGISTER.FIELD``, in register group 0: for each unit the
+    pointer to the group, its registers by offset, and in the end what starts the units.
+
+    A field that is not given is 0 where another of its register is; a register without any is not
+    written. Raises ValueError, with register and field, for a value that does not fit; LookupError
+    for an unknown field.
+    """
+    words = np.zeros(len(registers), np.uint32)
+    at, offsets = offsets_of(registers), {word: offset for offset, word in registers.index.items()}
+    written = set()
+    for name, value in values.items():
+        item = registers[name]
+        item.insert(words, item.raw(value))
+        written.add(offsets[item.pieces[0].word])
+    units = [unit for unit in STARTED if any(name.startswith(f"{unit}.") for name in values)]
+    starts = {unit: at[f"{unit}.{ENABLE}"] for unit in units}
+    writes = [(at[f"{unit}.{POINTER}"], 0) for unit in units]
+    writes += [(offset, int(words[registers.index[offset]])) for offset in sorted(written)]
+    return Job.from_writes(block, [*writes, *((offset, 1) for offset in starts.values())], registers)
+
+
+def halves(where: int) -> tuple[int, int]:
+    """(low, high) of an address in its two registers."""
+    high, low = divmod(where, 2 ** (8 * WORD_BYTES))
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -166,15 +200,15 @@ def _one_shift(multiplier: np.ndarray, right_shift: np.ndarray, reach: np.ndarra
 def _stage(stage: str, operands: Operands, moved: int = 0, shift: int = 0, relu: bool = False,
            register: int | None = None) -> dict[str, int]:
     """X1 or X2: operands from memory, or a multiplier from its register."""
-    config, adds = f"SDP.D_DP_{stage}_", operands.alu is not None
-    out = spread(f"{config}CFG.{stage}_BYPASS {stage}_ALU_BYPASS {stage}_ALU_ALGO {stage}_MUL_BYPASS {stage}_MUL_PRELU "
-                 f"{stage}_RELU_BYPASS",
-                 (0, not adds, SUM * adds, operands.mul is None and register is None, 0, not relu))
-    out |= spread(f"{config}ALU_CFG.{stage}_ALU_SRC {stage}_ALU_SHIFT_VALUE", (adds, moved if adds else 0))
-    out |= spread(f"{config}MUL_CFG.{stage}_MUL_SRC {stage}_MUL_SHIFT_VALUE", (operands.mul is not None, shift))
-    if register is not None:
-        out[f"{config}MUL_SRC_VALUE.{stage}_MUL_OPERAND"] = register
-    return out
+    adds = operands.alu is not None
+    registers = {
+        "CFG": {"BYPASS": 0, "ALU_BYPASS": not adds, "ALU_ALGO": SUM * adds, "MUL_PRELU": 0,
+                "MUL_BYPASS": operands.mul is None and register is None, "RELU_BYPASS": not relu},
+        "ALU_CFG": {"ALU_SRC": adds, "ALU_SHIFT_VALUE": moved * adds},
+        "MUL_CFG": {"MUL_SRC": operands.mul is not None, "MUL_SHIFT_VALUE": shift},
+        "MUL_SRC_VALUE": {} if register is None else {"MUL_OPERAND": register}}
+    return {f"SDP.D_DP_{stage}_{place}.{stage}_{name}": int(value)
+            for place, fields in registers.items() for name, value in fields.items()}
 
 
 def _converter(offset: int, scale: int, shift: int) -> dict[str, int]:

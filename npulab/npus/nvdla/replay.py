@@ -11,9 +11,9 @@ import numpy as np
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Features, Hang, Range, Unsupported
 from npulab.npus.nvdla import convolution, waiting
-from npulab.npus.nvdla.accesses import register_checks
 from npulab.npus.nvdla.facts import CHIPS
 from npulab.npus.nvdla.memory import Memory, checked
+from npulab.npus.nvdla.recorded import register_checks
 from npulab.npus.nvdla.registers import lut_of, units_of, values_of
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, pdp, sdp
@@ -65,8 +65,6 @@ def run(job: Job, memory: Memory, features: Features, rules: Rules = RULES) -> N
     if units - set(RUN):
         raise Unsupported(f"units: got {', '.join(sorted(units - set(RUN)))}, covered are {', '.join(RUN)}")
     values = values_of(job)
-    # the values count bytes in both maps
-    features = {**features, "full_map": 0}
     waiting.for_units(Fields(values, features), units)
     tables = {unit: lut_of(job, unit) for unit in units & {"SDP", "CDP"}}
     work(units, values, tables, memory, features, rules)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from npulab.captures.target import Unsupported
+from npulab.npus.kit.numbers import wrapped
 from npulab.npus.nvdla.points import PAST_CODES
 from npulab.npus.nvdla.registers import SUM
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.rounding import saturated, signed
+from npulab.npus.nvdla.units.rounding import saturated
 
 MOST_BITS = 15  # of a multiplier
 # operands of a stage and part ("BS", "ALU"): (C,), or (H, W, C) where there is one for each element
@@ -117,8 +118,8 @@ def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:
             given = replace(given, relu=True)
     if not v["SDP.D_DP_EW_CFG.EW_BYPASS"]:
         raise Unsupported("SDP.D_DP_EW_CFG.EW_BYPASS is 0, which no layer says")
-    offset = np.full_like(given.bias, -signed(v["SDP.D_CVT_OFFSET.CVT_OFFSET"], 32))
-    factor = np.full_like(given.bias, signed(v["SDP.D_CVT_SCALE.CVT_SCALE"], 16))
+    offset = np.full_like(given.bias, -wrapped(v["SDP.D_CVT_OFFSET.CVT_OFFSET"], 32))
+    factor = np.full_like(given.bias, wrapped(v["SDP.D_CVT_SCALE.CVT_SCALE"], 16))
     shift = v["SDP.D_CVT_SHIFT.CVT_SHIFT"]
     if np.all(factor == 1) and not shift and (np.any(given.multiplier != 1) or -128 <= offset[0] <= 127):
         # where nothing is scaled it could be a bias as well

@@ -11,17 +11,9 @@ from collections.abc import Collection
 from math import prod
 
 from npulab.captures.target import Hang, Unsupported
+from npulab.npus.nvdla import fetch
 from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.fetch import (
-    DATA,
-    DATA_MEMORY,
-    FEATURES,
-    PITCHES,
-    cube_of,
-    stored_weights,
-    weights_at,
-    weights_of,
-)
+from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory
 from npulab.npus.nvdla.registers import CONVOLUTION, LETTERS
@@ -78,12 +70,13 @@ def for_convolution(v: Fields, memory: Memory) -> tuple[int, int, int]:
     size = _element(v, *(f"{unit}.D_MISC_CFG.PROC_PRECISION" for unit in convolving(v)))
     _element(v, "CDMA.D_MISC_CFG.PROC_PRECISION", "CDMA.D_MISC_CFG.IN_PRECISION")
     image = bool(v["CDMA.D_DATAIN_FORMAT.DATAIN_FORMAT"])
-    stored, (rows, columns) = stored_weights(v, size, image), v.pair("CSC.D_DATAOUT_SIZE_0.DATAOUT_{}")
+    stored = fetch.stored_weights(v, size, image)
+    rows, columns = v.pair("CSC.D_DATAOUT_SIZE_0.DATAOUT_{}")
     _few(stored.kernels * rows * columns, "the accumulators")
     _few(prod(stored.shape[1:]), "the weights of a kernel", MOST_TAPS)
     _few(prod(stored.shape) * rows * columns, "the products", MOST_PRODUCTS)
-    weights_of(v, size, image)
-    _hold(memory, *weights_at(v), stored.used, "CDMA (weights) reads", "where nothing was put")
+    fetch.weights_of(v, size, image)
+    _hold(memory, *fetch.weights_at(v), stored.used, "CDMA (weights) reads", "where nothing was put")
     if image:
         if stored.channels % 4:
             raise Hang(f"kernels of an image have columns of {stored.channels} channels, allowed is pixels of 4")
@@ -93,7 +86,7 @@ def for_convolution(v: Fields, memory: Memory) -> tuple[int, int, int]:
     else:
         v.expect("simulate features")
         _aligned(v, DATA, *PITCHES)
-        _read(memory, cube_of(v), "CDMA (data)")
+        _read(memory, fetch.cube_of(v), "CDMA (data)")
     return rows, columns, stored.kernels
 
 

@@ -1,19 +1,16 @@
 """Rockchip NPU (RK3588, RV1103, RV1106): facts in the tables beside this file."""
 
-from npulab.captures.target import Importer, Target, read_sources
+from npulab.captures.target import Importer
 from npulab.npus.rockchip import dumps, simulate
 from npulab.npus.rockchip.coefficients import explain, recode
 from npulab.npus.rockchip.commands import writes
-from npulab.npus.rockchip.facts import CHIPS, HERE, TABLES
+from npulab.npus.rockchip.facts import FACTS
 from npulab.npus.rockchip.lifting import lift, replay, rule_of
 from npulab.npus.rockchip.lowering import lower
 from npulab.npus.rockchip.plans import RULES
 
-TARGET = Target(
-    name="rockchip",
-    title="Rockchip NPU of RK3588, RV1103, RV1106",
-    chips=CHIPS,
-    tables=TABLES,
+TARGET = FACTS.target(
+    "Rockchip NPU of RK3588, RV1103, RV1106",
     rule=RULES[False],
     lift=lift,
     lower=lower,
@@ -25,5 +22,4 @@ TARGET = Target(
     rule_of=rule_of,
     importers=(Importer("text dumps of GEM buffers, listings of EMIT(REG_...), files of commands and of task records, "
                         "a folder of them", dumps.recognises, dumps.read),),
-    sources=read_sources(HERE / "sources.csv"),
 )

@@ -34,16 +34,12 @@ def explain(capture: Capture) -> list[Item]:
             continue
         if start > end:
             items.append(Item(8 * end, 8 * (start - end), "other"))
-        sizes = words.Sizes.of(v)
-        places, bits = layout.index_map(), 8 * layout.itemsize
-        stored = np.frombuffer(data, np.int8 if bits == 8 else np.uint16, places.size, start)
-        order = np.unravel_index(np.argsort(places, axis=None), places.shape)
-        for at, (kernel, row, column, plane) in enumerate(np.transpose(order).tolist()):
-            if v[words.CONVOLUTION] == DEPTHWISE:
-                kernel, plane = plane, 0
-            fill = kernel >= sizes.output[2] or plane >= sizes.input[2]
-            items.append(Item(8 * start + bits * at, bits, "fill" if fill else "weight",
-                              int(stored[at]), None, kernel, plane, row, column, 0 if fill else 1))
+        sizes, channel = words.Sizes.of(v), 3 if v[words.CONVOLUTION] == DEPTHWISE else 0
+        for item in layout.items(data[start:start + layout.size], channel=channel,
+                                 plane=3 - channel, row=1, column=2):
+            fill = (item.channel or 0) >= sizes.output[2] or (item.plane or 0) >= sizes.input[2]
+            items.append(item._replace(bit=8 * start + item.bit, weights=item.weights * (not fill),
+                                       kind="fill" if fill else item.kind))
         end = start + layout.size
     return items + ([Item(8 * end, 8 * (len(data) - end), "other")] if end < len(data) else [])
 

@@ -139,27 +139,6 @@ def blocks(words: np.ndarray, path: Path) -> list[Block]:
     return [block for part in parts for block in split_at_ends(part, path)]
 
 
-def listing(writes: Iterable[tuple[int, int]]) -> str:
-    """Register writes (offset, value) as a listing; ``read_listing`` gives them again.
-
-    >>> listing([(0x1014, 9), (0x3030, 0)])
-    'EMIT(REG_CNA_CONV_CON3, CNA_CONV_CON3_CONV_Y_STRIDE(1) | CNA_CONV_CON3_CONV_X_STRIDE(1));\\n800 3030 0\\n'
-    """
-    by_offset = {offset: name for name, offset in [*names().registers.items()][::-1]}
-    return "".join(_emit(offset, value, by_offset.get(offset, "")) for offset, value in writes)
-
-
-def _emit(offset: int, value: int, register: str) -> str:
-    if not register or "RESERVED" in register:
-        return f"{Command.to(offset, value).target - WRITE:x} {offset:x} {value:x}\n"
-    fields = [(name, lsb, value >> lsb & 2 ** width - 1) for name, (at, lsb, width) in names().fields.items()
-              if at == offset and name.startswith(f"{register[4:]}_")]
-    shown = [(name, lsb, raw) for name, lsb, raw in fields if raw]
-    whole = sum(raw * 2 ** lsb for _, lsb, raw in shown) == value
-    text = " | ".join(f"{name}({raw})" for name, lsb, raw in sorted(shown, key=lambda part: -part[1])) if whole else ""
-    return f"EMIT({register}, {text or f'{value:#x}'});\n"
-
-
 def _closing(code: str, at: int) -> int:
     """Where the bracket that opened before ``at`` closes, -1 if it does not."""
     depth = 1

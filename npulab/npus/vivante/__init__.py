@@ -1,19 +1,15 @@
 """VeriSilicon NN engine (VIPNano-QI and relatives): facts in the tables beside this file."""
 
-from npulab.captures.target import Importer, Target, read_sources
+from npulab.captures.target import Importer
 from npulab.npus.vivante import command_texts, dump, mesa, simulate
 from npulab.npus.vivante.commands import writes
-from npulab.npus.vivante.facts import CHIPS, HERE, TABLES
-from npulab.npus.vivante.lifting import explain, lift, recode, rule_of
+from npulab.npus.vivante.facts import FACTS
+from npulab.npus.vivante.lifting import explain, lift, outline, recode, rule_of
 from npulab.npus.vivante.lowering import lower
-from npulab.npus.vivante.outlines import outline
 from npulab.npus.vivante.words import MULTIPLIERS
 
-TARGET = Target(
-    name="vivante",
-    title="VeriSilicon NN engine, VIPNano-QI and relatives",
-    chips=CHIPS,
-    tables=TABLES,
+TARGET = FACTS.target(
+    "VeriSilicon NN engine, VIPNano-QI and relatives",
     rule=MULTIPLIERS["nn_v7"].name,
     lift=lift,
     lower=lower,
@@ -26,5 +22,4 @@ TARGET = Target(
     importers=(Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),
                Importer("text of a command stream (LOAD_STATE)", command_texts.recognises, command_texts.read),
                Importer("folder of mesa-*.bin files (Mesa's dump_shaders)", mesa.recognises, mesa.read)),
-    sources=read_sources(HERE / "sources.csv"),
 )

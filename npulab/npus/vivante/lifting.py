@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -15,27 +16,29 @@ from npulab.npus.kit.fields import expect
 from npulab.npus.kit.layers import behind, padding_names
 from npulab.npus.kit.memory import buffer_of
 from npulab.npus.kit.numbers import ceil_div
-from npulab.npus.vivante import coefficients
+from npulab.npus.vivante import coefficients, words
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
-from npulab.npus.vivante.facts import FACTS, HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB, expected
+from npulab.npus.vivante.facts import (
+    CHIPS,
+    FACTS,
+    HWC_TENSORS,
+    INT8_MODEL,
+    NN_ALONE,
+    ODD_STRIDE2_TILE,
+    PAD_JOB,
+    expected,
+    tensor_bytes,
+)
 from npulab.npus.vivante.lowering import coded_chip, planned
 from npulab.npus.vivante.moves import Moved, Sides, moved_by, moved_input, moves_of, tensor_of
 from npulab.npus.vivante.plans import join_planes, plan
-from npulab.npus.vivante.words import (
-    FIRST_PIXEL,
-    MULTIPLIERS,
-    folded_zero,
-    generation,
-    multiplier_of,
-    ratio_of,
-    tiling,
-)
-from npulab.quant.layers import Conv2D
+from npulab.npus.vivante.words import ratio_of
+from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QuantParams
 
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the
 # vendor's API
-ROUNDING = {1: MULTIPLIERS["nn_v7"].ties, 0: "toward-zero"}
+ROUNDING = {1: words.MULTIPLIERS["nn_v7"].ties, 0: "toward-zero"}
 TENSORS = "input", "weight", "output"
 # of recorded parameters the type and the least value
 KINDS: dict[str, tuple[type, Any]] = {
@@ -85,8 +88,8 @@ class Reading:
         of the scale in the weights."""
         v, want = self.v, (self.v["post_multiplier"], self.v["post_shift"])
         scales: list[Any] = [self.known.get(f"{name}_scale") for name in TENSORS]
-        if not all(scales) or multiplier_of(self.facts, *scales) != want:
-            scales = [1.0, ratio_of(self.facts, *want), 1.0]
+        if not all(scales) or words.multiplier_of(self.facts, *scales) != want:
+            scales = [1.0, words.ratio_of(self.facts, *want), 1.0]
         input_q, weight_q, output_q = map(
             QuantParams, scales, (v["in_image_border_const"], self.zero, v["out_zero_point"]))
         ohwi = weights.transpose(0, 2, 3, 1)
@@ -117,7 +120,7 @@ def lift(capture: Capture) -> Lifted:
         _offsets(content, geometry)
     weights = content.weights[:geometry.channels]
     sums = (weights.astype(np.int64) - geometry.zero_point).sum((1, 2, 3))
-    zero = folded_zero(facts, v["in_image_border_const"])
+    zero = words.folded_zero(facts, v["in_image_border_const"])
     bias = (content.bias[:geometry.channels] + zero * sums).astype(np.int32)
     before = moved_input(capture, moved) if moved.image and "tensor" in capture.buffers else None
     planar = _image(capture, v) if before is None else None
@@ -139,7 +142,7 @@ def rule_of(capture: Capture) -> str:
     """
     mode = _nn_values(capture)["rounding_mode"]
     expect({"rounding_mode": mode}, {"rounding_mode": ROUNDING}, REFUSED)
-    family = MULTIPLIERS[generation(FACTS.features(capture.chip))].name.partition(":")[0]
+    family = words.MULTIPLIERS[words.generation(FACTS.features(capture.chip))].name.partition(":")[0]
     return f"{family}:{ROUNDING[mode]}"
 
 
@@ -168,16 +171,17 @@ def geometry_of(values: Mapping[str, Any], facts: Facts) -> Geometry:
     return Geometry(facts["nn_cores"], v["out_image_z_size"], v["kernel_z_size"], v["kernel_y_size"],
                     v["kernel_xy_size"], blocks, v["coef_zero_point"],
                     v["out_image_x_stride"] * v["out_image_y_stride"], v["in_image_x_size"],
-                    depthwise=bool(v["depthwise"] if facts.get("native_depthwise") else v["pooling"] == FIRST_PIXEL),
+                    depthwise=bool(v["depthwise"] if facts.get("native_depthwise")
+                                   else v["pooling"] == words.FIRST_PIXEL),
                     huffman=bool(facts.get("huffman_coefficients")))
 
 
 def _nn_values(capture: Capture) -> dict[str, Any]:
     """Fields of the NN job, the first of several, as meant."""
-    words = next((job.words for job in capture.jobs if job.block == "NN"), None)
-    if words is None:
+    nn = next((job.words for job in capture.jobs if job.block == "NN"), None)
+    if nn is None:
         raise Unsupported(f"capture {capture.name}: got {_job_names(capture)}, allowed are captures with an NN job")
-    return capture.maps["NN"].decode(words)
+    return capture.maps["NN"].decode(nn)
 
 
 def _job_names(capture: Capture) -> str:
@@ -248,7 +252,7 @@ def _packed(v: Mapping[str, Any], moved: Moved) -> None:
 
 def _output_size(v: Mapping[str, Any]) -> tuple[int, int]:
     """(rows, columns) that leave the unit: of each 2x2 one where it pools."""
-    step = 2 if v["pooling"] == FIRST_PIXEL else 1
+    step = 2 if v["pooling"] == words.FIRST_PIXEL else 1
     return ceil_div(v["out_image_y_size"], step), ceil_div(v["out_image_x_size"], step)
 
 
@@ -282,7 +286,7 @@ def _agrees(layer: Conv2D, r: Reading) -> bool:
     v, low = r.v, plan(layer, r.facts)
     share = ceil_div(low.channels, r.facts["nn_cores"])
     tiled = [(tile[0], ceil_div(share, blocks)) for tile, blocks
-             in (tiling(low, r.facts, quirks) for quirks in (set[str](), {ODD_STRIDE2_TILE}))]
+             in (words.tiling(low, r.facts, quirks) for quirks in (set[str](), {ODD_STRIDE2_TILE}))]
     pad = -v["in_image_y_offset"], -v["in_image_x_offset"]
     return ((low.rows, low.columns), low.pad) == (r.sizes, pad) \
         and (v["out_image_tile_y_size"], v["kernels_per_core"]) in tiled
@@ -291,7 +295,7 @@ def _agrees(layer: Conv2D, r: Reading) -> bool:
 def _at_once(r: Reading) -> Conv2D:
     """The layer whose planes are not split: at stride 1, or pooled."""
     v, weights, depthwise = r.v, r.weights, bool(r.v["depthwise"])
-    stride = 2 if v["pooling"] == FIRST_PIXEL else 1
+    stride = 2 if v["pooling"] == words.FIRST_PIXEL else 1
     # one plane in all, not only of each kernel as in a native depthwise layer
     if v["kernel_z_size"] == 1 and _is_pointwise(r, stride):
         weights = weights[:, :, :1, :1]
@@ -450,7 +454,7 @@ def _with_quirks(layer: Conv2D, v: Mapping[str, Any], moved: Moved, facts: Facts
     seen |= {PAD_JOB} if moved.border is not None else set()
     _, low, _ = planned(layer, facts, seen)
     seen |= {NN_ALONE} if low.split and moved.split is None else set()
-    even, odd = (tiling(low, facts, quirks)[0][0] for quirks in (set[str](), {ODD_STRIDE2_TILE}))
+    even, odd = (words.tiling(low, facts, quirks)[0][0] for quirks in (set[str](), {ODD_STRIDE2_TILE}))
     if v["out_image_tile_y_size"] == odd != even:
         seen.add(ODD_STRIDE2_TILE)
     return replace(layer, driver_quirks=frozenset(seen))
@@ -507,3 +511,41 @@ def _output(capture: Capture, v: Mapping[str, Any], moved: Moved) -> np.ndarray 
         raise ValueError(f"lift for vivante: the output buffer holds data outside the {rows} rows "
                          f"and {columns} columns that its words say")
     return planar[:, :rows, :columns].transpose(1, 2, 0)
+
+
+STORED_UP = {"uint8": 0, "int8": 128}  # what drivers add to the codes of a model; the unit sees uint8
+
+
+def outline(subject: Capture | Layer) -> Mapping[str, Any]:
+    """Outputs (how many), channels, zero points and scale (input * weights / output) by name.
+
+    Nothing of a capture without an NN job or of an unknown chip, and of layers that drivers make no
+    NN job of.  A scale per channel is left out, and of an addition all but outputs and their zero
+    point: drivers recut it and choose its weights.
+    """
+    if isinstance(subject, Capture):
+        return _of_words(subject)
+    if not isinstance(subject, Conv2D | FullyConnected | Add) or subject.dtype not in STORED_UP:
+        return {}
+    up = STORED_UP[subject.dtype]
+    found: dict[str, Any] = {"outputs": math.prod(subject.output_shape),
+                             "output zero point": subject.output_q.zero_point + up}
+    if isinstance(subject, Add):
+        return found
+    found |= {"channels": subject.output_shape[-1], "input zero point": subject.input_q.zero_point + up}
+    if per_channel(subject.weight_q.scale):
+        return found
+    scales: list[Any] = [q.scale for q in (subject.input_q, subject.weight_q, subject.output_q)]
+    return {**found, "weight zero point": subject.weight_q.zero_point + STORED_UP.get(subject.weights.dtype.name, 0),
+            "scale": scales[0] * scales[1] / scales[2]}
+
+
+def _of_words(capture: Capture) -> dict[str, Any]:
+    words = next((job.words for job in capture.jobs if job.block == "NN"), None)
+    if words is None or capture.chip not in CHIPS:
+        return {}
+    v = capture.maps["NN"].decode(words)
+    return {"outputs": tensor_bytes(v)["output"],
+            "output zero point": v["out_zero_point"], "channels": v["out_image_z_size"],
+            "input zero point": v["in_image_border_const"], "weight zero point": v["coef_zero_point"],
+            "scale": ratio_of(CHIPS[capture.chip], v["post_multiplier"], v["post_shift"])}

@@ -24,20 +24,18 @@ from nvdla_convolution_plain import (
 
 import npulab
 from npulab.captures.target import Hang, Unsupported
-from npulab.npus.nvdla import fetch, products
-from npulab.npus.nvdla.accumulate import handed_over
-from npulab.npus.nvdla.convolution import run, window_of
+from npulab.npus.nvdla import convolution, fetch
+from npulab.npus.nvdla.convolution import Window, convolve, handed_over, run, window_of
 from npulab.npus.nvdla.facts import CHIPS
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.memory import Memory, checked
 from npulab.npus.nvdla.pixels import FORMATS, Format, converted
-from npulab.npus.nvdla.products import Window, convolve
 from npulab.npus.nvdla.registers import lut_of, values_of
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units import sdp
 
 SMALL = {"atomic_c": 8, "atomic_k": 8, "memory_atom": 8}
-FULL = {"atomic_c": 64, "atomic_k": 32, "atomic_k_int16": 16, "memory_atom": 32, "int16": 1, "full_map": 1}
+FULL = {"atomic_c": 64, "atomic_k": 32, "atomic_k_int16": 16, "memory_atom": 32, "int16": 1}
 WHOLE = [form for form in FORMATS.values() if form.channels]
 
 
@@ -168,9 +166,9 @@ def agree(random: np.random.Generator) -> None:
 
 @pytest.mark.parametrize(("share", "spare"), [(1024, 2 ** 16), (8, 1000), (3, 3000), (200, 9000), (1, 1)])
 def test_convolution_is_the_plain_loop(monkeypatch: pytest.MonkeyPatch, share: int, spare: int) -> None:
-    monkeypatch.setattr(products, "SHARE", share)
-    monkeypatch.setattr(products, "LEAST_SPARE", spare)
-    monkeypatch.setattr(products, "MOST_SPARE", spare)
+    monkeypatch.setattr(convolution, "SHARE", share)
+    monkeypatch.setattr(convolution, "LEAST_SPARE", spare)
+    monkeypatch.setattr(convolution, "MOST_SPARE", spare)
     random = np.random.default_rng(share)
     for _ in range(12):
         agree(random)
@@ -312,14 +310,13 @@ def sizes(window: Window, stored: Weights, height: int, width: int, channels: in
 
 def placed(features: Mapping[str, int], itemsize: int, weights: Weights, x_at: int, w_at: int) -> dict[str, int]:
     """Registers of addresses and precision."""
-    unit, many = (32, 128) if features.get("full_map") else (1, 1)
     return fields(
         CDMA__D_DAIN_ADDR_HIGH_0__DATAIN_ADDR_HIGH_0=x_at // 2 ** 32,
-        CDMA__D_DAIN_ADDR_LOW_0__DATAIN_ADDR_LOW_0=x_at % 2 ** 32 // unit,
+        CDMA__D_DAIN_ADDR_LOW_0__DATAIN_ADDR_LOW_0=x_at % 2 ** 32,
         CDMA__D_DAIN_RAM_TYPE__DATAIN_RAM_TYPE=1,
         CDMA__D_WEIGHT_ADDR_HIGH__WEIGHT_ADDR_HIGH=w_at // 2 ** 32,
-        CDMA__D_WEIGHT_ADDR_LOW__WEIGHT_ADDR_LOW=w_at % 2 ** 32 // unit,
-        CDMA__D_WEIGHT_BYTES__WEIGHT_BYTES=weights.size // many,
+        CDMA__D_WEIGHT_ADDR_LOW__WEIGHT_ADDR_LOW=w_at % 2 ** 32,
+        CDMA__D_WEIGHT_BYTES__WEIGHT_BYTES=weights.size,
         **{f"{unit_}.D_MISC_CFG.PROC_PRECISION": itemsize - 1 for unit_ in ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC")},
         CDMA__D_MISC_CFG__IN_PRECISION=itemsize - 1)
 
@@ -328,10 +325,9 @@ def feature_job(random: np.random.Generator, features: Mapping[str, int], itemsi
                 ) -> tuple[dict[str, int], Bytes, np.ndarray]:
     """(registers, memory, accumulators by plain loops) of a random job over features."""
     height, width, channels, kernels, rows, columns = (int(one) for one in random.integers(1, [7, 7, 20, 20, 4, 4]))
-    atom, unit = features["memory_atom"], 32 if features.get("full_map") else 1
+    atom = features["memory_atom"]
     group = features.get("atomic_k_int16", features["atomic_k"]) if itemsize == 2 else features["atomic_k"]
     row = width * atom + int(random.integers(0, 3)) * 32
-    row -= row % unit
     cube = Cube(height, width, channels, atom, row, height * row + 64, itemsize)
     stored = Weights(kernels, rows, columns, channels, group, features["atomic_c"], itemsize)
     window = some_window(random, itemsize)
@@ -342,7 +338,7 @@ def feature_job(random: np.random.Generator, features: Mapping[str, int], itemsi
     memory = Bytes()
     memory.ranges = {("pri_mem", 0x1_8000_0020 - 32): bytes(32) + bytes(data), ("sec_mem", 0x2000): stored.pack(w)}
     values = {**sizes(window, stored, height, width, channels), **placed(features, itemsize, stored, 0x1_8000_0020, 0x2000),
-              "CDMA.D_LINE_STRIDE.LINE_STRIDE": row // unit, "CDMA.D_SURF_STRIDE.SURF_STRIDE": cube.plane_pitch // unit,
+              "CDMA.D_LINE_STRIDE.LINE_STRIDE": row, "CDMA.D_SURF_STRIDE.SURF_STRIDE": cube.plane_pitch,
               "CACC.D_CLIP_CFG.CLIP_TRUNCATE": int(random.integers(0, 20)),
               # operands of what is off
               "CDMA.D_CVT_SCALE.CVT_SCALE": 77, "CDMA.D_MEAN_FORMAT.MEAN_FORMAT": 1, "CSC.D_POST_Y_EXTENSION.Y_EXTENSION": 3,
@@ -387,7 +383,7 @@ def test_features_are_converted_where_the_converter_is_on(itemsize: int) -> None
     data = cube.pack(x)
     memory.ranges = {("pri_mem", 0): bytes(data), ("sec_mem", 0x2000): stored.pack(w)}
     values = {**sizes(window, stored, 2, 3, 5), **placed(FULL, itemsize, stored, 0, 0x2000),
-              "CDMA.D_MISC_CFG.IN_PRECISION": 0, "CDMA.D_LINE_STRIDE.LINE_STRIDE": 3, "CDMA.D_CVT_CFG.CVT_EN": 1,
+              "CDMA.D_MISC_CFG.IN_PRECISION": 0, "CDMA.D_LINE_STRIDE.LINE_STRIDE": 96, "CDMA.D_CVT_CFG.CVT_EN": 1,
               "CDMA.D_CVT_OFFSET.CVT_OFFSET": 2 ** 16 - 30, "CDMA.D_CVT_SCALE.CVT_SCALE": 500,
               "CDMA.D_CVT_CFG.CVT_TRUNCATE": 5}
     moved = np.array([converted_plain(int(one), -30, 500, 5, 8 * itemsize) for one in x.ravel()]).reshape(x.shape)
@@ -423,8 +419,8 @@ def image_job(random: np.random.Generator, form: Format, lines: int = 1, itemsiz
         CDMA__D_DATAIN_FORMAT__DATAIN_FORMAT=1, CSC__D_DATAIN_FORMAT__DATAIN_FORMAT=1,
         CDMA__D_DATAIN_FORMAT__PIXEL_FORMAT=form.raw, CDMA__D_DATAIN_FORMAT__PIXEL_SIGN_OVERRIDE=int(signed),
         CDMA__D_MISC_CFG__IN_PRECISION=form.element - 1,
-        CDMA__D_LINE_STRIDE__LINE_STRIDE=pitches[0] // 32, CDMA__D_LINE_UV_STRIDE__UV_LINE_STRIDE=pitches[1] // 32,
-        CDMA__D_DAIN_ADDR_LOW_1__DATAIN_ADDR_LOW_1=0x8000 // 32, CDMA__D_PIXEL_OFFSET__PIXEL_X_OFFSET=left,
+        CDMA__D_LINE_STRIDE__LINE_STRIDE=pitches[0], CDMA__D_LINE_UV_STRIDE__UV_LINE_STRIDE=pitches[1],
+        CDMA__D_DAIN_ADDR_LOW_1__DATAIN_ADDR_LOW_1=0x8000, CDMA__D_PIXEL_OFFSET__PIXEL_X_OFFSET=left,
         CDMA__D_CVT_CFG__CVT_EN=int(converts), CDMA__D_CVT_CFG__CVT_TRUNCATE=shift,
         CDMA__D_CVT_SCALE__CVT_SCALE=scale % 2 ** 16, CDMA__D_CVT_OFFSET__CVT_OFFSET=99,
         CDMA__D_MEAN_FORMAT__MEAN_FORMAT=int(means), CDMA__D_MEAN_GLOBAL_0__MEAN_RY=mean[0] % 2 ** 16,
@@ -475,7 +471,7 @@ def test_weights_may_end_within_a_pixel() -> None:
     for stored, taps in ((short, w[..., :6]), (whole, w)):
         memory.ranges["sec_mem", 0x2000] = stored.pack(np.ascontiguousarray(taps))
         out.append(run({**values, "CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_CHANNEL_EXT": stored.channels - 1,
-                        "CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES": stored.size // 128}, FULL, memory))
+                        "CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES": stored.size}, FULL, memory))
     np.testing.assert_array_equal(*out)
 
 
@@ -623,7 +619,7 @@ CAPTURED = ("nv_large/dc_8x8x32_1x1x32x32_int8_0", "nv_medium_512/dc_8x16x128_3x
 
 def found(capture: npulab.Capture, rules: Rules = RULES) -> bool:
     """Whether the checks of a trace of convolutions agree."""
-    memory, features = Memory.of(capture), {**CHIPS[capture.chip], "full_map": 0}
+    memory, features = Memory.of(capture), CHIPS[capture.chip]
     for task, job_ in enumerate(capture.jobs):
         if task:
             memory.load(capture, task)

@@ -194,23 +194,23 @@ def test_sdp_from_memory_to_memory(seed: int) -> None:
     sizes = {name: draw.randrange(2) for name in ("IN", "PROC", "OUT")}
     if draw.random() < 0.7:
         sizes = dict.fromkeys(sizes, sizes["IN"])
-    atom, unit = draw.choice([8, 16, 32]), draw.choice([1, 32])
-    features = {"memory_atom": atom, "full_map": int(unit == 32)}
+    atom, align = draw.choice([8, 16, 32]), draw.choice([1, 32])
+    features = {"memory_atom": atom}
     height, width, channels = draw.randrange(1, 4), draw.randrange(1, 4), draw.randrange(1, 20)
-    pitch = unit * ((3 * atom + unit - 1) // unit)
-    plane = unit * ((4 * pitch + unit - 1) // unit)
+    pitch = align * ((3 * atom + align - 1) // align)
+    plane = align * ((4 * pitch + align - 1) // align)
     v = sdp_registers(draw)
     v["SDP.D_DP_EW_CFG.EW_LUT_BYPASS"] = 1
     v |= {"SDP.D_DATA_CUBE_HEIGHT.HEIGHT": height - 1, "SDP.D_DATA_CUBE_WIDTH.WIDTH": width - 1,
           "SDP.D_DATA_CUBE_CHANNEL.CHANNEL": channels - 1, "SDP.D_DST_DMA_CFG.DST_RAM_TYPE": 1,
           "SDP.D_DATA_FORMAT.PROC_PRECISION": sizes["PROC"], "SDP.D_DATA_FORMAT.OUT_PRECISION": sizes["OUT"],
           "SDP_RDMA.D_FEATURE_MODE_CFG.IN_PRECISION": sizes["IN"],
-          "SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": (BASE + 64) // unit,
-          "SDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": (pitch + 32) // unit,
-          "SDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": (plane + 128) // unit,
-          "SDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": (BASE + 32) // unit,
-          "SDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch // unit,
-          "SDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": (plane + 32) // unit}
+          "SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW": (BASE + 64),
+          "SDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE": (pitch + 32),
+          "SDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE": (plane + 128),
+          "SDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW": (BASE + 32),
+          "SDP.D_DST_LINE_STRIDE.DST_LINE_STRIDE": pitch,
+          "SDP.D_DST_SURFACE_STRIDE.DST_SURFACE_STRIDE": (plane + 32)}
     sides: dict[str, list[str]] = {}
     for number, (stage, letter) in enumerate(LETTERS.items()):
         use = draw.randrange(3)
@@ -218,9 +218,9 @@ def test_sdp_from_memory_to_memory(seed: int) -> None:
               f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_SIZE": draw.randrange(2),
               f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_MODE": draw.randrange(2),
               f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_RAM_TYPE": 0,
-              f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW": (BASE + 4096 * (5 * number + 1)) // unit,
-              f"SDP_RDMA.D_{stage}_LINE_STRIDE.{stage}_LINE_STRIDE": (8 * pitch + 32) // unit,
-              f"SDP_RDMA.D_{stage}_SURFACE_STRIDE.{stage}_SURFACE_STRIDE": (32 * plane) // unit // 4}
+              f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW": (BASE + 4096 * (5 * number + 1)),
+              f"SDP_RDMA.D_{stage}_LINE_STRIDE.{stage}_LINE_STRIDE": (8 * pitch + 32),
+              f"SDP_RDMA.D_{stage}_SURFACE_STRIDE.{stage}_SURFACE_STRIDE": (32 * plane) // 4}
         sides[stage] = [part for part in ("ALU", "MUL") if use == 2 or use == (part == "ALU")]
         for part in sides[stage]:
             v[f"SDP.D_DP_{stage}_{part}_CFG.{stage}_{part}_SRC"] = draw.randrange(2)
@@ -232,7 +232,7 @@ def test_sdp_from_memory_to_memory(seed: int) -> None:
     for lane in range(surfaces * per_atom["OUT"]):
         for row in range(height):
             for column in range(width):
-                y = one_output(v, before, sides, per_atom, sizes, unit, (row, column, lane), channels)
+                y = one_output(v, before, sides, per_atom, sizes, (row, column, lane), channels)
                 at = 32 + lane // per_atom["OUT"] * (plane + 32) + row * pitch + column * atom \
                     + lane % per_atom["OUT"] * (sizes["OUT"] + 1)
                 wanted[at:at + sizes["OUT"] + 1] = y.to_bytes(sizes["OUT"] + 1, "little", signed=True)
@@ -242,7 +242,7 @@ def test_sdp_from_memory_to_memory(seed: int) -> None:
 
 
 def one_output(v: dict[str, int], memory: Bytes, sides: dict[str, list[str]], per_atom: dict[str, int],
-               sizes: dict[str, int], unit: int, at: tuple[int, int, int], channels: int) -> int:
+               sizes: dict[str, int], at: tuple[int, int, int], channels: int) -> int:
     """From the addresses as the documents state them."""
     row, column, lane = at
     atom = per_atom["IN"] * (sizes["IN"] + 1)
@@ -252,19 +252,19 @@ def one_output(v: dict[str, int], memory: Bytes, sides: dict[str, list[str]], pe
     if not there and lane // per_atom["PROC"] >= -(-channels // per_atom["PROC"]):
         return 0  # nothing was computed for it
     x = memory.number("sec_mem" if not v.get("SDP_RDMA.D_SRC_DMA_CFG.SRC_RAM_TYPE") else "pri_mem",
-                      v["SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW"] * unit
-                      + lane // per_atom["IN"] * v["SDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE"] * unit
-                      + row * v["SDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE"] * unit + column * atom
+                      v["SDP_RDMA.D_SRC_BASE_ADDR_LOW.SRC_BASE_ADDR_LOW"]
+                      + lane // per_atom["IN"] * v["SDP_RDMA.D_SRC_SURFACE_STRIDE.SRC_SURFACE_STRIDE"]
+                      + row * v["SDP_RDMA.D_SRC_LINE_STRIDE.SRC_LINE_STRIDE"] + column * atom
                       + lane % per_atom["IN"] * (sizes["IN"] + 1), sizes["IN"] + 1) if there else 0
     operands = {}
     for stage, letter in LETTERS.items():
         size = v[f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_SIZE"] + 1
         parts = len(sides[stage])
         step = per_atom["PROC"] * parts * size
-        base = v[f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW"] * unit
+        base = v[f"SDP_RDMA.D_{stage}_BASE_ADDR_LOW.{stage}_BASE_ADDR_LOW"]
         if v[f"SDP_RDMA.D_{letter}RDMA_CFG.{letter}RDMA_DATA_MODE"]:
-            base += lane // per_atom["PROC"] * v[f"SDP_RDMA.D_{stage}_SURFACE_STRIDE.{stage}_SURFACE_STRIDE"] * unit \
-                + row * v[f"SDP_RDMA.D_{stage}_LINE_STRIDE.{stage}_LINE_STRIDE"] * unit + column * step
+            base += lane // per_atom["PROC"] * v[f"SDP_RDMA.D_{stage}_SURFACE_STRIDE.{stage}_SURFACE_STRIDE"] \
+                + row * v[f"SDP_RDMA.D_{stage}_LINE_STRIDE.{stage}_LINE_STRIDE"]  + column * step
         else:
             base += lane // per_atom["PROC"] * step
         for n, part in enumerate(sides[stage]):

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from npulab.captures.target import Unsupported
+from npulab.npus.kit.numbers import wrapped
 from npulab.npus.nvdla.layouts import BLOCK
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
-from npulab.npus.nvdla.units.rounding import saturated, shifted, signed
+from npulab.npus.nvdla.units.rounding import saturated, shifted
 
 IN_BITS = {1: (8, 9), 2: (16, 17)}  # of the input's offset and of what the input converter gives, by element bytes
 SUM_BITS = 38
@@ -38,7 +39,7 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
         raise Unsupported(f"CDP_RDMA.D_DATA_FORMAT.INPUT_DATA is {fields['CDP_RDMA.D_DATA_FORMAT.INPUT_DATA']}, "
                            "covered is that of CDP.D_DATA_FORMAT.INPUT_DATA_TYPE, "
                            f"{fields['CDP.D_DATA_FORMAT.INPUT_DATA_TYPE']}")
-    shape = _, width, channels = fields.shape("CDP_RDMA.D_DATA_CUBE_{0}.{0}")
+    shape = _, width, _ = fields.shape("CDP_RDMA.D_DATA_CUBE_{0}.{0}")
     source = fields.cube("CDP_RDMA", "SRC", shape, itemsize)
     output = fields.cube("CDP", "DST", shape, itemsize)
     tables, how = Tables.of(lut), Lookup.of(fields, "CDP", rules)
@@ -51,22 +52,21 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
             part = slice(left, left + step)
             # neighbours along the last axis, surface behind surface
             x = block[:, :, part].transpose(1, 2, 0, 3).reshape(lines, -1, lanes).astype(np.int64)
-            y = normalised(fields, x, channels, itemsize, tables, how, rules)
+            y = normalised(fields, x, tables, how, rules)
             out[:, :, part] = y.reshape(lines, -1, block.shape[0], source.lanes).transpose(2, 0, 1, 3)
         output.write(memory, surfaces, rows, out)
 
 
-def normalised(fields: Fields, x: np.ndarray, channels: int, itemsize: int, tables: Tables, how: Lookup,
-               rules: Rules = RULES) -> np.ndarray:
+def normalised(fields: Fields, x: np.ndarray, tables: Tables, how: Lookup, rules: Rules = RULES) -> np.ndarray:
     """Output values of int64 ``(rows, width, lanes)``; lanes past the channels count as the input's
     offset."""
-    rounding = rules.cdp_rounding
+    rounding, itemsize = rules.cdp_rounding, fields.precision("CDP.D_DATA_FORMAT.INPUT_DATA_TYPE")
     offset_bits, z_bits = IN_BITS[itemsize]
     offset, scale, shift = (fields[f"CDP.D_DATIN_{name}.DATIN_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER"))
-    z = shifted((x - signed(offset, offset_bits)) * signed(scale, 16), shift % 32, rounding)
+    z = shifted((x - wrapped(offset, offset_bits)) * wrapped(scale, 16), shift % 32, rounding)
     if rules.saturate_cdp:
         z = saturated(z, z_bits)
-    z[..., channels:] = 0
+    z[..., fields.size("CDP_RDMA.D_DATA_CUBE_CHANNEL.CHANNEL"):] = 0
     sums = z
     if not fields["CDP.D_FUNC_BYPASS.SQSUM_BYPASS"]:
         reach = fields["CDP.D_LRN_CFG.NORMALZ_LEN"] + 1
@@ -80,5 +80,5 @@ def normalised(fields: Fields, x: np.ndarray, channels: int, itemsize: int, tabl
     half = 2 ** (taken_bits - 1)
     y = ((y + half) & (2 * half - 1)) - half
     offset, scale, shift = (fields[f"CDP.D_DATOUT_{name}.DATOUT_{name}"] for name in ("OFFSET", "SCALE", "SHIFTER"))
-    y = shifted((y - signed(offset, offset_bits)) * signed(scale, 16), shift % 64, rounding)
+    y = shifted((y - wrapped(offset, offset_bits)) * wrapped(scale, 16), shift % 64, rounding)
     return saturated(y, 8 * itemsize)

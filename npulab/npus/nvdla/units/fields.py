@@ -15,7 +15,6 @@ from npulab.npus.nvdla.registers import values_of
 from npulab.registers.map import RegisterMap
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
-FULL_MAP_UNIT = 32  # bytes that an address or pitch of the full map counts
 # by what a job is used for: the values that fields may have
 EXPECTED = FACTS.expected()
 # by job: pairs of fields that have to be the same, and what hangs if they are not
@@ -35,7 +34,7 @@ class Fields:
     @classmethod
     def of(cls, job: Job, features: Mapping[str, int], registers: RegisterMap | None = None) -> Fields:
         """Those of a job on a chip's features; its values count bytes in both maps."""
-        return cls(values_of(job, registers), {**features, "full_map": 0})
+        return cls(values_of(job, registers), features)
 
     def __getitem__(self, name: str) -> int:
         return int(self.values.get(name, 0))
@@ -54,14 +53,10 @@ class Fields:
         return (self.size(names.format("HEIGHT", 0)), self.size(names.format("WIDTH", 0)),
                 self.size(names.format("CHANNEL", 1)))
 
-    def pitch(self, name: str) -> int:
-        """Bytes, of a field that holds them or a 32nd of them."""
-        return self[name] * (FULL_MAP_UNIT if self.features.get("full_map") else 1)
-
     def address(self, low: str) -> int:
         """A byte address from its low and its high register; ``low`` is the name of the low one's
         field."""
-        return self[low.replace("_LOW", "_HIGH")] * 2 ** 32 + self.pitch(low)
+        return self[low.replace("_LOW", "_HIGH")] * 2 ** 32 + self[low]
 
     def precision(self, name: str) -> int:
         """Bytes of an element; Unsupported for what is no whole number."""
@@ -92,7 +87,7 @@ class Fields:
         base, line, surface = self.places(unit, side)
         config = "RAM_CFG" if unit.startswith("PDP") else "DMA_CFG"
         memory = MEMORIES[self[f"{unit}.D_{side}_{config}.{side}_RAM_TYPE"]]
-        return Cube(*shape, self.features["memory_atom"], self.pitch(line), self.pitch(surface), itemsize,
+        return Cube(*shape, self.features["memory_atom"], self[line], self[surface], itemsize,
                     memory, self.address(base))
 
     def cube(self, unit: str, side: str, shape: tuple[int, int, int], itemsize: int) -> Cube:

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.captures.target import Unsupported
+from npulab.npus.kit.numbers import wrapped
 from npulab.npus.nvdla.rules import Rules
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.rounding import POWERS, saturated, shifted, shifted_either_way, signed
+from npulab.npus.nvdla.units.rounding import POWERS, saturated, shifted, shifted_either_way
 
 LE_ENTRIES, LO_ENTRIES = 65, 257
 CDP_FRACTION = 16
@@ -86,13 +87,13 @@ class Lookup:
 
         def register(name: str, bits: int) -> int:
             """Of the name's last part, as a signed number."""
-            return signed(fields[f"{unit}.{name}"], bits)
+            return wrapped(fields[f"{unit}.{name}"], bits)
 
         def bound(name: str) -> int:
             if not cdp:
                 return register(f"S_{name}.{name}", 32)
             high = fields[f"CDP.S_{name}_HIGH.{name}_HIGH"]
-            return signed(high * 2 ** 32 + fields[f"CDP.S_{name}_LOW.{name}_LOW"], 38)
+            return wrapped(high * 2 ** 32 + fields[f"CDP.S_{name}_LOW.{name}_LOW"], 38)
 
         def slope(table: str, side: str, at: int) -> Slope:
             return Slope(at, register(f"S_LUT_{table}_SLOPE_SCALE.LUT_{table}_SLOPE_{side}_SCALE", 16),

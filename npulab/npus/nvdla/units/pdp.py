@@ -12,10 +12,11 @@ from math import prod
 import numpy as np
 
 from npulab.captures.target import Unsupported
+from npulab.npus.kit.numbers import wrapped
 from npulab.npus.nvdla.memory import ByteMemory
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
-from npulab.npus.nvdla.units.rounding import saturated, shifted, signed
+from npulab.npus.nvdla.units.rounding import saturated, shifted
 
 AVERAGE, MAX, MIN = range(3)
 RECIPROCAL_BITS = 16
@@ -89,7 +90,6 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
     if shape[2] != out[2]:
         raise Unsupported(f"PDP.D_DATA_CUBE_OUT_CHANNEL.CUBE_OUT_CHANNEL is {out[2] - 1}, covered is that of the "
                            f"input, {shape[2] - 1}")
-    method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
     fields.expect("run pooling")
     rows, columns = axes(fields, shape, out)
     output = fields.cube("PDP", "DST", out, itemsize)
@@ -109,13 +109,13 @@ def run(values: Mapping[str, int], features: Mapping[str, int], memory: ByteMemo
             else x[surfaces, reached]  # type: ignore[index]
         part = Axis(rows.name, bottom - top, lines.stop - lines.start, rows.kernel, rows.stride,
                     rows.before - lines.start * rows.stride + top, rows.pads)
-        y = pooled(fields, block.astype(np.int64), method, part, columns, itemsize, rules)
+        y = pooled(fields, block.astype(np.int64), part, columns, rules)
         output.write(memory, surfaces, lines, y)
 
 
 def axes(fields: Fields, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[Axis, Axis]:
     """Rows and columns of the windows."""
-    pads = (0, *(signed(fields[f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X"], PAD_BITS) for n in range(1, 8)))
+    pads = (0, *(wrapped(fields[f"PDP.D_POOLING_PADDING_VALUE_{n}_CFG.PAD_VALUE_{n}X"], PAD_BITS) for n in range(1, 8)))
     rows, columns = (Axis(name.lower(), shape[n], out[n], fields.size(f"{CONFIG}{name}"),
                           fields.size(f"{CONFIG}STRIDE_{name}"), fields[f"{PADS}{before}"], pads)
                      for n, (name, before) in enumerate((("HEIGHT", "TOP"), ("WIDTH", "LEFT"))))
@@ -125,8 +125,7 @@ def axes(fields: Fields, shape: tuple[int, ...], out: tuple[int, ...]) -> tuple[
     return rows, columns
 
 
-def pooled(fields: Fields, x: np.ndarray, method: int, rows: Axis, columns: Axis, itemsize: int,
-           rules: Rules = RULES) -> np.ndarray:
+def pooled(fields: Fields, x: np.ndarray, rows: Axis, columns: Axis, rules: Rules = RULES) -> np.ndarray:
     """Windows of int64 ``(surfaces, height, width, lanes)``.
 
     An average is the sum of valid taps, per valid row what its padded columns add, and per padded
@@ -134,9 +133,10 @@ def pooled(fields: Fields, x: np.ndarray, method: int, rows: Axis, columns: Axis
     width and height, rounded after each, and limited to the element, where the C model cuts it off:
     no trace tells.
     """
+    method = fields["PDP.D_OPERATION_MODE_CFG.POOLING_METHOD"]
     y = rows.pooled(columns.pooled(x, 2, method), 1, method, times=columns.kernel)
     if method != AVERAGE:
         return y
     for name in ("WIDTH", "HEIGHT"):
         y = shifted(y * fields[f"PDP.D_RECIP_KERNEL_{name}.RECIP_KERNEL_{name}"], RECIPROCAL_BITS, rules.rounding)
-    return saturated(y, 8 * itemsize)
+    return saturated(y, 8 * fields.precision("PDP.D_DATA_FORMAT.INPUT_DATA"))

@@ -12,16 +12,6 @@ MOST_SHIFT = 62  # that quant.shift_right takes for values up to 2**62
 POWERS = np.array([2 ** n for n in range(63)])
 
 
-def signed(raw: int, bits: int) -> int:
-    """A raw field of so many bits as a two's complement number; bits above are cut off.
-
-    >>> signed(0xfffb, 16), signed(0x10005, 16)
-    (-5, 5)
-    """
-    half = 2 ** (bits - 1)
-    return (raw + half) % (2 * half) - half
-
-
 def saturated(values: Any, bits: int) -> np.ndarray:
     """Values limited to so many signed bits.
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.numbers import ceil_div
+from npulab.npus.kit.numbers import ceil_div, wrapped
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import ByteMemory
@@ -23,7 +23,7 @@ from npulab.npus.nvdla.registers import ALU, BOTH, EQUAL, LETTERS, MAX, MIN, MUL
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up
-from npulab.npus.nvdla.units.rounding import saturated, shifted, shifted_left, signed
+from npulab.npus.nvdla.units.rounding import saturated, shifted, shifted_left
 
 STAGE_BITS, CONVERTER_BITS = 32, 17
 MOST_DEALT = 2 ** 19
@@ -152,7 +152,7 @@ class Stage:
         self.name, self.fields = name, fields
         config, place = f"SDP.D_DP_{name}_", f"SDP_RDMA.D_{name}_{{0}}.{name}_{{0}}"
         reader = f"SDP_RDMA.D_{LETTERS[name]}RDMA_CFG.{LETTERS[name]}RDMA_"
-        self.registers = {part: signed(fields[f"{config}{part}_SRC_VALUE.{name}_{part}_OPERAND"],
+        self.registers = {part: wrapped(fields[f"{config}{part}_SRC_VALUE.{name}_{part}_OPERAND"],
                                        32 if name == "EW" else 16) for part in ("ALU", "MUL")}
         self.from_memory = [part for part in ("ALU", "MUL")
                             if fields[f"{config}{part}_CFG.{name}_{part}_SRC"]
@@ -169,7 +169,7 @@ class Stage:
                 raise Hang(f"{config}{part}_CFG takes operands from memory, {reader}DATA_USE is {use}")
         height, width, channels = shape
         inner = lanes * len(self.held)
-        line, plane = (fields.pitch(place.format(part)) for part in ("LINE_STRIDE", "SURFACE_STRIDE"))
+        line, plane = (fields[place.format(part)] for part in ("LINE_STRIDE", "SURFACE_STRIDE"))
         if not self.per_element:
             height, width, line, plane = 1, 1, inner * size, inner * size
         self.cube = Cube(height, width, ceil_div(channels, lanes) * inner, inner * size, line, plane, size,
@@ -193,7 +193,7 @@ def converted(fields: Fields, part: str, operand: np.ndarray, rounding: str = "h
     name = f"EW_{part}_CVT_"
     if fields[f"SDP.D_DP_EW_{part}_CFG.{name}BYPASS"]:
         return operand
-    offset, scale = (signed(fields[f"SDP.D_DP_{name}{what}_VALUE.{name}{what}"], bits)
+    offset, scale = (wrapped(fields[f"SDP.D_DP_{name}{what}_VALUE.{name}{what}"], bits)
                      for what, bits in (("OFFSET", 32), ("SCALE", 16)))
     truncate = fields[f"SDP.D_DP_{name}TRUNCATE_VALUE.{name}TRUNCATE"] % 64
     return saturated(shifted((operand - offset) * scale, truncate, rounding), 32)
@@ -206,7 +206,7 @@ def processed(fields: Fields, x: np.ndarray, operands: Mapping[str, Operands], t
     for stage, given in operands.items():
         x = stage_y(fields, x, given, tables, how, rules) if stage == "EW" else stage_x(fields, stage, x, given, rules)
     offset, scale, shift = (fields[f"SDP.D_CVT_{name}.CVT_{name}"] for name in ("OFFSET", "SCALE", "SHIFT"))
-    y = shifted((x - signed(offset, 32)) * signed(scale, 16), shift % 64, rules.rounding)
+    y = shifted((x - wrapped(offset, 32)) * wrapped(scale, 16), shift % 64, rules.rounding)
     if rules.saturate_converter:
         y = saturated(y, CONVERTER_BITS)
     return saturated(y, 8 * fields.precision("SDP.D_DATA_FORMAT.OUT_PRECISION"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from npulab.captures.target import Item
 from npulab.npus.vivante.coefficients import huffman, pairs, plain, runs
-from npulab.npus.vivante.coefficients.geometry import (
+from npulab.npus.vivante.coefficients.buffers import (
     Coefficients,
     Event,
     Geometry,

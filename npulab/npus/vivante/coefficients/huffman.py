@@ -22,20 +22,8 @@ import numpy as np
 from npulab.captures.target import Item, Unsupported
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit.numbers import ceil_div, up
-from npulab.npus.vivante.coefficients.geometry import (
-    ALIGN,
-    BIAS_BYTES,
-    CODE_BITS,
-    FIRST_SIZE,
-    SYMBOLS,
-    Coefficients,
-    Event,
-    Geometry,
-    fill,
-    place,
-    refuse_size,
-    walk_streams,
-)
+from npulab.npus.vivante.coefficients import buffers
+from npulab.npus.vivante.coefficients.buffers import CODE_BITS, FIRST_SIZE, Coefficients, Event, Geometry
 
 VERSION = 1
 ESCAPE_BITS, COUNT_BYTES = 2, 2
@@ -63,7 +51,7 @@ class Header:
 
 def layout(cores: int) -> construct.Construct:
     """The header's 28 bytes and one 32-bit count of bits per core, filled up to 64 bytes."""
-    return construct.Aligned(ALIGN, construct.Struct(
+    return construct.Aligned(buffers.ALIGN, construct.Struct(
         "flags" / construct.Byte, "run_size" / construct.Byte, "run_table" / construct.Bytes(TABLE_BYTES),
         "symbols" / construct.Int32ul, "average_bias" / construct.Int16ul, "reserved" / construct.Int16ul,
         "bits" / construct.Array(cores, construct.Int32ul)))
@@ -81,11 +69,12 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
         if raw[name] != allowed:
             raise ValueError(f"coefficients: header at byte {at}, {name.replace('_', ' ')}: got {raw[name]:#x}, "
                              f"allowed is {allowed:#x}")
-    lengths = tuple(raw.symbols // 2 ** (LENGTH_BITS * n) % 2 ** LENGTH_BITS for n in range(SYMBOLS))
+    lengths = tuple(raw.symbols // 2 ** (LENGTH_BITS * n) % 2 ** LENGTH_BITS
+                    for n in range(buffers.SYMBOLS))
     runs = bytes([raw.run_size]) + raw.run_table if raw.run_size else b""
     # with zero runs one of the lengths may be replaced by 8, which none of the known streams uses
     most = MOST_LENGTH + bool(runs)
-    if len(set(lengths)) < SYMBOLS or max(lengths) > most:
+    if len(set(lengths)) < buffers.SYMBOLS or max(lengths) > most:
         raise ValueError(f"coefficients: header at byte 20, symbol map: got {list(lengths)}, allowed is each bit "
                          f"length from 0 to {most} at most once")
     if not runs and any(raw.run_table):
@@ -95,7 +84,7 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
     if any((size > 0) != (core < used) for core, size in enumerate(bits)):
         raise ValueError(f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)}, allowed are bits "
                          f"for the first {used} cores")
-    end = start + sum(map(stream_bytes, bits)) + BIAS_BYTES * geometry.channels
+    end = start + sum(map(stream_bytes, bits)) + buffers.BIAS_BYTES * geometry.channels
     if end > len(buffer):
         raise ValueError(f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)} (bits), which with "
                          f"{geometry.channels} biases end at byte {end}, allowed is {len(buffer)} bytes")
@@ -104,7 +93,7 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
 
 def stream_bytes(bits: int) -> int:
     """Bytes of a stream as it lies in the buffer."""
-    return ceil_div(bits, 8 * ALIGN) * ALIGN
+    return ceil_div(bits, 8 * buffers.ALIGN) * buffers.ALIGN
 
 
 def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
@@ -114,23 +103,23 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     Raises ValueError with core, byte and bit where the buffer does not follow the format,
     Unsupported where what zero runs of the vendor say is not known.
     """
-    refuse_size(buffer, geometry)
+    buffers.refuse_size(buffer, geometry)
     header = read_header(buffer, geometry)
     yield from _header_items(buffer, geometry)
-    yield from walk_streams(buffer, geometry, header.bits[:geometry.used],
+    yield from buffers.walk_streams(buffer, geometry, header.bits[:geometry.used],
                             partial(_stream, header=header))
 
 
 def _header_items(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
     fields = [("precode", 1), ("16-bit", 1), ("fp16", 1), ("reserved", 1), ("version", 4), ("run-length size", 8)]
-    fields += [("run length", 8)] * TABLE_BYTES + [("symbol length", LENGTH_BITS)] * SYMBOLS
+    fields += [("run length", 8)] * TABLE_BYTES + [("symbol length", LENGTH_BITS)] * buffers.SYMBOLS
     fields += [("average bias", 16), ("reserved", 16)]
     reader = BitReader(buffer)
     for kind, width in fields:
         yield Item(reader.position, width, kind, reader.read(width))
     for core in range(geometry.cores):
         yield Item(reader.position, 32, "core size", reader.read(32), core)
-    yield from fill(buffer, reader.position, 8 * geometry.header_bytes)
+    yield from buffers.fill(buffer, reader.position, 8 * geometry.header_bytes)
 
 
 def _owners(geometry: Geometry, core: int) -> Iterator[Event]:
@@ -234,7 +223,7 @@ class _Values:
 
     def next(self, bits: int, length: int, of: Event, at: int) -> int:
         """What bits ``sign, then magnitude without its leading 1`` say."""
-        where = f"coefficients: core {self.core} at {place(at)}"
+        where = f"coefficients: core {self.core} at {buffers.place(at)}"
         if self.runs and length == RUN_LENGTH:
             if self.left or of.kind == "kernels per core":
                 raise Unsupported(f"{where}: a zero run with {self.left} weights to come, and for how many a run "
@@ -259,8 +248,9 @@ class _Values:
         """Raises ValueError for other codes than a flush has."""
         got = codes[0].code + 2 ** CODE_BITS * codes[1].code
         if got not in self.flush:
-            raise ValueError(f"coefficients: core {self.core} at {place(at)}: got codes {got:#x} behind the last byte, "
-                             f"allowed is {' or '.join(map(hex, sorted(self.flush)))}")
+            raise ValueError(f"coefficients: core {self.core} at {buffers.place(at)}: got codes "
+                             f"{got:#x} behind the last byte, allowed is "
+                             f"{' or '.join(map(hex, sorted(self.flush)))}")
 
 
 def signed(bits: int, length: int, two: bool) -> int:

@@ -16,32 +16,9 @@ import numpy as np
 
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
 from npulab.npus.kit.numbers import ceil_div
-from npulab.npus.vivante.coefficients.geometry import (
-    BIAS_BYTES,
-    CODE_BITS,
-    FIRST_SIZE,
-    SIZE_BYTES,
-    SYMBOLS,
-    Coefficients,
-    Geometry,
-    words_of,
-)
-from npulab.npus.vivante.coefficients.huffman import (
-    COUNT_BYTES,
-    DELAY,
-    ESCAPE_BITS,
-    ESCAPED,
-    READ,
-    Header,
-    bytes_of,
-    flush_of,
-    join,
-    pairs_of,
-    read_by_item,
-    read_header,
-    signed,
-    stream_bytes,
-)
+from npulab.npus.vivante.coefficients import buffers, huffman
+from npulab.npus.vivante.coefficients.buffers import CODE_BITS, Coefficients, Geometry
+from npulab.npus.vivante.coefficients.huffman import COUNT_BYTES, DELAY, ESCAPE_BITS, ESCAPED, READ
 
 # Mesa 25.0.7, etnaviv_ml_nn_v8.c: the comparisons that sort the symbols
 NETWORK = ((0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7), (0, 1), (2, 3), (4, 5),
@@ -58,21 +35,21 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
     ``fast`` runs compiled loops (``npulab[fast]``).  Of zero runs only those behind the last weight
     are understood.
     """
-    header = read_header(buffer, geometry)
+    header = huffman.read_header(buffer, geometry)
     if header.runs:
-        return read_by_item(buffer, geometry)
+        return huffman.read_by_item(buffer, geometry)
     weights = np.empty(geometry.shape, np.uint8)
     start = geometry.header_bytes
-    if buffer[FIRST_SIZE + SIZE_BYTES * geometry.cores:start].strip(b"\0"):
+    if buffer[buffers.FIRST_SIZE + buffers.SIZE_BYTES * geometry.cores:start].strip(b"\0"):
         return None
     for core, bits in enumerate(header.bits[:geometry.used]):
-        data = buffer[start:start + stream_bytes(bits)]
+        data = buffer[start:start + huffman.stream_bytes(bits)]
         stream = _bytes(data, bits, header, geometry, core, fast)
         if stream is None or not _take(stream, geometry, core, weights) \
                 or BitReader(data, bits).read(8 * len(data) - bits):
             return None
         start += len(data)
-    if buffer[start + BIAS_BYTES * geometry.channels:].strip(b"\0"):
+    if buffer[start + buffers.BIAS_BYTES * geometry.channels:].strip(b"\0"):
         return None
     bias = np.frombuffer(buffer, "<i4", geometry.channels, start).astype(np.int32)
     return Coefficients(weights, bias, np.zeros(0, np.uint32), size=len(buffer),
@@ -111,7 +88,7 @@ def _tables(symbols: tuple[int, ...]) -> _Tables:
         width = max(length, 1) - (free is not None)
         widths.append(width)
         for payload in range(2 ** width):
-            value = signed(payload if free is None else 2 * payload + free, length, False)
+            value = huffman.signed(payload if free is None else 2 * payload + free, length, False)
             values[ways[code, escape], payload] = value
             written[:, value] = (code, CODE_BITS), (escape or 0, ESCAPE_BITS * (code == ESCAPED)), (payload, width)
     index = np.arange(PAIR_CODES * PAIR_ESCAPES)
@@ -129,16 +106,18 @@ def _tables(symbols: tuple[int, ...]) -> _Tables:
     return _Tables(bits[:PAIR_CODES].astype(np.uint32), step, both, way, wide, values, *written)
 
 
-def _bytes(data: bytes, bits: int, header: Header, geometry: Geometry, core: int, fast: bool) -> np.ndarray | None:
+def _bytes(data: bytes, bits: int, header: huffman.Header, geometry: Geometry, core: int,
+           fast: bool) -> np.ndarray | None:
     """The bytes of a stream of so many bits, or None where it does not end there."""
-    pairs, tables = pairs_of(geometry, core), _tables(header.symbols)
+    pairs, tables = huffman.pairs_of(geometry, core), _tables(header.symbols)
     if 2 * CODE_BITS * (pairs + DELAY) > bits:
         return None
     out = np.empty((pairs, 2), np.uint8)
     if fast:
         from npulab.npus.vivante.coefficients import loops
 
-        stop = loops.decode_pairs(words_of(data), 0, bits, pairs + DELAY, flush_of(geometry, core), tables.both,
+        flush = huffman.flush_of(geometry, core)
+        stop = loops.decode_pairs(buffers.words_of(data), 0, bits, pairs + DELAY, flush, tables.both,
                                   tables.bytes.reshape(-1), out)
         return out.reshape(-1) if stop == bits else None
     at = _steps(data, bits, tables.step, pairs + DELAY)
@@ -146,7 +125,7 @@ def _bytes(data: bytes, bits: int, header: Header, geometry: Geometry, core: int
         return None
     windows = bits_at(data, at, 24)
     codes = windows % PAIR_CODES
-    if np.any(codes[pairs:] != flush_of(geometry, core)):
+    if np.any(codes[pairs:] != huffman.flush_of(geometry, core)):
         return None
     index = codes[:-DELAY] | windows[1:-1] & PAIR_CODES * (PAIR_ESCAPES - 1)
     payloads = windows[DELAY:] >> tables.before[codes[1:-1]]
@@ -193,7 +172,7 @@ def _parts(stream: np.ndarray, weights: np.ndarray, g: Geometry, core: int,
 def _take(stream: np.ndarray, geometry: Geometry, core: int, weights: np.ndarray) -> bool:
     """Put a stream's bytes in their places; False if it has another number of kernels, or what
     completes a block is not 0."""
-    g, behind = geometry, bytes_of(geometry, core)
+    g, behind = geometry, huffman.bytes_of(geometry, core)
     sound = stream[:COUNT_BYTES].tobytes() == g.kernels(core).to_bytes(COUNT_BYTES, "little")
     for blocks, into in _parts(stream, weights, g, core):
         kernels = blocks.reshape(len(into), -1)
@@ -208,13 +187,13 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool = False) -
     c, g = coefficients, geometry
     write = _written_fast if fast else _written
     tables = _tables(tuple(c.symbols))
-    return join([write(_stream(c, g, core), tables, flush_of(g, core)) for core in range(g.used)],
-                c, g)
+    streams = [write(_stream(c, g, core), tables, huffman.flush_of(g, core)) for core in range(g.used)]
+    return huffman.join(streams, c, g)
 
 
 def _stream(c: Coefficients, g: Geometry, core: int) -> np.ndarray:
     """The bytes of a core's stream, the last pair completed."""
-    out = np.zeros(2 * pairs_of(g, core), np.uint8)
+    out = np.zeros(2 * huffman.pairs_of(g, core), np.uint8)
     out[:COUNT_BYTES] = np.frombuffer(g.kernels(core).to_bytes(COUNT_BYTES, "little"), np.uint8)
     for blocks, weights in _parts(out, c.weights, g, core):
         kernels = np.zeros((len(weights), blocks[0].size), np.uint8)
@@ -265,8 +244,8 @@ def choose_symbols(weights: np.ndarray) -> tuple[int, ...]:
     counts = np.bincount(raw.reshape(-1), minlength=256)
     # a negative byte's magnitude is its complement; 0xFF has length 0, and is counted as 1
     lengths = [max(min(byte, 255 - byte).bit_length(), byte // 255) for byte in range(256)]
-    histogram = np.bincount(lengths, counts, SYMBOLS).tolist()
-    out = list(range(SYMBOLS))
+    histogram = np.bincount(lengths, counts, buffers.SYMBOLS).tolist()
+    out = list(range(buffers.SYMBOLS))
     for a, b in NETWORK:
         if histogram[out[a]] < histogram[out[b]]:
             out[a], out[b] = out[b], out[a]

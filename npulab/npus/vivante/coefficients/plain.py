@@ -14,23 +14,15 @@ import construct
 from npulab.captures.target import Item
 from npulab.layout.bitstream import BitReader
 from npulab.npus.kit.numbers import up
-from npulab.npus.vivante.coefficients.geometry import (
-    ALIGN,
-    COUNT_BITS,
-    ZRL_BITS,
-    Geometry,
-    fill,
-    place,
-    refuse_size,
-    walk_streams,
-)
+from npulab.npus.vivante.coefficients import buffers
+from npulab.npus.vivante.coefficients.buffers import ZRL_BITS, Geometry, place
 
 WEIGHT_BITS, WORD_BITS = 8, 32
 
 
 def header(cores: int) -> construct.Construct:
     """One 32-bit byte count per core, filled up to 64 bytes."""
-    return construct.Aligned(ALIGN, construct.Array(cores, construct.Int32ul))
+    return construct.Aligned(buffers.ALIGN, construct.Array(cores, construct.Int32ul))
 
 
 def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
@@ -40,10 +32,10 @@ def sizes(buffer: bytes, geometry: Geometry) -> list[int]:
         raise ValueError(f"coefficients: got {len(buffer)} bytes, allowed is at least the header's "
                          f"{start}")
     out = [int(size) for size in header(geometry.cores).parse(buffer)]
-    wrong = any(size % ALIGN or (size > 0) != (core < used) for core, size in enumerate(out))
+    wrong = any(size % buffers.ALIGN or (size > 0) != (core < used) for core, size in enumerate(out))
     if wrong or start + sum(out) > len(buffer):
         raise ValueError(f"coefficients: got core sizes {out} from byte 0 on, allowed are "
-                         f"multiples of {ALIGN} for the first {used} cores, {len(buffer) - start} "
+                         f"multiples of {buffers.ALIGN} for the first {used} cores, {len(buffer) - start} "
                          "bytes in all")
     return out
 
@@ -53,12 +45,12 @@ def walk(buffer: bytes, geometry: Geometry) -> Iterator[Item]:
 
     Raises ValueError with core, byte and bit if a stream does not follow the format.
     """
-    refuse_size(buffer, geometry)
+    buffers.refuse_size(buffer, geometry)
     counts = sizes(buffer, geometry)
     for core, size in enumerate(counts):
         yield Item(32 * core, 32, "core size", size, core)
-    yield from fill(buffer, 32 * len(counts), 8 * geometry.header_bytes)
-    yield from walk_streams(buffer, geometry, [8 * size for size in counts[:geometry.used]],
+    yield from buffers.fill(buffer, 32 * len(counts), 8 * geometry.header_bytes)
+    yield from buffers.walk_streams(buffer, geometry, [8 * size for size in counts[:geometry.used]],
                             _stream)
 
 
@@ -66,8 +58,8 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
     at = reader.position
     zrl = reader.read(ZRL_BITS)
     yield Item(at, ZRL_BITS, "zero-run width", zrl, core)
-    count = reader.read(COUNT_BITS)
-    yield Item(at + ZRL_BITS, COUNT_BITS, "kernels per core", count, core)
+    count = reader.read(buffers.COUNT_BITS)
+    yield Item(at + ZRL_BITS, buffers.COUNT_BITS, "kernels per core", count, core)
     if zrl > ZRL_BITS or count != geometry.per_core:
         raise ValueError(f"coefficients: core {core} at {place(at)}: got zero-run width {zrl}, {count} "
                          f"kernels per core, allowed is 0 to {ZRL_BITS} and {geometry.per_core}")
@@ -94,6 +86,6 @@ def _stream(reader: BitReader, geometry: Geometry, core: int) -> Iterator[Item]:
 
 def join(streams: list[bytes], geometry: Geometry, size: int = 0) -> bytes:
     """Header and streams, each filled up to 64 bytes, and zeros up to ``size``."""
-    filled = [stream.ljust(up(len(stream), ALIGN), b"\0") for stream in streams]
+    filled = [stream.ljust(up(len(stream), buffers.ALIGN), b"\0") for stream in streams]
     counts = [len(stream) for stream in filled] + [0] * (geometry.cores - len(filled))
     return (header(geometry.cores).build(counts) + b"".join(filled)).ljust(size, b"\0")

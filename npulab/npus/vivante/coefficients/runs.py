@@ -13,20 +13,12 @@ from operator import sub
 import numpy as np
 
 from npulab.layout.bitstream import BitReader, bits_at, put_bits
-from npulab.npus.vivante.coefficients import plain
+from npulab.npus.vivante.coefficients import buffers, plain
+from npulab.npus.vivante.coefficients.buffers import ALIGN, ZRL_BITS, Coefficients, Geometry
 from npulab.npus.vivante.coefficients.counts import count_items, parts_of
-from npulab.npus.vivante.coefficients.geometry import (
-    ALIGN,
-    COUNT_BITS,
-    SIZE_BYTES,
-    ZRL_BITS,
-    Coefficients,
-    Geometry,
-    words_of,
-)
 from npulab.npus.vivante.coefficients.plain import WEIGHT_BITS, WORD_BITS
 
-HEAD_BITS = ZRL_BITS + COUNT_BITS
+HEAD_BITS = ZRL_BITS + buffers.COUNT_BITS
 WORD_BYTES = WORD_BITS // 8
 TOGETHER = 20_000  # weights of small streams that are read at once
 SPARSE = 32  # weights in a byte
@@ -137,7 +129,7 @@ def encode(coefficients: Coefficients, geometry: Geometry) -> bytes:
 
 
 def _head(order: Order, zrl: int) -> bytes:
-    return bytes([zrl]) + order.geometry.per_core.to_bytes(COUNT_BITS // 8, "little")
+    return bytes([zrl]) + order.geometry.per_core.to_bytes(buffers.COUNT_BITS // 8, "little")
 
 
 def _without_runs(weights: np.ndarray, words: np.ndarray, order: Order) -> bytes:
@@ -214,7 +206,7 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool = False) -> Coefficient
     stops = np.cumsum([g.header_bytes, *plain.sizes(buffer, g)[:g.used]]).tolist()
     # in this order runs end with each plane of the last superblock
     least = HEAD_BITS // 8 + 2 * WORD_BYTES * g.per_core + (g.planes if g.order == "inter" else 0)
-    fill = buffer[SIZE_BYTES * g.cores:stops[0]] + buffer[stops[-1]:]
+    fill = buffer[buffers.SIZE_BYTES * g.cores:stops[0]] + buffer[stops[-1]:]
     if min(map(sub, stops[1:], stops)) < least or fill.strip(b"\0"):
         return None
     return _read(buffer, stops, Order(g), fast)
@@ -316,5 +308,5 @@ def _open(data: bytes, counts: np.ndarray, weights: np.ndarray, order: Order) ->
     the format."""
     from npulab.npus.vivante.coefficients import loops
 
-    return bool(loops.runs(words_of(data), HEAD_BITS, 8 * len(data), data[0], order.lengths, order.gaps,
+    return bool(loops.runs(buffers.words_of(data), HEAD_BITS, 8 * len(data), data[0], order.lengths, order.gaps,
                            np.uint8(order.geometry.zero_point), counts, weights))
