@@ -12,10 +12,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
+from npulab.support.files import locked, read_bounded, write_file
+
 VERSION = 1
+MOST_BYTES = 2 ** 28  # of a journal's file; a trial of 1,000 fields takes some 40 kB
+BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what a broken line gives
 OUTCOMES = ("pass", "fail", "hang")
 
 
@@ -61,12 +66,15 @@ class Journal:
         self.about = json.loads(json.dumps(dict(about or {})))
         self._trials: list[Trial] = []
         self._lines: list[str] = []
-        self._size = 0  # of the file, as this journal left it
+        self._size = 0  # of the file's whole lines, as this journal left them
+        self._torn = 0  # bytes behind them, which a crash left; the next line takes their place
         head = {"npulab": "journal", "version": VERSION, "about": self.about}
-        if self.path is None or not self.path.exists() or self._cut(self.path.read_bytes(), head):
+        data = b"" if self.path is None or not self.path.exists() else read_bounded(self.path, MOST_BYTES)
+        if len(data) < len(_line(head).encode()) and _line(head).encode().startswith(data):
+            self._torn = len(data)  # a crash cut the head off, if there is a file
             self._write(head)
         else:
-            self._take_up(self.path, about is not None)
+            self._take_up(data, about is not None)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Journal:
@@ -110,14 +118,6 @@ class Journal:
         """The lines as they are in the file."""
         return "".join(self._lines)
 
-    def _cut(self, data: bytes, head: Mapping[str, Any]) -> bool:
-        """Whether a file ends inside the head that a crash cut off; it is empty then."""
-        if len(data) >= len(_line(head)) or not _line(head).encode().startswith(data):
-            return False
-        assert self.path is not None
-        os.truncate(self.path, 0)
-        return True
-
     def _write(self, entry: Mapping[str, Any]) -> None:
         line = _line(entry)
         if self.path is not None:
@@ -125,26 +125,30 @@ class Journal:
         self._lines.append(line)
 
     def _append(self, path: Path, line: bytes) -> None:
-        """A whole line in one write, then down to the disk: a crash cuts off at most this line."""
-        with path.open("ab", buffering=0) as file:
+        """A whole line in one write, then down to the disk: a crash cuts off at most this line, and
+        of two writers one is refused."""
+        with locked(path), path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
-            if size != self._size:
-                raise ValueError(f"{path}: got {size} bytes where this journal left {self._size}, "
-                                 "something else writes to it")
+            if size != self._size + self._torn:
+                raise ValueError(f"{path}: got {size} bytes where this journal left {self._size + self._torn}, "
+                                 "something else writes to it; open it again")
             try:
+                if self._torn:
+                    file.truncate(self._size)
                 if file.write(line) != len(line):
-                    raise OSError(f"{path}: there is no room for a line of {len(line)} bytes")
+                    raise OSError(ENOSPC, f"there is no room for a line of {len(line)} bytes", str(path))
                 os.fsync(file.fileno())
             except BaseException:
-                os.truncate(path, size)
+                os.truncate(path, self._size)
                 raise
-        self._size = size + len(line)
+            finally:
+                self._torn = 0
+        self._size += len(line)
 
-    def _take_up(self, path: Path, expected: bool) -> None:
-        data = path.read_bytes()
+    def _take_up(self, data: bytes, expected: bool) -> None:
         whole = data[:data.rfind(b"\n") + 1]
         if not whole:
-            raise ValueError(f"{path}: got no whole line, allowed is a journal of npulab")
+            raise ValueError(f"{self.path}: got no whole line, allowed is a journal of npulab")
         self._lines = whole.decode("utf-8", "replace").splitlines(keepends=True)
         for number, line in enumerate(self._lines, 1):
             try:
@@ -155,17 +159,15 @@ class Journal:
                     self._taken_back(entry["undo"])
                 else:
                     self._trials.append(_trial(entry, len(self._trials)))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(f"{path} line {number}: {error}") from None
+            except BROKEN as error:
+                raise ValueError(f"{self.path} line {number}: {error}; npulab.captures.journal.repair makes a journal "
+                                 "of the lines that can be read") from None
         if expected and about != self.about:
             told = [f"{name} {about.get(name)!r}, not {self.about.get(name)!r}"
                     for name in {**about, **self.about} if about.get(name) != self.about.get(name)]
-            raise ValueError(f"{path}: is a journal of something else: {'; '.join(told)}")
+            raise ValueError(f"{self.path}: is a journal of something else: {'; '.join(told)}")
         self.about = about
-        if len(whole) < len(data):
-            with path.open("r+b") as file:
-                file.truncate(len(whole))
-        self._size = len(whole)
+        self._size, self._torn = len(whole), len(data) - len(whole)
 
     def _taken_back(self, count: Any) -> None:
         if not isinstance(count, int) or not 1 <= count <= len(self._trials):
@@ -184,6 +186,32 @@ class Journal:
     def __repr__(self) -> str:
         where = f", {self.path}" if self.path else ""
         return f"Journal({len(self)} trial{'s' * (len(self) != 1)}, {self.hangs} hung{where})"
+
+
+def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[Journal, list[str]]:
+    """A broken journal's trials in a new file, and what was dropped of it, a sentence a line.
+
+    A trial with a number that another writer used too is kept, with the next number.  Raises
+    ValueError if the first line is no head of a journal, FileExistsError if ``into`` is there.
+    """
+    first, *lines = read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace").splitlines() or [""]
+    dropped = []
+    try:
+        about = _head(json.loads(first))
+    except BROKEN as error:
+        raise ValueError(f"{path} line 1: {error}") from None
+    sound = Journal(None, about)
+    for number, line in enumerate(lines, 2):
+        try:
+            entry = json.loads(line)
+            if "undo" in entry:
+                sound.undo(entry["undo"])
+            else:
+                sound.add(_trial({**entry, "trial": len(sound)}, len(sound)))
+        except BROKEN as error:
+            dropped.append(f"line {number}: {error}")
+    write_file(Path(into), sound.text.encode())
+    return Journal.read(into), dropped
 
 
 def _line(entry: Mapping[str, Any]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import io
+import math
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +21,7 @@ from npulab.captures.capture import CHANGED, PROVENANCES, Capture, CaptureSet
 from npulab.captures.registry import target, targets
 from npulab.captures.store import load_all
 from npulab.registers.map import RegisterMap
-from npulab.support.files import write_file
+from npulab.support.files import read_bounded, write_file
 from npulab.support.text import plural
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 SUFFIX = ".npz"
 ARRAYS = ("words", "parameters", "names")
 TEXTS = ("target", "chip", "block", "provenance", "source", "tool", "date")
+SUM = "sha256"  # of all else that the file says; files of numpy and of older versions have none
+MOST_BYTES = 2 ** 28  # of a sweep's file and of what it unpacks to: 60,000 captures of 1,000 words
 WRITERS = "npulab.captures.sweep.save_sweep and numpy.savez"
 WHOLE = 2 ** 53  # whole numbers up to here are the same in a file's float64
 MOST_LISTED = 16  # a longer list is a tensor, not a parameter
@@ -182,6 +187,7 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
     arrays = {"words": sweep.words.astype("<u4"), "parameters": sweep.parameters.to_numpy("<f8"),
               "names": np.array([*sweep.parameters], dtype="<U")}
     arrays |= {name: np.array(getattr(sweep, name), dtype="<U") for name in TEXTS if getattr(sweep, name)}
+    arrays[SUM] = np.array(_sum(arrays), dtype="<U")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
         for name, array in arrays.items():
@@ -308,26 +314,66 @@ def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | No
 
 
 def _read(path: Path) -> Sweep:
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path}: got no npz file, or a torn one, allowed is what {WRITERS} write")
+    data = read_bounded(path, MOST_BYTES)
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in (*ARRAYS, *TEXTS) if name in file}
-    except OSError:
-        raise
-    except Exception as error:  # of every kind, from numpy's header parser down to the unpacking
-        told = " ".join(str(error).split())
-        raise ValueError(f"{path}: got what cannot be read ({told}), allowed is what {WRITERS} write") from None
-    try:
+        arrays, known = _members(data)
         for name in ARRAYS:
             if name not in arrays:
                 raise ValueError(f"{name}: got none, allowed is a file with {', '.join(ARRAYS)}")
-        for name, array in arrays.items():
-            if not isinstance(array, np.ndarray):
-                raise ValueError(f"{name}: got no array, allowed is what {WRITERS} write")
+        if known is not None and known != _sum(arrays):
+            raise ValueError(f"{SUM}: got {known!r:.80}, the file's content has another; it was changed or damaged")
         return _made(path.stem, **arrays)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def _members(data: bytes) -> tuple[dict[str, np.ndarray], str | None]:
+    """The arrays of an npz file by name, each held against its checksum, and the sum over all of
+    them where the file has one.
+
+    Raises ValueError for what is no npz file, a member that no sweep has, and members that are
+    larger than allowed, before they are unpacked.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            entries = {entry.filename.removesuffix(".npy"): entry for entry in file.infolist()}
+            unknown = sorted({*entries} - {*ARRAYS, *TEXTS, SUM})
+            if unknown or len(entries) < len(file.infolist()):
+                raise ValueError(f"got member {f'{unknown[0]!r:.80}' if unknown else 'twice'}, allowed are "
+                                 f"{', '.join((*ARRAYS, *TEXTS, SUM))}, each at most once")
+            size = sum(entry.file_size for entry in entries.values())
+            if size > MOST_BYTES:
+                raise ValueError(f"got {size} bytes when unpacked, allowed are {MOST_BYTES}")
+            arrays = {name: _array(name, file.read(entry)) for name, entry in entries.items()}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+        told = " ".join(str(error).split())
+        raise ValueError(f"got no npz file, or a torn one ({told}), allowed is what {WRITERS} write") from None
+    return arrays, arrays.pop(SUM).item() if SUM in arrays else None
+
+
+def _array(name: str, data: bytes) -> np.ndarray:
+    """The array in an npy file that is read whole; raises ValueError for any other."""
+    part = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(part)
+        head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_column, dtype = head(part)
+    except Exception as error:  # of every kind, from numpy's parser of headers
+        told = " ".join(str(error).split())
+        raise ValueError(f"{name}: got no npy array ({told:.80}), allowed is what {WRITERS} write") from None
+    size = len(data) - part.tell()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != size or not dtype.itemsize:
+        raise ValueError(f"{name}: got {size} bytes of {dtype} of shape {shape}, allowed is what {WRITERS} write")
+    return np.frombuffer(data, dtype, offset=part.tell()).reshape(shape, order="F" if by_column else "C")
+
+
+def _sum(arrays: Mapping[str, np.ndarray]) -> str:
+    """The sha256 over all that a sweep's file says: name, type, shape and values of each array."""
+    sums = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        sums.update(f"{name} {array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return sums.hexdigest()
 
 
 def _made(name: str, words: np.ndarray, parameters: np.ndarray, names: np.ndarray, **texts: np.ndarray) -> Sweep:

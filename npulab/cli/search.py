@@ -17,7 +17,7 @@ from npulab.cli.output import Add, show, tell
 from npulab.cli.terminal import progress
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
-from npulab.support.files import write_file
+from npulab.support.files import replace_file, write_file
 
 MAP_SUFFIX = ".csv"
 
@@ -72,7 +72,7 @@ def _bisect(options: argparse.Namespace) -> int:
         return 1
     show(options, found)
     if options.script:
-        Path(options.script).write_text(found.script(options.good, options.bad), encoding="utf-8")
+        replace_file(Path(options.script), found.script(options.good, options.bad).encode())
     return 0 if found.culprits else 1
 
 

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # a system without locks of its kind
+    fcntl = None  # type: ignore[assignment]
+
+MOST_JSON = 2 ** 24  # bytes of a description of something
+HIDDEN = ".npulab-"  # what is not whole yet begins with this
+LEFT = 24 * 3600.0  # seconds; a hidden file of that age is of a program that was killed
+PATIENCE = 10.0  # seconds; a writer holds a folder for milliseconds
+_held = threading.local()  # the folders that this thread holds
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 def need_file(path: Path) -> None:
@@ -44,37 +62,90 @@ def text_of(data: bytes, where: Path | str, encoding: str = "utf-8-sig") -> str:
 def read_json(path: Path) -> Any:
     """The value in a file of JSON; raises ValueError with the file for another one."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bounded(path, MOST_JSON))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: is not JSON that can be read: {error}") from None
+
+
+@contextmanager
+def locked(*paths: Path) -> Iterator[None]:
+    """Keep other writers out of the folders in which files lie, in this process and in others.
+
+    The lock is the system's, on the folder itself: it ends with the program that holds it and
+    leaves nothing behind.  Who holds a folder may ask for it again.  A UserWarning says that a file
+    system has no locks.  Raises TimeoutError if another writer holds a folder for 10 seconds.
+    """
+    mine: set[Path] = _held.__dict__.setdefault("folders", set())
+    wanted = {path.resolve().parent for path in paths} - mine
+    with ExitStack() as held:
+        for folder in sorted(wanted):
+            folder.mkdir(parents=True, exist_ok=True)
+            if fcntl is None or not _lock(folder, held):
+                warnings.warn(f"{folder}: has no locks, so that what two programs write here at the "
+                              "same time can be lost", UserWarning, stacklevel=4)
+        mine |= wanted
+        held.callback(mine.difference_update, wanted)
+        yield
+
+
+def _lock(folder: Path, held: ExitStack) -> bool:
+    handle = os.open(folder, os.O_RDONLY)
+    held.callback(os.close, handle)
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{folder}: another program has held it for {PATIENCE:.0f} seconds, nothing is "
+                                   "written") from None
+            time.sleep(0.002)  # a writer's lock lasts a few milliseconds
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            return False
 
 
 def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
     """Write folders of files by name, all of them or none.
 
-    Each is filled beside its place under a hidden name and then renamed.  Raises FileExistsError
-    where one is there already.
+    Each is filled beside its place under a hidden name, synced, and then renamed; folders of one
+    new folder come to be with it in one step.  Raises FileExistsError if one is there already.
     """
     for folder in contents:
-        if folder.exists():
-            raise FileExistsError(f"{folder}: is there already")
-    scratch: list[Path] = []
+        _refuse_taken(folder)
+    parents = {folder.parent for folder in contents}
+    if len(contents) > 1 and len(parents) == 1 and not (parent := parents.pop()).exists():
+        _renamed({parent: {f"{folder.name}/{name}": data for folder, files in contents.items()
+                           for name, data in files.items()}})
+    else:
+        _renamed(contents)
+    return list(contents)
+
+
+def _renamed(contents: Mapping[Path, Mapping[str, bytes]]) -> None:
+    scratch: dict[Path, Path] = {}
     done: list[Path] = []
     try:
         for folder, files in contents.items():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            scratch.append(Path(tempfile.mkdtemp(prefix=".npulab-", dir=folder.parent)))
-            for name, data in files.items():
-                (scratch[-1] / name).write_bytes(data)
-            scratch[-1].chmod(0o755)
-        for part, folder in zip(scratch, contents, strict=True):
-            part.rename(folder)
+            with _as(folder):
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                _clear(folder.parent)
+                scratch[folder] = part = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder.parent))
+                for name, data in files.items():
+                    (part / name).parent.mkdir(exist_ok=True)
+                    _write(part / name, data)
+                part.chmod(0o755)
+        for folder, part in scratch.items():
+            with _as(folder):
+                part.rename(folder)
             done.append(folder)
     except BaseException:
-        for folder in [*scratch, *done]:
+        for folder in [*scratch.values(), *done]:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    return done
+    _sync_folders(contents)
 
 
 def write_file(path: Path, data: bytes) -> Path:
@@ -83,52 +154,138 @@ def write_file(path: Path, data: bytes) -> Path:
 
 
 def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
-    """Write files, all of them or none; raises FileExistsError where one is there already."""
+    """Write files, all of them or none, the first one last: it is never there without what goes
+    with it.  Raises FileExistsError if one is there already."""
     for path in contents:
-        if path.exists():
-            raise FileExistsError(f"{path}: is there already")
-    scratch: list[Path] = []
-    done: list[Path] = []
-    try:
-        for path, data in contents.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            scratch.append(beside(path, data))
-        for part, path in zip(scratch, contents, strict=True):
-            part.rename(path)
-            done.append(path)
-    except BaseException:
-        for path in [*scratch, *done]:
-            path.unlink(missing_ok=True)
-        raise
-    return done
+        _refuse_taken(path)
+    replace_files({}, dict(reversed([*contents.items()])))
+    return [*contents]
 
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole, in the place of one that may be there, whose mode stays and whose links
     lead where they led; it is on the disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = beside(path, data, sync=True)
+    with _as(path):
+        part = _beside(path, data)
+        try:
+            part.replace(path.resolve())
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    _sync_folders([path.resolve()])
+
+
+def replace_files(before: Mapping[Path, bytes | None], after: Mapping[Path, bytes], advice: str = "") -> list[Path]:
+    """Write files, in the order of ``after``, all of them or none, if those of ``before`` are still
+    as it says (None: not there); what is written is on the disk when this returns.
+
+    No other writer gets between the look at a file and its place being taken.  Raises ValueError,
+    with ``advice``, for a file that is no longer as it was, FileExistsError for one that is there
+    and not in ``before``.
+    """
+    done: list[Path] = []
+    scratch: dict[Path, Path] = {}
+    with locked(*before, *after):
+        for path, data in before.items():
+            if (path.read_bytes() if path.is_file() else None) != data:
+                what = "is there now and was not" if data is None else "was changed on the disk"
+                raise ValueError(f"{path}: {what} since it was opened{advice}")
+        try:
+            for path, data in after.items():
+                with _as(path):
+                    scratch[path] = _beside(path, data)
+            for path, part in scratch.items():
+                with _as(path):
+                    if before.get(path) is None:
+                        _place(part, path)
+                    else:
+                        part.replace(path.resolve())
+                done.append(path)
+        except BaseException:
+            for path in done:
+                if (data := before.get(path)) is None:
+                    path.unlink(missing_ok=True)
+                else:
+                    _beside(path, data).replace(path.resolve())
+            raise
+        finally:
+            for part in scratch.values():
+                part.unlink(missing_ok=True)
+        _sync_folders(path.resolve() for path in after)
+    return list(after)
+
+
+def _place(part: Path, path: Path) -> None:
+    """Give a file its name; raises FileExistsError if another has it, even since a moment ago."""
     try:
-        part.replace(path.resolve())
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+        path.hardlink_to(part)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        with path.open("xb") as file:
+            file.write(part.read_bytes())
 
 
-def beside(path: Path, data: bytes, sync: bool = False) -> Path:
-    """A hidden file with these bytes in the folder that a file lies in, with its mode where it is
-    there already."""
+def _refuse_taken(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise FileExistsError(f"{path}: is there already")
+
+
+def _beside(path: Path, data: bytes) -> Path:
+    """A hidden file with these bytes, on the disk, in the folder that a file lies in, with its mode
+    if it is there already."""
     real = path.resolve()
-    handle, name = tempfile.mkstemp(prefix=".npulab-", dir=real.parent)
+    _clear(real.parent)
+    handle, name = tempfile.mkstemp(prefix=HIDDEN, dir=real.parent)
+    os.close(handle)
     part = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
+        _write(part, data)
         part.chmod(real.stat().st_mode & 0o777 if real.exists() else 0o644)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
     return part
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folders(paths: Iterable[Path]) -> None:
+    """The names of files down to the disk, where the system lets one ask for it."""
+    for folder in {path.parent for path in paths}:
+        with suppress(OSError), ExitStack() as opened:
+            handle = os.open(folder, os.O_RDONLY)
+            opened.callback(os.close, handle)
+            os.fsync(handle)
+
+
+def _clear(folder: Path) -> None:
+    """Take away what a killed program left here more than a day ago."""
+    now = time.time()
+    for left in folder.iterdir():
+        if left.name.startswith(HIDDEN):
+            with suppress(FileNotFoundError):  # another writer's, and in its place by now
+                if now - left.lstat().st_mtime > LEFT:
+                    if left.is_dir() and not left.is_symlink():
+                        shutil.rmtree(left, ignore_errors=True)
+                    else:
+                        left.unlink()
+
+
+@contextmanager
+def _as(path: Path) -> Iterator[None]:
+    """An OSError of the file system, said of the path that the caller named."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise FileExistsError(f"{path}: is there already") from None
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from None

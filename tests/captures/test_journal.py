@@ -42,11 +42,13 @@ def test_a_line_cut_off_costs_that_line_alone(tmp_path: Path, cut: int) -> None:
     journal.add(trial("fail", "x"))
     whole = path.read_bytes()
     journal.add(trial("pass", "y"))
-    path.write_bytes(path.read_bytes()[:-cut])
+    torn = path.read_bytes()[:-cut]
+    path.write_bytes(torn)
     again = Journal(path, ABOUT)
     assert len(again) == 1
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == torn  # who reads writes nothing
     again.add(trial("pass", "y"))
+    assert path.read_bytes().startswith(whole)
     assert [one.subset for one in Journal(path, ABOUT)] == [("x",), ("y",)]
 
 

@@ -16,6 +16,7 @@ from conftest import CAPTURES
 import npulab
 from npulab.captures import store
 from npulab.captures.capture import Job
+from npulab.support import files
 
 
 @pytest.fixture
@@ -58,10 +59,10 @@ def test_save_all_writes_all_or_nothing(captures: npulab.CaptureSet, tmp_path: P
 
 def test_failed_write_leaves_nothing(captures: npulab.CaptureSet, tmp_path: Path,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Path.write_bytes
-    monkeypatch.setattr(Path, "write_bytes", lambda path, data: whole(path, data) if "nn" in path.name
+    whole = files._write
+    monkeypatch.setattr(files, "_write", lambda path, data: whole(path, data) if "nn" in path.name
                         else (_ for _ in ()).throw(OSError(28, "No space left on device", str(path))))
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/case'$"):
         npulab.save(captures[0], tmp_path / "case")
     assert list(tmp_path.iterdir()) == []
 

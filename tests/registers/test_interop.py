@@ -434,14 +434,14 @@ def test_two_maps_in_one_folder(run: Any, tmp_path: Path) -> None:  # noqa: F811
 
 def test_map_takes_back_what_it_began(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     path = written(tmp_path, domain('<reg32 offset="0" name="R" type="E"/>', '<enum name="E"><value name="X" value="0"/></enum>'))
-    rename = Path.rename
+    place = Path.hardlink_to
 
-    def fails(self: Path, target: Path) -> Path:
-        if target.name == "enums.csv":
-            raise OSError(28, "No space left on device", str(target))
-        return rename(self, target)
+    def fails(self: Path, target: Path) -> None:
+        if self.name == "out.csv":
+            raise OSError(28, "No space left on device", str(self))
+        place(self, target)
 
-    monkeypatch.setattr(Path, "rename", fails)
+    monkeypatch.setattr(Path, "hardlink_to", fails)
     assert run("map", path, tmp_path / "out.csv")[0] == 2
     assert [one.name for one in tmp_path.iterdir()] == ["map.xml"]
 

@@ -19,11 +19,12 @@ from npulab.captures.capture import ROWS_SHOWN, Capture
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import ENUMS, enums_beside
-from npulab.support.files import write_files
+from npulab.support.files import replace_files, write_files
 from npulab.support.text import plural
 
 NAME = "registers.csv"
 SUFFIX = ".csv"
+AGAIN = ", allowed is a file as it was read; save to another path, or open it again and replay the edits"
 
 
 class Step(NamedTuple):
@@ -334,7 +335,7 @@ class Draft:
         if self.path is None:
             raise ValueError("save: got no path, allowed is one where no file is")
         after = {each: data for each, data in self._contents().items() if data != self._files[each]}
-        disk.write_over(self._files, after)
+        replace_files(self._files, self._ordered(after), AGAIN)
         self._files.update(after)
         self._tell()
         return self.path
@@ -354,6 +355,13 @@ class Draft:
         self.path = path
         self._files = {path: files[path], beside: enums or disk.read(beside)}
         self._tell()
+
+    def _ordered(self, after: dict[Path, bytes]) -> dict[Path, bytes]:
+        """The files in an order in which the table on the disk has its enums at every moment: these
+        first, unless they lose a line."""
+        *_, (path, data) = after.items() or [(self.path or Path(NAME), b"")]
+        lost = {*(self._files[path] or b"").splitlines()} - {*data.splitlines()}
+        return after if path == self.path or lost else dict(reversed(after.items()))
 
     def _contents(self) -> dict[Path, bytes]:
         """What the files should hold; of enums only where there are some."""

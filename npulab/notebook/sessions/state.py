@@ -19,6 +19,7 @@ from npulab.notebook.sessions.contents import Contents, load_any
 from npulab.notebook.sessions.file import (
     BY_ID,
     MARKS,
+    MOST_BYTES,
     Document,
     as_kept,
     checked,
@@ -33,7 +34,7 @@ from npulab.notebook.sessions.file import (
 )
 from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Bisected, Bookmark, Figure, Note
 from npulab.notebook.sessions.merging import merged
-from npulab.support.files import replace_file, write_file
+from npulab.support.files import locked, read_bounded, replace_file, write_file
 
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
@@ -293,12 +294,13 @@ class Session(Contents):
         if self.path is None:
             raise ValueError("save: got no path, allowed is the file of the session")
         data = self.text.encode()
-        now = self.path.read_bytes() if self.path.exists() else None
-        if now != self._bytes and now is not None:
-            raise ValueError(f"{self.path}: was changed since it was read, nothing is written; session.merge() takes "
-                             "both together")
-        if now != data:
-            replace_file(self.path, data)
+        with locked(self.path):
+            now = read_bounded(self.path, MOST_BYTES) if self.path.exists() else None
+            if now != self._bytes and now is not None:
+                raise ValueError(f"{self.path}: was changed since it was read, nothing is written; session.merge() "
+                                 "takes both together")
+            if now != data:
+                replace_file(self.path, data)
         self._read, self._bytes = copy.deepcopy(self._document), data
         return self.path
 
@@ -307,11 +309,12 @@ class Session(Contents):
         ``conflicts``."""
         if self.path is None:
             raise ValueError("merge: got a session in memory, allowed is one with a file")
-        if self.path.exists():
-            disk, data = on_disk(self.path)
-            self._document = merged(self._read, self._document, disk)
-            self._read, self._bytes = disk, data
-        self.save()
+        with locked(self.path):
+            if self.path.exists():
+                disk, data = on_disk(self.path)
+                self._document = merged(self._read, self._document, disk)
+                self._read, self._bytes = disk, data
+            self.save()
         return self.conflicts
 
     def report(self, path: str | os.PathLike[str], pictures: Iterable[Any] = ()) -> Path:
