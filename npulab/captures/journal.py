@@ -12,11 +12,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
-from npulab.support.files import locked, read_bounded, write_file
+from npulab.support.files import Lines, read_bounded, write_file
 
 VERSION = 1
 MOST_BYTES = 2 ** 28  # of a journal's file; a trial of 1,000 fields takes some 40 kB
@@ -66,15 +65,12 @@ class Journal:
         self.about = json.loads(json.dumps(dict(about or {})))
         self._trials: list[Trial] = []
         self._lines: list[str] = []
-        self._size = 0  # of the file's whole lines, as this journal left them
-        self._torn = 0  # bytes behind them, which a crash left; the next line takes their place
+        self._file = None if self.path is None else Lines(self.path, MOST_BYTES)
         head = {"npulab": "journal", "version": VERSION, "about": self.about}
-        data = b"" if self.path is None or not self.path.exists() else read_bounded(self.path, MOST_BYTES)
-        if len(data) < len(_line(head).encode()) and _line(head).encode().startswith(data):
-            self._torn = len(data)  # a crash cut the head off, if there is a file
+        if self._file and (self._file.whole or not _line(head).encode().startswith(self._file.torn)):
+            self._take_up(self._file.whole, about is not None)
+        else:  # a crash cut the head off, if there is a file
             self._write(head)
-        else:
-            self._take_up(data, about is not None)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Journal:
@@ -120,36 +116,14 @@ class Journal:
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         line = _line(entry)
-        if self.path is not None:
-            self._append(self.path, line.encode())
+        if self._file is not None:
+            self._file.add(line.encode())
         self._lines.append(line)
 
-    def _append(self, path: Path, line: bytes) -> None:
-        """A whole line in one write, then down to the disk: a crash cuts off at most this line, and
-        of two writers one is refused."""
-        with locked(path), path.open("ab", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            if size != self._size + self._torn:
-                raise ValueError(f"{path}: got {size} bytes where this journal left {self._size + self._torn}, "
-                                 "something else writes to it; open it again")
-            try:
-                if self._torn:
-                    file.truncate(self._size)
-                if file.write(line) != len(line):
-                    raise OSError(ENOSPC, f"there is no room for a line of {len(line)} bytes", str(path))
-                os.fsync(file.fileno())
-            except BaseException:
-                os.truncate(path, self._size)
-                raise
-            finally:
-                self._torn = 0
-        self._size += len(line)
-
-    def _take_up(self, data: bytes, expected: bool) -> None:
-        whole = data[:data.rfind(b"\n") + 1]
+    def _take_up(self, whole: bytes, expected: bool) -> None:
         if not whole:
             raise ValueError(f"{self.path}: got no whole line, allowed is a journal of npulab")
-        self._lines = whole.decode("utf-8", "replace").splitlines(keepends=True)
+        self._lines = [f"{line}\n" for line in whole.decode("utf-8", "replace").split("\n")[:-1]]
         for number, line in enumerate(self._lines, 1):
             try:
                 entry = json.loads(line)
@@ -167,7 +141,6 @@ class Journal:
                     for name in {**about, **self.about} if about.get(name) != self.about.get(name)]
             raise ValueError(f"{self.path}: is a journal of something else: {'; '.join(told)}")
         self.about = about
-        self._size, self._torn = len(whole), len(data) - len(whole)
 
     def _taken_back(self, count: Any) -> None:
         if not isinstance(count, int) or not 1 <= count <= len(self._trials):
@@ -194,7 +167,7 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
     A trial with a number that another writer used too is kept, with the next number.  Raises
     ValueError if the first line is no head of a journal, FileExistsError if ``into`` is there.
     """
-    first, *lines = read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace").splitlines() or [""]
+    first, *lines = read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace").strip("\n").split("\n")
     dropped = []
     try:
         about = _head(json.loads(first))

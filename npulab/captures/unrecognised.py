@@ -7,6 +7,7 @@ from pathlib import Path
 from npulab.captures.registry import target, targets
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.table import MOST_WORDS
+from npulab.support.files import first_bytes
 from npulab.support.text import Row, plural
 
 # how files begin that are often taken for a dump
@@ -40,8 +41,7 @@ def sentence_of(path: Path) -> str:
 
 def _what(path: Path) -> str:
     size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(HEAD)
+    head = first_bytes(path, HEAD)
     if not head:
         return f"{path}: is empty, allowed is a dump that a target recognises; record it again"
     kind = next((kind for start, kind in KINDS.items() if head.startswith(start)), "")

@@ -34,11 +34,13 @@ from npulab.quant.layers import (
 )
 from npulab.quant.rules import QUANTIZED, QuantParams
 from npulab.support.answers import Answer, Part, Table
+from npulab.support.files import first_bytes, read_bounded
 from npulab.support.text import Row, known, plural, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_BYTES = 2 ** 30  # of a model's file
 OPERATOR_COLUMNS = ("graph", "operator", "name", "input", "output", "constants")
 PARTS = ("operators", "tensors", "buffers")
 MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D", "ADD")
@@ -56,17 +58,14 @@ def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) ->
     if not isinstance(data, str | os.PathLike):
         raise ValueError(f"model: got {type(data).__name__}, allowed is the path or the bytes of a .tflite file")
     try:
-        return read_model(Path(data).read_bytes())
+        return read_model(read_bounded(Path(data), MOST_BYTES))
     except ValueError as error:
         raise ValueError(f"{data}: {error}") from None
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that it is a model; False where there is no file."""
-    if not Path(path).is_file():
-        return False
-    with Path(path).open("rb") as file:
-        return form_of(file.read(8)) is not None
+    return form_of(first_bytes(Path(path), 8)) is not None
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,54 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path}: is not JSON that can be read: {error}") from None
 
 
+def first_bytes(path: Path, count: int) -> bytes:
+    """The bytes that a file begins with; none if there is no file, or no plain one."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(count)
+
+
+class Lines:
+    """A file that grows by whole lines, of at most ``most`` bytes when it is read.
+
+    What ``add`` has returned for stays, whatever ends the program.  ``torn`` is what a crash left
+    of a last line: it stays where it is until the next line takes its place.
+    """
+
+    def __init__(self, path: Path, most: int) -> None:
+        self.path = path
+        data = read_bounded(path, most) if path.exists() else b""
+        self.whole = data[:data.rfind(b"\n") + 1]  # the lines, as they were read
+        self.torn = data[len(self.whole):]
+        self._size = len(self.whole)
+
+    def alone(self) -> None:
+        """Raises ValueError if something else has written to the file since."""
+        size, left = (self.path.stat().st_size if self.path.exists() else 0), self._size + len(self.torn)
+        if size != left:
+            raise ValueError(f"{self.path}: got {size} bytes where this writer left {left}, something else "
+                             "writes to it; open it again")
+
+    def add(self, line: bytes) -> None:
+        """Write a line, in one write, and down to the disk; raises as ``alone``, and OSError, and
+        then the file is as it was."""
+        with locked(self.path), _as(self.path):
+            self.alone()
+            with self.path.open("ab", buffering=0) as file:
+                if self.torn:
+                    file.truncate(self._size)
+                    self.torn = b""
+                try:
+                    if file.write(line) != len(line):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(file.fileno())
+                except BaseException:
+                    os.truncate(self.path, self._size)
+                    raise
+        self._size += len(line)
+
+
 @contextmanager
 def locked(*paths: Path) -> Iterator[None]:
     """Keep other writers out of the folders in which files lie, in this process and in others.

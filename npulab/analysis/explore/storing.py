@@ -19,9 +19,11 @@ import numpy as np
 
 from npulab.captures import store
 from npulab.captures.sources import OUTCOMES, Answer
+from npulab.support.files import Lines, locked
 
 NAME, CAPTURES = "answers.jsonl", "captures"
 VERSION = 1
+MOST_BYTES = 2 ** 28  # of the answers; one has some kB
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +61,10 @@ class Store:
         self.answers: list[Kept] = []
         if self.folder is None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / NAME
-        if path.exists():
-            self._take_up(path)
-        if not path.exists():
+        self._file = Lines(self.folder / NAME, MOST_BYTES)
+        if self._file.whole:
+            self._take_up(self._file.path, self._file.whole.splitlines())
+        else:
             self._append({"npulab": "exploration", "version": VERSION, "about": self.about})
 
     def add(self, batch: int, reason: str, seed: int, parameters: Mapping[str, float], answer: Answer) -> Kept:
@@ -72,36 +73,26 @@ class Store:
         kept = Kept(len(self.answers), batch, reason, seed, _floats(parameters), answer.outcome, words,
                     _floats(answer.parameters), answer.text)
         if self.folder is not None:
-            if answer.capture is not None:
-                where = self.folder / CAPTURES / f"{kept.number:05d}"
-                shutil.rmtree(where, ignore_errors=True)  # of a run that was killed before its line
-                store.save(answer.capture, where)
-            self._append({"number": kept.number, "batch": batch, "reason": reason, "seed": seed,
-                          "parameters": kept.parameters, "outcome": kept.outcome, "observed": kept.observed,
-                          "words": "" if words is None else words.astype("<u4").tobytes().hex(), "text": kept.text})
+            with locked(self._file.path):
+                self._file.alone()  # so that no capture of another writer is taken away
+                if answer.capture is not None:
+                    where = self.folder / CAPTURES / f"{kept.number:05d}"
+                    shutil.rmtree(where, ignore_errors=True)  # of a run that was killed before its line
+                    store.save(answer.capture, where)
+                self._append({"number": kept.number, "batch": batch, "reason": reason, "seed": seed,
+                              "parameters": kept.parameters, "outcome": kept.outcome, "observed": kept.observed,
+                              "words": "" if words is None else words.astype("<u4").tobytes().hex(),
+                              "text": kept.text})
         self.answers.append(kept)
         return kept
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        assert self.folder is not None
         text = json.dumps(entry, ensure_ascii=False)
-        line = f"{zlib.crc32(text.encode()):08x} {text}\n".encode()
-        with (self.folder / NAME).open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        self._file.add(f"{zlib.crc32(text.encode()):08x} {text}\n".encode())
 
-    def _take_up(self, path: Path) -> None:
-        """Read what is there; a last line that is cut off goes."""
-        data = path.read_bytes()
-        whole = data[:data.rfind(b"\n") + 1]
-        lines = whole.splitlines()
+    def _take_up(self, path: Path, lines: list[bytes]) -> None:
+        """Read what is there; a last line that is cut off counts for nothing."""
         entries = [_entry(path, number, line) for number, line in enumerate(lines, 1)]
-        if len(whole) < len(data):
-            os.truncate(path, len(whole))
-        if not entries:
-            path.unlink()
-            return
         head, *rest = entries
         if head.get("npulab") != "exploration" or head.get("version") != VERSION:
             raise ValueError(f"{path}, line 1: got {str(head)[:80]!r}, allowed is the head of an exploration")

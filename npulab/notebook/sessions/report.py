@@ -37,7 +37,7 @@ from npulab.notebook.sessions.markdown import (
     to_markdown,
 )
 from npulab.registers.map import RegisterMap
-from npulab.support.files import replace_file
+from npulab.support.files import first_bytes, replace_file
 from npulab.support.text import plural
 
 if TYPE_CHECKING:
@@ -145,10 +145,7 @@ def write_report(session: Contents, path: Path, pictures: Iterable[Any] = ()) ->
 
 
 def _is_report(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        first = file.read(FIRST)
+    first = first_bytes(path, FIRST)
     return MARKS[0] in first or first.startswith(MARKS[1])
 
 

@@ -13,6 +13,7 @@ from npulab.npus.ane.beside import beside
 from npulab.npus.ane.facts import CHIPS, USUAL_CHIP, maps
 from npulab.npus.ane.writing import MADE_BY, MAKER
 from npulab.npus.kit.numbers import up
+from npulab.support.files import first_bytes, read_bounded
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
 SUFFIX, BLOB = ".hwx", ".bin"
@@ -45,7 +46,7 @@ def read(path: Path) -> dict[str, Capture]:
         parts = file.parent.relative_to(path).parts if path.is_dir() else ()
         own = (file.parent.absolute().name,) if alone and not parts else () if alone else (file.stem,)
         name = "-".join((*parts, *own))
-        out[name] = (compiled if is_compiled else bare)(file.read_bytes(), name, str(file))
+        out[name] = (compiled if is_compiled else bare)(read_bounded(file, hwx.MOST_BYTES), name, str(file))
         if alone:
             sources, known = beside(file.parent)
             out[name] = replace(out[name], buffers={**out[name].buffers, **sources},
@@ -140,7 +141,6 @@ def _files(path: Path) -> Iterator[tuple[Path, bool]]:
         file for pattern in depths for file in sorted(path.glob(pattern)) if file.suffix in (SUFFIX, BLOB))
     for file in found:
         if file.is_file():
-            with file.open("rb") as stream:
-                begin = stream.read(4 * (tasks.H13.words + 3))
+            begin = first_bytes(file, 4 * (tasks.H13.words + 3))
             if hwx.is_hwx(begin) or tasks.is_task(begin):
                 yield file, hwx.is_hwx(begin)

@@ -10,22 +10,17 @@ from npulab.captures.capture import Capture
 from npulab.models import is_model, read_model
 from npulab.npus.ethosu.facts import FACTS, USUAL_CHIP
 from npulab.npus.ethosu.stream import MAGIC, jobs, payload
-from npulab.support.files import read_bounded
+from npulab.support.files import first_bytes, read_bounded
 
 OPERATOR = "CUSTOM(ethos-u)"
 MOST_BYTES = 2 ** 28
-HEAD = 8
 # the operator's inputs, in their order; the tensors of the network follow
 STREAM, WEIGHTS = 0, 1
 
 
 def recognises(path: Path) -> bool:
     """Whether a file is a payload, or a model with an operator for the NPU."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        head = file.read(HEAD)
-    if head[:4] == MAGIC.to_bytes(4, "little"):
+    if first_bytes(path, 4) == MAGIC.to_bytes(4, "little"):
         return True
     if not is_model(path) or OPERATOR[7:-1].encode() not in read_bounded(path, MOST_BYTES):
         return False

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from npulab.support.files import read_bounded
+from npulab.support.files import first_bytes, read_bounded
 
 MOST_BYTES = 2 ** 26
 LOOK = 2 ** 20  # bytes of a file that are searched for the sign of a format
@@ -32,8 +32,7 @@ def plain_text(data: bytes) -> str:
 
 def head_of(path: Path, size: int = LOOK) -> str:
     """The beginning of a text; nothing of a file that holds a zero byte there."""
-    with path.open("rb") as file:
-        head = file.read(size)
+    head = first_bytes(path, size)
     return "" if b"\0" in head else plain_text(head)
 
 

@@ -17,6 +17,7 @@ from npulab.npus.nvdla.facts import CHIPS, FULL_CHIP, USUAL_CHIP, block_of, maps
 from npulab.npus.nvdla.images import GZIPPED
 from npulab.npus.nvdla.recorded import block_of_addresses, captured
 from npulab.npus.nvdla.txn import addresses_of, read_txn
+from npulab.support.files import first_bytes
 
 CFG, TXN, IMAGE = ".cfg", ".txn", ".dat"
 DEPTH = 3  # folders below the one that was asked for
@@ -119,8 +120,7 @@ def _is_trace(file: Path) -> bool:
     folder."""
     if file.suffix not in SIGNS or not file.is_file():
         return False
-    with file.open("rb") as stream:
-        head = stream.read(HEAD)
+    head = first_bytes(file, HEAD)
     if any(sign in head for sign in SIGNS[file.suffix]):
         return True
     named = file.stem == file.absolute().parent.name or file.suffix == TXN

@@ -24,7 +24,7 @@ from npulab.npus.rockchip.gems import LOOK, Gem, is_gems, read_gems
 from npulab.npus.rockchip.roles import by_use
 from npulab.npus.rockchip.tasks import BYTES as RECORD_BYTES
 from npulab.npus.rockchip.tasks import Task, is_tasks, tasks
-from npulab.support.files import read_bounded
+from npulab.support.files import first_bytes, read_bounded
 
 TASKS = "tasks"  # the buffer of task records
 RAW = (COMMANDS, TASKS)
@@ -103,8 +103,7 @@ def _common(a: str, b: str) -> str:
 def _kind(file: Path) -> str:
     """What a file is by its bytes: ``gems``, ``commands``, ``tasks``, ``listing``, ``hex`` or
     nothing known."""
-    with file.open("rb") as stream:
-        head = stream.read(LOOK)
+    head = first_bytes(file, LOOK)
     if is_gems(head):
         return "gems"
     if is_tasks(head):

@@ -15,7 +15,7 @@ from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats.formats import FORMATS, HEAD, format_of, read_map
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.table import MOST_WORDS
-from npulab.support.files import need_file, read_bounded, write_folders
+from npulab.support.files import first_bytes, need_file, read_bounded, write_folders
 from npulab.support.text import plural
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -79,8 +79,7 @@ def begin(source: Path) -> Start:
         return Start({}, True, WORKED, len(data) // WORD_BYTES)
     need_file(source)
     if source.suffix not in MAPS:
-        with source.open("rb") as file:
-            recognised = format_of(file.read(HEAD))
+        recognised = format_of(first_bytes(source, HEAD))
         if not recognised:
             table = RegisterTable.of(rows_of_writes(read_writes(source), "JOB"))
             registers = f"The {len(table.rows)} registers that `{source.name}` writes are in `registers.csv`, unnamed."

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from npulab.captures.capture import Capture, Job
-from npulab.npus.kit.texts import LOOK, Line, plain_text
+from npulab.npus.kit.texts import LOOK, Line, lines_of, plain_text
 from npulab.npus.vivante.commands import loads, writes
 from npulab.npus.vivante.facts import PRINTED, USUAL_CHIP, maps, tensor_bytes
+from npulab.support.files import first_bytes
 
 # who printed a file of this name
 SIDES = {"galcore": ("vendor", "vendor driver"), "mesa": ("mesa", "open driver")}
@@ -51,10 +52,7 @@ class Side:
 
 def recognises(path: Path) -> bool:
     """A text file that prints NN fields or a command stream in this form."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        head = plain_text(file.read(LOOK))
+    head = plain_text(first_bytes(path, LOOK))
     return bool(SIGN.search(head) or (STREAM.search(head) and OPENS.search(head)))
 
 
@@ -63,8 +61,7 @@ def read(path: Path) -> dict[str, Capture]:
 
     Raises ValueError naming file, line and field where the dump is cut short or does not add up.
     """
-    text = plain_text(path.read_bytes())
-    lines = [Line(n, line.rstrip()) for n, line in enumerate(text.split("\n"), 1)]
+    lines = lines_of(path)
     out: dict[str, Capture] = {}
     for stem, date, side in _sides(path, lines):
         name, provenance = SIDES.get(stem, (stem, "board"))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable, table_text
 from npulab.registers.table import ENUMS, REQUIRED, own_enums
-from npulab.support.files import need_file, write_files
+from npulab.support.files import first_bytes, need_file, write_files
 
 
 class Format(NamedTuple):
@@ -52,8 +52,7 @@ def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Pat
     """
     path = Path(path)
     need_file(path)
-    with path.open("rb") as file:
-        head = file.read(HEAD)
+    head = first_bytes(path, HEAD)
     known = format_of(head)
     if not known:
         allowed = dict.fromkeys(one.what for one in FORMATS.values() if one.read)

@@ -11,11 +11,10 @@ from types import MappingProxyType
 from typing import Any
 from xml.parsers import expat
 
-from npulab.support.files import need_file
+from npulab.support.files import read_bounded
 
 MOST_BYTES = 2 ** 26  # of a file
 MOST_DEPTH = 64
-CHUNK = 2 ** 16
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -58,10 +57,7 @@ def read_xml(path: Path, namespace: str, most: int) -> Element:
     Raises ValueError with file and line for what is no well-formed XML, declares a document type or
     an entity, or is larger, deeper or of more elements than allowed (``most`` elements).
     """
-    need_file(path)
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise ValueError(f"{path}: got {size} bytes, allowed are {MOST_BYTES}")
+    data = read_bounded(path, MOST_BYTES)
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True
     roots: list[Element] = []
@@ -106,12 +102,7 @@ def read_xml(path: Path, namespace: str, most: int) -> Element:
     parser.EntityDeclHandler = refuse
     parser.ExternalEntityRefHandler = refuse
     try:
-        with path.open("rb") as file:
-            left = MOST_BYTES
-            while chunk := file.read(min(CHUNK, left)):
-                left -= len(chunk)
-                parser.Parse(chunk, False)
-        parser.Parse(b"", True)
+        parser.Parse(data, True)
     except (expat.ExpatError, LookupError, ValueError) as error:
         if str(error).startswith(f"{path}, line "):
             raise

@@ -19,9 +19,10 @@ import construct
 
 from npulab.npus.ane.source.network import Broken, Input, Network, Output, Unit, in_order, repeated
 from npulab.registers.table import read_table
+from npulab.support.files import read_bounded
 from npulab.support.refuse import refuse_if
 
-MOST_BYTES = 2 ** 24
+MOST_BYTES, MOST_WEIGHTS = 2 ** 24, 2 ** 30
 MOST_TEXT = 2 ** 20  # bytes between two tags
 MOST_VALUES = 2 ** 17  # an empty dictionary takes seven bytes in a file and many in memory
 DEEPEST = 32
@@ -69,8 +70,7 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     """
     if isinstance(source, bytes):
         return _read(source, "net.plist")
-    with Path(source).open("rb") as file:
-        return _read(file.read(MOST_BYTES + 1), str(source))
+    return _read(read_bounded(Path(source), MOST_BYTES), str(source))
 
 
 def write_plist(plist: Plist | Network) -> bytes:
@@ -97,7 +97,7 @@ def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str,
     """The files of a network's weights that lie in a folder, by their names without the path that
     the plist gives."""
     names = {Path(one).name for one in network.weights or ()}
-    return {one.name: one.read_bytes() for one in sorted(Path(folder).iterdir())
+    return {one.name: read_bounded(one, MOST_WEIGHTS) for one in sorted(Path(folder).iterdir())
             if one.name in names and one.is_file()}
 
 
