@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 # Public names by the module that defines them; each is loaded when one of its names is asked for.
 _PUBLIC = {
+    "npulab.support.refuse": "FormatError",
     "npulab.registers.formats": "read_map write_map",
     "npulab.layout": "find_layout",
     "npulab.quant.emulate": "ENGINES accumulate emulate",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from npulab.support.files import Lines, read_bounded, write_file
+from npulab.support.refuse import refusing
 
 VERSION = 1
 MOST_BYTES = 2 ** 28  # of a journal's file; a trial of 1,000 fields takes some 40 kB
@@ -60,6 +61,7 @@ class Journal:
     0
     """
 
+    @refusing()
     def __init__(self, path: str | os.PathLike[str] | None = None, about: Mapping[str, Any] | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.about = json.loads(json.dumps(dict(about or {})))
@@ -134,8 +136,8 @@ class Journal:
                 else:
                     self._trials.append(_trial(entry, len(self._trials)))
             except BROKEN as error:
-                raise ValueError(f"{self.path} line {number}: {error}; npulab.captures.journal.repair makes a journal "
-                                 "of the lines that can be read") from None
+                raise ValueError(f"{self.path} line {number}: {error}; npulab repair makes a journal of the "
+                                 "lines that can be read") from None
         if expected and about != self.about:
             told = [f"{name} {about.get(name)!r}, not {self.about.get(name)!r}"
                     for name in {**about, **self.about} if about.get(name) != self.about.get(name)]

@@ -3,13 +3,19 @@
 A folder beside this file is a target, and so is one in ``npulab_targets/`` of the working folder,
 and an entry point of the group ``npulab.targets``.  Each has a ``TARGET``.  One of the working
 folder is loaded again when a file of its has changed, as a map that is being made does.
+
+Who loads a target runs its code.  An ImportWarning, which the shell shows, says so of one of the
+working folder.  The environment's ``NPULAB_TARGETS`` names the folders of targets that are trusted,
+with the system's separator between them; no other is looked into then, and ``none`` trusts none.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
+import warnings
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -19,6 +25,7 @@ from npulab.quant.rules import find_rules_with, state_rules
 
 HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
+TRUSTED = "NPULAB_TARGETS"
 SHARED = {"kit", "template"}  # folders beside the NPUs that are none
 _loading: list[str] = []  # what a target asks of its own rules while it is loaded has no answer yet
 
@@ -29,7 +36,7 @@ def targets() -> list[str]:
     >>> "vivante" in targets()
     True
     """
-    return sorted({*_folders(HERE), *_folders(Path.cwd() / LOCAL),
+    return sorted({*_folders(HERE), *(name for folder in _local() for name in _folders(folder)),
                    *(point.name for point in entry_points(group="npulab.targets"))})
 
 
@@ -38,7 +45,7 @@ def target(name: str) -> Target:
     if name not in _folders(HERE) and name not in targets():
         raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())} "
                           f"(a folder in ./{LOCAL} counts too)")
-    local = Path.cwd() / LOCAL
+    local = next((folder for folder in _local() if name in _folders(folder)), Path.cwd() / LOCAL)
     made = _load(name, local, () if name in _folders(HERE) else _state(local / name))
     state_rules(made.name, made.rules)  # a target of this name in another folder has others
     return made
@@ -49,7 +56,7 @@ def _load(name: str, local: Path, state: tuple[tuple[str, int, int], ...]) -> Ta
     _loading.append(name)
     try:
         found = _import(name, local)
-    except Exception as error:  # whatever a folder of the user's does, it is told as the folder's
+    except (Exception, SystemExit) as error:  # whatever a folder of the user's does, it is told as the folder's
         where = place_of(error, str((HERE if name in _folders(HERE) else local) / name))
         raise ValueError(f"target {name}: does not load: {type(error).__name__}: {error}"
                          f"{f', at {where}' * bool(where)}") from error
@@ -64,6 +71,9 @@ def _import(name: str, local: Path) -> object:
     if name in _folders(HERE):
         module = importlib.import_module(f"npulab.npus.{name}")
     elif name in _folders(local):
+        if TRUSTED not in os.environ:
+            warnings.warn(f"target {name} runs code of {local}; {TRUSTED}=none runs none, {TRUSTED}={local} says "
+                          "that it is trusted", ImportWarning, stacklevel=2)
         spec = importlib.util.spec_from_file_location(f"{LOCAL}.{name}", local / name / "__init__.py",
                                                       submodule_search_locations=[str(local / name)])
         assert spec is not None
@@ -82,6 +92,12 @@ def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Name, time and size of each file of a target."""
     files = {path.name: path.stat() for path in folder.glob("*") if path.is_file()}
     return tuple(sorted((name, one.st_mtime_ns, one.st_size) for name, one in files.items()))
+
+
+def _local() -> list[Path]:
+    """The folders that may hold targets of the user's."""
+    trusted = os.environ.get(TRUSTED, str(Path.cwd() / LOCAL)).split(os.pathsep)
+    return [Path(one).absolute() for one in trusted if one not in ("", "0", "none")]
 
 
 def _folders(where: Path) -> list[str]:

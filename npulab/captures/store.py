@@ -21,13 +21,16 @@ from npulab.captures.unrecognised import sentence_of
 from npulab.models import is_model
 from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.map import RegisterMap
-from npulab.support.files import read_json, write_folders
+from npulab.support.files import need_file, read_bounded, read_json, write_folders
+from npulab.support.refuse import refusing
 
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
+MOST_BYTES = 2 ** 30  # of each file beside the description
 FILES = {*WORDS, *PAIRS, *(kind + WIDE for kind in PAIRS)}
 KINDS: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
 
+@refusing()
 def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     """The capture in a case folder, or a case of a foreign dump that a target recognises.
 
@@ -49,6 +52,7 @@ def load(path: str | os.PathLike[str], case: str | None = None) -> Capture:
     return found[case]
 
 
+@refusing()
 def load_all(path: str | os.PathLike[str]) -> CaptureSet:
     """Every capture under a folder, or in a foreign dump, by name.
 
@@ -95,6 +99,7 @@ class Case(NamedTuple):
     reader: Callable[[], Capture]
     of_dump: bool  # and not a folder of its own
 
+    @refusing()
     def read(self, chip: str | None = None) -> Capture:
         return on_chip(self.reader(), chip)
 
@@ -123,6 +128,7 @@ def on_chip(capture: Capture, chip: str | None) -> Capture:
     return capture if chip is None else replace(capture, chip=chip, maps=target(capture.target).maps(chip))
 
 
+@refusing()
 def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture]]:
     """What reads each case of a foreign dump, by name: called, it gives the capture or raises
     ValueError, for this case alone; it can be handed to another process.  A folder that no target
@@ -133,6 +139,8 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: there is no such file or folder")
+    if not path.is_dir():
+        need_file(path)
     for name in targets():
         try:
             importers = target(name).importers
@@ -268,7 +276,7 @@ def _file(folder: Path, name: str, sums: Mapping[str, str]) -> bytes:
         raise ValueError(f"{name}: is a link, allowed is a file that lies in the folder")
     if not path.is_file():
         raise ValueError(f"{name}: there is no such file in the folder")
-    data = path.read_bytes()
+    data = read_bounded(path, MOST_BYTES)
     got = hashlib.sha256(data).hexdigest()
     if name not in sums or sums[name] != got:
         raise ValueError(f"{name}: got sha256 {got}, {DESCRIPTION} says {sums.get(name, 'nothing')}; if it "

@@ -22,6 +22,7 @@ from npulab.captures.registry import target, targets
 from npulab.captures.store import load_all
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, write_file
+from npulab.support.refuse import refusing
 from npulab.support.text import plural
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class Sweep:
         return f"<b>{html.escape(self.name or 'sweep')}</b><table>{head}</table><table><tr>{names}</tr>{body}</table>"
 
 
+@refusing()
 def load_sweep(path: str | os.PathLike[str]) -> Sweep:
     """The sweep in an npz file, or of the captures in a folder or foreign dump (``sweep_of``).
 
@@ -157,7 +159,7 @@ def load_sweep(path: str | os.PathLike[str]) -> Sweep:
     is no sweep.
     """
     path = Path(path)
-    if not path.is_dir() and path.exists() and (path.suffix == SUFFIX or zipfile.is_zipfile(path)):
+    if path.is_file() and (path.suffix == SUFFIX or zipfile.is_zipfile(path)):
         return _read(path)
     found = load_all(path)
     if not len(found):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from npulab.support.answers import Answer
+from npulab.support.text import one_line, visible
 
 Add = Callable[..., Any]  # as argparse adds an argument
 REFUSED = (ValueError, LookupError, OSError)
@@ -41,13 +42,13 @@ def show(options: argparse.Namespace, result: Result) -> None:
     has that in its width and in colour."""
     if options.json:
         for row in result.records():
-            print(json.dumps(_finite(row), ensure_ascii=False))
+            print(visible(json.dumps(_finite(row), ensure_ascii=False)))
     elif sys.stdout.isatty():
         from npulab.cli.terminal import print_parts
 
         print_parts(result.parts if isinstance(result, Answer) else [str(result)])
     elif text := str(result):
-        print(text)
+        print(visible(text))
 
 
 def tell(what: object) -> None:
@@ -58,8 +59,8 @@ def tell(what: object) -> None:
 def sentence(what: object) -> str:
     """An error, a warning or a text on one line."""
     if isinstance(what, OSError) and what.strerror:
-        return f"{what.filename}: {what.strerror}"
-    return " ".join(str(what.args[0] if isinstance(what, KeyError) else what).split())
+        return one_line(f"{what.filename}: {what.strerror}")
+    return one_line(str(what.args[0] if isinstance(what, KeyError) else what))
 
 
 def each(call: Callable[[Any], Any], things: Iterable[Any]) -> tuple[list[Any], int]:

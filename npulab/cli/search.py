@@ -12,12 +12,14 @@ from npulab.analysis.bisect import CERTAINTY, MAX_HANGS, Bisection, bisect_field
 from npulab.captures import store
 from npulab.captures.capture import PROVENANCES, Capture
 from npulab.captures.devices import Command, Manual, Recorder, Simulated, device
+from npulab.captures.journal import repair
 from npulab.captures.sweep import SUFFIX, load_sweep
-from npulab.cli.output import Add, show, tell
+from npulab.cli.output import Add, Done, show, tell
 from npulab.cli.terminal import progress
 from npulab.registers.formats.tables import table_text
 from npulab.registers.table import COLUMNS
 from npulab.support.files import replace_file, write_file
+from npulab.support.text import plural
 
 MAP_SUFFIX = ".csv"
 
@@ -153,4 +155,15 @@ def _refuse_map(path: str | None) -> None:
         raise FileExistsError(f"{path}: is there already")
 
 
-COMMANDS = {"bisect": (_bisect_options, _bisect), "laws": (_laws_options, _laws)}
+def _repair_options(add: Add) -> None:
+    add("journal", metavar="JOURNAL", help="whose lines cannot all be read")
+    add("into", metavar="INTO", help="the new journal, of the others")
+
+
+def _repair(options: argparse.Namespace) -> None:
+    kept, dropped = repair(options.journal, options.into)
+    text = f"{options.into}: {plural(len(kept), 'trial')}, dropped: {plural(len(dropped), 'line')}"
+    show(options, Done({"journal": options.into, "trials": len(kept), "dropped": dropped}, "\n".join([text, *dropped])))
+
+
+COMMANDS = {"bisect": (_bisect_options, _bisect), "laws": (_laws_options, _laws), "repair": (_repair_options, _repair)}

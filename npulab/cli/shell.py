@@ -27,6 +27,7 @@ COMMANDS = {
     "check": ("check", "words and coefficients round-trip, output emulated against captured"),
     "import": ("imports", "a foreign dump into capture folders below DEST; captures into a sweep, DEST.npz"),
     "bisect": ("search", "the fields of a bad capture that break a good one, found with few runs of a device"),
+    "repair": ("search", "a journal of trials that cannot be read, made anew of its lines that can; says what is lost"),
     "laws": ("search", "how a sweep's fields follow from its layers, what is open, what to capture next"),
     "explore": ("exploring", "plan layers, ask a compiler or a driver, learn the laws of its words; resumable"),
     "map": ("maps", "a register map from one format to another, in by content, out by suffix"),
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
+            warnings.filterwarnings("always", r"target \w+ runs code", ImportWarning)  # whose code is run
             warnings.showwarning = _tell_warning
             status = int((options.run(options, rest) if rest else options.run(options)) or 0)
         sys.stdout.flush()
@@ -61,6 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except REFUSED as error:
         tell(error)
+        return 2
+    except SystemExit as error:  # JupyterLab's own, or that of a target's code
+        if options.command == "lab":
+            raise
+        tell(f"{options.command}: the code of a target ended the program ({error.code!r})")
         return 2
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from npulab.support.answers import Part, Table, shown, tone
-from npulab.support.text import cell
+from npulab.support.text import cell, visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -27,7 +27,7 @@ def print_parts(parts: Sequence[Part], console: Console | None = None) -> None:
     from rich.text import Text
 
     console = console or Console(highlight=False)
-    body = Group(*(_table(part, console.width) if isinstance(part, Table) else Text(part)
+    body = Group(*(_table(part, console.width) if isinstance(part, Table) else Text(visible(part))
                    for part in shown(parts)))
     tall = len(console.render_lines(body, pad=False)) >= console.height and sys.stdin.isatty()
     os.environ.setdefault("LESS", LESS)
@@ -63,7 +63,7 @@ def _table(table: Table, most: int) -> RenderableType:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    texts = {name: [cell(row.get(name)) for row in table.rows] for name in table.names}
+    texts = {name: [visible(cell(row.get(name))) for row in table.rows] for name in table.names}
     wide = sum(max(map(len, (name, *column))) + GAP for name, column in texts.items()) - GAP > most
     common = [name for name, column in texts.items() if wide and len(column) > 1 and len({*column}) == 1]
     names = [name for name in table.names if name not in common] or [*table.names]

@@ -35,6 +35,7 @@ from npulab.quant.layers import (
 from npulab.quant.rules import QUANTIZED, QuantParams
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import first_bytes, read_bounded
+from npulab.support.refuse import refusing
 from npulab.support.text import Row, known, plural, rows_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ PARTS = ("operators", "tensors", "buffers")
 MAIN = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "AVERAGE_POOL_2D", "MAX_POOL_2D", "ADD")
 
 
+@refusing()
 def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Model:
     """The model in the bytes of a ``.tflite`` or ``.circle`` file, or in the file of a path.
 

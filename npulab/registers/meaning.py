@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from npulab.support.refuse import refusing
+
 FLOATS: dict[str, tuple[Any, Any]] = {"f16": (np.float16, np.uint16), "f32": (np.float32, np.uint32)}  # value, stored
 FLOAT_BITS = 53  # whole numbers that float64 holds exactly
 
@@ -30,6 +32,7 @@ class Meaning:
     GRAMMAR = "blank, or signed, f16 or f32, then raw, *n, +n, >>n (last) at most once each, or enum:NAME"
 
     @classmethod
+    @refusing()
     def parse(cls, text: str) -> Meaning:
         words = re.findall(r"signed\b|f16\b|f32\b|raw\b|enum:\w+|>>|\*|\+|-?0x[0-9a-fA-F]+|-?\d+|\S", text)
         kind = words.pop(0) if words and words[0] in ("signed", *FLOATS) else ""

@@ -4,10 +4,36 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from npulab.support.text import one_line
+
 Name = TypeVar("Name")
+
+
+class FormatError(ValueError):
+    """A file or a text is not what it should be: where, what, got, allowed, on one line.
+
+    Control characters are escaped, and what is quoted of the input is cut after 80 characters.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(one_line(text))
+
+
+@contextmanager
+def refusing(where: object = None) -> Iterator[None]:
+    """What a reader refuses, as a FormatError, which begins with ``where`` if that is given; what
+    input makes of the interpreter's own limits, too."""
+    try:
+        yield
+    except FormatError:
+        raise
+    except (ValueError, OverflowError, RecursionError) as error:
+        text = str(error) if where is None or str(error).startswith(str(where)) else f"{where}: {error}"
+        raise FormatError(text).with_traceback(error.__traceback__) from error.__cause__
 
 
 def positive(name: str, given: Any) -> float:

@@ -3,10 +3,36 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Row = dict[str, Any]
+# what moves a terminal's cursor, sets its title, or turns the direction of what is read
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){77})(?:\\.|(?!\1)[^\\]){4,}\1(?!\w)", re.DOTALL)
+RUN = re.compile(r"([^\s/]{157})[^\s/]{4,}")  # a number or a row without blanks, which no name of a file is
+MOST_TOLD = 1500  # characters of a sentence that refuses something
+
+
+def visible(text: str) -> str:
+    """A text without control characters: they are escaped; ends of lines and tabs stay.
+
+    >>> visible("a\\x1b[2J")
+    'a\\\\u001b[2J'
+    """
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def one_line(text: str) -> str:
+    """A sentence on one line: control characters escaped, what it quotes cut after 80 characters.
+
+    >>> one_line(f"got {'x' * 200!r},\\nallowed is less")
+    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...', allowed is less"
+    """
+    short = RUN.sub(r"\1...", QUOTED.sub(r"\1\2...\1", text))
+    cut = short if len(short) <= MOST_TOLD else f"{short[:MOST_TOLD - 3]}..."
+    return visible(" ".join(cut.split()))
 
 
 def in_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:

@@ -19,11 +19,13 @@ from npulab.registers.formats.formats import read_map
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import ENUMS, MOST_WORDS, REQUIRED, enums_beside
+from npulab.support.refuse import refusing
 
 Source = str | os.PathLike[str] | RegisterMap | RegisterTable | int | Capture \
     | Sequence[Mapping[str, Any]] | Sequence[Sequence[int]]
 
 
+@refusing()
 def draft(source: Source, *, features: Iterable[str] = (), dense: bool | None = None, block: str = "") -> Draft:
     """A draft of the table in a file, of a map or of a table; of so many words that nobody named,
     of ``block``; of the rows of a table, as mappings; of the registers that writes (offset, value)
@@ -118,7 +120,7 @@ def _of_file(path: Path, data: bytes, features: frozenset[str], dense: bool | No
     try:
         return Draft(Table(sheets[path], sheets[beside], features, dense is not False), path, files)
     except (ValueError, LookupError) as error:
-        raise type(error)(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _rows(registers: RegisterMap) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ from typing import Any
 
 from npulab.captures.folders import DESCRIPTION
 from npulab.support.files import read_bounded, text_of
+from npulab.support.refuse import refusing
 
 VERSION = 1
 SCHEMA = json.loads(Path(__file__).with_name("session.schema.json").read_text(encoding="utf-8"))
@@ -277,6 +278,7 @@ def _no_number(name: str) -> Any:
 # What lies beside it
 
 
+@refusing()
 def on_disk(path: Path) -> tuple[Document, bytes]:
     """The session in a file, and the file's bytes.
 

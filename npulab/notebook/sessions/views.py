@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from traitlets import TraitError
+
 from npulab.analysis.check import check
 from npulab.captures.capture import Capture
 
@@ -56,6 +58,7 @@ def restored(state: Mapping[str, Any], session: Contents) -> Any:
     ``load``."""
     kind = _kind(state.get("kind"))
     given: dict[str, Any] = {}
+    captures = [name for name, one in inspect.signature(kind).parameters.items() if "Capture" in str(one.annotation)]
     for name in _parameters(kind):
         value = state.get(name)
         if value is None:
@@ -64,6 +67,9 @@ def restored(state: Mapping[str, Any], session: Contents) -> Any:
             given[name] = session.draft
         elif isinstance(value, str) and value in session.paths:
             given[name] = check(session.load(value)) if name == COMPARISON else session.load(value)
+        elif name in captures and isinstance(value, str):
+            raise ValueError(f"view {kind.__name__}: got {name} {value!r:.80}, the session has "
+                             f"{', '.join(session.paths) or 'none'}")
         elif name not in kind.class_traits():
             given[name] = value
     try:
@@ -73,7 +79,7 @@ def restored(state: Mapping[str, Any], session: Contents) -> Any:
         for name in STATE:
             if name in values and name not in given and view.has_trait(name):
                 setattr(view, name, values[name])
-    except (TypeError, ValueError, LookupError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, TraitError) as error:
         raise ValueError(f"view {state['kind']}: cannot be shown as it stood: {error}") from None
     return view
 

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from construct import Bytes, ConstructError, Container, Default, Int32ul, Int64ul, Padding, Struct
 
+from npulab.support.refuse import refusing
+
 MAGIC, MAGIC_64 = 0xBEEFFACE, 0xFEEDFACF
 SEGMENT, THREAD, IDENT, SYMBOLS = 0x19, 0x04, 0x08, 0x02
 PLACES = (0x06, 0x40)  # of a tensor: compilers up to 5, from 7 on
@@ -209,6 +211,7 @@ def is_hwx(data: bytes) -> bool:
     return len(data) >= HEAD.sizeof() and int.from_bytes(data[:4], "little") in (MAGIC, MAGIC_64)
 
 
+@refusing()
 def read(data: bytes, where: str = "hwx") -> Hwx:
     """A compiled file from its bytes.
 

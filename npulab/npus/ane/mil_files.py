@@ -12,6 +12,7 @@ from npulab.npus.ane.training.mil import Function, Operation, Program, Value, ch
 from npulab.npus.ane.training.mil.values import File
 from npulab.npus.kit.texts import head_of
 from npulab.support.files import read_bounded, text_of
+from npulab.support.refuse import refusing
 from npulab.support.text import Row, plural
 
 START = re.compile(r"(?:\s++|//[^\n]*+\n)*+program\s*+\(")
@@ -27,6 +28,7 @@ def recognises(path: Path) -> bool:
     return START.match(head_of(path, LOOK)) is not None
 
 
+@refusing()
 def list_program(path: Path) -> Document:
     """A MIL program: its functions, their operations, and what was found in it.
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable, table_text
 from npulab.registers.table import ENUMS, REQUIRED, own_enums
 from npulab.support.files import first_bytes, need_file, write_files
+from npulab.support.refuse import refusing
 
 
 class Format(NamedTuple):
@@ -41,6 +42,7 @@ HEAD = 2 ** 16
 ROOTS = {"database": "xml", "device": "svd"}
 
 
+@refusing()
 def read_map(path: Path | str, define: Sequence[str] = (), include: Sequence[Path | str] = ()) -> RegisterTable:
     """The registers in a file, in by content: npulab's table, rnndb XML, SystemRDL, CMSIS-SVD, a C
     header.

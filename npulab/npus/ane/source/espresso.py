@@ -17,7 +17,7 @@ import numpy as np
 
 from npulab.npus.ane.source.network import Network, Unit
 from npulab.npus.ane.source.parameters import Shape, kernel_of, shapes
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import refuse_if, refusing
 
 MOST_ENTRIES = 2 ** 16
 U64 = np.dtype("<u8")
@@ -39,6 +39,7 @@ class Source(NamedTuple):
     bias: np.ndarray | None
 
 
+@refusing()
 def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[Entry, ...]:
     """The payloads of a ``model.espresso.weights``, in the order of the file.
 

@@ -20,7 +20,7 @@ import construct
 from npulab.npus.ane.source.network import Broken, Input, Network, Output, Unit, in_order, repeated
 from npulab.registers.table import read_table
 from npulab.support.files import read_bounded
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import refuse_if, refusing
 
 MOST_BYTES, MOST_WEIGHTS = 2 ** 24, 2 ** 30
 MOST_TEXT = 2 ** 20  # bytes between two tags
@@ -56,6 +56,7 @@ class Plist:
         return self.networks[0]
 
 
+@refusing()
 def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     """The networks in the bytes of a ``net.plist``, XML or binary, or in the file of a path.
 
