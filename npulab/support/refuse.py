@@ -24,16 +24,14 @@ class FormatError(ValueError):
 
 
 @contextmanager
-def refusing(where: object = None) -> Iterator[None]:
-    """What a reader refuses, as a FormatError, which begins with ``where`` if that is given; what
-    input makes of the interpreter's own limits, too."""
+def refusing() -> Iterator[None]:
+    """What a reader refuses, as a FormatError; where input meets the interpreter's limits, too."""
     try:
         yield
     except FormatError:
         raise
     except (ValueError, OverflowError, RecursionError) as error:
-        text = str(error) if where is None or str(error).startswith(str(where)) else f"{where}: {error}"
-        raise FormatError(text).with_traceback(error.__traceback__) from error.__cause__
+        raise FormatError(str(error)).with_traceback(error.__traceback__) from error.__cause__
 
 
 def positive(name: str, given: Any) -> float:
