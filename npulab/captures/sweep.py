@@ -164,10 +164,8 @@ def load_sweep(path: str | os.PathLike[str]) -> Sweep:
     found = load_all(path)
     if not len(found):
         raise ValueError(f"{path}: got no capture, allowed is a folder of captures or a file {SUFFIX}")
-    try:
+    with refusing(path):
         return sweep_of(found, path.resolve().stem)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
@@ -317,7 +315,7 @@ def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | No
 
 def _read(path: Path) -> Sweep:
     data = read_bounded(path, MOST_BYTES)
-    try:
+    with refusing(path):
         arrays, known = _members(data)
         for name in ARRAYS:
             if name not in arrays:
@@ -325,8 +323,6 @@ def _read(path: Path) -> Sweep:
         if known is not None and known != _sum(arrays):
             raise ValueError(f"{SUM}: got {known!r:.80}, the file's content has another; it was changed or damaged")
         return _made(path.stem, **arrays)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def _members(data: bytes) -> tuple[dict[str, np.ndarray], str | None]:

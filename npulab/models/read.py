@@ -59,10 +59,8 @@ def read_model(data: bytes | bytearray | memoryview | str | os.PathLike[str]) ->
         return Model(**vars(unpack(bytes(data))))
     if not isinstance(data, str | os.PathLike):
         raise ValueError(f"model: got {type(data).__name__}, allowed is the path or the bytes of a .tflite file")
-    try:
+    with refusing(data):
         return read_model(read_bounded(Path(data), MOST_BYTES))
-    except ValueError as error:
-        raise ValueError(f"{data}: {error}") from None
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:

@@ -24,14 +24,15 @@ class FormatError(ValueError):
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
-    """What a reader refuses, as a FormatError; where input meets the interpreter's limits, too."""
+def refusing(where: object = "") -> Iterator[None]:
+    """What a reader refuses, as a FormatError that begins with ``where``; what input makes of the
+    interpreter's own limits, too."""
     try:
         yield
-    except FormatError:
-        raise
     except (ValueError, OverflowError, RecursionError) as error:
-        raise FormatError(str(error)).with_traceback(error.__traceback__) from error.__cause__
+        told = str(error)
+        text = told if told.startswith(str(where)) else f"{where}: {told}"
+        raise FormatError(text).with_traceback(error.__traceback__) from error.__cause__
 
 
 def positive(name: str, given: Any) -> float:

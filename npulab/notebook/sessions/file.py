@@ -289,11 +289,9 @@ def on_disk(path: Path) -> tuple[Document, bytes]:
     document = read_session(data, str(path))
     named = [*document["captures"], *document["journals"], *(one["path"] for one in document["figures"].values()),
              *([document["map"]["path"]] if "map" in document else [])]
-    for name in named:
-        try:
+    with refusing(path):
+        for name in named:
             inside(path.parent, name)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
     return document, data
 
 

@@ -211,17 +211,14 @@ def is_hwx(data: bytes) -> bool:
     return len(data) >= HEAD.sizeof() and int.from_bytes(data[:4], "little") in (MAGIC, MAGIC_64)
 
 
-@refusing()
 def read(data: bytes, where: str = "hwx") -> Hwx:
     """A compiled file from its bytes.
 
     Raises ValueError naming ``where``, the structure and its byte offset for a file that is cut
     short, or whose sizes, counts, names or addresses lead outside.
     """
-    try:
+    with refusing(where):
         return _read(data)
-    except Broken as error:
-        raise ValueError(f"{where}: {error}") from None
 
 
 def _read(data: bytes) -> Hwx:

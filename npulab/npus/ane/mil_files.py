@@ -37,10 +37,8 @@ def list_program(path: Path) -> Document:
     ValueError with file, line and column for a text that is not MIL.
     """
     text = text_of(read_bounded(path, MOST_TEXT), path)
-    try:
+    with refusing(path):
         program = read(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     functions = [{"function": each.name, "target": each.target,
                   "inputs": ", ".join(f"{kind} {name}" for name, kind in each.inputs),
                   "operations": len(each.operations),

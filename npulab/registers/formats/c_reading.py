@@ -41,6 +41,7 @@ from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source, Unit, 
 from npulab.registers.formats.naming import unnumbered
 from npulab.registers.formats.tables import MOST_ROWS, Reading, RegisterTable
 from npulab.registers.table import COLUMNS
+from npulab.support.refuse import refusing
 
 BEGINS = re.compile(rb"\b(?:struct|union|enum)\b[\w\s()]{0,200}\{|^[ \t]*#[ \t]*define[ \t]+\w", re.MULTILINE)
 SHOWN = 8
@@ -108,11 +109,8 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     if told:
         shown = [*told][:SHOWN] + ([f"{len(told) - SHOWN} more"] if len(told) > SHOWN else [])
         warnings.warn(f"{path}: {'; '.join(shown)}", stacklevel=3)
-    try:
-        table = RegisterTable.of(rows, {**layout.enums, **others}, _copyright(source))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return replace(table, reading=reading)
+    with refusing(path):
+        return replace(RegisterTable.of(rows, {**layout.enums, **others}, _copyright(source)), reading=reading)
 
 
 def _refuse_empty(path: Path, rows: Rows, reading: Reading) -> None:

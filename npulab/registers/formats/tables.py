@@ -27,6 +27,7 @@ from npulab.registers.table import (
     refuse_odd,
 )
 from npulab.support.files import read_bounded, text_of
+from npulab.support.refuse import refusing
 
 ENUM_COLUMNS = ("enum", "raw", "name")
 COMMENT = "#"
@@ -167,11 +168,9 @@ def read_csv(path: Path) -> RegisterTable:
             plain.append(_plain(row))
         except ValueError as error:
             raise ValueError(f"{path}, line {line}: {error}") from None
-    try:
+    with refusing(path):
         words, blocks = expanded(row for _, row in rows) if wide else ((), ())
         plain += map(_plain, words)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     if blocks:
         names = ", ".join(dict.fromkeys(str(row["block"]) for row in blocks))
         warnings.warn(f"{path}: not carried over: where the blocks lie and repeat ({names})",

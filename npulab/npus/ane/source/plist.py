@@ -17,7 +17,7 @@ from typing import Any
 
 import construct
 
-from npulab.npus.ane.source.network import Broken, Input, Network, Output, Unit, in_order, repeated
+from npulab.npus.ane.source.network import Input, Network, Output, Unit, in_order, repeated
 from npulab.registers.table import read_table
 from npulab.support.files import read_bounded
 from npulab.support.refuse import refuse_if, refusing
@@ -119,10 +119,8 @@ def _read(data: bytes, where: str) -> Plist:
     networks = []
     for name in names:
         keys = _dictionary(top, name, where)
-        try:
+        with refusing(where):
             networks.append(_network(name, keys, f"{where}: {name}"))
-        except Broken as error:
-            raise ValueError(f"{where}: {error}") from None
     version = top.get("Version")
     other = {key: value for key, value in top.items() if key not in ("Networks", "Version", *names)}
     if "Version" in top and not isinstance(version, str):
