@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from npulab.support.files import Lines, read_bounded, write_file
+from npulab.support.files import Lines, need_file, read_bounded, write_file
 from npulab.support.refuse import refusing
 
 VERSION = 1
@@ -77,8 +77,7 @@ class Journal:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Journal:
         """A journal as it lies in a file; raises FileNotFoundError where there is none."""
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"{path}: no journal there")
+        need_file(Path(path))
         return cls(path)
 
     @property
@@ -106,10 +105,9 @@ class Journal:
 
     def undo(self, count: int = 1) -> None:
         """Take the last verdicts back; raises ValueError where there are not so many."""
-        if type(count) is not int or not 1 <= count <= len(self._trials):
-            raise ValueError(f"undo: got {count!r}, allowed is 1 to {len(self._trials)}, as many as there are")
+        kept = self._without(count)
         self._write({"undo": count})
-        del self._trials[-count:]
+        self._trials = kept
 
     @property
     def text(self) -> str:
@@ -132,7 +130,7 @@ class Journal:
                 if number == 1:
                     about = _head(entry)
                 elif "undo" in entry:
-                    self._taken_back(entry["undo"])
+                    self._trials = self._without(entry["undo"])
                 else:
                     self._trials.append(_trial(entry, len(self._trials)))
             except BROKEN as error:
@@ -144,10 +142,11 @@ class Journal:
             raise ValueError(f"{self.path}: is a journal of something else: {'; '.join(told)}")
         self.about = about
 
-    def _taken_back(self, count: Any) -> None:
-        if not isinstance(count, int) or not 1 <= count <= len(self._trials):
-            raise ValueError(f"undo: got {count!r}, allowed is 1 to {len(self._trials)}")
-        del self._trials[-count:]
+    def _without(self, count: Any) -> list[Trial]:
+        """The trials without the last ones."""
+        if type(count) is not int or not 1 <= count <= len(self._trials):
+            raise ValueError(f"undo: got {count!r}, allowed is 1 to {len(self._trials)}, as many as there are")
+        return self._trials[:-count]
 
     def __len__(self) -> int:
         return len(self._trials)

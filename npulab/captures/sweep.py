@@ -344,8 +344,7 @@ def _members(data: bytes) -> tuple[dict[str, np.ndarray], str | None]:
                 raise ValueError(f"got {size} bytes when unpacked, allowed are {MOST_BYTES}")
             arrays = {name: _array(name, file.read(entry)) for name, entry in entries.items()}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        told = " ".join(str(error).split())
-        raise ValueError(f"got no npz file, or a torn one ({told}), allowed is what {WRITERS} write") from None
+        raise ValueError(f"got no npz file, or a torn one ({error}), allowed is what {WRITERS} write") from None
     return arrays, arrays.pop(SUM).item() if SUM in arrays else None
 
 
@@ -357,8 +356,7 @@ def _array(name: str, data: bytes) -> np.ndarray:
         head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, by_column, dtype = head(part)
     except Exception as error:  # of every kind, from numpy's parser of headers
-        told = " ".join(str(error).split())
-        raise ValueError(f"{name}: got no npy array ({told:.80}), allowed is what {WRITERS} write") from None
+        raise ValueError(f"{name}: got no npy array ({error!s:.80}), allowed is what {WRITERS} write") from None
     size = len(data) - part.tell()
     if dtype.hasobject or math.prod(shape) * dtype.itemsize != size or not dtype.itemsize:
         raise ValueError(f"{name}: got {size} bytes of {dtype} of shape {shape}, allowed is what {WRITERS} write")

@@ -24,6 +24,7 @@ from typing import Any
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece
 from npulab.registers.meaning import Meaning
+from npulab.support.refuse import refusing
 
 MOST_WORDS = 2 ** 16  # of a dense block
 COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
@@ -218,11 +219,9 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
         if a.at + a.width > b.at:
             raise ValueError(f"{where}: its pieces at {a.at} (width {a.width}) and {b.at} overlap")
     width = max(piece.at + piece.width for piece in pieces)
-    try:
+    with refusing(where):
         meaning = Meaning.parse(first["value"])
         meaning.refuse_width(width)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
     if meaning.enum and meaning.enum not in enums:
         raise LookupError(f"{where}: got enum {meaning.enum!r}, known are {', '.join(enums) or 'none'}")
     for name_of in ("value", "address", "align"):

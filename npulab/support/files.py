@@ -213,15 +213,9 @@ def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole, in the place of one that may be there, whose mode stays and whose links
     lead where they led; it is on the disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _as(path):
-        part = _beside(path, data)
-        try:
-            part.replace(path.resolve())
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-    _sync_folders([path.resolve()])
+    where = path.resolve() if path.is_symlink() else path
+    with locked(where):
+        replace_files({where: where.read_bytes() if where.is_file() else None}, {where: data})
 
 
 def replace_files(before: Mapping[Path, bytes | None], after: Mapping[Path, bytes], advice: str = "") -> list[Path]:

@@ -34,7 +34,7 @@ from npulab.notebook.sessions.file import (
 )
 from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Bisected, Bookmark, Figure, Note
 from npulab.notebook.sessions.merging import merged
-from npulab.support.files import locked, read_bounded, replace_file, write_file
+from npulab.support.files import locked, need_file, read_bounded, replace_file, write_file
 
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
@@ -194,8 +194,7 @@ class Session(Contents):
             if path is None:
                 raise ValueError("journal: got one in memory, allowed is a bisection with journal=PATH")
         where = self._inside(path)
-        if not where.is_file():
-            raise FileNotFoundError(f"{where}: no journal there")
+        need_file(where)
         one = Bisected(self._relative(where), result, self._named(good), self._named(bad), device,
                        device == "simulated")
         kept = {name: getattr(one, name) for name in ("result", "good", "bad", "device", "simulated")

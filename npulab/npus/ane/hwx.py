@@ -202,10 +202,6 @@ class Hwx:
         return {int(one[2]): one[1] for one in found if one}
 
 
-class Broken(ValueError):
-    """A structure of the file that cannot be."""
-
-
 def is_hwx(data: bytes) -> bool:
     """Whether bytes begin as a compiled file does."""
     return len(data) >= HEAD.sizeof() and int.from_bytes(data[:4], "little") in (MAGIC, MAGIC_64)
@@ -223,10 +219,10 @@ def read(data: bytes, where: str = "hwx") -> Hwx:
 
 def _read(data: bytes) -> Hwx:
     if len(data) > MOST_BYTES:
-        raise Broken(f"got {len(data)} bytes, allowed are {MOST_BYTES}")
+        raise ValueError(f"got {len(data)} bytes, allowed are {MOST_BYTES}")
     head = _parse(HEAD, data, 0, "header")
     if head.magic not in (MAGIC, MAGIC_64):
-        raise Broken(f"header at byte 0x0: got magic {head.magic:#010x}, allowed is {MAGIC:#010x}")
+        raise ValueError(f"header at byte 0x0: got magic {head.magic:#010x}, allowed is {MAGIC:#010x}")
     commands = list(_commands(data, head))
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for code, begin, end in commands:
@@ -260,11 +256,11 @@ def _parse(struct: Any, data: bytes, begin: int, what: str, end: int | None = No
     """A structure at a byte; ``end`` is where what holds it ends."""
     size, stop = struct.sizeof(), len(data) if end is None else end
     if begin + size > stop:
-        raise Broken(f"{what}: needs {size} bytes from byte {begin:#x}, there are {max(stop - begin, 0)}")
+        raise ValueError(f"{what}: needs {size} bytes from byte {begin:#x}, there are {max(stop - begin, 0)}")
     try:
         return struct.parse(data[begin:begin + size])
     except ConstructError as error:
-        raise Broken(f"{what} at byte {begin:#x}: {error}") from None
+        raise ValueError(f"{what} at byte {begin:#x}: {error}") from None
 
 
 def _commands(data: bytes, head: Any) -> Iterator[tuple[int, int, int]]:
@@ -272,13 +268,13 @@ def _commands(data: bytes, head: Any) -> Iterator[tuple[int, int, int]]:
     begin = HEAD.sizeof()
     limit = begin + head.commands_size
     if limit > len(data):
-        raise Broken(f"header at byte 0x0: got {head.commands_size} bytes of load commands, the file has "
+        raise ValueError(f"header at byte 0x0: got {head.commands_size} bytes of load commands, the file has "
                      f"{len(data) - begin} behind the header")
     for number in range(head.commands):
         what = f"load command {number} at byte {begin:#x}"
         one = _parse(COMMAND, data, begin, what, limit)
         if one.bytes < COMMAND.sizeof() or begin + one.bytes > limit:
-            raise Broken(f"{what}: got size {one.bytes:#x}, allowed are {COMMAND.sizeof()} to {limit - begin:#x}")
+            raise ValueError(f"{what}: got size {one.bytes:#x}, allowed are {COMMAND.sizeof()} to {limit - begin:#x}")
         yield one.command, begin, begin + one.bytes
         begin += one.bytes
 
@@ -287,7 +283,7 @@ def _apart(parts: list[tuple[int, int, str]], what: str) -> None:
     """Refuse parts (begin, end, name) that overlap."""
     for (begin, end, name), (start, stop, other) in pairwise(sorted(part for part in parts if part[1] > part[0])):
         if start < end:
-            raise Broken(f"{other}: got {what} {start:#x} to {stop:#x}, of which {name} has {begin:#x} to {end:#x}")
+            raise ValueError(f"{other}: got {what} {start:#x} to {stop:#x}, of which {name} has {begin:#x} to {end:#x}")
 
 
 def _segment(data: bytes, begin: int, end: int) -> tuple[tuple[int, int, str], list[Section]]:
@@ -296,12 +292,12 @@ def _segment(data: bytes, begin: int, end: int) -> tuple[tuple[int, int, str], l
     name = _name(head.name, f"segment at byte {begin:#x}")
     what = f"segment {name} at byte {begin:#x}"
     if head.address + head.size > ADDRESS_END:
-        raise Broken(f"{what}: got {head.size:#x} bytes from address {head.address:#x}, allowed is up to "
+        raise ValueError(f"{what}: got {head.size:#x} bytes from address {head.address:#x}, allowed is up to "
                      f"{ADDRESS_END:#x}")
     _inside(data, head.offset, head.file_size, what, f"{head.file_size:#x} bytes")
     room = (end - begin - SEGMENT_HEAD.sizeof()) // SECTION.sizeof()
     if head.sections > room:
-        raise Broken(f"{what}: got {head.sections} sections, its command has room for {room}")
+        raise ValueError(f"{what}: got {head.sections} sections, its command has room for {room}")
     step = SECTION.sizeof()
     places = (begin + SEGMENT_HEAD.sizeof() + step * number for number in range(head.sections))
     return (head.address, head.address + head.size, what), [_section(data, at, end, head) for at in places]
@@ -314,14 +310,14 @@ def _section(data: bytes, begin: int, end: int, segment: Any) -> Section:
     for unit, first, low, size in (("address", head.address, segment.address, segment.size),
                                    ("byte", head.offset, segment.offset, segment.file_size)):
         if (first or unit == "address") and not low <= first <= first + head.size <= low + size:
-            raise Broken(f"{what}: got {head.size:#x} bytes from {unit} {first:#x}, its segment has "
+            raise ValueError(f"{what}: got {head.size:#x} bytes from {unit} {first:#x}, its segment has "
                          f"{size:#x} from {low:#x}")
     _inside(data, head.relocations, RELOCATION.itemsize * head.relocation_count, what,
             f"{head.relocation_count} relocations")
     relocations = np.frombuffer(data, RELOCATION, head.relocation_count, head.relocations).tolist()
     for number, (address, _) in enumerate(relocations):
         if address + 4 > head.size:
-            raise Broken(f"relocation {number} of {what}: got address {address:#x}, the section has {head.size:#x} "
+            raise ValueError(f"relocation {number} of {what}: got address {address:#x}, the section has {head.size:#x} "
                          "bytes")
     return Section(owner, name, head.address, head.size, head.offset, head.align, head.flags, begin,
                    tuple(Relocation(address, packed % 2 ** 24, packed >> 24 & 1, packed >> 25 & 3, packed >> 27 & 1,
@@ -337,7 +333,7 @@ def _program(data: bytes, span: tuple[int, int]) -> Program:
 def _tensor(data: bytes, span: tuple[int, int], places: Mapping[str, int], bars: Mapping[int, int]) -> Tensor:
     one = _named(TENSOR_THREAD, data, span, "tensor thread", "name", "symbol", "network")
     if one.kind not in KINDS:
-        raise Broken(f"tensor thread at byte {span[0]:#x}: got kind {one.kind}, allowed is "
+        raise ValueError(f"tensor thread at byte {span[0]:#x}: got kind {one.kind}, allowed is "
                      f"{' or '.join(f'{k} ({KINDS[k]})' for k in KINDS)}")
     address = places.get(one.symbol, places.get(one.name))
     return Tensor(one.name, one.symbol, KINDS[one.kind], one.network, one.element, tuple(one.shape),
@@ -356,7 +352,7 @@ def _symbols(data: bytes, begin: int, end: int) -> tuple[Symbol, ...]:
     for number, (name, kind, section, description, value) in enumerate(rows):
         if name >= max(table.size, 1) or length > MOST_NAMES:
             at = table.symbols + SYMBOL.itemsize * number
-            raise Broken(f"symbol {number} at byte {at:#x}: got its name at {name:#x} behind {length:#x} bytes of "
+            raise ValueError(f"symbol {number} at byte {at:#x}: got its name at {name:#x} behind {length:#x} bytes of "
                          f"names, the table has {table.size:#x}, allowed in all are {MOST_NAMES:#x}")
         text = _text(data, table.strings + name, end, f"name of symbol {number} at byte {table.strings + name:#x}")
         length += len(text)
@@ -367,7 +363,7 @@ def _symbols(data: bytes, begin: int, end: int) -> tuple[Symbol, ...]:
 def _inside(data: bytes, begin: int, size: int, what: str, got: str) -> None:
     """Refuse so many bytes from a byte on, if the file has not so many."""
     if begin + size > len(data):
-        raise Broken(f"{what}: got {got} from byte {begin:#x}, the file has {len(data):#x} bytes")
+        raise ValueError(f"{what}: got {got} from byte {begin:#x}, the file has {len(data):#x} bytes")
 
 
 def _named(struct: Any, data: bytes, span: tuple[int, int], kind: str, *names: str) -> Container[Any]:
@@ -377,7 +373,7 @@ def _named(struct: Any, data: bytes, span: tuple[int, int], kind: str, *names: s
     one = _parse(struct, data, begin, what, end)
     for name in names:
         if begin + one[name] >= end:
-            raise Broken(f"{what}: got a name at {one[name]:#x}, the command has {end - begin:#x} bytes")
+            raise ValueError(f"{what}: got a name at {one[name]:#x}, the command has {end - begin:#x} bytes")
         one[name] = _text(data, begin + one[name], end, what)
     return one
 
@@ -387,7 +383,7 @@ def _text(data: bytes, begin: int, end: int, what: str) -> str:
     try:
         return data[begin:end if stop < 0 else stop].decode()
     except UnicodeDecodeError:
-        raise Broken(f"{what}: got a name that is not UTF-8") from None
+        raise ValueError(f"{what}: got a name that is not UTF-8") from None
 
 
 def _name(raw: bytes, what: str) -> str:

@@ -14,6 +14,7 @@ from npulab.npus.ane.facts import CHIPS, USUAL_CHIP, maps
 from npulab.npus.ane.writing import MADE_BY, MAKER
 from npulab.npus.kit.numbers import up
 from npulab.support.files import first_bytes, read_bounded
+from npulab.support.refuse import refusing
 
 CHIP_OF = {facts["cpusubtype"]: chip for chip, facts in CHIPS.items()}
 SUFFIX, BLOB = ".hwx", ".bin"
@@ -115,10 +116,8 @@ def _tasks(text: bytes, chip: str, first: int, words: int, where: str) -> list[t
     facts = CHIPS[chip]
     if not facts.get("compact_records"):
         return tasks.read_list(text, first, words, where, tasks.H13 if chip == USUAL_CHIP else tasks.H11)
-    try:
+    with refusing(where):
         return streams.read_h14(text, facts["header_words"])
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
 
 
 def _uses_kernel(jobs: tuple[Job, ...], registers: Mapping[str, Any]) -> bool:

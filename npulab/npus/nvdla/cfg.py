@@ -28,6 +28,7 @@ from npulab.npus.kit.fields import offsets_of
 from npulab.npus.nvdla.events import ADDRESSES, MEMORIES, Check, Done, Event, Load, Write, Zero
 from npulab.npus.nvdla.images import Image, image_file, read_records
 from npulab.registers.map import RegisterMap
+from npulab.support.refuse import refusing
 
 COMMENT = re.compile(r'("[^"]*")|//.*|#.*')
 STATEMENT = re.compile(r'\s*+(\w+)\s*+\(((?:[^()"]|"[^"]*")*+)\)\s*+;')
@@ -58,7 +59,7 @@ def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
     for line, full in enumerate(text.split("\n"), 1):
         part = COMMENT.sub(lambda match: match[1] or "", full)
         at = 0
-        try:
+        with refusing(f"{path}, line {line}"):
             while part[at:].strip():
                 match = STATEMENT.match(part, at)
                 if match is None:
@@ -75,8 +76,6 @@ def read_cfg(path: Path, text: str, registers: RegisterMap) -> list[Event]:
                     awaited.add(found.sync)
                 elif match[1] == "sync_wait":
                     awaited.add(said[-1])
-        except ValueError as error:
-            raise ValueError(f"{path}, line {line}: {error}") from None
     for name, line in raised.items():
         if name not in awaited:
             raise ValueError(f"{path}, line {line}: got event {name[:40]!r}, which nothing checks or waits for, "

@@ -16,6 +16,7 @@ from npulab.models.flat import Field, Flat
 from npulab.npus.nvdla.facts import HERE
 from npulab.registers.table import read_table
 from npulab.support.files import read_bounded
+from npulab.support.refuse import refusing
 from npulab.support.text import Row, plural
 
 VERSION = "3B"
@@ -72,10 +73,8 @@ def list_loadable(path: Path) -> Document:
     the byte for a file that is cut short.
     """
     file = Flat(read_bounded(path, MOST_BYTES), SCHEMA)
-    try:
+    with refusing(path):
         root = file.table(ROOT, file.number("I", 0, ROOT))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     tables = {name: [_shown(name, row) for row in root[name]] for name in (
         "tasks", "submits", "memories", "addresses", "events", "blobs", "tensors", "relocations")}
     title = (f"{path}: NVDLA loadable {_dotted(root)}, {plural(len(root['tasks']), 'task')}, "

@@ -35,6 +35,7 @@ import numpy as np
 from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.npus.vivante.commands import NN_INST_ADDR, writes
 from npulab.npus.vivante.facts import CHIPS, TABLES, USUAL_CHIP, maps, tensor_bytes
+from npulab.support.refuse import refusing
 
 FILE = re.compile(r"mesa-(nn|tp|compressed|lut|cmd|input|output)-([0-9]{3,})-([0-9]{3,})\.bin")
 OPTIONS = "dump_shaders,npu_no_batching"
@@ -199,10 +200,8 @@ def _capture(path: Path, name: str, one: Operation, begins: Mapping[tuple[int, s
 
 def _starts(one: Operation, words: np.ndarray) -> Iterator[list[tuple[int, int]]]:
     """The register writes that start each part of a job, from one command stream."""
-    try:
+    with refusing(one.files["cmd"]):
         sent = writes(words)
-    except ValueError as error:
-        raise ValueError(f"{one.files['cmd']}: {error}") from None
     ends = [at + 1 for at, (register, _) in enumerate(sent) if register == STARTS[one.block]]
     if len(ends) != len(one.blocks):
         raise ValueError(f"{one.files['cmd']}: starts {len(ends)} jobs of block {one.block}, allowed are "
