@@ -23,6 +23,7 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.table import COLUMNS, MOST_WORDS
+from npulab.support.refuse import refuse_if
 
 Decode = Callable[[np.ndarray], Mapping[str, Any]]
 TABLE = ["field", "bits", "kind", "value", "false_positive_probability"]
@@ -177,8 +178,7 @@ class ProbedLayout:
         """The same after further calls with random bits: readings that fail one become unverified,
         and the false positive probability of the others is halved by every call for each of their
         bits."""
-        if calls < 1:
-            raise ValueError(f"calls: got {calls}, allowed is at least 1")
+        refuse_if(calls < 1, "calls", calls, "is at least 1")
         held = _Held(self.base, self.keep)
         patterns = np.random.default_rng([seed, self.calls]).integers(0, 2, (calls, len(held.free)), np.uint8)
         names = [f"further call {n + 1}" for n in range(calls)]
@@ -276,8 +276,7 @@ def probe_layout(decode: Decode, words: int, *, checks: int = 4, seed: int = 0, 
     >>> probed.register_map().size.bits
     '0[7:4]'
     """
-    if not FEWEST <= checks <= MOST:
-        raise ValueError(f"checks: got {checks}, allowed is {FEWEST} to {MOST}")
+    refuse_if(not FEWEST <= checks <= MOST, "checks", checks, f"is {FEWEST} to {MOST}")
     held = _held(words, base, keep)
     count = len(held.free)
     codes = _codes(count, count.bit_length() + checks, np.random.default_rng(seed))
@@ -313,8 +312,7 @@ class _Held:
 
 
 def _held(words: int, base: Any, keep: Any) -> _Held:
-    if not 1 <= words <= MOST_WORDS:
-        raise ValueError(f"words: got {words}, allowed is 1 to {MOST_WORDS}")
+    refuse_if(not 1 <= words <= MOST_WORDS, "words", words, f"is 1 to {MOST_WORDS}")
     held = _Held(*(_words(np.zeros(words, np.uint32) if mask is None else mask, words, name)
                    for name, mask in (("base", base), ("keep", keep))))
     if not len(held.free):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from npulab.support.files import Lines, need_file, read_bounded, write_file
-from npulab.support.refuse import refusing
+from npulab.support.refuse import refuse_if, refusing
 
 VERSION = 1
 MOST_BYTES = 2 ** 28  # of a journal's file; a trial of 1,000 fields takes some 40 kB
@@ -121,8 +121,7 @@ class Journal:
         self._lines.append(line)
 
     def _take_up(self, whole: bytes, expected: bool) -> None:
-        if not whole:
-            raise ValueError(f"{self.path}: got no whole line, allowed is a journal of npulab")
+        refuse_if(not whole, self.path, "no whole line", "is a journal of npulab")
         self._lines = [f"{line}\n" for line in whole.decode("utf-8", "replace").split("\n")[:-1]]
         for number, line in enumerate(self._lines, 1):
             try:
@@ -203,8 +202,7 @@ def _head(entry: Any) -> dict[str, Any]:
 def _trial(entry: Mapping[str, Any], number: int) -> Trial:
     """The trial of a line; raises ValueError where something is missing or out of place."""
     entry = dict(entry)
-    if entry.pop("trial", None) != number:
-        raise ValueError(f"trial: got another number, allowed is {number}")
+    refuse_if(entry.pop("trial", None) != number, "trial", "another number", f"is {number}")
     known = {name: entry.pop(name, None) for name in ("subset", "reason", "outcome", "seconds", "time")}
     subset: Sequence[Any] | None = known["subset"]
     if not isinstance(subset, list) or not all(isinstance(name, str) for name in subset):

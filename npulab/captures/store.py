@@ -22,7 +22,7 @@ from npulab.models import is_model
 from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.map import RegisterMap
 from npulab.support.files import need_file, read_bounded, read_json, write_folders
-from npulab.support.refuse import refusing
+from npulab.support.refuse import refuse_if, refusing
 
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
 MOST_BYTES = 2 ** 30  # of each file beside the description
@@ -237,8 +237,7 @@ def _job(d: Mapping[str, Any], files: Mapping[str, bytes], of: Target, maps: Map
                          f"{', '.join(maps)} with one of words, writes, commands")
     name = d[kinds[0]]
     data = files[name]
-    if len(data) % 4:
-        raise ValueError(f"{name}: got {len(data)} bytes, allowed is whole 32-bit words")
+    refuse_if(len(data) % 4, name, f"{len(data)} bytes", "is whole 32-bit words")
     words = np.frombuffer(data, "<u4")
     more: dict[str, Any] = {key: _of(d.get(key, ""), f"jobs {key}", str)
                             for key in ("label", "unit")}

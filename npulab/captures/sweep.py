@@ -22,7 +22,7 @@ from npulab.captures.registry import target, targets
 from npulab.captures.store import load_all
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, write_file
-from npulab.support.refuse import refusing
+from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import plural
 
 if TYPE_CHECKING:
@@ -162,8 +162,7 @@ def load_sweep(path: str | os.PathLike[str]) -> Sweep:
     if path.is_file() and (path.suffix == SUFFIX or zipfile.is_zipfile(path)):
         return _read(path)
     found = load_all(path)
-    if not len(found):
-        raise ValueError(f"{path}: got no capture, allowed is a folder of captures or a file {SUFFIX}")
+    refuse_if(not len(found), path, "no capture", f"is a folder of captures or a file {SUFFIX}")
     with refusing(path):
         return sweep_of(found, path.resolve().stem)
 
@@ -179,8 +178,7 @@ def save_sweep(sweep: Sweep, path: str | os.PathLike[str]) -> Path:
         raise TypeError(f"save_sweep: got {type(sweep).__name__}, allowed is Sweep, as npulab.load_sweep gives")
     if path.suffix != SUFFIX:
         raise ValueError(f"{path}: got {path.suffix or 'no suffix'!r}, allowed is a file {SUFFIX}")
-    if not len(sweep):
-        raise ValueError(f"{path}: got a sweep of no captures, allowed is one or more")
+    refuse_if(not len(sweep), path, "a sweep of no captures", "is one or more")
     for name, column in sweep.parameters.items():
         if column.dtype.kind == "i" and max(abs(int(column.min())), abs(int(column.max()))) > WHOLE:
             raise ValueError(f"{path}: parameters: got {name} past 2**53, allowed is what float64 holds exactly")

@@ -26,6 +26,7 @@ from npulab.quant.layers import (
     tensors_taken,
 )
 from npulab.quant.rules import QUANTIZED, QuantParams
+from npulab.support.refuse import refuse_if
 
 STARTS = {-1: "input", -2: "other"}  # names of the tensors that a graph takes
 MODELLED = (Conv2D, FullyConnected, Pool2D, Add, Operation)
@@ -265,16 +266,13 @@ def _constants(draft: _Draft, layer: Conv2D | FullyConnected, axis: int) -> list
         return [draft.step("DEQUANTIZE", [draft.constant(name, values)], buffer=0, dtype="float32")
                 for name, values in (("weights", layer.weights), ("bias", layer.bias))]
     # LiteRT takes one type for the other, and a zero point for 0, and says nothing
-    if layer.weights.dtype != layer.dtype and layer.dtype in ("int8", "uint8"):
-        raise ValueError(f"weights: got {layer.weights.dtype}, allowed in a .tflite is {layer.dtype} with "
-                         f"{layer.dtype} activations")
+    refuse_if(layer.weights.dtype != layer.dtype and layer.dtype in ("int8", "uint8"), "weights",
+              layer.weights.dtype, f"in a .tflite is {layer.dtype} with {layer.dtype} activations")
     allowed = "2, 4 or 8" if layer.weights.dtype == np.int8 else "8"
-    if str(layer.weight_bits) not in allowed:
-        raise ValueError(f"weight_bits: got {layer.weight_bits}, allowed in a .tflite with {layer.weights.dtype} "
-                         f"weights is {allowed}")
-    if layer.weights.dtype == np.int8 and layer.weight_q.zero_point:
-        raise ValueError(f"weight_q: got zero point {layer.weight_q.zero_point}, allowed in a .tflite is 0 with int8 "
-                         "weights")
+    refuse_if(str(layer.weight_bits) not in allowed, "weight_bits", layer.weight_bits,
+              f"in a .tflite with {layer.weights.dtype} weights is {allowed}")
+    refuse_if(layer.weights.dtype == np.int8 and layer.weight_q.zero_point, "weight_q",
+              f"zero point {layer.weight_q.zero_point}", "in a .tflite is 0 with int8 weights")
     weight_q = layer.weight_q
     if layer.op == "depthwise" and layer.dtype == "float32":  # LiteRT wants a scale for each channel
         weight_q = QuantParams(np.broadcast_to(weight_q.scale, layer.weights.shape[3:]).tolist())

@@ -24,7 +24,7 @@ from typing import Any
 
 from npulab.registers.fields import WORD_BITS, WORD_BYTES, Field, Piece
 from npulab.registers.meaning import Meaning
-from npulab.support.refuse import refusing
+from npulab.support.refuse import refuse_if, refusing
 
 MOST_WORDS = 2 ** 16  # of a dense block
 COLUMNS = ("block", "offset", "register", "field", "lsb", "width", "at", "value", "feature",
@@ -73,9 +73,8 @@ def add_enum(enums: dict[str, dict[int, str]], row: Mapping[str, str]) -> None:
     if raw < 0 or not enum or not text:
         raise ValueError(f"got row {dict(row)}, allowed is enum, raw and name, all filled in, raw a "
                          "whole number from 0")
-    if raw in names or text in names.values():
-        raise ValueError(f"enum {enum}: got raw {raw} or name {text!r} twice, allowed is each raw and "
-                         "each name once")
+    refuse_if(raw in names or text in names.values(), f"enum {enum}",
+              f"raw {raw} or name {text!r} twice", "is each raw and each name once")
     names[raw] = text
 
 
@@ -229,8 +228,7 @@ def _field(group: Sequence[Mapping[str, Any]], registers: Sequence[tuple[str, in
         if other:
             raise ValueError(f"{where}: got {name_of} {other[0]!r} on a later piece, allowed is what its first piece "
                              f"says ({first[name_of] or 'nothing'})")
-    if width > 64:
-        raise ValueError(f"{where}: got {width} bits, allowed is at most 64")
+    refuse_if(width > 64, where, f"{width} bits", "is at most 64")
     if first["address"] not in ("", "yes"):
         raise ValueError(f"{where}: got address {first['address']!r}, allowed is blank or yes")
     names = tuple(enums.get(meaning.enum, {}).items())

@@ -163,37 +163,29 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
     """
     for folder in contents:
         _refuse_taken(folder)
-    parents = {folder.parent for folder in contents}
-    if len(contents) > 1 and len(parents) == 1 and not (parent := parents.pop()).exists():
-        _renamed({parent: {f"{folder.name}/{name}": data for folder, files in contents.items()
-                           for name, data in files.items()}})
-    else:
-        _renamed(contents)
-    return list(contents)
-
-
-def _renamed(contents: Mapping[Path, Mapping[str, bytes]]) -> None:
-    scratch: dict[Path, Path] = {}
-    done: list[Path] = []
-    try:
-        for folder, files in contents.items():
+    (parent, *others), wanted = {folder.parent for folder in contents} or {Path()}, dict(contents)
+    if len(contents) > 1 and not others and not parent.exists():
+        wanted = {parent: {f"{folder.name}/{name}": data for folder, files in contents.items()
+                           for name, data in files.items()}}
+    parts: dict[Path, Path] = {}
+    with ExitStack() as undo:
+        for folder, files in wanted.items():
             with _as(folder):
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 _clear(folder.parent)
-                scratch[folder] = part = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder.parent))
+                parts[folder] = part = Path(tempfile.mkdtemp(prefix=HIDDEN, dir=folder.parent))
+                undo.callback(shutil.rmtree, part, ignore_errors=True)
                 for name, data in files.items():
                     (part / name).parent.mkdir(exist_ok=True)
                     _write(part / name, data)
                 part.chmod(0o755)
-        for folder, part in scratch.items():
+        for folder, part in parts.items():
             with _as(folder):
                 part.rename(folder)
-            done.append(folder)
-    except BaseException:
-        for folder in [*scratch.values(), *done]:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    _sync_folders(contents)
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        undo.pop_all()
+    _sync_folders(parts)
+    return list(contents)
 
 
 def write_file(path: Path, data: bytes) -> Path:
@@ -226,36 +218,34 @@ def replace_files(before: Mapping[Path, bytes | None], after: Mapping[Path, byte
     with ``advice``, for a file that is no longer as it was, FileExistsError for one that is there
     and not in ``before``.
     """
-    done: list[Path] = []
-    scratch: dict[Path, Path] = {}
-    with locked(*before, *after):
-        for path, data in before.items():
-            if (path.read_bytes() if path.is_file() else None) != data:
-                what = "is there now and was not" if data is None else "was changed on the disk"
+    parts: dict[Path, Path] = {}
+    with locked(*before, *after), ExitStack() as undo:
+        for path, known in before.items():
+            if (path.read_bytes() if path.is_file() else None) != known:
+                what = "is there now and was not" if known is None else "was changed on the disk"
                 raise ValueError(f"{path}: {what} since it was opened{advice}")
-        try:
-            for path, data in after.items():
-                with _as(path):
-                    scratch[path] = _beside(path, data)
-            for path, part in scratch.items():
-                with _as(path):
-                    if before.get(path) is None:
-                        _place(part, path)
-                    else:
-                        part.replace(path.resolve())
-                done.append(path)
-        except BaseException:
-            for path in done:
-                if (data := before.get(path)) is None:
-                    path.unlink(missing_ok=True)
+        for path, data in after.items():
+            with _as(path):
+                parts[path] = _beside(path, data)
+                undo.callback(parts[path].unlink, missing_ok=True)
+        for path, part in parts.items():
+            with _as(path):
+                if before.get(path) is None:
+                    _place(part, path)
                 else:
-                    _beside(path, data).replace(path.resolve())
-            raise
-        finally:
-            for part in scratch.values():
-                part.unlink(missing_ok=True)
-        _sync_folders(path.resolve() for path in after)
+                    part.replace(path.resolve())
+            undo.callback(_put_back, path, before.get(path))
+        undo.pop_all()
+    _sync_folders(path.resolve() for path in after)
     return list(after)
+
+
+def _put_back(path: Path, data: bytes | None) -> None:
+    """A file as it was; none if it was not there."""
+    if data is None:
+        path.unlink(missing_ok=True)
+    else:
+        _beside(path, data).replace(path.resolve())
 
 
 def _place(part: Path, path: Path) -> None:
@@ -267,6 +257,7 @@ def _place(part: Path, path: Path) -> None:
             raise
         with path.open("xb") as file:
             file.write(part.read_bytes())
+    part.unlink()
 
 
 def _refuse_taken(path: Path) -> None:

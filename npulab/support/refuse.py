@@ -57,7 +57,7 @@ def one_of(name: str, given: Name, allowed: Collection[str]) -> Name:
     return given
 
 
-def refuse_if(wrong: object, what: str, got: object, allowed: str,
+def refuse_if(wrong: object, what: object, got: object, allowed: str,
               error: type[Exception] = ValueError) -> None:
     """Raise ``error`` if something is wrong, in one sentence; ``allowed`` begins with is or are.
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from npulab.analysis.draft.table import AUTOMATIC, Run, Table
 from npulab.registers.fields import WORD_BITS, Field
+from npulab.support.refuse import refuse_if
 
 PLAIN = "a plain number"
 
@@ -86,8 +87,7 @@ def set_address(table: Table, field: str, address: bool = True) -> tuple[Table, 
 def remove(table: Table, field: str) -> tuple[Table, str]:
     """Take a field's name and all that is said of it away; its bits have automatic names again."""
     label, item = labelled_field(table, field)
-    if item.automatic:
-        raise ValueError(f"remove {label}: got bits without a name, allowed is a field that has one")
+    refuse_if(item.automatic, f"remove {label}", "bits without a name", "is a field that has one")
     keys = [*table.keys_of(item), *elsewhere(table, item)]
     return table.all_changed(keys, {"field": "", "at": None, "value": "", "address": "", "align": None,
                                     "evidence": "unknown", "note": ""}), f"remove {label}"
@@ -132,7 +132,6 @@ def word_of(table: Table, register: str | int) -> int:
 def plain_name(name: str, what: str, of: str) -> str:
     """A name without blanks around it; raises ValueError for a blank name or an automatic one."""
     name = name.strip()
-    if not name or AUTOMATIC.fullmatch(name):
-        raise ValueError(f"{what} {of}: got {name!r}, allowed is a name, and none like w18_27_2 that bits get by "
-                         "themselves")
+    refuse_if(not name or AUTOMATIC.fullmatch(name), f"{what} {of}", f"{name!r}",
+              "is a name, and none like w18_27_2 that bits get by themselves")
     return name

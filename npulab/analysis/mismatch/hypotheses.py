@@ -20,6 +20,7 @@ from npulab.quant.emulate.saturating import of_outputs
 from npulab.quant.layers import ACTIVATIONS, Conv2D, FullyConnected, Pair, pads
 from npulab.quant.requantize import within
 from npulab.quant.rules import ORDERS, QUANTIZED, RULES, Rule
+from npulab.support.refuse import refuse_if
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,9 +99,8 @@ def hypotheses(layer: Weighted | Comparison, x: Any = None, output: Any = None, 
 
     if x is None and output is None and not isinstance(layer, Conv2D | FullyConnected):
         parts: list[Any] = [getattr(layer, name, None) for name in ("layer", "x", "captured", "rule")]
-        if any(part is None for part in parts):
-            raise ValueError(f"hypotheses: got {layer!r}, allowed is a layer with x and output, or a Comparison with "
-                             "layer, x and captured output")
+        refuse_if(any(part is None for part in parts), "hypotheses", f"{layer!r}",
+                  "is a layer with x and output, or a Comparison with layer, x and captured output")
         layer, x, output, rule = parts
         if isinstance(layer, FullyConnected):  # a row for each batch
             x, output = (np.reshape(a, (-1, n)) for a, n in zip((x, output), layer.weights.shape[::-1], strict=True))
@@ -109,9 +109,8 @@ def hypotheses(layer: Weighted | Comparison, x: Any = None, output: Any = None, 
     if x is None or output is None:
         raise ValueError(f"{'x' if x is None else 'output'}: got None, allowed is a tensor")
     x, output = np.asarray(x), np.asarray(output)
-    if output.dtype != x.dtype or output.size == 0:
-        raise ValueError(f"output: got shape {output.shape} {output.dtype}, allowed is {x.dtype} as the input is, "
-                         "at least one")
+    refuse_if(output.dtype != x.dtype or output.size == 0, "output",
+              f"shape {output.shape} {output.dtype}", f"is {x.dtype} as the input is, at least one")
     rows = _search(Hypothesis(layer, x, rule), output, progress)
     return Table([(row.kind, row.words, row.mismatches, output.size, row.mismatches == 0) for row in rows],
                  columns=COLUMNS)

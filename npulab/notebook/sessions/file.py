@@ -41,7 +41,7 @@ from typing import Any
 
 from npulab.captures.folders import DESCRIPTION
 from npulab.support.files import read_bounded, text_of
-from npulab.support.refuse import refusing
+from npulab.support.refuse import refuse_if, refusing
 
 VERSION = 1
 SCHEMA = json.loads(Path(__file__).with_name("session.schema.json").read_text(encoding="utf-8"))
@@ -81,8 +81,7 @@ def read_session(data: bytes, where: str) -> Document:
     >>> read_session(session_text(empty()).encode(), "x.json") == empty()
     True
     """
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{where}: got {len(data)} bytes, allowed are {MOST_BYTES}")
+    refuse_if(len(data) > MOST_BYTES, where, f"{len(data)} bytes", f"are {MOST_BYTES}")
     if marks := GIT.search(data):
         line = data.count(b"\n", 0, marks.start()) + 1
         raise ValueError(f"{where}, line {line}: got git's mark of a conflict, allowed is a session; "
@@ -104,8 +103,7 @@ def read_session(data: bytes, where: str) -> Document:
 def checked(document: Any, where: str) -> Document:
     """A document with every section, without the ruler; raises as ``read_session``."""
     d: Document = document if isinstance(document, dict) else {}
-    if d is not document:
-        raise ValueError(f"{where}, the file: got {document!r:.80}, allowed is an object")
+    refuse_if(d is not document, f"{where}, the file", f"{document!r:.80}", "is an object")
     if d.get("npulab") != "session":
         raise ValueError(f'{where}: got no "npulab": "session", allowed is a session of npulab')
     if type(d.get("version")) is not int or d["version"] < 1:
@@ -173,8 +171,7 @@ def _is_inside(path: str) -> bool:
 
 def _plain(value: Any, where: str, place: str, depth: int) -> None:
     """Refuse what is nested too deep, and texts that no file can hold."""
-    if depth > DEEPEST:
-        raise ValueError(f"{where}, {place}: got values {depth} deep, allowed are {DEEPEST}")
+    refuse_if(depth > DEEPEST, f"{where}, {place}", f"values {depth} deep", f"are {DEEPEST}")
     if isinstance(value, str):
         try:
             value.encode()

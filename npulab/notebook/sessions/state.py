@@ -35,6 +35,7 @@ from npulab.notebook.sessions.file import (
 from npulab.notebook.sessions.items import AcceptedLaw, Anchor, Bisected, Bookmark, Figure, Note
 from npulab.notebook.sessions.merging import merged
 from npulab.support.files import locked, need_file, read_bounded, replace_file, write_file
+from npulab.support.refuse import refuse_if
 
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
@@ -110,9 +111,8 @@ class Session(Contents):
         """
         where = self._inside(path)
         folders = [where] if not where.is_dir() or (where / DESCRIPTION).exists() else case_folders(where)
-        if not folders:
-            raise ValueError(f"{where}: got a folder without {DESCRIPTION}, allowed is a capture; npulab import makes "
-                             "captures of dumps")
+        refuse_if(not folders, where, f"a folder without {DESCRIPTION}",
+                  "is a capture; npulab import makes captures of dumps")
         found = {self._relative(one): (load_any(one), sum_of(one)) for one in folders}
         self._change(lambda d: d["captures"].update(
             {name: {**d["captures"].get(name, {}), "sha256": known} for name, (_, known) in found.items()}))
@@ -393,8 +393,7 @@ class Session(Contents):
         path = self._relative(self._inside(capture))
         if path not in self.paths:
             self.attach(capture)
-        if path not in self.paths:
-            raise ValueError(f"{capture}: got a folder of captures, allowed is one of them")
+        refuse_if(path not in self.paths, capture, "a folder of captures", "is one of them")
         return path
 
     def _or_none(self, capture: Capture) -> str:

@@ -41,7 +41,7 @@ from npulab.registers.formats.c_text import LITERAL, NAME, Macro, Source, Unit, 
 from npulab.registers.formats.naming import unnumbered
 from npulab.registers.formats.tables import MOST_ROWS, Reading, RegisterTable
 from npulab.registers.table import COLUMNS
-from npulab.support.refuse import refusing
+from npulab.support.refuse import refuse_if, refusing
 
 BEGINS = re.compile(rb"\b(?:struct|union|enum)\b[\w\s()]{0,200}\{|^[ \t]*#[ \t]*define[ \t]+\w", re.MULTILINE)
 SHOWN = 8
@@ -118,9 +118,8 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading) -> None:
         raise ValueError(f"{path}: got {len(rows)} fields, at most {MOST_ROWS} are allowed")
     if rows:
         return
-    if not reading.lost:
-        raise ValueError(f"{path}: got a file without a struct and without macros of registers, allowed is C that has "
-                         "one of them")
+    refuse_if(not reading.lost, path, "a file without a struct and without macros of registers",
+              "is C that has one of them")
     counts = Counter(kind for kind, *_ in reading.lost)
     lost = " and ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items())
     _, name, where, why = reading.lost[0]

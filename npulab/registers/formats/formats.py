@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from npulab.registers.formats.tables import COMMENT, ENUM_COLUMNS, RegisterTable, table_text
 from npulab.registers.table import ENUMS, REQUIRED, own_enums
 from npulab.support.files import first_bytes, need_file, write_files
-from npulab.support.refuse import refusing
+from npulab.support.refuse import refuse_if, refusing
 
 
 class Format(NamedTuple):
@@ -150,8 +150,7 @@ def map_files(table: RegisterTable, path: Path, to: str = "") -> dict[Path, byte
                             f"{one.suffix})" for name, one in FORMATS.items())
         got = f"--to: got {to}" if to else f"{path}: got {path.suffix or 'no suffix'}"
         raise ValueError(f"{got}, allowed is {allowed}")
-    if not table.rows:
-        raise ValueError(f"{path}: got a map without a field, allowed is one that has some")
+    refuse_if(not table.rows, path, "a map without a field", "is one that has some")
     table.check()
     if known.write:
         return {path: str(_function(known.write)(table)).encode()}

@@ -49,6 +49,7 @@ from npulab.registers.formats.rnndb_names import (
 )
 from npulab.registers.formats.tables import MOST_ROWS, RegisterTable
 from npulab.registers.formats.xml import MOST_DEPTH, Element, read_xml
+from npulab.support.refuse import refuse_if
 
 NAMESPACE = "http://nouveau.freedesktop.org/"
 NPULAB = "urn:npulab:registers"  # of our own attributes: at, value, address, align, evidence, nameless
@@ -141,8 +142,7 @@ def _below(element: Element) -> Iterator[Element]:
 def _tops(path: Path, folders: Sequence[Path], seen: set[Path]) -> Iterator[Element]:
     """The top elements of a database, its imports in their place, each file once."""
     root = read_xml(path, NAMESPACE, MOST_ELEMENTS)
-    if root.tag != "database":
-        raise ValueError(f"{root.where}: got the element {root.tag}, allowed is database")
+    refuse_if(root.tag != "database", root.where, f"the element {root.tag}", "is database")
     for one in root:
         refuse_others(one, TOP, root)
         if one.tag != "import":
@@ -204,9 +204,8 @@ def _elements(one: Element, place: Place, names: Names, unit: int) -> Iterator[P
     if not begins:
         begin, length = number(one, "offset", 0), number(one, "length", 1)
         step = number(one, "stride", SIZES.get(one.tag, 0) // 8 // unit)
-        if length > MOST_ROWS or (length > 1 and not step):
-            raise ValueError(f"{one.where}: {one.tag} {own}: got length {length}, stride {step}, allowed is up to "
-                             f"{MOST_ROWS}, with a stride above 0")
+        refuse_if(length > MOST_ROWS or (length > 1 and not step), f"{one.where}: {one.tag} {own}",
+                  f"length {length}, stride {step}", f"is up to {MOST_ROWS}, with a stride above 0")
         begins = range(begin, begin + step * length, step) if length > 1 else [begin] * length
     many = bool(one.get("offsets")) or one.tag == "array" or len(begins) > 1
     for n, begin in enumerate(begins):
@@ -222,8 +221,7 @@ def _runs(around: Element, place: Place, block: str, names: Names, low: int = 0,
           ) -> Iterator[Found]:
     """The fields that an element has, those of the bitset that is its type too; the register itself
     where it has none."""
-    if depth > MOST_DEPTH:
-        raise ValueError(f"{around.where}: got bitsets within each other, allowed are {MOST_DEPTH}")
+    refuse_if(depth > MOST_DEPTH, around.where, "bitsets within each other", f"are {MOST_DEPTH}")
     bitset = names.bitsets.get(around.get("type")) if around.tag != "bitset" else None
     fields = [one for one in around if one.tag == "bitfield"]
     for one in around:

@@ -40,6 +40,7 @@ from npulab.registers.formats.svd_names import (
 )
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.formats.xml import Element, read_xml
+from npulab.support.refuse import refuse_if
 
 MOST_ELEMENTS = 2 ** 20  # of a file: a chip of 100,000 fields has some 800,000
 PLAIN_ACCESS = "read-write"
@@ -68,8 +69,7 @@ def read_svd(path: Path) -> RegisterTable:
     """
     path = Path(path)
     root = read_xml(path, "", MOST_ELEMENTS)
-    if root.tag != "device":
-        raise ValueError(f"{root.where}: got the element {root.tag}, allowed is device")
+    refuse_if(root.tag != "device", root.where, f"the element {root.tag}", "is device")
     device = Device()
     view = View((root,), "")
     if any(one.text == "big" for cpu in root if cpu.tag == "cpu" for one in cpu if one.tag == "endian"):
@@ -154,9 +154,8 @@ def _name(one: Element) -> str:
 def _inside(around_it: Element, block: str, prefix: str, offset: int, around: Around, device: Device, depth: int = 0,
             ) -> Iterator[Register]:
     """The registers in ``registers`` or in a cluster."""
-    if depth > MOST_DERIVED:
-        raise ValueError(f"{around_it.where}: {around_it.tag} {prefix}: got more than {MOST_DERIVED} clusters within "
-                         "each other, allowed are as many")
+    refuse_if(depth > MOST_DERIVED, f"{around_it.where}: {around_it.tag} {prefix}",
+              f"more than {MOST_DERIVED} clusters within each other", "are as many")
     for one in around_it:
         if one.tag not in ("register", "cluster"):
             if one.tag not in KNOWN:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from npulab.registers.formats.placing import Enums, Losses
 from npulab.registers.formats.tables import MOST_ROWS
 from npulab.registers.formats.xml import Element
+from npulab.support.refuse import refuse_if
 
 NPULAB = "urn:npulab:registers"
 MOST_DERIVED = 16
@@ -147,8 +148,7 @@ def elements(view: View, offset_tag: str, device: Device, default: int | None = 
         raise TooMuch(f"{view.where}: {what}: got dim {count}, at most {MOST_ROWS} and {MOST_STEPS} elements in "
                       "all are allowed; its arrays are too long")
     if not count:
-        if "%s" in name:
-            raise ValueError(f"{view.where}: {what}: got no dim, allowed is one where the name has %s")
+        refuse_if("%s" in name, f"{view.where}: {what}", "no dim", "is one where the name has %s")
         yield Place(name, begin)
         return
     step = view.number("dimIncrement")
@@ -171,7 +171,6 @@ def _index(view: View, count: int, what: str) -> list[str]:
         words = [str(n) for n in range(first, min(last, first + count) + 1)]
     elif match := re.fullmatch(r"([A-Z])-([A-Z])", text):
         words = [chr(n) for n in range(ord(match[1]), ord(match[2]) + 1)]
-    if len(words) != count or len({*words}) != count:
-        raise ValueError(f"{view.where}: {what}: got dimIndex {text!r}, allowed are {count} words, each once, or a "
-                         "range of as many")
+    refuse_if(len(words) != count or len({*words}) != count, f"{view.where}: {what}",
+              f"dimIndex {text!r}", f"are {count} words, each once, or a range of as many")
     return words
