@@ -169,11 +169,8 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
     """
     first, *lines = read_bounded(Path(path), MOST_BYTES).decode("utf-8", "replace").strip("\n").split("\n")
     dropped = []
-    try:
-        about = _head(json.loads(first))
-    except BROKEN as error:
-        raise ValueError(f"{path} line 1: {error}") from None
-    sound = Journal(None, about)
+    with refusing(f"{path} line 1"):
+        sound = Journal(None, _head(json.loads(first)))
     for number, line in enumerate(lines, 2):
         try:
             entry = json.loads(line)
@@ -192,11 +189,11 @@ def _line(entry: Mapping[str, Any]) -> str:
 
 
 def _head(entry: Any) -> dict[str, Any]:
-    if not isinstance(entry, dict) or entry.get("npulab") != "journal":
+    if not isinstance(entry, dict) or entry.get("npulab") != "journal" or not isinstance(entry.get("about"), dict):
         raise ValueError("got no head of a journal, allowed is a journal of npulab")
     if entry.get("version") != VERSION:
         raise ValueError(f"version: got {entry.get('version')!r}, allowed is {VERSION}")
-    return dict(entry["about"])
+    return entry["about"]
 
 
 def _trial(entry: Mapping[str, Any], number: int) -> Trial:

@@ -316,8 +316,7 @@ def _read(path: Path) -> Sweep:
     with refusing(path):
         arrays, known = _members(data)
         for name in ARRAYS:
-            if name not in arrays:
-                raise ValueError(f"{name}: got none, allowed is a file with {', '.join(ARRAYS)}")
+            refuse_if(name not in arrays, name, "none", f"is a file with {', '.join(ARRAYS)}")
         if known is not None and known != _sum(arrays):
             raise ValueError(f"{SUM}: got {known!r:.80}, the file's content has another; it was changed or damaged")
         return _made(path.stem, **arrays)
@@ -338,8 +337,7 @@ def _members(data: bytes) -> tuple[dict[str, np.ndarray], str | None]:
                 raise ValueError(f"got member {f'{unknown[0]!r:.80}' if unknown else 'twice'}, allowed are "
                                  f"{', '.join((*ARRAYS, *TEXTS, SUM))}, each at most once")
             size = sum(entry.file_size for entry in entries.values())
-            if size > MOST_BYTES:
-                raise ValueError(f"got {size} bytes when unpacked, allowed are {MOST_BYTES}")
+            refuse_if(size > MOST_BYTES, "unpacked", f"{size} bytes", f"are {MOST_BYTES}")
             arrays = {name: _array(name, file.read(entry)) for name, entry in entries.items()}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise ValueError(f"got no npz file, or a torn one ({error}), allowed is what {WRITERS} write") from None

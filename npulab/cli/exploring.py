@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from npulab.cli.output import Add, show
+from npulab.support.files import read_json
 from npulab.support.text import Row, in_columns
 
 LOWER = "lower:"
@@ -77,10 +78,7 @@ def _ranges(path: str | None) -> dict[str, Any]:
     """The ranges in a file: a list of values, or an object of the ends."""
     if path is None:
         return {}
-    try:
-        ranges = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: got {error}, allowed is a JSON object") from None
+    ranges = read_json(Path(path))
     if not isinstance(ranges, dict):
         raise ValueError(f"{path}: got {str(ranges)[:60]}, allowed is a JSON object of ranges by parameter")
     return {name: tuple(allowed.values()) if isinstance(allowed, dict) else allowed for name, allowed in ranges.items()}

@@ -9,6 +9,7 @@ from typing import Any
 from npulab.layout.nest import Layout, Loop
 from npulab.layout.parts import Sums
 from npulab.layout.stored import bytes_of_places, place_bytes
+from npulab.support.refuse import refuse_if
 
 
 def hwc(shape: tuple[int, ...], *, dtype: str = "uint8", row_pitch: int = 0, **stored: Any) -> Layout:
@@ -64,8 +65,7 @@ def nc1hwc2(shape: tuple[int, ...], c2: int, *, dtype: str = "uint8", row_pitch:
             [2, 3, 6]]])
     """
     h, w, c = _three(shape)
-    if c2 < 1:
-        raise ValueError(f"c2: got {c2}, allowed is 1 or more")
+    refuse_if(c2 < 1, "c2", c2, "is 1 or more")
     itemsize = place_bytes(dtype)
     pixel = c2 * itemsize
     row_pitch = _pitch("row_pitch", row_pitch, w * pixel)
@@ -109,8 +109,7 @@ def packed_blocks(shape: tuple[int, int], rows: int, columns: int, *, dtype: str
     array([[0, 2, 4],
            [1, 3, 5]])
     """
-    if rows < 1 or columns < 1:
-        raise ValueError(f"rows, columns: got {rows}, {columns}, allowed is 1 or more")
+    refuse_if(rows < 1 or columns < 1, "rows, columns", f"{rows}, {columns}", "is 1 or more")
     (r, c), itemsize = shape, place_bytes(dtype)
     high, wide = _up(r, rows), _up(c, columns)
     loops = (Loop(1, columns, itemsize * high * columns), Loop(0, rows, itemsize * rows * columns),
@@ -150,8 +149,7 @@ def strided(shape: tuple[int, ...], order: tuple[int, ...], pitches: dict[int, i
 
 
 def _pitch(name: str, given: int, least: int) -> int:
-    if given and given < least:
-        raise ValueError(f"{name}: got {given} bytes, allowed is {least} or more")
+    refuse_if(given and given < least, name, f"{given} bytes", f"is {least} or more")
     return given or least
 
 
@@ -160,6 +158,5 @@ def _up(size: int, align: int) -> int:
 
 
 def _three(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    if len(shape) < 3:
-        raise ValueError(f"shape: got {shape}, allowed is (..., H, W, C)")
+    refuse_if(len(shape) < 3, "shape", shape, "is (..., H, W, C)")
     return shape[-3], shape[-2], shape[-1]

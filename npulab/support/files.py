@@ -129,8 +129,7 @@ def locked(*paths: Path) -> Iterator[None]:
         for folder in sorted(wanted):
             folder.mkdir(parents=True, exist_ok=True)
             if fcntl is None or not _lock(folder, held):
-                warnings.warn(f"{folder}: has no locks, so that what two programs write here at the "
-                              "same time can be lost", UserWarning, stacklevel=4)
+                warnings.warn(f"{folder}: has no locks: two writers may lose what they write", stacklevel=4)
         mine |= wanted
         held.callback(mine.difference_update, wanted)
         yield
@@ -146,8 +145,7 @@ def _lock(folder: Path, held: ExitStack) -> bool:
             return True
         except BlockingIOError:
             if time.monotonic() > end:
-                raise TimeoutError(f"{folder}: another program has held it for {PATIENCE:.0f} seconds, nothing is "
-                                   "written") from None
+                raise TimeoutError(f"{folder}: another program holds it, nothing is written") from None
             time.sleep(0.002)  # a writer's lock lasts a few milliseconds
         except OSError as error:
             if error.errno not in NO_LOCKS:
@@ -161,8 +159,7 @@ def write_folders(contents: Mapping[Path, Mapping[str, bytes]]) -> list[Path]:
     Each is filled beside its place under a hidden name, synced, and then renamed; folders of one
     new folder come to be with it in one step.  Raises FileExistsError if one is there already.
     """
-    for folder in contents:
-        _refuse_taken(folder)
+    _refuse_taken(contents)
     (parent, *others), wanted = {folder.parent for folder in contents} or {Path()}, dict(contents)
     if len(contents) > 1 and not others and not parent.exists():
         wanted = {parent: {f"{folder.name}/{name}": data for folder, files in contents.items()
@@ -196,8 +193,7 @@ def write_file(path: Path, data: bytes) -> Path:
 def write_files(contents: Mapping[Path, bytes]) -> list[Path]:
     """Write files, all of them or none, the first one last: it is never there without what goes
     with it.  Raises FileExistsError if one is there already."""
-    for path in contents:
-        _refuse_taken(path)
+    _refuse_taken(contents)
     replace_files({}, dict(reversed([*contents.items()])))
     return [*contents]
 
@@ -260,9 +256,10 @@ def _place(part: Path, path: Path) -> None:
     part.unlink()
 
 
-def _refuse_taken(path: Path) -> None:
-    if path.exists() or path.is_symlink():
-        raise FileExistsError(f"{path}: is there already")
+def _refuse_taken(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.exists() or path.is_symlink():
+            raise FileExistsError(f"{path}: is there already")
 
 
 def _beside(path: Path, data: bytes) -> Path:

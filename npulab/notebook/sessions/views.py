@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # traits that say where a person stands; the others follow from the capture
 STATE = ("words", "reference", "element", "big_endian", "query", "unknown", "addresses", "colour", "selected", "place",
          "cursor", "selection", "ends")
+CAPTURES = ("capture", "reference", "good", "bad", "a", "b")
 DRAFT, COMPARISON, DATA = "draft", "comparison", "data"  # what views are made with beside captures
 
 
@@ -58,18 +59,14 @@ def restored(state: Mapping[str, Any], session: Contents) -> Any:
     ``load``."""
     kind = _kind(state.get("kind"))
     given: dict[str, Any] = {}
-    captures = [name for name, one in inspect.signature(kind).parameters.items() if "Capture" in str(one.annotation)]
     for name in _parameters(kind):
         value = state.get(name)
         if value is None:
             continue
         if name == DRAFT:
             given[name] = session.draft
-        elif isinstance(value, str) and value in session.paths:
+        elif isinstance(value, str) and (value in session.paths or name in CAPTURES):
             given[name] = check(session.load(value)) if name == COMPARISON else session.load(value)
-        elif name in captures and isinstance(value, str):
-            raise ValueError(f"view {kind.__name__}: got {name} {value!r:.80}, the session has "
-                             f"{', '.join(session.paths) or 'none'}")
         elif name not in kind.class_traits():
             given[name] = value
     try:

@@ -182,10 +182,8 @@ def read_csv(path: Path) -> RegisterTable:
 def _enums(path: Path) -> dict[str, dict[int, str]]:
     out: dict[str, dict[int, str]] = {}
     for line, row in _read(path)[1]:
-        try:
+        with refusing(f"{path}, line {line}"):
             add_enum(out, row)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {line}: {error}") from None
     return out
 
 

@@ -13,10 +13,6 @@ INDICES = ("KernelIndex", "BiasIndex", "ScaleIndex")
 SHOWN = 8
 
 
-class Broken(ValueError):
-    """A network that does not hold together; the file is not known yet."""
-
-
 @dataclass(frozen=True)
 class Part:
     """A dictionary of a network by its name: ``keys`` are all of its keys, in the order of the
@@ -118,7 +114,7 @@ class Network:
             return tuple(units[name] for name in sorter.static_order())
         except CycleError as error:
             stuck = set(error.args[1])
-            raise Broken(f"{self.name}.{min(stuck)}.Bottom: got units that wait for one another ({_some(stuck)}), "
+            raise ValueError(f"{self.name}.{min(stuck)}.Bottom: got units that wait for one another ({_some(stuck)}), "
                          "allowed are units that follow from the inputs") from None
 
     @property
@@ -147,25 +143,25 @@ def _check_links(network: Network) -> None:
     parts = [*network.inputs, *network.units, *network.outputs]
     twice = repeated(one.name for one in parts)
     if twice is not None:
-        raise Broken(f"{name}: {twice}: got more than one place of Inputs, Units and Outputs, allowed is one")
+        raise ValueError(f"{name}: {twice}: got more than one place of Inputs, Units and Outputs, allowed is one")
     known = {one.name for one in (*network.inputs, *network.units)}
     for one in (*network.units, *network.outputs):
         needed = ("Type", "Bottom") if isinstance(one, Unit) else ("Bottom",)
         missing = [key for key in needed if key not in one.keys]
         if missing:
-            raise Broken(f"{name}.{one.name}.{missing[0]}: got no value, allowed is a name")
+            raise ValueError(f"{name}.{one.name}.{missing[0]}: got no value, allowed is a name")
         for bottom in _names(one["Bottom"]):
             if bottom not in known:
-                raise Broken(f"{name}.{one.name}.Bottom: got {bottom!r:.60}, allowed is an input or "
+                raise ValueError(f"{name}.{one.name}.Bottom: got {bottom!r:.60}, allowed is an input or "
                              f"a unit: {_some(known)}")
         if isinstance(one, Output) and len(_names(one["Bottom"])) != 1:
-            raise Broken(f"{name}.{one.name}.Bottom: got {len(_names(one['Bottom']))} names, allowed is one")
+            raise ValueError(f"{name}.{one.name}.Bottom: got {len(_names(one['Bottom']))} names, allowed is one")
     count = len(network.weights or ())
     for unit in network.units:
         for key in INDICES:
             index = unit.scalars.get(key)
             if index is not None and index >= count:
-                raise Broken(f"{name}.{unit.name}.{key}: got {index}, allowed is one of {count} Weights")
+                raise ValueError(f"{name}.{unit.name}.{key}: got {index}, allowed is one of {count} Weights")
     assert len(network.sorted_units) == len(network.units)
 
 
