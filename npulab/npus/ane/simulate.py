@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +34,7 @@ TABLE_BYTES = 128
 SMALL_LANES, LANES = 4, 2  # the least that a mask has bits for
 
 Values = Mapping[str, int]
+Weight = tuple[float, int, int, int]  # value, input channel of its group, row, column of the kernel
 
 
 @dataclass
@@ -290,15 +291,6 @@ def _result(v: Values, memory: Memory, out: np.ndarray) -> None:
 # How an engine's coefficients are read: halfword by halfword from the bytes, as the words say
 
 
-class _Weight(NamedTuple):
-    """A weight: input channel of its group, row, column of the kernel."""
-
-    value: float
-    source: int
-    row: int
-    column: int
-
-
 class _Reader:
     """The bytes of one engine; Hang where it asks for more than its stream has."""
 
@@ -321,7 +313,7 @@ def _understood(v: Values, case: str) -> None:
     expect(v, EXPECTED[case], "{name}: got {got}, known is {allowed}", Unsupported)
 
 
-def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[_Weight]]]:
+def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Weight]]]:
     """(group, output channel, bias, weights) of every output channel of a convolution task.
 
     ``data`` is what the kernel base points to.  Raises Hang for streams that are off or end too
@@ -371,12 +363,12 @@ def _planes(engine: int, share: int, most: int) -> Iterator[tuple[int, int]]:
         begin += ENGINES * lanes
 
 
-def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[_Weight]]:
+def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[Weight]]:
     """The weights of each lane of a plane."""
     sparse, small = v["NE.KernelCfg.SparseFmt"], v["Common.Cfg.SmallSourceMode"]
     width = max(lanes, SMALL_LANES if small else LANES) if sparse else lanes
     end = reader.take(3) + reader.at if sparse else 0
-    out: list[list[_Weight]] = [[] for _ in range(lanes)]
+    out: list[list[Weight]] = [[] for _ in range(lanes)]
     mask, bit = 0xFF, 0
     for source, row, column in _taps(v, inputs):
         there = row < v["Common.ConvCfg.Kh"] and column < v["Common.ConvCfg.Kw"]
@@ -386,7 +378,7 @@ def _weights(v: Values, reader: _Reader, lanes: int, inputs: int) -> list[list[_
             value = reader.half() if mask // 2 ** (bit % 8) % 2 else 0.0
             bit += 1
             if there and lane < lanes:
-                out[lane].append(_Weight(value, source, row, column))
+                out[lane].append((value, source, row, column))
     if sparse and reader.at != end:
         raise Hang(f"engine {reader.engine}: masks and weights end at byte {reader.at}, their count says {end}")
     return out
