@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 DEFAULTS: dict[str, Any] = {
     "op": "conv2d", "input_h": 8, "input_w": 8, "input_channels": 4, "output_channels": None, "kernel_h": 3,
     "kernel_w": 3, "stride_h": 1, "stride_w": 1, "dilation_h": 1, "dilation_w": 1, "padding": "same",
-    "depthwise": False, "activation": None, "dtype": "int8", "per_channel": False}
+    "depthwise": False, "activation": None, "dtype": "int8", "per_channel": False,
+    "weight_bits": 8}
 BOTH = {"input": ("input_h", "input_w"), "kernel": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w"),
         "dilation": ("dilation_h", "dilation_w")}
 ALLOWED: dict[str, tuple[Any, ...]] = {
     "op": ("conv2d", "fully_connected", *(f"{kind}_pool" for kind in POOLS), "add"), "activation": ACTIVATIONS,
-    "dtype": (*QUANTIZED, "float16", "float32"), "depthwise": (False, True), "per_channel": (False, True)}
+    "dtype": (*QUANTIZED, "float16", "float32"), "depthwise": (False, True), "per_channel": (False, True),
+    "weight_bits": (2, 4, 8)}
 WEIGHTS = {"int16": "int8", "float32": "int8"}  # type of the weights, where it is not the input's
 PARAMETERS = "parameters.csv"
 Make = Callable[[Mapping[str, Any], np.random.Generator], Layer]
@@ -73,8 +75,8 @@ def sweep(grid: Mapping[str, Any], make: Make | None = None, seed: int = 0) -> S
 
     Names are op (conv2d, fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w,
     input_channels, output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w,
-    padding, depthwise, activation, dtype and per_channel; ``input``, ``kernel``, ``stride`` and
-    ``dilation`` set both axes; a single value stands for itself, and
+    padding, depthwise, activation, dtype, per_channel and weight_bits; ``input``, ``kernel``,
+    ``stride`` and ``dilation`` set both axes; a single value stands for itself, and
     ``npulab.models.sweeps.DEFAULTS`` for a name that is left out. ``make(point, random)`` gives the
     layer of a point, ``random_layer`` where it is left out.  A point that no layer or file can
     state is skipped.  Raises ValueError for an unknown name or value.
@@ -114,7 +116,7 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
     ``grid`` is values by name, and every combination of them is a model.  Names are op (conv2d,
     fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w, input_channels,
     output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, padding,
-    depthwise, activation, dtype and per_channel; input, kernel, stride and dilation set both axes.
+    depthwise, activation, dtype, per_channel, weight_bits; input, kernel, stride and dilation set both axes.
 
     Files are ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``),
     ``000-expected.bin``, ... and ``parameters.csv``, one row per model with the files' sha256 and
@@ -220,6 +222,8 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
     weights = _numbers(weights_type, sizes, random)
     if weights_type == "int8":  # TensorFlow Lite has no lower code; its hybrid kernels take -128 wrong
         weights = np.maximum(weights, -127)
+    few = 2 ** (8 - point["weight_bits"])  # codes of 8 bits for each of these
+    weights = weights // few if few > 1 else weights
     terms = weights.size // outputs
     bias: Any = random.integers(-64, 65, outputs) / 64
     input_q, weight_q = UNIT, UNIT
@@ -229,13 +233,14 @@ def random_layer(point: Mapping[str, Any], random: np.random.Generator) -> Layer
         input_q = QuantParams(random.uniform(0.01, 0.1), _zero(dtype, random))
         # sums of products have about this deviation; a fifth of the range makes a few outputs
         # saturate
-        deviation = _deviation(dtype, input_q.zero_point) * _deviation(weights_type, zero) * terms ** 0.5
+        deviation = _deviation(dtype, input_q.zero_point) * _deviation(weights_type, zero) / few * terms ** 0.5
         bias = random.integers(-int(deviation) - 1, int(deviation) + 2, outputs)
         fifth = _scale(output_q) * (np.iinfo(dtype).max - np.iinfo(dtype).min) / 5
         weight_q = QuantParams(scales * fifth / deviation / _scale(input_q), zero)
     elif dtype == "float32":
         weight_q = QuantParams(scales / 64 / terms ** 0.5)
-    common = {"activation": activation, "input_q": input_q, "weight_q": weight_q, "output_q": output_q, "dtype": dtype}
+    common = {"activation": activation, "input_q": input_q, "weight_q": weight_q, "output_q": output_q, "dtype": dtype,
+              "weight_bits": point["weight_bits"]}
     if flat:
         return FullyConnected(weights, bias, **common)
     return Conv2D(weights, bias, shape, **window, dilation=(point["dilation_h"], point["dilation_w"]),

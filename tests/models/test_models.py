@@ -238,23 +238,26 @@ def test_onnxruntime_gives_our_output(op: str) -> None:
 @pytest.mark.parametrize(("op", "bits"), [("conv", 4), ("depthwise", 4), ("fully_connected", 4),
                                           ("fully_connected", 2)])
 def test_codes_of_few_bits_are_packed_and_run(op: str, bits: int) -> None:
-    rng = np.random.default_rng(bits)
-    shape = {"conv": (5, 3, 3, 3), "depthwise": (1, 3, 3, 6), "fully_connected": (5, 33)}[op]
-    weights = rng.integers(-2 ** (bits - 1), 2 ** (bits - 1), shape).astype(np.int8)
-    bias = rng.integers(-50, 50, shape[-1] if op == "depthwise" else 5)
-    common: dict[str, Any] = {"input_q": QuantParams(0.5, 3), "weight_q": QuantParams(0.25),
-                              "output_q": QuantParams(2.0, 1), "weight_bits": bits}
-    layer = FullyConnected(weights, bias, **common) if op == "fully_connected" else \
-        Conv2D(weights, bias, (7, 6, 3), depthwise=op == "depthwise", **common)
-    model = single_op_model(layer)
-    tensor = next(one for one in read_model(model).tensors if one.name.endswith("weights"))
-    assert (tensor.dtype, tensor.memory) == (f"int{bits}", -(-weights.size * bits // 8))
-    assert unequal(layer, read_model(model).layers[0]) == []
-    x = rng.integers(-128, 128, (3, *layer.input_shape)).astype(np.int8)
-    for engine, run in (("tflite-reference", lambda one: litert(model, one)[0]),
-                        ("tflite-micro", lambda one: micro(model, one)))[:1 + (bits == 4)]:  # micro has no others
-        for one, output in zip(x, npulab.emulate(layer, x, engine), strict=True):
-            assert np.array_equal(run(one[None])[0], output)
+    grid = {**GRIDS[op], "dtype": ["int8"], "activation": [None, "relu6"], "weight_bits": [bits]}
+    made = sweep(grid, seed=1)
+    engines: dict[str, Any] = {
+        "tflite-reference": lambda model, x: litert(model, x)[0],
+        "tflite-builtin": lambda model, x: litert(model, x, kernels="builtin")[0]}
+    engines |= {"tflite-micro": micro} if bits == 4 else {}  # which has no others
+    spread, looked = 0, range(0, len(made), max(len(made) // 12, 1))
+    for number in looked:
+        layer, model = made.layers[number], made.models[number]
+        tensor = next(one for one in read_model(model).tensors if one.name.endswith("weights"))
+        assert (tensor.dtype, tensor.memory) == (f"int{bits}", -(-layer.weights.size * bits // 8))
+        assert unequal(layer, read_model(model).layers[0]) == []
+        x, = made.inputs(number)
+        for engine, run in engines.items():
+            if engine == "tflite-micro" and op == "fully_connected" and isinstance(layer.weight_q.scale, tuple):
+                continue  # which has one scale there
+            output = npulab.emulate(layer, x, engine)
+            assert np.array_equal(run(model, x), output), (layer, engine)
+        spread += len(np.unique(output))
+    assert spread > 4 * len(looked)
 
 
 def test_listing_ends_with_counts_and_memory() -> None:
