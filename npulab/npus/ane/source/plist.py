@@ -67,7 +67,7 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
 
     >>> read_plist(b"<plist/>")
     Traceback (most recent call last):
-    ValueError: net.plist: got no value, allowed is a dictionary with Networks
+    npulab.support.refuse.FormatError: net.plist: got no value, allowed is a dictionary with Networks
     """
     if isinstance(source, bytes):
         return _read(source, "net.plist")
