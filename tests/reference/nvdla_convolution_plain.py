@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 
 from npulab.npus.nvdla.convolution import Window
+from npulab.npus.nvdla.fetch import Format
 from npulab.npus.nvdla.layouts import Cube, Weights
-from npulab.npus.nvdla.pixels import Format
 
 WORD, CONVERTED_BITS = 16, 17  # bits that packed channels are moved up in; behind the converter of pixels
 

@@ -20,9 +20,8 @@ from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES, stored
 from npulab.npus.nvdla.layouts import Cube, Weights
 from npulab.npus.nvdla.lowering import POOLS, averages
 from npulab.npus.nvdla.memory import Memory, Outside
-from npulab.npus.nvdla.points import RULE
+from npulab.npus.nvdla.points import RULE, Scaling, scaling_of
 from npulab.npus.nvdla.registers import CONVOLUTION, units_of
-from npulab.npus.nvdla.scaling import Scaling, scaling_of
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.sdp import Stage
 from npulab.quant.layers import Add, Conv2D, Pool2D, padding_name

@@ -27,9 +27,9 @@ from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import convolution, fetch
 from npulab.npus.nvdla.convolution import Window, convolve, handed_over, run, window_of
 from npulab.npus.nvdla.facts import CHIPS
+from npulab.npus.nvdla.fetch import FORMATS, Format, converted
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.memory import Memory, checked
-from npulab.npus.nvdla.pixels import FORMATS, Format, converted
 from npulab.npus.nvdla.registers import lut_of, values_of
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units import sdp
