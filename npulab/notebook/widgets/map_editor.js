@@ -53,8 +53,8 @@ class Bits extends BitsFrame {
   constructor(model, el, editor) {
     super(model, el);
     this.editor = editor;
-    const { words, reference, cursor, selection, places, values, letters, shares } = this.events;
-    this.events = { words, reference, cursor, selection, places, values, letters, shares };
+    const { words, reference, selection, places, values, letters, shares } = this.events;
+    this.events = { words, reference, cursor: () => this.moved(), selection, places, values, letters, shares };
   }
 
   get name() {
@@ -93,9 +93,9 @@ class Bits extends BitsFrame {
     return line;
   }
 
-  showCursor() {
-    super.showCursor();
-    if (!this.held && !this.model.get("selection").length) this.editor?.showRow(this.here);
+  moved() {
+    this.showCursor();
+    if (this.held === undefined && !this.model.get("selection").length && !this.editor.carried) this.editor.showRow(this.here);
   }
 
   wire() {
