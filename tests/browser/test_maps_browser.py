@@ -88,7 +88,7 @@ def test_edit_a_field_and_see_a_capture_decode_anew(opened: Opened) -> None:
     editor, registers = shown(opened, EDITOR), shown(opened, REGISTERS)
     bit = registers.locator('[data-word="2"][data-bit="24"]')
     assert "relu" in bit.get_attribute("aria-label")
-    editor.locator("[role=grid]").focus()
+    editor.locator("[role=grid]").first.focus()
     for key in ("/", *"w2 relu"):
         opened.page.keyboard.press(key)
     expect(editor.locator(".found")).to_have_text("1 field")
@@ -108,7 +108,7 @@ def test_edit_a_field_and_see_a_capture_decode_anew(opened: Opened) -> None:
     opened.settle()
     split = registers.locator('[data-word="1"][data-bit="6"]')
     assert "low" in split.get_attribute("aria-label")
-    editor.locator("[role=grid]").focus()
+    editor.locator("[role=grid]").first.focus()
     for _ in range(2):
         opened.page.keyboard.press("u")
         opened.settle()

@@ -14,6 +14,7 @@ SHIPPED = "notebooks/1-first-capture.ipynb"
 MINE = "saved/mine.ipynb"
 VIEWS = ("view = RegisterView(a)\nview", "editor = MapEditor(npulab.draft(a.maps['NN']), a)\neditor", "DiffView(a, b)",
          "ByteView(a, 'coefficients')", "OutputView(npulab.check(a))", "BisectView(a, b)",
+         f"sweep = SweepView(npulab.load_sweep({str(CAPTURES / 'heron/sweep-jobs.npz')!r}))\nsweep.at = 40\nsweep",
          "npulab.notebook.widgets.LawView(npulab.find_laws([[0], [1], [2], [3]] * 8, {'size': [0, 1, 2, 3] * 8}))")
 START = (f"import npulab\nfrom npulab.notebook.widgets import *\na = npulab.load({str(CAPTURES / 'vivante/sim-3x3-same')!r})\n"
          f"b = npulab.load({str(CAPTURES / 'vivante/sim-3x3-stride2-relu')!r})")
