@@ -44,6 +44,7 @@ def test_every_view_is_there_again_as_it_was_last(opened: Opened) -> None:
     cells = opened.run_all()
     assert [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"] == []
     opened.ask("view.put('relu', 1); editor.draft.rename('relu', 'clamped'); RegisterView(b)")
+    opened.page.wait_for_function("() => document.body.textContent.includes('; 1 step, not saved')")  # it is told last
     opened.settle()
     before = opened.page.evaluate(SEEN)
     assert len(before) == len(VIEWS)
