@@ -12,6 +12,7 @@ import pytest
 from npulab.analysis.laws import find_laws
 from npulab.analysis.laws.found import Laws
 from npulab.analysis.laws.nearly import flags
+from npulab.notebook.widgets.law_picture import scatter
 
 
 def layers(n: int, seed: int) -> pd.DataFrame:
@@ -75,6 +76,16 @@ def test_a_mode_that_follows_a_law_is_claimed_and_the_other_is_not(laws: Laws) -
     assert (law.which(UNSEEN) == np.where(mode, 0, -1)).all()
     assert len(laws.next_captures(4, candidates=UNSEEN)) == 4
     assert any(row["law"] == "input_c - 1" and row["when"] == "same == 1" for row in laws.table.to_dict("records"))
+
+
+def test_a_picture_says_which_captures_have_no_law(laws: Laws) -> None:
+    values = laws.words[:, 5]
+    law, = (law for law in laws.fields if law.word == 5)
+    shown = scatter(law, laws, "w5", values, "input_c")
+    mode = int(laws.parameters["same"].sum())
+    assert f"{mode} as the law has them" in shown["text"]
+    assert sum(point[4] for point in shown["points"] if point[2] == -1) == len(values) - mode
+    assert {curve["step"] for curve in shown["curves"] if curve["kind"] == "law"} == {0}
 
 
 @pytest.mark.long

@@ -152,7 +152,7 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
         else:
             told = np.asarray(item.values(laws.parameters))
             steps = _steps(item, laws.parameters, len(values))
-            text += (f", {np.count_nonzero(told == values)} as the law has them, in {len(item.steps)} "
+            text += (f", {np.count_nonzero((told == values) & (steps >= 0))} as the law has them, in {len(item.steps)} "
                      f"step{'s' * (len(item.steps) != 1)}")
             _through(ax, across, values, told, steps, item)
             figure.legend(loc="outside lower center", frameon=False)
@@ -165,7 +165,11 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
 def _through(ax: Any, across: np.ndarray, values: np.ndarray, told: np.ndarray, steps: np.ndarray, item: Any) -> None:
     """Captures that are as the law has them, a mark per step; those that are not, and what it has
     instead."""
-    right = told == values
+    open_ = steps < 0
+    right = (told == values) | open_
+    if open_.any():
+        ax.plot(across[open_], values[open_], ".", color="#4a4a4a", markersize=4,
+                label=f"without a law  ({np.count_nonzero(open_)})")
     for number, (when, law) in enumerate(item.steps):
         here = steps == number
         if not here.any():

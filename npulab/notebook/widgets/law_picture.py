@@ -77,8 +77,8 @@ def scatter(law: Any, laws: Any, name: str, values: np.ndarray, against: str,
     captures, hover text], curves of the law and of its rivals, and a sentence."""
     across, names = numbers(laws.parameters[against])
     own = [] if law is None else own_parameters(law, laws)
-    stated = values if law is None else np.asarray(law.values(laws.parameters))
     step = np.full(len(values), -1) if law is None else steps_of(law, laws.parameters)
+    stated = values if law is None else np.where(step < 0, values, law.values(laws.parameters))
     rows, first, counts = np.unique(np.stack([across, values, step, stated == values], axis=1),
                                     axis=0, return_index=True, return_counts=True)
     keep = np.linspace(0, len(rows) - 1, min(len(rows), MOST_POINTS)).round().astype(int)
@@ -87,7 +87,7 @@ def scatter(law: Any, laws: Any, name: str, values: np.ndarray, against: str,
     points = [[float(rows[at][0]), *map(int, rows[at][1:]), int(counts[at]),
                _hover(laws, int(first[at]), int(counts[at]), shown, values, told)]
               for at in keep.tolist()]
-    right = int(np.count_nonzero(stated == values))
+    right = int(np.count_nonzero((stated == values) & (step >= 0)))
     curves, left_out = ([], 0) if law is None or names else law_curves(law, laws, against, own)
     said = "no law" if law is None else f"{right} as the law has them"
     if left_out:
@@ -167,11 +167,12 @@ def _with(frame: pd.DataFrame, row: int, name: str, values: np.ndarray) -> pd.Da
 
 def _pieces(kind: str, held: str, grid: np.ndarray, values: np.ndarray, steps: np.ndarray,
             ) -> Iterator[dict[str, Any]]:
-    """A curve cut where another step of the law begins."""
+    """A curve cut where another step of the law begins; none where no step decides."""
     cuts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(grid)]
     for low, high in itertools.pairwise(cuts):
         points = [[float(x), int(y)] for x, y in zip(grid[low:high], values[low:high], strict=True)]
-        yield {"kind": kind, "text": held, "step": int(steps[low]), "points": points}
+        if steps[low] >= 0:
+            yield {"kind": kind, "text": held, "step": int(steps[low]), "points": points}
 
 
 def _distinct(column: Any) -> int:
