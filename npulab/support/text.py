@@ -11,7 +11,8 @@ Row = dict[str, Any]
 # what moves a terminal's cursor, sets its title, or turns the direction of what is read
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){77})(?:\\.|(?!\1)[^\\]){4,}\1(?!\w)", re.DOTALL)
-RUN = re.compile(r"([^\s/]{157})[^\s/]{4,}")  # a number or a row without blanks, which no name of a file is
+# a number, or a row without blanks, which no name of a file is
+RUN = re.compile(r"((?:0x)?[0-9a-f]{75}|[^\s/]{157})[^\s/]{4,}")
 MOST_TOLD = 1500  # characters of a sentence that refuses something
 
 

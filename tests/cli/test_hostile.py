@@ -1,0 +1,285 @@
+"""What a stranger's file, name or folder can do: every reader ends soon, in one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import CAPTURES
+
+import npulab
+from npulab.captures.journal import Journal, Trial, repair
+from npulab.captures.sweep import load_sweep, save_sweep
+from npulab.cli.shell import main
+from npulab.npus.vivante import dump as dumps
+from npulab.registers.meaning import Meaning
+from npulab.support.text import CONTROL, one_line, visible
+
+CASE = CAPTURES / "vivante/sim-1x1"
+SWEEP = CAPTURES / "vivante/sweep-addresses.npz"
+
+
+def copy(tmp_path: Path, **changed: Any) -> Path:
+    """A case whose description says something else."""
+    folder = tmp_path / "case"
+    folder.mkdir()
+    for file in CASE.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    said = json.loads((folder / "capture.json").read_bytes())
+    (folder / "capture.json").write_text(json.dumps({**said, **changed}))
+    return folder
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one sentence with which the shell refuses; no control character is in it."""
+    assert main([*map(str, arguments)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("npulab: ")
+    assert said.count("\n") == 1
+    assert not CONTROL.search(said)
+    return said
+
+
+# Journals
+
+def test_deep_lines_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    Journal(path, {"a": 1})
+    with path.open("a") as file:
+        file.write("[" * 100_000 + "\n")
+    with pytest.raises(npulab.FormatError, match=r"^\S+j line 2: .*npulab repair makes a journal of the lines"):
+        Journal(path)
+
+
+def test_a_broken_journal_is_repaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "j"
+    journal = Journal(path, {"a": 1})
+    journal.add(Trial(("x",), "first", "fail"))
+    twice = path.read_text().splitlines()[1]
+    journal.add(Trial(("y",), "second", "pass"))
+    with path.open("a") as file:
+        file.write(f"{twice}\n{{torn\n")
+    before = path.read_bytes()
+    assert main(["repair", str(path), str(tmp_path / "new"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["trials"], [one[:8] for one in said["dropped"]]) == (3, ["line 5: "])
+    assert [trial.subset[0] for trial in Journal.read(tmp_path / "new")] == ["x", "y", "x"]
+    assert path.read_bytes() == before
+    with pytest.raises(FileExistsError):
+        repair(path, tmp_path / "new")
+    (tmp_path / "none").write_text("{}\n")
+    assert "none line 1: got no head of a journal" in refused(capsys, "repair", tmp_path / "none", tmp_path / "o")
+
+
+def test_a_text_with_any_end_of_line_is_one_trial(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j")
+    journal.add(Trial(("a\u2028b\x85c\x0bd",), "\u2029", "pass"))
+    assert Journal.read(tmp_path / "j")[0].subset == ("a\u2028b\x85c\x0bd",)
+
+
+def test_who_reads_a_journal_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    Journal(path).add(Trial(("x",), "", "pass"))
+    path.write_bytes(path.read_bytes()[:-5])
+    before = path.read_bytes()
+    path.chmod(0o400)
+    assert len(Journal.read(path)) == 0
+    assert path.read_bytes() == before
+
+
+# Sweeps
+
+def test_a_sweep_is_no_bomb(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "s.npz", "w", zipfile.ZIP_DEFLATED) as file, file.open("words.npy", "w") as part:
+        part.write(b"\x93NUMPY\x01\x00")
+        for _ in range(260):
+            part.write(bytes(2 ** 20))
+    with pytest.raises(npulab.FormatError, match=r"unpacked: got \d+ bytes, allowed are \d+$"):
+        load_sweep(tmp_path / "s.npz")
+
+
+def test_a_changed_bit_of_a_sweep_is_seen(tmp_path: Path) -> None:
+    """One changed bit anywhere in the file: the same sweep or a refusal, never another one."""
+    sweep = load_sweep(SWEEP)[:3]
+    data = save_sweep(sweep, tmp_path / "s.npz").read_bytes()
+    random = np.random.default_rng(26)
+    for number, bit in enumerate(random.integers(0, 8 * len(data), 150).tolist()):
+        path = tmp_path / f"{number}.npz"
+        path.write_bytes(data[:bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1:])
+        try:
+            found = load_sweep(path)
+        except npulab.FormatError:
+            continue
+        except ValueError as error:
+            pytest.fail(f"bit {bit}: {error!r}")
+        assert np.array_equal(found.words, sweep.words)
+        assert found.parameters.equals(sweep.parameters)
+        assert (found.target, found.chip, found.provenance, found.source) == (
+            sweep.target, sweep.chip, sweep.provenance, sweep.source)
+
+
+def test_what_a_sweep_has_no_place_for_is_refused(tmp_path: Path) -> None:
+    data = io.BytesIO(SWEEP.read_bytes())
+    with zipfile.ZipFile(data, "a") as file:
+        file.writestr("provenence.npy", b"")
+    (tmp_path / "s.npz").write_bytes(data.getvalue())
+    with pytest.raises(npulab.FormatError, match=r"s\.npz: got member 'provenence', allowed are words, "):
+        load_sweep(tmp_path / "s.npz")
+
+
+def test_sweeps_of_the_time_before_sums_open(tmp_path: Path) -> None:
+    with zipfile.ZipFile(SWEEP) as file:
+        assert "sha256.npy" not in file.namelist()
+    sweep = load_sweep(SWEEP)
+    again = load_sweep(save_sweep(sweep, tmp_path / "s.npz"))
+    assert np.array_equal(again.words, sweep.words)
+
+
+# What is no plain file, and what is too large
+
+@pytest.mark.parametrize("name", ["capture.json", "nn.bin"])
+def test_a_case_leads_nowhere(tmp_path: Path, name: str) -> None:
+    folder = copy(tmp_path)
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"is no file, allowed is a file$|is a link, allowed is a file"):
+        npulab.load(folder)
+
+
+def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        for read in (npulab.load, npulab.load_all, load_sweep, npulab.read_model, npulab.read_map):
+            with pytest.raises(npulab.FormatError, match=r"^\S+: got what is no file, allowed is a file$"):
+                read(path)
+
+
+def test_a_text_dump_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "big.txt"
+    with path.open("wb") as file:
+        file.write(b"map->relu = 0x0; /* (0) */\n")
+        file.truncate(2 ** 26 + 1)
+    with pytest.raises(ValueError, match=r"big\.txt: got 67108865 bytes, allowed are 67108864$"):
+        dumps.read(path)
+
+
+# Errors
+
+def test_an_error_is_one_line_and_short() -> None:
+    long = one_line(f"value {'x' * 5000!r}: got {'y' * 5000},\nallowed is \x1b[2J less")
+    assert len(long) < 320
+    assert "allowed is \\u001b[2J less" in long
+    assert one_line("a file's words, and its owner's words that go on and on and on and on and on and on, "
+                    "and on: the file's") .endswith("the file's")
+    assert visible("two\nlines\tand \x9b3J") == "two\nlines\tand \\u009b3J"
+
+
+@pytest.mark.parametrize("text", ["+" * 5000, "*" + "9" * 5000])
+def test_a_grammar_echoes_little(text: str) -> None:
+    with pytest.raises(npulab.FormatError) as caught:
+        Meaning.parse(text)
+    assert len(str(caught.value)) < 500
+
+
+def test_names_of_a_description_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, name in enumerate(("a\nb\x1b[2J", "n" * 5000)):
+        (tmp_path / str(number)).mkdir()
+        folder = copy(tmp_path / str(number), buffers={"input": name})
+        assert len(refused(capsys, "show", folder)) < 700
+
+
+def test_a_terminal_gets_no_escape_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = copy(tmp_path, source="\x1b]0;title\x07\x1b[2J", tool="\x9b2J")
+    for more in ([], ["--json"]):
+        assert main(["show", str(folder), *more]) == 0
+        said = capsys.readouterr().out
+        assert more or "\\u001b]0;title" in said
+        assert not CONTROL.search(said)
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match=re.escape(f"No space left on device: '{tmp_path / 's.npz'}'")):
+        save_sweep(load_sweep(SWEEP)[:2], tmp_path / "s.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_map_with_an_unknown_enum_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("field,lsb,width,value\na,0,4,enum:gone\n")
+    with pytest.raises(npulab.FormatError, match=r"m\.csv: .*got enum 'gone', known are none"):
+        npulab.draft(tmp_path / "m.csv")
+
+
+def test_a_number_that_python_does_not_print_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text(f"field,lsb,width,offset\na,0,0x{'f' * 4000},0\n")
+    with pytest.raises(npulab.FormatError) as caught:
+        npulab.draft(tmp_path / "m.csv")
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("view", [
+    {"kind": "RegisterView", "capture": "gone", "task": 0}, {"kind": "MapEditor", "capture": "gone"},
+    {"kind": "ByteView", "data": "gone", "query": [None]}])
+def test_a_view_that_cannot_be_shown(tmp_path: Path, view: dict[str, Any]) -> None:
+    session = npulab.session(tmp_path / "s.json")
+    session.open_view(view, "v")
+    with pytest.raises((ValueError, LookupError)):
+        session.show("v")
+
+
+# Code of strangers
+
+TARGET = "from pathlib import Path\nPath('ran').touch()\n"
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a target in it, and something to look at that is of no known target."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NPULAB_TARGETS", raising=False)
+    copy(tmp_path, target="aaa")
+    folder = tmp_path / "npulab_targets" / "aaa"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(TARGET)
+    return folder
+
+
+def test_code_of_the_working_folder_is_said(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "case"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == (f"npulab: target aaa runs code of {stranger.parent}; NPULAB_TARGETS=none runs none, "
+                       f"NPULAB_TARGETS={stranger.parent} says that it is trusted")
+    assert Path("ran").exists()
+
+
+def test_no_code_runs_if_none_is_trusted(stranger: Path, capsys: pytest.CaptureFixture[str],
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPULAB_TARGETS", "none")
+    assert "target: got 'aaa', allowed is one of" in refused(capsys, "show", "case")
+    assert not Path("ran").exists()
+    monkeypatch.setenv("NPULAB_TARGETS", str(stranger.parent))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "aaa" in npulab.targets()
+    assert "target aaa: does not load" in refused(capsys, "show", "case")
+
+
+def test_code_that_ends_the_program_is_told(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (stranger / "__init__.py").write_text("raise SystemExit(0)\n")
+    assert main(["show", "case"]) == 2
+    assert "target aaa: does not load: SystemExit: 0" in capsys.readouterr().err
+
+
+def test_a_capture_says_its_sum() -> None:
+    said = json.loads((CASE / "capture.json").read_bytes())
+    assert all(hashlib.sha256((CASE / name).read_bytes()).hexdigest() == known
+               for name, known in said["sha256"].items())
