@@ -277,7 +277,8 @@ class Roles:
                 groups[base, "_"] |= groups.pop((base, "__"))
         self.weak: dict[str, dict[str, str]] = {}
         self._masks = [kinds["mask"] for (_, sep), kinds in groups.items() if "mask" in kinds and sep == "_"]
-        headed = {outer for base, _ in groups for outer in Longest({base for base, _ in groups}).all(base)}
+        every = Longest({base for base, _ in groups})
+        headed = {outer for base, _ in groups for outer in every.all(base)}
         for (base, sep), kinds in groups.items():
             if base in headed and kinds.get("low", "").endswith("OFFSET") and "mask" not in kinds:
                 self.roles.update({kinds[kind]: "attribute" for kind in ("width",) if kind in kinds})
