@@ -225,7 +225,7 @@ def _comments(source: Source, spans: Iterable[Span], before: bool = True) -> Com
     """
     notes: dict[int, str] = {}
     words: dict[int, dict[str, Any]] = {}
-    ordered = sorted(spans, key=lambda span: (span.end, span.start))
+    ordered = sorted(spans, key=lambda span: (span.end, span.start)) if source.comments else []
     ends = [span.end for span in ordered]
     for one in source.comments if ordered else ():
         at = bisect_right(ends, one.start)
@@ -346,7 +346,7 @@ def _members(source: Source, structs: Sequence[Struct]) -> dict[str, tuple[str, 
     """(struct, offset, member, position) of words of structs whose fields macros say, by what these
     begin with: a word that the struct's name begins with, and the member's name."""
     begins = Counter[str]()
-    for name, macro in source.macros.items():
+    for name, macro in source.macros.items() if structs else ():
         if TAIL.fullmatch(name) or BITS.search(macro.body):
             begins.update(name[:at] for at, letter in enumerate(name) if letter == "_")
     out: dict[str, tuple[str, int, str, int]] = {}
