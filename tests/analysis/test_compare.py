@@ -18,7 +18,7 @@ from npulab import cli
 from npulab.analysis.mismatch import model_run as runs
 from npulab.captures.target import Claim, Lifted, Target, Unsupported
 from npulab.npus.vivante import lifting
-from npulab.npus.vivante.coefficients import geometry
+from npulab.npus.vivante.coefficients import buffers
 from npulab.quant.layers import Concat, Elementwise, Network
 
 SIMULATED = ("sim-1x1", "sim-3x3-same", "sim-3x3-sparse", "sim-3x3-stride2-relu", "sim-5x5-same", "sim-update4")
@@ -133,7 +133,7 @@ def test_planted_mistakes_are_caught(captures: npulab.CaptureSet, vivante: Targe
         monkeypatch.setattr(lifting, "_border", lambda sizes, before, *rest: whole(sizes, tuple(b ^ 1 for b in before), *rest))
         caught = {"sim-3x3-same", "sim-3x3-sparse", "sim-5x5-same"}
     elif plant == "stream order":
-        monkeypatch.setattr(geometry, "PLANES_PER_GROUP", 7)
+        monkeypatch.setattr(buffers, "PLANES_PER_GROUP", 7)
         caught = {"sim-1x1"}
     else:
         wrong = replace(vivante, rule_of=lambda _: "vivante-v7:half-up")
