@@ -221,9 +221,10 @@ def _compared(result: Comparison, of: Target, capture: Capture) -> Comparison:
         return replace(result, reason=f"predicted shape {predicted.shape}, captured {output.shape}")
     if "f" in (predicted.dtype.kind, output.dtype.kind) and predicted.dtype != output.dtype:
         return replace(result, reason=f"predicted are numbers of {predicted.dtype}, captured of {output.dtype}")
+    before = result.compared  # of captured layers
     result = with_outputs(result, _image(predicted), _image(output))
     if not result.mismatches:
-        return result
+        return replace(result, compared=before + result.compared)
     zero_point = layer.output_q.zero_point
     if np.all(output == zero_point):
         value = "0" if result.unit == "ulp" else f"the zero point {zero_point}"

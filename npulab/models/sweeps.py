@@ -116,7 +116,8 @@ def write_sweep(folder: str | os.PathLike[str], grid: Mapping[str, Any],
     ``grid`` is values by name, and every combination of them is a model.  Names are op (conv2d,
     fully_connected, average_pool, max_pool, min_pool, add), input_h, input_w, input_channels,
     output_channels, kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, padding,
-    depthwise, activation, dtype, per_channel, weight_bits; input, kernel, stride and dilation set both axes.
+    depthwise, activation, dtype, per_channel and weight_bits; input, kernel, stride and dilation
+    set both axes.
 
     Files are ``000.tflite``, ``000-input.bin`` (and ``000-other.bin`` of an ``Add``),
     ``000-expected.bin``, ... and ``parameters.csv``, one row per model with the files' sha256 and

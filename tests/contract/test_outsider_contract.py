@@ -146,6 +146,7 @@ def test_the_first_wrong_layer_is_named() -> None:
     between = npulab.target("wren").simulate(npulab.target("wren").lower(first, chip="wren2", x=X))
     good = replace(capture, buffers={**capture.buffers, "output:0": between})
     assert npulab.check(good).verdict == "equal"
+    assert npulab.check(good).compared == 3 * 3 * (7 + 7)
     bad = good.with_buffers(**{"output:0": bytes(len(between))})
     assert npulab.check(bad).reason == "layer 0 is the first of 1 captured layers that differs"
 
