@@ -33,9 +33,11 @@ def opened(lab: Lab, chrome: Browser) -> Iterator[Opened]:
 # ipywidgets' manager takes itself for restored when the new kernel has said that it has no widgets, even if the
 # notebook's are not read yet; what is drawn between the two stays "model not found" until the notebook is opened again.
 OPENINGS = 6
-# What each output says; of a long table only what is in sight, the page draws more or fewer of the other rows.
+# What each output says; of a long table only what is in sight, the page draws more or fewer of the other rows, and not
+# where in it the cursor is, which is the page's own.
 SEEN = """() => [...document.querySelectorAll('.jp-OutputArea-output')].map(output => {
   const copy = output.cloneNode(true);
+  copy.querySelector('.npulab-map .detail')?.remove();
   copy.querySelectorAll('[aria-rowindex]').forEach(row => row.getAttribute('aria-rowindex') > 10 && row.remove());
   return copy.textContent; })"""
 
