@@ -95,8 +95,6 @@ class Bits extends BitsFrame {
     return line;
   }
 
-  showSummary() {} // the editor's is in its heading
-
   moved() {
     this.showCursor();
     if (this.held === undefined && !this.model.get("selection").length && !this.editor.carried) this.editor.showRow(this.here);
