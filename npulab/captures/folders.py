@@ -31,6 +31,7 @@ from npulab.captures.target import Target
 FIRST_KEYS = ("block", "words", "writes", "commands", "start")  # of a job in format 1
 FORMATS = (1, 2)  # 2 where readers of 1 would take a job for another
 PAIRS = ("writes", "before", "masks")
+LONGEST = 255  # bytes of a file's name
 WIDE = "64"  # behind the name of pairs of 64 bits
 DESCRIPTION = "capture.json"
 TEXTS = ("provenance", "source", "tool", "date")
@@ -71,7 +72,8 @@ def _every(jobs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def plain_name(name: str, what: str) -> None:
     """Refuse what is no plain name of a file beside the description; raises ValueError."""
-    if not name or name != Path(name).name or "\\" in name or name in (".", "..", DESCRIPTION):
+    if not name or name != Path(name).name or "\\" in name or name in (".", "..", DESCRIPTION) \
+            or len(name.encode("utf-8", "replace")) > LONGEST:
         raise ValueError(f"{what}: got {name!r}, allowed is the plain name of a file inside the folder")
 
 

@@ -315,6 +315,8 @@ def _read(path: Path) -> Sweep:
     data = read_bounded(path, MOST_BYTES)
     with refusing(path):
         arrays, known = _members(data)
+        lost = known is None and f"{SUM}.npy".encode() in data  # with what else its directory had
+        refuse_if(lost, SUM, "none in the directory", "is that of the content; it was changed or damaged")
         for name in ARRAYS:
             refuse_if(name not in arrays, name, "none", f"is a file with {', '.join(ARRAYS)}")
         if known is not None and known != _sum(arrays):
