@@ -65,6 +65,8 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str] | None = None, about: Mapping[str, Any] | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.about = json.loads(json.dumps(dict(about or {})))
+        if self.path is not None and not self.path.parent.is_dir():  # a slip: a journal makes no folder
+            raise FileNotFoundError(f"{self.path.parent}: no such folder")
         self._trials: list[Trial] = []
         self._lines: list[str] = []
         self._file = None if self.path is None else Lines(self.path, MOST_BYTES)

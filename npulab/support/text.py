@@ -10,7 +10,7 @@ from typing import Any
 Row = dict[str, Any]
 # what moves a terminal's cursor, sets its title, or turns the direction of what is read
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){77})(?:\\.|(?!\1)[^\\]){4,}\1(?!\w)", re.DOTALL)
+QUOTED = re.compile(r"(?<!\w)(['\"])((?:\\.|(?!\1)[^\\]){81,})\1(?!\w)", re.DOTALL)
 # a number, or a row without blanks, which no name of a file is
 RUN = re.compile(r"((?:0x)?[0-9a-f]{75}|[^\s/]{157})[^\s/]{4,}")
 MOST_TOLD = 1500  # characters of a sentence that refuses something
@@ -26,12 +26,14 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A sentence on one line: control characters escaped, what it quotes cut after 80 characters.
+    """A sentence on one line: control characters escaped, what it quotes cut to 80 characters, of
+    which the last 30 are the end: a path's name.
 
-    >>> one_line(f"got {'x' * 200!r},\\nallowed is less")
-    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...', allowed is less"
+    >>> one_line(f"got {'x' * 200 + 'y' * 30!r},\\nallowed is less")
+    "got 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy', allowed is less"
     """
-    short = RUN.sub(r"\1...", QUOTED.sub(r"\1\2...\1", text))
+    quoted = QUOTED.sub(lambda found: f"{found[1]}{found[2][:47]}...{found[2][-30:]}{found[1]}", text)
+    short = RUN.sub(r"\1...", quoted)
     cut = short if len(short) <= MOST_TOLD else f"{short[:MOST_TOLD - 3]}..."
     return visible(" ".join(cut.split()))
 
