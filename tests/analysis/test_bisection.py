@@ -197,7 +197,7 @@ def test_a_journal_read_again_goes_on_as_it_would_have() -> None:
     while (question := search.ask()) is not None:
         asked.append(question.subset)
         search.tell(question.subset, "fail" if question.subset[nine].any() else "pass")
-    for count in range(0, len(asked), 7):
+    for count in range(0, len(asked), 19):
         again = Search(60, [[i] for i in range(60)], seed=1)
         for subset in asked[:count]:
             again.tell(subset, "fail" if subset[nine].any() else "pass")

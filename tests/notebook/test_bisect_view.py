@@ -6,14 +6,14 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import traitlets
-from blank_page import THEMES, BlankPage, browser
+from blank_page import THEMES, BlankPage
 from conftest import CAPTURES
 from playwright.sync_api import Browser
 
@@ -75,12 +75,6 @@ class Interrupted(Slow):
         self.asked.release()
         assert self.stop.wait(SOON)
         raise Stopped("it was stopped")
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
 
 
 # ---- the model ----
@@ -612,12 +606,12 @@ class Linked(BlankPage):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("theme", THEMES)
-def test_page_in_each_theme(started: Browser, theme: str) -> None:
+def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
     view = BisectView(*pair(provenance="simulated"))
     view.answer("pass")
     asks = view.shown
     view.run(breaks("f7", "f10"), wait=True)
-    with Linked(started, view, theme) as page:
+    with Linked(chrome, view, theme) as page:
         page.push(shown=asks)
         assert not page.page.is_visible(".result")
         page.page.evaluate("document.querySelector('.result').hidden = false")  # both at once, to look at once
@@ -631,9 +625,9 @@ def test_page_in_each_theme(started: Browser, theme: str) -> None:
         assert page.errors == []
 
 
-def test_page_shows_the_trial(started: Browser) -> None:
+def test_page_shows_the_trial(chrome: Browser) -> None:
     view = BisectView(*pair())
-    with Linked(started, view) as page:
+    with Linked(chrome, view) as page:
         taken = [list(row) for row in view.model.changed]
         assert page.rows(".tried tbody:not(.kept)") == [[*row, row[3]] for row in taken]
         assert page.text("[role=status]") == view.model.status
@@ -654,9 +648,9 @@ def test_page_shows_the_trial(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_page_keys_do_what_they_say(started: Browser) -> None:
+def test_page_keys_do_what_they_say(chrome: Browser) -> None:
     view = BisectView(*pair(), breaks("f7"))
-    with Linked(started, view) as page:
+    with Linked(chrome, view) as page:
         page.page.click(".npulab-heading")  # a click anywhere makes the keys live
         page.look()
         assert page.enabled() == ["pass", "fail", "hang", "run"]
@@ -680,10 +674,10 @@ def test_page_keys_do_what_they_say(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_page_stops_by_key_and_by_button(started: Browser) -> None:
+def test_page_stops_by_key_and_by_button(chrome: Browser) -> None:
     oracle = Slow()
     view = BisectView(*pair(), oracle)
-    with Linked(started, view) as page:
+    with Linked(chrome, view) as page:
         for stop in (lambda: page.press("Escape"), lambda: page.press("s"), lambda: page.page.click("button.stop")):
             page.page.click("button.run")
             page.deliver(view)
@@ -699,9 +693,9 @@ def test_page_stops_by_key_and_by_button(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_page_answers_no_trial_that_was_not_seen(started: Browser) -> None:
+def test_page_answers_no_trial_that_was_not_seen(chrome: Browser) -> None:
     view = BisectView(*pair())
-    with Linked(started, view) as page:
+    with Linked(chrome, view) as page:
         page.page.focus("button.pass")
         page.press("p")  # before anybody could look
         assert page.sent == []
@@ -716,9 +710,9 @@ def test_page_answers_no_trial_that_was_not_seen(started: Browser) -> None:
         assert view.model.trial == 2
 
 
-def test_page_held_keys_say_it_once(started: Browser) -> None:
+def test_page_held_keys_say_it_once(chrome: Browser) -> None:
     view = BisectView(*pair())
-    with Linked(started, view) as page:
+    with Linked(chrome, view) as page:
         page.page.focus("button.fail")
         page.look()
         for key, times in (("p", 3), ("Enter", 3), (" ", 3)):
@@ -728,9 +722,9 @@ def test_page_held_keys_say_it_once(started: Browser) -> None:
         assert page.acts() == ["pass", "fail", "fail"]
 
 
-def test_page_keeps_its_keys_to_itself(started: Browser) -> None:
+def test_page_keeps_its_keys_to_itself(chrome: Browser) -> None:
     view = BisectView(*pair())
-    with Linked(started, view) as page:
+    with Linked(chrome, view) as page:
         page.page.evaluate("window.reached = []; document.addEventListener('keydown', e => reached.push(e.key))")
         page.page.focus("button.pass")
         page.press("m", "x", "d", "Shift+P", "Enter", "ArrowRight", "ArrowDown", "Home", "Backspace", "Tab", "PageDown",
@@ -742,9 +736,9 @@ def test_page_keeps_its_keys_to_itself(started: Browser) -> None:
         assert page.acts() == ["pass"]
 
 
-def test_page_is_gone_through_by_tab_and_arrows(started: Browser) -> None:
+def test_page_is_gone_through_by_tab_and_arrows(chrome: Browser) -> None:
     view = BisectView(*pair())
-    with Linked(started, view) as page:
+    with Linked(chrome, view) as page:
         seen = []
         for key in ("Tab", "ArrowRight", "ArrowRight", "ArrowLeft", "End", "ArrowRight", "Home", "End", "Tab", "Tab"):
             page.press(key)
@@ -756,10 +750,10 @@ def test_page_is_gone_through_by_tab_and_arrows(started: Browser) -> None:
         assert page.page.get_by_role("button", name="Ask again", exact=True).count() == 1
 
 
-def test_page_of_a_result(started: Browser) -> None:
+def test_page_of_a_result(chrome: Browser) -> None:
     view = BisectView(*pair())
     view.run(breaks("f1", "f10"), wait=True)
-    with Linked(started, view) as page:
+    with Linked(chrome, view) as page:
         assert page.text("[role=status]") == f"Done: {view.result.sentence}."
         assert [row[:4] for row in page.rows(".result tbody")] == [["NN R0", "f1", "0", "2"], ["NN R2", "f10", "0", "11"]]
         assert page.text(".script") == view.result.script(oracle="npulab.Manual()  # asks a person; "
@@ -778,14 +772,14 @@ def test_page_of_a_result(started: Browser) -> None:
         assert page.errors == []
 
 
-def test_page_of_many_fields_fits(started: Browser) -> None:
+def test_page_of_many_fields_fits(chrome: Browser) -> None:
     good, bad = pair(240)
     rows = [{"block": "NN", "offset": 4 * item.pieces[0].word, "register": "A_REGISTER_" * 4 + item.register,
              "field": "a_field_of_a_long_name_" * 3 + item.name, "lsb": item.pieces[0].lsb, "width": 8}
             for item in good.maps["NN"] if not item.automatic]
     maps = {"NN": RegisterMap(rows)}
     view = BisectView(replace(good, maps=maps, name="good" * 20), replace(bad, maps=maps, name="bad" * 20))
-    with Linked(started, view, size=(700, 900)) as page:
+    with Linked(chrome, view, size=(700, 900)) as page:
         page.push(shown={**view.shown, "chosen": list(range(230))})
         shown = page.rows(".tried tbody:not(.kept)")
         assert (len(shown), shown[-1]) == (201, ["… 30 more"])
