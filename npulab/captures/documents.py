@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from npulab.captures.registry import target, targets
+from npulab.captures.registry import working_targets
 from npulab.support.text import Row, in_columns, plural
 
 
@@ -83,12 +83,8 @@ def document(path: str | os.PathLike[str]) -> Document | None:
     path = Path(path)
     if not path.is_file():
         return None
-    for name in targets():
-        try:
-            kinds = target(name).documents
-        except ValueError:  # one broken target leaves the others working
-            continue
-        for kind in kinds:
+    for of in working_targets():
+        for kind in of.documents:
             if kind.recognises(path):
                 found: Document = kind.read(path)
                 return found

@@ -16,6 +16,7 @@ import importlib.util
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -49,6 +50,17 @@ def target(name: str) -> Target:
     made = _load(name, local, () if name in _folders(HERE) else _state(local / name))
     state_rules(made.name, made.rules)  # a target of this name in another folder has others
     return made
+
+
+def working_targets() -> Iterator[Target]:
+    """The targets in the order of their names, each loaded when it is asked for; a broken one is left
+    out, so that the others work."""
+    for name in targets():
+        try:
+            found = target(name)
+        except ValueError:
+            continue
+        yield found
 
 
 @cache

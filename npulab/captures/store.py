@@ -15,7 +15,7 @@ import numpy as np
 
 from npulab.captures.capture import Capture, CaptureSet, Job, Writes
 from npulab.captures.folders import DESCRIPTION, FORMATS, PAIRS, TEXTS, WIDE, capture_files, plain_name
-from npulab.captures.registry import target, targets
+from npulab.captures.registry import target, working_targets
 from npulab.captures.target import Target
 from npulab.captures.unrecognised import sentence_of
 from npulab.models import is_model
@@ -141,12 +141,8 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
         raise FileNotFoundError(f"{path}: there is no such file or folder")
     if not path.is_dir():
         need_file(path)
-    for name in targets():
-        try:
-            importers = target(name).importers
-        except ValueError:  # one broken target leaves the others working
-            continue
-        for importer in importers:
+    for of in working_targets():
+        for importer in of.importers:
             if importer.recognises(path):
                 return dict(importer.readers(path)) if importer.readers else {
                     case: partial(_given, found) for case, found in importer.read(path).items()}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
-from lab import CELLS, READY, RUN_MS, Lab, Opened
+from lab import CELLS, Lab, Opened
 from playwright.sync_api import Browser, Page
 from store_notebooks import METADATA
 
@@ -77,15 +76,6 @@ def seen(page: Page) -> list[str]:
     return [page.inner_text(f".npulab-bisect {part}") for part in (".where", ".reason", ".tried", ".suspects", ".counts")]
 
 
-def reloaded(opened: Opened) -> None:
-    opened.page.reload(wait_until="domcontentloaded")
-    opened.page.wait_for_function("() => window.jupyterapp?.shell")
-    until = time.monotonic() + RUN_MS / 1000
-    while not opened.page.evaluate(READY, NAME):
-        assert time.monotonic() < until, "the notebook did not open again"
-        opened.page.wait_for_timeout(50)
-
-
 def test_bisect_view_in_the_lab(opened: Opened) -> None:
     page = opened.page
     opened.run_all()
@@ -126,7 +116,7 @@ def test_bisect_view_in_the_lab(opened: Opened) -> None:
     opened.ask("held = True")
     page.click(".npulab-bisect button.run")
     state(page, "runs")
-    reloaded(opened)
+    opened.reload(NAME)
     state(page, "runs")  # the kernel is the same, and so is the view
     assert seen(page) == before
     page.evaluate(RUN_VIEW)  # the new view takes the journal over; what runs counts no more

@@ -151,6 +151,12 @@ class Opened:
             self.page.wait_for_timeout(50)
         self.problems += [dialog.inner_text() for dialog in self.page.locator(".jp-Dialog").all()]
 
+    def reload(self, name: str) -> None:
+        """The page anew, with the notebook that it shows."""
+        self.page.reload(wait_until="domcontentloaded")
+        self.page.wait_for_function("() => window.jupyterapp?.shell")
+        self._wait_for(name)
+
     def turn_to(self, name: str) -> None:
         """Another notebook in the same page, with a kernel of its own; what the one before holds is not saved."""
         self.page.evaluate(DISCARD)

@@ -18,16 +18,7 @@ const ACTS = {
   C: view => view.copy(view.lines()),
   "/": view => view.search.focus(),
 };
-const MOVES = {
-  ArrowLeft: view => view.move(0, 1),
-  ArrowRight: view => view.move(0, -1),
-  ArrowUp: view => view.move(-1, 0),
-  ArrowDown: view => view.move(1, 0),
-  PageUp: view => view.move(-PAGE, 0),
-  PageDown: view => view.move(PAGE, 0),
-  Home: view => view.move(0, BITS),
-  End: view => view.move(0, -BITS),
-};
+const MOVES = bitMoves(PAGE, BITS);
 const LIST_MOVES = {
   ArrowUp: view => view.step(-1),
   ArrowDown: view => view.step(1),

@@ -24,6 +24,20 @@ function passes(event) {
   return held && !event.getModifierState("AltGraph") || key === "Tab" || /^F\d+$/.test(key);
 }
 
+// Keys that move over words in rows, the highest bit on the left: `move` takes words and bits.
+function bitMoves(page, bits) {
+  return {
+    ArrowLeft: view => view.move(0, 1),
+    ArrowRight: view => view.move(0, -1),
+    ArrowUp: view => view.move(-1, 0),
+    ArrowDown: view => view.move(1, 0),
+    PageUp: view => view.move(-page, 0),
+    PageDown: view => view.move(page, 0),
+    Home: view => view.move(0, bits),
+    End: view => view.move(0, -bits),
+  };
+}
+
 class Frame {
   constructor(model) {
     this.model = model;

@@ -15,14 +15,7 @@ const HELP = "click or Enter opens a field, Escape closes it · arrows, Home, En
   "the field before and after · / searches, n and p go through what matches";
 
 const KEYS = {
-  ArrowLeft: view => view.move(0, 1),
-  ArrowRight: view => view.move(0, -1),
-  ArrowUp: view => view.move(-1, 0),
-  ArrowDown: view => view.move(1, 0),
-  PageUp: view => view.move(-PAGE, 0),
-  PageDown: view => view.move(PAGE, 0),
-  Home: view => view.move(0, BITS),
-  End: view => view.move(0, -BITS),
+  ...bitMoves(PAGE, BITS),
   Enter: view => view.open(true),
   " ": view => view.open(true),
   Escape: view => view.open(false),
