@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import CAPTURES
 from fake_laws import fake_laws
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 
@@ -18,6 +19,7 @@ import npulab
 from npulab.layout import kernel_groups, nc1hwc2
 from npulab.notebook import pictures
 from npulab.notebook.pictures import Picture
+from npulab.notebook.pictures.dark import darkened
 
 CASE = CAPTURES / "vivante/sim-5x5-same"
 
@@ -47,6 +49,19 @@ MADE: dict[str, Callable[[], Picture]] = {
     "roof": lambda: pictures.roofline([{"name": "one", "flops": 2e9, "bytes": 1e7, "ms": 1.0}], 10, 100),
     "line": lambda: pictures.number_line(range(20, 40), (0.1, 0.1, 0.7), rules=["gemmlowp", "ruy-x86"]),
 }
+
+
+def test_a_framed_legend_is_paper_too() -> None:
+    """A user's own plot: its letters are swapped, so is what they stand on."""
+    figure = Figure()
+    figure.subplots().plot([1, 2], label="one")
+    frame = figure.axes[0].legend().get_frame()
+    before = frame.get_facecolor(), frame.get_edgecolor()
+    with darkened(figure):
+        assert max(frame.get_facecolor()[:3]) < 0.1
+        assert frame.get_facecolor()[3] == before[0][3]
+        assert frame.get_edgecolor() != before[1]
+    assert (frame.get_facecolor(), frame.get_edgecolor()) == before
 
 
 def pixels(png: bytes) -> np.ndarray:

@@ -55,6 +55,8 @@ def darkened(figure: Figure) -> Iterator[None]:
             put(text, "color")
     legends: list[Any] = [*figure.legends, *filter(None, (ax.get_legend() for ax in figure.axes))]
     for legend in legends:
+        for part in ("facecolor", "edgecolor"):
+            put(legend.get_frame(), part)
         for handle in legend.get_patches():
             put(handle, "edgecolor")
             put(handle, "facecolor", _paper_swapped)
