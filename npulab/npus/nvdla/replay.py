@@ -3,8 +3,7 @@ find."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -18,9 +17,6 @@ from npulab.npus.nvdla.registers import lut_of, units_of, values_of
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, pdp, sdp
 from npulab.npus.nvdla.units.fields import Fields
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CONVOLVES, RUN = "CACC", ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC", "SDP_RDMA", "SDP", "PDP_RDMA", "PDP", "CDP_RDMA",
                           "CDP")
@@ -95,17 +91,3 @@ def mutated(capture: Capture, mutations: Mapping[str, Rules] = MUTATIONS) -> dic
     Raises as ``replay``.
     """
     return {name: not any(one.differing for one in replay(capture, rules)) for name, rules in mutations.items()}
-
-
-def changed_rules(captures: Iterable[Capture], mutations: Mapping[str, Rules] = MUTATIONS) -> pd.DataFrame:
-    """Which trace proves which rule: a row for each changed rule, with the count of traces that
-    stay ``equal`` under it and the names of those that ``differ``.
-
-    Raises as ``replay``.
-    """
-    import pandas as pd
-
-    found = {capture.name: mutated(capture, mutations) for capture in captures}
-    rows = [(rule, sum(table[rule] for table in found.values()), [name for name in found if not found[name][rule]])
-            for rule in mutations]
-    return pd.DataFrame(rows, columns=["rule", "equal", "differ"])

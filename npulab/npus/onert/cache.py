@@ -15,8 +15,7 @@ Clocks are taken as exact, so that no two entries are of the same time.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -178,33 +177,6 @@ def key(policy: str, layer: Layer) -> tuple[object, ...]:
     if POLICIES[policy] == "2020":
         return layer.kernel, layer.address
     return layer.address, layer.packed_shape, layer.block, layer.zero_point
-
-
-def runtime_events(layers: Sequence[Layer], runs: int = 2, first_zeros: bool = False) -> list[Event]:
-    """What ONE does with layers, in order: all are prepared, each is run, and weights are freed
-    after the first run.
-
-    Freed are those of layers with at most 4 columns and a multiple of 4 units
-    (FullyConnectedLayer.cc, with USE_RUY_GEMV and EXPERIMENTAL_RUY_FEATURE), when the last that has
-    them has run; with ``first_zeros`` the input of the first run is zeros, and they are freed all
-    the same, as it was at first.
-    """
-    shared: Counter[int] = Counter()
-    events: list[Event] = []
-    for layer in layers:
-        if layer.address is not None:
-            if layer.address not in shared:
-                events.append(Allocate(layer.address, f"weights of {layer.name}"))
-            shared[layer.address] += 1
-        events.append(Prepare(layer))
-    for number in range(runs):
-        for layer in layers:
-            events.append(Run(layer.name, first_zeros and not number))
-            if number == 0 and layer.address is not None and layer.columns <= NARROW and layer.units % 4 == 0:
-                shared[layer.address] -= 1
-                if not shared[layer.address]:
-                    events.append(Free(layer.address))
-    return events
 
 
 def replay(events: Iterable[Event], policy: str = "kCacheLHSOnNarrowMul", limit: int = LIMIT) -> list[Outcome]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ane_streams import make_h14, place_h14, write_h14
 from conftest import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from refusals import refused
 import npulab
 from npulab.npus.ane import streams, tasks
 from npulab.npus.ane.facts import HEADER
-from npulab.npus.ane.streams import PREAMBLE, make_h14, place_h14, read_h14, write_h14
+from npulab.npus.ane.streams import PREAMBLE, read_h14
 from npulab.npus.ane.tasks import (
     H11,
     Record,
@@ -491,13 +492,16 @@ def test_what_cannot_be_written_is_refused() -> None:
     refused(lambda: write_h14([task, task]), "task 1", "0x10")
     refused(lambda: write_h14([replace(task, offset=20)]), "task 0", "0x14")
     refused(lambda: write_h14([task], size=40), "40 bytes", "56")
-    refused(lambda: write_h14([task], first=bytes(4)), "preamble")
-    refused(lambda: write_h14([task], first=bytes_of([2 ** 16, 0, 0, 0])), "preamble")
-    refused(lambda: write_h14([replace(task, raw=task.raw + bytes(8))]), "task 0", "10 words")
-    refused(lambda: make_h14([0] * 9, []), "9 words", "8")
-    refused(lambda: make_h14([*[0] * 7, 2], []), "8 words", "9")
-    refused(lambda: make_h14([0] * 8, [Record(0, (1,) * 64)] * 40), "2608 words", "2047")
-    refused(lambda: make_h14([0] * 8, [Record(0, (2 ** 32,))]), "4294967296", "0xffffffff")
+    for broken, words in (
+            (lambda: write_h14([task], first=bytes(4)), "preamble"),
+            (lambda: write_h14([task], first=bytes_of([2 ** 16, 0, 0, 0])), "preamble"),
+            (lambda: write_h14([replace(task, raw=task.raw + bytes(8))]), "task 0.*10 words"),
+            (lambda: make_h14([0] * 9, []), "9 words.*8"),
+            (lambda: make_h14([*[0] * 7, 2], []), "8 words.*9"),
+            (lambda: make_h14([0] * 8, [Record(0, (1,) * 64)] * 40), "2608 words.*2047"),
+            (lambda: make_h14([0] * 8, [Record(0, (2 ** 32,))]), "4294967296.*0xffffffff")):
+        with pytest.raises(ValueError, match=words):
+            broken()
     refused(lambda: make_h14([0] * 8, [Record(2 ** 17, (1,))]), "0x8000")
     refused(lambda: make_h14([0] * 8, [Record(2 ** 17 - 4, (1, 2))]), "0x20000")
     for broken in (Record(0, ()), Record(0, (1,) * 65), Record(2, (1,)), Record(0, (1,), mask=1), Record(0, (1,), mask=0, selector=1)):

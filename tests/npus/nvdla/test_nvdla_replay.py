@@ -13,7 +13,7 @@ import npulab
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Unsupported
 from npulab.npus.nvdla import facts, imported, registers
-from npulab.npus.nvdla.replay import changed_rules, mutated, replay
+from npulab.npus.nvdla.replay import mutated, replay
 from npulab.npus.nvdla.rules import MUTATIONS
 
 SMALL, KINDS = "nv_small", ("dc", "img", "pdp", "sdp")
@@ -111,12 +111,6 @@ def test_traces_that_prove_a_rule_by_themselves(table: dict[str, dict[str, bool]
     for rule in ("half up in tables and EW", "16-bit fraction in the SDP's tables", "no 9-bit saturation in CDP"):
         assert not failing[rule]  # what no trace here tells
     assert "conv_8x8_fc_int16" in failing["weights as plain K, R, S, C"]
-
-
-def test_table_as_rows(traces: dict[str, Capture]) -> None:
-    some = [traces[name] for name in ("sdp_3x3x33_bn_int8_reg_1", "pdp_8x8x64_2x2_min_int8_0")]
-    rows = changed_rules(some, {name: MUTATIONS[name] for name in ("none", "floor")})
-    assert rows.to_dict("list") == {"rule": ["none", "floor"], "equal": [2, 1], "differ": [[], [some[0].name]]}
 
 
 # Captures made here, without any trace

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from npulab.npus.onert import cache, cache_log
 from npulab.npus.onert.cache import (
+    NARROW,
     POLICIES,
     Allocate,
     Event,
@@ -23,7 +26,6 @@ from npulab.npus.onert.cache import (
     caches,
     likely_mapped,
     replay,
-    runtime_events,
 )
 from npulab.npus.onert.cache_log import read_log, readings
 
@@ -197,6 +199,33 @@ def test_plain_reference(events: list[Event], policy: str, limit: int) -> None:
     for step in done:
         assert step.fault == (step.outcome in ("stale hit", "use after free", "segmentation fault"))
         assert step.bytes <= limit or step.entries == 1
+
+
+def runtime_events(layers: Sequence[Layer], runs: int = 2, first_zeros: bool = False) -> list[Event]:
+    """What ONE does with layers, in order: all are prepared, each is run, and weights are freed
+    after the first run.
+
+    Freed are those of layers with at most 4 columns and a multiple of 4 units
+    (FullyConnectedLayer.cc, with USE_RUY_GEMV and EXPERIMENTAL_RUY_FEATURE), when the last that has
+    them has run; with ``first_zeros`` the input of the first run is zeros, and they are freed all
+    the same, as it was at first.
+    """
+    shared: Counter[int] = Counter()
+    events: list[Event] = []
+    for layer in layers:
+        if layer.address is not None:
+            if layer.address not in shared:
+                events.append(Allocate(layer.address, f"weights of {layer.name}"))
+            shared[layer.address] += 1
+        events.append(Prepare(layer))
+    for number in range(runs):
+        for layer in layers:
+            events.append(Run(layer.name, first_zeros and not number))
+            if number == 0 and layer.address is not None and layer.columns <= NARROW and layer.units % 4 == 0:
+                shared[layer.address] -= 1
+                if not shared[layer.address]:
+                    events.append(Free(layer.address))
+    return events
 
 
 def test_what_the_runtime_does() -> None:
