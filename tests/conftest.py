@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 # the same examples on every run
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
+
+# what tests trust is recorded apart from what the user does
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="npulab-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 ROOT = Path(__file__).parents[1]
 CAPTURES = ROOT / "captures"

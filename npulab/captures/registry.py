@@ -4,15 +4,18 @@ A folder beside this file is a target, and so is one in ``npulab_targets/`` of t
 and an entry point of the group ``npulab.targets``.  Each has a ``TARGET``.  One of the working
 folder is loaded again when a file of its has changed, as a map that is being made does.
 
-Who loads a target runs its code.  An ImportWarning, which the shell shows, says so of one of the
-working folder.  The environment's ``NPULAB_TARGETS`` names the folders of targets that are trusted,
-with the system's separator between them; no other is looked into then, and ``none`` trusts none.
+Who loads a target runs its code.  That of the working folder runs if it is trusted, or was asked for
+by name; a file that names it is not enough, for whoever made the file may have made the folder.
+``npulab new`` trusts what it makes, ``npulab trust`` what it is given: both record it for the user.
+The environment's ``NPULAB_TARGETS`` names folders of targets that are trusted, with the system's
+separator between them; no other is looked into then, and ``none`` trusts none.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import sys
 import warnings
@@ -23,11 +26,14 @@ from pathlib import Path
 
 from npulab.captures.target import Target, place_of
 from npulab.quant.rules import find_rules_with, state_rules
+from npulab.support.files import locked, read_json, replace_file
+from npulab.support.refuse import refuse_if
 
 HERE = Path(__file__).parents[1] / "npus"
 LOCAL = "npulab_targets"
 TRUSTED = "NPULAB_TARGETS"
 SHARED = {"kit", "template"}  # folders beside the NPUs that are none
+_asked: set[Path] = set()  # folders of targets that were asked for by name: their code has run
 _loading: list[str] = []  # what a target asks of its own rules while it is loaded has no answer yet
 
 
@@ -42,34 +48,88 @@ def targets() -> list[str]:
 
 
 def target(name: str) -> Target:
-    """The target of a name; raises LookupError with the known names."""
+    """The target of a name; raises LookupError with the known names.
+
+    Who asks by name has its code run.  An ImportWarning, which the shell shows, says so of a folder
+    that is not trusted.
+    """
+    _asked.add(_folder(name))
+    return stated_target(name)
+
+
+def stated_target(name: str) -> Target:
+    """The target that a file names: as ``target``, but raises ValueError in the place of running code
+    that nobody trusts."""
     if name not in _folders(HERE) and name not in targets():
         raise LookupError(f"target: got {name!r}, allowed is one of {', '.join(targets())} "
                           f"(a folder in ./{LOCAL} counts too)")
-    local = next((folder for folder in _local() if name in _folders(folder)), Path.cwd() / LOCAL)
-    made = _load(name, local, () if name in _folders(HERE) else _state(local / name))
+    folder = _folder(name)
+    users = folder.parent != HERE
+    if users and folder not in _asked and not is_trusted(folder):
+        raise ValueError(f"target {name}: its code is not run, for {folder} is not trusted; if you know who wrote it: "
+                         f"npulab trust {folder}")
+    made = _load(name, folder, _state(folder) if users else ())
     state_rules(made.name, made.rules)  # a target of this name in another folder has others
     return made
 
 
 def working_targets() -> Iterator[Target]:
     """The targets in the order of their names, each loaded when it is asked for; a broken one is left
-    out, so that the others work."""
+    out, so that the others work, and one whose code nobody trusts, which a UserWarning says once."""
     for name in targets():
         try:
-            found = target(name)
-        except ValueError:
+            found = stated_target(name)
+        except ValueError as error:
+            if error.__cause__ is None:
+                _tell_once(str(error))
             continue
         yield found
 
 
 @cache
-def _load(name: str, local: Path, state: tuple[tuple[str, int, int], ...]) -> Target:
+def _tell_once(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=4)
+
+
+def is_trusted(folder: Path) -> bool:
+    """Whether the code of a target's folder may run because a file names the target."""
+    return TRUSTED in os.environ or str(folder.resolve()) in _trusted()
+
+
+def trust(folder: Path) -> Path:
+    """Record that the code of a target's folder, or of every target in a folder, may run; gives the
+    record's path.  Raises ValueError for a folder without one, OSError."""
+    made = sorted(one.parent.resolve() for one in [*folder.glob("__init__.py"), *folder.glob("*/__init__.py")])
+    refuse_if(not made, folder, "no target", f"is a target's folder, or one of targets such as {LOCAL}")
+    record = _record()
+    with locked(record):
+        known = {one for one in _trusted() if Path(one).is_dir()}
+        replace_file(record, json.dumps(sorted(known | set(map(str, made))), indent=0).encode())
+    return record
+
+
+def _record() -> Path:
+    """Where the folders are recorded that this user trusts."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(home) if Path(home).is_absolute() else Path.home() / ".local/state") / "npulab/trusted.json"
+
+
+def _trusted() -> set[str]:
+    try:
+        return {str(one) for one in read_json(_record())}
+    except (OSError, ValueError, TypeError, RuntimeError):  # none, a broken one, a user without a home
+        return set()
+
+
+@cache
+def _load(name: str, folder: Path, state: tuple[tuple[str, int, int], ...]) -> Target:
     _loading.append(name)
     try:
-        found = _import(name, local)
+        found = _import(name, folder)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"while target {name} loaded") from error
     except (Exception, SystemExit) as error:  # whatever a folder of the user's does, it is told as the folder's
-        where = place_of(error, str((HERE if name in _folders(HERE) else local) / name))
+        where = place_of(error, str(folder))
         raise ValueError(f"target {name}: does not load: {type(error).__name__}: {error}"
                          f"{f', at {where}' * bool(where)}") from error
     finally:
@@ -79,21 +139,21 @@ def _load(name: str, local: Path, state: tuple[tuple[str, int, int], ...]) -> Ta
     return found
 
 
-def _import(name: str, local: Path) -> object:
-    if name in _folders(HERE):
-        module = importlib.import_module(f"npulab.npus.{name}")
-    elif name in _folders(local):
-        if TRUSTED not in os.environ:
-            warnings.warn(f"target {name} runs code of {local}; {TRUSTED}=none runs none, {TRUSTED}={local} says "
-                          "that it is trusted", ImportWarning, stacklevel=2)
-        spec = importlib.util.spec_from_file_location(f"{LOCAL}.{name}", local / name / "__init__.py",
-                                                      submodule_search_locations=[str(local / name)])
+def _import(name: str, folder: Path) -> object:
+    if folder.parent != HERE:
+        if not is_trusted(folder):
+            warnings.warn(f"target {name} runs code of {folder}; npulab trust {folder} says that it is trusted",
+                          ImportWarning, stacklevel=2)
+        spec = importlib.util.spec_from_file_location(f"{LOCAL}.{name}", folder / "__init__.py",
+                                                      submodule_search_locations=[str(folder)])
         assert spec is not None
         assert spec.loader is not None
         for known in [one for one in sys.modules if f"{one}.".startswith(f"{spec.name}.")]:
             del sys.modules[known]  # of another folder, or of files that are no more as they were
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+    elif folder.is_dir():
+        module = importlib.import_module(f"npulab.npus.{name}")
     else:
         (point,) = entry_points(group="npulab.targets", name=name)
         module = point.load()
@@ -110,6 +170,11 @@ def _local() -> list[Path]:
     """The folders that may hold targets of the user's."""
     trusted = os.environ.get(TRUSTED, str(Path.cwd() / LOCAL)).split(os.pathsep)
     return [Path(one).absolute() for one in trusted if one not in ("", "0", "none")]
+
+
+def _folder(name: str) -> Path:
+    """The folder of a target; one of an entry point has none, and gets one here that is not there."""
+    return next((folder for folder in [HERE, *_local()] if name in _folders(folder)), HERE) / name
 
 
 def _folders(where: Path) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from npulab.captures.capture import Capture, CaptureSet, Job, Writes
 from npulab.captures.folders import DESCRIPTION, FORMATS, PAIRS, TEXTS, WIDE, capture_files, plain_name
-from npulab.captures.registry import target, working_targets
+from npulab.captures.registry import stated_target, target, working_targets
 from npulab.captures.target import Target
 from npulab.captures.unrecognised import sentence_of
 from npulab.models import is_model
@@ -198,7 +198,7 @@ def _capture(folder: Path, description: Any) -> Capture:
     d = _of(description, "the description", dict)
     if d.get("format") not in FORMATS:
         raise ValueError(f"format: got {d.get('format')!r}, allowed is {' or '.join(map(str, FORMATS))}")
-    of = target(_need(d, "target", str))
+    of = stated_target(_need(d, "target", str))
     chip = _need(d, "chip", str)
     maps = of.maps(chip)
     sums = _need(d, "sha256", dict)

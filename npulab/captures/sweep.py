@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.captures.capture import CHANGED, PROVENANCES, Capture, CaptureSet
-from npulab.captures.registry import target, targets
+from npulab.captures.registry import stated_target
 from npulab.captures.store import load_all
 from npulab.registers.map import RegisterMap
 from npulab.support.files import read_bounded, write_file
@@ -301,10 +301,8 @@ def _registers(name: str, chip: str, block: str, count: int) -> RegisterMap | No
     A sweep that does not say its chip is taken for one of the usual chip, if it has as many words
     as that.
     """
-    if name not in targets():
-        return None
-    of = target(name)
     try:
+        of = stated_target(name)
         found = of.maps(chip or next(iter(of.chips))).get(block)
     except LookupError:
         return None

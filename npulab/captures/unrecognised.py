@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from npulab.captures.registry import target, targets
+from npulab.captures.registry import stated_target, targets
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.table import MOST_WORDS
 from npulab.support.files import first_bytes
@@ -25,7 +25,7 @@ def formats() -> list[Row]:
     rows: list[Row] = []
     for name in targets():
         try:
-            of = target(name)
+            of = stated_target(name)
             rows += [{"target": name, "format": importer.name} for importer in of.importers]
             rows += [{"target": name, "format": f"{kind.name}, by show and check"} for kind in of.documents]
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""``npulab map`` and ``new``: register maps between formats, a folder for a new NPU."""
+"""``npulab map``, ``new`` and ``trust``: register maps between formats, folders of NPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from shlex import quote
 
-from npulab.captures.registry import LOCAL
+from npulab.captures.registry import LOCAL, trust
 from npulab.cli.output import Add, Done, show
 from npulab.npus.template import WORDS, new_target
 from npulab.registers.fields import WORD_BYTES
@@ -92,4 +92,14 @@ def _next(name: str, folder: Path, words: int, source: Path = Path("words.bin"))
             "you find out, and show it again; its tests run with pytest, of npulab[test]"]
 
 
-COMMANDS = {"map": (_map_options, _map), "new": (_new_options, _new)}
+def _trust_options(add: Add) -> None:
+    add("folders", nargs="+", metavar="FOLDER", help=f"of a target whose author you know, or {LOCAL} with several")
+
+
+def _trust(options: argparse.Namespace) -> None:
+    for folder in options.folders:
+        record = trust(Path(folder))
+        show(options, Done({"trusted": folder, "record": str(record)}, f"{folder}: is trusted, as {record} says"))
+
+
+COMMANDS = {"map": (_map_options, _map), "new": (_new_options, _new), "trust": (_trust_options, _trust)}

@@ -32,6 +32,7 @@ COMMANDS = {
     "explore": ("exploring", "plan layers, ask a compiler or a driver, learn the laws of its words; resumable"),
     "map": ("maps", "a register map from one format to another, in by content, out by suffix"),
     "new": ("maps", "a folder for a new NPU, which loads and passes its tests, with one worked field"),
+    "trust": ("maps", "the code of a target's folder may run; that of what npulab new makes may"),
     "bench": ("bench.command", "measured times and ratios, side by side; takes half a minute"),
     "completion": ("completion", "what bash, zsh or fish needs to complete commands and options"),
     "report": ("sessions", "what a session found, as one page that opens anywhere, or as Markdown"),
@@ -58,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # who reads our output has seen enough; nothing more may be written at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        tell("stopped")
+    except KeyboardInterrupt as error:
+        tell(f"stopped {error}".strip())
         return INTERRUPTED
     except REFUSED as error:
         tell(error)

@@ -7,8 +7,10 @@ import io
 import json
 import os
 import re
+import shutil
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import npulab
 from npulab.captures.journal import Journal, Trial, repair
 from npulab.captures.sweep import load_sweep, save_sweep
 from npulab.cli.shell import main
+from npulab.npus.template import new_target
 from npulab.npus.vivante import dump as dumps
 from npulab.registers.meaning import Meaning
 from npulab.support.text import CONTROL, one_line, visible
@@ -246,6 +249,7 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a target in it, and something to look at that is of no known target."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NPULAB_TARGETS", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     copy(tmp_path, target="aaa")
     folder = tmp_path / "npulab_targets" / "aaa"
     folder.mkdir(parents=True)
@@ -253,12 +257,88 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_code_of_the_working_folder_is_said(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "case"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == (f"npulab: target aaa runs code of {stranger.parent}; NPULAB_TARGETS=none runs none, "
-                       f"NPULAB_TARGETS={stranger.parent} says that it is trusted")
+@pytest.mark.parametrize("arguments", [
+    ("show", "case"), ("check", "case"), ("diff", "case", "case"), ("list", "."), ("list", "--formats"),
+    ("show", "dump.txt"), ("import", "dump.txt", "out"), ("show", "dump"), ("show", "sweep.npz"), ("diff", "sweep.npz", "sweep.npz")])
+def test_no_code_runs_because_a_file_is_looked_at(stranger: Path, capsys: pytest.CaptureFixture[str],
+                                                  arguments: tuple[str, ...]) -> None:
+    Path("dump.txt").write_text("neither one nor the other\n")
+    Path("dump").mkdir()
+    save_sweep(replace(load_sweep(SWEEP), target="aaa"), "sweep.npz")
+    assert main([*arguments]) == (0 if "--formats" in arguments else 2)
+    said = capsys.readouterr()
+    assert f"target aaa: its code is not run, for {stranger} is not trusted" in said.out + said.err
+    assert f"npulab trust {stranger}" in said.out + said.err
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../npus/vivante", "../../npulab_targets/aaa", "/aaa", "kit"])
+def test_a_name_is_no_path(stranger: Path, name: str) -> None:
+    said = json.loads(Path("case/capture.json").read_bytes())
+    Path("case/capture.json").write_text(json.dumps({**said, "target": name or str(stranger)}))
+    with pytest.raises(LookupError, match=r"target: got '.*', allowed is one of"):
+        npulab.load("case")
+    with pytest.raises(LookupError, match=r"^target: got '.*', allowed is one of"):
+        npulab.target(name)
+
+
+@pytest.mark.parametrize("of", ["npulab_targets", "npulab_targets/aaa"])
+def test_a_trusted_folder_runs(stranger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+                               of: str) -> None:
+    assert main(["trust", of]) == 0
+    assert (stranger.parents[1] / "state/npulab/trusted.json").exists()
+    assert "target aaa: does not load: AttributeError" in refused(capsys, "show", "case")
     assert Path("ran").exists()
+    # only that folder: not one of the same name elsewhere, nor another one beside it
+    Path("ran").unlink()
+    Path("elsewhere").mkdir()
+    shutil.copytree("npulab_targets", "elsewhere/npulab_targets")
+    monkeypatch.chdir("elsewhere")
+    assert "is not trusted" in refused(capsys, "show", "../case")
+    assert not Path("ran").exists()
+
+
+def test_a_new_target_is_trusted_alone(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "mine"]) == 0
+    Path("first").mkdir()
+    Path("first/words.bin").write_bytes(bytes(64))
+    Path("first/job.json").write_text('{"npu": "mine"}')
+    capsys.readouterr()
+    assert main(["show", "first"]) == 0
+    assert not Path("ran").exists()
+    assert main(["import", "first", "captures"]) == 0
+    capsys.readouterr()
+    assert "is not trusted" in refused(capsys, "show", "case")
+
+
+def test_a_new_target_is_made_where_nothing_can_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match=r"npulab_targets/mine: is made, and not recorded as trusted: "):
+        assert new_target("mine")
+
+
+def test_what_is_no_target_is_not_trusted(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "got no target, allowed is a target's folder" in refused(capsys, "trust", "case")
+    assert not (stranger.parents[1] / "state").exists()
+
+
+@pytest.mark.parametrize("record", ["", "[", "{}", "[1, null]", "7"])
+def test_a_broken_record_trusts_nothing(stranger: Path, capsys: pytest.CaptureFixture[str], record: str) -> None:
+    Path("state/npulab").mkdir(parents=True)
+    Path("state/npulab/trusted.json").write_text(record)
+    assert "is not trusted" in refused(capsys, "show", "case")
+    assert main(["trust", "npulab_targets"]) == 0
+    assert "does not load" in refused(capsys, "show", "case")
+
+
+def test_a_target_that_is_asked_for_by_name_runs(stranger: Path) -> None:
+    (stranger / "__init__.py").write_text(f"{TARGET}from npulab.npus.vivante import TARGET\n")
+    with pytest.warns(ImportWarning, match=f"^target aaa runs code of {stranger}; npulab trust {stranger} says"):
+        npulab.target("aaa")
+    assert Path("ran").exists()
+    assert npulab.load("case").chip
 
 
 def test_no_code_runs_if_none_is_trusted(stranger: Path, capsys: pytest.CaptureFixture[str],
@@ -273,10 +353,15 @@ def test_no_code_runs_if_none_is_trusted(stranger: Path, capsys: pytest.CaptureF
     assert "target aaa: does not load" in refused(capsys, "show", "case")
 
 
-def test_code_that_ends_the_program_is_told(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (stranger / "__init__.py").write_text("raise SystemExit(0)\n")
-    assert main(["show", "case"]) == 2
-    assert "target aaa: does not load: SystemExit: 0" in capsys.readouterr().err
+@pytest.mark.parametrize(("code", "told"), [
+    ("raise SystemExit(0)", "npulab: case/capture.json: target aaa: does not load: SystemExit: 0, at "),
+    ("raise KeyboardInterrupt", "npulab: stopped while target aaa loaded")])
+def test_code_that_ends_the_program_is_told(stranger: Path, capsys: pytest.CaptureFixture[str],
+                                            monkeypatch: pytest.MonkeyPatch, code: str, told: str) -> None:
+    (stranger / "__init__.py").write_text(f"{code}\n")
+    monkeypatch.setenv("NPULAB_TARGETS", str(stranger.parent))
+    assert main(["show", "case"]) == (130 if "Keyboard" in code else 2)
+    assert capsys.readouterr().err.startswith(told)
 
 
 def test_a_capture_says_its_sum() -> None:

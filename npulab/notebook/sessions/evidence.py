@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from npulab.captures.capture import Capture
-from npulab.captures.registry import target
+from npulab.captures.registry import stated_target
 from npulab.notebook.sessions.contents import Contents, read_with
 from npulab.notebook.sessions.items import Anchor
 from npulab.registers.fields import Field
@@ -151,7 +151,7 @@ def _row(block: str, item: Field, source: str) -> Row:
 def _source(name: str, item: Field) -> str:
     """Where the evidence of a field is from, as its target has it."""
     try:
-        return target(name).sources.get(item.evidence, "")
+        return stated_target(name).sources.get(item.evidence, "")
     except (LookupError, ValueError):
         return ""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from importlib.resources import files
 from keyword import iskeyword
 from pathlib import Path
 from typing import NamedTuple
 
-from npulab.captures.registry import HERE, LOCAL, targets
+from npulab.captures.registry import HERE, LOCAL, targets, trust
 from npulab.captures.writes import read_writes, rows_of_writes
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats.formats import FORMATS, HEAD, format_of, read_map
@@ -47,7 +48,8 @@ def new_target(name: str, folder: Path | None = None, words: int = WORDS,
     format that ``read_map`` knows (a C header, CMSIS-SVD, SystemRDL, rnndb XML, a table); words of
     a job as a ``.bin``, little-endian; or register writes as ``read_writes`` reads them.  Raises
     ValueError for a name that no module can have or another target has and for a broken source,
-    FileExistsError where the folder is there; nothing is half-written.
+    FileExistsError where the folder is there; nothing is half-written.  The folder is trusted from
+    then on; a UserWarning says that this cannot be recorded.
     """
     if not NAME.fullmatch(name) or iskeyword(name):
         raise ValueError(f"name: got {name!r:.60}, allowed are up to 40 of a-z, 0-9 and _, a letter first, and no word "
@@ -67,6 +69,10 @@ def new_target(name: str, folder: Path | None = None, words: int = WORDS,
                        f"{where.parent.name}/{name}")
                 for one in (files(__name__) / "files").iterdir()} | dict(start.files)
     (made,) = write_folders({where: {file: text.encode() for file, text in contents.items()}})
+    try:
+        trust(made)
+    except (OSError, RuntimeError) as error:
+        warnings.warn(f"{made}: is made, and not recorded as trusted: {error}", stacklevel=2)
     return sorted(made.iterdir())
 
 
