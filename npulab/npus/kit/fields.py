@@ -21,7 +21,7 @@ class Named(Protocol):
 
 
 Raw = Mapping[str, int]
-Cut = tuple[str, Field, bool, list[tuple[int, int, int, int]]]
+Cut = tuple[str, Field | None, list[tuple[int, int, int, int]]]
 DEVICE = "{name} is {got}, the simulated unit knows {allowed} only"
 
 
@@ -43,16 +43,14 @@ def values_of(job: Job, maps: Mapping[str, RegisterMap], *, raw: bool = False,
         blocks = ", ".join(maps) or "none"
         raise LookupError(f"block: got {job.block!r}, maps are known for {blocks}")
     registers, words = maps[job.block], job.words.tolist()
-    cuts, used, out = _cuts(registers), [*range(len(words))], Values()
+    cuts, used, out = _cuts(registers, raw), [*range(len(words))], Values()
     if job.writes and not unwritten:
         used = sorted({registers.index[at] for at in job.state if at in registers.index})
-    for name, item, meant, pieces in (cut for number in used for cut in cuts[number]):
+    for name, item, pieces in (cut for number in used for cut in cuts[number]):
         value = 0
         for word, lsb, mask, unit in pieces:
             value += (words[word] >> lsb & mask) * unit
-        if meant and not raw:
-            value = item.value(np.array(value, item.stored_type)).item()
-        out[name] = value
+        out[name] = value if item is None else item.value(np.array(value, item.stored_type)).item()
     if job.start:
         out.update(values_of(job.start, maps, raw=raw, unwritten=unwritten))
     return out
@@ -80,16 +78,24 @@ def names_of(registers: RegisterMap) -> dict[int, str]:
 
 
 @cache
-def _cuts(registers: RegisterMap) -> list[list[Cut]]:
-    """Of the fields in each word: full name, field, whether a value means more than its bits, and
-    of each piece word, lsb, mask and the weight of its lowest bit."""
+def _cuts(registers: RegisterMap, raw: bool) -> list[list[Cut]]:
+    """Of the fields in each word: full name, the field if its value is more than a sum of its bits,
+    and of each piece word, lsb, mask and the weight of its lowest bit.
+
+    A sign takes a piece of its own: the highest bit once more, with what it takes away.
+    """
     out: list[list[Cut]] = [[] for _ in registers.registers]
     for item in registers:
-        meant = bool(item.meaning.kind or item.meaning.steps)
-        cut = (f"{item.block}.{item.register}.{item.name}", item, meant,
-               [(word, lsb, 2 ** width - 1, 2 ** at) for word, lsb, width, at in item.pieces])
+        signed, steps = item.meaning.kind == "signed", dict(item.meaning.steps)
+        plain = raw or ((signed or not item.meaning.kind) and steps.keys() <= {"*"})
+        by = steps.get("*", 1) if plain and not raw else 1
+        pieces = [(word, lsb, 2 ** width - 1, by * 2 ** at) for word, lsb, width, at in item.pieces]
+        if signed and plain and not raw:
+            top = max(item.pieces, key=lambda piece: piece.at)
+            pieces.append((top.word, top.lsb + top.width - 1, 1, -by * 2 ** item.width))
+        name = f"{item.block}.{item.register}.{item.name}"
         for word in {piece.word for piece in item.pieces}:
-            out[word].append(cut)
+            out[word].append((name, None if plain else item, pieces))
     return out
 
 

@@ -31,6 +31,7 @@ from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import saturated, shifted
 from npulab.quant.rules import EXACT_FLOAT32, EXACT_FLOAT64
+from npulab.support.refuse import refuse_if
 
 PIXEL = 1  # DATAIN_FORMAT of an image
 MOST_SUMS = 2 ** 24  # accumulators
@@ -59,8 +60,7 @@ def handed_over(sums: np.ndarray, truncate: int, itemsize: int = 1, rules: Rules
     >>> handed_over(np.array([5, -5, 2 ** 33]), 1)
     array([         3,         -3, 2147483647], dtype=int32)
     """
-    if not 0 <= truncate <= MOST_TRUNCATE:
-        raise ValueError(f"truncate: got {truncate}, allowed is 0 to {MOST_TRUNCATE}")
+    refuse_if(not 0 <= truncate <= MOST_TRUNCATE, "truncate", truncate, f"is 0 to {MOST_TRUNCATE}")
     whole = np.asarray(sums).astype(np.int64)
     if not rules.saturate_stages:
         return shifted(whole, truncate, rules.rounding)
@@ -170,8 +170,7 @@ def _check(x: np.ndarray, weights: np.ndarray, window: Window, lanes: int) -> No
     least, most = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
     if not least <= window.pad_value <= most:
         raise ValueError(f"pad_value: got {window.pad_value}, allowed is {least} to {most}")
-    if lanes and lanes < len(weights):
-        raise ValueError(f"lanes: got {lanes}, allowed is {len(weights)} or more")
+    refuse_if(lanes and lanes < len(weights), "lanes", lanes, f"is {len(weights)} or more")
 
 
 def run(values: Mapping[str, int], features: Features, memory: ByteMemory, rules: Rules = RULES) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 from npulab.layout import Layout, Loop, nc1hwc2
 from npulab.npus.nvdla.events import MEMORIES
 from npulab.npus.nvdla.memory import ByteMemory
+from npulab.support.refuse import refuse_if
 
 WEIGHT_ALIGN = 128  # bytes that all weights together are rounded up to
 TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.int8), 2: np.dtype("<i2")}  # of an element, by its bytes
@@ -54,8 +55,7 @@ class Cube:
 
     def __post_init__(self) -> None:
         sizes = self.height, self.width, self.channels, self.atom
-        if min(sizes) < 1:
-            raise ValueError(f"height, width, channels, atom: got {sizes}, allowed is 1 or more of each")
+        refuse_if(min(sizes) < 1, "height, width, channels, atom", sizes, "is 1 or more of each")
         if self.itemsize not in TYPES or self.atom % self.itemsize:
             raise ValueError(f"itemsize: got {self.itemsize} in atoms of {self.atom} bytes, allowed is 1 or 2, of "
                              "which an atom is a multiple")
@@ -148,9 +148,8 @@ class Cube:
 
         Raises ValueError where the bytes end before the cube does.
         """
-        if len(data) < self.size:
-            raise ValueError(f"feature cube {self.shape}: got {len(data)} bytes of memory, allowed is {self.size} or "
-                             "more")
+        refuse_if(len(data) < self.size, f"feature cube {self.shape}",
+                  f"{len(data)} bytes of memory", f"is {self.size} or more")
         return self.tensor(np.ndarray((self.surfaces, self.height, self.width, self.lanes),
                                       TYPES[self.itemsize], data, 0,
                                       (self.plane_pitch, self.row_pitch, self.atom, self.itemsize)))
@@ -211,8 +210,7 @@ class Weights:
         sizes = *self.shape, self.group, self.block
         if min(sizes) < 1:
             raise ValueError(f"kernels, height, width, channels, group, block: got {sizes}, allowed is 1 or more")
-        if self.itemsize not in TYPES:
-            raise ValueError(f"itemsize: got {self.itemsize}, allowed is 1 or 2")
+        refuse_if(self.itemsize not in TYPES, "itemsize", self.itemsize, "is 1 or 2")
         if self.lines not in (1, 2, 4) or (self.lines > 1 and self.lines * self.channels > self.block):
             raise ValueError(f"lines: got {self.lines} of {self.channels} channels, allowed is 1, and 2 or 4 that "
                              f"fit in a block of {self.block}")
@@ -245,9 +243,8 @@ class Weights:
     def pack(self, tensor: np.ndarray) -> bytes:
         """The bytes of a tensor ``(kernels, height, width, channels)``; raises ValueError for
         another shape or type."""
-        if tensor.dtype != TYPES[self.itemsize] or tensor.shape != self.shape:
-            raise ValueError(f"weights: got {tensor.dtype} {tensor.shape}, allowed is {TYPES[self.itemsize]} "
-                             f"{self.shape}")
+        refuse_if(tensor.dtype != TYPES[self.itemsize] or tensor.shape != self.shape, "weights",
+                  f"{tensor.dtype} {tensor.shape}", f"is {TYPES[self.itemsize]} {self.shape}")
         return self.layout().pack(tensor)
 
     def layout(self, size: int | None = None) -> Layout:

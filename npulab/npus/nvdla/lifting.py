@@ -10,18 +10,19 @@ import numpy as np
 
 from npulab.captures.capture import Capture
 from npulab.captures.target import Hang, Item, Lifted, Unsupported
+from npulab.layout import Layout
 from npulab.npus.kit.layers import behind
 from npulab.npus.kit.memory import buffer_of
 from npulab.npus.kit.numbers import wrapped
 from npulab.npus.nvdla import waiting
 from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.facts import CHIPS
+from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION
 from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES, stored_weights, weights_at
-from npulab.npus.nvdla.layouts import Cube, Weights
+from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.lowering import POOLS, averages
 from npulab.npus.nvdla.memory import Memory, Outside
 from npulab.npus.nvdla.points import RULE, Scaling, scaling_of
-from npulab.npus.nvdla.registers import CONVOLUTION, units_of
+from npulab.npus.nvdla.registers import units_of
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.sdp import Stage
 from npulab.quant.layers import Add, Conv2D, Pool2D, padding_name
@@ -74,15 +75,15 @@ def rule_of(capture: Capture) -> str:
 
 def recode(capture: Capture) -> bytes:
     """The coefficient buffer unpacked and packed again; Unsupported without one."""
-    weights, data = _coefficients(capture)
-    return weights.pack(weights.unpack(data))
+    layout, data = _coefficients(capture)
+    return layout.pack(layout.unpack(data))
 
 
 def explain(capture: Capture) -> list[Item]:
     """Every weight of the coefficient buffer and the fill behind them, in order; Unsupported
     without one."""
-    weights, data = _coefficients(capture)
-    return weights.layout().items(data, channel=0, row=1, column=2, plane=3)
+    layout, data = _coefficients(capture)
+    return layout.items(data, channel=0, row=1, column=2, plane=3)
 
 
 def _job(capture: Capture) -> tuple[Fields, set[str]]:
@@ -95,7 +96,7 @@ def _job(capture: Capture) -> tuple[Fields, set[str]]:
     return Fields.of(job, CHIPS[capture.chip]), {*units_of(job)}
 
 
-def _coefficients(capture: Capture) -> tuple[Weights, bytes]:
+def _coefficients(capture: Capture) -> tuple[Layout, bytes]:
     data = buffer_of(capture, "coefficients")
     v, units = _job(capture)
     if "CSC" not in units:
@@ -104,7 +105,7 @@ def _coefficients(capture: Capture) -> tuple[Weights, bytes]:
     weights = stored_weights(v)
     if len(data) != weights.size:
         raise ValueError(f"buffer 'coefficients': got {len(data)} bytes, allowed for {weights.shape} is {weights.size}")
-    return weights, data
+    return weights.layout(), data
 
 
 def _read(memory: Memory, cube: Cube) -> np.ndarray | None:

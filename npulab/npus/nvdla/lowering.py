@@ -20,6 +20,7 @@ from npulab.npus.nvdla.points import RULE, Operands, Points, halves, program, re
 from npulab.quant.layers import Add, Conv2D, Layer, Pool2D
 from npulab.quant.rules import shift_right
 from npulab.registers.table import read_table
+from npulab.support.refuse import refuse_if
 
 ADDRESSES = {"input": 0x80000000, "other": 0x88000000, "coefficients": 0x90000000, "bs": 0xA0000000,
              "bn": 0xA8000000, "output": 0xB0000000}
@@ -203,13 +204,11 @@ def _pooling(layer: Pool2D, quantities: Quantities) -> dict[str, int]:
     reciprocals = (0, 0)
     if layer.kind == "average":
         taps = layer.kernel[0] * layer.kernel[1]
-        if np.any(layer.pads):
-            raise ValueError(f"lower for nvdla: padding: got {layer.pads}, allowed with averages is none: the unit "
-                             "divides by the whole window")
+        refuse_if(np.any(layer.pads), "lower for nvdla: padding", layer.pads,
+                  "with averages is none: the unit divides by the whole window")
         reciprocals = RECIPROCAL, (RECIPROCAL + taps // 2) // taps
-        if not averages(taps, *reciprocals):
-            raise ValueError(f"lower for nvdla: kernel: got {layer.kernel}, allowed are averages that a reciprocal of "
-                             f"16 bits rounds right, not of {taps}")
+        refuse_if(not averages(taps, *reciprocals), "lower for nvdla: kernel", layer.kernel,
+                  f"are averages that a reciprocal of 16 bits rounds right, not of {taps}")
     return _filled("pooling", {**quantities, "method": POOLS.index(layer.kind),
                                "reciprocal_w": reciprocals[0], "reciprocal_h": reciprocals[1]})
 

@@ -16,19 +16,8 @@ from typing import Any, NamedTuple
 
 from npulab.npus.kit.fields import names_of, offsets_of
 from npulab.npus.nvdla.events import Check, Event, Write
-from npulab.npus.nvdla.registers import (
-    ACCESS,
-    CONVOLUTION,
-    DATA,
-    ENDS,
-    PAIRS,
-    READERS,
-    STARTS,
-    UNITS,
-    Access,
-    Tables,
-    accesses,
-)
+from npulab.npus.nvdla.facts import ACCESS, CONVOLUTION, DATA, ENDS, PAIRS, READERS, STARTS, UNITS
+from npulab.npus.nvdla.registers import Access, Tables, accesses
 from npulab.registers.map import RegisterMap
 
 NEEDED = ("CDMA", "CSC", "CACC")  # a convolution may do with one half of the multipliers

@@ -12,12 +12,13 @@ from npulab.captures.capture import Job
 from npulab.captures.target import Unsupported
 from npulab.npus.kit.fields import offsets_of
 from npulab.npus.kit.numbers import wrapped
-from npulab.npus.nvdla.registers import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM
+from npulab.npus.nvdla.facts import ALU, BOTH, ENABLE, LETTERS, MUL, POINTER, SUM
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.rounding import saturated
 from npulab.quant.rules import RULES
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
+from npulab.support.refuse import refuse_if
 
 RULE = RULES["nvdla"]
 OPERAND = 2 ** 15  # operands are below, and not below minus this
@@ -116,9 +117,8 @@ def scaled(bias: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray, ze
         channel = int(np.argmax(most))
         raise ValueError(f"lower for nvdla: bias: got {bias[channel]} for sums of up to {reach[channel]} in channel "
                          f"{channel}, allowed is what stays within 32 bits")
-    if np.any(multiplier <= 0):
-        raise ValueError("lower for nvdla: scales: got a ratio that rounds to a multiplier of 0, allowed is 2**-64 "
-                         "and more")
+    refuse_if(np.any(multiplier <= 0), "lower for nvdla: scales",
+              "a ratio that rounds to a multiplier of 0", "is 2**-64 and more")
     values: dict[str, int] = {}
     operands: dict[str, Operands] = {}
     one = len({*zip(multiplier.tolist(), right_shift.tolist(), strict=True)}) == 1
@@ -129,9 +129,8 @@ def scaled(bias: np.ndarray, multiplier: np.ndarray, right_shift: np.ndarray, ze
             values |= _stage("BS", operands["BS"], moved, relu=relu)
     else:
         times, before, shift = _one_shift(multiplier, right_shift, most, bool(np.any(second)))
-        if np.any(np.abs(second * before) >= OPERAND):
-            raise ValueError("lower for nvdla: bias: got more than 16 bits where scales per channel differ, allowed is "
-                             "less")
+        refuse_if(np.any(np.abs(second * before) >= OPERAND), "lower for nvdla: bias",
+                  "more than 16 bits where scales per channel differ", "is less")
         if np.any(first) or np.any(before > 1):
             operands["BS"] = Operands(first if np.any(first) else None, before if np.any(before > 1) else None)
             values |= _stage("BS", operands["BS"], moved)

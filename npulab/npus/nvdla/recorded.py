@@ -33,10 +33,10 @@ from npulab.captures.capture import COMMANDS, Capture, Job
 from npulab.captures.target import Range
 from npulab.npus.kit.fields import names_of, offsets_of
 from npulab.npus.nvdla.events import ANY_MEMORY, MOST_MEMORY, Check, Event, Load, Read, Write, Zero
-from npulab.npus.nvdla.facts import TABLES
+from npulab.npus.nvdla.facts import ACCESS, DATA, POINTER, STARTS, TABLES
 from npulab.npus.nvdla.images import Image, merged
 from npulab.npus.nvdla.operations import checked_after, operations
-from npulab.npus.nvdla.registers import ACCESS, DATA, POINTER, STARTS, accesses
+from npulab.npus.nvdla.registers import accesses
 from npulab.registers.map import RegisterMap
 
 MOST_RUNS = 2 ** 16  # of one image that are kept beside it

@@ -1,33 +1,17 @@
-"""What the register writes of a job say: its units, the raw values of its fields, its lookup
-tables."""
+"""What the register writes of a job say: its units, its lookup tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from npulab.captures.capture import Job
 from npulab.npus.kit.fields import names_of, offsets_of
-from npulab.npus.nvdla.facts import TABLES
+from npulab.npus.nvdla.facts import ACCESS, DATA, LAUNCHES, POINTER, STARTS, TABLE_ENTRIES, TABLES, UNITS
 from npulab.registers.map import RegisterMap
-
-CONVOLUTION = ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC")
-READERS = {"SDP": "SDP_RDMA", "PDP": "PDP_RDMA", "CDP": "CDP_RDMA"}
-PAIRS = (CONVOLUTION, *READERS.items(), ("RBK",), ("BDMA",))
-ENDS = ("PDP", "SDP", "CDP", "RBK", "BDMA")  # the unit that writes an operation's result: the first that runs
-UNITS = tuple(unit for pair in PAIRS for unit in pair)
-ENABLE, POINTER = "D_OP_ENABLE", "S_POINTER"
-LAUNCHES = {"CFG_LAUNCH0": 0, "CFG_LAUNCH1": 1}  # of BDMA, which has no enable
-STARTS = (ENABLE, *LAUNCHES)
-ACCESS, DATA = "S_LUT_ACCESS_CFG", "S_LUT_ACCESS_DATA"
-LETTERS = {"BS": "B", "BN": "N", "EW": "E"}  # of SDP's stages in the names of what reads operands
-MAX, MIN, SUM, EQUAL = range(4)  # what an ALU of SDP does; its first two stages add instead of comparing
-MUL, ALU, BOTH = range(3)  # what operands in memory are for
-TABLE_ENTRIES = {0: 65, 1: 257}  # LE, LO
 
 
 @dataclass(frozen=True)
@@ -130,22 +114,3 @@ def accesses(writes: Iterable[tuple[int, int]], registers: RegisterMap) -> Itera
 def units_of(job: Job) -> dict[str, int]:
     """The units that a job enables and the group of each, as its register writes say."""
     return {one.unit: one.group for one in accesses(job.writes, TABLES[job.block]) if one.starts}
-
-
-def values_of(job: Job, registers: RegisterMap | None = None) -> dict[str, int]:
-    """Raw values of all named fields by ``UNIT.REGISTER.FIELD``; those that leave out low bits of a
-    number of bytes (addresses, strides and sizes of the full map) as that number, so that both maps
-    say the same.
-
-    ``registers`` are those of the job's block unless a capture has its own.
-    """
-    words = job.words.tolist()
-    return {name: (words[word] >> lsb & mask) * scale for name, word, lsb, mask, scale in
-            _cuts(TABLES[job.block] if registers is None else registers)}
-
-
-@cache
-def _cuts(registers: RegisterMap) -> list[tuple[str, int, int, int, int]]:
-    return [(f"{item.block}.{item.register}.{item.name}", item.pieces[0].word, item.pieces[0].lsb,
-             2 ** item.width - 1, dict(item.meaning.steps).get("*", 1))
-             for item in registers if not item.automatic]

@@ -10,16 +10,16 @@ import numpy as np
 from npulab.captures.capture import Capture, Job
 from npulab.captures.target import Features, Hang, Range, Unsupported
 from npulab.npus.nvdla import convolution, waiting
-from npulab.npus.nvdla.facts import CHIPS
+from npulab.npus.nvdla.facts import CHIPS, CONVOLUTION
 from npulab.npus.nvdla.memory import Memory, checked
 from npulab.npus.nvdla.recorded import register_checks
-from npulab.npus.nvdla.registers import lut_of, units_of, values_of
+from npulab.npus.nvdla.registers import lut_of, units_of
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, pdp, sdp
 from npulab.npus.nvdla.units.fields import Fields
 
-CONVOLVES, RUN = "CACC", ("CDMA", "CSC", "CMAC_A", "CMAC_B", "CACC", "SDP_RDMA", "SDP", "PDP_RDMA", "PDP", "CDP_RDMA",
-                          "CDP")
+CONVOLVES = "CACC"
+RUN = (*CONVOLUTION, "SDP_RDMA", "SDP", "PDP_RDMA", "PDP", "CDP_RDMA", "CDP")
 
 
 def replay(capture: Capture, rules: Rules = RULES) -> tuple[Range, ...]:
@@ -60,10 +60,10 @@ def run(job: Job, memory: Memory, features: Features, rules: Rules = RULES) -> N
     units = set(units_of(job))
     if units - set(RUN):
         raise Unsupported(f"units: got {', '.join(sorted(units - set(RUN)))}, covered are {', '.join(RUN)}")
-    values = values_of(job)
-    waiting.for_units(Fields(values, features), units)
+    values = Fields.of(job, features)
+    waiting.for_units(values, units)
     tables = {unit: lut_of(job, unit) for unit in units & {"SDP", "CDP"}}
-    work(units, values, tables, memory, features, rules)
+    work(units, values.values, tables, memory, features, rules)
 
 
 def work(units: Collection[str], values: Mapping[str, int],

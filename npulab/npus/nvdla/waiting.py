@@ -13,10 +13,10 @@ from math import prod
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import fetch
 from npulab.npus.nvdla.events import MEMORIES
+from npulab.npus.nvdla.facts import CONVOLUTION, LETTERS
 from npulab.npus.nvdla.fetch import DATA, DATA_MEMORY, FEATURES, PITCHES
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import Memory
-from npulab.npus.nvdla.registers import CONVOLUTION, LETTERS
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.pdp import axes
 from npulab.npus.nvdla.units.sdp import Stage, bypassed, compares

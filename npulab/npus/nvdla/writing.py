@@ -16,7 +16,8 @@ from npulab.captures.folders import plain_name
 from npulab.npus.kit.fields import names_of
 from npulab.npus.nvdla.cfg import PATTERN, PROVENANCE
 from npulab.npus.nvdla.events import ANY_MEMORY, MEMORIES
-from npulab.npus.nvdla.registers import ENDS, UNITS, units_of
+from npulab.npus.nvdla.facts import ENDS, UNITS
+from npulab.npus.nvdla.registers import units_of
 from npulab.support.files import write_folders
 
 RECORD = 32  # bytes

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from npulab.support.refuse import refuse_if
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -165,8 +167,7 @@ def caches(policy: str, layer: Layer) -> bool:
     >>> [caches(policy, wide) for policy in POLICIES]
     [False, False, False, False, True, True]
     """
-    if policy not in POLICIES:
-        raise ValueError(f"policy: got {policy!r}, allowed is {', '.join(POLICIES)}")
+    refuse_if(policy not in POLICIES, "policy", f"{policy!r}", f"is {', '.join(POLICIES)}")
     widest = {"kCacheLHSOnNarrowMul": NARROW, "kCacheIfLargeSpeedup": layer.other,
               "kCacheIfSignificantSpeedup": SEVERAL * layer.other, "kAlwaysCache": layer.columns}.get(policy, -1)
     return layer.cacheable and layer.columns <= widest
@@ -197,8 +198,7 @@ def replay(events: Iterable[Event], policy: str = "kCacheLHSOnNarrowMul", limit:
     >>> [(step.outcome, step.at, step.packed) for step in replay(steps) if step.what == "run"]
     [('packed', 'a', 'a'), ('hit', 'freed', 'a'), ('stale hit', 'b', 'a')]
     """
-    if limit < 0:
-        raise ValueError(f"limit: got {limit}, allowed are 0 bytes or more")
+    refuse_if(limit < 0, "limit", limit, "are 0 bytes or more")
     machine = _Machine(policy, limit)
     out: list[Outcome] = []
     for number, event in enumerate(events):
@@ -252,9 +252,8 @@ class _Machine:
                                      f"{address:#x}, allowed is an address that holds some")
                 self.layers[name], outcome = (layer, self.at(address)), "prepared"
             case Run(name, zeros):
-                if name not in self.layers:
-                    raise ValueError(f"event {number}: got a run of {name}, allowed is a layer that "
-                                     f"was prepared: {', '.join(self.layers) or 'none was'}")
+                refuse_if(name not in self.layers, f"event {number}", f"a run of {name}",
+                          f"is a layer that was prepared: {', '.join(self.layers) or 'none was'}")
                 layer, weights = self.layers[name]
                 address, outcome = layer.address, "zeros"
                 if not zeros:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from npulab.npus.onert.cache import NARROW, Allocate, Event, Free, Layer, Prepare, Renew, Run, replay
+from npulab.support.refuse import refuse_if
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,9 +182,8 @@ def read_log(text: str) -> Log:
             freed.add(known[entry.layer] or 0)
         last[entry.layer] = entry
         lines.append(entry)
-    if not lines:
-        raise ValueError(f"log: got {len(text.splitlines())} lines and none of a FullyConnectedLayer, "
-                         "allowed are lines of its prepare() and fullyConnectedHybrid()")
+    refuse_if(not lines, "log", f"{len(text.splitlines())} lines and none of a FullyConnectedLayer",
+              "are lines of its prepare() and fullyConnectedHybrid()")
     return Log(tuple(lines), fault)
 
 
@@ -242,8 +242,7 @@ def _check(entry: LogLine, previous: LogLine | None, known: dict[int, int | None
         if what == "cached" and entry.number is None:
             raise ValueError(f"{where}: got no address, allowed is that of the weights")
         return
-    if entry.layer not in known:
-        raise ValueError(f"{where}: got a run of {layer}, allowed is a layer that was prepared")
+    refuse_if(entry.layer not in known, where, f"a run of {layer}", "is a layer that was prepared")
     address = known[entry.layer]
     if what in ("multiplies", "multiplied") and entry.number != address:
         got, allowed = (NONE if n is None else f"{n:#x}" for n in (entry.number, address))
@@ -251,6 +250,5 @@ def _check(entry: LogLine, previous: LogLine | None, known: dict[int, int | None
                          "was prepared")
     if what in ("drops", "freed before") and address is None:
         raise ValueError(f"{where}: got {what!r} of {layer}, allowed where its weights are cached")
-    if what == "freed before" and address not in freed:
-        raise ValueError(f"{where}: got weights of {layer} freed before, allowed after a line that "
-                         "frees them")
+    refuse_if(what == "freed before" and address not in freed, where,
+              f"weights of {layer} freed before", "after a line that frees them")

@@ -18,6 +18,7 @@ from npulab.npus.onert.rules import multipliers, quantized_rows, rule_name
 from npulab.npus.onert.words import ACTIVATIONS, HYBRID, INT32, QUANTIZED, SCALARS, Values, values_of
 from npulab.quant.emulate import clamp_range
 from npulab.quant.layers import FullyConnected, per_channel
+from npulab.support.refuse import refuse_if
 
 
 def lower(layer: FullyConnected, chip: str = FACTS.usual_chip, x: Any = None, name: str = "lowered",
@@ -80,9 +81,8 @@ def _check_layer(layer: Any, quirks: set[str]) -> None:
         scale = np.asarray(getattr(layer, name).scale)
         with np.errstate(over="ignore", under="ignore"):
             single = scale.astype(np.float32)
-        if not np.all(np.isfinite(single) & (single > 0)):
-            raise ValueError(f"{name}: got a scale of {scale.min():g} to {scale.max():g}, allowed "
-                             "is a positive finite float32")
+        refuse_if(not np.all(np.isfinite(single) & (single > 0)), name,
+                  f"a scale of {scale.min():g} to {scale.max():g}", "is a positive finite float32")
 
 
 def _checked_input(layer: FullyConnected, x: Any) -> np.ndarray:
@@ -122,9 +122,8 @@ def _values(layer: FullyConnected, chip: str, rows: np.ndarray | None, quirks: s
         kernel = {name: facts[f"{side}_{name}"] for name in ("kernel_rows", "kernel_columns")}
         high, wide = up(depth, kernel["kernel_rows"]), up(count, kernel["kernel_columns"])
         stride, moved = layouts.apart(high) if AVOIDS in quirks else high, SIGNED * (dtype == "uint8")
-        if not -SIGNED <= zero - moved < SIGNED:
-            raise ValueError(f"lower for onert: got zero point {zero}, allowed with {dtype} is "
-                             f"{moved - SIGNED} to {moved + SIGNED - 1}")
+        refuse_if(not -SIGNED <= zero - moved < SIGNED, "lower for onert", f"zero point {zero}",
+                  f"with {dtype} is {moved - SIGNED} to {moved + SIGNED - 1}")
         if wide * stride > MOST_BYTES:
             raise ValueError(f"lower for onert: got {count} columns of {depth} to pack, at most "
                              f"{MOST_BYTES} bytes are allowed")

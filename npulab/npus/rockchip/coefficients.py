@@ -13,6 +13,7 @@ from npulab.npus.kit.fields import Raw, values_of
 from npulab.npus.kit.memory import MOST_BYTES, address_of, buffer_of, bytes_at, tensor_at
 from npulab.npus.rockchip import layouts, words
 from npulab.npus.rockchip.plans import DEPTHWISE, FP16, INT8
+from npulab.support.refuse import refuse_if
 
 
 def recode(capture: Capture) -> bytes:
@@ -49,10 +50,9 @@ def weights_of(capture: Capture, v: Raw) -> np.ndarray:
     layout, sizes, depthwise = weights_layout(v), words.Sizes.of(v), v[words.CONVOLUTION] == DEPTHWISE
     channels, outputs = sizes.input[2], sizes.output[2]
     fits = channels <= layout.shape[3] and (depthwise or outputs <= layout.shape[0])
-    if v[words.WEIGHT_BYTES] != layout.size or not fits:
-        raise ValueError(f"block CNA field WEIGHT_BYTES: got {v[words.WEIGHT_BYTES]} for {outputs} outputs "
-                         f"of {channels} channels, allowed with weights of {layout.shape} is "
-                         f"{layout.size}, and no more than these")
+    refuse_if(v[words.WEIGHT_BYTES] != layout.size or not fits, "block CNA field WEIGHT_BYTES",
+              f"{v[words.WEIGHT_BYTES]} for {outputs} outputs of {channels} channels",
+              f"with weights of {layout.shape} is {layout.size}, and no more than these")
     weights = tensor_at(capture, "coefficients", v[words.WEIGHTS_AT], layout)
     return weights[:1 if depthwise else outputs, ..., :channels]
 
@@ -67,9 +67,8 @@ def weight_runs(capture: Capture) -> list[tuple[int, tuple[Raw, Layout]]]:
             continue
         bytes_at(capture, "coefficients", v[words.WEIGHTS_AT], v[words.WEIGHT_BYTES])
         layout = weights_layout(v)
-        if v[words.WEIGHT_BYTES] != layout.size:
-            raise ValueError(f"block CNA field WEIGHT_BYTES: got {v[words.WEIGHT_BYTES]}, allowed with its "
-                             f"kernel is {layout.size}")
+        refuse_if(v[words.WEIGHT_BYTES] != layout.size, "block CNA field WEIGHT_BYTES",
+                  v[words.WEIGHT_BYTES], f"with its kernel is {layout.size}")
         out.append((v[words.WEIGHTS_AT] - base, (v, layout)))
     return out
 
@@ -81,9 +80,8 @@ def weights_layout(v: Raw) -> Layout:
     height, width = (v[f"CNA.WEIGHT_SIZE2.WEIGHT_{side}"] for side in ("HEIGHT", "WIDTH"))
     shape = (1 if depthwise else v["CNA.WEIGHT_SIZE2.WEIGHT_KERNELS"], height, width,
              v["CNA.DATA_SIZE1.DATAIN_CHANNEL"])
-    if 0 in shape or math.prod(shape) > MOST_BYTES // 8:
-        raise ValueError(f"block CNA: got weights of {shape}, allowed are sizes from 1 on, at most "
-                         f"{MOST_BYTES // 8} in all")
+    refuse_if(0 in shape or math.prod(shape) > MOST_BYTES // 8, "block CNA", f"weights of {shape}",
+              f"are sizes from 1 on, at most {MOST_BYTES // 8} in all")
     return layouts.weights(shape, depthwise, "float16" if half else "int8")
 
 

@@ -22,6 +22,7 @@ from npulab.npus.rockchip.words import CONVOLUTION, INPUT_AT, OUTPUT_AT, OUTPUT_
 from npulab.quant.emulate import accumulate
 from npulab.quant.layers import PADDINGS, Conv2D, Elementwise, Network
 from npulab.quant.rules import QuantParams, TwoSteps, rule
+from npulab.support.refuse import refuse_if
 
 # fields that differ between the tasks of a layer, and blocks that do
 MOVING = {"CNA.CBUF_CON0.WEIGHT_REUSE", "CNA.DATA_SIZE0.DATAIN_HEIGHT",
@@ -45,9 +46,8 @@ def lift(capture: Capture) -> Lifted:
     jobs, first = _tasks(capture)
     if first[PRECISION] == FP16:
         return halves(capture, jobs)
-    if first[PRECISION] != INT8:
-        raise Unsupported(f"lift for rockchip: got IN_PRECISION {first[PRECISION]}, allowed are "
-                          f"{INT8} (int8) and {FP16} (fp16) so far")
+    refuse_if(first[PRECISION] != INT8, "lift for rockchip", f"IN_PRECISION {first[PRECISION]}",
+              f"are {INT8} (int8) and {FP16} (fp16) so far", Unsupported)
     if any(CONVOLUTION not in v for v in jobs):
         raise Unsupported(f"capture {capture.name}: got other tasks beside a convolution of int8, a "
                           "layer is lifted from one so far")
@@ -102,9 +102,8 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     if sums or v["CNA.CONV_CON1.ARGB_IN"]:
         pitch = v["CNA.DMA_CON1.LINE_STRIDE"] * (layouts.ATOM if sums else 1)
     rows, height = _rows(jobs, pitch)
-    if 0 in stride or not pitch:
-        raise ValueError(f"lift for rockchip: got strides {stride} and rows of {pitch} bytes, allowed "
-                         "is at least 1")
+    refuse_if(0 in stride or not pitch, "lift for rockchip",
+              f"strides {stride} and rows of {pitch} bytes", "is at least 1")
     weights = weights_of(capture, v)
     spread = v["CNA.CONV_CON3.ATROUS_Y_DILATION"] + 1, v["CNA.CONV_CON3.ATROUS_X_DILATION"] + 1
     before = v["CNA.PAD_CON0.PAD_TOP"], v["CNA.PAD_CON0.PAD_LEFT"]
@@ -141,9 +140,8 @@ def _rows(jobs: Sequence[Raw], pitch: int) -> tuple[int, int]:
             raise ValueError(f"{where}{wrong}: got {v.get(wrong)}, allowed is {first[wrong]} as in "
                              "the first task")
         at = v[OUTPUT_AT] - first[OUTPUT_AT]
-        if at != rows * layouts.ATOM * columns:
-            raise ValueError(f"{where}DPU.DST_BASE_ADDR: got {at} bytes behind the first task's, "
-                             f"allowed is {rows * layouts.ATOM * columns}")
+        refuse_if(at != rows * layouts.ATOM * columns, f"{where}DPU.DST_BASE_ADDR",
+                  f"{at} bytes behind the first task's", f"is {rows * layouts.ATOM * columns}")
         top, rest = divmod(v[INPUT_AT] - first[INPUT_AT], pitch)
         if rest or top < 0:
             raise ValueError(f"{where}CNA.FEATURE_DATA_ADDR: got {top * pitch + rest} bytes behind the "
@@ -179,9 +177,8 @@ def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, 
     blocks = np.frombuffer(bytes_at(capture, "biases", address, size), layouts.OPERANDS)
     biases, zeros, shares = (blocks[name].ravel()[:outputs].astype(np.int64)
                              for name in ("bias", "zero", "share"))
-    if len({*zeros.tolist()}) > 1:
-        raise ValueError(f"lift for rockchip: got weight zero points {sorted({*(-zeros).tolist()})}, "
-                         "allowed is one")
+    refuse_if(len({*zeros.tolist()}) > 1, "lift for rockchip",
+              f"weight zero points {sorted({*(-zeros).tolist()})}", "is one")
     return biases, -int(zeros[0]), shares
 
 
@@ -223,9 +220,8 @@ def _output(capture: Capture, v: Raw, layer: Conv2D) -> np.ndarray:
         return output_of(capture, v, layer.output_shape, "int8")
     height, width, channels = layer.output_shape
     plane = layouts.ATOM * v["DPU.DST_SURF_STRIDE.DST_SURF_STRIDE"]
-    if width != 1 or plane != layouts.ATOM:
-        raise ValueError(f"lift for rockchip: got sums of {width} columns in planes {plane} bytes "
-                         f"apart, allowed are 1 and {layouts.ATOM}")
+    refuse_if(width != 1 or plane != layouts.ATOM, "lift for rockchip",
+              f"sums of {width} columns in planes {plane} bytes apart", f"are 1 and {layouts.ATOM}")
     pitch = layouts.ATOM * (width + v["DPU.DATA_CUBE_NOTCH_ADDR.NOTCH_ADDR_0"])
     layout = hwc((height, 1, up(channels, layouts.per_atom("int32"))), dtype="int32", row_pitch=pitch)
     return tensor_at(capture, "output", v[OUTPUT_AT], layout)[..., :channels]
@@ -318,9 +314,8 @@ def _elements(v: Raw, shape: tuple[int, int, int]) -> Elementwise:
                               "alone, by a register")
         bias = float(np.uint32(v["DPU.BS_ALU_CFG.BS_ALU_OPERAND"]).view(np.float32))
     elif words.applies(v, "MUL"):
-        if v["DPU.BS_MUL_CFG.BS_MUL_SRC"]:
-            raise Unsupported("lift for rockchip: got elements that are multiplied by memory, allowed "
-                              "is a register")
+        refuse_if(v["DPU.BS_MUL_CFG.BS_MUL_SRC"], "lift for rockchip",
+                  "elements that are multiplied by memory", "is a register", Unsupported)
         scale = float(np.uint16(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"]).view(np.float16))
     activation = "relu" if words.applies(v, "RELU") else None
     return Elementwise("copy", shape, scale=scale, bias=bias, activation=activation)

@@ -13,6 +13,7 @@ import numpy as np
 from npulab.captures.capture import Job
 from npulab.npus.rockchip.facts import TABLES, TASK
 from npulab.registers.fields import WORD_BYTES
+from npulab.support.refuse import refuse_if
 
 BYTES = len(TABLES[TASK]) * WORD_BYTES
 INTERRUPTS = 2 ** 17  # what a clear writes to all of them is one less
@@ -73,13 +74,11 @@ def tasks(data: bytes, where: str = "tasks") -> list[Task]:
         part, begin = data[at:at + BYTES], f"{where}: task {len(out)} at byte {at:#x}"
         if not any(part):
             break
-        if len(part) < BYTES or len(out) >= MOST_TASKS:
-            raise ValueError(f"{begin}: got {len(part)} bytes, allowed are {BYTES} each of at most "
-                             f"{MOST_TASKS} records")
+        refuse_if(len(part) < BYTES or len(out) >= MOST_TASKS, begin, f"{len(part)} bytes",
+                  f"are {BYTES} each of at most {MOST_TASKS} records")
         out.append(Task.of(part))
-        if not out[-1].plausible:
-            raise ValueError(f"{begin}: got {out[-1]}, allowed is a record with units, interrupts, "
-                             "commands and an address")
+        refuse_if(not out[-1].plausible, begin, out[-1],
+                  "is a record with units, interrupts, commands and an address")
     if (total := sum(task.commands for task in out)) > MOST_TOGETHER:
         raise ValueError(f"{where}: got {len(out)} tasks of {total} commands together, at most "
                          f"{MOST_TOGETHER} are allowed")

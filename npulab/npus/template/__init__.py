@@ -17,6 +17,7 @@ from npulab.registers.formats.formats import FORMATS, HEAD, format_of, read_map
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.table import MOST_WORDS
 from npulab.support.files import first_bytes, need_file, read_bounded, write_folders
+from npulab.support.refuse import refuse_if
 from npulab.support.text import plural
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -51,12 +52,10 @@ def new_target(name: str, folder: Path | None = None, words: int = WORDS,
     FileExistsError where the folder is there; nothing is half-written.  The folder is trusted from
     then on; a UserWarning says that this cannot be recorded.
     """
-    if not NAME.fullmatch(name) or iskeyword(name):
-        raise ValueError(f"name: got {name!r:.60}, allowed are up to 40 of a-z, 0-9 and _, a letter first, and no word "
-                         "of Python's own")
+    refuse_if(not NAME.fullmatch(name) or iskeyword(name), "name", f"{name!r:.60}",
+              "are up to 40 of a-z, 0-9 and _, a letter first, and no word of Python's own")
     start = Start({}, True, WORKED, words) if source is None else begin(Path(source))
-    if not 2 <= start.words <= MOST_WORDS:
-        raise ValueError(f"words: got {start.words}, allowed are 2 to {MOST_WORDS}")
+    refuse_if(not 2 <= start.words <= MOST_WORDS, "words", start.words, f"are 2 to {MOST_WORDS}")
     where = (Path.cwd() / LOCAL if folder is None else Path(folder)) / name
     if where.exists():
         raise FileExistsError(f"{where}: is there already")

@@ -18,23 +18,15 @@ from npulab.npus.kit.memory import buffer_of
 from npulab.npus.kit.numbers import ceil_div
 from npulab.npus.vivante import coefficients, words
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
-from npulab.npus.vivante.facts import (
-    CHIPS,
-    FACTS,
-    HWC_TENSORS,
-    INT8_MODEL,
-    NN_ALONE,
-    ODD_STRIDE2_TILE,
-    PAD_JOB,
-    expected,
-    tensor_bytes,
-)
+from npulab.npus.vivante.facts import CHIPS, FACTS, expected, tensor_bytes
 from npulab.npus.vivante.lowering import coded_chip, planned
 from npulab.npus.vivante.moves import Moved, Sides, moved_by, moved_input, moves_of, tensor_of
 from npulab.npus.vivante.plans import join_planes, plan
+from npulab.npus.vivante.quirks import HWC_TENSORS, INT8_MODEL, NN_ALONE, ODD_STRIDE2_TILE, PAD_JOB
 from npulab.npus.vivante.words import ratio_of
 from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QuantParams
+from npulab.support.refuse import refuse_if
 
 # rounding by rounding_mode; every capture has 1, and that 0 is toward zero is a guess from the
 # vendor's API
@@ -165,8 +157,7 @@ def geometry_of(values: Mapping[str, Any], facts: Facts) -> Geometry:
     """The coefficient buffer's geometry, from decoded NN words; ValueError for a size of 0."""
     v = values
     for name in ("out_image_z_size", "kernel_z_size", "kernel_xy_size", "kernel_y_size", "kernels_per_core"):
-        if v[name] == 0:
-            raise ValueError(f"block NN field {name}: got 0, allowed is at least 1")
+        refuse_if(v[name] == 0, f"block NN field {name}", "0", "is at least 1")
     blocks = ceil_div(ceil_div(v["out_image_z_size"], facts["nn_cores"]), v["kernels_per_core"])
     return Geometry(facts["nn_cores"], v["out_image_z_size"], v["kernel_z_size"], v["kernel_y_size"],
                     v["kernel_xy_size"], blocks, v["coef_zero_point"],
@@ -466,9 +457,8 @@ def _without(border: Sides, layer: Conv2D, x: np.ndarray | None, padded: bool) -
     (top, bottom), (left, right) = border
     height, width, channels = layer.input_shape
     shape = height - top - bottom, width - left - right, channels
-    if layer.pads != ((0, 0), (0, 0)) or min(shape) < 1:
-        raise ValueError(f"lift for vivante: got a border of {border} from a job and one of {layer.pads}, allowed is "
-                         "one of them")
+    refuse_if(layer.pads != ((0, 0), (0, 0)) or min(shape) < 1, "lift for vivante",
+              f"a border of {border} from a job and one of {layer.pads}", "is one of them")
     if x is not None and padded:
         x = x[top:top + shape[0], left:left + shape[1]]
     return replace(layer, input_shape=shape, padding=border), x

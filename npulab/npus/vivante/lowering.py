@@ -18,19 +18,10 @@ from npulab.npus.kit.numbers import SIGNED, as_codes, up
 from npulab.npus.vivante import coefficients
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
 from npulab.npus.vivante.commands import States, nn_states, start_to_end, stream_of, tp_states
-from npulab.npus.vivante.facts import (
-    CHIPS,
-    FACTS,
-    FEATURES,
-    HWC_TENSORS,
-    INT8_MODEL,
-    NN_ALONE,
-    PAD_JOB,
-    USUAL_CHIP,
-    maps,
-)
+from npulab.npus.vivante.facts import CHIPS, FACTS, USUAL_CHIP, maps
 from npulab.npus.vivante.moves import Move, moved_by
 from npulab.npus.vivante.plans import WIDEST_FULL, Lowered, as_convolution, image_of, plan, split_image
+from npulab.npus.vivante.quirks import FEATURES, HWC_TENSORS, INT8_MODEL, NN_ALONE, PAD_JOB
 from npulab.npus.vivante.words import MOST_SHIFT, cached_bytes, folded_zero, multiplier_of, nn_values, tiling
 from npulab.quant.layers import Add, Conv2D, FullyConnected
 
@@ -53,7 +44,7 @@ def lower(layer: Layer, chip: str = USUAL_CHIP, x: Any = None, name: str = "lowe
 
     ``x`` is ``(H, W, C)`` in the type of the weights, I elements for ``FullyConnected``, a pair for
     ``Add``.  int8 tensors are moved up by 128 as the driver does.  ``features`` are quirks of a
-    driver (``facts.FEATURES``); ``layer.driver_quirks`` count too.  For a chip whose coefficient
+    driver (``quirks.FEATURES``); ``layer.driver_quirks`` count too.  For a chip whose coefficient
     format is not known there are the words, with the kernel cache sized for weights that are not
     coded, and no coefficients.  It departs from Mesa in images that are not square (x is always the columns), in
     kernels past 5x5 and stride 2 layers whose padding Mesa has wrong, in TP jobs that would read

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.kit.numbers import ceil_div, up
-from npulab.npus.vivante.facts import MESA_OFFSETS, ODD_STRIDE2_TILE, PATTERNS, RING_OFF
+from npulab.npus.vivante.facts import PATTERNS, RING_OFF
 from npulab.npus.vivante.plans import Lowered
+from npulab.npus.vivante.quirks import MESA_OFFSETS, ODD_STRIDE2_TILE
 from npulab.quant.layers import Conv2D
 from npulab.quant.rules import Mantissa
 

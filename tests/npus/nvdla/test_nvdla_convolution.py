@@ -24,13 +24,14 @@ from nvdla_convolution_plain import (
 
 import npulab
 from npulab.captures.target import Hang, Unsupported
+from npulab.npus.kit.fields import values_of
 from npulab.npus.nvdla import convolution, fetch
 from npulab.npus.nvdla.convolution import Window, convolve, handed_over, run, window_of
-from npulab.npus.nvdla.facts import CHIPS
+from npulab.npus.nvdla.facts import CHIPS, TABLES
 from npulab.npus.nvdla.fetch import FORMATS, Format, converted
 from npulab.npus.nvdla.layouts import TYPES, Cube, Weights
 from npulab.npus.nvdla.memory import Memory, checked
-from npulab.npus.nvdla.registers import lut_of, values_of
+from npulab.npus.nvdla.registers import lut_of
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units import sdp
 
@@ -623,7 +624,7 @@ def found(capture: npulab.Capture, rules: Rules = RULES) -> bool:
     for task, job_ in enumerate(capture.jobs):
         if task:
             memory.load(capture, task)
-        values = values_of(job_)
+        values = values_of(job_, TABLES)
         sdp.run(values, features, memory, lut_of(job_, "SDP"), run(values, features, memory, rules), rules)
     outcomes = [not one.differing for task in range(len(capture.jobs) + 1)
                 for one in checked(capture, memory, task)]

@@ -17,8 +17,7 @@ import npulab
 from npulab.captures.capture import Capture
 from npulab.captures.store import save
 from npulab.npus.nvdla import imported, logs
-from npulab.npus.nvdla.facts import TABLES
-from npulab.npus.nvdla.registers import ENABLE, LAUNCHES
+from npulab.npus.nvdla.facts import ENABLE, LAUNCHES, TABLES
 from npulab.npus.nvdla.writing import write_trace
 
 # an SDP that reads from memory, by byte address of the full map; what is read back, and the interrupt

@@ -18,10 +18,10 @@ from record_sweeps_nvdla import LAYERS, row, sweep
 import npulab
 from npulab.captures.devices import Simulated
 from npulab.captures.target import Hang, Unsupported
+from npulab.npus.kit.fields import values_of
 from npulab.npus.nvdla import imported
-from npulab.npus.nvdla.facts import CHIPS
+from npulab.npus.nvdla.facts import CHIPS, TABLES
 from npulab.npus.nvdla.lowering import averages, lower
-from npulab.npus.nvdla.registers import values_of
 from npulab.npus.nvdla.simulate import executed, simulate
 from npulab.quant.layers import Add, Conv2D, Pool2D
 from npulab.quant.rules import QuantParams, rule
@@ -70,7 +70,7 @@ def test_layers_come_back_and_outputs_are_predicted() -> None:
     seen: Counter[str] = Counter()
     for n in range(36):
         capture = agrees(n)
-        v = values_of(capture.jobs[0])
+        v = values_of(capture.jobs[0], TABLES, unwritten=True)
         seen[f"use {v['SDP_RDMA.D_NRDMA_CFG.NRDMA_DATA_USE']}"] += v["SDP_RDMA.D_NRDMA_CFG.NRDMA_DISABLE"] == 0
         seen[f"size {v['SDP_RDMA.D_BRDMA_CFG.BRDMA_DATA_SIZE']}"] += "bs" in capture.buffers
         seen["converter"] += v["SDP.D_CVT_SHIFT.CVT_SHIFT"] > 0
@@ -106,7 +106,7 @@ def small(**changed: Any) -> Conv2D:
 
 def test_program_is_what_a_driver_writes() -> None:
     capture = lower(small(padding="same", input_q=QuantParams(1.0, -3)), "nv_small")
-    job, v = capture.jobs[0], values_of(capture.jobs[0])
+    job, v = capture.jobs[0], values_of(capture.jobs[0], TABLES, unwritten=True)
     offsets = {offset: f"{unit}.{name}" for unit, offset, name in capture.maps["SMALL"].registers}
     order = [offsets[offset] for offset, _ in job.writes]
     starts = [name for name in order if name.endswith("D_OP_ENABLE")]
@@ -114,7 +114,7 @@ def test_program_is_what_a_driver_writes() -> None:
     assert [name.partition(".")[0] for name in starts] == ["SDP", "SDP_RDMA", "CACC", "CMAC_B", "CMAC_A", "CSC", "CDMA"]
     assert v["CDMA.D_ENTRY_PER_SLICE.ENTRIES"] == 5
     assert (v["CDMA.D_BANK.DATA_BANK"], v["CDMA.D_BANK.WEIGHT_BANK"]) == (0, 30)
-    assert v["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"] == 0xFFFD
+    assert v["CSC.D_ZERO_PADDING_VALUE.PAD_VALUE"] == -3
     assert v["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] == len(capture.buffers["coefficients"]) == 128
     assert v["CSC.D_ATOMICS.ATOMICS"] == 29
     assert not any(value for name, value in v.items() if name.startswith(("PDP", "CDP", "RBK", "BDMA", "GLB")))
@@ -124,7 +124,7 @@ def test_program_is_what_a_driver_writes() -> None:
 def test_addresses_are_the_callers() -> None:
     capture = lower(small(), "nv_full", addresses={"output": 0x1_2345_6780, "input": 64})
     assert capture.addresses["output"] == 0x1_2345_6780
-    v = values_of(capture.jobs[0])
+    v = values_of(capture.jobs[0], TABLES, unwritten=True)
     assert (v["SDP.D_DST_BASE_ADDR_HIGH.DST_BASE_ADDR_HIGH"], v["SDP.D_DST_BASE_ADDR_LOW.DST_BASE_ADDR_LOW"]) \
         == (1, 0x23456780)
     with pytest.raises(LookupError, match="addresses: got 'x', allowed are bn, bs, coefficients, input, other, output"):

@@ -24,11 +24,12 @@ from test_cli import run  # noqa: F401 - a fixture
 import npulab
 from npulab.captures.store import save
 from npulab.captures.target import Range
+from npulab.npus.kit.fields import values_of
 from npulab.npus.nvdla import imported
 from npulab.npus.nvdla.facts import CHIPS, TABLES
 from npulab.npus.nvdla.images import read_lines, read_records, spelled_anyhow, spelled_as_usual
 from npulab.npus.nvdla.memory import Memory, Outside, checked
-from npulab.npus.nvdla.registers import lut_of, units_of, values_of
+from npulab.npus.nvdla.registers import lut_of, units_of
 from npulab.npus.nvdla.writing import write_trace
 
 ATOMS = {"nv_small": (8, 8, 8), "nv_small_256": (32, 8, 8), "nv_small_256_full": (32, 8, 8), "nv_medium_512": (32, 16, 16),
@@ -138,7 +139,7 @@ def test_fields_are_as_the_traces_comment_them(traces: npulab.CaptureSet) -> Non
     """Some traces say behind a write what its fields are; of byte numbers they leave out other low bits."""
     seen = 0
     for capture in traces:
-        values = values_of(capture.jobs[0])
+        values = values_of(capture.jobs[0], TABLES, unwritten=True)
         for unit, register, name, value in COMMENT.findall(Path(capture.source).read_text()):
             if not re.search("ADDR|STRIDE|BYTES", register):
                 assert values[f"{unit}.{register}.{name}"] == int(value, 16)
@@ -167,7 +168,7 @@ def test_lookup_tables_are_what_was_written(traces: npulab.CaptureSet) -> None:
 
 
 def test_full_map_says_bytes(traces: npulab.CaptureSet) -> None:
-    values = values_of(traces["conv_8x8_fc_int16"].jobs[0])
+    values = values_of(traces["conv_8x8_fc_int16"].jobs[0], TABLES, unwritten=True)
     assert values["CDMA.D_DAIN_ADDR_LOW_0.DATAIN_ADDR_LOW_0"] == 0x80000000
     assert values["CDMA.D_LINE_STRIDE.LINE_STRIDE"] == 0x100
     assert values["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"] == 0x10000
@@ -313,7 +314,7 @@ def test_groups_keep_their_registers(tmp_path: Path) -> None:
     assert [one["units"] for one in capture.parameters["operations"]] == [
         {"SDP_RDMA": 0, "SDP": 0}, {"SDP_RDMA": 1, "SDP": 1}, {"SDP": 0, "SDP_RDMA": 0}]
     assert [units_of(job) for job in capture.jobs] == [one["units"] for one in capture.parameters["operations"]]
-    values = [values_of(job) for job in capture.jobs]
+    values = [values_of(job, TABLES, unwritten=True) for job in capture.jobs]
     assert [one["SDP.D_DATA_CUBE_WIDTH.WIDTH"] for one in values] == [1, 2, 1]
     assert [one["SDP_RDMA.D_DATA_CUBE_WIDTH.WIDTH"] for one in values] == [1, 2, 1]
     assert [one["SDP.D_CVT_SCALE.CVT_SCALE"] for one in values] == [0, 0, 3]
@@ -331,7 +332,7 @@ def test_units_interleave(tmp_path: Path) -> None:
     capture = npulab.load(made(tmp_path / "case", lines))
     assert [set(one["units"]) for one in capture.parameters["operations"]] == [{"SDP", "SDP_RDMA"}, {"CDP", "CDP_RDMA"}]
     assert [(row["name"], row["task"]) for row in capture.parameters["checks"]] == [("late", 2), ("soon", 1)]
-    assert values_of(capture.jobs[1])["CDP.D_LRN_CFG.NORMALZ_LEN"] == 1
+    assert values_of(capture.jobs[1], TABLES, unwritten=True)["CDP.D_LRN_CFG.NORMALZ_LEN"] == 1
     assert sum(len(job.writes) for job in capture.jobs) == len(WRITTEN.findall("\n".join(lines)))
 
 
@@ -632,7 +633,7 @@ def test_chip_is_that_of_the_nearest_folder(tmp_path: Path) -> None:
         assert npulab.load(made(tmp_path / where, WHOLE)).chip == chip
     capture = npulab.load(tmp_path / "nvdlav1" / "c")
     assert capture.jobs[0].block == "FULL"
-    assert values_of(capture.jobs[0])["SDP_RDMA.D_OP_ENABLE.OP_EN"] == 1
+    assert values_of(capture.jobs[0], TABLES, unwritten=True)["SDP_RDMA.D_OP_ENABLE.OP_EN"] == 1
 
 
 # Mutations

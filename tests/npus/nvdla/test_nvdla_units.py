@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.nvdla import layouts
 from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.registers import LETTERS
+from npulab.npus.nvdla.facts import LETTERS
 from npulab.npus.nvdla.rules import MUTATIONS, RULES, Rules
 from npulab.npus.nvdla.units import cdp, lut, pdp, rounding, sdp
 from npulab.npus.nvdla.units.fields import Fields

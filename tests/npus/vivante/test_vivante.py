@@ -21,7 +21,7 @@ from record_simulated import conv
 import npulab
 from npulab.captures.devices import Simulated
 from npulab.captures.target import Target
-from npulab.npus.vivante import coefficients, commands, dump, facts, lifting, simulate
+from npulab.npus.vivante import coefficients, commands, dump, lifting, quirks, simulate
 
 A311D = "vipnano-qi-a311d"
 SEED = 20231
@@ -76,7 +76,7 @@ def test_lower_gives_the_start_commands_of_mesa(captures: npulab.CaptureSet, viv
 def test_driver_of_today_makes_the_tile_even(captures: npulab.CaptureSet, vivante: Target) -> None:
     layer = replace(vivante.lift(captures["update4-mesa"]).layer, driver_quirks=frozenset())
     assert vivante.lower(layer).values["out_image_tile_y_size"] == 2
-    assert vivante.lower(layer, features=[facts.ODD_STRIDE2_TILE]).values["out_image_tile_y_size"] == 3
+    assert vivante.lower(layer, features=[quirks.ODD_STRIDE2_TILE]).values["out_image_tile_y_size"] == 3
 
 
 # Layers that Mesa's encoder lowered

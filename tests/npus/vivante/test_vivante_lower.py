@@ -26,6 +26,7 @@ from npulab.npus.vivante import (
     facts,
     lowering,
     plans,
+    quirks,
     simulate,
     tensor_jobs,
     words,
@@ -239,7 +240,7 @@ def test_int8_model_decides_the_symbol_map(vivante: Target) -> None:
     layer = Conv2D(weights, np.zeros(4, int), (6, 6, 2), input_q=Q(0.1, -3), weight_q=Q(0.1, 0), output_q=Q(0.5, 4))
     capture = vivante.lower(layer, chip=IMX8MP)
     lifted = vivante.lift(capture).layer
-    assert lifted.driver_quirks == {facts.INT8_MODEL}
+    assert lifted.driver_quirks == {quirks.INT8_MODEL}
     assert vivante.lower(lifted, chip=IMX8MP).buffers["coefficients"] == capture.buffers["coefficients"]
     plain = vivante.lower(replace(lifted, driver_quirks=frozenset()), chip=IMX8MP)
     assert plain.buffers["coefficients"] != capture.buffers["coefficients"]

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from npulab.captures.capture import Job
 from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.fields import agree, expect
+from npulab.npus.kit.fields import agree, expect, values_of
 from npulab.npus.nvdla.events import MEMORIES
-from npulab.npus.nvdla.facts import FACTS
+from npulab.npus.nvdla.facts import FACTS, TABLES
 from npulab.npus.nvdla.layouts import Cube
-from npulab.npus.nvdla.registers import values_of
 from npulab.registers.map import RegisterMap
 
 PRECISIONS = {0: 1, 1: 2}  # bytes of an element, by the raw value of a precision field
@@ -25,8 +24,7 @@ MOST_LANES, MOST_ROWS = 2 ** 25, 2 ** 19  # of a cube that is run
 
 @dataclass(frozen=True)
 class Fields:
-    """Raw register values by full name, as one unit reads them; a register that nobody wrote is
-    0."""
+    """Register values by full name, as one unit reads them; a register that nobody wrote is 0."""
 
     values: Mapping[str, int]
     features: Mapping[str, int]
@@ -34,7 +32,7 @@ class Fields:
     @classmethod
     def of(cls, job: Job, features: Mapping[str, int], registers: RegisterMap | None = None) -> Fields:
         """Those of a job on a chip's features; its values count bytes in both maps."""
-        return cls(values_of(job, registers), features)
+        return cls(values_of(job, {job.block: registers} if registers else TABLES), features)
 
     def __getitem__(self, name: str) -> int:
         return int(self.values.get(name, 0))

@@ -17,9 +17,9 @@ import numpy as np
 from npulab.captures.target import Hang, Unsupported
 from npulab.npus.kit.numbers import ceil_div, wrapped
 from npulab.npus.nvdla.events import MEMORIES
+from npulab.npus.nvdla.facts import ALU, BOTH, EQUAL, LETTERS, MAX, MIN, MUL
 from npulab.npus.nvdla.layouts import Cube
 from npulab.npus.nvdla.memory import ByteMemory
-from npulab.npus.nvdla.registers import ALU, BOTH, EQUAL, LETTERS, MAX, MIN, MUL
 from npulab.npus.nvdla.rules import RULES, Rules
 from npulab.npus.nvdla.units.fields import Fields
 from npulab.npus.nvdla.units.lut import Lookup, Tables, looked_up

@@ -24,6 +24,7 @@ from npulab.layout.bitstream import BitReader
 from npulab.npus.kit.numbers import ceil_div, up
 from npulab.npus.vivante.coefficients import buffers
 from npulab.npus.vivante.coefficients.buffers import CODE_BITS, FIRST_SIZE, Coefficients, Event, Geometry
+from npulab.support.refuse import refuse_if
 
 VERSION = 1
 ESCAPE_BITS, COUNT_BYTES = 2, 2
@@ -61,9 +62,8 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
     """The header; raises ValueError with the byte if a field has a value that is not supported, or
     streams and biases do not fit the buffer."""
     cores, used, start = geometry.cores, geometry.used, geometry.header_bytes
-    if len(buffer) < start:
-        raise ValueError(f"coefficients: got {len(buffer)} bytes, allowed is at least the header's "
-                         f"{start}")
+    refuse_if(len(buffer) < start, "coefficients", f"{len(buffer)} bytes",
+              f"is at least the header's {start}")
     raw = layout(cores).parse(buffer)
     for name, at, allowed in (("flags", 0, VERSION * 16), ("average_bias", 24, 0), ("reserved", 26, 0)):
         if raw[name] != allowed:
@@ -77,9 +77,8 @@ def read_header(buffer: bytes, geometry: Geometry) -> Header:
     if len(set(lengths)) < buffers.SYMBOLS or max(lengths) > most:
         raise ValueError(f"coefficients: header at byte 20, symbol map: got {list(lengths)}, allowed is each bit "
                          f"length from 0 to {most} at most once")
-    if not runs and any(raw.run_table):
-        raise ValueError(f"coefficients: header at byte 2, run-length table: got {raw.run_table.hex()}, allowed is 0 "
-                         "where the run-length size is 0")
+    refuse_if(not runs and any(raw.run_table), "coefficients: header at byte 2, run-length table",
+              raw.run_table.hex(), "is 0 where the run-length size is 0")
     bits = tuple(int(size) for size in raw.bits)
     if any((size > 0) != (core < used) for core, size in enumerate(bits)):
         raise ValueError(f"coefficients: header at byte {FIRST_SIZE}: got core sizes {list(bits)}, allowed are bits "
@@ -234,9 +233,8 @@ class _Values:
         value = bits if self.runs and length == RAW_LENGTH else signed(bits, length, self.runs)
         if of.kind == "kernels per core":
             want = self.count.pop(0)
-            if value != want:
-                raise ValueError(f"{where}: got {value} as a byte of the kernels per core, allowed is {want} "
-                                 f"({self.kernels} kernels)")
+            refuse_if(value != want, where, f"{value} as a byte of the kernels per core",
+                      f"is {want} ({self.kernels} kernels)")
         elif of.kind == "weight":
             self.left -= 1
             value = (value + self.zero) % 256
