@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol
 
 from npulab.support.answers import Part, Table, shown, tone
 from npulab.support.text import cell, visible
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
+    from rich.text import Text
 
 STYLES = {"good": "green", "bad": "bold red", "open": "yellow", "quiet": "dim"}
 GAP = 2  # columns between two cells
-LEAST = 6  # columns that a cell keeps on a narrow terminal
-PROSE = 20  # columns from which on a cell is broken between words
+INDENT = 4  # of what stands below its row
+NAME = 16  # columns that a name keeps; a longer one is broken behind a _ or the like
+PROSE, SENTENCES = 40, 32  # a column with longer cells than that is of sentences, and keeps so many
+SOFT = re.compile(r"[^_./-]*[_./-]|[^_./-]+")
 LESS = "-FRX"  # as git has it: no pager for what fits, colours, and the text stays
 
 
@@ -35,52 +40,82 @@ def print_parts(parts: Sequence[Part], console: Console | None = None) -> None:
         console.print(body)
 
 
-def widths(natural: Sequence[int], words: Sequence[int], most: int) -> list[int]:
-    """Widths of columns that fit into ``most`` with their gaps.
+def folded(text: str, width: int) -> list[str]:
+    """Lines of at most so many columns, broken between words; a word that is longer behind a ``_``,
+    ``.``, ``/`` or ``-``, and anywhere if there is none.
 
-    ``natural`` is the longest cell of each, ``words`` the longest word.  The widest ones give way
-    first, and words are broken only where whole ones do not fit.
-
-    >>> widths([4, 30, 90], [4, 30, 9], 60), widths([4, 30, 90], [4, 30, 9], 40)
-    ([4, 30, 22], [4, 21, 9])
+    >>> folded("see out_image_tile_x_size", 15)
+    ['see out_image_', 'tile_x_size']
     """
-    free = most - GAP * (len(natural) - 1)
-    kept = _capped(natural, words, free)
-    return kept if sum(kept) <= free else _capped(kept, [LEAST] * len(kept), free)
+    lines = [""]
+    for word in re.findall(" *[^ ]+", text):
+        long = len(word.strip()) > width
+        pieces = [part[at:at + width] for part in SOFT.findall(word)
+                  for at in range(0, len(part), width)] if long else [word]
+        for piece in pieces:
+            if len(lines[-1]) + len(piece) > width:
+                lines.append("")
+                piece = piece.lstrip()
+            lines[-1] += piece
+    return lines
 
 
-def _capped(wide: Sequence[int], least: Sequence[int], free: int) -> list[int]:
-    """Widths of which none goes below its least, all others below one limit."""
-    limit = max(wide, default=0)
-    while limit > LEAST and sum(map(max, least, (min(width, limit) for width in wide))) > free:
+def widths(columns: Sequence[Sequence[str]], most: int) -> list[int]:
+    """Widths of the columns that fit side by side into ``most`` with their gaps, from the first on.
+
+    The widest ones give way first, as far as words stay whole.
+
+    >>> rows = ["field", "in_image_x_size"], ["value", "4"], ["note", "columns of the image, " * 3]
+    >>> widths(rows, 80), widths(rows, 60), widths(rows, 40)
+    ([15, 5, 56], [15, 5, 36], [15, 5])
+    """
+    natural = [max(map(len, column)) for column in columns]
+    least = [SENTENCES if wide > PROSE else min(
+        NAME, max(len(word) for text in column for word in text.split(" ")))
+             for column, wide in zip(columns, natural, strict=True)]
+    while len(least) > 1 and sum(least) + GAP * (len(least) - 1) > most:
+        least.pop()
+    free, limit = most - GAP * (len(least) - 1), max(natural)
+
+    def capped() -> list[int]:
+        return [min(wide, max(kept, limit)) for wide, kept in zip(natural, least, strict=False)]
+
+    while limit > 1 and sum(capped()) > free:
         limit -= 1
-    return [min(width, max(at_least, limit)) for width, at_least in zip(wide, least, strict=True)]
+    return [min(width, free) for width in capped()]
 
 
-def _table(table: Table, most: int) -> RenderableType:
-    """A table that fits; where it is wider, what all rows have in common stands in one line."""
-    from rich.console import Group
-    from rich.table import Table as RichTable
+def _table(table: Table, most: int) -> Text:
+    """A table that fits.  Where it is wider, what all rows have in common stands in one line, and
+    the columns that do not fit stand below their row."""
     from rich.text import Text
 
     texts = {name: [visible(cell(row.get(name))) for row in table.rows] for name in table.names}
     wide = sum(max(map(len, (name, *column))) + GAP for name, column in texts.items()) - GAP > most
     common = [name for name, column in texts.items() if wide and len(column) > 1 and len({*column}) == 1]
     names = [name for name in table.names if name not in common] or [*table.names]
-    cells = [*zip(*(texts[name] for name in names), strict=True)]
-    columns = [(name, *texts[name]) for name in names]
-    natural = [max(map(len, column)) for column in columns]
-    words = [width if width <= PROSE else max(len(word) for text in column for word in text.split(" "))
-             for column, width in zip(columns, natural, strict=True)]
-    out = RichTable(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
-    for name, width in zip(names, widths(natural, words, most), strict=True):
-        out.add_column(Text(name), width=width, overflow="fold")
-    for row, line in zip(table.rows, cells, strict=True):
-        out.add_row(*(Text(text, STYLES.get(tone(name, row.get(name)), ""))
-                      for name, text in zip(names, line, strict=True)))
-    if len(names) == len(table.names):
-        return out
-    return Group(Text(", ".join(f"{name} {texts[name][0]}" for name in common), "dim"), out)
+    across = widths([[name, *texts[name]] for name in names], most)
+    out = Text()
+
+    def put(cells: Sequence[str], styles: Sequence[str]) -> None:
+        columns = [folded(text, width) for text, width in zip(cells, across, strict=False)]
+        for line in zip_longest(*columns, fillvalue=""):
+            for text, width, style in zip(line, across, styles, strict=False):
+                out.append(f"{text:{width}}", style).append(" " * GAP)
+            out.right_crop(GAP)
+            out.append("\n")
+
+    if len(names) < len(table.names):
+        out.append(", ".join(f"{name} {texts[name][0]}" for name in common) + "\n", "dim")
+    put(names, ["bold"] * len(names))
+    for at, row in enumerate(table.rows):
+        put([texts[name][at] for name in names],
+            [STYLES.get(tone(name, row.get(name)), "") for name in names])
+        below = [f"{name} {texts[name][at]}" for name in names[len(across):] if texts[name][at]]
+        for line in folded(" · ".join(below), most - INDENT):
+            out.append(f"{'':{INDENT}}{line}\n" if line else "", "dim")
+    out.right_crop(1)
+    return out
 
 
 class Bar(Protocol):

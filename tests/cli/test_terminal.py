@@ -44,6 +44,17 @@ def test_every_line_fits_and_no_letter_is_lost(width: int) -> None:
     assert wanted <= Counter("".join(lines))
 
 
+def test_on_a_narrow_terminal_names_stay_whole_and_sentences_go_below_their_row() -> None:
+    answer = Decoded(npulab.load(MESA))
+    lines, _ = drawn(answer.parts, 80)
+    (at,) = [at for at, line in enumerate(lines) if " relu " in line]
+    assert lines[at].split() == ["NN", "w2", "relu", "2[24]", "0x0", "0"]
+    assert lines[at + 1] == "    evidence K · note clamp below at the output zero point"
+    shown = " ".join(lines)
+    assert not [row["field"] for row in answer.rows
+                if len(row["field"]) <= terminal.NAME and f" {row['field']} " not in shown]
+
+
 def test_what_all_rows_share_is_told_once_where_it_is_narrow() -> None:
     rows = [{"task": 0, "field": name * 20, "note": f"some {name} words " * 8} for name in "abc"]
     lines, _ = drawn([Table(rows, ["task", "field", "note"])], 60)
