@@ -50,9 +50,8 @@ class Wanted:
         names = dict.fromkeys(known)
         if self.field and not any(self.named(*name) for name in names):
             forms = [f"{register}.{field}" if "." in self.field else field for register, field in names]
-            alike = near(self.field, forms)
             raise LookupError(f"--field: got {self.field!r}, which no field{f' of {of}' * bool(of)} matches"
-                              + f"; near are {', '.join(alike)}" * bool(alike))
+                              f"{near(self.field, forms)}")
 
 
 ALL = Wanted()

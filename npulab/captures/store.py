@@ -22,7 +22,7 @@ from npulab.models import is_model
 from npulab.models.sweeps import PARAMETERS as SWEEP
 from npulab.registers.map import RegisterMap
 from npulab.support.files import need_file, read_bounded, read_json, write_folders
-from npulab.support.refuse import refuse_if, refusing
+from npulab.support.refuse import near, refuse_if, refusing
 
 WORDS = ("words", "writes", f"writes{WIDE}", "commands")  # what a job has one of
 MOST_BYTES = 2 ** 30  # of each file beside the description
@@ -138,7 +138,8 @@ def case_readers(path: str | os.PathLike[str]) -> dict[str, Callable[[], Capture
     """
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path}: there is no such file or folder")
+        beside = [one.name for one in path.parent.glob("*")]
+        raise FileNotFoundError(f"{path}: there is no such file or folder{near(path.name, beside)}")
     if not path.is_dir():
         need_file(path)
     for of in working_targets():

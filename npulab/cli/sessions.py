@@ -84,9 +84,7 @@ def _refuse_unknown(session: Session, field: str) -> None:
     names = [item.name for capture in loaded if isinstance(capture, Capture)
              for registers in capture.maps.values() for item in registers]
     if names and field not in names:
-        alike = near(field, names)
-        raise LookupError(f"--field: got {field!r}, which no capture of the session has"
-                          + f"; near are {', '.join(alike)}" * bool(alike))
+        raise LookupError(f"--field: got {field!r}, which no capture of the session has{near(field, names)}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import Any
 
 from npulab.cli.output import REFUSED, tell
+from npulab.support.refuse import near
 
 INTERRUPTED = 130  # the exit status of shells for Ctrl-C
 # by name: the module that has its options and runs it, and what it does
@@ -44,9 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser(given)
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        parser.error(f"got {given[0]!r}, which is no command{near(given[0], COMMANDS)}; npulab --help names them")
     options, rest = parser.parse_known_args(given)
     if rest and options.command != "lab":
-        parser.error(f"got {rest[0]!r}, which {options.command} does not take")
+        parser.error(f"got {rest[0]!r}, which {options.command} does not take{near(rest[0], options.takes)}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
@@ -87,5 +90,5 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
         if name in given:
             declare, run = import_module(f"npulab.cli.{module}").COMMANDS[name]
             declare(command.add_argument)
-            command.set_defaults(run=run)
+            command.set_defaults(run=run, takes=[*command._option_string_actions])
     return parser

@@ -31,7 +31,10 @@ def _list(options: argparse.Namespace) -> int:
         return 0
     # the captures of this folder, or else those that npulab lab copied out here
     homes = [folder for folder in ("captures", f"{COPY}/captures") if Path(folder).is_dir()]
-    paths = options.paths or [*homes, "captures"][:1]
+    paths = options.paths or homes[:1]
+    if not paths:
+        raise FileNotFoundError("captures: there is no such folder here; npulab list PATH looks into another one, "
+                                "npulab import DUMP captures/NPU begins one")
     found, broken = each(partial(store.unread, empty=True),
                          [path for path in paths if not is_sweep(path)])
     captures, torn = each(store.Case.read, [case for cases in found for case in cases.values()])

@@ -72,11 +72,12 @@ def refuse_if(wrong: object, what: object, got: object, allowed: str,
 LIKE = 0.7  # of two names whose letters agree that far in order, one may be a misspelling
 
 
-def near(pattern: str, names: Iterable[str], most: int = 4) -> list[str]:
-    """The names that a misspelt name or glob may mean, nearest first.
+def near(pattern: str, names: Iterable[str], most: int = 4) -> str:
+    """The end of a refusal: the names that a misspelt name or glob may mean, nearest first; nothing
+    if there are none.
 
-    >>> near("kernal*", ["input_w", "kernel_x_size", "kernel_y_size"])
-    ['kernel_x_size', 'kernel_y_size']
+    >>> near("kernal*", ["input_w", "kernel_x_size", "kernel_y_size"]), near("kernal*", ["stride"])
+    ('; near are kernel_x_size, kernel_y_size', '')
     """
     stem = pattern.strip("*?").lower()
     scores: dict[str, tuple[float, float]] = {}
@@ -86,4 +87,4 @@ def near(pattern: str, names: Iterable[str], most: int = 4) -> list[str]:
         best = max(difflib.SequenceMatcher(None, stem, part).ratio() for part in parts)
         scores[name] = best, difflib.SequenceMatcher(None, stem, lowered).ratio()
     ranked = sorted((name for name in scores if scores[name][0] >= LIKE), key=scores.__getitem__, reverse=True)
-    return ranked[:most]
+    return f"; near {'are' if len(ranked) > 1 else 'is'} {', '.join(ranked[:most])}" if ranked else ""

@@ -255,11 +255,27 @@ def test_bad_input_is_one_sentence(run: Any, arguments: list[str], words: str) -
     assert words in err
 
 
-def test_unknown_option_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["list", "--colour"], "got '--colour', which list does not take\n"),
+    (["check", str(MESA), "--explan"], "got '--explan', which check does not take; near is --explain\n"),
+    (["chek"], "got 'chek', which is no command; near is check; npulab --help names them\n")])
+def test_unknown_words_exit_2(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
     with pytest.raises(SystemExit) as stop:
-        cli.main(["list", "--colour"])
+        cli.main(arguments)
     assert stop.value.code == 2
-    assert "got '--colour', which list does not take" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
+
+
+def test_a_misspelt_case_is_answered_with_near_ones(run: Any) -> None:
+    err = run("show", f"{MESA}x")[2]
+    assert "there is no such file or folder; near is update4-mesa\n" in err
+
+
+def test_a_folder_without_captures_says_how_to_begin(
+        run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("list") == (2, [], "npulab: captures: there is no such folder here; npulab list PATH looks into "
+                           "another one, npulab import DUMP captures/NPU begins one\n")
 
 
 def test_command_is_installed() -> None:
@@ -415,7 +431,7 @@ def test_a_misspelt_field_is_answered_with_near_ones(run: Any, command: list[str
     status, lines, err = run(*command, "--field", "kernal_adress")
     assert (status, lines) == (2, [])
     assert err.startswith("npulab: --field: got 'kernal_adress', which no field ")
-    assert err.split("; near are ")[1].split(",")[0].strip() == "kernel_address"
+    assert err.endswith("; near is kernel_address\n")
     assert "near" not in run(*command, "--field", "qqqqqq")[2]
     assert "w5.kernel_address" in run(*command, "--field", "w5.kernel_adress")[2]
 
