@@ -434,8 +434,13 @@ def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
 
 
 def test_page_of_a_capture_against_another(chrome: Browser, mesa: Capture, vendor: Capture) -> None:
-    with BlankPage(chrome, RegisterView(mesa, vendor)) as page:
+    with BlankPage(chrome, RegisterView(mesa, vendor), size=(960, 900)) as page:  # as wide as JupyterLab's cells
         assert page.page.locator("[role=gridcell][data-bit]").count() == 34 * 32
+        bits, fields = (page.page.locator(part).bounding_box() for part in (".npulab-grid", ".fields"))
+        assert (fields["y"], fields["x"]) == (bits["y"], bits["x"] + bits["width"] + 8)
+        assert page.page.evaluate("""() => [...document.querySelectorAll('.item .name')]
+            .filter(name => name.scrollWidth > name.clientWidth && name.textContent.length < 16)
+            .map(name => name.textContent)""") == []
         assert page.page.locator(".npulab-bit.differs").count() == 41
         assert page.page.locator("text=simulated").count() == 0
         flip(page, 2, 24)
