@@ -175,6 +175,13 @@ def test_a_text_dump_is_bounded(tmp_path: Path) -> None:
         dumps.read(path)
 
 
+def test_lines_of_a_text_dump_are_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_bytes(b"map->relu = 0x0; /* (0) */\n" + b"x\n" * 2 ** 21)
+    with pytest.raises(ValueError, match=r"long\.txt: got 2097153 lines, allowed are 2097152$"):
+        dumps.read(path)
+
+
 # Errors
 
 def test_an_error_is_one_line_and_short() -> None:

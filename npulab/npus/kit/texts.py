@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from npulab.support.files import first_bytes, read_bounded
+from npulab.support.refuse import refuse_if
 
 MOST_BYTES = 2 ** 26
+MOST_LINES = 2 ** 21  # a line takes far more memory than its letters
 LOOK = 2 ** 20  # bytes of a file that are searched for the sign of a format
 MOST_ROWS, MOST_SHOWN = 16, 60  # of skipped lines: rows, and letters of each
 NBSP = "\xa0"  # what blogs make of blanks
@@ -37,9 +39,12 @@ def head_of(path: Path, size: int = LOOK) -> str:
 
 
 def lines_of(path: Path) -> list[Line]:
-    """The lines of a text without their ends; raises ValueError for more than 64 MiB."""
-    return [Line(number, text.rstrip("\r")) for number, text
-            in enumerate(plain_text(read_bounded(path, MOST_BYTES)).split("\n"), 1)]
+    """The lines of a text without their ends; raises ValueError for more than 64 MiB or 2,097,152
+    lines."""
+    data = read_bounded(path, MOST_BYTES)
+    count = data.count(b"\n")
+    refuse_if(count > MOST_LINES, path, f"{count} lines", f"are {MOST_LINES}")
+    return [Line(number, text.rstrip("\r")) for number, text in enumerate(plain_text(data).split("\n"), 1)]
 
 
 def skipped_rows(lines: Iterable[Line]) -> list[dict[str, Any]]:

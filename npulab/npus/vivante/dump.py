@@ -187,7 +187,7 @@ def _buffers(side: Side, first: Line | None, body: Iterator[Line]) -> dict[str, 
         match = BYTES.match(line.text.strip())
         if not match:
             raise side.unexpected(line, f"bytes of the {BUFFERS[len(out)]} buffer, as 0x00, 0x01")
-        data += bytes(int(byte, 16) for byte in line.text.strip().rstrip(",").split(", "))
+        data += bytes.fromhex(line.text.strip().replace("0x", "").replace(",", ""))
         if not match.group(1):
             out[BUFFERS[len(out)]], data = bytes(data), bytearray()
         if len(out) == len(BUFFERS):
