@@ -28,6 +28,7 @@ def sync(page: BlankPage, view: LawView, seen: int = 0) -> int:
 
 
 # Each theme has colours of its own.
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("theme", "place", "colour"), [("light", (0, 5), "status"), ("dark", (1, 7), "status"),
                                                         ("bare", (2, 0), "flips")])
 def test_no_findings_in_any_theme(chrome: Browser, theme: str, place: tuple[int, int], colour: str) -> None:

@@ -38,6 +38,7 @@ def focused(page: BlankPage) -> str:
     return page.page.evaluate("document.activeElement.className")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("theme", THEMES)
 def test_page_in_each_theme(chrome: Browser, theme: str) -> None:
     view = MapEditor(made(), small(provenance="simulated"))

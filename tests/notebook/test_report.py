@@ -9,7 +9,6 @@ import io
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -17,7 +16,6 @@ import mistune
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from blank_page import browser
 from conftest import CAPTURES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -372,12 +370,6 @@ def test_bits_are_counted_over_captures_that_the_map_reads(tmp_path: Path) -> No
         session.use_map("map.csv")
         assert len(session.registers) == 34
         assert told in Seen(session.report(tmp_path / "o.html").read_text()).text
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[object]:
-    with browser() as started:
-        yield started
 
 
 @pytest.mark.sample(1)

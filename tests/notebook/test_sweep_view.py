@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from blank_page import THEMES, BlankPage, browser
+from blank_page import BlankPage
 from playwright.sync_api import Browser
 
 from npulab.captures.sweep import Sweep
@@ -112,12 +111,6 @@ def test_the_page_gets_a_capture_in_one_message() -> None:
 # ---- the drawing, in a blank page ----
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
-
-
 def answer(page: BlankPage, view: SweepView) -> None:
     """Give Python what the page saved last, and the page what Python makes of it."""
     view.set_state(page.saved[-1])
@@ -125,10 +118,10 @@ def answer(page: BlankPage, view: SweepView) -> None:
                                                         "moving", "summary", "at", "against", "sort")})
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_page_goes_through_the_captures(started: Browser, theme: str) -> None:
+@pytest.mark.parametrize("theme", ["light", "dark", pytest.param("bare", marks=pytest.mark.long)])
+def test_page_goes_through_the_captures(chrome: Browser, theme: str) -> None:
     view = SweepView(sweep())
-    with BlankPage(started, view, theme) as page:
+    with BlankPage(chrome, view, theme) as page:
         assert page.page.locator(".item:not([hidden]) .name").all_text_contents() == ["mode", "size"]
         assert page.page.locator(".item:not([hidden]) .spark path").count() == 2
         page.page.select_option(".sort", "w")

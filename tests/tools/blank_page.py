@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from anywidget import AnyWidget
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -86,8 +87,12 @@ def colours(theme: str) -> str:
     return "".join(re.findall(r":root\s*\{[^}]*\}", path.read_text(encoding="utf-8")))
 
 
+# Pages that a test is done with. Another one, with its process, costs four times what emptying one does.
+IDLE: WeakKeyDictionary[Browser, list[Page]] = WeakKeyDictionary()
+
+
 class BlankPage:
-    """A widget on a page of its own.
+    """A widget on a page that holds nothing else.
 
     ``saved`` is what the page sent, a dict of traits each time, ``sent`` its messages; ``push`` does what Python
     does when it sets traits; ``errors`` are the page's; ``render_ms`` is how long drawing took.
@@ -95,10 +100,14 @@ class BlankPage:
 
     def __init__(self, started: Browser, widget: AnyWidget, theme: str = "light",
                  size: tuple[int, int] = (1000, 900)) -> None:
-        self.page = started.new_page(viewport={"width": size[0], "height": size[1]})
+        self.idle = IDLE.setdefault(started, [])
+        self.page = self.idle.pop() if self.idle else started.new_page()
+        self.page.set_viewport_size({"width": size[0], "height": size[1]})
         self.errors: list[str] = []
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.heard = {"pageerror": lambda error: self.errors.append(str(error)),
+                      "console": lambda said: self.errors.append(said.text) if said.type == "error" else None}
+        for event, act in self.heard.items():
+            self.page.on(event, act)
         self.page.set_content(
             f"<!doctype html><html lang='en'><head><title>widget</title><style>{colours(theme)}"
             "body { background: var(--jp-layout-color0); margin: 8px }</style></head>"
@@ -110,8 +119,15 @@ class BlankPage:
     def __enter__(self) -> BlankPage:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.page.close()
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure:
+            self.page.close()
+            return
+        for event, act in self.heard.items():
+            self.page.remove_listener(event, act)
+        self.page.mouse.move(0, 0)  # where nothing is drawn
+        self.page.goto("about:blank")
+        self.idle.append(self.page)
 
     @property
     def saved(self) -> list[dict[str, Any]]:
