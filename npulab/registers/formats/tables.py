@@ -116,6 +116,7 @@ class RegisterTable:
         rows = ({"field": "", **row} for row in self.rows)
         return RegisterMap(rows, features=features, enums=self.enums, dense=False)
 
+    @refusing()
     def check(self) -> None:
         """Raises ValueError or LookupError where no map can be made of the rows, for each feature
         by itself."""
