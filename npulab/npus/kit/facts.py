@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,10 +37,12 @@ class Facts(NamedTuple):
             raise Unsupported(f"chip: got {chip!r}, allowed is one of {', '.join(self.chips)}")
         return self.chips[chip]
 
-    def target(self, title: str, **steps: Any) -> Target:
-        """The target that these tables are of, with what is known of it beyond them."""
+    def target(self, title: str, *steps: Callable[..., Any], **known: Any) -> Target:
+        """The target that these tables are of, with what is known of it beyond them: functions that
+        have the names of its ``steps``, and the rest by name."""
+        known |= {step.__name__: step for step in steps}
         sources = read_sources(self.here / "sources.csv")
-        return Target(self.here.name, title, self.chips, self.tables, sources=sources, **steps)
+        return Target(self.here.name, title, self.chips, self.tables, sources=sources, **known)
 
     def maps(self, chip: str) -> dict[str, RegisterMap]:
         """The register maps of a chip, by block."""

@@ -10,14 +10,8 @@ from npulab.npus.nvdla.replay import replay as replay_trace
 
 TARGET = FACTS.target(
     "NVDLA, NVIDIA's open deep learning accelerator",
+    lift, lower, simulate.simulate, recode, explain, rule_of, replay_trace,
     rule=RULE.name,
-    lift=lift,
-    lower=lower,
-    simulate=simulate.simulate,
-    recode=recode,
-    explain=explain,
-    rule_of=rule_of,
-    replay=replay_trace,
     importers=(Importer("traces (.cfg or .txn with .dat images), a folder of them", imported.recognises,
                         imported.read, imported.readers),
                Importer("logs of register accesses (virtual platform, kernel driver, Verilator)", logs.recognises,

@@ -80,26 +80,6 @@ class Format:
         elements = planes[0] if len(planes) == 1 else np.concatenate(planes, 2)
         return elements[:, :, [first for first, _ in self.channels]]
 
-    def pack(self, channels: np.ndarray) -> list[np.ndarray]:
-        """Rows of pixels ``(height, bytes) uint8`` of each plane, of channels as ``unpack`` gives
-        them.
-
-        Of packed channels the highest bits are kept.
-        Raises ValueError for another count of channels or type.
-        """
-        if channels.ndim != 3 or channels.shape[2] != len(self.channels) or channels.dtype != f"u{self.element}":
-            raise ValueError(f"{self.name}: got {channels.dtype} {channels.shape}, allowed is uint{8 * self.element} "
-                             f"(height, width, {len(self.channels)})")
-        if any(bits for _, bits in self.channels):
-            words = sum(channels[:, :, at].astype(np.uint32) // 2 ** (WORD - bits) * np.uint32(2 ** first)
-                        for at, (first, bits) in enumerate(self.channels))
-            return [np.asarray(words).astype("<u4").view(np.uint8)]
-        elements = np.empty(channels.shape, f"<u{self.element}")
-        elements[:, :, [first for first, _ in self.channels]] = channels
-        inside = self.pixel // self.element
-        planes = [elements[:, :, :inside], elements[:, :, inside:]] if self.pixel_uv else [elements]
-        return [np.ascontiguousarray(one).reshape(len(one), -1).view(np.uint8) for one in planes]
-
 
 def _channel(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)(?:\+(\d+))?", text)

@@ -76,14 +76,11 @@ class Memory:
             into[:] = 0
             return
         data = np.frombuffer(buffers[row["buffer"]], np.uint8)
-        if row.get("packed"):
-            at = 0
-            for start, size in row["runs"]:
-                into[start:start + size] = data[at:at + size]
-                at += size
-            return
+        at = 0  # in packed data, which are the bytes of the runs alone
         for start, size in row.get("runs", [(0, row["size"])]):
-            into[start:start + size] = data[start:start + size]
+            first = at if row.get("packed") else start
+            into[start:start + size] = data[first:first + size]
+            at += size
 
     def view(self, memory: str, address: int, size: int) -> np.ndarray:
         """The bytes ``(size,) uint8`` themselves: what is put into them is in memory.

@@ -4,10 +4,13 @@ ones."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
+from npulab.npus.nvdla.facts import HERE
 from npulab.quant.rules import ROUNDINGS
+from npulab.registers.table import read_table
 
 WEIGHT_ORDERS = ("grouped", "plain")
 
@@ -53,25 +56,13 @@ class Rules:
 
 
 RULES = Rules()
-# one rule changed at a time; a capture that stays equal under one does not prove the rule
-MUTATIONS: Mapping[str, Rules] = MappingProxyType({
-    "none": RULES,
-    "floor": Rules(rounding="floor"),
-    "half up": Rules(rounding="half-up"),
-    "half to even": Rules(rounding="half-even"),
-    "toward zero": Rules(rounding="toward-zero"),
-    "no shift while the multiplier is bypassed": Rules(shift_while_bypassed=False),
-    "weights as plain K, R, S, C": Rules(weight_order="plain"),
-    "kernel rows and columns swapped": Rules(transposed=True),
-    "padding lanes as zero": Rules(padding_lanes=False),
-    "pad value 0": Rules(pad_value=False),
-    "no 17-bit saturation": Rules(saturate_converter=False),
-    "no 32-bit saturation": Rules(saturate_stages=False),
-    "no 9-bit saturation in CDP": Rules(saturate_cdp=False),
-    "floor in tables and EW": Rules(table_rounding="floor"),
-    "half up in tables and EW": Rules(table_rounding="half-up"),
-    "floor in CDP's converters": Rules(cdp_rounding="floor"),
-    "half up in CDP's converters": Rules(cdp_rounding="half-up"),
-    "16-bit fraction in the SDP's tables": Rules(fraction_bits=16),
-    "priorities of tables ignored": Rules(priorities=False),
-})
+
+
+def _changed(rule: str, value: str) -> Rules:
+    kind = type(getattr(RULES, rule))
+    change: dict[str, Any] = {rule: value if kind is str else kind(int(value))}
+    return replace(RULES, **change)
+
+
+MUTATIONS: Mapping[str, Rules] = MappingProxyType({"none": RULES} | {
+    row["change"]: _changed(row["rule"], row["value"]) for row in read_table(HERE / "mutations.csv")})

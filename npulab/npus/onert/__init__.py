@@ -14,12 +14,6 @@ from npulab.npus.onert.simulate import simulate as run_simulated
 
 TARGET = FACTS.target(
     "Samsung ONE runtime, fully connected layers by ruy",
+    lift, lower, run_simulated, recode, explain, outline, rule_of,
     rule=SEPARATE,
-    lift=lift,
-    lower=lower,
-    simulate=run_simulated,
-    recode=recode,
-    explain=explain,
-    outline=outline,
-    rule_of=rule_of,
 )

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from npulab.npus.onert.cache import NARROW, Allocate, Event, Free, Layer, Prepare, Renew, Run, replay
+from npulab.npus.onert.facts import HERE
+from npulab.registers.table import read_table
 from npulab.support.refuse import refuse_if
 
 if TYPE_CHECKING:
@@ -24,21 +26,8 @@ if TYPE_CHECKING:
 LINE = re.compile(r"(?:virtual )?void onert::")
 WHOLE = re.compile(r"(?:virtual )?void onert::[\w:]*\bFullyConnectedLayer::(prepare|fullyConnectedHybrid)\(\) "
                    r"(0x[0-9a-fA-F]{1,16})(?: +(.*?))? *$")
-# A function, what it writes behind the layer's address, the word for it here, and the word of the
-# layer's line that must come before it in the same function.
 PREPARE, HYBRID = "prepare", "fullyConnectedHybrid"
-FORMS = ((PREPARE, "", "begins", ""),
-         (PREPARE, "hybrid", "hybrid", "begins"),
-         (PREPARE, "batch_size > 4", "wide", "hybrid"),
-         (PREPARE, "cached: ADDRESS", "cached", "hybrid"),
-         (HYBRID, "", "begins", ""),
-         (HYBRID, "hybrid cache: ADDRESS", "multiplies", "begins"),
-         (HYBRID, "hybrid cache: ADDRESS is done", "multiplied", "multiplies"),
-         (HYBRID, "tensor->decrease_ref() will run", "drops", "multiplied"),
-         (HYBRID, "tensor->ref is COUNT", "references", "drops"),
-         (HYBRID, "tensor->decrease_ref() is done", "dropped", "references"),
-         (HYBRID, "weight is already freed", "freed before", "multiplied"),
-         (HYBRID, "cached weight is nullptr", "keeps", "multiplied"))
+FORMS = [tuple(row.values()) for row in read_table(HERE / "log.csv")]
 PARTS = {"ADDRESS": r" *(\(nil\)|0x[0-9a-fA-F]{1,16})", "COUNT": r"(\d{1,9})"}
 BEFORE = {what: before for _, _, what, before in FORMS}
 END = re.compile(r"Segmentation fault\b")
@@ -138,14 +127,8 @@ class Reading(NamedTuple):
     why: str
 
 
-# RuySupport.h of compute/cker sets a policy only where TFLITE_WITH_RUY_GEMV is defined, layers free
-# weights with EXPERIMENTAL_RUY_FEATURE; FullyConnectedLayer.cc came to say that zeros go round ruy
-READINGS = (
-    Reading("kept", "kCacheLHSOnNarrowMul", False, False, "packed in the first run and found in the second"),
-    Reading("no cache", "kNoCache", False, False, "ruy's default: nothing is kept, the second run packs freed memory"),
-    Reading("zeros at first", "kCacheLHSOnNarrowMul", True, False,
-            "an input of zeros goes round ruy: nothing was packed when the weights were freed"),
-    Reading("another context", "kCacheLHSOnNarrowMul", False, True, "the cache of the second run is empty"))
+READINGS = [Reading(row["name"], row["policy"], row["zeros"] == "1", row["renewed"] == "1", row["why"])
+            for row in read_table(HERE / "readings.csv")]
 
 
 def read_log(text: str) -> Log:

@@ -11,15 +11,8 @@ from npulab.npus.rockchip.plans import RULES
 
 TARGET = FACTS.target(
     "Rockchip NPU of RK3588, RV1103, RV1106",
+    lift, lower, simulate.simulate, recode, explain, writes, replay, rule_of,
     rule=RULES[False],
-    lift=lift,
-    lower=lower,
-    simulate=simulate.simulate,
-    recode=recode,
-    explain=explain,
-    writes=writes,
-    replay=replay,
-    rule_of=rule_of,
     importers=(Importer("text dumps of GEM buffers, listings of EMIT(REG_...), files of commands and of task records, "
                         "a folder of them", dumps.recognises, dumps.read),),
 )

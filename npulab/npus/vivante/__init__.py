@@ -10,15 +10,8 @@ from npulab.npus.vivante.words import MULTIPLIERS
 
 TARGET = FACTS.target(
     "VeriSilicon NN engine, VIPNano-QI and relatives",
+    lift, lower, simulate.simulate, recode, explain, writes, outline, rule_of,
     rule=MULTIPLIERS["nn_v7"].name,
-    lift=lift,
-    lower=lower,
-    simulate=simulate.simulate,
-    recode=recode,
-    explain=explain,
-    writes=writes,
-    outline=outline,
-    rule_of=rule_of,
     importers=(Importer("text dump of both stacks (update 4)", dump.recognises, dump.read),
                Importer("text of a command stream (LOAD_STATE)", command_texts.recognises, command_texts.read),
                Importer("folder of mesa-*.bin files (Mesa's dump_shaders)", mesa.recognises, mesa.read)),
