@@ -289,7 +289,7 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
     With ``byte`` only what that byte has a bit of, or what begins there without one.
     Raises ValueError where a byte cannot be explained, and for one that is not in the buffer.
     """
-    import pandas as pd
+    from npulab.registers.shown import Table
 
     _refuse(capture, "explain", Capture)
     items = target(capture.target).explain(capture)
@@ -299,7 +299,7 @@ def explain(capture: Capture, byte: int | None = None) -> pd.DataFrame:
             raise ValueError(f"byte: got {byte}, allowed is 0 to {size - 1}")
         items = [item for item in items if item.bit // 8 == byte or item.bit < 8 * byte < item.bit + item.bits]
     places = ["core", "channel", "plane", "row", "column"]
-    frame = pd.DataFrame(items, columns=Item._fields).astype(dict.fromkeys(places, "Int64"))
+    frame = Table(items, columns=Item._fields).astype(dict.fromkeys(places, "Int64"))
     frame.insert(0, "byte", frame["bit"] // 8)
     frame["bit"] %= 8
     return frame[["byte", "bit", "bits", "kind", *places, "value", "weights"]]
@@ -324,7 +324,7 @@ def diff(a: Any, b: Any, *, never: bool = False, tasks: Sequence[int] = ()) -> p
     ValueError for captures of different targets, sweeps of different blocks, and ``never`` of two
     captures.
     """
-    from npulab.captures.tables import Table
+    from npulab.registers.shown import Table
 
     for side in (a, b):
         _refuse(side, "diff", Capture, CaptureSet, Sweep)
@@ -372,7 +372,7 @@ def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
 
     The command stream is left out: its register writes are fields, which ``diff`` compares.
     """
-    import pandas as pd
+    from npulab.registers.shown import Table
 
     for side in (a, b):
         _refuse(side, "diff_buffers", Capture)
@@ -386,7 +386,7 @@ def diff_buffers(a: Capture, b: Capture) -> pd.DataFrame:
             wrong = np.flatnonzero(left[:both] != right[:both])
             rows.append((name, int(wrong[0]) if len(wrong) else both, len(wrong) + abs(len(left) - len(right)),
                          *(None if side is None else len(side) for side in data)))
-    return pd.DataFrame(rows, columns=["buffer", "first", "bytes", "a", "b"], dtype=object)
+    return Table(rows, columns=["buffer", "first", "bytes", "a", "b"], dtype=object)
 
 
 class Difference(NamedTuple):

@@ -244,7 +244,7 @@ class Capture:
     def fields(self) -> pd.DataFrame:
         """One row per field of every job: task, block, register, field, raw, value, bits,
         evidence."""
-        from npulab.captures.tables import ADDRESSES, Table
+        from npulab.registers.shown import ADDRESSES, Table
 
         items = [(task, block, item, raw) for task, job in enumerate(self.jobs)
                  for block, item, raw in job.values(self.maps)]
@@ -386,7 +386,7 @@ class CaptureSet:
     @property
     def table(self) -> pd.DataFrame:
         """One row per capture: case, target, chip, provenance, jobs, buffers."""
-        from npulab.captures.tables import Table
+        from npulab.registers.shown import Table
 
         return Table([(c.name, c.target, c.chip, c.origin, len(c.jobs), ", ".join(c.buffers))
                       for c in self.captures],

@@ -379,7 +379,7 @@ class RegisterMap:
         """The table as a DataFrame with the columns of ``registers.table`` and ``word``, one row
         per run of bits in the order of the bits, automatic names filled in; its rows make the same
         map again."""
-        import pandas as pd
+        from npulab.registers.shown import Table
 
         holes = [(self.registers[item.pieces[0].word][:2], item) for item in self._fields if not item.declared]
         rows = self._kept + [{"block": block, "offset": offset, "field": "", "lsb": item.pieces[0].lsb,
@@ -387,7 +387,7 @@ class RegisterMap:
                              for (block, offset), item in holes]
         place = {(block, offset): n for n, (block, offset, _) in enumerate(self.registers)}
         rows.sort(key=lambda row: (place[row["block"], row["offset"]], row["lsb"]))
-        frame = pd.DataFrame(rows, columns=list(COLUMNS), dtype=object)
+        frame = Table(rows, columns=list(COLUMNS), dtype=object)
         words = [place[row["block"], row["offset"]] for row in rows]
         frame["word"] = words
         frame["register"] = [self.registers[word][2] for word in words]

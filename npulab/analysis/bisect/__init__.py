@@ -91,12 +91,12 @@ class Bisected(Answer):
     def diff(self) -> pd.DataFrame:
         """The smallest diff that breaks it: task, block, register, field, good, bad, group; groups
         count from 1."""
-        import pandas as pd
+        from npulab.registers.shown import Table
 
         by_key = {part.key: part for part in self.differences}
         rows = [(*key, by_key[key].a, by_key[key].b, number)
                 for number, group in enumerate(self.groups, 1) for key in group]
-        return pd.DataFrame(rows, columns=["task", "block", "register", "field", "good", "bad", "group"], dtype=object)
+        return Table(rows, columns=["task", "block", "register", "field", "good", "bad", "group"], dtype=object)
 
     @property
     def captures(self) -> tuple[Capture, ...]:

@@ -308,7 +308,7 @@ class Laws:
         the step decides), field (its number), rivals (laws that the captures cannot tell from it),
         extrapolated (bits that no capture moved), bits (length of the field's description).  It
         shows whole formulas, however long."""
-        from npulab.captures.tables import Table as Shown
+        from npulab.registers.shown import Table as Shown
 
         rows = []
         for number, law in enumerate(self.fields):
@@ -366,7 +366,7 @@ class Laws:
     def open(self) -> pd.DataFrame:
         """The bits that are not proved: word, bit, reason, detail, related (parameters that go with
         it, by mutual information) and the capture that would settle it, where one is known."""
-        from npulab.captures.tables import Table as Shown
+        from npulab.registers.shown import Table as Shown
 
         layers, status = self._probes, self.status
         strongest: dict[str, tuple[float, str, str, int]] = {}

@@ -95,7 +95,7 @@ def hypotheses(layer: Weighted | Comparison, x: Any = None, output: Any = None, 
     changes, as tqdm is. Raises ValueError for a layer without weights or real outputs, and tensors
     that do not fit.
     """
-    from npulab.captures.tables import Table
+    from npulab.registers.shown import Table
 
     if x is None and output is None and not isinstance(layer, Conv2D | FullyConnected):
         parts: list[Any] = [getattr(layer, name, None) for name in ("layer", "x", "captured", "rule")]

@@ -74,7 +74,7 @@ def _axes(ax: Any, put: Callable[..., None]) -> None:
     for line in (*ax.xaxis.get_ticklines(), *ax.yaxis.get_ticklines(),
                  *ax.xaxis.get_ticklines(minor=True)):
         put(line, "color")
-    light = [image for image in ax.images if image.get_array().ndim == 2 and _is_light(image.cmap)]
+    light = [image for image in ax.images if image.get_array().ndim == 3 or _is_light(image.cmap)]
     for image in ax.images:
         if image.get_array().ndim == 2:
             put(image, "cmap", _on_dark)
@@ -145,7 +145,9 @@ def _on_dark(cmap: Any) -> Any:
 
 
 def _paper_swapped(colours: Any) -> Any:
-    """Colours ``(..., 3 or 4)`` whose white is paper; other greys have letters on them."""
+    """Colours ``(..., 3 or 4)`` whose white, and what is nearly white, is paper; other greys have
+    letters on them."""
     out = np.array(colours, float)
-    out[(out[..., :3] > 0.99).all(-1), :3] = PAPER
+    light = (out[..., :3] > 0.9).all(-1)
+    out[light, :3] = INK + (PAPER - INK) * out[light, :3]
     return out

@@ -9,7 +9,8 @@ import pandas as pd
 MOST_ROWS = 60  # that are shown
 ADDRESSES = "addresses"  # of ``attrs``: (block, register, field) of those that point into memory
 FIELD = ["block", "register", "field"]
-VALUES = {"value", "a", "b"}  # the columns that hold them
+VALUES = {"raw", "value", "a", "b", "good", "bad"}  # the columns that hold them
+NONE = "–"  # where a row has no value
 LEFT = " style='text-align:left'"
 
 
@@ -17,7 +18,7 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
     """A DataFrame that shows its texts whole and to the left; what is taken of it does so, too.
 
     Addresses are shown in hex, and stay numbers: the values of the rows whose column ``address`` is
-    true, or whose field is among ``attrs["addresses"]``.
+    true, or whose field is among ``attrs["addresses"]``.  A value that is not there is a dash.
 
     >>> Table({"field": ["output_address"], "a": [0x80001000], "address": [True]})
                 field           a  address
@@ -33,15 +34,18 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
         frame, columns = pd.DataFrame(self).copy(), set(self.columns)
         if "address" in columns:
             rows = [value is True or value == 1 for value in frame["address"]]
-        elif self.attrs.get(ADDRESSES) and columns.issuperset(FIELD):
-            places = frame[FIELD].itertuples(index=False, name=None)
-            rows = [place in self.attrs[ADDRESSES] for place in places]
         else:
-            return frame
+            told = [name for name in FIELD if name in columns]
+            known = {tuple(place[FIELD.index(name)] for name in told)
+                     for place in self.attrs.get(ADDRESSES, ()) if "field" in told}
+            rows = [place in known for place in frame[told].itertuples(index=False, name=None)]
         for name in sorted(VALUES & columns):
             texts = [_hex(value) if row else value
                      for value, row in zip(frame[name], rows, strict=True)]
-            frame[name] = pd.Series(texts, frame.index, object)
+            frame[name] = pd.Series(texts, frame.index, object) if any(rows) else frame[name]
+        for at, (_, column) in enumerate(frame.items()):
+            if column.dtype.kind in "Oi" and column.isna().any():
+                frame.isetitem(at, column.astype(object).where(column.notna(), NONE))
         return frame
 
     def __repr__(self) -> str:
@@ -52,7 +56,7 @@ class Table(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
         frame = self._shown()
         with pd.option_context("display.max_colwidth", None):
             rows = frame.to_html(max_rows=MOST_ROWS, border=0).split("<tr")
-        texts = [dtype.kind == "O" for dtype in frame.dtypes]
+        texts = [dtype.kind == "O" for dtype in self.dtypes]
         return "<tr".join(_aligned(row, texts) for row in rows)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from conftest import CAPTURES
 
 import npulab
-from npulab.captures.tables import Table
+from npulab.registers.shown import Table
 
 MESA, VENDOR = (npulab.load(CAPTURES / f"vivante/update4-{name}") for name in ("mesa", "vendor"))
 
@@ -24,6 +24,7 @@ def test_addresses_are_shown_in_hex_and_stay_numbers() -> None:
     chosen = fields[fields.field.str.endswith("kernel_address")].reset_index(drop=True)
     assert chosen.value.tolist() == [0x3348dfc0]
     assert ">0x3348dfc0<" in chosen._repr_html_()
+    assert ">0x3348dfc0<" in chosen.drop(columns=["task", "block"])._repr_html_()
     assert "0x800<" not in fields._repr_html_(), "what points nowhere stays a number"
 
 
@@ -38,6 +39,16 @@ def test_what_is_taken_of_a_table_is_one_and_equal() -> None:
     assert "<th style='text-align:left'>name</th>" in html
     assert "<th>n</th>" in html
     assert html.count("text-align:left") == 3
+
+
+def test_a_value_that_is_not_there_is_a_dash() -> None:
+    table = npulab.diff(MESA, VENDOR)
+    assert "<td style='text-align:left'>–</td>" in table._repr_html_()
+    assert table.b.isna().any()
+    items = npulab.explain(VENDOR, 0)
+    assert "<td>–</td>" in items._repr_html_(), "numbers stay on the right"
+    assert "–" in repr(items)
+    assert "NA" not in repr(items)
 
 
 def test_odd_tables_are_shown_too() -> None:
