@@ -107,10 +107,16 @@ def test_page_edit_a_field_and_see_the_capture_decode_anew(chrome: Browser) -> N
 def test_page_gives_a_field_other_bits_and_adds_one(chrome: Browser) -> None:
     view = MapEditor(made(), small())
     with BlankPage(chrome, view) as page:
+        page.page.evaluate("document.querySelectorAll('.npulab-bit').forEach(bit => { bit.kept = true; })")
         page.press("Tab", "ArrowLeft", "Enter")
         page.page.keyboard.type("3:1")
         page.press("Enter")
         answer(page, view)
+        page.push(places=view.places, values=view.values)
+        kept = "word => document.querySelector(`.npulab-bit[data-word='${word}']`).kept"
+        assert [page.page.evaluate(kept, word) for word in range(2)] == [None, True], "only what is cut anew"
+        labels = page.page.locator(".npulab-row .label").all_inner_texts()
+        assert {label.split()[0] for label in labels} == {item.name for item in view.draft.map if not item.automatic}
         assert [cell(page, row, "bits") for row in range(2)] == ["0[0]", "0[3:1]"]
         page.press("a")
         assert page.page.input_value(".answer") == " 0"

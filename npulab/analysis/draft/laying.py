@@ -7,6 +7,7 @@ checked behind it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -107,10 +108,18 @@ def add(table: Table, name: str, register: str | int, lsb: int, width: int, offs
     return table, f"add {name} in {register} at {where}"
 
 
-def move(table: Table, field: str, register: str | int, lsb: int) -> tuple[Table, str]:
-    """Put a field of one run where no field is; its bits have automatic names again."""
+def move(table: Table, field: str, register: str | int, lsb: int, width: int = 0) -> tuple[Table, str]:
+    """Put a field of one run where no field is, as wide as it is or as ``width`` says; its bits
+    have automatic names again."""
     label, item = labelled_field(table, field)
     run, keys = _one_run(table, item, f"move {label}")
+    if width and width != run.width:
+        steps = [partial(resize, width=width), partial(move, register=register, lsb=lsb)]
+        told = []
+        for step in steps if width < run.width else reversed(steps):
+            table, sentence = step(table, field)
+            told.append(sentence)
+        return table, f"{told[0]}, {told[1]}"
     word = word_of(table, register)
     target = Run(*table.place(word), lsb, run.width, run.at)
     before = table.map

@@ -191,9 +191,10 @@ class Draft:
         again."""
         self.edit("remove", field=field)
 
-    def move(self, field: str, register: str | int, lsb: int) -> None:
-        """Put a field of one run of bits where no field is."""
-        self.edit("move", field=field, register=register, lsb=lsb)
+    def move(self, field: str, register: str | int, lsb: int, width: int = 0) -> None:
+        """Put a field of one run of bits where no field is, as wide as it is or as ``width``
+        says."""
+        self.edit("move", field=field, register=register, lsb=lsb, width=width)
 
     def resize(self, field: str, width: int, *, shift: bool = False) -> None:
         """Give a field of one run of bits another width, its lowest bit staying.

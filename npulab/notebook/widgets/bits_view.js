@@ -47,6 +47,11 @@ function ones(width) {
   return width === BITS ? 0xffffffff : 2 ** width - 1;
 }
 
+// The runs of bits of a word, and what they are called.
+function cut(owners) {
+  return owners.map(({ place, first }) => first ? `${place.name}${place.automatic ? "?" : ""}` : "").join();
+}
+
 // A value's text is `raw = value`, and `, reference raw = value` where it differs; that of a new field comes later.
 function meant(text = "") {
   return text.slice(text.indexOf(" = ") + 3).split(", reference ")[0];
@@ -101,18 +106,14 @@ class BitsFrame extends Frame {
   build() {
     const { model } = this;
     const names = model.get("registers");
-    this.places = model.get("places");
-    this.texts = model.get("values");
-    this.owners = names.map(() => new Array(BITS));
+    this.own();
     this.cells = names.map(() => new Array(BITS));
-    this.labels = this.places.map(() => []);
     this.hexes = [];
     this.root = make("div", `${this.name} npulab-bits`);
     this.root.style.setProperty("--npulab-name", Math.max(8, ...names.map(name => name.length)) + 1 + "ch");
     this.grid = make("div", "npulab-grid", "", { role: "grid", "aria-label": `${model.get("title")}: bits` });
     this.summary = make("div", "npulab-summary");
     this.status = make("div", "npulab-status", "", { role: "status" });
-    this.own();
     this.grid.append(this.header(), ...names.map((name, word) => this.row(name, word)));
     const both = make("div", "both");
     const side = make("div", "side");
@@ -128,8 +129,29 @@ class BitsFrame extends Frame {
     this.wire();
   }
 
-  // Another map: other fields own the bits.
+  // Another map: other fields own the bits. Where there is no list, words that are cut as before stay as they are.
   rebuild() {
+    const names = this.model.get("registers"), before = this.owners.map(cut), rows = [...this.grid.children].slice(1);
+    if (this.fields || names.join() !== rows.map(row => row.firstChild.textContent).join()) return this.renew();
+    const held = this.grid.contains(document.activeElement);
+    this.own();
+    for (const [word, owners] of this.owners.entries()) {
+      if (cut(owners) !== before[word]) {
+        rows[word].replaceWith(this.row(names[word], word));
+        this.paint(word, -1);
+        continue;
+      }
+      const labels = rows[word].querySelectorAll(".label"), named = owners.filter(({ first, place }) => first && !place.automatic);
+      named.reverse().forEach(({ index }, at) => this.labels[index].push(labels[at]));
+    }
+    this.list();
+    this.narrow();
+    this.showCursor();
+    this.showSelection();
+    if (held) this.stop.focus();
+  }
+
+  renew() {
     const { root, grid } = this, held = grid.contains(document.activeElement), top = grid.scrollTop;
     const asked = [this.search.value, this.kind.value, this.colour.value];
     [this.pointed, this.lit, this.chosen] = [null, [], []];
@@ -144,6 +166,11 @@ class BitsFrame extends Frame {
 
   // Which field each bit belongs to, and where its run of bits begins and ends.
   own() {
+    this.places = this.model.get("places");
+    this.texts = this.model.get("values");
+    this.kinds = [...new Set(this.places.map(place => place.kind))].sort();
+    this.owners = this.model.get("registers").map(() => new Array(BITS));
+    this.labels = this.places.map(() => []);
     this.places.forEach((place, index) => {
       for (const [word, lsb, width] of place.pieces) {
         for (let bit = lsb; bit < lsb + width; bit++) {
@@ -164,7 +191,6 @@ class BitsFrame extends Frame {
     this.search = make("input", "search", "", { type: "search", placeholder: "name, bits, note", spellcheck: "false",
       tabindex: -1 });
     this.kind = make("select", "kind", "", { tabindex: -1 });
-    this.kinds = [...new Set(this.places.map(place => place.kind))].sort();
     this.kind.append(...Object.entries(this.shows).map(option), ...this.kinds.map(kind => option([`=${kind}`, `evidence ${kind}`])));
     this.colour = make("select", "colour", "", { tabindex: -1 });
     this.colour.append(...Object.entries(this.colours).map(option));

@@ -161,21 +161,13 @@ class MapModel(Model):
         return item.register if names.count(item.register) == 1 else item.pieces[0].word
 
     def _lay(self, field: str, word: int | None, lsb: int, width: int) -> None:
-        """Give a field of one run other bits, of its register or of another word: a smaller one first shrinks, a larger
-        one first moves; where the second step is refused, the first one is undone."""
+        """Give a field of one run other bits, of its register or of another word, in one step."""
         piece = self.draft.map[field].pieces[0]
-        word = piece.word if word is None else word
-        steps = [lambda: width == piece.width or self.draft.resize(field, width),
-                 lambda: (word, lsb) == piece[:2] or self.draft.move(field, word, lsb)]
-        first, second = steps if width < piece.width else steps[::-1]
-        before = len(self.draft.steps)
-        first()
-        try:
-            second()
-        except (ValueError, LookupError):
-            if len(self.draft.steps) > before:
-                self.draft.undo()
-            raise
+        place = piece.word if word is None else word, lsb
+        if place == piece[:2] and width != piece.width:
+            self.draft.resize(field, width)
+        elif place != piece[:2]:
+            self.draft.move(field, *place, width)
 
     def _follow(self, draft: Draft) -> None:
         registers, raw, lost = draft.map, {}, ""
