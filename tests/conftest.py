@@ -18,7 +18,6 @@ import npulab
 import npulab.captures.target
 
 if TYPE_CHECKING:
-    from lab import Lab
     from playwright.sync_api import Browser
 
 # the same examples on every run
@@ -49,21 +48,6 @@ def vivante() -> npulab.captures.target.Target:
 def dump() -> Path:
     """The text dump that holds both update 4 captures."""
     return shared("seeds/002_a8df49b9735cd1f4.txt")
-
-
-@pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """``npulab lab`` on a copy of the notebooks beside their captures; a test has a folder of its own in it."""
-    from blank_page import chromium
-    from lab import Lab
-
-    chromium()
-    root = tmp_path_factory.mktemp("root")
-    shutil.copytree(ROOT / "notebooks", root / "notebooks")
-    (root / "captures").symlink_to(CAPTURES)
-    started = Lab(tmp_path_factory.mktemp("lab"), f"--ServerApp.root_dir={root}")
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")

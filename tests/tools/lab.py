@@ -124,12 +124,12 @@ class Lab:
 
 
 class Opened:
-    """A notebook in the lab, open in a page of its own.
+    """A page of the lab, with a notebook open if it has a ``name``.
 
     ``problems`` collects what went wrong: console errors, dialogs, requests that left the machine.
     """
 
-    def __init__(self, lab: Lab, browser: Browser, name: str, scale: float = 1) -> None:
+    def __init__(self, lab: Lab, browser: Browser, name: str = "", scale: float = 1) -> None:
         self.lab = lab
         self.context = browser.new_context(viewport={"width": 1400, "height": 900}, device_scale_factor=scale)
         self.page: Page = self.context.new_page()
@@ -139,10 +139,13 @@ class Opened:
         self.page.on("pageerror", lambda error: self._note(f"{error}\n{error.stack}"))
         self.page.on("request", lambda request: self._outside(request.url))
         workspace = secrets.token_hex(4)
-        self.page.goto(f"{lab.url}lab/workspaces/{workspace}/tree/{name}?reset&token={lab.token}",
+        self.page.goto(f"{lab.url}lab/workspaces/{workspace}{f'/tree/{name}' if name else ''}?reset&token={lab.token}",
                        wait_until="domcontentloaded")
         self.page.wait_for_function("() => window.jupyterapp?.shell")
-        self._wait_for(name)
+        if name:
+            self._wait_for(name)
+        else:
+            self.page.evaluate("() => window.jupyterapp.restored.then(() => true)")
 
     def _wait_for(self, name: str) -> None:
         until = time.monotonic() + RUN_MS / 1000
@@ -159,6 +162,7 @@ class Opened:
 
     def turn_to(self, name: str) -> None:
         """Another notebook in the same page, with a kernel of its own; what the one before holds is not saved."""
+        self.page.mouse.move(0, 0)  # a view tells what the pointer rests on
         self.page.evaluate(DISCARD)
         self.lab.free_kernels()
         self.problems.clear()
