@@ -187,7 +187,8 @@ def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    return json.dumps(entry, ensure_ascii=False) + "\n"
+    # half a character, as a broken name of a file has it, stays an escape
+    return json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace").decode() + "\n"
 
 
 def _head(entry: Any) -> dict[str, Any]:

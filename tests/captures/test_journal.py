@@ -35,6 +35,12 @@ def test_what_was_added_is_there_again(tmp_path: Path) -> None:
     assert Journal.read(path).about == ABOUT
 
 
+def test_half_a_character_is_kept(tmp_path: Path) -> None:
+    """As a file's name that is no UTF-8 has it."""
+    Journal(tmp_path / "j.jsonl", ABOUT).add(trial("fail", "\udcff"))
+    assert Journal.read(tmp_path / "j.jsonl")[0].subset == ("\udcff",)
+
+
 @pytest.mark.parametrize("cut", range(1, 60, 7))
 def test_a_line_cut_off_costs_that_line_alone(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "j.jsonl"

@@ -87,14 +87,15 @@ class Store:
         return kept
 
     def _append(self, entry: Mapping[str, Any]) -> None:
-        text = json.dumps(entry, ensure_ascii=False)
-        self._file.add(f"{zlib.crc32(text.encode()):08x} {text}\n".encode())
+        line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        self._file.add(b"%08x %s\n" % (zlib.crc32(line), line))
 
     def _take_up(self, path: Path, lines: list[bytes]) -> None:
         """Read what is there; a last line that is cut off counts for nothing."""
         entries = [_entry(path, number, line) for number, line in enumerate(lines, 1)]
         head, *rest = entries
-        if head.get("npulab") != "exploration" or head.get("version") != VERSION:
+        if head.get("npulab") != "exploration" or head.get("version") != VERSION \
+                or not isinstance(head.get("about"), dict):
             raise ValueError(f"{path}, line 1: got {str(head)[:80]!r}, allowed is the head of an exploration")
         if head["about"] != self.about:
             named = next((name for name in {**head["about"], **self.about}
