@@ -10,8 +10,9 @@ import pytest
 from blank_page import BlankPage
 from playwright.sync_api import Browser
 
+from npulab.captures.capture import Capture, Job
 from npulab.captures.sweep import Sweep
-from npulab.notebook.widgets import SweepModel, SweepView
+from npulab.notebook.widgets import SweepModel, SweepView, WritesModel, WritesView
 from npulab.registers.map import RegisterMap
 
 TABLE = """\
@@ -150,3 +151,50 @@ def test_page_goes_through_the_captures(chrome: Browser, theme: str) -> None:
         assert page.page.locator(".item:not([hidden])").count() > 2
         page.cleanup()
         assert (page.listeners, page.errors) == (0, [])
+
+
+# ---- register writes, in their order ----
+
+
+def written() -> Capture:
+    """Two registers of the map, one of them written twice, and one that it does not have."""
+    rows = [{"block": "UNIT", "offset": 4 * word, "register": f"R{word}", "field": f"f{word}", "lsb": 4, "width": 8}
+            for word in range(3)]
+    job = Job.from_writes("DMA", [(4, 0x20), (0x100, 7), (4, 0x30), (0, 0x10)], RegisterMap(rows),
+                          after=Job.from_writes("DMA", [(4, 0x10)], RegisterMap(rows)))
+    return Capture("a", "demo", "x", (job, Job("DMA", [0, 0, 0])), maps={"DMA": RegisterMap(rows)}, provenance="simulated")
+
+
+def test_writes_are_gone_through_in_their_order() -> None:
+    model = WritesModel(written())
+    assert repr(model) == "WritesModel(demo/a, job 0 DMA, 4 writes, simulated; write 0: no bit differs from write 0)"
+    assert (len(model.sweep), model.layer) == (5, [["before the first write", "", ""]])
+    assert (model.words, model.rows.labels) == ((0x10, 0, 0), ("R1", "0x0100", "R0"))
+    assert [model.rows.names[index] for index, *_ in model.moving] == ["f0", "f1", "0x0100_0_32"]
+    seen = []
+    for model.at in range(1, 5):
+        seen.append(([text for _, text, _ in model.layer], model.cursor, model.summary.partition(": ")[2]))
+    assert seen == [(["UNIT.R1", "0x4", "0x20"], (0, 5), "f1 1 → 2"), (["0x0100", "0x100", "0x7"], (1, 2), "0x0100_0_32 0 → 7"),
+                    (["UNIT.R1", "0x4", "0x30"], (0, 5), "f1 2 → 3"), (["UNIT.R0", "0x0", "0x10"], (2, 4), "f0 0 → 1")]
+    assert model.words == tuple(dict(written().jobs[0].writes).values())
+    model.against = 1
+    assert model.summary.startswith("5 bits in 3 fields differ from write 1: ")
+    assert "in write 4" in WritesView(written()).model._repr_html_().replace("write 0", "write 4")
+    with pytest.raises(ValueError, match=r"^task 1 of a: got Job\(DMA, 3 words\), allowed is a job of register writes$"):
+        WritesModel(written(), 1)
+    with pytest.raises(LookupError, match="got task 2, it has 0 to 1"):
+        WritesView(written(), 2)
+
+
+def test_page_goes_through_writes(chrome: Browser) -> None:
+    view = WritesView(written())
+    with BlankPage(chrome, view) as page:
+        assert not page.page.is_visible(".sort"), "they have one order"
+        page.page.locator(".slider").fill("3")
+        answer(page, view)
+        page.push(cursor=view.cursor)
+        assert page.page.inner_text(".which") == "write 3 of 4"
+        assert page.page.inner_text(".layer").split() == ["register", "UNIT.R1", "offset", "0x4", "value", "0x30"]
+        assert page.page.locator("[role=option][aria-selected=true]").inner_text().split()[0] .startswith("f1")
+        assert page.page.locator(".item:not([hidden]) .spark path").count() == 3
+        assert (page.accessibility(), page.errors) == ([], [])

@@ -10,8 +10,8 @@ from npulab.notebook.widgets.law_view import LawModel, LawView
 from npulab.notebook.widgets.map_editor import MapEditor, MapModel
 from npulab.notebook.widgets.output_view import OutputModel, OutputView
 from npulab.notebook.widgets.register_view import RegisterModel, RegisterView
-from npulab.notebook.widgets.sweep_view import SweepModel, SweepView
+from npulab.notebook.widgets.sweep_view import SweepModel, SweepView, WritesModel, WritesView
 
 __all__ = ["BisectModel", "BisectView", "ByteModel", "ByteView", "DiffModel", "DiffView", "LawModel", "LawView",
            "MapEditor", "MapModel", "OutputModel", "OutputView", "RegisterModel", "RegisterView",
-           "SweepModel", "SweepView"]
+           "SweepModel", "SweepView", "WritesModel", "WritesView"]

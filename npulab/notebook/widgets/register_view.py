@@ -43,7 +43,7 @@ class RegisterModel(BitsModel):
 
     def __init__(self, capture: Capture, reference: Capture | None = None, task: int = 0,
                  laws: Any = None, sweep: Any = None) -> None:
-        job, other = _job(capture, task), _job(reference or capture, task)
+        job, other = job_of(capture, task), job_of(reference or capture, task)
         if (other.block, list(dict(other.writes))) != (job.block, list(dict(job.writes))):
             raise ValueError(f"reference {(reference or capture).name}: got {other!r}, allowed is one that "
                              f"sets the same registers as {job!r}")
@@ -64,10 +64,7 @@ class RegisterModel(BitsModel):
 
     @property
     def title(self) -> str:
-        job = self._given.jobs[self.task]
-        name = ", ".join(filter(None, [f"job {self.task} {job.block}", job.name]))
-        return (f"{self._given.target}/{self._given.name}, {name}, "
-                f"{self.count} word{'s' if self.count > 1 else ''}")
+        return f"{title_of(self._given, self.task)}, {self.count} word{'s' if self.count > 1 else ''}"
 
     @property
     def simulated(self) -> bool:
@@ -216,7 +213,13 @@ class RegisterView(BitsView):
         super().close()
 
 
-def _job(capture: Capture, task: int) -> Job:
+def title_of(capture: Capture, task: int) -> str:
+    """What a job of a capture is called."""
+    job = capture.jobs[task]
+    return ", ".join(filter(None, [f"{capture.target}/{capture.name}", f"job {task} {job.block}", job.name]))
+
+
+def job_of(capture: Capture, task: int) -> Job:
     if not 0 <= task < len(capture.jobs):
         raise LookupError(f"capture {capture.name}: got task {task}, it has 0 to {len(capture.jobs) - 1}")
     return capture.jobs[task]

@@ -14,7 +14,7 @@ class View extends BitsFrame {
   }
 
   get help() {
-    return `, and . go to the previous and the next capture · k keeps one to compare with and lets it go · ${HELP}`;
+    return `, and . go to the previous and the next one · k keeps one to compare with and lets it go · ${HELP}`;
   }
 
   get keys() {
@@ -35,15 +35,16 @@ class View extends BitsFrame {
 
   parts() {
     const { model } = this, browser = make("div", "browser"), sort = make("label", "", "in order of ");
-    const captures = model.get("captures");
-    this.slider = make("input", "slider", "", { type: "range", min: 0, max: captures - 1, "aria-label": "capture" });
+    const captures = model.get("captures"), unit = model.get("unit");
+    this.slider = make("input", "slider", "", { type: "range", min: 0, max: captures - 1, "aria-label": unit });
     this.which = make("span", "which");
     this.sort = make("select", "sort", "");
-    const names = ["", ...model.get("layer").map(([name]) => name)];
+    const names = ["", ...model.get("sorts")];
+    sort.hidden = names.length < 2;
     this.sort.append(...names.map(value => Object.assign(make("option", "", value || "recording"), { value })));
     sort.append(this.sort);
     this.kept = this.button("keep", "Compare with this one");
-    this.layer = make("div", "layer", "", { role: "group", "aria-label": "parameters of the capture", tabindex: 0 });
+    this.layer = make("div", "layer", "", { role: "group", "aria-label": `what is known of the ${unit}`, tabindex: 0 });
     browser.append(this.slider, this.which, sort, this.kept);
     return [browser, this.layer];
   }
@@ -87,13 +88,13 @@ class View extends BitsFrame {
   // Which capture it is, and its layer: what is not as in the other one is underlined.
   showCapture() {
     const { model } = this, at = model.get("at"), captures = model.get("captures"), against = model.get("against");
-    const number = model.get("number");
+    const number = model.get("number"), unit = model.get("unit");
     this.slider.value = at;
-    this.slider.setAttribute("aria-valuetext", `capture ${number}`);
+    this.slider.setAttribute("aria-valuetext", `${unit} ${number}`);
     this.sort.value = model.get("sort");
-    this.which.textContent = `capture ${number}, place ${at + 1} of ${captures}`;
+    this.which.textContent = `${unit} ${number}` + (this.sort.parentNode.hidden ? ` of ${captures - 1}` : `, place ${at + 1} of ${captures}`);
     this.kept.setAttribute("aria-pressed", String(against >= 0));
-    this.kept.textContent = against >= 0 ? `Compared with capture ${against}: let it go` : "Compare with this one";
+    this.kept.textContent = against >= 0 ? `Compared with ${unit} ${against}: let it go` : "Compare with this one";
     this.root.style.setProperty("--at", (at + 0.5) / captures);
     this.layer.replaceChildren(...model.get("layer").map(([name, value, other]) => {
       const entry = make("span", value === other ? "" : "differs", `${name} `);

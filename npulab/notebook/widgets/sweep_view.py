@@ -1,6 +1,8 @@
-"""The captures of a sweep to go through: which fields move, how, and what two captures differ in.
+"""The captures of a sweep, or the register writes of a job, to go through: which fields move, how,
+and what two of them differ in.
 
-``SweepModel`` holds the state and all the logic and needs no browser; ``SweepView`` shows it.
+``SweepModel`` and ``WritesModel`` hold the state and all the logic and need no browser;
+``SweepView`` and ``WritesView`` show them.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import numpy as np
 import traitlets
 
 from npulab.analysis.correlate import flips
+from npulab.captures.capture import Capture
 from npulab.captures.sweep import Sweep
 from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Parameter, Rows
 from npulab.notebook.widgets.frame import Numbers, assets, table_html
 from npulab.notebook.widgets.law_picture import short
+from npulab.notebook.widgets.register_view import job_of, title_of
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
 from npulab.support.text import plural
@@ -44,6 +48,7 @@ class SweepModel(BitsModel):
     (2, '2 bits in 1 field differ from capture 0: w0_0_32 1 → 2')
     """
 
+    unit = "capture"  # what each of them is called
     at = Numbers("place", 0, lambda owner, _: [(0, len(owner.sweep))])
     against = Numbers("capture", -1, lambda owner, _: [(-1, len(owner.sweep))])
     sort = Parameter()
@@ -52,14 +57,14 @@ class SweepModel(BitsModel):
     moving = traitlets.List(read_only=True)
     turn = traitlets.Int(read_only=True)
 
-    def __init__(self, sweep: Sweep, laws: Any = None) -> None:
+    def __init__(self, sweep: Sweep, laws: Any = None, rows: Rows | None = None) -> None:
         if not len(sweep):
             raise ValueError("sweep: got no captures, allowed is one or more")
         self.sweep, self.parameters = sweep, tuple(map(str, sweep.parameters))
-        registers = sweep.registers or RegisterMap(
-            [{"offset": WORD_BYTES * (sweep.words.shape[1] - 1), "field": "", "lsb": 0, "width": 32}])
-        self._order, self._other = np.arange(len(sweep)), 0
-        super().__init__(Rows.whole(registers), sweep.words[0], sweep.words[0], laws)
+        rows = rows or Rows.whole(sweep.registers or RegisterMap(
+            [{"offset": WORD_BYTES * (sweep.words.shape[1] - 1), "field": "", "lsb": 0, "width": 32}]))
+        self._order, self._other, self._shown = np.arange(len(sweep)), 0, sweep.words[:, list(rows.slots)]
+        super().__init__(rows, self._shown[0], self._shown[0], laws)
         self._moving = [(index, len(np.unique(item.extract(sweep.words))))
                         for index, item in enumerate(self.rows.fields) if item.extract(sweep.varying)]
         self._sort(None)
@@ -77,12 +82,12 @@ class SweepModel(BitsModel):
 
     @property
     def line(self) -> str:
-        return (f"{self.title}{', simulated' if self.simulated else ''}; capture {self.number}: "
+        return (f"{self.title}{', simulated' if self.simulated else ''}; {self.unit} {self.number}: "
                 f"{self.summary}")
 
     @property
     def compared(self) -> str:
-        return f"capture {self._other}"
+        return f"{self.unit} {self._other}"
 
     # ---- what follows ----
 
@@ -105,18 +110,63 @@ class SweepModel(BitsModel):
         number = int(self._order[self.at])
         self._other = self.against if self.against >= 0 else int(self._order[max(self.at - 1, 0)])
         with self.hold_trait_notifications():
-            self.words, self.reference = (self.sweep.words[each].tolist() for each in (number, self._other))
+            self.words, self.reference = (self._shown[each].tolist() for each in (number, self._other))
         self._tell(None)  # of the other capture it may be the same words
         self.set_trait("number", number)
-        self.set_trait("layer", [[name, *(short(self.sweep.parameters[name].iloc[each]) for each in (
-            number, self._other))] for name in self.parameters])
+        self.set_trait("layer", self._layer(number))
         self.set_trait("turn", self.turn + 1)
+
+    def _layer(self, number: int) -> list[list[str]]:
+        return [[name, *(short(self.sweep.parameters[name].iloc[each]) for each in (number, self._other))]
+                for name in self.parameters]
 
     def _repr_html_(self) -> str:
         rows = [(self.rows.names[index], self.rows.bits(self.rows.fields[index]), str(count),
                  self.values[index].partition(",")[0]) for index, count in self._moving]
-        head = self.heading_html(f"{len(rows)} fields move; capture {self.number}: {self.summary}")
-        return head + table_html(("field", "bits", "values", f"in capture {self.number}"), rows)
+        here = f"{self.unit} {self.number}"
+        head = self.heading_html(f"{len(rows)} fields move; {here}: {self.summary}")
+        return head + table_html(("field", "bits", "values", f"in {here}"), rows)
+
+
+class WritesModel(SweepModel):
+    """The register writes of a job in their order: after each of them what the registers hold.
+
+    As of a ``SweepModel``, whose captures are those states, number 0 the one before the first
+    write; ``layer`` says which register is written, and ``cursor`` goes to its highest bit
+    that is set.  Raises LookupError for a job that is not there, ValueError for one that is no
+    register writes.
+    """
+
+    unit = "write"
+
+    def __init__(self, capture: Capture, task: int = 0) -> None:
+        job = job_of(capture, task)
+        if not job.writes:
+            raise ValueError(f"task {task} of {capture.name}: got {job!r}, allowed is a job of register writes")
+        registers = capture.maps[job.block]
+        rows = Rows.of(job, registers)
+        at = dict(zip(dict(job.writes), rows.slots, strict=True))
+        states = np.zeros((len(job.writes) + 1, len(rows.registers)), np.uint32)
+        for first, (offset, value) in [*((0, each) for each in job.before), *enumerate(job.writes, 1)]:
+            if offset in at:
+                states[first:, at[offset]] = value
+        names = [*(f"{block}.{name}" for block, _, name in registers.registers), *rows.registers[len(registers):]]
+        self._written = [(rows.slots.index(at[offset]), names[at[offset]], hex(offset), hex(value))
+                         for offset, value in job.writes]
+        self._title = f"{title_of(capture, task)}, {plural(len(job.writes), 'write')}"
+        super().__init__(Sweep(states, {}, provenance="simulated" if capture.simulated else ""), rows=rows)
+
+    @property
+    def title(self) -> str:
+        return self._title
+
+    def _layer(self, number: int) -> list[list[str]]:
+        if not number:
+            return [["before the first write", "", ""]]
+        word, *texts = self._written[number - 1]
+        self.cursor = word, max(int(texts[-1], 16).bit_length() - 1, 0)
+        return [[name, text, text]
+                for name, text in zip(("register", "offset", "value"), texts, strict=True)]
 
 
 class SweepView(BitsView):
@@ -134,9 +184,25 @@ class SweepView(BitsView):
     _together = ("words", "reference", "values", "shares", "number", "layer", "moving")
 
     captures = traitlets.Int().tag(sync=True)
+    unit = traitlets.Unicode().tag(sync=True)
+    sorts = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
     def __init__(self, sweep: Sweep, laws: Any = None) -> None:
-        super().__init__(SweepModel(sweep, laws), captures=len(sweep))
+        self._show(SweepModel(sweep, laws))
+
+    def _show(self, model: SweepModel) -> None:
+        super().__init__(model, captures=len(model.sweep), unit=model.unit, sorts=list(model.parameters))
+
+
+class WritesView(SweepView):
+    """The register writes of a job to go through in their order, as the captures of a ``SweepView``:
+    what each one changes, and a line for each field that moves.
+
+    The arguments are those of ``WritesModel``.
+    """
+
+    def __init__(self, capture: Capture, task: int = 0) -> None:
+        self._show(WritesModel(capture, task))
 
 
 def _line(values: np.ndarray) -> list[list[int]]:
