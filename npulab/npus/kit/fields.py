@@ -101,15 +101,16 @@ def _cuts(registers: RegisterMap, raw: bool) -> list[list[Cut]]:
 
 def expect(values: Named, allowed: Mapping[str, Collection[Any]], text: str,
            error: type[Exception] = ValueError, style: str = "", joint: str = " or ") -> None:
-    """Raise ``error`` for the first field that has none of its allowed values.
+    """Raise ``error`` for the first field that has none of its allowed values; one without any may
+    have every value but 0.
 
     ``text`` says so with ``{name}``, ``{got}`` and ``{allowed}``; ``style`` formats the numbers,
     and a range is printed as its ends.
     """
     for name, known in allowed.items():
-        if values[name] not in known:
+        if values[name] not in known if len(known) else not values[name]:
             ends = [known[0], known[-1]] if isinstance(known, range) else []
-            numbers = (" to " if ends else joint).join(format(n, style) for n in ends or known)
+            numbers = (" to " if ends else joint).join(format(n, style) for n in ends or known) or "any but 0"
             got = format(values[name], style)
             raise error(text.format(name=name, got=got, allowed=numbers))
 
@@ -125,11 +126,10 @@ def agree(values: Named, pairs: Iterable[tuple[str, str, str]], text: str,
             raise error(text.format(a=a, got=values[a], b=b, other=values[b], why=why))
 
 
-def known(values: Named, allowed: Mapping[str, Collection[Any]],
-          text: str = DEVICE) -> None:
+def known(values: Named, allowed: Mapping[str, Collection[Any]], text: str = DEVICE) -> None:
     """Raise Hang for the first field that has a value which a simulated unit does not know; one
     with none that is allowed may have any but 0."""
     for name, numbers in allowed.items():
         if not numbers and values[name] == 0:
             raise Hang(f"{name} is 0")
-        expect(values, {name: numbers} if numbers else {}, text, Hang, joint=" and ")
+        expect(values, {name: numbers}, text, Hang, joint=" and ")

@@ -11,13 +11,13 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.captures.target import Lifted, Range, Unsupported
 from npulab.layout import hwc
-from npulab.npus.kit.fields import Raw, expect, values_of
+from npulab.npus.kit.fields import Raw, values_of
 from npulab.npus.kit.layers import behind, of_type, padding_names
 from npulab.npus.kit.memory import bytes_at, tensor_at
 from npulab.npus.kit.numbers import as_codes, ceil_div, up, wrapped
 from npulab.npus.rockchip import layouts, plans, words
 from npulab.npus.rockchip.coefficients import output_of, weights_of
-from npulab.npus.rockchip.plans import ACCUMULATORS, FP16, INT8, INT32, SUM
+from npulab.npus.rockchip.plans import ACCUMULATORS, FP16, INT8, INT32
 from npulab.npus.rockchip.words import CONVOLUTION, INPUT_AT, OUTPUT_AT, OUTPUT_PRECISION, PRECISION
 from npulab.quant.emulate import accumulate
 from npulab.quant.layers import PADDINGS, Conv2D, Elementwise, Network
@@ -91,10 +91,7 @@ def _codes(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     for v in jobs:
         words.check_supported(v)
     v = jobs[0]
-    expect(v, {CONVOLUTION: (0, plans.DEPTHWISE)}, words.EXPECTED)
-    expect(v, {OUTPUT_PRECISION: (INT8, INT32)},
-           "lift for rockchip: got OUT_PRECISION {got}, allowed are {allowed} with int8 input so far",
-           Unsupported, joint=" and ")
+    words.check(v, "to codes", Unsupported)
     depthwise, sums = v[CONVOLUTION] == plans.DEPTHWISE, v[OUTPUT_PRECISION] == INT32
     (_, width, channels), (_, out_w, outputs), stride = words.Sizes.of(v)
     kernels = channels if depthwise else outputs
@@ -161,18 +158,11 @@ def _operands(capture: Capture, v: Raw, outputs: int) -> tuple[np.ndarray, int, 
     if v["DPU.BS_CFG.BS_BYPASS"]:
         return np.zeros(outputs, np.int64), zero, whole
     by_channel = words.applies(v, "MUL")
-    want, algorithm = plans.BIAS_OFFSETS_SHARES if by_channel else plans.BIAS, v["DPU.BS_CFG.BS_ALU_ALGO"]
-    use = v.get("DPU_RDMA.RDMA_BRDMA_CFG.BRDMA_DATA_USE")
-    if use != want or not v["DPU.BS_CFG.BS_ALU_SRC"] or algorithm != plans.SUM:
-        raise ValueError(f"lift for rockchip: got BRDMA_DATA_USE {use} and BS_ALU_ALGO {algorithm}, "
-                         f"allowed are {want} and {plans.SUM} with operands from memory")
+    words.check(v, "shares" if by_channel else "biases")
     address = v.get("DPU_RDMA.RDMA_BS_BASE_ADDR.BS_BASE_ADDR", 0)
     if not by_channel:
         data = bytes_at(capture, "biases", address, 4 * outputs)
         return np.frombuffer(data, "<i4").astype(np.int64), zero, whole
-    expect(v, {"DPU.BS_CFG.BS_MUL_SHIFT": (plans.SHARE_SHIFT,)},
-           "lift for rockchip: got a shift of {got} in BS_CFG, allowed is {allowed}")
-    expect(v, {"DPU.BS_CFG.RESERVED_1": (0,)}, words.EXPECTED)
     size = ceil_div(outputs, 4) * layouts.OPERANDS.itemsize
     blocks = np.frombuffer(bytes_at(capture, "biases", address, size), layouts.OPERANDS)
     biases, zeros, shares = (blocks[name].ravel()[:outputs].astype(np.int64)
@@ -265,12 +255,7 @@ def halves(capture: Capture, jobs: Sequence[Raw]) -> Lifted:
     """The fp16 convolution of the first task, and the elements that go on from its output."""
     v = next(v for v in jobs if words.CONVOLUTION in v)
     words.check_supported(v)
-    if not v["DPU.BS_CFG.BS_BYPASS"] or v[words.CONVOLUTION]:
-        raise Unsupported("lift for rockchip: got fp16 with biases or depthwise, a layer is lifted "
-                          "without so far")
-    if v[words.OUTPUT_PRECISION] != FP16 or not v["CNA.CONV_CON1.ARGB_IN"]:
-        raise Unsupported("lift for rockchip: got fp16 of several channels or to another type, a "
-                          "layer is lifted from one channel to fp16 so far")
+    words.check(v, "fp16", Unsupported)
     weights, (size, output, stride), x = weights_of(capture, v), words.Sizes.of(v), None
     conv = Conv2D(weights, np.zeros(len(weights)), (*size[:2], weights.shape[3]), stride)
     if conv.output_shape[:2] != output[:2]:
@@ -303,19 +288,14 @@ def _following(jobs: Sequence[Raw], v: Raw) -> Raw | None:
 def _elements(v: Raw, shape: tuple[int, int, int]) -> Elementwise:
     """What a task of elements adds or multiplies with."""
     size = words.output_size(v)
-    bypassed = v["DPU.BN_CFG.BN_BYPASS"] == 1 and v["DPU.EW_CFG.EW_BYPASS"] == 1
-    if size != shape[:2] or not bypassed or v[words.OUTPUT_PRECISION] != FP16:
-        raise Unsupported(f"lift for rockchip: got elements of {size} with more than the first unit "
-                          f"of the DPU, or not to fp16, allowed are {shape[:2]} to fp16 with that one")
+    words.check(v, "elements", Unsupported)
+    refuse_if(size != shape[:2], "lift for rockchip", f"elements of {size}", f"are {shape[:2]}", Unsupported)
     scale, bias = 1.0, 0.0
     if words.applies(v, "ALU"):
-        if v["DPU.BS_CFG.BS_ALU_SRC"] or v["DPU.BS_CFG.BS_ALU_ALGO"] != SUM or words.applies(v, "MUL"):
-            raise Unsupported("lift for rockchip: got elements that are not added or multiplied "
-                              "alone, by a register")
+        words.check(v, "added", Unsupported)
         bias = float(np.uint32(v["DPU.BS_ALU_CFG.BS_ALU_OPERAND"]).view(np.float32))
     elif words.applies(v, "MUL"):
-        refuse_if(v["DPU.BS_MUL_CFG.BS_MUL_SRC"], "lift for rockchip",
-                  "elements that are multiplied by memory", "is a register", Unsupported)
+        words.check(v, "multiplied", Unsupported)
         scale = float(np.uint16(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"]).view(np.float16))
     activation = "relu" if words.applies(v, "RELU") else None
     return Elementwise("copy", shape, scale=scale, bias=bias, activation=activation)

@@ -26,10 +26,6 @@ GRAINS = 50  # Mesa: "seems to pass the most tests"
 CHANNELS, DEPTHWISE_CHANNELS = 32, 64  # output channels are filled up to
 INT8, FP16, INT32 = 0, 2, 4  # codes of a precision (WT; C:dump-x2)
 DEPTHWISE = 3  # code of a convolution mode
-SUM = 2  # code of an addition
-SHARE_SHIFT = TwoSteps.share_bits  # of a chip with shares, 14 in open-rknpu's 0x121d80
-# what is read of memory: biases, or with them weight zero points and shares
-BIAS, BIAS_OFFSETS_SHARES = 1, 7
 ACCUMULATORS = "int32-output"  # a driver quirk: a matrix multiplication whose sums are written as they are
 TWICE = "twice_half_even"  # the feature of chips that have a share of each channel
 DILATION = "dilation"  # the feature of chips whose kernels were seen spread

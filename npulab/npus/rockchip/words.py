@@ -36,9 +36,14 @@ def output_size(v: Raw) -> tuple[int, int]:
     return v["DPU.DATA_CUBE_HEIGHT.HEIGHT"] + 1, v["DPU.DATA_CUBE_WIDTH.WIDTH"] + 1
 
 
+def check(v: Raw, case: str, error: type[Exception] = ValueError) -> None:
+    """Raise ``error`` if a field has none of the values of ``expected.csv`` in a case."""
+    expect(v, facts.EXPECTED[case], EXPECTED, error)
+
+
 def check_supported(v: Raw) -> None:
     """Raise ValueError if fields ask for what is not supported, or contradict one another."""
-    expect(v, facts.EXPECTED["layer"], EXPECTED)
+    check(v, "layer")
     agree(v, ALIKE["layer"], "lift for rockchip: got {a} {got} and {b} {other}, allowed is the same")
 
 

@@ -18,7 +18,7 @@ from npulab.npus.kit.memory import buffer_of
 from npulab.npus.kit.numbers import ceil_div
 from npulab.npus.vivante import coefficients, words
 from npulab.npus.vivante.coefficients import Coefficients, Geometry
-from npulab.npus.vivante.facts import CHIPS, FACTS, expected, tensor_bytes
+from npulab.npus.vivante.facts import CHIPS, EXPECTED, FACTS, expected, tensor_bytes
 from npulab.npus.vivante.lowering import coded_chip, planned
 from npulab.npus.vivante.moves import Moved, Sides, moved_by, moved_input, moves_of, tensor_of
 from npulab.npus.vivante.plans import join_planes, plan
@@ -156,8 +156,7 @@ def explain(capture: Capture) -> list[Item]:
 def geometry_of(values: Mapping[str, Any], facts: Facts) -> Geometry:
     """The coefficient buffer's geometry, from decoded NN words; ValueError for a size of 0."""
     v = values
-    for name in ("out_image_z_size", "kernel_z_size", "kernel_xy_size", "kernel_y_size", "kernels_per_core"):
-        refuse_if(v[name] == 0, f"block NN field {name}", "0", "is at least 1")
+    expect(v, EXPECTED["geometry"], "block NN field {name}: got {got}, allowed is {allowed}")
     blocks = ceil_div(ceil_div(v["out_image_z_size"], facts["nn_cores"]), v["kernels_per_core"])
     return Geometry(facts["nn_cores"], v["out_image_z_size"], v["kernel_z_size"], v["kernel_y_size"],
                     v["kernel_xy_size"], blocks, v["coef_zero_point"],

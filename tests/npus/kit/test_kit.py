@@ -131,6 +131,9 @@ def test_expected_values() -> None:
     agree(v, [("a", "a", "")], "")
     with pytest.raises(ValueError, match=r"^a 1, b 2: it does$"):
         agree(v, [("a", "b", "it does")], "{a} {got}, {b} {other}: {why}")
+    expect(v, dict.fromkeys(v, ()), "")
+    with pytest.raises(ValueError, match=r"^c: got 0, allowed is any but 0$"):
+        expect({**v, "c": 0}, {"a": (), "c": ()}, "{name}: got {got}, allowed is {allowed}")
     known(v, dict.fromkeys(v, ()))
     with pytest.raises(Hang, match=r"^c is 0$"):
         known({**v, "c": 0}, {"a": (), "c": ()})
