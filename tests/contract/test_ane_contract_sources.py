@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ane_files
+import ane_writers
 import numpy as np
 import pytest
 from conftest import ROOT, shared
@@ -251,13 +252,13 @@ def test_the_same_network_spelled_another_way_says_the_same() -> None:
             "sorted": plistlib.dumps(source, sort_keys=True),
             "backwards": plistlib.dumps(dict(reversed(source.items())), sort_keys=False),
             "listed": plistlib.dumps(listed(source)),
-            "written": plist.write_plist(plist.read_plist(data)),
+            "written": ane_writers.write_plist(plist.read_plist(data)),
         }
         wanted = {(c.task, c.field): c.expected for c in agreement.claims(network)}
         for how, other in spelled.items():
             again = plist.read_plist(other)
             assert {(c.task, c.field): c.expected for c in agreement.claims(again.network)} == wanted, (name, how)
-            assert plist.read_plist(plist.write_plist(again)) == again
+            assert plist.read_plist(ane_writers.write_plist(again)) == again
         without = copy.deepcopy(source)
         for part in without["net"].values():
             if isinstance(part, dict):
@@ -345,9 +346,9 @@ def test_weights_of_espresso_written_by_hand() -> None:
     payloads = [bytes([i]) * size for i, size in enumerate(sizes)]
     entries = espresso.read_espresso(data + b"".join(payloads))
     assert [(e.id, e.data) for e in entries] == list(zip([9, 1, 2, 70], payloads, strict=True))
-    assert espresso.write_espresso(entries) == data + b"".join(payloads)
+    assert ane_writers.write_espresso(entries) == data + b"".join(payloads)
     real_data = (real("conv_bias") / "model.espresso.weights").read_bytes()
-    assert espresso.write_espresso(espresso.read_espresso(real_data)) == real_data
+    assert ane_writers.write_espresso(espresso.read_espresso(real_data)) == real_data
     for broken in (data[:40], data + b"".join(payloads)[:-1], struct.pack("<Q", 2**63), struct.pack("<3Q", 1, 5, 2**62)):
         with pytest.raises(ValueError, match=r"(?s)byte.*got.*allowed|got.*byte.*allowed"):
             espresso.read_espresso(broken)
@@ -501,12 +502,12 @@ def test_a_surface_has_rows_of_64_bytes(columns: int) -> None:
         line = data[channel * row : (channel + 1) * row]
         assert np.array_equal(np.frombuffer(line[: 2 * columns], "<f2"), tensor[channel])
         assert not any(line[2 * columns :])
-    assert np.array_equal(memory.unpack_columns(data, 3, columns), tensor)
-    assert memory.strides((1, 3, 5, columns)) == (row, 5 * row, 15 * row, 15 * row, 15 * row)
+    assert np.array_equal(ane_writers.unpack_columns(data, 3, columns), tensor)
+    assert ane_writers.strides((1, 3, 5, columns)) == (row, 5 * row, 15 * row, 15 * row, 15 * row)
     end = 2 * row + 2 * columns  # what is behind the last row's columns may be missing
-    assert np.array_equal(memory.unpack_columns(data[:end], 3, columns), tensor)
+    assert np.array_equal(ane_writers.unpack_columns(data[:end], 3, columns), tensor)
     with pytest.raises(ValueError, match="got"):
-        memory.unpack_columns(data[: end - 1], 3, columns)
+        ane_writers.unpack_columns(data[: end - 1], 3, columns)
 
 
 # ---- shell

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ane_streams import place_h14, states, write_h14
 from test_ane_generations import MAPS, convolution
 
-from npulab.npus.ane.streams import place_h14, read_h14, write_h14
-from npulab.npus.ane.tasks import Task, split, states
+from npulab.npus.ane.streams import read_h14
+from npulab.npus.ane.tasks import Task, split
 
 TASKS = 10_240
 

@@ -1,7 +1,7 @@
 """Record the captures ``sim-*`` of the Neural Engine: layers lowered, run on the simulated device, beside their
 source networks and weights where a network can say the layer.
 
-    python tests/tools/record_simulated_ane.py captures/ane
+    PYTHONPATH=tests/reference python tests/tools/record_simulated_ane.py captures/ane
 
 A folder that is there already is refused; a changed capture is a commit of its own.
 """
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ane_writers import write_plist
 
 import npulab
 from npulab.captures.devices import Simulated
 from npulab.captures.target import Unsupported
 from npulab.npus.ane import tables
-from npulab.npus.ane.source import plist
 from npulab.npus.ane.source.of_layers import source_of
 from npulab.npus.ane.tables import functions
 from npulab.quant.layers import Activation, Concat, Elementwise
@@ -63,7 +63,7 @@ def record() -> Iterator[npulab.Capture]:
         files = {key: data for key, data in made.buffers.items() if key != "hwx"}
         with suppress(Unsupported):
             network, weights = source_of(layer)
-            files |= {"net.plist": plist.write_plist(network), **weights}
+            files |= {"net.plist": write_plist(network), **weights}
         yield replace(made, buffers=files, source=SOURCE)
 
 

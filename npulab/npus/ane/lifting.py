@@ -21,7 +21,6 @@ from npulab.npus.ane.facts import EXPECTED, SIZES, TENSORS
 from npulab.npus.ane.lowering import MINUS_ONE, ONE, RELU, TABLE, activation, relu_outputs
 from npulab.npus.ane.memory import UNIT, Surface, unpack
 from npulab.npus.ane.tables import entries
-from npulab.npus.ane.words import HABITS
 from npulab.npus.kit.fields import expect, values_of
 from npulab.npus.kit.layers import behind, padding_names
 from npulab.npus.kit.memory import buffer_of
@@ -186,15 +185,6 @@ def lift(capture: Capture) -> Lifted:
     output = capture.buffers.get("output")
     return Lifted(network(wired, node), x,  # type: ignore[arg-type]
                   None if output is None else unpack(output, surface, f"{capture.name}: output"))
-
-
-def compiler_of(capture: Capture) -> str:
-    """Whose habits the last task has, a name in ``steps.HABITS``: by its events and the stride
-    between batches."""
-    v = raw(capture, len(capture.jobs) - 1)
-    if v["Header.Header[2].LogEvents"] == HABITS["9.x"].events:
-        return "9.x"
-    return "5.4.1" if v["TileDMADst.GroupStride.GroupStride"] else "4.2.1"
 
 
 def raw(capture: Capture, task: int) -> dict[str, int]:

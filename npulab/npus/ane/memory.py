@@ -20,7 +20,6 @@ UNIT = 64  # bytes; what strides in memory are counted in
 HALF = 2
 MOST_BYTES = 2 ** 26
 EXACT_COLUMNS = UNIT // 2  # rows of fp16 without gaps are multiples of so many columns
-TILE_BYTES = 0x4000  # memory for the DMA is given in these
 AXES = {"channels": 0, "columns": 1}
 
 
@@ -93,54 +92,6 @@ def unpack(data: bytes, surface: Surface, what: str = "tensor") -> np.ndarray:
         raise ValueError(f"{what}: got {len(data)} bytes, allowed are {surface.span} or more, up to {MOST_BYTES}, for "
                          f"{surface.channels} planes of {surface.height} rows of {surface.row} bytes")
     return surface.layout.unpack(data[:surface.bytes].ljust(surface.bytes, b"\0"))
-
-
-class Strides(NamedTuple):
-    """Bytes from a row, plane (channel), depth slice or batch to the next, and of the whole
-    tensor."""
-
-    row: int
-    plane: int
-    depth: int
-    batch: int
-    size: int
-
-    @property
-    def allocated(self) -> int:
-        """The size in whole tiles of 0x4000 bytes."""
-        return up(self.size, TILE_BYTES)
-
-
-def strides(shape: Sequence[int], itemsize: int = 2) -> Strides:
-    """Strides of a tensor (N, C, H, W) or (N, C, D, H, W), elements of ``itemsize`` bytes.
-
-    A row is rounded up to 64 bytes; a plane has H rows, a depth slice C planes, a batch D depth
-    slices.  The batch stride was never seen with more than one.  Raises ValueError for another rank
-    or sizes below 1.
-
-    >>> strides((1, 3, 1, 77))
-    Strides(row=192, plane=192, depth=576, batch=576, size=576)
-    """
-    if len(shape) not in (4, 5) or min(shape) < 1 or itemsize < 1:
-        raise ValueError(f"shape: got {tuple(shape)} of {itemsize} bytes, allowed is (N, C, H, W) or (N, C, D, H, W) "
-                         "of 1 or more")
-    n, c, h, w = shape[0], shape[1], shape[-2], shape[-1]
-    row = up(w * itemsize, UNIT)
-    depth = row * h * c
-    batch = depth * (shape[2] if len(shape) == 5 else 1)
-    return Strides(row, row * h, depth, batch, batch * n)
-
-
-def unpack_columns(data: bytes, channels: int, columns: int, rows: bool = True) -> np.ndarray:
-    """The array ``(C, S) float16`` of an IOSurface; ``rows`` as in ``pack``.
-
-    Bytes past the tensor are not looked at: a surface may be allocated larger.  Raises ValueError
-    for fewer.
-    """
-    refuse_if(channels < 1 or columns < 1, "shape", f"{channels} channels, {columns} columns",
-              "is 1 or more")
-    surface = Surface(1, columns, channels, UNIT if rows else 1)
-    return np.ascontiguousarray(unpack(data, surface, "surface")[0].T)
 
 
 def join(tensors: Sequence[np.ndarray], axis: str = "columns") -> np.ndarray:

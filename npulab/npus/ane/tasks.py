@@ -22,13 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from npulab.npus.ane.facts import CHIPS, HEADER, TABLES
-from npulab.npus.kit.numbers import up
 from npulab.registers.fields import WORD_BYTES
-from npulab.registers.map import RegisterMap
+from npulab.support.refuse import refuse_if
 
 # Bits of a record's first word, (lsb, width)
 PLACE, COUNT, SELECTOR, MASK, SPARSE = (0, 15), (15, 6), (21, 10), (15, 16), (31, 1)
-SELECTS, BASE = (8, 1), (2, 6)  # of SELECTOR: base BASE of the program is added to the values (JW, inferred)
 OLD_PLACE, OLD_COUNT = (0, 26), (26, 6)  # up to H13
 
 
@@ -49,11 +47,6 @@ def put(value: int, bits: tuple[int, int]) -> int:
         raise ValueError(f"record: got {value:#x} for bits {lsb + width - 1}:{lsb}, allowed is 0 to "
                          f"{2 ** width - 1:#x}")
     return value * 2 ** lsb
-
-
-def with_bits(word: int, value: int, bits: tuple[int, int]) -> int:
-    """The word with another value at its bits (lsb, width)."""
-    return word + put(value, bits) - put(cut(word, bits), bits)
 
 
 class Record(NamedTuple):
@@ -81,38 +74,14 @@ class Record(NamedTuple):
         return tuple((self.address + WORD_BYTES * step, value) for step, value in zip(steps, self.values, strict=True))
 
     @property
-    def base(self) -> int | None:
-        """The program's base (BAR) that is added to the values when the task is loaded; None where
-        none is."""
-        return cut(self.selector, BASE) if cut(self.selector, SELECTS) else None
-
-    @classmethod
-    def to(cls, address: int, *values: int, base: int | None = None) -> Record:
-        """A dense record from ``address`` (bytes) on, its values added to ``base`` of the program.
-
-        >>> hex(Record.to(0x1508, 0, 0, base=5).words(True)[0])
-        '0x22808542'
-        """
-        return cls(address, values, None, 0 if base is None else put(1, SELECTS) + put(base, BASE))
-
-    def words(self, compact: bool) -> list[int]:
-        """The words of the record, ``compact`` as on H14 and later; raises ValueError for what has
-        no words."""
-        steps = MASK[1] + 1 if self.mask is not None else 2 ** COUNT[1]
-        held = 1 + self.mask.bit_count() if self.mask is not None else len(self.values)
-        if not 0 < len(self.values) <= steps or len(self.values) != held or self.address % WORD_BYTES:
-            raise ValueError(f"record at {self.address:#x}: got {len(self.values)} values, allowed is "
-                             f"{f'1 to {steps}' if self.mask is None else held}, from a multiple of {WORD_BYTES} on")
-        if not compact and (self.mask is not None or self.selector):
-            raise ValueError(f"record at {self.address:#x}: got a mask or selector, allowed from H14 on")
-        if not compact:
-            return [put(self.address, OLD_PLACE) + put(len(self.values) - 1, OLD_COUNT), *self.values]
-        head = put(self.address // WORD_BYTES, PLACE)
-        if self.mask is None:
-            return [head + put(len(self.values) - 1, COUNT) + put(self.selector, SELECTOR), *self.values]
-        if self.selector:
-            raise ValueError(f"record at {self.address:#x}: got a mask and a selector, allowed is one of them")
-        return [head + put(self.mask, MASK) + put(1, SPARSE), *self.values]
+    def words(self) -> list[int]:
+        """The words of the record up to H13; raises ValueError for what has none."""
+        most, count = 2 ** OLD_COUNT[1], len(self.values)
+        refuse_if(not 0 < count <= most or self.address % WORD_BYTES, f"record at {self.address:#x}",
+                  f"{count} values", f"is 1 to {most}, from a multiple of {WORD_BYTES} on")
+        refuse_if(self.mask is not None or self.selector, f"record at {self.address:#x}",
+                  "a mask or selector", "from H14 on")
+        return [put(self.address, OLD_PLACE) + put(count - 1, OLD_COUNT), *self.values]
 
 
 def words_of(raw: bytes) -> list[int]:
@@ -182,7 +151,6 @@ def first_broken(words: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> int
 
 MOST_TASKS = 2 ** 16  # a task id has 16 bits
 SIZE, TDE = 1, (24, 1)  # header word with the size of the next task; bit of the word of flags
-H11_PLACES = 0x100  # bytes from record to record in h11.csv, since nobody states the addresses
 KERNEL = 0x1F800  # where the coefficient stream's registers begin, the first record of every task seen
 ALIGN = 16  # the kernel section of a bare blob follows its last task so
 
@@ -192,7 +160,7 @@ class Form(NamedTuple):
     and which the next task's place, bits (lsb, width) of its size.
 
     ``size`` are the words of a task without DTID whose size nobody says (0: it ends where its
-    records do), ``slot`` the bytes from task to task.  If ``known``, these are the addresses of
+    records do).  If ``known``, these are the addresses of
     registers; a list of which they are not known is in order, with zeros between its tasks.
     """
 
@@ -201,7 +169,6 @@ class Form(NamedTuple):
     pointer: int
     next_size: tuple[int, int]
     size: int = 0
-    slot: int = WORD_BYTES
     known: frozenset[int] = frozenset()
 
     def held(self, words: Sequence[int]) -> int:
@@ -211,7 +178,7 @@ class Form(NamedTuple):
 
 REGISTERS = frozenset(offset for offset in TABLES["H13"].index if offset < HEADER)
 H13 = Form(CHIPS["h13"]["header_words"], 6, 7, (16, 9), known=REGISTERS)
-H11 = Form(CHIPS["h11"]["header_words"], 4, 5, (16, 8), 83, 0x200)
+H11 = Form(CHIPS["h11"]["header_words"], 4, 5, (16, 8), 83)
 MOST_WORDS = 2 * len(TABLES["H13"]) + H13.words  # of a task of unknown size
 
 
@@ -259,13 +226,6 @@ class Task:
         """(offset, value) of every word, the header's from ``HEADER`` on, then ``writes``."""
         head = [(HEADER + WORD_BYTES * i, word) for i, word in enumerate(self.header)]
         return (*head, *self.writes)
-
-    @property
-    def bases(self) -> dict[int, int]:
-        """The base of the program by the byte address of each register to whose value it is
-        added."""
-        return {address: record.base for record in self.records if record.base is not None
-                for address, _ in record.writes}
 
     @property
     def end(self) -> int:
@@ -353,7 +313,7 @@ def make(header: Sequence[int], records: Sequence[Record], form: Form = H13) -> 
     """
     if len(header) != (held := form.held(header)):
         raise ValueError(f"task: got a header of {len(header)} words, allowed is {held}")
-    words = [*header, *(word for record in records for word in record.words(False))]
+    words = [*header, *(word for record in records for word in record.words)]
     return Task(0, bytes_of(words), held, compact=False)
 
 
@@ -376,20 +336,6 @@ def records(writes: Sequence[tuple[int, int]], offset: int = 0) -> Task:
             listed.append(Record(address, (value,)))
         following = address + WORD_BYTES if address < HEADER else -1
     return replace(make([value for _, value in header], listed), offset=offset)
-
-
-def place(tasks: Sequence[Task], form: Form) -> list[Task]:
-    """The same tasks in the slots of a form, the place and size of the next one filled in."""
-    out: list[Task] = []
-    at = 0
-    for task, after in zip(tasks, (*tasks[1:], None), strict=True):
-        words, offset = task.words, at
-        at += up(len(task.raw), form.slot)
-        size = len(after.raw) // WORD_BYTES - 1 if after else 0
-        words[form.pointer] = at if after else 0
-        words[SIZE] = with_bits(words[SIZE], size, form.next_size)
-        out.append(replace(task, offset=offset, raw=bytes_of(words)))
-    return out
 
 
 def write(tasks: Sequence[Task], *, first: bytes = b"", size: int | None = None,
@@ -419,49 +365,3 @@ def is_task(data: bytes) -> bool:
     words = words_of(data[:size]) if len(data) >= size else []
     first = words[H13.held(words)] if words else 0
     return cut(first, OLD_PLACE) == KERNEL and 0 < cut(first, OLD_COUNT) < 2 ** OLD_COUNT[1] - 1
-
-
-def places(task: Task) -> tuple[tuple[int, int], ...]:
-    """(offset in the table, value) of a task's writes: H11's by the place of their record, others
-    by address."""
-    if task.compact:
-        return task.writes
-    return tuple((H11_PLACES * n + WORD_BYTES * i, value)
-                 for n, record in enumerate(task.records) for i, value in enumerate(record.values))
-
-
-def states(tasks: Sequence[Task], registers: RegisterMap) -> np.ndarray:
-    """Words ``(N, W) uint32`` of a map's registers while each of N tasks runs.
-
-    Registers keep their value from the tasks before; the block Header is that of the task itself.
-    What a register holds before the first write is not known: it is 0 here, and ``written`` tells.
-    Writes to registers that the map lacks are left out, ``strays`` lists them.
-    """
-    return _held(tasks, registers)[0]
-
-
-def written(tasks: Sequence[Task], registers: RegisterMap) -> np.ndarray:
-    """Which words of ``states`` were written, by the task or one before it: ``(N, W) bool``."""
-    return _held(tasks, registers)[1]
-
-
-def _held(tasks: Sequence[Task], registers: RegisterMap) -> tuple[np.ndarray, np.ndarray]:
-    """(states, written) as the functions of these names give them."""
-    words = np.zeros((len(tasks), len(registers)), np.uint32)
-    known = np.zeros(words.shape, bool)
-    headers = [word for word, (_, offset, _) in enumerate(registers.registers) if offset >= HEADER]
-    for n, task in enumerate(tasks):
-        own = [(HEADER + WORD_BYTES * i, word) for i, word in enumerate(task.header)]
-        new = {registers.index[offset]: value for offset, value in [*own, *places(task)]
-               if offset in registers.index}
-        for rows, values in ((words, list(new.values())), (known, True)):
-            rows[n] = rows[n - 1] if n else 0
-            rows[n, headers] = 0
-            rows[n, list(new)] = values
-    return words, known
-
-
-def strays(tasks: Sequence[Task], registers: RegisterMap) -> list[tuple[int, int]]:
-    """(task, byte address) of every write to a register that the map lacks: of another generation,
-    perhaps."""
-    return [(n, offset) for n, task in enumerate(tasks) for offset, _ in places(task) if offset not in registers.index]

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import ane_streams
 import numpy as np
 import pytest
 from conftest import shared
@@ -17,7 +18,7 @@ from pace import limit
 
 import npulab
 from npulab.captures.capture import Capture
-from npulab.npus.ane import hwx, streams, tasks
+from npulab.npus.ane import hwx, tasks
 
 FILES = ("compiled", "concat16", "conv_bias", "conv_twos", "gemm64", "mul_v541", "mul_v9509_compact", "relu16",
          "sigmoid77", "sum64")
@@ -163,8 +164,8 @@ def test_extended_task_has_a_header_word_more() -> None:
 
 def test_a_later_generation_is_read_by_its_own_map() -> None:
     whole = bytearray(data("conv_bias"))
-    common = streams.Record.to(0x0, 16 * 2 ** 16 + 7)  # InDim: Win 7, Hin 16
-    text = streams.write_h14(streams.place_h14([streams.make_h14((1, 0, 0, 0, 0, 0, 0, 0), [common])]))
+    common = tasks.Record(0x0, (16 * 2 ** 16 + 7,))  # InDim: Win 7, Hin 16
+    text = ane_streams.write_h14(ane_streams.place_h14([ane_streams.make_h14((1, 0, 0, 0, 0, 0, 0, 0), [common])]))
     whole[0x4000:0x4274] = text + bytes(0x274 - len(text))
     struct.pack_into("<I", whole, 0x8, 5)
     capture = _load(bytes(whole))

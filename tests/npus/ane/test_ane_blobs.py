@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ane_writers import allocated, strides, unpack_columns
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -217,7 +218,7 @@ def test_mutated_files(count: int) -> None:
 @given(st.integers(1, 5), st.integers(1, 70))
 def test_surface_against_plain_loops(channels: int, columns: int) -> None:
     tensor = np.arange(channels * columns, dtype=np.float16).reshape(channels, columns) + 1
-    row = memory.strides((1, channels, 1, columns)).row
+    row = strides((1, channels, 1, columns)).row
     expected = bytearray(row * channels)
     for c in range(channels):
         for s in range(columns):
@@ -228,13 +229,13 @@ def test_surface_against_plain_loops(channels: int, columns: int) -> None:
                                                           row * channels == 2 * tensor.size)
     for rows in (True, False):
         data = memory.pack(tensor, rows)
-        assert np.array_equal(memory.unpack_columns(data, channels, columns, rows), tensor)
+        assert np.array_equal(unpack_columns(data, channels, columns, rows), tensor)
         # a surface may be allocated larger, and may end with the last element
-        assert np.array_equal(memory.unpack_columns(data + b"xyz", channels, columns, rows), tensor)
+        assert np.array_equal(unpack_columns(data + b"xyz", channels, columns, rows), tensor)
         end = len(data) - (row - 2 * columns if rows else 0)
-        assert np.array_equal(memory.unpack_columns(data[:end], channels, columns, rows), tensor)
+        assert np.array_equal(unpack_columns(data[:end], channels, columns, rows), tensor)
         with pytest.raises(ValueError, match=f"got {end - 1} bytes, allowed are {end} or more"):
-            memory.unpack_columns(data[:end - 1], channels, columns, rows)
+            unpack_columns(data[:end - 1], channels, columns, rows)
 
 
 @pytest.mark.parametrize(("shape", "itemsize", "expected"), [
@@ -245,20 +246,20 @@ def test_surface_against_plain_loops(channels: int, columns: int) -> None:
     ((2, 3, 5, 4, 33), 1, (64, 256, 768, 3840, 7680)),
 ])
 def test_strides(shape: tuple[int, ...], itemsize: int, expected: tuple[int, ...]) -> None:
-    found = memory.strides(shape, itemsize)
+    found = strides(shape, itemsize)
     assert found == expected
-    assert found.allocated == -(-found.size // 0x4000) * 0x4000
+    assert allocated(found) == -(-found.size // 0x4000) * 0x4000
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 3), (1, 0, 1, 1), (1, 1, 1, 1, 1, 1)])
 def test_no_strides(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="allowed is"):
-        memory.strides(shape)
+        strides(shape)
 
 
 def test_layout_agrees_with_strides() -> None:
     layout = memory.Surface(4, 33, 3).layout
-    assert layout.size == memory.strides((1, 3, 4, 33)).size
+    assert layout.size == strides((1, 3, 4, 33)).size
     assert layout.at(1, 2, 1) == 512 + 128 + 4
 
 
@@ -285,4 +286,4 @@ def test_surface_refusals() -> None:
     with pytest.raises(ValueError, match=r"tensor: got \(2,\) float64, allowed"):
         memory.pack(np.zeros(2))
     with pytest.raises(ValueError, match="got 0 channels"):
-        memory.unpack_columns(b"", 0, 1)
+        unpack_columns(b"", 0, 1)

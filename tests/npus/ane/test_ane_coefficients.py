@@ -13,6 +13,7 @@ from typing import Any
 import ane_by_weight as plain
 import numpy as np
 import pytest
+from ane_writers import decode_constants, encode_constants, matvec
 from conftest import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,7 +87,7 @@ SECTIONS = {
         Kernel(1024, 1024, 1, 9, 1024, (1, 2), bias=True, columns=2), None,
         "8ddc1e754471fac715b1ed2663ae47338ee1f1526d0c6a19458fde9fd24b2099"),
     "matmul_m1_k256_n512_ty1": (
-        coefficients.matvec(512, 256), 0x3800,
+        matvec(512, 256), 0x3800,
         "09c56ca00b10f44fdb3a61543ee46156c2413aabd2df7a3041de36d88876fa6a"),
     "conv_known_k3_c64_n128_s16_st1_g4_bias1_same": (
         Kernel(128, 64, 3, 3, groups=4, bias=True), 0x3801,
@@ -157,7 +158,7 @@ def test_section_of_several_tasks() -> None:
 def test_table_before_the_weights_of_each_engine() -> None:
     """chain_pair_mm_gelu_d256_s64: a product of 64 rows and gelu in one task, all weights 0x3400."""
     table = shared("data/ane/h13_tasks/activation/gelu.bin").read_bytes()[640:768]
-    k = replace(coefficients.matvec(256, 256, 64), table=True)
+    k = replace(matvec(256, 256, 64), table=True)
     weights = np.full(k.shape, 0x3400, np.uint16).view(np.float16)
     section = coefficients.encode(k, weights, table=table)
     assert hashlib.sha256(section).hexdigest() == "770151d0d90bb1dbc1ef606964435a28e860338f3b57387bf0f37b987fbcedef"
@@ -178,9 +179,9 @@ def test_table_before_the_weights_of_each_engine() -> None:
 def test_constants_by_channel() -> None:
     """env_bcast_mul_1x1024x375_blob_1x1024x1."""
     scale = file_read_as_weights(Kernel(1024, 1), 0x3800)[0].ravel()
-    section = coefficients.encode_constants(np.zeros(1024, np.float16), scale)
+    section = encode_constants(np.zeros(1024, np.float16), scale)
     assert hashlib.sha256(section).hexdigest() == "8e159cbac67a978fbf625392ceb01baf8da55a861fe159268c1b56e30d78f45e"
-    bias, found = coefficients.decode_constants(section)
+    bias, found = decode_constants(section)
     assert same(found, scale)
     assert not bias.any()
 
@@ -189,11 +190,11 @@ def test_constants_by_channel() -> None:
                                             (bytes(2 ** 19), "got 524288 bytes, .* up to 524284")])
 def test_constants_that_are_none(data: bytes, said: str) -> None:
     with pytest.raises(ValueError, match=f"channel constants: {said}"):
-        coefficients.decode_constants(data)
+        decode_constants(data)
     with pytest.raises(ValueError, match=r"channel constants: scale: got shape \(3,\) float16, allowed is \(2,\)"):
-        coefficients.encode_constants(np.zeros(2, np.float16), np.zeros(3, np.float16))
+        encode_constants(np.zeros(2, np.float16), np.zeros(3, np.float16))
     with pytest.raises(ValueError, match=r"channel constants: bias: got shape \(2,\) float64, allowed is \(C,\)"):
-        coefficients.encode_constants(np.zeros(2), np.zeros(2, np.float16))
+        encode_constants(np.zeros(2), np.zeros(2, np.float16))
 
 
 # Constant sections by size, as the same repository prints them (research/oracle-envelope.md); weights are 0.5 behind
@@ -413,7 +414,7 @@ def test_linear_form() -> None:
     """W[n][k] of a matvec lies at q * (K * g) + k * g + n % g halfwords, q = (p % 16) * (planes / 16) + p / 16."""
     for outputs, inputs in ((256, 32), (512, 64), (1024, 32), (64, 64)):
         lanes = min(16, outputs // 16)
-        k = coefficients.matvec(outputs, inputs)
+        k = matvec(outputs, inputs)
         assert k == Kernel(outputs, inputs, lanes=lanes, small=True)
         n, r = np.ogrid[:outputs, :inputs]
         p = n // lanes

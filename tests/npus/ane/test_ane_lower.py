@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ane_writers import compiler_of
 from conftest import shared
 
 import npulab
@@ -13,7 +14,7 @@ from npulab.captures.target import Unsupported
 from npulab.npus.ane import coefficients, hwx, tables
 from npulab.npus.ane.facts import HEADER, TABLES
 from npulab.npus.ane.imported import compiled
-from npulab.npus.ane.lifting import compiler_of, lift, raw
+from npulab.npus.ane.lifting import lift, raw
 from npulab.npus.ane.lowering import activation, as_convolution, lower, relu_outputs
 from npulab.npus.ane.memory import Surface, pack, unpack
 from npulab.npus.ane.outlines import explain, outline, recode

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ane_writers import write_plist
 
 import npulab
 from npulab.captures.target import Unsupported
@@ -46,7 +47,7 @@ def compiled(layer: Any, source: Any = None) -> npulab.Capture:
     """A layer lowered, with the network of it, or of another one, beside it."""
     made = npulab.target("ane").lower(layer)
     network, files = source_of(layer if source is None else source)
-    return replace(made, buffers={**made.buffers, "net.plist": plist.write_plist(network), **files})
+    return replace(made, buffers={**made.buffers, "net.plist": write_plist(network), **files})
 
 
 @pytest.mark.sample(14)
@@ -76,7 +77,7 @@ def test_the_network_of_another_layer_is_told_apart(change: dict[str, Any]) -> N
 def test_networks_are_written_and_read_back() -> None:
     for seed in range(LAYERS):
         network, files = source_of(random_layer(seed), name="one")
-        assert plist.read_plist(plist.write_plist(network)).network == network
+        assert plist.read_plist(write_plist(network)).network == network
         assert {*(network.weights or ())} == {*files}
 
 

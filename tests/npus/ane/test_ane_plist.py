@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from ane_networks import conv, image, network, unit
+from ane_writers import keys_of, parameters_table, write_espresso, write_plist
 from conftest import shared
 
-from npulab.npus.ane.source.espresso import Entry, read_espresso, source_weights, write_espresso
+from npulab.npus.ane.source.espresso import Entry, read_espresso, source_weights
 from npulab.npus.ane.source.network import Network, Output
-from npulab.npus.ane.source.parameters import chain_of, parameters, parameters_table, shapes
-from npulab.npus.ane.source.plist import MOST_BYTES, Plist, read_plist, weights_files, write_plist
+from npulab.npus.ane.source.parameters import chain_of, parameters, shapes
+from npulab.npus.ane.source.plist import MOST_BYTES, Plist, read_plist, weights_files
 
 PLISTS = ["hwx/compiled/net", "hwx/concat16/net", "hwx/conv_bias/net", "hwx/conv_twos/net", "hwx/relu16/net",
           "hwx/sigmoid77/net", "hwx/sum64/net", "plists/broadcast", "plists/convuint8", "plists/inputview",
@@ -28,7 +29,7 @@ BY_APPLE = {"hwx/compiled/net", "hwx/conv_bias/net", "hwx/sum64/net", "plists/br
 
 def plist(**change: Any) -> bytes:
     """A small network's file with some keys of the network changed; None takes one out."""
-    keys = network(conv()).keys
+    keys = keys_of(network(conv()))
     for key, value in change.items():
         keys[key] = value
     return plistlib.dumps({"Networks": ["net"], "net": {key: value for key, value in keys.items() if value is not None}})
@@ -49,12 +50,12 @@ def test_every_network_reads_and_writes_back(name: str) -> None:
     assert (written == path.read_bytes()) == (name in BY_APPLE)  # the others were written by hand, with comments
     binary = replace(found, binary=True)
     assert read_plist(write_plist(binary)) == binary
-    assert found.network.parts.keys() | {"Inputs", "Outputs", "Units"} <= found.network.keys.keys()
+    assert found.network.parts.keys() | {"Inputs", "Outputs", "Units"} <= keys_of(found.network).keys()
 
 
 def test_keys_nobody_knows_are_kept() -> None:
     data = plistlib.dumps({"Extra": [1, {"a": b"x"}], "Networks": ["net"], "Version": "1.0.7", "net": {
-        **network(conv()).keys, "Aside": 3, "image": {**image().keys, "New": True}}}, sort_keys=False)
+        **keys_of(network(conv())), "Aside": 3, "image": {**image().keys, "New": True}}}, sort_keys=False)
     found = read_plist(data)
     assert (found.version, found.other, found.network.other) == ("1.0.7", {"Extra": [1, {"a": b"x"}]}, {"Aside": 3})
     assert found.network.inputs[0]["New"] is True

@@ -9,19 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ane_writers import training_step
 
 from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs, mil
-from npulab.npus.ane.training.programs import (
-    KERNELS,
-    Dims,
-    Kernel,
-    convolution,
-    kernel,
-    matmul,
-    packed_matmul,
-    training_step,
-)
+from npulab.npus.ane.training.programs import KERNELS, Dims, Kernel, convolution, kernel, matmul, packed_matmul
 
 DIMS = [Dims(4, 6, 2, 5), Dims(6, 3, 3, 2), Dims(3, 8, 1, 7)]
 

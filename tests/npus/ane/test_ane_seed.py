@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from ane_networks import PAIRS, bare, image, network, recorded, source, unit
+from ane_writers import parameters_table
 from conftest import shared
 
 from npulab.analysis.laws.stated import check_rows
 from npulab.analysis.laws.texts import parse_law, parse_steps
 from npulab.npus.ane.source import seed
 from npulab.npus.ane.source.network import Network
-from npulab.npus.ane.source.parameters import parameters, parameters_table
+from npulab.npus.ane.source.parameters import parameters
 
 LARGE = (1600, 2560, 1)
 Captures = dict[str, tuple[dict[str, int], dict[str, int]]]

@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 
 from npulab.npus.ane.coefficients import fast
-from npulab.npus.ane.coefficients.fast import decode_constants, encode_constants, explain
-from npulab.npus.ane.coefficients.kernel import Kernel, from_registers, kernel_of, matvec, places, places_of, planes
+from npulab.npus.ane.coefficients.fast import explain
+from npulab.npus.ane.coefficients.kernel import Kernel, from_registers, kernel_of, places, places_of, planes
 from npulab.support.refuse import refuse_if
 
-__all__ = ["Kernel", "decode", "decode_constants", "encode", "encode_constants", "engines", "explain",
-           "from_registers", "kernel_of", "matvec", "places_of", "table_of"]
+__all__ = ["Kernel", "decode", "encode", "engines", "explain", "from_registers", "kernel_of", "places_of",
+           "table_of"]
 
 
 def encode(kernel: Kernel, weights: np.ndarray, bias: np.ndarray | None = None, table: bytes = b"") -> bytes:

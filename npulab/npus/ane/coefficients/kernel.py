@@ -34,7 +34,6 @@ MASK_BITS = 8
 SMALL_SIDE = 8
 MOST_LANES = {True: 32, False: 16}
 MASK_LANES = {True: 4, False: 2}  # the least that a mask has bits for
-MANY_ROWS, MOST_STEPS = 128, 2 ** 15  # of a product
 MOST_CHANNELS = 2 ** 17 - 1  # Cin, Cout; more in all groups together are refused too
 MOST_GROUPS = 2 ** 13 - 1
 MOST_TAPS = 2 ** 5 - 1  # Kh, Kw
@@ -275,22 +274,6 @@ def kernel_of(layer: Conv2D, bias: bool | None = None) -> Kernel:
                   bias=bool(np.any(layer.bias)) if bias is None else bias,
                   sparse=bool(layer.kernel[0] % high or layer.kernel[1] % wide),
                   small=max(layer.output_shape[:2]) <= SMALL_SIDE)
-
-
-def matvec(outputs: int, inputs: int, rows: int = 1, bias: bool = False) -> Kernel:
-    """The kernel of a product of (rows, inputs) with (outputs, inputs) constant weights, in one
-    task.
-
-    It has at most 16 lanes, and past 128 rows at most 32768 / inputs
-    (joshuaswarren/mil-hwx-compiler, research/h13-td-fields.md: 502 of 505 probes; where between 129
-    and 144 rows that begins is not known).
-
-    >>> matvec(512, 256).lanes, matvec(2048, 4096, 256).lanes
-    (16, 8)
-    """
-    few = Kernel(outputs, inputs, bias=bias)
-    most = few.usual_lanes if rows <= MANY_ROWS else min(few.usual_lanes, MOST_STEPS // max(inputs, 1))
-    return Kernel(outputs, inputs, bias=bias, small=rows <= SMALL_SIDE, lanes=2 ** (max(most, 1).bit_length() - 1))
 
 
 def _chunks(channels: int, most: int) -> list[tuple[int, int, int]]:

@@ -8,8 +8,7 @@ files, as ``net.additional.weights``, are raw.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +45,7 @@ def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[En
     Raises ValueError (file, byte offset, field, got, allowed) for a count or sizes past the end, a
     number that is there twice, and bytes behind the last payload.
 
-    >>> read_espresso(write_espresso([Entry(3, b"ab")]))
+    >>> read_espresso(np.array([1, 3, 2], U64).tobytes() + b"ab")
     (Entry(id=3, data=b'ab'),)
     """
     if len(data) < U64.itemsize:
@@ -68,17 +67,6 @@ def read_espresso(data: bytes, name: str = "model.espresso.weights") -> tuple[En
     refuse_if(place != len(data), f"{name}: byte {place:#x}",
               f"{len(data) - place} bytes behind the last payload", "is none")
     return tuple(Entry(*entry) for entry in entries.items())
-
-
-def write_espresso(entries: Iterable[Entry]) -> bytes:
-    """The bytes of a ``model.espresso.weights``; raises ValueError for a number that is no u64 or
-    there twice."""
-    listed = list(entries)
-    if len({one.id for one in listed}) != len(listed) or not all(0 <= one.id < 2 ** 64 for one in listed):
-        raise ValueError(f"entries: got numbers {[one.id for one in listed][:8]}, allowed are different ones of u64")
-    pairs = [(entry.id, len(entry.data)) for entry in listed]
-    head = np.array([len(listed), *chain.from_iterable(pairs)], U64)
-    return b"".join([head.tobytes(), *(bytes(entry.data) for entry in listed)])
 
 
 def source_weights(network: Network, files: Mapping[str, bytes]) -> dict[str, Source]:

@@ -117,21 +117,6 @@ class Network:
             raise ValueError(f"{self.name}.{min(stuck)}.Bottom: got units that wait for one another ({_some(stuck)}), "
                          "allowed are units that follow from the inputs") from None
 
-    @property
-    def keys(self) -> dict[str, Any]:
-        """The network as the dictionary of a file."""
-        lists = {"Inputs": self.inputs, "Outputs": self.outputs, "Units": self.units}
-        found: dict[str, Any] = {key: [one.name for one in parts] for key, parts in lists.items()}
-        if self.weights is not None:
-            found["Weights"] = list(self.weights)
-        found |= {name: dict(part.keys) for name, part in self.parts.items()} | dict(self.other)
-        return in_order(found, self.order)
-
-
-def in_order(keys: Mapping[str, Any], order: tuple[str, ...]) -> dict[str, Any]:
-    first = [key for key in dict.fromkeys(order) if key in keys]
-    return {key: keys[key] for key in (*first, *sorted(keys.keys() - set(first)))}
-
 
 def _names(bottom: Any) -> tuple[str, ...]:
     return (bottom,) if isinstance(bottom, str) else tuple(bottom)

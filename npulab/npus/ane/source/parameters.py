@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from npulab.npus.ane.facts import ENGINES, enum
 from npulab.npus.ane.source.network import Input, Network, Output, Unit
 from npulab.npus.kit.numbers import up
 from npulab.npus.kit.rows import numbers_of, read_rows
 from npulab.support.refuse import refuse_if
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ROWS = read_rows(Path(__file__).with_name("parameters.csv"))
 ALIGN = 64  # bytes of every stride
@@ -305,15 +302,6 @@ def _scalar(units: tuple[Unit, ...], key: str) -> int | None:
     scales = key == "ScaleScalar" and units[0].type == "ScaledElementWise"
     return next((unit.params[key] for unit in reversed(units) if key in unit.params),
                 units[0].params.get("Scale", ONE) if scales else None)
-
-
-def parameters_table(networks: Mapping[str, Network]) -> pd.DataFrame:
-    """One row of whole numbers for each file, by its name, as ``npulab.find_laws`` takes them; 0
-    where a number does not apply."""
-    import pandas as pd
-
-    rows = {name: parameters(network) for name, network in networks.items()}
-    return pd.DataFrame.from_dict(rows, orient="index").fillna(0).astype("int64")
 
 
 def strides(keys: Mapping[str, Any], side: str, shape: Shape) -> Strides:

@@ -1,4 +1,4 @@
-"""A compiler's source network, ``net.plist``: read, checked and written.
+"""A compiler's source network, ``net.plist``: read and checked.
 
 The file is a property list.  Its top names the networks; a network lists its ``Inputs``, ``Units``,
 ``Outputs`` and files of ``Weights``, and has a dictionary for each of the names.  Keys keep Apple's
@@ -17,7 +17,7 @@ from typing import Any
 
 import construct
 
-from npulab.npus.ane.source.network import Input, Network, Output, Unit, in_order, repeated
+from npulab.npus.ane.source.network import Input, Network, Output, Unit, repeated
 from npulab.registers.table import read_table
 from npulab.support.files import read_bounded
 from npulab.support.refuse import refuse_if, refusing
@@ -72,26 +72,6 @@ def read_plist(source: bytes | str | os.PathLike[str]) -> Plist:
     if isinstance(source, bytes):
         return _read(source, "net.plist")
     return _read(read_bounded(Path(source), MOST_BYTES), str(source))
-
-
-def write_plist(plist: Plist | Network) -> bytes:
-    """The bytes of a file: XML as Apple's tools write it, or binary where the plist says so.
-
-    Keys are in the order that was read; others follow sorted.  Raises ValueError for a value that
-    no file can hold.
-    """
-    if isinstance(plist, Network):
-        plist = Plist((plist,))
-    top: dict[str, Any] = {"Networks": [one.name for one in plist.networks]}
-    if plist.version is not None:
-        top["Version"] = plist.version
-    top |= {one.name: one.keys for one in plist.networks} | dict(plist.other)
-    _check_values(top, "net.plist")
-    form = plistlib.FMT_BINARY if plist.binary else plistlib.FMT_XML
-    try:
-        return plistlib.dumps(in_order(top, plist.order), fmt=form, sort_keys=False)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"net.plist: cannot be written: {error}") from None
 
 
 def weights_files(network: Network, folder: str | os.PathLike[str]) -> dict[str, bytes]:

@@ -324,8 +324,3 @@ def _stored(name: str, dims: Dims, weights: Weights) -> dict[str, Any]:
     if name in MASKS:
         stored["cm"] = causal_mask(dims.seq)
     return stored
-
-
-def training_step(dims: Dims, weights: Weights | None = None, file: str = "") -> dict[str, Kernel]:
-    """The six kernels by name; arguments as for ``kernel``."""
-    return {name: kernel(name, dims, weights, file) for name in KERNELS}
