@@ -39,7 +39,7 @@ from npulab.npus.ane.training import (
     utilization,
 )
 from npulab.npus.ane.training.accounting import history, peaks
-from npulab.npus.ane.training.running import contract, result
+from npulab.npus.ane.training.kernels import contract, result
 
 SEED = Step(768, 2048, 512, 12)
 SMALL = Step(6, 5, 4, 2)
@@ -81,7 +81,7 @@ def test_the_count_is_what_running_does(monkeypatch: pytest.MonkeyPatch) -> None
         done["flops"] = done.get("flops", 0) + 2 * math.prod(sizes.values())
         return contract(one, one_axes, other, other_axes, axes, sums)
 
-    monkeypatch.setattr("npulab.npus.ane.training.running.contract", counted)
+    monkeypatch.setattr("npulab.npus.ane.training.kernels.contract", counted)
     train(SMALL, example(SMALL))
     rows = operations(SMALL)
     assert done["flops"] == rows.loc[rows["kind"].isin(["linear", "matmul"]), "flops"].sum()
@@ -353,7 +353,8 @@ def test_gradients_of_large_scores_and_gates() -> None:
 def changed(kernel: str, *edits: tuple[str, str]) -> Kernel:
     """A kernel with rows replaced."""
     plan = KERNELS[kernel]
-    rows = plan.table.splitlines()
+    rows = [" ".join((row.name, row.axes or "-", row.kind, *(f"{one.name}:{one.axes}".rstrip(":") for one in row.operands)))
+            for row in plan.operations]
     for old, new in edits:
         rows[rows.index(old)] = new
     written = {part: " ".join(f"{name}:{axes}" for name, axes in getattr(plan, part).items()) for part in ("inputs", "weights")}

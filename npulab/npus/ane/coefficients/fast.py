@@ -7,17 +7,9 @@ from typing import Any
 import numpy as np
 
 from npulab.captures.target import Item
-from npulab.npus.ane.coefficients.kernel import (
-    ALIGN,
-    COUNT_BYTES,
-    HALF,
-    MASK_BITS,
-    Kernel,
-    Places,
-    Planes,
-    places,
-    planes,
-)
+from npulab.npus.ane.coefficients.kernel import COUNT_BYTES, MASK_BITS, Kernel, Places, Planes, places, planes
+from npulab.npus.ane.memory import HALF
+from npulab.npus.ane.memory import UNIT as ALIGN
 from npulab.npus.kit.numbers import ceil_div, up
 from npulab.support.refuse import refuse_if
 

@@ -15,8 +15,7 @@ from npulab.npus.ane.training.accounting import (
 )
 from npulab.npus.ane.training.gradients import check_gradients, differentiate, example, given_to, train
 from npulab.npus.ane.training.half_precision import loss_scales, precision, summaries, summary
-from npulab.npus.ane.training.kernels import KERNELS, Kernel, Operation, Step
-from npulab.npus.ane.training.running import Run, causal_mask, run
+from npulab.npus.ane.training.kernels import KERNELS, Kernel, Operation, Run, Step, causal_mask, run
 
 __all__ = ["KERNELS", "Kernel", "Operation", "Run", "Step", "achieved", "causal_mask", "check_gradients",
            "convolution_chain", "counts", "differentiate", "example", "given_to", "loss_scales", "operations",

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npulab.npus.ane.training.kernels import Kernel, Step, kernel_of
-from npulab.npus.ane.training.running import Values, checked, evaluate, run
+from npulab.npus.ane.training.kernels import Kernel, Step, Values, checked, evaluate, kernel_of, run
 from npulab.registers.table import read_table
 from npulab.support.refuse import one_of, refuse_if
 

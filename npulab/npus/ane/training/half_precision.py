@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulab.npus.ane.training.gradients import example, given_to, train
-from npulab.npus.ane.training.kernels import KERNELS, Kernel, Step, kernel_of
-from npulab.npus.ane.training.running import Values, checked, evaluate, result, rounded, run
+from npulab.npus.ane.training.kernels import KERNELS, Kernel, Step, Values, checked, kernel_of, result, rounded, run
 from npulab.support.refuse import one_of
 
 if TYPE_CHECKING:
@@ -148,8 +147,8 @@ def _both(plan: Kernel, step: Step, tensors: Mapping[str, Any], loss_scale: floa
     exact = {name: array * loss_scale if _is_gradient(name) else array
              for name, array in checked(plan, step, tensors).items()}
     got = run(plan, step, exact, dtype, accumulate).values
-    evaluate(plan.operations, step, exact, "float64")
-    return exact, {name: array.astype(np.float64) for name, array in got.items()}
+    every = run(plan, step, exact, "float64").values
+    return dict(every), {name: array.astype(np.float64) for name, array in got.items()}
 
 
 def _effect(plan: Kernel, step: Step, exact: Values, name: str, own: np.ndarray) -> float:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.ane.training import blobs as weight_files
-from npulab.npus.ane.training.mil.calls import Call, Known, known, numpy_type
-from npulab.npus.ane.training.mil.operations import OPERATIONS
+from npulab.npus.ane.training.mil.operations import OPERATIONS, Call, Known, known, numpy_type
 from npulab.npus.ane.training.mil.values import DTYPES, File, Function, Operation, Program, Type, Value
 from npulab.support.refuse import refuse_if
 

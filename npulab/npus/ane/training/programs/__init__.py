@@ -24,9 +24,8 @@ import numpy as np
 
 from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs as weight_files
-from npulab.npus.ane.training.kernels import EPSILON
+from npulab.npus.ane.training.kernels import EPSILON, causal_mask
 from npulab.npus.ane.training.mil.values import Argument, File, Function, Operation, Program, Type, Value, build_info
-from npulab.npus.ane.training.running import causal_mask
 from npulab.npus.kit.numbers import up
 from npulab.registers.table import read_table
 from npulab.support.refuse import one_of, refuse_if
