@@ -150,6 +150,45 @@ CONVENTIONS = {
                          "enum e { A, MOST = INT_MAX };\nstruct t { enum other x; uint8_t room[SZ_4]; };\n",
                          [(0, "", "a", 0, 8), (0, "", "b", 8, 24), (4, "", "base", 0, 32), (8, "", "base", 0, 32), (0, "", "x", 0, 32),
                           (4, "", "room[0]", 0, 8), (4, "", "room[1]", 8, 8), (4, "", "room[2]", 16, 8), (4, "", "room[3]", 24, 8)]),
+    # a low bit and the count of bits behind it, beside registers with their sizes
+    "LiteX": ("#define CSR_BASE 0xf0000000L\n#define CSR_U_MODE_ADDR (CSR_BASE + 0x800L)\n#define CSR_U_MODE_SIZE 1\n#define CSR_U_MODE_KIND_OFFSET 4\n"
+              "#define CSR_U_MODE_KIND_SIZE 3\n#define CSR_U_STAT_ADDR (CSR_BASE + 0x804L)\n#define CSR_U_STAT_SIZE 1\n#define CSR_U_STAT_IDLE_OFFSET 0\n"
+              "#define CSR_U_STAT_IDLE_SIZE 1\n",
+              [(0xf0000800, "CSR_U_MODE", "KIND", 4, 3), (0xf0000804, "CSR_U_STAT", "IDLE", 0, 1)]),
+    "a place and a length": ("#define U_CTRL 0x10\n#define U_CTRL_EN_POS 0\n#define U_CTRL_EN_LEN 1\n#define U_CTRL_MODE_POS 4\n#define U_CTRL_MODE_LEN 3\n",
+                             [(0x10, "U_CTRL", "EN", 0, 1), (0x10, "U_CTRL", "MODE", 4, 3)]),
+    # where registers are marked, what goes on from one and is not is its bits
+    "Xilinx": ("#define XU_CR_OFFSET 0x0U\n#define XU_MR_OFFSET 0x4U\n#define XU_ISR_OFFSET 0x14U\n#define XU_CR_STOP 0x100U\n#define XU_CR_START 0x80U\n"
+               "#define XU_MR_KIND_SHIFT 8U\n#define XU_MR_KIND_MASK 0x300U\n#define XU_ISR_DONE 0x1U\n#define XU_ISR_ERR 0x2U\n#define XU_ISR_MASK 0x3U\n",
+               [(0, "XU_CR", "START", 7, 1), (0, "XU_CR", "STOP", 8, 1), (4, "XU_MR", "KIND", 8, 2), (0x14, "XU_ISR", "DONE", 0, 1), (0x14, "XU_ISR", "ERR", 1, 1)]),
+    "TivaWare": ("#define U_O_DR 0x00000000 // Data\n#define U_O_CTL 0x00000004\n#define U_O_STAT 0x00000018\n#define U_DR_OE 0x00000800\n"
+                 "#define U_CTL_MODE_M 0x00000030\n#define U_CTL_MODE_FAST 0x00000010\n#define U_STAT_BUSY 0x00000008\n",
+                 [(0, "U_DR", "OE", 11, 1), (4, "U_CTL", "MODE", 4, 2), (0x18, "U_STAT", "BUSY", 3, 1)]),
+    "marked in the middle": ("#define U_OFFSET_VERSION 0x0\n#define U_OFFSET_VERSION_NUM 0x4\n#define U_OFFSET_EN 0x8\n",
+                             [(0, "U_OFFSET_VERSION", "U_OFFSET_VERSION", *WHOLE), (4, "U_OFFSET_VERSION_NUM", "U_OFFSET_VERSION_NUM", *WHOLE),
+                              (8, "U_OFFSET_EN", "U_OFFSET_EN", *WHOLE)]),
+    "RP2040": ("#define U_CTRL_OFFSET _u(0x10)\n#define U_CTRL_BITS _u(0xf07)\n#define U_CTRL_RESET _u(0x0)\n#define U_CTRL_MODE_RESET _u(0x0)\n"
+               "#define U_CTRL_MODE_BITS _u(0xf00)\n#define U_CTRL_MODE_MSB _u(11)\n#define U_CTRL_MODE_LSB _u(8)\n#define U_CTRL_EN_BITS _u(0x7)\n"
+               "#define U_CTRL_EN_MSB _u(2)\n#define U_CTRL_EN_LSB _u(0)\n", [(0x10, "U_CTRL", "EN", 0, 3), (0x10, "U_CTRL", "MODE", 8, 4)]),
+    "Intel's LSB and MSB": ("#define A_CTRL_EN_LSB 0\n#define A_CTRL_EN_MSB 0\n#define A_CTRL_EN_WIDTH 1\n#define A_CTRL_EN_SET_MSK 0x1\n#define A_CTRL_EN_CLR_MSK 0xfffffffe\n"
+                            "#define A_CTRL_EN_RESET 0x0\n#define A_CTRL_EN_GET(value) (((value) & 0x1) >> 0)\n#define A_CTRL_RESET 0x0\n#define A_CTRL_OFST 0x10\n",
+                            [(0x10, "A_CTRL", "EN", 0, 1)]),
+    "pointers": ("#define U_BASE 0x43c00000\n#define U_CTRL (*(volatile uint32_t *)(U_BASE + 0x10))\n#define U_LEN *((volatile unsigned long *)(0x43c00018))\n"
+                 "#define U_CTRL_EN (1 << 0)\n", [(0x43c00010, "U_CTRL", "EN", 0, 1), (0x43c00018, "U_LEN", "U_LEN", *WHOLE)]),
+    "an offset in a struct": ("#define _MMIO(r) ((const i915_reg_t){ .reg = (r) })\n#define U_CTL _MMIO(0x2030)\n#define U_CTL_ON REG_BIT(31)\n#define U_STAT _MMIO(0x2034)\n"
+                              "#define U_STAT_BUSY REG_BIT(0)\n", [(0x2030, "U_CTL", "ON", 31, 1), (0x2034, "U_STAT", "BUSY", 0, 1)]),
+    "constants": ("static const uint32_t U_CTRL = 0x10;\nstatic const uint32_t U_STAT = 0x14;\nconstexpr uint32_t U_CTRL_MODE_MASK = 0x70;\nconstexpr uint32_t U_CTRL_MODE_SHIFT = 4;\n",
+                  [(0x10, "U_CTRL", "MODE", 4, 3), (0x14, "U_STAT", "U_STAT", *WHOLE)]),
+    "enumerated masks": ("enum { U_CTRL = 0x10, U_STAT = 0x14, U_LEN = 0x18, U_LAST };\nenum bits { U_CTRL_EN = 1 << 0, U_CTRL_MODE_SHIFT = 4, U_CTRL_MODE_MASK = 0x7 << 4 };\n",
+                         [(0x10, "U_CTRL", "EN", 0, 1), (0x10, "U_CTRL", "MODE", 4, 3), (0x14, "U_STAT", "U_STAT", *WHOLE), (0x18, "U_LEN", "U_LEN", *WHOLE)]),
+    "values less one": ("#define U_SIZE 0x4\n#define U_SIZE_W(x) FIELD_PREP(GENMASK(15, 0), (x) - 1)\n#define U_SIZE_H_GET(x) FIELD_GET(GENMASK(31, 16), (x))\n",
+                        [(4, "U_SIZE", "W", 0, 16), (4, "U_SIZE", "H_GET", 16, 16)]),
+    "regmap": ("#define U_CTRL 0x10\n#define U_STAT 0x14\nstatic const struct reg_field all[] = { [F_MODE] = REG_FIELD(U_CTRL, 4, 6), [F_BUSY] = REG_FIELD(U_STAT, 31, 31) };\n",
+               [(0x10, "U_CTRL", "F_MODE", 4, 3), (0x14, "U_STAT", "F_BUSY", 31, 1)]),
+    "underscores in front": ("typedef struct { uint32_t EN; uint32_t CTRL; } U_TypeDef;\n#define _U_EN_EN_SHIFT 0\n#define _U_EN_EN_MASK 0x1UL\n#define U_EN_EN (0x1UL << 0)\n"
+                             "#define _U_CTRL_MODE_SHIFT 4\n#define _U_CTRL_MODE_MASK 0x70UL\n", [(0, "EN", "EN", 0, 1), (4, "CTRL", "MODE", 4, 3)]),
+    "an argument that says nothing": ("#define U_BASE 0x60034000\n#define U_CONF_REG(i) (U_BASE + 0x0)\n#define U_CONF_ON_MASK 0x1\n#define U_CONF_ON_SHIFT 0\n#define U_LEN_REG(i) (U_BASE + 0x4)\n",
+                                      [(0x60034000, "U_CONF", "ON", 0, 1), (0x60034004, "U_LEN_REG", "U_LEN_REG", *WHOLE)]),
 }
 
 
@@ -179,6 +218,12 @@ LOSSES = {
     "bits of no register": ("#define U_CFG 0x90\n#define U_CFG_A BIT(2)\n#define LOCK (1 << 31)\n", [("field", "LOCK", "line 3")], 1),
     "one bit of several": ("#define U_CFG 0x90\n#define U_CFG_A BIT(9)\n#define U_CFG_LINE(i) BIT(i)\n", [("field", "U_CFG_LINE", "line 3")], 1),
     "an array far away": ("#define U_CFG 0x8\n#define U_CFG_A BIT(1)\n#define BELL(i) (0x80000 + 0x10000 * (i))\n", [("macro", "BELL", "line 3")], 1),
+    # every number that nothing places
+    "fields packed into one number": ("#define FLD(msb, lsb) (((msb) - (lsb) + 1) << 16 | (lsb))\n#define U_CTL 0x10\n#define U_LEN 0x14\n#define U_CTL_FLD_EN FLD(6, 4)\n",
+                                      [("number", "U_CTL_FLD_EN", "line 4")], 2),
+    "a number beside the fields": ("#define U_CTL 0x10\n#define U_CTL_A BIT(0)\n#define U_CTL_HEIGHT 13\n", [("number", "U_CTL_HEIGHT", "line 3")], 1),
+    "an offset of an argument": ("#define U_CTL 0x10\n#define U_CTL_A BIT(0)\n#define U_SIZE(pipe) _PIPE(pipe, 0x70180, 0x71180)\n",
+                                 [("number", "U_SIZE", "line 3")], 1),
     "declared twice": ("struct s { uint32_t a; };\nstruct s { uint32_t b; };\n", [("declaration", "struct s", "line 2")], 1)}
 
 

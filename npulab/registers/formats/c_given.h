@@ -207,3 +207,6 @@ typedef __fp16 _Float16_t;
 #define REG32(x) (x)
 #define REG16(x) (x)
 #define REG8(x) (x)
+#define BITS(l, h) ((~0ull >> (63 - (h))) & (~0ull << (l)))
+#define _u(x) x##u
+#define _UINT32_(x) (x)

@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, pairwise
 from typing import NamedTuple
 
@@ -35,20 +35,22 @@ MOST_LENGTH = 2 ** 14  # elements of an array of registers
 FEWEST = 3  # of a list
 FAR = 2 ** 8  # macros between an offset and the next one
 NEAR = 0x40  # bytes between registers of a list
-TAILS = {**dict.fromkeys(("MASK", "Msk", "mask", "MSK", "BMSK", "FIELD", "M", "bm"), "mask"),
-         **dict.fromkeys(("SHIFT", "SHFT", "LSB", "Pos", "POS", "OFFSET", "shift", "S", "bp", "START"), "low"),
-         **dict.fromkeys(("WIDTH", "BITS", "width", "W"), "width"), **dict.fromkeys(("MSB", "END"), "high"),
-         "RANGE": "range", "BIT": "bit"}
+KINDS = {"mask": "MASK Msk mask MSK BMSK SET_MSK FIELD M bm",
+         "low": "SHIFT SHFT LSB Pos POS OFFSET shift S bp START",
+         "width": "WIDTH BITS width W SIZE LEN bw", "high": "MSB END", "range": "RANGE", "bit": "BIT",
+         "clear": "CLR_MSK MASK_INVERSE"}
+TAILS = {tail: kind for kind, tails in KINDS.items() for tail in tails.split()}
 HEAD = re.compile(r"(BM|BP|BW)_(\w+)")  # of i.MX, in front of the name
 HEADS = {"BM": "mask", "BP": "low", "BW": "width"}
-PAIRED = ("FIELD", "OFFSET", "M", "S", "bm", "bp", "START", "END", "WIDTH", "BITS", "width", "W", "MSB",
-          "RANGE")  # never alone
+COUNTS = ("SIZE", "LEN")  # which say the width of a field beside a low bit, both in decimal
+PAIRED = ("FIELD", "OFFSET", "M", "S", "bm", "bp", "START", "END", "MSB", "RANGE",
+          *KINDS["width"].split(), *KINDS["clear"].split())  # never alone
 TAIL = re.compile(rf"(.+?)(_{{1,2}})({'|'.join(TAILS)})")
 PREFIX = re.compile(r"(?:REG_|mm(?=[A-Z])|reg(?=[A-Z])|ix(?=[A-Z]))(\w+)")
 COUNTED = re.compile(r"(?:mm|reg)[A-Z]")  # of AMD, whose offsets may count words
 NAMED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*|\w+_(?:REG|OFFSET)(?:_\w+)?")  # as registers are
 INFIX = re.compile(r"(\w+?)_(?:O|REG|ADDR|OFFSET)_(\w+)")
-SUFFIX = re.compile(r"(\w+?)_{1,2}(?:REG_OFFSET|OFFSET|REG|ADDR|ADDRESS|OFFS)")
+SUFFIX = re.compile(r"(\w+?)_{1,2}(?:REG_OFFSET|OFFSET|REG|ADDR|ADDRESS|OFFS|OFST)")
 MARKED = re.compile(r"(?:\w*_)?REG_\w+|(?:mm|reg|ix)[A-Z]\w*")
 LOW_HIGH = re.compile(r"HI|LO|HIGH|LOW|H|L|MSB|LSB|UPPER|LOWER|\d+")
 # what headers say of a register or field beside its bits: its value after reset and the like
@@ -61,9 +63,15 @@ NO_BITS = re.compile(r"\(*\s*_MK_(?:ADDR|ENUM|MASK|SHIFT)_CONST\s*\(")  # which 
 MADE = re.compile(r"<<|\bFIELD_PREP\w*\s*\(|\bGENMASK\w*\s*\(|\bBIT\w*\s*\(|_MASK\b")
 HEX = re.compile(r"\(*\s*0[xX]([0-9a-fA-F]+)[uUlL]*\s*\)*")
 SHIFTED = re.compile(r"\(*\s*(0[xX][0-9a-fA-F]{1,16}|\d{1,19})[uUlL]*\s*<<\s*(\d+)\s*\)*")
+PREPARED = re.compile(r"\bFIELD_(?:PREP|GET|FIT)\w*\s*\(\s*(\w+(?:\([^()]*\))?)\s*,")  # and its mask
+OFFSETS = re.compile(r"[+,(]\s*0[xX][0-9a-fA-F]+|\b0[xX][0-9a-fA-F]+\s*\+|,\s*\d+\s*\)|^\s*\(?\s*\w+\s*\+\s*\d")
 GETS = re.compile(r">>\s*(\d{1,2})\b")  # what takes a field out of a register
 CALL = re.compile(r"\(*\s*([A-Za-z_]\w*)\s*\(.*", re.DOTALL)
 RANGE = re.compile(r"\(?\s*(\d{1,2})\s*:\s*(\d{1,2})\s*\)?")
+# what points to a register, and what the kernel's wrappers of offsets make of it
+POINTED = re.compile(r"\*?\s*\(\s*(?:(?:const|volatile|__IO|__IM?|__OM?)\s+)*(?:v?u?int(?:8|16|32|64)?(?:_t)?|"
+                     r"v?u(?:8|16|32|64)|(?:unsigned\s+)?(?:int|long|short|char)|unsigned)"
+                     r"(?:\s+volatile)?\s*\*\s*\)|\b_MMIO(?=\s*\()")
 NO_NUMBER = re.compile(r"[\"{};']|(?<![=!<>])=(?!=)|\bdo\b|\.\.\.")
 INLINE = re.compile(r"\bstatic\s+inline\s+uint32_t\s+(\w+)\s*\(\s*(u?int32_t|uint|float|enum\s+\w+)\s+(\w+)\s*\)\s*"
                     r"\{([^{}]{0,600})\}")
@@ -79,9 +87,6 @@ class Longest:
 
     def __init__(self, names: Container[str]) -> None:
         self._names = names
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._names
 
     def inside(self, name: str) -> str:
         """The longest name that this one goes on from; blank for none."""
@@ -170,23 +175,30 @@ class Register:
 
 
 def constants(source: Source) -> dict[str, Macro]:
-    """The macros that may be numbers."""
-    return {name: macro for name, macro in source.macros.items()
-            if macro.body and len(macro.body) < 2 ** 11 and not NO_NUMBER.search(macro.body)}
+    """The macros that may be numbers; of one that is what a number points to, that number."""
+    out = {}
+    for name, macro in source.macros.items():
+        if macro.body and len(macro.body) < 2 ** 11 and not NO_NUMBER.search(macro.body):
+            there, found = POINTED.subn("", macro.body)
+            out[name] = macro._replace(body=re.sub(r"(^|\()\s*\*", r"\1", there)) if found else macro
+    return out
 
 
 def probes(source: Source) -> dict[str, str]:
     """The expressions whose values the compiler is asked for, by name of the macro and its
     arguments."""
     out: dict[str, str] = {}
-    said = {tail[1] for name in source.macros if (tail := TAIL.fullmatch(name))}
-    for name, macro in constants(source).items():
+    every = constants(source)
+    said = {tail[1] for name, macro in every.items() if not macro.parameters and (tail := TAIL.fullmatch(name))}
+    for name, macro in every.items():
         if macro.parameters is None:
             if LITERAL.fullmatch(macro.body) is None and RANGE.fullmatch(macro.body) is None:
-                out[name] = name
+                out[name] = name if macro.body == source.macros[name].body else macro.body
         elif len(macro.parameters) == 1 and macro.parameters[0]:
             if name not in said and (MADE.search(macro.body) or GETS.search(macro.body)):
                 out[f"{name}(~)"], out[f"{name}(1)"] = f"{name}({LARGEST - 1}ull)", f"{name}(1ull)"
+                if prepared := PREPARED.search(macro.body):
+                    out[f"{name}(mask)"] = prepared[1]
             if "+" in macro.body:
                 out |= {f"{name}[{n}]": f"{name}({n})" for n in range(3)}
         elif len(macro.parameters) == 2 and "+" in macro.body:
@@ -224,14 +236,11 @@ class Roles:
         self.arrays = self._arrays()
         self.candidates = self._candidates()
         self._place()
-        self._without_value()
-        self._one_macro()
-        self._weak()
-        self._setters()
-        self._in_order()
-        self._others()
-        self._indented()
-        self._named_values()
+        for step in (self._without_value, self._one_macro, self._weak, self._setters, self._others, self._behind,
+                     self._named_values, partial(self._weak, whole=True), self._attributes):
+            step()
+            for register in self.registers.values():
+                register.reach()
 
     def explains(self, name: str) -> bool:
         """Whether a macro has a role, is empty or serves others."""
@@ -239,18 +248,23 @@ class Roles:
         return name in self.roles or macro is None or not macro.body or name in self.used \
             or macro.body in self.roles
 
-    def unplaced(self) -> list[str]:
-        """Numbers that may be offsets of registers and have no role."""
-        return [name for name in self.candidates if not self.explains(name)
-                and (name in self.arrays or HEX.fullmatch(self.plain[name].body))
-                and self.source.macros[name].position >= self.source.own]
-
-    def loose(self) -> list[str]:
-        """Bits that no register is known of."""
-        return [name for name, macro in self.source.macros.items() if not self.explains(name)
-                and macro.position >= self.source.own
-                and ((self._is_bits(name) and self.values.get(name, 0) > 0) if name in self.plain
-                     else self.values.get(f"{name}(1)", 0).bit_count() == 1)]
+    def rest(self) -> Iterator[Lost]:
+        """The macros without a role: bits, numbers that may be offsets, what is no number by what it
+        calls, and every other number."""
+        for name, macro in self.source.macros.items():
+            if macro.position < self.source.own or self.explains(name):
+                continue
+            one, value = self.values.get(f"{name}(1)", -1), self.values.get(name, -1)
+            kind, reason = "number", "nothing says what it is of"
+            if (self._is_bits(name) and value > 0) if name in self.plain else one > 0 and one.bit_count() == 1:
+                kind, reason = "field", "nothing says which register it is of"
+            elif name in self.arrays or (name in self.candidates and HEX.fullmatch(self.plain[name].body)):
+                kind, reason = "macro", "nothing says whether it is a register"
+            elif name in self.refused and name in self.plain and OFFSETS.search(macro.body):
+                kind, reason = "macro", self.refused[name]
+            elif max(one, value) < 0 and not (macro.parameters and OFFSETS.search(macro.body)):
+                continue
+            yield Lost(kind, name, macro.position, reason)
 
     def add(self, bits: Bits, register: Register | None, *macros: str) -> None:
         """A field that some macros say, of a register where that is known."""
@@ -267,10 +281,10 @@ class Roles:
             match, found = TAIL.fullmatch(name), RANGE.fullmatch(macro.body)
             if found and int(found[2]) <= int(found[1]) < 64 and not (match and match[3] == "RANGE"):
                 self.add(Bits(name, macro.position, low=int(found[2]), high=int(found[1])), None, name)
-            elif match:
-                groups.setdefault((match[1], match[2]), {}).setdefault(TAILS[match[3]], name)
             elif head := HEAD.fullmatch(name):
                 groups.setdefault((head[2], "_"), {}).setdefault(HEADS[head[1]], name)
+            elif match and (match[3] not in COUNTS or macro.body.isdecimal()):
+                groups.setdefault((match[1].lstrip("_"), match[2]), {}).setdefault(TAILS[match[3]], name)
         self.doubled = any(sep == "__" and {"mask", "low"} <= kinds.keys() for (_, sep), kinds in groups.items())
         for base in [base for base, sep in groups if sep == "__" and (base, "_") in groups]:
             if {*groups[base, "__"]} == {"low"} and {*groups[base, "_"]} == {"mask"}:  # AMD's pairs
@@ -283,6 +297,11 @@ class Roles:
             if base in headed and kinds.get("low", "").endswith("OFFSET") and "mask" not in kinds:
                 self.roles.update({kinds[kind]: "attribute" for kind in ("width",) if kind in kinds})
                 continue  # of a register, and its size
+            if kinds.get("low", "").endswith("OFFSET") and HEX.fullmatch(self.plain[kinds["low"]].body) \
+                    and not every.inside(base):
+                del kinds["low"]  # of a register whose mask says which bits it has
+            if not kinds:
+                continue
             bits = self._pair(base, kinds)
             if bits is not None:
                 bits.strict = sep == "__"
@@ -293,7 +312,8 @@ class Roles:
                 name = kinds["mask"]
                 self.add(Bits(base, self.plain[name].position, self.values[name], strict=True), None, name)
             elif not (self.doubled and sep == "_"):
-                alone = {kind: name for kind, name in kinds.items() if name.rpartition("_")[2] not in PAIRED}
+                alone = {kind: name for kind, name in kinds.items() if name.rpartition("_")[2] not in PAIRED
+                         or name.endswith(("_M", "_BITS"))}
                 if alone:
                     self.weak[base] = alone
 
@@ -302,6 +322,10 @@ class Roles:
         value = {kind: self.values.get(name, -1) for kind, name in kinds.items() if kind != "range"}
         position = min(self.plain[name].position for name in kinds.values())
         mask, low, width, high = (value.get(kind, -1) for kind in ("mask", "low", "width", "high"))
+        if "high" in kinds or width > WORD_BITS:  # the RP2040's BITS are a mask
+            mask, width = max(mask, width), -1
+        if kinds.get("width", "").endswith(COUNTS) and "low" in kinds and not self.plain[kinds["low"]].body.isdecimal():
+            return None
         bits = Bits(base, position, mask, low, width, high)
         if "range" in kinds and (found := RANGE.fullmatch(self.plain[kinds["range"]].body)) and bits.mask < 0:
             bits.low, bits.high = int(found[2]), int(found[1])
@@ -344,6 +368,8 @@ class Roles:
                 strides, linear = [a - first, b - first], both - a == b - first
             else:
                 continue
+            if not any(strides):
+                strides = []  # the base alone, which it does not look at
             if not linear or first < 0 or first % WORD_BYTES or first >= LARGEST \
                     or any(stride < WORD_BYTES or stride % WORD_BYTES for stride in strides):
                 continue
@@ -372,7 +398,7 @@ class Roles:
             elif (outer := inside.inside(name)) and ATTRIBUTE.fullmatch(name, len(outer) + 1):
                 self.roles.setdefault(name, "attribute")
             elif name in self.plain and name not in self.roles and not self._is_bits(name) \
-                    and not HEAD.fullmatch(name):
+                    and not HEAD.fullmatch(name) and not self._packs(macro.body):
                 value = self.values.get(name, -1)
                 value *= WORD_BYTES if name in counted else 1
                 if 0 <= value < LARGEST and value % WORD_BYTES == 0 and not NAME.fullmatch(macro.body):
@@ -393,6 +419,12 @@ class Roles:
                  and all(number.bit_count() == 1 for number in numbers)
                  and any(number % WORD_BYTES for number in numbers)}
         return [name for name in offsets if nest.inside(name) in flags and name not in self.arrays]
+
+    def _packs(self, body: str) -> bool:
+        """Whether a body is the call of a macro that packs several numbers into one."""
+        called = self.source.macros.get(call[1]) if (call := CALL.fullmatch(body)) else None
+        return called is not None and len(called.parameters or ()) > 1 and (
+            "<<" in called.body or (called.body != body and self._packs(called.body)))
 
     def _is_bits(self, name: str) -> bool:
         """Whether the body of a macro is bits by how it is written."""
@@ -424,6 +456,10 @@ class Roles:
         kinds = {"suffixed": suffixed, "infixed": infixed, "shorter": shorter}
         best = max(kinds, key=votes.__getitem__)
         self.suffixed = votes[best] > votes["exact"]
+        if self.suffixed and best != "shorter":
+            inside, sure = Longest(kinds[best]), {*kinds[best].values(), *self.arrays}
+            for name in [name for name in exact if name not in sure and inside.at_or_in(name)]:
+                del self.candidates[name], exact[name]  # what goes on from a register that is marked is none
         if self.suffixed:
             return {**kinds[best], **exact}
         halves = {name.removesuffix(low): name for low, high in HALVES for name in self.candidates if name.endswith(low)
@@ -468,9 +504,6 @@ class Roles:
                 self.register(key)
             self.roles[name] = "bits"
             self.lost.append(Lost("field", name, macro.position, reason))
-            tail = TAIL.fullmatch(name)
-            for kind in TAILS if tail else ():
-                self.roles.setdefault(f"{tail[1]}{tail[2]}{kind}", "bits")  # type: ignore[index]
 
     # fields by one macro
 
@@ -488,13 +521,14 @@ class Roles:
                 shifts.setdefault((self.find.at_or_in(name), found[2]), set()).add(found[1])
         for name in names:
             found = SHIFTED.fullmatch(self.plain[name].body)
-            if found and (not _is_mask(int(found[1], 0)) or len(shifts[self.find.at_or_in(name), found[2]]) > 1) \
-                    and bases[name] == name:
+            number, among = (int(found[1], 0), shifts[self.find.at_or_in(name), found[2]]) if found else (1, ())
+            if (not number or number & number + 1 or len(among) > 1) and bases[name] == name:
                 del bases[name]  # one value of several
         singles = Longest(dict.fromkeys(bases.values(), "") | self.fields)
         for name, base in bases.items():
             value, key = self.values[name], self.find.at_or_in(base)
             if not 0 < value <= ALL or base in self.fields:
+                self.roles |= {name: "bits"} if base in self.fields and value == self.fields[base].bits else {}
                 continue
             outer = singles.inside(base)
             if len(outer) > len(key) and (outer in self.fields or len(runs_of(value)) == 1):
@@ -503,14 +537,14 @@ class Roles:
                 self.add(Bits(base, self.plain[name].position, value), self.register(key), name)
                 self.roles.update(dict.fromkeys(self.weak.pop(base, {}).values(), "bits"))
 
-    def _weak(self) -> None:
+    def _weak(self, whole: bool = False) -> None:
         """Fields of a mask alone or a shift alone, where their register is sure and has the bits
-        free."""
+        free; those named as their register is, in the end."""
         # whether masks of this file are written as BIT and GENMASK
         self.written = 5 * sum(self._is_bits(name) for name in self._masks) > 4 * len(self._masks) > 0
         for base, kinds in self.weak.items():
             key = self.find.at_or_in(base)
-            if base in self.fields or any(name in self.roles for name in kinds.values()):
+            if base in self.fields or any(name in self.roles for name in kinds.values()) or (base == key) != whole:
                 continue
             value = {kind: self.values.get(name, -1) for kind, name in kinds.items()}
             name = next(iter(kinds.values()))
@@ -520,6 +554,8 @@ class Roles:
                 continue
             bits = Bits(base, self.plain[name].position, value.get("mask", -1),
                         value.get("low", value.get("bit", -1)), 1 if "bit" in kinds else -1)
+            if name.endswith(("_M", "_BITS")) and not self.suffixed:
+                continue
             if "mask" not in kinds and (bits.low > 31 or bits.low < 0 or HEX.fullmatch(self.plain[name].body)):
                 continue
             if "mask" in kinds and HEX.fullmatch(self.plain[kinds["mask"]].body) and kinds["mask"] in self.candidates \
@@ -529,30 +565,20 @@ class Roles:
                 if bits.mask > 0:
                     self.add(bits, None, *kinds.values())
                 continue
-            if "mask" in kinds and (bits.mask <= 0 or bits.mask >= LARGEST or len(runs_of(bits.mask)) != 1
-                                    or self._continues(name)):
+            if "mask" in kinds and (bits.mask <= 0 or bits.mask >= LARGEST or len(runs_of(bits.mask)) != 1):
                 continue
             register = self.register(key)
-            if register.has(bits.bits):
-                self.roles.update(dict.fromkeys(kinds.values(), "attribute"))
-            else:
+            if not register.has(bits.bits):
                 self.add(bits, register, *kinds.values())
-        for register in self.registers.values():
-            register.reach()
+            elif whole:
+                self.roles.update(dict.fromkeys(kinds.values(), "attribute"))
 
     def _own_bits(self, name: str, outer: str) -> bool:
         """Whether a mask says bits of a register that no field has, so one named RESET, and not
         which of its bits a reset sets."""
         mask = self.values.get(name, 0)
-        return outer in self.find and name.endswith("_MASK") and 0 < mask < LARGEST - 1 \
+        return outer in self.keys and name.endswith("_MASK") and 0 < mask < LARGEST - 1 \
             and len(runs_of(mask)) == 1 and not self.register(outer).has(mask)
-
-    def _continues(self, name: str) -> bool:
-        """Whether a number goes on where the offset in front of it in the file ends, and is no
-        mask."""
-        other = next((one for one in self._in_front(name) if not TAIL.fullmatch(one)), "")
-        return bool(other) and self.values[name] == self.candidates[other] + WORD_BYTES \
-            and name.rpartition("_")[0].startswith(other.rpartition("_")[0])
 
     def _in_front(self, name: str) -> Iterator[str]:
         """The offsets in front of a macro in the file, the last one first."""
@@ -570,24 +596,25 @@ class Roles:
             if macro.parameters is None or name in self.roles:
                 continue
             key = self.find.at_or_in(name)
-            if inside.at_or_in(name.removeprefix("BF_")):
+            bits, outer = self._made(name), inside.at_or_in(name.removeprefix("BF_"))
+            if outer and not (bits and bits.bits & ~self.fields[outer].bits):
                 self.roles[name] = "setter"
-            elif key and name not in self.candidates and (bits := self._made(name)):
+            elif key and name not in self.candidates and bits:
                 self.roles[name] = "setter"
                 register = self.register(key)
                 if bits.bits < LARGEST and not register.has(bits.bits):
                     self.add(bits, register, name)
-        for register in self.registers.values():
-            register.reach()
 
     def _made(self, name: str) -> Bits | None:
         """The bits that one macro says: by itself, or by what it makes of all ones and of one."""
         macro = self.source.macros[name]
         one, every = self.values.get(f"{name}(1)", -1), self.values.get(f"{name}(~)", -1)
+        if runs_of(mask := self.values.get(f"{name}(mask)", 0))[1:] == [] and mask > 0:
+            return Bits(name, macro.position, mask)
         if name in self.plain:
             one_run = self._is_bits(name) and len(runs_of(self.values.get(name, 0))) == 1
             return Bits(name, macro.position, self.values[name]) if one_run else None
-        if (got := GETS.search(macro.body)) and every > 0 and _is_mask(every):
+        if (got := GETS.search(macro.body)) and every > 0 == every & every + 1:
             return Bits(name, macro.position, low=int(got[1]), width=every.bit_length())
         if one <= 0 or one.bit_count() != 1 or one >= LARGEST or every <= 0:
             return None
@@ -595,49 +622,33 @@ class Roles:
         whole = every == (LARGEST - 1) * 2 ** low  # nothing cuts the value
         return Bits(name, macro.position, -1 if whole else every & LARGEST - 1, low)
 
-    def _in_order(self) -> None:
-        """Where no field nests in a register, fields are of the offset in front of them that begins
-        with the same word; their place is a guess."""
-        if any(register.fields for register in self.registers.values()):
-            return
-        loose = {**{name: bits for name in self.source.macros if name not in self.roles
-                    and name not in self.candidates and (bits := self._made(name))}, **self.fields}
-        heads = {macro: key for key, macro in self.keys.items() if NAMED.fullmatch(macro) and macro not in loose}
-        if len(heads) < 2:
-            return
-        places = [(self.source.macros[macro].position, key, "") for macro, key in heads.items()]
-        key = ""
-        for _, head, name in sorted([*places, *((bits.position, "", name) for name, bits in loose.items())]):
-            key = head or key
-            if name and key and key.split("_")[0] == name.split("_")[0] \
-                    and not self.register(key).has(loose[name].bits):
-                loose[name].guess = True
-                self.add(loose[name], self.register(key), name)
-        for register in self.registers.values():
-            register.reach()
-
-    def _indented(self) -> None:
-        """Bits that stand deeper than the register in front of them and begin with its first word;
-        their place is a guess."""
-        register: Register | None = None
-        deep = 0
+    def _behind(self) -> None:
+        """Bits behind a register in the file that begin with its first word and nest in none: those
+        that stand deeper than it and, where no field nests in any and most have some behind them,
+        all. Their place is a guess."""
+        nested = any(register.fields for register in self.registers.values())
+        found: list[tuple[str, Bits, bool]] = []
+        loose = {} if nested else {bits.position: bits for bits in self.fields.values()}
+        inside, by_macro = Longest(self.fields), {macro: key for key, macro in self.keys.items()}
+        heads = {macro for macro in by_macro if self.roles.get(macro) == "register" or (
+            not nested and NAMED.fullmatch(macro) and not self._made(macro))}
+        key, least = "", 0
         for name, macro in sorted(self.source.macros.items(), key=lambda one: one[1].position):
-            if name in self.members:
-                continue
-            line = re.match(r"[ \t]*#[ \t]*define", self.source.text[macro.position:macro.end])
-            depth = self.source.text.index(name, macro.position + (line.end() if line else 0)) - macro.position
-            if self.roles.get(name) == "register":
-                register, deep = self.registers.get(name), depth
-            elif register is not None and depth > deep and name not in self.roles \
-                    and name.split("_")[0] == register.macro.split("_")[0] and name not in self.candidates \
-                    and not self.find.inside(name) and not Longest(self.fields).inside(name) \
-                    and (bits := self._made(name)) and not register.has(bits.bits):
+            line = re.compile(r"(?:[ \t]*#[ \t]*define)?[ \t]*").match(self.source.text, macro.position)
+            depth = line.end() - macro.position if line else 0
+            free = not (name in self.roles or name in self.candidates or self.find.inside(name) or inside.inside(name))
+            bits = loose.get(macro.position) or (self._made(name) if free else None)
+            if name in heads:
+                key, least = by_macro[name], depth
+            elif key and bits and (depth > least or not nested) and bits.name.split("_")[0] == key.split("_")[0]:
+                found.append((key, bits, depth > least))
+            elif nested and depth <= least:
+                key = ""
+        most = 2 * len({key for key, *_ in found}) > len(heads)
+        for key, bits, deeper in found:
+            if (deeper or most) and not self.register(key).has(bits.bits):
                 bits.guess = True
-                self.add(bits, register, name)
-            elif depth <= deep:
-                register = None
-        for register in self.registers.values():
-            register.reach()
+                self.add(bits, self.register(key), bits.name)
 
     # registers without fields, groups, values
 
@@ -700,8 +711,12 @@ class Roles:
         if len(marked) >= FEWEST and 5 * len(marked) >= 3 * len(hexadecimal):
             hexadecimal = marked
         words = {register.macro.split("_")[0] for register in self.registers.values()}
+        named = [name for name in hexadecimal if NAMED.fullmatch(name)]
+        self.marks = {*named} if len(named) >= FEWEST and 5 * len(named) >= 3 * len(hexadecimal) else set[str]()
         top = 2 * max((register.offset for register in self.registers.values()), default=0) + 0x1000
         numbers = self._numbers(hexadecimal)
+        for name in self.marks & {*lone}:
+            self.register(by_macro[name])
         for name in lone if self.registers else ():
             counted = name in self.arrays and all(count for count, _ in self.arrays[name][1])
             if counted or (name in hexadecimal and (name.split("_")[0] in words or self.prefixed)
@@ -777,6 +792,10 @@ class Roles:
                   if name != macro and not name.startswith(f"{macro}_") and self.candidates[name] > here][:1]
         end = behind[0] if behind else here + 0x40 * WORD_BYTES
         numbers = [name for name in names if name in hexadecimal]
+        if self.marks.issuperset((macro, *numbers)):
+            for name in (macro, *numbers):
+                self.register(by_macro.get(name, name))
+            return
         values = [self.candidates[name] for name in numbers]
         others = [self.values[name] for name in direct if name not in numbers]
         single = all(value.bit_count() == 1 for value in (*values, *others))
@@ -788,9 +807,6 @@ class Roles:
                 if self.roles.get(name) != "register":
                     self.register(by_macro.get(name, name))
             return
-        for name in numbers:
-            if self.candidates[name] == here + WORD_BYTES and LOW_HIGH.fullmatch(name.rpartition("_")[2]):
-                self.register(by_macro[name])
 
     def _follows(self, name: str) -> bool:
         """Whether one of the offsets in front of a number in the file lies right before it."""
@@ -806,12 +822,15 @@ class Roles:
     def _named_values(self) -> None:
         """Give the named numbers to the fields, or to the registers without fields, that they are
         of; bits that a number in hexadecimal says become fields."""
-        heads = {head: register for register in self.registers.values() for head in register.heads}
+        heads = {key: self.registers[macro] for key, macro in self.keys.items() if macro in self.registers}
+        heads |= {head: register for register in self.registers.values() for head in register.heads}
         of = Longest({**self.fields, **heads})
         by_register: dict[str, list[str]] = {}
         placed = {bits.name for register in self.registers.values() for bits in register.fields}
+        later = {name for base, kinds in self.weak.items() if base in heads for name in kinds.values()}
         for name in self.plain:
-            if name in self.roles or self.values.get(name, -1) < 0:
+            if name in self.roles or self.values.get(name, -1) < 0 or name in later \
+                    or self._packs(self.plain[name].body):
                 continue
             outer = of.inside(name)
             tail = name[len(outer) + 1:]
@@ -819,8 +838,7 @@ class Roles:
                 continue
             if ATTRIBUTE.fullmatch(tail) or (name.endswith("_Val") and name[:-4] in self.plain):
                 self.roles[name] = "attribute"
-            elif outer in self.fields and self._fits_nowhere(outer, name) and (key := self.find.inside(outer)) \
-                    and key in heads:
+            elif outer in self.fields and (key := self.find.inside(outer)) in heads and self._fits_nowhere(outer, name):
                 by_register.setdefault(key, []).append(name)
             elif outer in self.fields:
                 self.fields[outer].values[tail] = self.values[name], self._is_bits(name)
@@ -836,18 +854,25 @@ class Roles:
             if flags and values and all(value.bit_count() == 1 and value < LARGEST for value in values) \
                     and len({*values}) == len(values):
                 for name, value in zip(hexadecimal, values, strict=True):
+                    register = self.register(outer) if outer in self.keys else register
                     if not register.has(value):
                         self.add(Bits(name, self.plain[name].position, value), register, name)
             for name in names:
-                if name not in self.roles:
-                    self.roles[name] = "value" if not register.fields else "attribute"
-                    if not register.fields:
-                        register.values[name[len(outer) + 1:]] = self.values[name], True
+                if name not in self.roles and not register.fields:
+                    self.roles[name] = "value"
+                    register.values[name[len(outer) + 1:]] = self.values[name], True
 
 
-def _is_mask(number: int) -> bool:
-    """Whether a number is a run of ones from bit 0."""
-    return number > 0 and number & number + 1 == 0
+    def _attributes(self) -> None:
+        """What is said of a register or field beside its bits, of those that nothing else was
+        found for."""
+        heads = {head for one in self.registers.values() for head in one.heads}
+        known = Longest({*self.fields, *self.registers, *heads})
+        for name in self.plain:
+            if name not in self.roles and (outer := known.inside(name)) and (
+                    ATTRIBUTE.fullmatch(tail := name[len(outer):].lstrip("_"))
+                    or (tail in ("RESET", "SIZE") and name not in self.candidates)):
+                self.roles[name] = "attribute"
 
 
 def runs_of(mask: int) -> list[tuple[int, int]]:

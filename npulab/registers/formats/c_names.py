@@ -5,18 +5,10 @@ from __future__ import annotations
 
 import re
 
-from npulab.registers.formats.naming import Identifiers
+from npulab.registers.formats.naming import Identifiers, keywords
 
 MOST = 60  # characters; C tells names apart by the first 63
-KEYWORDS = frozenset(re.findall(r"\w+", """
-auto break case char const continue default do double else enum extern float for goto if inline int long register
-restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
-alignas alignof asm bool catch class constexpr const_cast decltype delete dynamic_cast explicit export false final
-friend mutable namespace new noexcept nullptr operator override private protected public reinterpret_cast
-static_assert static_cast template this thread_local throw true try typeid typename typeof using virtual wchar_t
-and and_eq bitand bitor compl not not_eq or or_eq xor xor_eq
-linux unix i386 NULL EOF errno main words values BIT GENMASK offsetof size_t ptrdiff_t uint ulong ushort uchar
-"""))
+KEYWORDS = keywords("C")
 # stdint.h, and short names of the types that npulab reads
 TYPES = re.compile(r"(u?int|u|s|le|be)(_least|_fast)?(\d+|max|ptr)(_t|_max|_min|_c|_width)?|"
                    r"(size|ptrdiff|sig_atomic|wchar|wint)_(max|min|width)|[dq]?word|byte|.*_addr_t", re.IGNORECASE)

@@ -22,13 +22,14 @@ from npulab.registers.fields import WORD_BITS, WORD_BYTES, Piece, pieces
 from npulab.registers.formats.c_comments import licence_in, note_in, said_in
 from npulab.registers.formats.c_macros import (
     BITS,
-    CALL,
     FEWEST,
+    HEX,
     INLINE,
     MARKED,
     MOST_LENGTH,
     TAIL,
     Bits,
+    Longest,
     Lost,
     Register,
     Roles,
@@ -43,7 +44,9 @@ from npulab.registers.formats.tables import MOST_ROWS, Reading, RegisterTable
 from npulab.registers.table import COLUMNS
 from npulab.support.refuse import refuse_if, refusing
 
-BEGINS = re.compile(rb"\b(?:struct|union|enum)\b[\w\s()]{0,200}\{|^[ \t]*#[ \t]*define[ \t]+\w", re.MULTILINE)
+BEGINS = re.compile(rb"\b(?:struct|union|enum)\b[\w\s()]{0,200}\{|^[ \t]*#[ \t]*define[ \t]+\w|"
+                    rb"\bconst(?:expr)?\s+\w+\s+\w+\s*=", re.MULTILINE)
+REGMAP = re.compile(r"(?:\[(\w+)\]|\.(\w+))\s*=\s*REG_FIELD\w*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*[,)]")
 SHOWN = 8
 NEAR = 2 ** 8  # characters between an annotation and the struct that it is of
 FAR = 2 ** 12  # characters between a comment and what it is of
@@ -104,8 +107,7 @@ def read_c(path: Path, define: Sequence[str] = (), include: Sequence[Path] = ())
     rows = _once([row for _, some in sorted(chunks, key=lambda one: one[0]) for row in some])
     reading = _reading(unit, roles, [*dict.fromkeys(lost)], layout)
     _refuse_empty(path, rows, reading)
-    for line in _sentences(reading):
-        told[line] = None
+    told.update(dict.fromkeys(_sentences(reading)))
     if told:
         shown = [*told][:SHOWN] + ([f"{len(told) - SHOWN} more"] if len(told) > SHOWN else [])
         warnings.warn(f"{path}: {'; '.join(shown)}", stacklevel=3)
@@ -120,8 +122,7 @@ def _refuse_empty(path: Path, rows: Rows, reading: Reading) -> None:
         return
     refuse_if(not reading.lost, path, "a file without a struct and without macros of registers",
               "is C that has one of them")
-    counts = Counter(kind for kind, *_ in reading.lost)
-    lost = " and ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items())
+    lost = str(reading).partition("lost: ")[2]
     _, name, where, why = reading.lost[0]
     raise ValueError(f"{where}: {name}: {why}; got nothing that can be read, lost: {lost}, allowed is a struct, or "
                      "macros whose names begin with that of a register's offset")
@@ -250,10 +251,8 @@ def _comments(source: Source, spans: Iterable[Span], before: bool = True) -> Com
 
 
 def _said(source: Source, comment: Any) -> dict[str, Any] | None:
-    try:
+    with refusing(source.where(comment.start)):
         return said_in(comment.text)
-    except ValueError as error:
-        raise ValueError(f"{source.where(comment.start)}: {error}") from None
 
 
 def _before(source: Source, position: int) -> dict[str, Any]:
@@ -305,6 +304,9 @@ def _macros(unit: Unit, structs: Sequence[Struct], notes: Mapping[int, str], tol
                   values, unit.refused, spoken - listed.keys(), members.keys())
     roles.decide()
     roles.roles.update(dict.fromkeys(taken, "register"))
+    for said in REGMAP.finditer(source.code, source.own):  # fields of Linux's regmap
+        bits = Bits(said[1] or said[2], said.start(), low=int(said[4]), high=int(said[5]))
+        roles.add(bits, roles.register(said[3]) if said[3] in roles.candidates else None)
     meaning = _inline(source)
     lost = [*roles.lost]
     places = [*_apart(roles, re.sub(r"\W", "_", source.path.stem), lost)]
@@ -328,17 +330,10 @@ def _macros(unit: Unit, structs: Sequence[Struct], notes: Mapping[int, str], tol
         if base not in placed and bits.position >= source.own:
             lost.append(Lost("field", base, bits.position, "no macro that its name begins with says a register's "
                              "offset (--include FOLDER/FILE)"))
-    for name, reason in unit.refused.items():  # what a macro of the file makes a table of
-        macro = source.macros.get(name)
-        if macro and name not in roles.roles and macro.position >= source.own and (call := CALL.fullmatch(macro.body)) \
-                and "{" in getattr(source.macros.get(call[1]), "body", ""):
-            lost.append(Lost("macro", name, macro.position, f"{call[1]} makes no number of it: {reason}"))
     if roles.by_words:
         told["offsets of registers, which are taken as counts of words"] = None
-    lost += [Lost("field", name, roles.source.macros[name].position, "nothing says which register it is of")
-             for name in roles.loose()]
-    for name in roles.unplaced():
-        lost.append(Lost("macro", name, roles.source.macros[name].position, "nothing says whether it is a register"))
+    named = {name for _, name, *_ in lost}
+    lost += [one for one in roles.rest() if one.name not in named]
     return chunks, enums, lost, roles, known
 
 
@@ -348,48 +343,47 @@ def _members(source: Source, structs: Sequence[Struct]) -> dict[str, tuple[str, 
     begins = Counter[str]()
     for name, macro in source.macros.items() if structs else ():
         if TAIL.fullmatch(name) or BITS.search(macro.body):
-            begins.update(name[:at] for at, letter in enumerate(name) if letter == "_")
+            begins.update(name[:at].lstrip("_") for at, letter in enumerate(name) if letter == "_")
     out: dict[str, tuple[str, int, str, int]] = {}
+    said = Longest({name for name, macro in source.macros.items() if HEX.fullmatch(macro.body)})
     for one in structs:
         words = one.name.split("_")
         for run in one.laid.runs:
             for first, last in combinations(range(len(words) + 1), 2):
                 name = "_".join([*words[first:last], run.name]).upper()
                 if run.width == WORD_BITS and run.start % WORD_BITS == 0 and begins[name] and not run.feature \
-                        and name not in source.macros:
+                        and name not in source.macros and not said.inside(name):
                     out.setdefault(name, (one.name, run.start // 8, run.name, run.position))
     return out
 
 
 def _listed(unit: Unit, values: dict[str, int]) -> dict[str, Macro]:
-    """Enumerators that may be offsets, as if they were macros: of enums that say several, each in
-    hexadecimal or as a sum, and multiples of a word."""
+    """Enumerators as if they were macros: of enums that say several offsets, each in hexadecimal or
+    as a sum, and multiples of a word; beside such an enum, those that say bits of its registers."""
     out: dict[str, Macro] = {}
-    bits: dict[str, Macro] = {}
+    others: dict[str, Macro] = {}
     code = unit.source.code
     for cursor in unit.cursors:
         if cursor.kind.name != "ENUM_DECL" or not cursor.is_definition():
             continue
-        names = [one for one in cursor.get_children() if one.kind.name == "ENUM_CONSTANT_DECL"]
-        said = {}
-        for one in names:
+        said, numbers = {}, {}
+        for one in cursor.get_children():
             start = unit.position(one.location)
-            if body := re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)").match(code, start):
+            if one.kind.name == "ENUM_CONSTANT_DECL" and (
+                    body := re.compile(r"\w+\s*=\s*((?:[^,}(]|\([^()]*\))+)").match(code, start)):
                 said[one.spelling] = Macro(one.spelling, None, body[1].strip(), start, body.end())
-        numbers = {one.spelling: one.enum_value for one in names}
+                numbers[one.spelling] = one.enum_value
         flags = all(n.bit_count() <= 1 and not MARKED.fullmatch(name) for name, n in numbers.items())
-        if len(said) != len(names) or not said:
-            continue
-        if all(BITS.search(one.body) for one in said.values()):
-            bits |= said
-        elif len(names) < FEWEST or flags or any(n % WORD_BYTES or n < 0 for n in numbers.values()) \
-                or max(numbers.values()) < (FEWEST - 1) * WORD_BYTES \
+        if len(said) < FEWEST or flags or any(n % WORD_BYTES or n < 0 for n in numbers.values()) \
+                or max(numbers.values()) < (FEWEST - 1) * WORD_BYTES or len(said) < len([*cursor.get_children()]) - 1 \
                 or not all(re.search(r"0[xX]|\+", one.body) for one in said.values()):
-            continue
+            others |= said
         else:
             out |= said
         values |= numbers
-    return {**out, **bits} if out else {}
+    of = Longest({*out, *(name.replace("_REG_", "_").removesuffix("_OFFSET") for name in out)})
+    others = {name: one for name, one in others.items() if of.inside(name) or BITS.search(one.body)}
+    return {**out, **others} if out else {}
 
 
 class Place(NamedTuple):
@@ -605,16 +599,11 @@ def _reading(unit: Unit, roles: Roles, lost: Sequence[Lost], layout: Layout) -> 
     for start, end in source.left_out:
         if end > source.own:
             lines -= {*cover(max(start, source.own), end)} - {bisect_right(starts, end) - 1}
-    explained = {n for start, end in source.directives if start >= source.own for n in cover(start, end)}
-    skipped = {unit.span(wrong.position) or (wrong.position, wrong.position) for _, wrong in layout.skipped}
-    for start, end in unit.spans:
-        if start >= source.own and (start, end) not in skipped:
-            explained |= {*cover(start, end)}
-    for name, macro in source.macros.items():
-        if macro.position >= source.own and roles.explains(name):
-            explained |= {*cover(macro.position, macro.end)}
-    for match in INLINE.finditer(source.code, source.own):
-        explained |= {*cover(match.start(), match.end())}
+    skipped = {unit.span(wrong.position) for _, wrong in layout.skipped}
+    spans = [*source.directives, *(span for span in unit.spans if span not in skipped),
+             *((macro.position, macro.end) for name, macro in source.macros.items() if roles.explains(name)),
+             *(match.span() for match in INLINE.finditer(source.code))]
+    explained = {n for start, end in spans if start >= source.own for n in cover(start, end)}
     split = text.split("\n")
     missing = sorted(lines - explained)
     return Reading(len(lines), len(lines & explained),

@@ -27,6 +27,9 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 SKIPPED = re.compile(r"//(?:[^\n\\]|\\[\s\S])*+|/\*[\s\S]*?(?:\*/|\Z)|\"(?:\\.|[^\"\\\n])*+\"?|'(?:\\.|[^'\\\n]){1,4}'")
 DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)((?:[^\n\\]|\\[\s\S])*+)", re.MULTILINE)
 DEFINE = re.compile(r"\s*([A-Za-z_]\w{0,254}+)(?!\w)(\(([^()]*)\))?(.*)", re.DOTALL)
+CONSTANT = re.compile(r"(?<![\w,(*] )(?<![\w,(*])(?:(?:static|inline|extern|constexpr|const)\s+)*(?:constexpr|const)\s+"
+                      r"(?:(?:std::)?u?int\d*(?:_t)?|u\d+|unsigned(?:\s+(?:int|long))?|auto|size_t)\s+(?:const\s+)?"
+                      r"([A-Za-z_]\w*)\s*=([^;{}\"',]+);")
 CONDITIONS = ("if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif")
 # a struct, union or enum with its body; STRUCT where a macro of the file is one of these words
 HEAD = (r"\b(?:typedef\s+)?(?:(?:const|volatile|static)\s+)*(?:{words})\b"
@@ -209,6 +212,8 @@ def _conditions(source: Source) -> Source:
             packs.append((match.start(), f"#pragma {rest.strip()}"))
     if not reads:
         left_out.append((done, len(source.code)))
+    for match in CONSTANT.finditer(source.code) if "const" in source.code else ():
+        macros.setdefault(match[1], Macro(match[1], None, " ".join(match[2].split()), match.start(), match.end()))
     pieces.append(source.code[done:] if reads else blank(source.code[done:]))
     plain = tuple(match.span() for match in directives if match[1] != "define")
     return Source(source.path, "".join(pieces), source.comments, macros, tuple(packs), source.files, source.defines,

@@ -3,20 +3,15 @@ bytes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats.drawn import Drawn, boxes
-from npulab.registers.formats.naming import Identifiers, by_block
+from npulab.registers.formats.naming import Identifiers, by_block, keywords
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.meaning import Meaning
 
-KEYWORDS = frozenset(re.findall(r"\w+", """
-addressof as be bitfield bool break catch char char16 const continue double else enum false float fn for from if import
-in le match namespace null out padding parent ref return reference s128 s16 s24 s32 s48 s64 s8 signed sizeof str struct
-this true try typenameof u128 u16 u24 u32 u48 u64 u8 union unsigned using while auto
-"""))
+KEYWORDS = keywords("ImHex")
 HEAD = ("#pragma endian little", "#pragma bitfield_order right_to_left", "")
 
 

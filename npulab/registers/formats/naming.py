@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterator
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.formats.tables import RegisterTable, Row, unnamed
 
 APART = 2 ** 12  # bytes; blocks begin at multiples of it
 MOST_LETTERS = 120
+
+
+@cache
+def keywords(language: str) -> frozenset[str]:
+    """The words that a language keeps for itself."""
+    lines = Path(__file__).with_name("keywords.txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(word for line in lines if line.startswith(f"{language}:") for word in line.split()[1:])
 
 
 class Identifiers:

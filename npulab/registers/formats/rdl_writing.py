@@ -6,19 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
-from npulab.registers.formats.naming import Identifiers, by_block, name_of
+from npulab.registers.formats.naming import Identifiers, by_block, keywords, name_of
 from npulab.registers.formats.rdl_compiling import CHIP
 from npulab.registers.formats.tables import RegisterTable, Row
 from npulab.registers.meaning import Meaning
 
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-KEYWORDS = frozenset(re.findall(r"\w+", """
-abstract accesstype addressingtype addrmap alias all alternate bit boolean bothedge byte compact component
-componentwidth constraint default desc encode enum external false field fullalign hw inside int internal level longint
-mem na name negedge nonsticky number onreadtype onwritetype posedge precedencetype property r rclr real ref reg
-regalign regfile rset ruser rw rw1 shortint shortreal signal signed string struct sw this true type unsigned w w1 wclr
-with within woclr woset wot wr wset wuser wzc wzs wzt
-"""))
+KEYWORDS = keywords("SystemRDL")
 STRINGS = ("feature", "value", "evidence", "note")  # of fields
 PROPERTIES = (("name", "addrmap | reg | field", "string"), *((name, "field", "string") for name in STRINGS),
               ("at", "field", "longint unsigned"), ("align", "field", "longint unsigned"),

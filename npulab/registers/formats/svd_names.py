@@ -43,9 +43,14 @@ class Device:
     def enum_named(self, source: str, scope: str) -> Element | None:
         """The enumeratedValues of a name, or of a path that begins at any scope around the field of
         this path."""
-        names = scope.split(".")
-        tries = [".".join([*names[:n], source]) for n in range(len(names), -1, -1)]
-        return next((self.enum_elements[path] for path in tries if path in self.enum_elements), None)
+        paths = _seen_from(scope, source)
+        return next((self.enum_elements[path] for path in paths if path in self.enum_elements), None)
+
+
+def _seen_from(scope: str, source: str) -> list[str]:
+    """The paths that a name may stand for, the innermost first."""
+    names = scope.split(".")
+    return [".".join(filter(None, [*names[:n], source])) for n in range(len(names), -1, -1)]
 
 
 class TooMuch(ValueError):
@@ -124,8 +129,7 @@ def view_of(one: Element, device: Device) -> View:
     path = device.scopes[id(one)]
     chain, scope = [one], path
     while source := chain[-1].get("derivedFrom"):
-        scopes = [".".join(filter(None, [*scope.split(".")[:n], source])) for n in range(scope.count(".") + 1, -1, -1)]
-        base = next((device.places[some] for some in scopes if some in device.places), None)
+        base = next((device.places[some] for some in _seen_from(scope, source) if some in device.places), None)
         if base is None or base.tag != one.tag or len(chain) > MOST_DERIVED or any(base is some for some in chain):
             raise ValueError(f"{one.where}: {one.tag} {name}: got derivedFrom {source!r}, allowed is another "
                              f"{one.tag} of the file, not derived from this one")

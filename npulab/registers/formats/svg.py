@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from npulab.registers.fields import WORD_BITS
@@ -14,18 +15,7 @@ BIT, HEIGHT, MARGIN = 30, 46, 16  # of a box, in units of the drawing
 LETTER, LINE = 6.2, 13  # a letter's width and a line's height at 11 px, in a sans-serif face
 LINES = 3
 PARTS = re.compile(r"[_.\-\s\[]*(?:[A-Z]+(?![a-z])|[A-Z]?[^A-Z_.\-\s\[]+|[_.\-\s\[]+$)")
-STYLE = """svg { --paper: #ffffff; --ink: #1a1a1a; --line: #6b6b6b; --named: #eef3fb; --address: #fdf0dc; }
-@media (prefers-color-scheme: dark) {
-  svg { --paper: #16181c; --ink: #ececec; --line: #9a9a9a; --named: #25304a; --address: #4a3a1c; }
-}
-.paper { fill: var(--paper); }
-text { font: 11px system-ui, sans-serif; fill: var(--ink); }
-.register { font-size: 14px; font-weight: 600; }
-.bit { font-size: 10px; }
-rect.box { fill: var(--named); stroke: var(--line); }
-rect.open { fill: var(--paper); stroke-dasharray: 3 2; }
-rect.address { fill: var(--address); stroke-width: 2.5; }
-"""
+STYLE = Path(__file__).with_name("svg.css").read_text(encoding="utf-8")
 
 
 def svg_text(table: RegisterTable) -> str:
