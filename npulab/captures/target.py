@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from npulab.layout.items import Item as Item
+from npulab.quant.layers import ACTIVATIONS
 from npulab.quant.rules import Rule, state_rules
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 Features = Mapping[str, int]
 OWN = f"{Path(__file__).parents[1]}{os.sep}"  # npulab's own files
-# parameters of layers that a ``lower`` of an earlier day has not heard of, with what it takes them for
-VARIANTS = {"output": "codes", "rounding": "half-away"}
+# parameters of layers and their values that every ``lower`` has heard of
+VARIANTS = {"output": ("codes",), "rounding": ("half-away",), "activation": ACTIVATIONS}
 STEPS = ("lift", "simulate", "recode", "explain", "writes", "outline", "claims", "replay", "tensor",
          "rule_of")
 
@@ -333,9 +334,10 @@ def _plain_only(lower: Callable[..., Capture], name: str, known: Sequence[str]) 
     def checked(layer: Any, *values: Any, **named: Any) -> Capture:
         for part in getattr(layer, "layers", (layer,)):
             for parameter, usual in VARIANTS.items():
-                value = getattr(part, parameter, usual)
-                if isinstance(value, str) and value != usual and parameter not in known:
-                    raise ValueError(f"lower for {name}: {parameter}: got {value!r}, allowed is {usual!r}")
+                value = getattr(part, parameter, usual[0])
+                if isinstance(value, str) and value not in usual and parameter not in known:
+                    raise ValueError(f"lower for {name}: {parameter}: got {value!r}, allowed is "
+                                     f"{' or '.join(map(repr, usual))}")
         return lower(layer, *values, **named)
     return checked
 

@@ -189,6 +189,8 @@ def _layer(draft: _Draft, layer: Layer, sources: list[int], batch: int) -> int:
     """The tensor that a layer gives."""
     if isinstance(layer, Operation):
         return _operation(draft, layer, sources)
+    if layer.activation not in FUSED:
+        raise ValueError(f"activation: got {layer.activation!r}, allowed in a model is one of {FUSED}")
     half = layer.dtype == "float16"
     if half:
         sources = [draft.step("DEQUANTIZE", [one], dtype="float32") for one in sources]

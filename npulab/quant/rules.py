@@ -16,7 +16,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -647,6 +647,25 @@ def _stated_as(name: str) -> Rule | None:
         if name in known:
             return known[name]
     return None
+
+
+def leaky(by: Rule, shift: int) -> Rule:
+    """A rule whose codes below the zero point are shifted right, rounded down, before the clamp.
+
+    >>> leaky(rule("gemmlowp"), 2).exact(np.array([40, -7]), 2 ** 30, 0).tolist()
+    [20, -1]
+    """
+    kind = type(by)
+
+    def exact(self: Rule, accumulators: np.ndarray, multiplier: Any, right_shift: Any,
+              zero_point: int = 0) -> np.ndarray:
+        out = kind.exact(self, accumulators, multiplier, right_shift, zero_point) - zero_point
+        return np.where(out < 0, out >> shift, out) + zero_point
+
+    # no rounding of the real-valued result: every output is asked for
+    steps = {"exact": exact, "max_deviation": lambda self, right_shift: 2.0 ** 62}
+    made = type(f"Leaky{kind.__name__}", (kind,), steps)
+    return made(**{one.name: getattr(by, one.name) for one in fields(by)})  # type: ignore[no-any-return]
 
 
 def half_away(values: Any) -> np.ndarray:

@@ -21,6 +21,7 @@ from npulab.captures.registry import target
 from npulab.captures.target import Hang
 from npulab.models import Model, read_model
 from npulab.models.listing import operators
+from npulab.quant.emulate.engines import REAL
 from npulab.quant.layers import Conv2D, FullyConnected, Layer, per_channel
 from npulab.quant.rules import QUANTIZED
 from npulab.support.answers import TINTS, Answer, Part, Table, tone
@@ -441,8 +442,7 @@ def _range(layer: Conv2D | FullyConnected) -> tuple[float, float]:
     """The lowest and highest output after the activation: as uint8 code, or a real number."""
     up = STORED_UP if layer.dtype == "int8" else 0
     zero, unit = layer.output_q.zero_point + up, 1 / float(np.ravel(layer.output_q.scale)[0])
-    bounds = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}.get(
-        layer.activation or "", (-math.inf, math.inf))
+    bounds = REAL.get(layer.activation, REAL[None])
     if layer.dtype not in QUANTIZED:
         return bounds
     low, high = (min(max(zero + one * unit, 0), 2 ** 8 - 1) for one in bounds)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from npulab.quant.emulate.saturating import Saturation
-from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, per_channel
-from npulab.quant.rules import Rule, half_away, is_rule, positive, rule, rule_names
+from npulab.quant.layers import Add, Conv2D, FullyConnected, Layer, Pool2D, leak_of, per_channel
+from npulab.quant.rules import Rule, half_away, is_rule, leaky, positive, rule, rule_names
 
 
 class Row(NamedTuple):
@@ -140,7 +140,8 @@ def parts_of(layer: Conv2D | FullyConnected, dtype: np.dtype, name: str | Rule) 
     for by, _, _ in out:
         if dtype.name not in by.types:
             raise ValueError(f"rule: got {by.name} for {layer} of {dtype}, allowed with it is {', '.join(by.types)}")
-    return out
+    leak = leak_of(layer.activation)
+    return tuple((leaky(by, leak), first, end) for by, first, end in out) if leak else out
 
 
 def multipliers(layer: Conv2D | FullyConnected, by: Rule, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -205,5 +206,5 @@ def activation_codes(layer: Layer, dtype: Any, rule: str | Rule = "tflite-refere
             steps = np.clip(np.float32(real) / scale, -2.0 ** 40, 2.0 ** 40)
         return float(np.rint(steps + np.float32(zero)) if first else zero + half_away(steps))
 
-    low, high = REAL[layer.activation]
+    low, high = REAL.get(layer.activation, REAL[None])
     return code(low), code(high)

@@ -19,12 +19,15 @@ TAKE = {"max": np.maximum, "min": np.minimum, "average": np.add}
 def pool(layer: Pool2D, images: np.ndarray, rule: str | Rule) -> np.ndarray:
     """Output ``(N, H, W, C)`` of images ``(N, H, W, C)`` of codes; averages are rounded as the
     layer says."""
+    rounding, _, centre = layer.rounding.partition(":")
+    zero = layer.input_q.zero_point if centre else 0
     low, high = clamp_range(layer, images.dtype, rule)
     # sums of codes of as many bits as a window can hold
     wide = np.int64 if math.prod(layer.kernel) * np.iinfo(images.dtype).max >= 2 ** 30 else np.int32
     out = np.stack([taken(layer, image, wide if layer.kind == "average" else images.dtype) for image in images])
     if layer.kind == "average":
-        out = divided(out, counts(layer), layer.rounding)
+        held = counts(layer)
+        out = divided(out - zero * held if zero else out, held, rounding) + zero
     return out.clip(low, high).astype(images.dtype)
 
 

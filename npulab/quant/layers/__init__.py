@@ -8,6 +8,7 @@ from npulab.quant.layers.checks import (
     UNIT,
     Pair,
     Shape3,
+    leak_of,
     output_dtype,
     padding_name,
     pads,
@@ -21,5 +22,5 @@ from npulab.quant.layers.weighted import Conv1D, Conv2D, FullyConnected
 
 __all__ = ["ACTIVATIONS", "LAYERS", "OPERATIONS", "PADDINGS", "PAIRED", "POOLS", "SINGLE", "TYPES", "UNIT",
            "Activation", "Add", "Concat", "Conv1D", "Conv2D", "Elementwise", "FullyConnected", "Layer", "Network",
-           "Operation", "Pair", "Placeholder", "Pool2D", "Shape3", "input_shapes", "output_dtype", "padding_name",
-           "pads", "per_channel", "tensors_taken"]
+           "Operation", "Pair", "Placeholder", "Pool2D", "Shape3", "input_shapes", "leak_of", "output_dtype",
+           "padding_name", "pads", "per_channel", "tensors_taken"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,8 +141,21 @@ def check_quantization(layer: Any, dtype: str, outputs: int) -> None:
         if centred and q.zero_point:
             raise ValueError(f"{name}: got zero point {q.zero_point}, allowed with {dtype} "
                              "activations is 0")
-    if layer.activation not in ACTIVATIONS:
-        raise ValueError(f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}")
+    leaks = dtype in QUANTIZED and hasattr(layer, "weights")
+    if layer.activation not in ACTIVATIONS and not (leaks and leak_of(layer.activation)):
+        raise ValueError(f"activation: got {layer.activation!r}, allowed is one of {ACTIVATIONS}"
+                         f"{' or leaky>>1 to leaky>>31' * leaks}")
+
+
+def leak_of(activation: str | None) -> int:
+    """By how many bits an activation shifts the codes below the zero point to the right, 0 if it
+    does not.
+
+    >>> leak_of("leaky>>3"), leak_of("relu")
+    (3, 0)
+    """
+    shift = re.fullmatch(r"leaky>>([1-9]|[12]\d|3[01])", str(activation))
+    return int(shift[1]) if shift else 0
 
 
 def output_dtype(layer: Any) -> str:

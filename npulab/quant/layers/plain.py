@@ -27,6 +27,8 @@ from npulab.quant.layers.checks import (
 )
 from npulab.quant.rules import QUANTIZED, ROUNDINGS, QuantParams
 
+CENTRED = ":centred"  # rounded about the zero point
+
 
 @dataclass(frozen=True, eq=False)
 class Pool2D:
@@ -34,7 +36,8 @@ class Pool2D:
 
     ``dtype`` is "int8", "uint8", "int16" or "float16"; output scale and zero point are the input's.
     ``rounding`` is that of an average of codes, one of ``npulab.quant.rules.ROUNDINGS``: what is
-    rounded is the mean of the codes as they are, the zero point in them.
+    rounded is the mean of the codes as they are, the zero point in them; with ":centred" behind it
+    ("toward-zero:centred") the mean of the codes less the zero point, which is added afterwards.
     Raises ValueError naming the parameter where values do not go together.
     """
 
@@ -55,9 +58,9 @@ class Pool2D:
             raise ValueError(f"kind: got {self.kind!r}, allowed is one of {', '.join(POOLS)}")
         rounds = self.kind == "average" and self.dtype in QUANTIZED
         allowed = ROUNDINGS if rounds else ROUNDINGS[-1:]
-        if self.rounding not in allowed:
+        if str(self.rounding).removesuffix(CENTRED * rounds) not in allowed:
             raise ValueError(f"rounding: got {self.rounding!r}, allowed with {self.kind} pooling of {self.dtype} is "
-                             f"{', '.join(allowed)}")
+                             f"{', '.join(allowed)}{f', each with {CENTRED} too' * rounds}")
         object.__setattr__(self, "input_shape", checked_shape(self.input_shape))
         if self.output_q is None:
             object.__setattr__(self, "output_q", self.input_q)

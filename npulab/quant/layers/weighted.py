@@ -82,6 +82,8 @@ class Conv2D:
     each group of outputs made of its own inputs: the weights have I = C / groups.
     ``driver_quirks`` are names in a target's own vocabulary: what a ``lift`` saw the driver do that
     does not change the arithmetic, so that ``lower`` can do it again.
+    Besides its names ``activation`` may be "leaky>>N" if outputs are codes: those below the zero
+    point are shifted right by N bits, rounded down, before they are clamped.
     ``output`` "sums" of a layer of 8 bits gives its accumulators as int32, with or without ReLU:
     no output scale has a part in them.  ``weight_bits`` is how wide a stored weight is: 1, 2, 4 or
     8; the arithmetic is that of the numbers.
