@@ -1,0 +1,79 @@
+"""In which order a job reads its weights: blocks of outputs, of inputs, parts of the kernel, small
+blocks.  Source: V (``sources.csv``)."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from npulab.npus.kit.numbers import up
+
+# input channels of a block; of one that takes parts of the kernel first, or an input of 16 bits
+IN_BLOCK, IN_BLOCK_PARTS = 32, 16
+SUBKERNEL = 8  # rows and columns of a part of the kernel, before dilation
+ELEMENTS = {8: 4, 16: 2}  # by bits of the input: cells of a part are filled up to a multiple
+
+
+class Order(NamedTuple):
+    """What says the order: outputs of a block, how the kernel is traversed, bits of the input, the
+    channels that are read at a time (inputs, outputs), dilation (h, w)."""
+
+    block_depth: int
+    depthwise: bool = False
+    part_kernel_first: bool = False
+    input_bits: int = 8
+    small: tuple[int, int] = (8, 8)
+    dilation: tuple[int, int] = (1, 1)
+
+    def places(self, shape: tuple[int, int, int, int]) -> np.ndarray:
+        """The flat places ``(n,) int64`` of a job's weights OHWI (depthwise OHW1) in the order in
+        which they are read; -1 is fill.
+
+        >>> Order(8, small=(2, 2)).places((2, 1, 1, 3))[:8].tolist()
+        [0, 1, 3, 4, 2, -1, 5, -1]
+        """
+        outputs, rows, columns, inputs = shape
+        small_in, small_out = (1 if self.depthwise else self.small[0]), self.small[1]
+        wide = self.part_kernel_first or self.input_bits == 16
+        in_block = IN_BLOCK_PARTS if wide else IN_BLOCK
+        high, across = (SUBKERNEL // apart for apart in self.dilation)
+        out = []
+        for first_out, first_in, top, left in product(
+                range(0, outputs, self.block_depth), range(0, inputs, in_block),
+                range(0, rows, high), range(0, columns, across)):
+            height, width = min(rows - top, high), min(columns - left, across)
+            cells = height * width
+            if self.part_kernel_first or self.depthwise:
+                cells = up(cells, ELEMENTS[8 if self.depthwise else self.input_bits])
+            depth = 1 if self.depthwise else in_block
+            if self.part_kernel_first:
+                depth = min(in_block, inputs - first_in)
+            ins = first_in + np.arange(up(depth, small_in)).reshape(-1, small_in)
+            deep = up(min(self.block_depth, outputs - first_out), small_out)
+            outs = first_out + np.arange(deep).reshape(-1, small_out)
+            cell = np.arange(cells)
+            # small blocks of outputs, cells, small blocks of inputs, outputs, inputs
+            o, i = outs[:, None, None, :, None], ins[None, None, :, None, :]
+            y, x = (one[None, :, None, None, None] for one in np.divmod(cell, width))
+            flat = ((o * rows + top + y) * columns + left + x) * inputs + i
+            flat = np.where((o < outputs) & (i < inputs) & (y < height), flat, -1)
+            out.append((flat.transpose(2, 0, 1, 3, 4) if self.part_kernel_first else flat).ravel())
+        return np.concatenate(out)
+
+    def unpack(self, stream: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
+        """The weights ``shape`` of those that a stream holds; ValueError if they are more or
+        fewer."""
+        places = self.places(shape)
+        if len(stream) != len(places):
+            raise ValueError(f"weights: got {len(stream)}, allowed for {shape} with {self} are "
+                             f"{len(places)}")
+        out = np.zeros(int(np.prod(shape)), stream.dtype)
+        out[places[places >= 0]] = stream[places >= 0]
+        return out.reshape(shape)
+
+    def pack(self, weights: np.ndarray) -> np.ndarray:
+        """The weights in the order of a stream, with zeros as fill."""
+        places = self.places(weights.shape)  # type: ignore[arg-type]
+        return np.where(places < 0, 0, weights.ravel()[places])
