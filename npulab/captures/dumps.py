@@ -16,9 +16,11 @@ from npulab.captures.writes import read_writes
 from npulab.layout.stored import SWAPS, swap_words
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
-from npulab.support.files import read_json
+from npulab.support.files import read_bounded, read_json
+from npulab.support.refuse import refuse_if
 
 DESCRIPTION, WORDS, WRITES = "job.json", "words.bin", "writes.txt"
+MOST_BYTES = 2**28  # of a buffer
 TEXTS = ("provenance", "source", "tool", "date")
 Maps = Mapping[str, RegisterMap]
 Jobs = Callable[[Path, Mapping[str, bytes], Maps], Sequence[Job]]
@@ -62,11 +64,12 @@ def folder_importer(target: str, chips: Mapping[str, Features], tables: Maps,
         buffers.pop(Path(WORDS).stem, None)
         texts: dict[str, Any] = {name: str(said[name]) for name in TEXTS if name in said}
         try:
-            addresses = {name: int(str(at), 0) for name, at in dict(said.get("addresses", {})).items()}
+            addresses = {name: int(str(at), 0) for name, at in _object(path, said, "addresses").items()}
             return Capture(path.name, target, chip, tuple(made), buffers, addresses,
-                           dict(said.get("parameters", {})), maps=maps, **texts)
+                           _object(path, said, "parameters"), maps=maps, **texts)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{path / DESCRIPTION}: {error}") from None
+            where = path / DESCRIPTION
+            raise ValueError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
 
     return Importer("folder of job.json, jobs and buffers", lambda path: bool(dumps(path)), read)
 
@@ -86,10 +89,16 @@ def _description(path: Path) -> dict[str, Any]:
     return said
 
 
+def _object(path: Path, said: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = said.get(name, {})
+    refuse_if(not isinstance(found, dict), f"{path / DESCRIPTION}: {name}", f"{found!r:.80}", "is an object")
+    return dict(found)
+
+
 def _buffers(path: Path, said: Mapping[str, Any]) -> dict[str, bytes]:
     """The files of a dump by name, little-endian."""
-    buffers = {file.stem: file.read_bytes() for file in sorted(path.glob("*.bin"))}
-    for name, size in dict(said.get("big_endian", {})).items():
+    buffers = {file.stem: read_bounded(file, MOST_BYTES) for file in sorted(path.glob("*.bin"))}
+    for name, size in _object(path, said, "big_endian").items():
         if size not in SWAPS[1:] or len(buffers.get(name, b"?")) % size:
             raise ValueError(f"{path / DESCRIPTION}: big_endian: got {name!r} in words of {size!r} bytes, allowed are "
                              f"whole words of {', '.join(map(str, sorted(SWAPS)[1:]))} of one of "

@@ -77,6 +77,7 @@ class Journal:
             self._write(head)
 
     @classmethod
+    @refusing()
     def read(cls, path: str | os.PathLike[str]) -> Journal:
         """A journal as it lies in a file; raises FileNotFoundError where there is none."""
         need_file(Path(path))
@@ -163,6 +164,7 @@ class Journal:
         return f"Journal({len(self)} trial{'s' * (len(self) != 1)}, {self.hangs} hung{where})"
 
 
+@refusing()
 def repair(path: str | os.PathLike[str], into: str | os.PathLike[str]) -> tuple[Journal, list[str]]:
     """A broken journal's trials in a new file, and what was dropped of it, a sentence a line.
 

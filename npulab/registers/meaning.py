@@ -11,6 +11,7 @@ import numpy as np
 from npulab.support.refuse import refusing
 
 FLOATS: dict[str, tuple[Any, Any]] = {"f16": (np.float16, np.uint16), "f32": (np.float32, np.uint32)}  # value, stored
+MOST_BITS = 64  # of a number beside an operation
 FLOAT_BITS = 53  # whole numbers that float64 holds exactly
 
 
@@ -57,6 +58,8 @@ class Meaning:
         except ValueError:
             raise ValueError(f"value {text!r}: got {word!r} after {operation!r}, "
                              f"allowed is {cls.GRAMMAR}") from None
+        if number.bit_length() > MOST_BITS:
+            raise ValueError(f"value {text!r}: got {word!r}, allowed are numbers of {MOST_BITS} bits")
         if (operation == "*" and number == 0) or (operation == ">>" and not 0 <= number < 64):
             raise ValueError(f"value {text!r}: got {operation}{number}, which has no inverse")
         return number

@@ -19,11 +19,13 @@ import pytest
 from conftest import CAPTURES
 
 import npulab
+from npulab.captures.dumps import folder_importer
 from npulab.captures.journal import Journal, Trial, repair
 from npulab.captures.sweep import load_sweep, save_sweep
 from npulab.cli.shell import main
-from npulab.npus.template import new_target
+from npulab.npus.template import begin, new_target
 from npulab.npus.vivante import dump as dumps
+from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.support.text import CONTROL, one_line, visible
 
@@ -161,7 +163,7 @@ def test_a_case_leads_nowhere(tmp_path: Path, name: str) -> None:
 def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        for read in (npulab.load, npulab.load_all, load_sweep, npulab.read_model, npulab.read_map):
+        for read in (npulab.load, npulab.load_all, load_sweep, npulab.read_model, npulab.read_map, Journal.read, begin):
             with pytest.raises(npulab.FormatError, match=r"^\S+: got what is no file, allowed is a file$"):
                 read(path)
 
@@ -173,6 +175,30 @@ def test_a_text_dump_is_bounded(tmp_path: Path) -> None:
         file.truncate(2 ** 26 + 1)
     with pytest.raises(ValueError, match=r"big\.txt: got 67108865 bytes, allowed are 67108864$"):
         dumps.read(path)
+
+
+@pytest.mark.parametrize("change", [{"big_endian": 5}, {"addresses": [1]}, {"parameters": "x"}, {"big_endian": {"input": [4]}}])
+def test_a_recorders_folder_says_objects(tmp_path: Path, change: dict[str, Any]) -> None:
+    (name,) = change
+    (tmp_path / "job.json").write_text(json.dumps({"npu": "mine"} | change))
+    (tmp_path / "words.bin").write_bytes(bytes(8))
+    (tmp_path / "input.bin").write_bytes(bytes(8))
+    table = RegisterMap([{"offset": 0, "register": "a", "field": "f", "lsb": 0, "width": 1}, {"offset": 4, "register": "b", "field": "g", "lsb": 0, "width": 1}])
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/job\.json: {name}: got "):
+        folder_importer("mine", {"c": {}}, {"JOB": table}).read(tmp_path)
+
+
+def test_a_pipe_in_a_recorders_folder_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text('{"npu": "mine"}')
+    os.mkfifo(tmp_path / "input.bin")
+    with pytest.raises(ValueError, match=r"input\.bin: got what is no file, allowed is a file$"):
+        folder_importer("mine", {"c": {}}, {"JOB": RegisterMap([{"offset": 0, "field": "f", "lsb": 0, "width": 1}])}).read(tmp_path)
+
+
+@pytest.mark.parametrize("number", [2 ** 64, -(2 ** 64), 10 ** 4000])
+def test_a_number_beside_an_operation_has_64_bits(number: int) -> None:
+    with pytest.raises(npulab.FormatError, match=r"allowed are numbers of 64 bits$"):
+        Meaning.parse(f"raw+{number:#x}")
 
 
 def test_lines_of_a_text_dump_are_bounded(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from conftest import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npulab.registers.fields import Field
 from npulab.registers.map import RegisterMap
 from npulab.registers.meaning import Meaning
 from npulab.registers.table import read_table
@@ -344,3 +345,30 @@ def test_table_that_is_no_utf8(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_bytes("field,lsb,width,note\nf,0,2,Größe\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"m.csv: is not UTF-8"):
         RegisterMap.read(tmp_path / "m.csv")
+
+
+def test_a_register_without_a_map_is_one_automatic_field() -> None:
+    item = Field.whole_word("B", "R")
+    assert (item.name, item.automatic, item.declared, item.width) == ("R_0_32", True, False, 32)
+
+
+@pytest.mark.parametrize("given", [126.0, 1000.0, 2.0 ** 40, -2.0 ** 62])
+def test_real_numbers_that_are_whole_are_raw(given: float) -> None:
+    assert Meaning.parse("").raw(given) == int(given)
+
+
+def test_arithmetic_is_written_behind_raw() -> None:
+    for text, told in (("signed *2", "signed raw*2"), ("*2+1", "raw*2+1"), ("signed", "signed"), ("enum:a", "enum:a")):
+        assert str(Meaning.parse(text)) == told
+        assert Meaning.parse(told) == Meaning.parse(text)
+
+
+def test_the_table_of_a_map_with_holes_makes_it_again() -> None:
+    rows = [{"block": block, "offset": offset, "register": f"r{offset}", "field": f"{block}{offset}", "lsb": 4, "width": 8}
+            for block in ("A", "B") for offset in (0, 8)]
+    one = RegisterMap(rows, dense=False)
+    again = RegisterMap(one.fields.drop(columns="word").to_dict("records"), dense=False)
+    words = np.arange(8, dtype=np.uint32).reshape(2, 4) * 0x1234567
+    assert one.decode(words).keys() == again.decode(words).keys()
+    assert one.fields[["block", "offset", "lsb", "width"]].value_counts().max() == 1
+    assert len(one.fields) == 12

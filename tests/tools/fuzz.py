@@ -42,7 +42,7 @@ from fuzz_readers import READERS, Files, Reader  # noqa: E402
 import npulab  # noqa: E402
 from npulab.support.text import CONTROL, MOST_TOLD  # noqa: E402
 
-SECONDS, GROWTH, PATIENCE = 1.0, 2**28, 30.0
+SECONDS, GROWTH, PATIENCE = 1.0, 2**28, 120.0
 GOOD = ("read", "refused")
 
 

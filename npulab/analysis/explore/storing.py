@@ -20,6 +20,7 @@ import numpy as np
 from npulab.captures import store
 from npulab.captures.sources import OUTCOMES, Answer
 from npulab.support.files import Lines, locked
+from npulab.support.refuse import refusing
 
 NAME, CAPTURES = "answers.jsonl", "captures"
 VERSION = 1
@@ -55,6 +56,7 @@ class Store:
     last line.
     """
 
+    @refusing()
     def __init__(self, folder: str | os.PathLike[str] | None, about: Mapping[str, Any]) -> None:
         self.folder = None if folder is None else Path(folder)
         self.about = json.loads(json.dumps(dict(about)))

@@ -17,7 +17,7 @@ from npulab.registers.formats.formats import FORMATS, HEAD, format_of, read_map
 from npulab.registers.formats.tables import RegisterTable
 from npulab.registers.table import MOST_WORDS
 from npulab.support.files import first_bytes, need_file, read_bounded, write_folders
-from npulab.support.refuse import refuse_if
+from npulab.support.refuse import refuse_if, refusing
 from npulab.support.text import plural
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -75,6 +75,7 @@ def new_target(name: str, folder: Path | None = None, words: int = WORDS,
     return sorted(made.iterdir())
 
 
+@refusing()
 def begin(source: Path) -> Start:
     """What a map, words or register writes give a new target; raises as ``new_target``."""
     if source.suffix == ".bin":
