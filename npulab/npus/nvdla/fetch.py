@@ -143,13 +143,11 @@ def weights_of(fields: Fields, itemsize: int = 1, image: bool = False) -> Weight
     """As ``stored_weights``; Hang if they are not of the features' channels or take more bytes than
     are read."""
     out = stored_weights(fields, itemsize, image)
-    channels = fields["CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL"]
     if image and out.width != 1:
         raise Hang(f"CSC.D_WEIGHT_SIZE_EXT_0.WEIGHT_WIDTH_EXT is {out.width - 1}, where an image's kernel has 0: all "
                    "that it takes of a row are channels")
-    if not image and out.channels - 1 != channels:
-        raise Hang(f"{DEPTH} is {out.channels - 1}, CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL {channels}: kernels have to "
-                   "have the channels of the features")
+    if not image:
+        fields.agree("kernels of features")
     stated = fields["CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES"]
     if stated < out.used:
         raise Hang(f"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES are {stated} bytes, weights {out.shape} take {out.used}: the "

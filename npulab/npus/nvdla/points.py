@@ -318,8 +318,7 @@ def scaling_of(v: Fields, given: Scaling, operand: Operand) -> Scaling:
                 raise Unsupported(f"{config}CFG.{stage}_RELU_BYPASS is 0 behind an added zero point, which no layer "
                                    "says")
             given = replace(given, relu=True)
-    if not v["SDP.D_DP_EW_CFG.EW_BYPASS"]:
-        raise Unsupported("SDP.D_DP_EW_CFG.EW_BYPASS is 0, which no layer says")
+    v.expect("lift points")
     offset = np.full_like(given.bias, -wrapped(v["SDP.D_CVT_OFFSET.CVT_OFFSET"], 32))
     factor = np.full_like(given.bias, wrapped(v["SDP.D_CVT_SCALE.CVT_SCALE"], 16))
     shift = v["SDP.D_CVT_SHIFT.CVT_SHIFT"]

@@ -72,8 +72,7 @@ def _quantized(capture: Capture, v: Values, one_rounding: bool) -> bytes:
     count = v["units"] if v["per_channel"] else 1
     biases, fixed, exponents = (_numbers(capture, name, "<i4", size) for name, size in
                                 (("biases", v["units"]), ("multipliers", count), ("exponents", count)))
-    if v["rhs_type"] not in TYPES or v["dst_type"] not in TYPES:
-        raise Hang(f"rhs_type {v['rhs_type']} and dst_type {v['dst_type']} are no codes")
+    known(v, EXPECTED["codes"])
     out = _result(v, TYPES[v["dst_type"]])
     rows = _prepacked(capture, v) if v["rhs_is_prepacked"] else _read_codes(capture, v)
     least, most = int(np.iinfo(out.dtype).min), int(np.iinfo(out.dtype).max)
@@ -209,8 +208,6 @@ def _numbers(capture: Capture, name: str, dtype: str, *shape: int, start: int = 
 def _check(v: Values) -> None:
     """Raise Hang for sizes and modes that no kernel takes."""
     known(v, EXPECTED["device"])
-    if v["operation"] not in (HYBRID, QUANTIZED) or v["activation"] not in BOUNDS:
-        raise Hang(f"operation {v['operation']} and activation {v['activation']} are not known")
     batches, units, stride, depth = v["batches"], v["units"], v["dst_stride"], v["lhs_rows"]
     for side, count in (("lhs", units), ("rhs", batches)):
         rows, columns, pitch, high, wide = (v[f"{side}_{name}"] for name in (

@@ -11,7 +11,7 @@ import numpy as np
 from npulab.captures.capture import Capture
 from npulab.captures.target import Lifted, Range, Unsupported
 from npulab.layout import hwc
-from npulab.npus.kit.fields import Raw, values_of
+from npulab.npus.kit.fields import Raw, expect, values_of
 from npulab.npus.kit.layers import behind, of_type, padding_names
 from npulab.npus.kit.memory import bytes_at, tensor_at
 from npulab.npus.kit.numbers import as_codes, ceil_div, up, wrapped
@@ -178,9 +178,8 @@ def _scales(v: Raw, shares: np.ndarray) -> float | tuple[float, ...]:
     by_channel, one = words.applies(v, "MUL"), 2 ** TwoSteps.share_bits
     least, most = rule(plans.RULES[by_channel]).right_shifts
     low, high = (1, 2 ** 15 - 1) if by_channel else (2 ** 14, 2 ** 15)
-    if not low <= multiplier <= high or not least <= shift <= most:
-        raise ValueError(f"lift for rockchip: got OUT_CVT_SCALE {multiplier} and OUT_CVT_SHIFT {shift}, "
-                         f"allowed are {low} to {high} and {least} to {most}")
+    expect(v, {"DPU.OUT_CVT_SCALE.OUT_CVT_SCALE": range(low, high + 1),
+               "DPU.OUT_CVT_SHIFT.OUT_CVT_SHIFT": range(least, most + 1)}, words.EXPECTED)
     if not by_channel:
         # one more than the mantissa, which 2**14 can only be where it is all ones
         return float((multiplier - 1 if multiplier > 2 ** 14 else 2 ** 15 - 1) * 2.0 ** -shift)

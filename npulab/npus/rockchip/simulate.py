@@ -7,7 +7,7 @@ agreement with lift and emulation means something.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product, zip_longest
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from npulab.captures.capture import COMMANDS, Capture
 from npulab.captures.target import Hang, Unsupported
-from npulab.npus.kit.fields import Raw, known, values_of
+from npulab.npus.kit.fields import DEVICE, Raw, expect, known, values_of
 from npulab.npus.kit.memory import Memory, address_of
 from npulab.npus.kit.numbers import ceil_div, up, wrapped
 from npulab.npus.rockchip.facts import EXPECTED
@@ -240,10 +240,7 @@ def _even(values: np.ndarray, shift: int) -> np.ndarray:
 
 def elements(v: Raw, memory: Memory) -> None:
     """fp16 elements read from memory, through the first unit of the DPU, to memory."""
-    for name in ("DPU_RDMA.RDMA_FEATURE_MODE_CFG.IN_PRECISION", "DPU.DATA_FORMAT.OUT_PRECISION"):
-        planes = not v["DPU.FEATURE_MODE_CFG.TP_EN"] and not v["DPU.FEATURE_MODE_CFG.NONALIGN"]
-        if PRECISIONS.get(v[name]) != np.float16 or not planes:
-            raise Unsupported(f"{name} is {v[name]}, the simulated device runs elements of fp16 in planes only")
+    _covered(v, EXPECTED["fp16 elements"])
     height, width = v["DPU.DATA_CUBE_HEIGHT.HEIGHT"] + 1, v["DPU.DATA_CUBE_WIDTH.WIDTH"] + 1
     elements = np.zeros((v["DPU.DATA_CUBE_CHANNEL.ORIG_CHANNEL"] + 1, height, width), np.float32)
     plane = width * height + v["DPU_RDMA.RDMA_SURF_NOTCH.SURF_NOTCH_ADDR"]
@@ -258,12 +255,10 @@ def arithmetic(values: np.ndarray, v: Raw) -> np.ndarray:
     if v["DPU.BS_CFG.BS_BYPASS"]:
         return values
     if not v["DPU.BS_CFG.BS_ALU_BYPASS"]:
-        if v["DPU.BS_CFG.BS_ALU_SRC"] or v["DPU.BS_CFG.BS_ALU_ALGO"] != 2:
-            raise Unsupported("the simulated device adds a register to fp16 elements only")
+        _covered(v, EXPECTED["fp16 addition"])
         values = values + np.uint32(v["DPU.BS_ALU_CFG.BS_ALU_OPERAND"]).view(np.float32)
     if not v["DPU.BS_CFG.BS_MUL_BYPASS"]:
-        if v["DPU.BS_MUL_CFG.BS_MUL_SRC"]:
-            raise Unsupported("the simulated device multiplies fp16 elements by a register only")
+        _covered(v, EXPECTED["multiplied"])
         values = values * np.float32(np.uint16(v["DPU.BS_MUL_CFG.BS_MUL_OPERAND"]).view(np.float16))
     return values if v["DPU.BS_CFG.BS_RELU_BYPASS"] else np.maximum(values, 0)
 
@@ -291,7 +286,9 @@ def store(v: Raw, memory: Memory, planes: np.ndarray) -> None:
 
 
 def _precision(v: Raw, name: str) -> np.dtype[Any]:
-    if v[name] not in PRECISIONS:
-        raise Unsupported(f"{name} is {v[name]}, the simulated device knows "
-                          f"{', '.join(map(str, PRECISIONS))} only")
+    _covered(v, {name: PRECISIONS})
     return PRECISIONS[v[name]]
+
+
+def _covered(v: Raw, allowed: Mapping[str, Collection[int]]) -> None:
+    expect(v, allowed, DEVICE, Unsupported, joint=" and ")

@@ -535,7 +535,7 @@ def test_images_that_are_not_covered_are_told(changed: dict[str, int], words: st
 @pytest.mark.parametrize(("changed", "words"), [
     ({"CSC.D_DATAIN_FORMAT.DATAIN_FORMAT": 1}, r"one waits for features and the other for an image"),
     ({"CSC.D_DATAIN_SIZE_EXT_0.DATAIN_WIDTH_EXT": 1000}, r"DATAIN_WIDTH_EXT is 1000 and CDMA.D_DATAIN_SIZE_0.DATAIN_WIDTH"),
-    ({"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_CHANNEL_EXT": 1000}, r"WEIGHT_CHANNEL_EXT is 1000, CDMA"),
+    ({"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_CHANNEL_EXT": 1000}, r"WEIGHT_CHANNEL_EXT is 1000 and CDMA"),
     ({"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES": 0}, r"WEIGHT_BYTES are 0 bytes, weights .* waits for the rest"),
 ])
 def test_registers_that_contradict_each_other_hang(changed: dict[str, int], words: str) -> None:

@@ -59,7 +59,7 @@ def test_memory_is_as_recorded(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "changed", "why"), [
-    (DIRECT, {"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_CHANNEL_EXT": 6}, "WEIGHT_CHANNEL_EXT is 6, CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL 13: kernels have to have the channels"),
+    (DIRECT, {"CSC.D_WEIGHT_SIZE_EXT_1.WEIGHT_CHANNEL_EXT": 6}, "WEIGHT_CHANNEL_EXT is 6 and CDMA.D_DATAIN_SIZE_1.DATAIN_CHANNEL is 13: kernels have to have the channels"),
     (DIRECT, {"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES": 128}, "WEIGHT_BYTES is 128: CSC looks for data elsewhere than CDMA puts them"),
     (DIRECT, {"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES": 128, "CSC.D_WEIGHT_BYTES.WEIGHT_BYTES": 128},
      r"CDMA.D_WEIGHT_BYTES.WEIGHT_BYTES are 128 bytes, weights .* take 8610: the convolution waits for the rest"),

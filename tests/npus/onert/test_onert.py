@@ -576,7 +576,7 @@ def test_jobs_of_other_kinds_are_not_answered(kept: npulab.CaptureSet, onert: Ta
     ({"batches": 3, "input_size": 112}, None), ({"batches": 4, "input_size": 112}, "input: reads 1792 bytes at byte 0x0, the buffer ends at 0x640"),
     ({"lhs_columns": 2 ** 31, "units": 2 ** 31}, "do not fit 67108864 bytes"), ({"dst_stride": 2 ** 31}, "the output of 4 batches"),
     ({"lhs_stride": 240}, "lhs: reads 448 bytes at byte 0x[0-9a-f]+, the buffer ends at 0x2b80"),
-    ({"operation": 1}, "exponent"), ({"operation": 3}, "operation 3 and activation 0 are not known")])
+    ({"operation": 1}, "exponent"), ({"operation": 3}, "operation is 3, the simulated unit knows 0 and 1 only")])
 def test_words_that_hang(fields: dict[str, int], words: str | None, kept: npulab.CaptureSet) -> None:
     """What reads past a buffer, or fits no kernel, is an outcome with a reason."""
     capture = kept["sim-hybrid-2d"]

@@ -411,7 +411,7 @@ def test_device_hangs(fields: dict[str, int], words: str, rockchip: Target) -> N
     ({"CNA__WEIGHT_SIZE0__WEIGHT_BYTES": 16}, "WEIGHT_BYTES: got 16 for 2 outputs of 4 channels, allowed with weights of "),
     ({"CNA__CONV_CON1__CONV_MODE": 2}, r"got CNA.CONV_CON1.CONV_MODE 2, allowed is 0 or 3$"),
     ({"CORE__CLIP_TRUNCATE__CLIP_TRUNCATE": 3}, r"got CORE.CLIP_TRUNCATE.CLIP_TRUNCATE 3, allowed is 0$"),
-    ({"DPU__OUT_CVT_SCALE__OUT_CVT_SCALE": 7}, "got OUT_CVT_SCALE 7 and OUT_CVT_SHIFT "),
+    ({"DPU__OUT_CVT_SCALE__OUT_CVT_SCALE": 7}, "got DPU.OUT_CVT_SCALE.OUT_CVT_SCALE 7, allowed is 16384 to 32768"),
     ({"DPU__DATA_CUBE_WIDTH__WIDTH": 9}, r"got DPU.DATA_CUBE_WIDTH.WIDTH 9 and CORE.DATAOUT_SIZE_0.DATAOUT_WIDTH 2, "),
     ({"CNA__DCOMP_ADDR0__DECOMPRESS_ADDR0": 16}, "buffer 'coefficients' has 288 bytes from 0xc0000000 on, its words say ")])
 def test_words_that_make_no_layer(fields: dict[str, int], words: str, rockchip: Target) -> None:
