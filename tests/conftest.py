@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import random
 import shutil
@@ -67,6 +68,19 @@ def shared(name: str) -> Path:
             pytest.fail(f"{name} is missing from {SHARED}")
         pytest.skip(f"public captures are not beside the checkout ({name})")
     return path
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """The collector of garbage passes over what stays for the whole run: a third of the time that tests are collected in, a
+    fifth of that in which they run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000)
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

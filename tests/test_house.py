@@ -56,17 +56,26 @@ def tree(path: Path) -> ast.Module:
     return module
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Every node of a module."""
+    return list(ast.walk(tree(path)))
+
+
+@cache
+def imported(path: Path) -> list[str]:
     """Modules that run when a module is imported, or when something in it is called."""
-    for node in ast.walk(tree(path)):
+    names = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             assert node.module
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                yield full if full in NAMES else node.module
+                names.append(full if full in NAMES else node.module)
+    return names
 
 
 def arrows() -> Iterator[tuple[str, str, str, str]]:
@@ -107,7 +116,7 @@ def test_only_the_notebook_draws() -> None:
 
 
 def test_no_shifting_by_hand() -> None:
-    shifts = {name_of(path): [node.lineno for node in ast.walk(tree(path))
+    shifts = {name_of(path): [node.lineno for node in nodes(path)
                               if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.LShift)]
               for path in MODULES}
     allowed = {*(f"npulab.registers.{name}" for name in ("fields", "map", "meaning")), "npulab.layout.bitstream"}
@@ -116,15 +125,14 @@ def test_no_shifting_by_hand() -> None:
 
 @pytest.mark.parametrize("path", [path for path in MODULES if room(name_of(path)) != "npus"], ids=name_of)
 def test_no_module_outside_npus_knows_an_npu(path: Path) -> None:
-    module = tree(path)
-    docs = {id(node.body[0].value) for node in ast.walk(module)
+    docs = {id(node.body[0].value) for node in nodes(path)
             if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and node.body
             and isinstance(node.body[0], ast.Expr)}
     # a rule of rounding is named after who showed it
     words = [] if name_of(path) in ("npulab.quant.rules", "npulab.quant.requantize") else [
-        node.value.lower() for node in ast.walk(module)
+        node.value.lower() for node in nodes(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs]
-    words += [node.id.lower() for node in ast.walk(module) if isinstance(node, ast.Name)]
+    words += [node.id.lower() for node in nodes(path) if isinstance(node, ast.Name)]
     words += [name.lower() for name in imported(path)]
     names = {part for word in words for part in re.split(r"[^a-z0-9]+", word)}
     assert not names & set(targets())

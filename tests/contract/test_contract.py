@@ -1321,15 +1321,19 @@ def test_emulate_takes_a_batch() -> None:
 # Planted errors
 
 
-def test_every_bit_of_the_output_counts() -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("part", range(5))
+def test_every_bit_of_the_output_counts(part: int) -> None:
     capture = small()
     data = capture.buffers["output"]
-    for bit in range(8 * len(data)):
+    for bit in range(part, 8 * len(data), 5):
         verdict = npulab.check(capture.with_buffers(output=flipped(data, bit)))
         assert (verdict.verdict, verdict.mismatches, verdict.max) == ("differs", 1, 1 << bit % 8), bit
 
 
-def test_every_bit_of_the_coefficients_counts() -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("part", range(3))
+def test_every_bit_of_the_coefficients_counts(part: int) -> None:
     """A flipped bit is seen where arithmetic says so; in sizes, counts and fill it is seen always."""
     capture = small()
     data = capture.buffers["coefficients"]
@@ -1337,7 +1341,7 @@ def test_every_bit_of_the_coefficients_counts() -> None:
     scale = scale_of(capture.words)
     before = outputs(layer, x, *scale)
     seen = 0
-    for item in VIVANTE.explain(capture):
+    for item in list(VIVANTE.explain(capture))[part::3]:
         for bit in {item.bit, item.bit + item.bits // 2, item.bit + item.bits - 1}:
             bad = capture.with_buffers(coefficients=flipped(data, bit))
             verdict = npulab.check(bad)
@@ -1361,7 +1365,7 @@ def test_every_bit_of_the_coefficients_counts() -> None:
                 assert verdict.mismatches == np.count_nonzero(after != before), (bit, item)
             elif item.kind not in ("bias", "offset"):
                 assert not verdict.ok, (bit, item)
-    assert seen > 50
+    assert seen > 50 / 3
 
 
 def test_output_offset_in_the_stream_counts() -> None:
@@ -1373,10 +1377,12 @@ def test_output_offset_in_the_stream_counts() -> None:
             assert not npulab.check(capture.with_buffers(coefficients=flipped(data, item.bit))).ok
 
 
-def test_any_wrong_bit_in_the_words_is_survived() -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("part", range(3))
+def test_any_wrong_bit_in_the_words_is_survived(part: int) -> None:
     capture = small()
     verdicts, outcomes = set(), set()
-    for bit in random.Random(34).sample(range(34 * 32), 150):
+    for bit in random.Random(34).sample(range(34 * 32), 150)[part::3]:
         words = capture.words.copy()
         words[bit // 32] ^= np.uint32(1 << bit % 32)
         verdict = npulab.check(capture.with_words(words))

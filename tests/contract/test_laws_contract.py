@@ -298,21 +298,22 @@ def test_an_update_is_the_search_of_both(plain: npulab.analysis.laws.Laws) -> No
 # What is open
 
 
-def test_what_has_no_law_stays_open_and_says_with_what_it_goes() -> None:
+@pytest.mark.parametrize("width", [8, pytest.param(16, marks=pytest.mark.long)])
+def test_what_has_no_law_stays_open_and_says_with_what_it_goes(width: int) -> None:
     known = layers(80)
-    table = np.random.default_rng(3).integers(0, 2 ** 16, 501)
-    noise = np.random.default_rng(4).integers(0, 2 ** 16, 80)
-    rows = ((lambda p: p["width"], 12),), ((lambda p: table[p["height"]], 16),), ((lambda p: noise, 16),)
+    table = np.random.default_rng(3).integers(0, 2 ** width, 501)
+    noise = np.random.default_rng(4).integers(0, 2 ** width, 80)
+    rows = ((lambda p: p["width"], 12),), ((lambda p: table[p["height"]], width),), ((lambda p: noise, width),)
     laws = npulab.find_laws(words_of(*rows, of=known), known)
     assert {"word", "bit", "reason", "detail", "related", "capture"} <= set(laws.open)
     # chance gives a law to a bit now and then, but to hardly any
-    assert (laws.status[1, :16] == "open").sum() >= 15
-    assert (laws.status[2, :16] == "open").sum() >= 15
+    assert (laws.status[1, :width] == "open").sum() >= width - 1
+    assert (laws.status[2, :width] == "open").sum() >= width - 1
     _, mask = laws.predict(layers(200, 6))
     assert not mask[:, 0].all() or (mask[:, 0] & 0x1FF == 0x1FF).all()
     assert np.bitwise_or.reduce(mask[:, 1] | mask[:, 2]).item().bit_count() <= 2
     assert {(row.word, row.bit) for row in laws.open.itertuples()} >= {
-        (w, bit) for w in (1, 2) for bit in range(16) if laws.status[w, bit] == "open"}
+        (w, bit) for w in (1, 2) for bit in range(width) if laws.status[w, bit] == "open"}
 
 
 def test_two_parameters_that_always_agree_are_rivals() -> None:
@@ -735,12 +736,12 @@ def check_random_laws(seeds: range) -> None:
 
 
 def test_claims_about_random_laws_hold() -> None:
-    check_random_laws(range(5))
+    check_random_laws(range(3))
 
 
 @pytest.mark.long
 def test_claims_about_many_random_laws_hold() -> None:
-    check_random_laws(range(5, 125))
+    check_random_laws(range(3, 123))
 
 
 def test_limits_on_products_of_four() -> None:

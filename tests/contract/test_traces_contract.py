@@ -256,6 +256,8 @@ def test_every_trace_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == 0
     assert {one["case"] for one in told} == {name.split("/")[-1] for name in cases}
     assert [one["verdict"] for one in told] == ["equal"] * 32, said
+    assert {(one["target"], one["words"], one["mismatches"], one["provenance"]) for one in told} == {
+        ("nvdla", "equal", 0, "RTL simulation")}
     for name, case in cases.items():
         if "checks" not in case:
             continue  # int16 traces have a golden memory

@@ -171,7 +171,7 @@ def table(counts: Counter[tuple[str, ...]]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("chunk", range(10))
 def test_random_models_in_litert(chunk: int) -> None:
     counts, words = run(range(chunk * CHUNK, (chunk + 1) * CHUNK))

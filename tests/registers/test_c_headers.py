@@ -276,10 +276,11 @@ def test_the_shell_counts_what_is_lost(tmp_path: Path, capsys: pytest.CaptureFix
     assert "struct ctx (line 2)" in err
 
 
-def test_own_macros_of_15000_fields_come_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [3_000, pytest.param(15_000, marks=pytest.mark.long)])
+def test_own_macros_of_many_fields_come_back(tmp_path: Path, count: int) -> None:
     from npulab.registers.formats.c_writing import macros_text
     table = RegisterTable.of([{"block": "B", "offset": 4 * (n // 8), "register": f"R{n // 8}", "field": f"f{n % 8}", "lsb": 4 * (n % 8),
-                               "width": 4} for n in range(15_000)])
+                               "width": 4} for n in range(count)])
     assert read(tmp_path, macros_text(table)) == table
 
 

@@ -37,6 +37,7 @@ def edit(folder: Path, case: str, old: str, new: str) -> tuple[Path, int]:
     return file, 1 + text.count("\n", 0, match.start())
 
 
+@pytest.mark.long  # the contract's test of every trace asks the same command on every run
 def test_every_trace_is_equal(run: Any) -> None:  # noqa: F811
     status, lines, err = run("check", shared("data/nvdla"), "--json")
     rows = [json.loads(line) for line in lines]
