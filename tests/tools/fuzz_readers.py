@@ -420,9 +420,11 @@ def read_plist(folder: Path) -> None:
 
 
 def espresso_seeds() -> list[Files]:
-    from npulab.npus.ane.source import espresso
+    from ane_writers import write_espresso
 
-    own = {"model.espresso.weights": espresso.write_espresso([espresso.Entry(1, bytes(range(64))), espresso.Entry(3, bytes(8))])}
+    from npulab.npus.ane.source.espresso import Entry
+
+    own = {"model.espresso.weights": write_espresso([Entry(1, bytes(range(64))), Entry(3, bytes(8))])}
     return [own, *({path.name: path.read_bytes()} for path in sorted((SHARED / "data/ane/hwx").glob("*/*.weights")))]
 
 
