@@ -6,10 +6,8 @@ import textwrap
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
-from npulab.notebook.pictures.picture import RIGHT, STYLE, WRONG, Picture
+from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, canvas
 
 DOTTED = 64  # points up to which each is drawn as a dot
 LINE = 110  # characters of a line of the title
@@ -39,9 +37,7 @@ def function_error(x: Any, y: Any, true: Any, name: str = "") -> Picture:
             f"at x = {x[worst]:.6g} ({y[worst]:.6g}, true {true[worst]:.6g})"
             f"{f'; at {lost} more only one of the two is finite' if lost else ''}")
     dots = {"marker": ".", "markersize": 4} if len(x) <= DOTTED else {}
-    with rc_context(STYLE):
-        figure = Figure(figsize=(7.6, 4.8), layout="constrained")
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    with canvas((7.6, 4.8), 2, 1, sharex=True, height_ratios=(3, 2)) as (figure, (above, below)):
         above.plot(x, true, color=RIGHT, linewidth=2.5, alpha=0.6, label="true")
         above.plot(x, y, color=WRONG, linewidth=0.9, label="approximation", **dots)
         above.legend(frameon=False)

@@ -7,14 +7,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.collections import LineCollection
 from matplotlib.colors import PowerNorm, to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from npulab.analysis.correlate import flips, related
-from npulab.notebook.pictures.picture import RIGHT, STYLE, WRONG, Picture, bare
+from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas
 from npulab.registers.fields import WORD_BITS, Field, Piece
 
 if TYPE_CHECKING:
@@ -46,8 +44,7 @@ def flip_map(words: Any, parameters: Any = None, sort: str | None = None) -> Pic
     most = f"most often word {word} bit {bit}, {shares[word, bit]:.1%}" if shares.any() else "none flips"
     text = (f"{len(words_of)} captures{_simulated(words)} {order}: {np.count_nonzero(shares)} of {shares.size} bits "
             f"flip, {most}")
-    with rc_context(STYLE):
-        figure, ax = _rows(len(shares))
+    with canvas(_size(len(shares))) as (figure, ax):
         scale = PowerNorm(0.5, 0, max(shares.max(), 0.1))  # so that a bit that flips once is seen
         image = ax.imshow(shares[:, ::-1], cmap="Oranges", aspect="auto", norm=scale)
         figure.colorbar(image, ax=ax, label="share of neighbours", fraction=0.04)
@@ -63,8 +60,7 @@ def law_map(laws: Any) -> Picture:
     counts = {name: int(np.count_nonzero(status == name)) for name in STATUSES}
     text = (f"{len(status)} words{_simulated(laws)}: "
             + ", ".join(f"{count} {name}" for name, count in counts.items() if count) + f" of {status.size} bits")
-    with rc_context(STYLE):
-        figure, ax = _rows(len(status))
+    with canvas(_size(len(status))) as (figure, ax):
         colours = np.zeros((*status.shape, 3))
         for name, (colour, mark, ink) in STATUSES.items():
             colours[status == name] = to_rgb(colour)
@@ -111,9 +107,7 @@ def correlation_map(table: pd.DataFrame, by: str = "mutual_information") -> Pict
     text = (f"{shape}, {len(parameters)} parameters{simulated}: {np.count_nonzero(hits)} law hits; most {name}: "
             f"{best['field']} with {best['parameter']}, {best[by]:.3g}")
     limit = max(float(np.abs(values).max()), 0.1) if colours == "Blues" else 1.0
-    with rc_context(STYLE):
-        figure = Figure(figsize=(2.6 + 0.26 * len(parameters), 1.6 + 0.15 * len(fields)), layout="constrained")
-        ax = figure.subplots()
+    with canvas((2.6 + 0.26 * len(parameters), 1.6 + 0.15 * len(fields))) as (figure, ax):
         image = ax.imshow(values, cmap=colours, vmin=0 if colours == "Blues" else -limit, vmax=limit, aspect="auto")
         rows, columns = np.nonzero(hits)
         ax.scatter(columns, rows, s=9, color="black", edgecolors="white", linewidths=0.8)
@@ -143,9 +137,7 @@ def law_scatter(laws: Any, field: Any, parameter: str | None = None) -> Picture:
         parameter = next((name for name, _ in related(values, laws.parameters, 1)), str(next(iter(laws.parameters))))
     across = np.asarray(laws.parameters[parameter])
     text = f"{name} against {parameter}{_simulated(laws)}: {len(values)} captures"
-    with rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-        ax = figure.subplots()
+    with canvas((7.2, 3.6)) as (figure, ax):
         if isinstance(item, Piece):
             text += f", {len(np.unique(values))} values, no law"
             ax.plot(across, values, ".", color="#4a4a4a", markersize=4)
@@ -217,9 +209,8 @@ def _field(laws: Any, field: Any) -> Any:
     return field
 
 
-def _rows(words: int) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(8.4, min(1.2 + 0.16 * words, TALLEST)), layout="constrained")
-    return figure, figure.subplots()
+def _size(words: int) -> tuple[float, float]:
+    return 8.4, min(1.2 + 0.16 * words, TALLEST)
 
 
 def _grid(ax: Any, words: int) -> None:

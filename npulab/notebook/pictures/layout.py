@@ -8,13 +8,13 @@ import textwrap
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from npulab.layout import Found, Layout, Table
-from npulab.notebook.pictures.picture import STYLE, Picture
+from npulab.notebook.pictures.picture import Picture, canvas
 
 NUMBERED = 16  # cells a side up to which every number is written into its cell
 SHOWN = 192  # rows and columns that are drawn at most
@@ -45,9 +45,8 @@ def layout_map(layout: Found | Layout | Table, width: int = 0) -> Picture:
     tensor = tensor[:SHOWN, :SHOWN]
     owners, kinds = _owners(taken, places, width * SHOWN)
     rows = -(-len(owners) // width)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(10.4, 1.2 + 3.6 * min(max(rows, len(tensor), 6) / 16, 1.6)), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
+    with canvas((10.4, 1.2 + 3.6 * min(max(rows, len(tensor), 6) / 16, 1.6)), 1, 2,
+                width_ratios=(1, 1.2)) as (figure, (left, right)):
         _draw(figure, left, tensor, tensor < 0, MISSING, "byte offset of each element")
         left.set_xlabel(f"last of {len(places.shape)} axes")
         left.set_ylabel("index along the last axis" if places.ndim == 1 else "the other axes")

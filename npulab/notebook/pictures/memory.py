@@ -7,15 +7,13 @@ import textwrap
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
 from npulab.models import Memory
 from npulab.models.listing import memory_text
-from npulab.notebook.pictures.picture import STYLE, WRONG, Picture
+from npulab.notebook.pictures.picture import WRONG, Picture, canvas
 
 LINE = 120  # characters of a line of the title
 NUMBERED = 40  # tensors up to which each is numbered where its bar has room
@@ -40,9 +38,7 @@ def memory_picture(memory: Memory) -> Picture:
     drawn = np.flatnonzero((memory.offsets >= 0) & (memory.bytes > 0))
     count = len(memory.live)
     most = max(memory.planned, 1)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 5.6), layout="constrained")
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    with canvas((9.6, 5.6), 2, 1, sharex=True, height_ratios=(3, 1)) as (figure, (above, below)):
         above.set_xlim(-0.5, count - 0.5)
         above.set_ylim(0, most * 1.04)
         _bars(above, memory, drawn)

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -16,7 +15,7 @@ from npulab.analysis.bisect import Bisected
 from npulab.analysis.bisect.parts import name_of
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import Mismatches, mismatches
-from npulab.notebook.pictures.picture import RIGHT, STYLE, WRONG, Picture, bare
+from npulab.notebook.pictures.picture import RIGHT, WRONG, Picture, bare, canvas
 from npulab.quant.codes import Scales, codes_by_rule, real_values, same_codes
 from npulab.quant.floats import steps
 from npulab.quant.rules import Rule
@@ -47,9 +46,7 @@ def bisection_trials(found: Bisected) -> Picture:
     text = (f"{plural(len(trials), 'trial')} of {plural(len(names), 'part')} ({counts}); "
             f"{plural(len(found.culprits), 'culprit')}")
     colours = np.array([to_rgb(OUTCOMES[trial.outcome]) for trial in trials]).reshape(-1, 1, 3)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8.4, 1.3 + 0.16 * len(trials)), layout="constrained")
-        ax = figure.subplots()
+    with canvas((8.4, 1.3 + 0.16 * len(trials))) as (figure, ax):
         ax.imshow(np.where(changed[:, :, None], colours, 1.0), aspect="auto", extent=(0, len(names), len(trials), 0))
         ax.set_yticks(np.arange(len(trials)) + 0.5,
                       [f"{number}  {trial.outcome}" for number, trial in enumerate(trials, 1)])
@@ -81,9 +78,7 @@ def output_difference(found: Comparison, channels: list[int] | None = None) -> P
         raise ValueError(f"{found.case}: there is no output to draw ({found.verdict}: {found.reason})")
     difference = steps(found.captured, found.predicted)
     shown = _most_different(difference) if channels is None else channels
-    with rc_context(STYLE):
-        figure = Figure(figsize=(9.2, 0.5 + 2.6 * len(shown)), layout="constrained")
-        axes = figure.subplots(len(shown), 3, squeeze=False)
+    with canvas((9.2, 0.5 + 2.6 * len(shown)), len(shown), 3, squeeze=False) as (figure, axes):
         for line, channel in zip(axes, shown, strict=True):
             _row(figure, line, channel, found, difference)
         figure.suptitle(_text(found))
@@ -159,9 +154,7 @@ def number_line(accumulators: Iterable[int], scales: Scales, zero_point: int = 0
             f"{len(groups)} different rows of codes; {agree}")
     labels = [textwrap.fill(", ".join(names), LINE, break_on_hyphens=False) for names, _ in groups]
     heights = [0.14 + 0.145 * max(label.count("\n") + 1, 2) for label in labels]
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8.4, 0.85 + sum(heights)), layout="constrained")
-        ax = figure.subplots()
+    with canvas((8.4, 0.85 + sum(heights))) as (figure, ax):
         ends = np.concatenate([[0], np.cumsum(heights)])
         middles = (ends[1:] + ends[:-1]) / 2
         for (_, row), middle in zip(groups, middles, strict=True):
@@ -211,9 +204,8 @@ def output_comparison(found: Comparison) -> Picture:
     """
     counted = mismatches(found)
     text = f"{counted.case}: {found.verdict}; {counted}"
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8.8, 6.4 if counted.differ else 3.3), layout="constrained")
-        axes = figure.subplots(2 if counted.differ else 1, 2, width_ratios=(1.1, 1), squeeze=False)
+    with canvas((8.8, 6.4 if counted.differ else 3.3), 2 if counted.differ else 1, 2,
+                width_ratios=(1.1, 1), squeeze=False) as (figure, axes):
         _error_map(figure, axes[0, 1], counted)
         if counted.differ:
             _by_difference(axes[0, 0], counted)

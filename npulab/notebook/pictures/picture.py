@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import html
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from npulab.notebook.pictures.dark import darkened
@@ -24,6 +27,16 @@ WRONG, RIGHT = "#c4501b", "#2b6ca3"
 DARK_PAGES = ("[data-jp-theme-light='false']", ".vscode-dark")
 RULES = ".npulab-light {{display: none}} {page} .npulab-dark {{display: block}}"
 THEMES = f"<style>{' '.join(f'{page} {RULES.format(page=page)}' for page in DARK_PAGES)}</style>"
+
+
+@contextmanager
+def canvas(size: tuple[float, float], *panels: int, style: Any = STYLE,
+           **options: Any) -> Iterator[tuple[Figure, Any]]:
+    """A figure of so many inches and its axes, as ``Figure.subplots`` gives them; what is drawn on
+    it meanwhile is in npulab's style."""
+    with rc_context(style):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure, figure.subplots(*panels, **options)
 
 
 @dataclass(frozen=True)

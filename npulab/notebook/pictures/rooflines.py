@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from npulab.notebook.pictures.picture import STYLE, Picture
+from npulab.notebook.pictures.picture import STYLE, Picture, canvas
 from npulab.support.refuse import positive
 
 LISTED = 40  # points that have a row of numbers
@@ -75,9 +73,8 @@ in 1.000 ms, 20.0% of the peak
     paper, ink, quiet, lead, wrong = DARK if dark else LIGHT
     style = {**STYLE, "figure.facecolor": paper, "axes.facecolor": paper, "text.color": ink, "axes.edgecolor": quiet,
              "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink, "axes.titlecolor": ink}
-    with rc_context(style):
-        figure = Figure(figsize=(10.4, max(4.2, 1.4 + 0.17 * min(len(kernels), LISTED))), layout="constrained")
-        ax, beside = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    with canvas((10.4, max(4.2, 1.4 + 0.17 * min(len(kernels), LISTED))), 1, 2,
+                width_ratios=(1.25, 1), style=style) as (figure, (ax, beside)):
         _axes(ax, kernels, peaks, speed, bend)
         low, high = ax.get_xlim()
         across = np.array([low, bend, high])

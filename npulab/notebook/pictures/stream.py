@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from npulab.analysis.check import explain
 from npulab.captures.capture import Capture
-from npulab.notebook.pictures.picture import STYLE, Picture
+from npulab.notebook.pictures.picture import Picture, canvas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,9 +58,8 @@ def stream_map(capture: Capture, first: int = 0, rows: int = PANEL * PANELS) -> 
     grid = np.full(panels * high * WIDTH * (8 if panels == 1 else 1), -1)
     grid[:len(cells)] = cells
     colours = np.array([*(to_rgb(colour) for colour in COLOURS.values()), (1.0, 1.0, 1.0)])
-    with rc_context(STYLE):
-        figure = Figure(figsize=(11.6, 1.1 + min(max(0.17 * rows, LOW), HIGH)), layout="constrained")
-        axes = figure.subplots(1, panels, squeeze=False)[0]
+    with canvas((11.6, 1.1 + min(max(0.17 * rows, LOW), HIGH)), 1, panels,
+                squeeze=False) as (figure, (axes,)):
         for number, (ax, part) in enumerate(zip(axes, grid.reshape(panels, high, -1), strict=True)):
             ax.imshow(colours[part], aspect="auto", extent=(0, WIDTH, high, 0))
             _labels(ax, first + number * high * WIDTH, high, _places(table), panels)
