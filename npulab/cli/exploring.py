@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from npulab.cli.output import Add, show
+from npulab.cli.terminal import progress
+from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import read_json
-from npulab.support.text import Row, in_columns
+from npulab.support.text import Row
 
 LOWER = "lower:"
 COLUMNS = ("batch", "captures", "cells", "claimed", "wrong", "share", "capturing", "learning")
 
 
 @dataclass(frozen=True, eq=False)
-class Answered:
+class Answered(Answer):
     """What an exploration found, as the shell tells it."""
 
     found: Any
@@ -29,12 +31,12 @@ class Answered:
         laws = [] if self.found.laws is None else json.loads(self.found.laws.table.to_json(orient="records"))
         return [*rows, *({"kind": "law", **row} for row in laws)]
 
-    def __str__(self) -> str:
+    @property
+    def parts(self) -> list[Part]:
         rows = [{name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
                 for row in self.found.batches.to_dict("records")]
         rules = [f"refused: {rule}" for rule in self.found.rules]
-        end = [repr(self.found), str(self.found.laws or "no laws")]
-        return "\n".join([*in_columns(rows, list(COLUMNS)), *rules, *end])
+        return [Table(rows, COLUMNS), *rules, repr(self.found), str(self.found.laws or "no laws")]
 
 
 def _options(add: Add) -> None:
@@ -51,8 +53,6 @@ def _options(add: Add) -> None:
 
 
 def _explore(options: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
     from npulab.analysis.explore import explore
     from npulab.captures.sources import Compiler, Lowered, Source, reader_of
 
@@ -63,13 +63,10 @@ def _explore(options: argparse.Namespace) -> int:
     else:
         read = reader_of(options.target) if options.target else None
         source = Compiler(options.source, read, options.dtype or "int8", options.timeout)
-    with tqdm(total=options.budget, unit="layer", disable=None, leave=False) as bar:
-        def progress(step: Any) -> None:
-            bar.n = step.asked
-            bar.set_description(f"{step.text:.100}")
-
+    with progress("layer") as bar:
         found = explore(source, _ranges(options.ranges), budget=options.budget, store=options.store,
-                        workers=1 if options.source.startswith(LOWER) else options.workers, progress=progress)
+                        workers=1 if options.source.startswith(LOWER) else options.workers,
+                        progress=lambda step: bar(step.asked, options.budget, f"{step.text:.60}"))
     show(options, Answered(found))
     return 1 if found.stopped else 0
 

@@ -4,15 +4,15 @@ and merged with another one."""
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from npulab.captures.capture import Capture
-from npulab.cli.output import Add, Done, show
+from npulab.cli.output import Add, Done, show, tell
 from npulab.notebook.sessions import Session, merge_sessions
+from npulab.notebook.sessions.contents import COLUMNS
 from npulab.support.answers import Answer, Part, Table
 from npulab.support.files import replace_file
 from npulab.support.refuse import near
@@ -29,7 +29,7 @@ def _report_options(add: Add) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     path = _opened(options.session).report(options.dest)
-    print(json.dumps({"report": str(path)}) if options.json else path)
+    show(options, Done({"report": str(path)}, str(path)))
 
 
 def _opened(path: str, autosave: bool = False, author: str = "") -> Session:
@@ -94,21 +94,12 @@ class Held(Answer):
     session: Session
 
     def records(self) -> list[Row]:
-        of = self.session
-        return [*({"kind": "capture", "what": item.path, "on": "", "by": ""} for item in of.captures),
-                *({"kind": "note", "what": item.text, "on": item.anchor.text, "by": item.author} for item in of.notes),
-                *({"kind": "law", "what": item.law, "on": item.field, "by": item.by} for item in of.laws),
-                *({"kind": "bookmark", "what": item.label, "on": item.anchor.text, "by": item.author}
-                  for item in of.bookmarks),
-                *({"kind": "bisection", "what": item.result, "on": item.path, "by": item.device}
-                  for item in of.journals),
-                *({"kind": "picture", "what": item.caption, "on": item.path, "by": ""} for item in of.figures),
-                *({"kind": "to look at", "what": text, "on": "", "by": ""} for text in of.conflicts)]
+        return self.session.rows
 
     @property
     def parts(self) -> list[Part]:
         rows = [{**row, "what": " ".join(row["what"].split())} for row in self.records()]
-        return [repr(self.session), Table(rows, ("kind", "on", "what", "by"))]
+        return [repr(self.session), Table(rows, COLUMNS)]
 
 
 def _show(options: argparse.Namespace, file: str) -> None:
@@ -120,10 +111,9 @@ def _merge(options: argparse.Namespace, base: str, ours: str, theirs: str) -> in
     conflict."""
     merged = merge_sessions(base, ours, theirs)
     replace_file(Path(ours), merged.text.encode())
-    if options.json:
-        print(json.dumps({"session": ours, "notes": len(merged.notes), "conflicts": merged.conflicts}))
-    else:
-        print("".join(f"npulab: {text}\n" for text in merged.conflicts), file=sys.stderr, end="")
+    for text in merged.conflicts:
+        tell(text)
+    show(options, Done({"session": ours, "notes": len(merged.notes), "conflicts": merged.conflicts}, ""))
     return 1 if merged.conflicts else 0
 
 

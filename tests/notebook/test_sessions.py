@@ -694,3 +694,16 @@ def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     path.chmod(0o600)
     replace_file(path, b"b")
     assert (path.stat().st_mode & 0o777, path.read_bytes()) == (0o600, b"b")
+
+
+@pytest.mark.parametrize("kind", ["SweepView", "WritesView"])
+def test_a_place_in_a_sweep_or_in_writes_is_there_again(folder: Path, kind: str) -> None:
+    path = "sweep.npz" if kind == "SweepView" else "captures/nvdla/sim-add"
+    source = CAPTURES / ("heron/sweep-jobs.npz" if kind == "SweepView" else "nvdla/sim-add")
+    (shutil.copy if source.is_file() else shutil.copytree)(source, folder / path)
+    session = npulab.session(folder / "x.json")
+    view = getattr(npulab.notebook.widgets, kind)(session.attach(path))
+    view.against, view.at = 3, 7
+    session.open_view(view)
+    shown = npulab.session(folder / "x.json").show()
+    assert (type(shown).__name__, shown.at, shown.model.line) == (kind, 7, view.model.line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from operator import attrgetter
@@ -99,7 +100,7 @@ def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
         data = np.frombuffer(codec.data(codec.encode(decoded)), np.uint32).reshape(-1, WORDS)
         wrong[library] = int(np.count_nonzero(rows != want[:len(rows)]) + abs(len(rows) - codec.captures)
                              + np.count_nonzero(data != words[:len(data)]) + abs(len(data) - codec.captures))
-        runs |= {f"decode {library}": codec.decode, f"encode {library}": _encoding(codec, decoded)}
+        runs |= {f"decode {library}": codec.decode, f"encode {library}": partial(codec.encode, decoded)}
     far, near = np.zeros(2 ** 25, np.uint8), np.empty(2 ** 25, np.uint8)
     ms = least({"copy": lambda: np.copyto(near, far), **runs}, rounds)
     rates = {library: {side: codec.captures / ms[f"{side} {library}"] * 1e3 for side in ("decode", "encode")}
@@ -110,10 +111,6 @@ def measure(rounds: int, captures: int = CAPTURES) -> dict[str, Any]:
               "bytes of its values": WORD_BYTES * FIELDS}
     return {"rates": {**rates, COPY: {"decode": bound, "encode": bound}}, "wrong": wrong, "missing": missing,
             "limits": limits}
-
-
-def _encoding(codec: Codec, decoded: Any) -> Callable[[], Any]:
-    return lambda: codec.encode(decoded)
 
 
 def _pieces(words: np.ndarray, count: int) -> tuple[int, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,7 @@ def measure(rounds: int) -> dict[str, Any]:
                 if engine in answers or not engine:  # without the engine there is nothing to differ from
                     want = answers[engine] if engine else emulate(layer, x, rule)
                     wrong[label] = wrong.get(label, 0) + int(np.count_nonzero(ready(x).reshape(want.shape) != want))
-                runs[label] = _calling(ready, x)
+                runs[label] = partial(ready, x)
         layers.append({"layer": name, **least(runs, rounds)})
     return {"layers": layers, "wrong": wrong, "limits": limits()}
 
@@ -129,10 +130,6 @@ def limits() -> dict[str, float]:
                     "cast": lambda: np.copyto(cast, codes)}, 20)
     return {"matrix product, GFLOP/s": 2 * 784 * 512 * 512 / best["product"] / 1e6,
             "copy, GB/s": far.size / best["copy"] / 1e6, "cast int8 to float32, ns": best["cast"] * 1e6 / codes.size}
-
-
-def _calling(ready: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> Callable[[], Any]:
-    return lambda: ready(x)
 
 
 def litert(model: bytes, x: np.ndarray, engine: str) -> tuple[Callable[[], Any], np.ndarray]:

@@ -27,11 +27,14 @@ from npulab.notebook.sessions.file import (
 from npulab.notebook.sessions.items import AcceptedLaw, Attached, Bisected, Bookmark, Figure, MapVersion, Note
 from npulab.registers.formats import read_map
 from npulab.registers.map import RegisterMap
+from npulab.support.answers import Table
+from npulab.support.text import Row, plural
 
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
 
-SHOWN = 60
+SHOWN, LETTERS = 60, 200
+COLUMNS = ("kind", "on", "what", "by")
 
 
 class Contents:
@@ -213,20 +216,25 @@ class Contents:
     def counts(self) -> list[str]:
         """How many of what there are, in words."""
         names = ("captures", "notes", "bookmarks", "laws", "journals", "figures")
-        counts = [(len(self._document[name]), name) for name in names]
-        told = [f"{count} {name.removesuffix('s') if count == 1 else name}" for count, name in counts if count]
+        told = [plural(len(self._document[name]), name[:-1]) for name in names if self._document[name]]
         return told + [f"{len(self.conflicts)} to look at"] * bool(self.conflicts)
 
+    @property
+    def rows(self) -> list[Row]:
+        """What is in it, as ``COLUMNS`` have it."""
+        told = [*(("capture", "", item.path, "") for item in self.captures),
+                *(("note", item.anchor.text, item.text, item.author) for item in self.notes),
+                *(("law", item.field, item.law, item.by) for item in self.laws),
+                *(("bookmark", item.anchor.text, item.label, item.author) for item in self.bookmarks),
+                *(("bisection", item.path, item.result, item.device) for item in self.journals),
+                *(("picture", item.path, item.caption, "") for item in self.figures),
+                *(("to look at", "", text, "") for text in self.conflicts)]
+        return [dict(zip(COLUMNS, row, strict=True)) for row in told]
+
     def _repr_html_(self) -> str:
-        rows = [(f"note {one.id}", one.anchor.text, one.text.split("\n")[0]) for one in self.notes]
-        rows += [(f"law {one.id}", one.field, one.law) for one in self.laws]
-        rows += [("bookmark", one.anchor.text, one.label) for one in self.bookmarks]
-        rows += [("capture", one.path, "") for one in self.captures]
-        left = len(rows) - SHOWN
-        body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{html.escape(cell[:200])}</td>" for cell in row)
-                       + "</tr>" for row in rows[:SHOWN])
-        more = f"<tr><td colspan='3'>… {left} more</td></tr>" if left > 0 else ""
-        return f"<p>{html.escape(repr(self))}</p><table>{body}{more}</table>"
+        rows = [{**row, "what": " ".join(row["what"].split())[:LETTERS]} for row in self.rows]
+        more = f"<p>… {len(rows) - SHOWN} more</p>" * (len(rows) > SHOWN)
+        return f"<p>{html.escape(repr(self))}</p>{Table(rows[:SHOWN], COLUMNS)._repr_html_()}{more}"
 
 
 def read_with(capture: Capture, registers: RegisterMap | None) -> Capture:

@@ -11,6 +11,7 @@ from traitlets import TraitError
 
 from npulab.analysis.check import check
 from npulab.captures.capture import Capture
+from npulab.captures.sweep import Sweep
 
 if TYPE_CHECKING:
     from npulab.analysis.draft import Draft
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 # traits that say where a person stands; the others follow from the capture
 STATE = ("words", "reference", "element", "big_endian", "query", "unknown", "addresses", "colour", "selected", "place",
-         "cursor", "selection", "ends")
+         "cursor", "selection", "ends", "sort", "against", "at")
 CAPTURES = ("capture", "reference", "good", "bad", "a", "b")
 DRAFT, COMPARISON, DATA = "draft", "comparison", "data"  # what views are made with beside captures
 
@@ -33,7 +34,7 @@ def state_of(view: Any, session: Contents, made: Mapping[str, Any],
     out: dict[str, Any] = {"kind": type(view).__name__}
     for name in _parameters(_kind(out["kind"])):
         value = made.get(name, _has(view, name))
-        if isinstance(value, Capture):
+        if isinstance(value, Capture | Sweep):
             out[name] = session.path_as(value, by_name=True)
         elif name in made:
             out[name] = value

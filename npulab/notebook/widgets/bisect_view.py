@@ -30,6 +30,7 @@ from npulab.captures.devices import as_code
 from npulab.captures.journal import OUTCOMES, Journal
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.support.processes import Stopped
+from npulab.support.text import plural
 
 STATES = ("asks", "runs", "stops", "stopped", "failed", "done")
 RUNNING = ("runs", "stops")
@@ -200,24 +201,15 @@ class BisectModel(Model):
         when this returns."""
         if outcome not in OUTCOMES:
             raise ValueError(f"answer: got {outcome!r}, allowed is one of {', '.join(OUTCOMES)}")
-        with self._lock:
-            self._allow(outcome)
-            self.session.tell(outcome)
-            self._publish("asks", turned=True)
+        self._turn(outcome, partial(self.session.tell, outcome))
 
     def undo(self) -> None:
         """Take the last verdict back."""
-        with self._lock:
-            self._allow("undo")
-            self.session.undo()
-            self._publish("asks", turned=True)
+        self._turn("undo", self.session.undo)
 
     def again(self) -> None:
         """Ask for the last trial once more, where its outcome is in doubt; both outcomes count."""
-        with self._lock:
-            self._allow("again")
-            self.session.again()
-            self._publish("asks", turned=True)
+        self._turn("again", self.session.again)
 
     def run(self, oracle: Oracle | None = None, wait: bool = False) -> None:
         """Have the oracle answer trial by trial until it is done, in a thread.
@@ -271,6 +263,12 @@ class BisectModel(Model):
                 self.answer(act) if act in OUTCOMES else getattr(self, act)()
             except Exception as error:  # nobody would see it: a message has no cell to fail
                 self._publish(self.state, _sentence(error))
+
+    def _turn(self, act: str, do: Callable[[], object]) -> None:
+        with self._lock:
+            self._allow(act)
+            do()
+            self._publish("asks", turned=True)
 
     def _allow(self, act: str) -> None:
         if self._retired:
@@ -442,6 +440,6 @@ def _counted(rows: Sequence[Row]) -> str:
     '1 field and 1 buffer'
     """
     buffers = sum(row.where == "buffer" for row in rows)
-    told = [f"{count} {name}{'s' * (count != 1)}" for count, name in ((len(rows) - buffers, "field"),
-                                                                     (buffers, "buffer")) if count]
+    told = [plural(count, name) for count, name in (
+        (len(rows) - buffers, "field"), (buffers, "buffer")) if count]
     return " and ".join(told) or "nothing"

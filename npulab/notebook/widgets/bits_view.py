@@ -19,6 +19,7 @@ from npulab.captures.capture import ROWS_SHOWN, Job
 from npulab.notebook.widgets.frame import Model, Numbers, View
 from npulab.registers.fields import WORD_BITS, Field, Piece
 from npulab.registers.map import RegisterMap
+from npulab.support.text import plural
 
 LARGEST = 2 ** WORD_BITS - 1
 CHANGES_NAMED = 4
@@ -339,9 +340,8 @@ def _summary(bits: int, changes: Sequence[str], compared: str) -> str:
     if not changes:
         return f"no bit differs from {compared}"
     more = f", … {len(changes) - CHANGES_NAMED} more" if len(changes) > CHANGES_NAMED else ""
-    return (f"{bits} bit{'s' if bits > 1 else ''} in {len(changes)} field{'s' if len(changes) > 1 else ''} "
-            f"differ{'' if bits > 1 else 's'} from {compared}: "
-            f"{', '.join(changes[:CHANGES_NAMED])}{more}")
+    return (f"{plural(bits, 'bit')} in {plural(len(changes), 'field')} differ{'s' * (bits == 1)} "
+            f"from {compared}: {', '.join(changes[:CHANGES_NAMED])}{more}")
 
 
 def _html_row(model: BitsModel, word: int) -> str:

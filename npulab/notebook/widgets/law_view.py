@@ -23,6 +23,7 @@ from npulab.notebook.widgets.bits_view import LETTERS, Parameter, a_bit, letters
 from npulab.notebook.widgets.frame import Model, View, assets, table_html
 from npulab.notebook.widgets.law_picture import capture_line, own_parameters, scatter, usual_parameter
 from npulab.registers.fields import WORD_BITS, Field, Piece
+from npulab.support.text import plural
 
 COLOURS = ("status", "flips", "relation")
 MOST_RELATED = 4
@@ -109,9 +110,8 @@ class LawModel(Model):
     @property
     def title(self) -> str:
         name = str(getattr(self.laws, "name", ""))
-        captures = len(self.laws.words)
-        return (f"{name + ': ' if name else ''}{captures} capture{'s' * (captures != 1)} of {self.count} "
-                f"word{'s' * (self.count != 1)}, {len(self.parameters)} parameter{'s' * (len(self.parameters) != 1)}")
+        return (f"{name + ': ' if name else ''}{plural(len(self.laws.words), 'capture')} of "
+                f"{plural(self.count, 'word')}, {plural(len(self.parameters), 'parameter')}")
 
     @property
     def counts(self) -> dict[str, int]:

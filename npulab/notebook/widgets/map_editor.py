@@ -15,10 +15,11 @@ import traitlets
 
 from npulab.analysis.draft import Draft
 from npulab.captures.capture import Capture
-from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows
+from npulab.notebook.widgets.bits_view import BitsModel, BitsView, Rows, meant
 from npulab.notebook.widgets.frame import Model, assets, table_html
 from npulab.registers.fields import WORD_BITS, Field
 from npulab.registers.map import STATUS
+from npulab.support.text import plural
 
 COLUMNS = ("register", "bits", "field", "capture", "value", "evidence", "note")
 EDITED = {"field": "rename", "evidence": "set_evidence", "note": "set_note"}
@@ -184,12 +185,11 @@ class MapModel(Model):
         self.bits.reread(Rows.whole(registers), words.tolist())
         self.steps, self.undone = draft.steps, next(iter(draft.undone), "")
         known = registers.status()[list(STATUS[:3])].sum()
-        count = len(self.steps)
         told = ", ".join(f"{bits} {name}" for name, bits in known.items())
-        self.summary = f"{told} bits; {count} step{'s' * (count != 1)}, {'saved' if draft.saved else 'not saved'}{lost}"
+        saved = "saved" if draft.saved else "not saved"
+        self.summary = f"{told} bits; {plural(len(self.steps), 'step')}, {saved}{lost}"
         read = "" if self.capture is None else f", read in {self.capture.target}/{self.capture.name}"
-        words = f"{len(registers)} word{'s' * (len(registers) != 1)}"
-        self.title = f"{draft.name}: {len(self.rows)} field{'s' * (len(self.rows) != 1)} of {words}{read}"
+        self.title = f"{draft.name}: {plural(len(self.rows), 'field')} of {plural(len(registers), 'word')}{read}"
 
     def _repr_html_(self) -> str:
         head = self.heading_html()
@@ -253,7 +253,6 @@ def _run(text: str) -> tuple[int | None, int, int]:
 def _row(key: str, item: Field, raw: int | None) -> list[str]:
     """What the draft calls a field, a text for each of COLUMNS, and whether its name is
     automatic."""
-    value = "" if raw is None else item.text(raw)
-    shown = f"{value:#x}" if item.address and isinstance(value, int) else str(value)
-    return [key, item.register, item.bits, item.name, "" if raw is None else f"{raw:#x} = {shown}", str(item.meaning),
-            item.evidence, item.note, "automatic" if item.automatic else ""]
+    shown = "" if raw is None else f"{raw:#x} = {meant(item, raw)}"
+    return [key, item.register, item.bits, item.name, shown, str(item.meaning), item.evidence,
+            item.note, "automatic" * item.automatic]

@@ -153,12 +153,12 @@ class WritesModel(SweepModel):
         names = [*(f"{block}.{name}" for block, _, name in registers.registers), *rows.registers[len(registers):]]
         self._written = [(rows.slots.index(at[offset]), names[at[offset]], hex(offset), hex(value))
                          for offset, value in job.writes]
-        self._title = f"{title_of(capture, task)}, {plural(len(job.writes), 'write')}"
+        self.capture, self.task = capture, task
         super().__init__(Sweep(states, {}, provenance="simulated" if capture.simulated else ""), rows=rows)
 
     @property
     def title(self) -> str:
-        return self._title
+        return f"{title_of(self.capture, self.task)}, {plural(len(self._written), 'write')}"
 
     def _layer(self, number: int) -> list[list[str]]:
         if not number:
