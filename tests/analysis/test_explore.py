@@ -20,6 +20,7 @@ import pytest
 from refusals import refused
 
 from npulab.analysis.explore import explore
+from npulab.analysis.explore.loop import Explored
 from npulab.analysis.explore.space import Possible, Rule, learnt_rules
 from npulab.analysis.explore.storing import NAME
 from npulab.analysis.laws import find_laws
@@ -55,16 +56,22 @@ class Toy:
                       {"area": float(p["input_w"] * p["input_h"])})
 
 
-def test_a_source_is_learnt_and_each_batch_predicted_first() -> None:
-    seen = []
-    found = explore(Toy(), RANGES, budget=60, progress=seen.append)
+@pytest.fixture(scope="module")
+def explored() -> tuple[Explored, list[Any]]:
+    """What 80 layers of the toy told, and the steps on the way."""
+    seen: list[Any] = []
+    return explore(Toy(), RANGES, budget=80, progress=seen.append), seen
+
+
+def test_a_source_is_learnt_and_each_batch_predicted_first(explored: tuple[Explored, list[Any]]) -> None:
+    found, seen = explored
     assert found.sweep is not None
     assert found.laws is not None
-    assert len(found.sweep.words) + len(found.outcomes) <= 60
+    assert len(found.sweep.words) + len(found.outcomes) <= 80
     assert list(found.batches["batch"]) == list(range(1, len(found.batches) + 1))
     assert found.batches["wrong"].sum() == len(found.surprises) == 0
     assert found.batches["share"].iloc[-1] > 0.9
-    assert seen[-1].asked <= 60
+    assert seen[-1].asked <= 80
     other = [Toy()(row, 0) for row in Possible(complete_ranges(RANGES)).draw(200, 9).to_dict("records")]
     frame = Possible(complete_ranges(RANGES)).draw(200, 9)
     kept = [n for n, answer in enumerate(other) if answer.capture is not None]
@@ -88,8 +95,8 @@ def test_bits_that_follow_the_weights_are_left_out() -> None:
     assert (found.laws.nuisance[:2] == 0).all()
 
 
-def test_refusals_become_rules() -> None:
-    found = explore(Toy(), RANGES, budget=80)
+def test_refusals_become_rules(explored: tuple[Explored, list[Any]]) -> None:
+    found, _ = explored
     assert any(rule.left == "input_h * input_w" and rule.above for rule in found.rules)
     assert set(found.outcomes["outcome"]) == {"refused"}
     assert set(found.outcomes["text"]) == {"too large"}
@@ -123,8 +130,8 @@ def test_a_store_goes_on_where_it_ended(tmp_path: Path) -> None:
     first, whole = Toy(), Toy()
     explore(first, RANGES, budget=30, store=tmp_path / "s")
     again = Toy()
-    found = explore(again, RANGES, budget=60, store=tmp_path / "s")
-    assert len(first.asked) + len(again.asked) <= 60
+    found = explore(again, RANGES, budget=40, store=tmp_path / "s")
+    assert len(first.asked) + len(again.asked) <= 40
     assert found.sweep is not None
     kept = sorted((tmp_path / "s" / "captures").iterdir())
     assert len(kept) == len(found.sweep.words)
