@@ -150,19 +150,21 @@ class Sweep:
 
 
 @refusing()
-def load_sweep(path: str | os.PathLike[str]) -> Sweep:
+def load_sweep(path: str | os.PathLike[str], chip: str | None = None) -> Sweep:
     """The sweep in an npz file, or of the captures in a folder or foreign dump (``sweep_of``).
 
     The file has ``words`` ``(N, W) uint32``, ``parameters`` ``(N, P)`` and ``names`` ``(P,)``, and
     may have the texts target, chip, block, provenance, source, tool and date.  Nothing in it is
-    run. Raises FileNotFoundError; ValueError (file, what, got, allowed) for a file or folder that
+    run.  ``chip`` is the one whose captures are taken of a folder of several. Raises
+    FileNotFoundError; ValueError (file, what, got, allowed) for a file or folder that
     is no sweep.
     """
     path = Path(path)
     if path.is_file() and (path.suffix == SUFFIX or zipfile.is_zipfile(path)):
         return _read(path)
-    found = load_all(path)
-    refuse_if(not len(found), path, "no capture", f"is a folder of captures or a file {SUFFIX}")
+    found = [one for one in load_all(path) if chip in (None, one.chip)]
+    refuse_if(not found, path, f"no capture{f' of chip {chip}' if chip else ''}",
+              f"is a folder of captures or a file {SUFFIX}")
     with refusing(path):
         return sweep_of(found, path.resolve().stem)
 

@@ -112,26 +112,35 @@ def _laws_options(add: Add) -> None:
     add("--nuisance", action="append", metavar="BITS", default=[],
         help="a word (w12) or bits of it (w12_0_32: word, lowest, how many) that say nothing, as "
              "addresses; repeatable; left out, they are found from layers that were captured twice")
+    add("--chip", help="only captures of this chip")
+    add("--field", action="append", metavar="GLOB", default=[],
+        help="only fields of the target's map with this name, or register.field, each by itself; "
+             "repeatable")
     add("--map", metavar="FILE", help=f"write the fields as a register map, {MAP_SUFFIX}")
 
 
 def _laws(options: argparse.Namespace) -> int:
     from npulab.analysis.laws import find_laws
-    from npulab.analysis.laws.inputs import candidate_layers, named_bits
+    from npulab.analysis.laws.inputs import candidate_layers, field_bits, named_bits
     from npulab.analysis.laws.summary import Summary
 
     if options.plan is not None and options.plan < 1:
         raise ValueError(f"--plan: got {options.plan}, allowed is at least 1")
     if options.candidates and options.plan is None:
         raise ValueError(f"--candidates: got {options.candidates} without --plan, allowed is with it")
-    sweep = load_sweep(options.sweep)
-    nuisance = named_bits(options.nuisance, sweep.words.shape[1])
+    sweep = load_sweep(options.sweep, options.chip)
+    nuisance, registers = named_bits(options.nuisance, sweep.words.shape[1]), None
+    if options.field:
+        registers = sweep.registers
+        others = ~field_bits(options.field, registers)
+        nuisance = others if nuisance is None else nuisance | others
     layers = candidate_layers(options.candidates, sweep) if options.candidates else None
     _refuse_map(options.map)
     with progress("step") as bar, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         steps = count(1)
-        found = find_laws(sweep, nuisance=nuisance, progress=lambda text: bar(next(steps), None, f"{text:.60}"))
+        found = find_laws(sweep, nuisance=nuisance, registers=registers,
+                          progress=lambda text: bar(next(steps), None, f"{text:.60}"))
         bar(next(steps), None, "what is open")
         unproved, plan = found.open, None
         if options.plan is not None:

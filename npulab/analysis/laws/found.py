@@ -19,6 +19,7 @@ from npulab.analysis.laws.inputs import (
     checked_parameters,
     checked_sweep,
     checked_words,
+    field_starts,
     given_columns,
 )
 from npulab.analysis.laws.library import Names
@@ -35,18 +36,21 @@ from npulab.analysis.laws.state import Progress, State, Watch
 if TYPE_CHECKING:
     import pandas as pd
 
+    from npulab.registers.map import RegisterMap
+
 COLUMNS = ("word", "lsb", "width", "when", "law", "support", "field", "rivals", "extrapolated", "bits")
 
 
 def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws: GivenLaws | None = None,
-              progress: Progress | None = None) -> Laws:
+              progress: Progress | None = None, registers: RegisterMap | None = None) -> Laws:
     """The laws that give fields of ``words (N, W) uint32`` from the captures' ``parameters``.
 
     ``parameters`` is a DataFrame (or columns by name) with a row for each capture; whole-valued
     columns are integers, others float32.  A ``Sweep`` as the only argument holds both.
     ``nuisance`` ``(W,) uint32`` masks the bits that say nothing (addresses, time stamps); without
     it they are found where captures repeat their parameters.  ``laws`` are laws of your own, a
-    function of the parameters by its text.  ``progress`` is called with a line at each step; left
+    function of the parameters by its text; a law of one field of ``registers`` ends where it ends
+    (``sweep.registers`` is the map of its target).  ``progress`` is called with a line at each step; left
     out, a notebook that somebody sits at shows the laws so far while they are looked for.
 
     An interrupt (Ctrl-C, the notebook's stop button) ends the search with the laws that it has, of
@@ -73,7 +77,8 @@ def find_laws(words: Any, parameters: Any = None, *, nuisance: Any = None, laws:
     watch, stopped = Watch(progress or (lambda text: None)), False
     with notebook_progress(watch) if progress is None else nullcontext():
         try:
-            state = _search(words, table, given, ignore, watch)
+            starts = field_starts(registers, words.shape[1])
+            state = _search(words, table, given, ignore, starts, watch)
         except KeyboardInterrupt:
             if watch.state is None or not watch.state.solved:
                 raise
@@ -103,14 +108,15 @@ def _nuisance(words: Array, table: Table, given: Any) -> Array:
     return np.bitwise_or.reduce(words ^ words[first[inverse.ravel()]], axis=0)
 
 
-def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Array, watch: Watch) -> State:
+def _search(words: Array, table: Table, given: Mapping[str, Array], ignore: Array,
+            starts: Sequence[int], watch: Watch) -> State:
     """Fields that hold on all captures, found on a sample of them."""
     rows = _sample(words, table)
     columns = table.columns(given)
     names = Names(list(table.integers), list(table.reals), given=list(given))
     kept: tuple[Solved, ...] = ()
     for _ in range(BUDGET.proofs):
-        state = start(words[rows], columns.rows(rows), names, ignore, watch)
+        state = start(words[rows], columns.rows(rows), names, ignore, starts, watch)
         for solved in kept:
             state = state.accept(solved)
         state = explain(state, brief=bool(kept))

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from npulab.analysis.laws.expressions import Array, Columns
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
 from npulab.registers.fields import WORD_BITS
+from npulab.registers.map import RegisterMap
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,6 +180,32 @@ def named_bits(texts: Sequence[str], width: int) -> Array | None:
                              f"w0_6_13 (word, lowest, how many)")
         mask[word] |= np.uint32((2 ** bits - 1) * 2 ** lsb)
     return mask if texts else None
+
+
+def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
+    """``(W,) uint32`` of the bits of fields by name, or by register.field, as globs.
+
+    Raises LookupError for a glob that no field has, or without a map.
+    """
+    fields = list(registers) if registers is not None else []
+    mask = np.zeros(len(registers) if registers is not None else 0, np.uint32)
+    for glob in globs:
+        found = [item for item in fields if any(fnmatchcase(name, glob) for name in
+                                                (item.name, f"{item.register}.{item.name}"))]
+        if not found:
+            few = f"{', '.join(item.name for item in fields[:12])}{', ...' * (len(fields) > 12)}"
+            raise LookupError(f"--field: got {glob!r}, the sweep's map has {few or 'no field'}")
+        for piece in (piece for item in found for piece in item.pieces):
+            mask[piece.word] |= np.uint32((2 ** piece.width - 1) * 2 ** piece.lsb)
+    return mask
+
+
+def field_starts(registers: RegisterMap | None, width: int) -> list[int]:
+    """The bits at which a field of a map begins, of each word as a mask; 0 without a map."""
+    starts = [0] * width
+    for piece in (piece for item in registers or () for piece in item.pieces):
+        starts[piece.word] |= 2 ** piece.lsb
+    return starts
 
 
 def candidate_layers(path: str, sweep: Sweep) -> pd.DataFrame:

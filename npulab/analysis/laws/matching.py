@@ -3,7 +3,7 @@ ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,8 +119,10 @@ def _grouped(words: Array, values: Array, found: Array, targets: Array) -> Match
     return out
 
 
-def runs(words: Array, library: Library, matches: Matches, constant: Array) -> Iterator[Run]:
-    """Maximal runs of matched bits; a bit in between may be constant where the law's is, too."""
+def runs(words: Array, library: Library, matches: Matches, constant: Array,
+         starts: Sequence[int]) -> Iterator[Run]:
+    """Maximal runs of matched bits, inside of fields; a bit in between may be constant where the
+    law's is, too."""
     laws = np.unique(np.array([law for masks in matches.values() for law, _ in masks], int))
     values = library.laws.values[laws]
     moving = np.bitwise_or.reduce(values, axis=1) ^ np.bitwise_and.reduce(values, axis=1)
@@ -139,7 +141,8 @@ def runs(words: Array, library: Library, matches: Matches, constant: Array) -> I
                     bit += 1
                     continue
                 end = last = bit
-                while end < WORD and (matched | bridge) >> end & 1:
+                while end < WORD and (matched | bridge) >> end & 1 and not (
+                        end > bit and starts[word] >> end & 1):
                     last = end if matched >> end & 1 else last
                     end += 1
                 yield Run(word, bit, last - bit + 1, law, bit + offset)

@@ -3,6 +3,7 @@ round."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,11 +46,13 @@ class Derived:
     inner: tuple[Expression, ...] = ()
 
 
-def start(words: Array, columns: Columns, names: Names, ignore: Array, watch: Watch) -> State:
-    """The state before anything is explained; ``ignore (W,) uint32`` are bits that say nothing."""
+def start(words: Array, columns: Columns, names: Names, ignore: Array, starts: Sequence[int],
+          watch: Watch) -> State:
+    """The state before anything is explained; ``ignore (W,) uint32`` are bits that say nothing,
+    ``starts (W,)`` those at which a field begins."""
     bits = bits_of(words)
     varies = np.asarray(bits.any(0) & ~bits.all(0))
-    captures = Captures(words, columns, names, varies, information(bits), watch)
+    captures = Captures(words, columns, names, varies, information(bits), starts, watch)
     watch.state = State(captures, varies & ~bits_of(ignore[None])[0].astype(bool))
     return watch.state
 

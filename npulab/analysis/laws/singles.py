@@ -67,7 +67,7 @@ def _by_gain(state: State, library: Library, matches: Matches, derived: Collecti
     total = captures.information.sum(0)
     scored: list[tuple[float, Run]] = []
     circular: dict[tuple[int, int, int], int] = {}
-    for run in runs(captures.words, library, matches, ~captures.varies):
+    for run in runs(captures.words, library, matches, ~captures.varies, captures.starts):
         if derived:
             at = run.word, run.lsb, run.width
             if at not in circular:

@@ -3,7 +3,7 @@ far."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,13 +27,15 @@ class Watch:
 @dataclass(frozen=True, eq=False)
 class Captures:
     """Captures ``words (N, W) uint32`` with their ``columns``; ``varies (W, 32) bool`` are bits
-    that move, ``information (N, W, 32)`` their code length; ``watch`` follows the search."""
+    that move, ``information (N, W, 32)`` their code length; ``starts (W,)`` masks of the bits
+    at which a field is known to begin; ``watch`` follows the search."""
 
     words: Array
     columns: Columns
     names: Names
     varies: Array
     information: Array
+    starts: Sequence[int]
     watch: Watch
 
     @property
@@ -83,7 +85,8 @@ class State:
         """The bits to explain, those side by side as one place."""
         out: list[Place] = []
         for word, bit in np.argwhere(self.todo).tolist():
-            if out and (out[-1].word, out[-1].end) == (word, bit):
+            begins = self.captures.starts[word] >> bit & 1
+            if out and (out[-1].word, out[-1].end) == (word, bit) and not begins:
                 out[-1] = replace(out[-1], width=out[-1].width + 1)
             else:
                 out.append(Place(word, bit, 1))
