@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npulab.layout import Layout, hwc, kernel_groups, nc1hwc2
+from npulab.layout import Layout, kernel_groups, nc1hwc2
 from npulab.npus.kit.numbers import up
 
 ATOM = 16  # bytes of a pixel in a plane (Mesa's FEATURE_ATOMIC_SIZE, MTX; C:dump-x2)
@@ -38,19 +38,6 @@ def features(shape: tuple[int, int, int], dtype: str = "int8", *, row_pitch: int
     """
     return nc1hwc2(shape, per_atom(dtype), dtype=dtype, row_pitch=row_pitch,
                    plane_pitch=plane_pitch)
-
-
-def one_channel(shape: tuple[int, int, int], dtype: str = "float16") -> Layout:
-    """A tensor ``(H, W, 1)`` of plain rows, each filled up to 16 bytes (85 fp16 pixels take 88).
-
-    >>> one_channel((85, 85, 1)).at(1, 0, 0) // 2
-    np.int64(88)
-    """
-    height, width, channels = shape
-    if channels != 1:
-        raise ValueError(f"shape: got {shape}, allowed are rows of one channel")
-    pitch = up(width * np.dtype(dtype).itemsize, ATOM)
-    return hwc(shape, dtype=dtype, row_pitch=pitch, size=height * pitch)
 
 
 def weights_shape(shape: tuple[int, ...], depthwise: bool = False, dtype: str = "int8",

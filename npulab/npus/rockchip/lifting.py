@@ -25,11 +25,7 @@ from npulab.quant.rules import QuantParams, TwoSteps, rule
 from npulab.support.refuse import refuse_if
 
 # fields that differ between the tasks of a layer, and blocks that do
-MOVING = {"CNA.CBUF_CON0.WEIGHT_REUSE", "CNA.DATA_SIZE0.DATAIN_HEIGHT",
-          "CNA.DATA_SIZE3.DATAOUT_ATOMICS", "CNA.PAD_CON0.PAD_TOP", INPUT_AT,
-          "CNA.FC_DATA_SIZE0.DMA_HEIGHT", "CORE.DATAOUT_SIZE_0.DATAOUT_HEIGHT", OUTPUT_AT,
-          "DPU.DATA_CUBE_HEIGHT.HEIGHT", "DPU.WDMA_SIZE_1.HEIGHT_WDMA",
-          "DPU_RDMA.RDMA_DATA_CUBE_HEIGHT.HEIGHT"}
+MOVING = {row["field"] for row in plans.FIELDS if row["moves"]}
 ELEMENTS = "DPU.FEATURE_MODE_CFG.FLYING_MODE"
 MOVING_BLOCKS = ("PC.", "TASK.")
 

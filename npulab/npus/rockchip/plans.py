@@ -32,8 +32,8 @@ DILATION = "dilation"  # the feature of chips whose kernels were seen spread
 RULES = {False: "rockchip-rk3588:half-even", True: "rockchip-rv1103:half-even-twice"}  # by TWICE
 
 
-# (when, field, value): fields that a layer decides
-FIELDS = [(row["when"], row["field"], row["value"]) for row in read_table(FACTS.here / "fields.csv")]
+# fields that a layer decides
+FIELDS = read_table(FACTS.here / "fields.csv")
 
 
 class Task(NamedTuple):
@@ -127,8 +127,8 @@ def values(conv: Conv2D, task: Task, where: Mapping[str, int], facts: Mapping[st
              "shares": not sums and bool(facts.get(TWICE))}
     if not sums:
         quantities |= converter(conv, facts)
-    return {field: quantities[value] if value in quantities else int(value, 0)
-            for when, field, value in FIELDS if cases[when]}
+    return {row["field"]: quantities[value] if (value := row["value"]) in quantities else int(value, 0)
+            for row in FIELDS if cases[row["when"]]}
 
 
 def _geometry(conv: Conv2D, task: Task, where: Mapping[str, int], sums: bool) -> dict[str, int]:

@@ -7,14 +7,15 @@ from npulab.npus.kit.facts import Facts
 from npulab.registers.map import RegisterMap
 from npulab.registers.table import read_table
 
-RING_OFF = 0x3FFFFFF  # of circular buffers that are not used (C:update4-vendor, Mesa 25)
-
 FACTS = Facts.beside(__file__, {"NN": "nn.csv", "STATE": "states.csv", "TP": "tp.csv"},
                      sparse=("STATE",))
 HERE, CHIPS, USUAL_CHIP, TABLES = FACTS
 maps, EXPECTED = FACTS.maps, FACTS.expected()
 PATTERNS = [tuple(int(row[name], 0) for name in ("channels", "msb", "low", "high"))
             for row in read_table(HERE / "patterns.csv")]
+USUAL: dict[str, dict[str, int]] = {}  # by block, what every job has
+for _row in read_table(HERE / "usual.csv"):
+    USUAL.setdefault(_row["block"], {})[_row["field"]] = int(_row["value"], 0)
 PRINTED = RegisterMap.read(HERE / "update4.csv")  # NN words by the names that update 4 prints
 
 

@@ -12,16 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from npulab.npus.kit.numbers import ceil_div
-from npulab.npus.vivante.facts import RING_OFF
+from npulab.npus.vivante.facts import USUAL
 
 Values = dict[str, Any]
 # Mesa 25.0.7, etnaviv_ml_tp.c
-COMMON: Values = {
-    "in_image_global_mem": 1, "alu_i2f_enable": 1, "alu_f2i_enable": 1, "out_image_global_mem": 1,
-    "last": 1, "out_loop_3_count": 1, "out_loop_4_count": 1, "out_loop_5_count": 1,
-    "flat_rounding_mode": 1, "integer_rounding_mode": 1,
-    "in_image_circular_buf_end_address_plus_1": RING_OFF,
-    "out_image_circular_buf_end_address_plus_1": RING_OFF}
 SMALL_IMAGE = 8  # columns of a single plane that one core does
 ONE_CORE_WIDTHS, ONE_CORE_PLANES = (224, 320), 3
 
@@ -137,7 +131,7 @@ def _job(x: Axis, y: Axis, planes: tuple[int, int, int], loops: Sequence[tuple[i
          ends: Ends) -> Values:
     """Values of a job over columns ``x``, rows ``y`` and ``planes``: (how many, bytes of a row,
     bytes of a plane); ``loops`` are (bytes of a step, steps) of the output from the innermost."""
-    out = {**COMMON, "in_image_z_size": planes[0], "in_image_stride": planes[1],
+    out = {**USUAL["TP"], "in_image_z_size": planes[0], "in_image_stride": planes[1],
            "in_image_slice": planes[2], "in_image_base_address": ends.source,
            "out_image_base_address": ends.target, "in_zp": ends.zero_point,
            "out_zp": ends.zero_point}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npulab.npus.kit.numbers import ceil_div, up
-from npulab.npus.vivante.facts import PATTERNS, RING_OFF
+from npulab.npus.vivante.facts import PATTERNS, USUAL
 from npulab.npus.vivante.plans import Lowered
 from npulab.npus.vivante.quirks import MESA_OFFSETS, ODD_STRIDE2_TILE
 from npulab.quant.layers import Conv2D
@@ -108,22 +108,20 @@ def nn_values(layer: Conv2D, low: Lowered, facts: Mapping[str, int], quirks: Set
     (out_h, out_w), (top, left) = low.before_pooling, _offsets(layer, low, quirks)
     v8 = int(bool(facts.get("nn_v8")))
     return {
-        "no_z_offset": v8, "kernel_xy_size": kernel_w, "kernel_y_size": kernel_h, "kernel_z_size": low.planes,
+        **USUAL["NN"], "no_z_offset": v8, "no_flush": v8, "depthwise": int(low.depthwise),
+        "kernel_xy_size": kernel_w, "kernel_y_size": kernel_h, "kernel_z_size": low.planes,
         "kernels_per_core": ceil_div(ceil_div(low.channels, facts["nn_cores"]), blocks),
         "pooling": "first_pixel" if low.pooled else "none", "pooling_xy_size": int(not low.pooled),
-        "nn_layer_flush": 1, "no_flush": v8, "in_image_x_size": low.columns, "in_image_y_size": low.rows,
+        "in_image_x_size": low.columns, "in_image_y_size": low.rows,
         "in_image_x_offset": left, "in_image_y_offset": top,
         "relu": int(layer.activation == "relu"), "post_multiplier": multiplier, "post_shift": shift,
-        "out_image_x_size": out_w, "out_image_y_size": out_h, "out_image_z_size": low.channels, "rounding_mode": 1,
+        "out_image_x_size": out_w, "out_image_y_size": out_h, "out_image_z_size": low.channels,
         "out_image_tile_x_size": tile_w, "out_image_tile_y_size": tile_h,
         "in_image_border_const": layer.input_q.zero_point,
         "in_image_x_stride": low.columns, "in_image_y_stride": low.rows,
         "out_image_x_stride": low.output[1], "out_image_y_stride": low.output[0],
         "coef_zero_point": layer.weight_q.zero_point, "out_zero_point": layer.output_q.zero_point,
-        "depthwise": int(low.depthwise),
-        "out_image_circular_buf_end_addr_plus_1": RING_OFF * 64,
-        "in_image_circular_buf_end_addr_plus_1": RING_OFF * 64,
-        "further3": RING_OFF, "further4": np.inf, "further5": -np.inf,
+        "further4": np.inf, "further5": -np.inf,
         **_caches(low, facts, (tile_h, tile_w), blocks, cached)}
 
 

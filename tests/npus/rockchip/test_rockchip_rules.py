@@ -36,14 +36,6 @@ def test_features_are_planes_of_pixels(shape: tuple[int, int, int], dtype: str, 
         assert sum(packed) == sum(tensor.tobytes())
 
 
-def test_rows_of_one_channel() -> None:
-    for width in (84, 85, 88):
-        assert layouts.one_channel((2, width, 1)).index_map()[:, :, 0].tolist() \
-            == [[2 * (88 * y + x) for x in range(width)] for y in range(2)]
-    with pytest.raises(ValueError, match=r"^shape: got \(2, 2, 3\), allowed are rows of one channel$"):
-        layouts.one_channel((2, 2, 3))
-
-
 @pytest.mark.parametrize(("dtype", "group"), [("int8", 32), ("float16", 16)])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (5, 3, 2, 20), (32, 1, 1, 32), (33, 2, 2, 70), (70, 1, 3, 33)])
 def test_weights_in_groups_of_kernels(shape: tuple[int, int, int, int], dtype: str, group: int) -> None:

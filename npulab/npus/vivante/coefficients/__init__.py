@@ -6,14 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from npulab.captures.target import Item
-from npulab.npus.vivante.coefficients import huffman, pairs, plain, runs
-from npulab.npus.vivante.coefficients.buffers import (
-    Coefficients,
-    Event,
-    Geometry,
-    refuse_content,
-    refuse_size,
-)
+from npulab.npus.vivante.coefficients import buffers, huffman, pairs, plain, runs
+from npulab.npus.vivante.coefficients.buffers import Coefficients, Event, Geometry
 from npulab.npus.vivante.coefficients.pairs import choose_symbols
 from npulab.npus.vivante.coefficients.runs import choose_zrl
 from npulab.quant.emulate import compiles
@@ -46,7 +40,7 @@ def decode(buffer: bytes, geometry: Geometry, fast: bool | None = None) -> Coeff
     is installed; the content is the same.
     """
     compiled = _compiled(geometry, fast)
-    refuse_size(buffer, geometry)
+    buffers.refuse_size(buffer, geometry)
     content = (pairs if geometry.huffman else runs).decode(buffer, geometry, compiled)
     if content is None:
         for _ in walk(buffer, geometry):  # says what is wrong
@@ -61,7 +55,7 @@ def encode(coefficients: Coefficients, geometry: Geometry, fast: bool | None = N
     Raises ValueError for content that does not go with the geometry, Unsupported for zero runs of
     the vendor. ``fast`` as with ``decode``; the plain format has no need of it.
     """
-    refuse_content(coefficients, geometry)
+    buffers.refuse_content(coefficients, geometry)
     if geometry.huffman:
         return pairs.encode(coefficients, geometry, _compiled(geometry, fast))
     return runs.encode(coefficients, geometry)
