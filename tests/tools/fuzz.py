@@ -194,12 +194,14 @@ def run(name: str, first: int, count: int, seconds: float, folder: Path) -> list
                 status = 0
             finally:
                 os._exit(status)
-        ended = 0
+        ended, before = 0, (at, 0.0)
         while not ended:
             ended, status = os.waitpid(child, os.WNOHANG)
             number, since = struct.unpack_from("<qd", shared, 0)
-            if not ended and time.monotonic() - since > PATIENCE:
+            # what is the same twice was not read while it was written
+            if not ended and (number, since) == before and time.monotonic() - since > PATIENCE:
                 os.kill(child, signal.SIGKILL)
+            before = number, since
             time.sleep(0.05)
         if status == 0:
             break

@@ -26,9 +26,11 @@ ROOT = Path(__file__).parents[2]
 # the files of a group, and its tests, those first that are quick and see most
 GROUPS: dict[str, tuple[str, list[str]]] = {
     "registers": ("npulab/registers/*.py", ["tests/registers/test_bits.py", "tests/registers/test_bits_fast.py",
-                                            "tests/registers/test_expansion.py", "tests/registers/test_commands.py", "npulab/registers"]),
+                                            "tests/registers/test_expansion.py", "tests/registers/test_commands.py", "tests/captures/test_tables.py",
+                                            "npulab/registers"]),
     "layout": ("npulab/layout/*.py", ["npulab/layout", "tests/layout/test_streams.py", "tests/layout/test_layout.py"]),
-    "quant": ("npulab/quant/*.py", ["npulab/quant", "tests/quant/test_quant.py", "tests/quant/test_rounding.py", "tests/quant/test_hybrid.py"]),
+    "quant": ("npulab/quant/*.py", ["npulab/quant", "tests/quant/test_quant.py", "tests/quant/test_ulps.py", "tests/quant/test_rounding.py",
+                                    "tests/quant/test_hybrid.py", "tests/quant/test_operations.py"]),
     "captures": ("npulab/captures/*.py", ["npulab/captures", "tests/captures", "tests/cli/test_hostile.py", "tests/contract/test_golden_files.py"]),
 }
 COMPARE: dict[type, type] = {
