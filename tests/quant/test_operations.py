@@ -140,6 +140,30 @@ def test_what_does_not_fit_is_refused(made: Any, said: str) -> None:
     refused(made, said)
 
 
+@pytest.mark.parametrize("bits", range(2, 8))
+def test_exponentials_are_near_the_real_ones(bits: int) -> None:
+    raw = -np.unique(np.geomspace(1, 2 ** 31, 5000).astype(np.int64))
+    real = np.exp(raw / 2.0 ** (31 - bits))
+    assert np.abs(fixed.exponential(raw, bits) / 2.0 ** 31 - real).max() < 2.0 ** -20
+    assert fixed.exponential(np.array([0]), bits).tolist() == [2 ** 31 - 1]
+
+
+def test_the_inverse_is_its_definition() -> None:
+    """Number by number, as gemmlowp's fixedpoint.h has it: halves and products round away from zero."""
+    def cut(a: int, b: int) -> int:
+        return abs(a) // b * (1 if a >= 0 else -1)
+
+    def product(a: int, b: int) -> int:
+        return cut(a * b + (2 ** 30 if a * b >= 0 else 1 - 2 ** 30), 2 ** 31)
+
+    for value in [0, 1, 2, 3, 2 ** 31 - 1, 2 ** 31 - 2, *np.random.default_rng(0).integers(0, 2 ** 31, 200).tolist()]:
+        half = cut(value + 2 ** 31 - 1 + 1, 2)
+        x = 1515870810 + product(half, -1010580540)
+        for _ in range(3):
+            x += 4 * product(x, 2 ** 29 - product(half, x))
+        assert int(fixed.inverse_of_one_plus(np.array([value]))[0]) == min(2 * x, 2 ** 31 - 1)
+
+
 def test_fixed_point_numbers_are_near_the_real_ones() -> None:
     raw = -np.arange(0, 2 ** 31, 2 ** 20 + 12345, dtype=np.int64)
     real = np.exp(raw / 2.0 ** 26)

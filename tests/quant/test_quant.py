@@ -122,6 +122,14 @@ def test_requantize_adds_the_zero_point_then_clamps() -> None:
     assert bytes(floored.astype(np.uint8)).hex(" ").upper() == "BC 28 BA FF B1 91 81 96 90"
 
 
+@pytest.mark.parametrize("name", RULES)
+def test_a_multiplier_says_its_ratio(name: str) -> None:
+    by = RULES[name]
+    for scale in (0.0053937435, 0.25, 0.0017):
+        real = float(np.asarray(by.real(*by.multiplier(1.0, scale, 1.0))).flat[0])
+        assert real == pytest.approx(scale, rel=2.0 ** -6), (name, scale)
+
+
 def test_every_rule_is_found_by_its_name() -> None:
     assert [rule(name).name for name in RULES] == list(RULES)
     assert rule(RULES["vivante-v7:floor"]).name == "vivante-v7:floor"

@@ -14,7 +14,7 @@ import npulab
 import npulab.notebook.pictures
 from npulab.analysis.check import Comparison
 from npulab.analysis.mismatch.summary import mismatches
-from npulab.quant.floats import steps, ulps, unit
+from npulab.quant.floats import Near, steps, ulps, unit
 
 CODES = np.arange(65536, dtype=np.uint16).view(np.float16)
 NUMBERS = np.unique(CODES[~np.isnan(CODES)])  # ascending, one zero, with both infinities
@@ -54,6 +54,15 @@ def test_float32_goes_one_by_one(values: list[float]) -> None:
         middle = np.float32(0)
         if a < 0 < b:
             assert ulps(a, b) == ulps(a, middle) + ulps(middle, b)
+
+
+def test_what_rounding_took_stays_through_sums_and_products() -> None:
+    near = Near(np.array([1.0]), np.array([2.0 ** -60]), np.array([2.0 ** -120]))
+    for got, by in ((near + 0.0, 1.0), (near * 1.0, 1.0), (near * -2.0, -2.0)):
+        assert (float(got.values[0]), float(np.asarray(got.tail)[0])) == (by, by * 2.0 ** -60)
+        assert float(np.asarray(got.error)[0]) >= 2.0 ** -120
+    third = Near(np.array([1.0])) * (1 / 3)
+    assert float(np.asarray((third + 2.0 ** 60).tail)[0]) == 1 / 3
 
 
 def test_shapes_and_byte_orders() -> None:
