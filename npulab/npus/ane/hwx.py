@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from construct import Bytes, ConstructError, Container, Default, Int32ul, Int64ul, Padding, Struct
 
-from npulab.support.refuse import refusing
+from npulab.support.refuse import refuse_if, refusing
 
 MAGIC, MAGIC_64 = 0xBEEFFACE, 0xFEEDFACF
 SEGMENT, THREAD, IDENT, SYMBOLS = 0x19, 0x04, 0x08, 0x02
@@ -159,14 +159,12 @@ class Hwx:
     @property
     def compiler(self) -> str:
         """The compiler's version, "" where the file does not say."""
-        found = VERSION.search(self.identity)
-        return found[1] if found else ""
+        return next(iter(VERSION.findall(self.identity)), "")
 
     @property
     def target(self) -> str:
         """The chip that the compiler was asked for, as ``h13``; "" where the file does not say."""
-        found = OPTION.search(self.identity)
-        return found[1] if found else ""
+        return next(iter(OPTION.findall(self.identity)), "")
 
     def section(self, segment: str, name: str) -> Section:
         """The first section of a name; raises LookupError with those there are."""
@@ -291,9 +289,8 @@ def _segment(data: bytes, begin: int, end: int) -> tuple[tuple[int, int, str], l
     head = _parse(SEGMENT_HEAD, data, begin, "segment", end)
     name = _name(head.name, f"segment at byte {begin:#x}")
     what = f"segment {name} at byte {begin:#x}"
-    if head.address + head.size > ADDRESS_END:
-        raise ValueError(f"{what}: got {head.size:#x} bytes from address {head.address:#x}, allowed is up to "
-                     f"{ADDRESS_END:#x}")
+    refuse_if(head.address + head.size > ADDRESS_END, what,
+              f"{head.size:#x} bytes from address {head.address:#x}", f"is up to {ADDRESS_END:#x}")
     _inside(data, head.offset, head.file_size, what, f"{head.file_size:#x} bytes")
     room = (end - begin - SEGMENT_HEAD.sizeof()) // SECTION.sizeof()
     if head.sections > room:
@@ -332,9 +329,8 @@ def _program(data: bytes, span: tuple[int, int]) -> Program:
 
 def _tensor(data: bytes, span: tuple[int, int], places: Mapping[str, int], bars: Mapping[int, int]) -> Tensor:
     one = _named(TENSOR_THREAD, data, span, "tensor thread", "name", "symbol", "network")
-    if one.kind not in KINDS:
-        raise ValueError(f"tensor thread at byte {span[0]:#x}: got kind {one.kind}, allowed is "
-                     f"{' or '.join(f'{k} ({KINDS[k]})' for k in KINDS)}")
+    refuse_if(one.kind not in KINDS, f"tensor thread at byte {span[0]:#x}", f"kind {one.kind}",
+              f"is {' or '.join(f'{code} ({kind})' for code, kind in KINDS.items())}")
     address = places.get(one.symbol, places.get(one.name))
     return Tensor(one.name, one.symbol, KINDS[one.kind], one.network, one.element, tuple(one.shape),
                   {axis: one[axis] for axis in STRIDES}, one.interleave, one.span, address,

@@ -58,13 +58,13 @@ def resolve(wired: Wiring, place: Place | None, in_l2: int | None, task: int, su
     if place is None:
         if in_l2 is None or wired.shapes.get(in_l2, surface) != surface:
             raise Unsupported(f"task {task}: L2.SourceCfg.SourceType: got a source in L2, no task before left one of "
-                               f"{shape_of(surface)} there")
+                               f"{surface.shape} there")
         return in_l2
     if place.bar in wired.memory:
         return whole(wired, place.bar, None, place)[0]
     node = -1 - wired.inputs.index(place.bar)
     if place.offset or wired.shapes.setdefault(node, place.surface) != place.surface:
-        raise Unsupported(f"task {task}: TileDMASrc.BaseAddr: got {shape_of(place.surface)} from byte "
+        raise Unsupported(f"task {task}: TileDMASrc.BaseAddr: got {place.surface.shape} from byte "
                            f"{place.offset:#x} of an input, covered are whole tensors")
     return node
 
@@ -97,12 +97,12 @@ def whole(wired: Wiring, bar: int, last: int | None, wanted: Place) -> tuple[int
         [place.offset for place in places] == [begin + total.plane * sum(one.surface.channels for one in places[:i])
                                                for i in range(len(places))]
     if not chosen or not joined or (last is None and total != wanted.surface):
-        got = ", ".join(f"{shape_of(one.surface)} at {one.offset:#x}" for one in places)
+        got = ", ".join(f"{one.surface.shape} at {one.offset:#x}" for one in places)
         raise Unsupported(f"base address {bar}: got {got or 'nothing'} written, covered are parts of "
-                           f"{shape_of(wanted.surface)} one behind another from {begin:#x} on")
+                           f"{wanted.surface.shape} one behind another from {begin:#x} on")
     if len(chosen) == 1:
         return chosen[0][1], total
-    joint = Concat(tuple(shape_of(one.surface) for one in places), 2)
+    joint = Concat(tuple(one.surface.shape for one in places), 2)
     return wired.add(joint, tuple(node for _, node in chosen)), total
 
 
@@ -117,11 +117,6 @@ def network(wired: Wiring, node: int) -> Layer | Network:
             and layer.prescale == 1:
         return layer
     return Network(tuple(wired.layers), tuple(wired.sources))
-
-
-def shape_of(surface: Surface) -> tuple[int, int, int]:
-    """(H, W, C)."""
-    return surface.height, surface.width, surface.channels
 
 
 BLOCK = "H13"  # fields of other generations have the same names, but nobody held their meaning against a file
@@ -180,7 +175,7 @@ def lift(capture: Capture) -> Lifted:
         raise Unsupported(f"task {len(works) - 1}: Header.Header[8].WBE: got 0 in the last task, covered is 1")
     node, surface = whole(wired, final.bar, last, final)
     if node < 0 or not wired.layers:
-        node = wired.add(Elementwise("copy", shape_of(surface)), (node,))
+        node = wired.add(Elementwise("copy", surface.shape), (node,))
     x = _inputs(capture, wired)
     output = capture.buffers.get("output")
     return Lifted(network(wired, node), x,  # type: ignore[arg-type]
@@ -270,7 +265,7 @@ def work_of(task: Task) -> Work:
     if not task.convolves:
         task.expect("same size")
         if source != result:
-            raise task.refusal(f"Common.OutDim: got {shape_of(result)} of {shape_of(source)}, covered are "
+            raise task.refusal(f"Common.OutDim: got {result.shape} of {source.shape}, covered are "
                                "results of the source's sizes")
     sources = [_place(task, "source", source)]
     if v["Common.Cfg.TaskType"] == PLANAR_TWO:
@@ -308,7 +303,7 @@ def _planar(task: Task, source: Surface) -> Layer:
     values = [half(number) for number in (prescale, v["PE.BiasScale.Scale"], v["PE.BiasScale.Bias"])]
     if not np.all(np.isfinite(values)):
         raise task.refusal(f"PE.PreScale, PE.BiasScale: got {values}, covered are finite numbers")
-    return Elementwise(kind, shape_of(source), prescale=values[0], scale=values[1], bias=values[2])
+    return Elementwise(kind, source.shape, prescale=values[0], scale=values[1], bias=values[2])
 
 
 def _bypass(task: Task, source: Surface) -> Layer | None:
@@ -319,10 +314,10 @@ def _bypass(task: Task, source: Surface) -> Layer | None:
     if not np.isfinite(prescale):
         raise task.refusal(f"NE.PostScale.PostScale: got {prescale}, covered are finite numbers")
     if mode == TABLE:
-        return activation(task.table, shape_of(source), prescale)
+        return activation(task.table, source.shape, prescale)
     if mode == RELU:
-        return Activation(shape_of(source), relu_outputs(), "relu", prescale)
-    return None if prescale == 1 else Elementwise("copy", shape_of(source), scale=prescale)
+        return Activation(source.shape, relu_outputs(), "relu", prescale)
+    return None if prescale == 1 else Elementwise("copy", source.shape, scale=prescale)
 
 
 def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, Layer | None]:
@@ -335,7 +330,7 @@ def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, 
     try:
         weights, bias = coefficients.decode(kernel, data, at)
         if kernel.table:
-            after = activation(entries.decode(coefficients.table_of(kernel, data, at)), shape_of(result))
+            after = activation(entries.decode(coefficients.table_of(kernel, data, at)), result.shape)
     except Unsupported as error:
         raise task.refusal(str(error)) from None
     except ValueError as error:
@@ -344,13 +339,13 @@ def _convolution(task: Task, source: Surface, result: Surface) -> tuple[Conv2D, 
     past = map(behind, source[:2], result[:2], taps, kernel.stride, before)
     border = tuple((first, max(last, 0)) for first, last in zip(before, past, strict=True))
     if any(max(pair) >= size for pair, size in zip(border, taps, strict=True)):
-        raise task.refusal(f"Common.OutDim: got {shape_of(result)} of {shape_of(source)}, which takes a border of "
+        raise task.refusal(f"Common.OutDim: got {result.shape} of {source.shape}, which takes a border of "
                            f"{border}; covered is less than the kernel of {kernel.kernel_h} x {kernel.kernel_w}")
-    layer = Conv2D(weights, np.zeros(kernel.outputs, np.float16) if bias is None else bias, shape_of(source),
+    layer = Conv2D(weights, np.zeros(kernel.outputs, np.float16) if bias is None else bias, source.shape,
                    kernel.stride, border, depthwise=kernel.depthwise, groups=kernel.parts,
                    activation="relu" if v["NE.MACCfg.NonlinearMode"] == RELU else None)
-    if layer.output_shape != shape_of(result):
-        raise task.refusal(f"Common.OutDim: got {shape_of(result)}, a convolution with these sizes and "
+    if layer.output_shape != result.shape:
+        raise task.refusal(f"Common.OutDim: got {result.shape}, a convolution with these sizes and "
                            f"padding gives {layer.output_shape}")
     groups = v["Common.GroupConvCfg.NumGroups"]
     if groups > 1:  # they lie one behind another

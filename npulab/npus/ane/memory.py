@@ -19,7 +19,6 @@ from npulab.support.refuse import one_of, refuse_if
 UNIT = 64  # bytes; what strides in memory are counted in
 HALF = 2
 MOST_BYTES = 2 ** 26
-EXACT_COLUMNS = UNIT // 2  # rows of fp16 without gaps are multiples of so many columns
 AXES = {"channels": 0, "columns": 1}
 
 
@@ -36,9 +35,14 @@ class Surface(NamedTuple):
     align: int = UNIT  # bytes that rows are filled up to
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """(H, W, C)."""
+        return self[:3]
+
+    @property
     def layout(self) -> Layout:
         """Where the elements lie: planes of rows."""
-        return planar(self[:3], dtype="float16", row_align=self.align)
+        return planar(self.shape, dtype="float16", row_align=self.align)
 
     @property
     def row(self) -> int:

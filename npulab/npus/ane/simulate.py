@@ -204,7 +204,7 @@ def _neural(v: Values, x: np.ndarray, memory: Memory) -> np.ndarray:
     if v["NE.MACCfg.NonlinearMode"] == TABLE:
         with np.errstate(over="ignore"):
             codes = out.astype(HALF).view(np.uint16)
-        every = tables.outputs(tables.decode(_table(v, kernel)))
+        every = tables.outputs(tables.decode(_stream(v, kernel, 0, "its table", TABLE_BYTES)))
         return every[codes].astype(np.float64)
     return out
 
@@ -333,11 +333,6 @@ def _kernels(v: Values, data: bytes) -> Iterator[tuple[int, int, float, list[Wei
                 for lane in range(lanes):
                     yield part, part * share + first + lane, biases[lane], weights[lane]
             reader.at = up(reader.at, ALIGN)
-
-
-def _table(v: Values, data: bytes) -> bytes:
-    """The activation table, as the first engine reads it."""
-    return _stream(v, data, 0, "its table", TABLE_BYTES)
 
 
 def _stream(v: Values, data: bytes, engine: int, what: str, size: int) -> bytes:

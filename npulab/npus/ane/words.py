@@ -90,7 +90,8 @@ def l2(step: Step, habits: Habits) -> Any:
     """Where sources and result of a task lie in L2, and their strides, in 16 bytes; ValueError if
     they take more than it has."""
     channel, row, depth = l2_strides(step, step.sources[0], habits)
-    sources = row * l2_rows(step)
+    rows = step.sources[0].height
+    sources = row * (min(tile_height(step), rows) if step.planar else rows)
     second = second_base(sources)
     result = second + sources if len(step.sources) > 1 else sources
     strides = result_strides(step)
@@ -176,11 +177,6 @@ def patch_height(step: Step) -> int:
     else one row."""
     rows = tile_height(step)
     return log2_up(rows) if rows == 2 ** log2_up(rows) else 0
-
-
-def l2_rows(step: Step) -> int:
-    """Rows of a source in L2."""
-    return min(tile_height(step), step.sources[0].height) if step.planar else step.sources[0].height
 
 
 def tile_height(step: Step) -> int:

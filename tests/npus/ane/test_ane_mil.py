@@ -16,6 +16,7 @@ from npulab.npus.ane.training import blobs, mil
 from npulab.npus.ane.training.mil import File, Function, Operation, Program, Type, Value, reading
 from npulab.npus.ane.training.mil.operations import OPERATIONS
 from npulab.npus.ane.training.mil.values import DTYPES
+from npulab.npus.ane.training.programs import build_info
 
 STRING = Type("string", plain=True)
 
@@ -47,7 +48,7 @@ def test_text_of_the_training() -> None:
              Operation("concat", (("out", half),), (("axis", "gr"), ("values", ("x", "x"))),
                        (("name", Value(STRING, "cat")),)))
     whole = Program((Function((("x", half),), lines, ("out",)),), "1.3",
-                    (mil.build_info({"coremlc-version": "3505.4.1", "a": ""}),))
+                    (build_info({"coremlc-version": "3505.4.1", "a": ""}),))
     assert mil.write(whole) == (
         'program(1.3)\n[buildInfo = dict<string, string>({{"coremlc-version", "3505.4.1"}, {"a", ""}})]\n{\n'
         "    func main<ios18>(tensor<fp16, [1, 4, 1, 32]> x) {\n"
@@ -153,7 +154,7 @@ PROGRAMS = st.builds(Program, st.tuples(FUNCTIONS), st.sampled_from(["1.0", "1.3
 @given(PROGRAMS, INFOS)
 @settings(max_examples=60)
 def test_round_trip(whole: Program, info: dict[str, str]) -> None:
-    whole = Program(whole.functions, whole.version, (*whole.attributes, mil.build_info(info)))
+    whole = Program(whole.functions, whole.version, (*whole.attributes, build_info(info)))
     text = mil.write(whole)
     again = mil.read(text)
     assert again == whole

@@ -14,18 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from npulab.captures.capture import Capture
 from npulab.npus.ane.facts import ENGINES
 from npulab.npus.ane.source.network import Network
 from npulab.npus.ane.source.parameters import ALIGN, chain_of, engine_bytes, shapes, subject, tasks_of
 from npulab.npus.kit.fields import values_of as values_of_job
 from npulab.npus.kit.rows import numbers_of, read_rows
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from npulab.captures.capture import Capture
+from npulab.support.late import pd
 
 Values = Mapping[str, int]
 ROWS = read_rows(Path(__file__).with_name("claims.csv"))
@@ -122,8 +119,6 @@ class Agreement:
     def table(self) -> pd.DataFrame:
         """One row for each comparison: file, task, what, field, expected, found, varies (between
         the files)."""
-        import pandas as pd
-
         rows = [(name, *one[:5], one.field in self.varying) for name, one in self.told]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -150,8 +145,6 @@ def agreement(networks: Mapping[str, Network], files: Mapping[str, Sequence[Valu
 
 def pairings(networks: Mapping[str, Network], files: Mapping[str, Sequence[Values]]) -> pd.DataFrame:
     """How many comparisons differ when each network (row) is held against each file (column)."""
-    import pandas as pd
-
     stated = {name: claims(network) for name, network in networks.items()}
     rows = {name: {file: sum(one.differs for one in compare(found, tasks)) for file, tasks in files.items()}
             for name, found in stated.items()}

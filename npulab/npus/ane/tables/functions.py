@@ -7,17 +7,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from npulab.npus.ane.tables import CODES, evaluate, values
 from npulab.npus.ane.tables.entries import KINDS, KNOTS, PLAIN, REDUCED, Table, halves
 from npulab.registers.table import read_table
+from npulab.support.late import pd
 from npulab.support.refuse import refuse_if
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Function = Callable[[np.ndarray], np.ndarray]
 LEAST_NORMAL = 2.0 ** -14
@@ -102,9 +100,8 @@ def true(function: str | Function, x: Any) -> np.ndarray:
 
 
 def _exact(function: str | Function) -> Function:
-    if isinstance(function, str) and function not in FUNCTIONS:
-        raise LookupError(f"function: got {function!r}, allowed is a function of arrays or one of "
-                          f"{', '.join(FUNCTIONS)}")
+    refuse_if(isinstance(function, str) and function not in FUNCTIONS, "function", repr(function),
+              f"is a function of arrays or one of {', '.join(FUNCTIONS)}", LookupError)
     return FUNCTIONS[function] if isinstance(function, str) else function
 
 
@@ -163,8 +160,6 @@ def errors(table: Table, function: str | Function, low: float = -math.inf, high:
     rounds to it is no error, every other one and NaN is infinite.  Without ``rounded``, y is the
     value before it is rounded to fp16. Raises ValueError where no input is left.
     """
-    import pandas as pd
-
     x = np.arange(CODES, dtype=np.uint16).view(np.float16)
     x = np.sort(x[np.isfinite(x) & (x >= low) & (x <= high)])
     right = true(function, x)
@@ -194,8 +189,6 @@ def closest(table: Table) -> pd.DataFrame:
     The error is over all finite inputs where the function is, as a share of the true value (or of
     1/64 where that is less), at most 1; values beyond fp16 count as its largest.
     """
-    import pandas as pd
-
     x = np.arange(CODES, dtype=np.uint16).view(np.float16)
     x = x[np.isfinite(x)]
     y = np.clip(values(table, x), -MOST, MOST)

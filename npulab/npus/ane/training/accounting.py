@@ -10,17 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from npulab.npus.ane.training.kernels import KERNELS, PRODUCTS, Kernel, Operation, Step, kernel_of
 from npulab.npus.kit.numbers import up
 from npulab.registers.table import read_table
+from npulab.support.late import pd
 from npulab.support.refuse import positive
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HERE = Path(__file__).parent
 
@@ -36,8 +33,6 @@ def history() -> pd.DataFrame:
     >>> history()[["ms", "percent"]].iloc[-1].tolist()
     [9.3, 11.2]
     """
-    import pandas as pd
-
     rows = []
     for row in read_table(HERE / "history.csv"):
         flops = published(Step(*(int(row[name]) for name in ("dim", "hidden", "seq", "heads"))))
@@ -59,8 +54,6 @@ def peaks() -> pd.DataFrame:
     >>> float(peaks().loc[lambda table: table["kind"] == "measured", "tops"].max())
     35.1
     """
-    import pandas as pd
-
     rows = []
     for row in read_table(HERE / "peaks.csv"):
         ms, flops, rate, agrees = float(row["ms"] or "nan"), 0, float("nan"), None
@@ -102,8 +95,6 @@ def operations(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS)) -> 
     >>> int(table.loc[table["counted"], "flops"].sum())
     16508780544
     """
-    import pandas as pd
-
     rows = []
     for kernel in map(kernel_of, kernels):
         for operation in kernel.operations:
@@ -132,8 +123,6 @@ def counts(step: Step) -> pd.DataFrame:
     >>> counts(Step(768, 2048, 512, 12))[["count", "flops", "step"]].head(2).values.tolist()
     [['published', 16508780544, 16508780544], ['forward attention', 805306368, 17314086912]]
     """
-    import pandas as pd
-
     table = operations(step)
     flops = table.groupby("left_out")["flops"].sum().reindex(["", *LEFT_OUT]).to_numpy()
     npu = [0 if name.endswith("CPU") else count for name, count in zip(["", *LEFT_OUT], flops, strict=True)]
@@ -166,8 +155,6 @@ def traffic(step: Step, kernels: Iterable[str | Kernel] = tuple(KERNELS), itemsi
     >>> traffic(Step(768, 2048, 512, 12), ["qkv_backward"])[["weights", "inputs", "outputs"]].values.tolist()
     [[3538944, 2359296, 786432]]
     """
-    import pandas as pd
-
     for name, size in (("itemsize", itemsize), ("row_align", row_align), ("weight_align", weight_align)):
         if not isinstance(size, int) or not 1 <= size <= MOST_BYTES:
             raise ValueError(f"{name}: got {size!r}, allowed is a whole number of bytes from 1 to {MOST_BYTES}")

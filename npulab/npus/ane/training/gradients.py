@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from npulab.npus.ane.training.kernels import Kernel, Step, Values, checked, evaluate, kernel_of, run
 from npulab.registers.table import read_table
+from npulab.support.late import pd
 from npulab.support.refuse import one_of, refuse_if
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 GIVEN = {"x": "cs", "dy": "cs", "wq": "ce", "wk": "ce", "wv": "ce", "wo": "ce", "rms1": "c", "w1": "fc", "w2": "cf",
          "w3": "fc", "rms2": "c"}
@@ -114,8 +112,6 @@ def check_gradients(step: Step, tensors: Mapping[str, Any] | None = None, seed: 
     >>> bool((check_gradients(Step(4, 3, 2, 2), method="complex")["relative"] < 1e-12).all())
     True
     """
-    import pandas as pd
-
     one_of("method", method, METHODS)
     refuse_if(directions < 0, "directions", directions, "is 0 (every element) or more")
     values = train(step, example(step, seed) if tensors is None else tensors)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from npulab.npus.ane.training.gradients import example, given_to, train
 from npulab.npus.ane.training.kernels import KERNELS, Kernel, Step, Values, checked, kernel_of, result, rounded, run
+from npulab.support.late import pd
 from npulab.support.refuse import one_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 USUAL = Step(128, 352, 64, 2)  # heads of 64 channels
 ROUNDED = ("float16", "float32")
@@ -45,8 +43,6 @@ def precision(kernel: str | Kernel, step: Step = USUAL, tensors: Mapping[str, An
     >>> bool(table.loc["dxqk", "own_ulps"] <= 0.5), int(table["overflow"].sum())
     (True, 0)
     """
-    import pandas as pd
-
     plan = kernel_of(kernel)
     if tensors is None:
         tensors = given_to(plan, train(step, example(step, seed, gradient)))
@@ -92,8 +88,6 @@ def summaries(step: Step = USUAL, kernels: Iterable[str | Kernel] | None = None,
     most), overflow, underflow and subnormal (of the whole kernel).  ``options`` are those of
     ``precision``.
     """
-    import pandas as pd
-
     plans = [kernel for kernel in KERNELS.values() if kernel.unit == "NPU"] if kernels is None else \
         [kernel_of(kernel) for kernel in kernels]
     rows = []
@@ -118,13 +112,11 @@ def loss_scales(step: Step = USUAL, scales: Iterable[float] = LOSS_SCALES, seed:
     >>> bool(table["underflow"][:4].sum() > 100 * table["underflow"][4:].sum())
     True
     """
-    import pandas as pd
-
     values = train(step, example(step, seed, gradient))
     rows = []
     for scale in scales:
         for plan in KERNELS.values():
-            if plan.unit == "CPU" or not any(map(_is_gradient, plan.inputs)):
+            if plan.unit == "CPU" or not any(name.startswith("d") for name in plan.inputs):
                 continue
             exact, got = _both(plan, step, given_to(plan, values), scale, dtype, accumulate)
             pairs = {name: (_measured(plan, name, exact), _measured(plan, name, got)) for name in exact}
@@ -134,17 +126,13 @@ def loss_scales(step: Step = USUAL, scales: Iterable[float] = LOSS_SCALES, seed:
     return pd.DataFrame(rows)
 
 
-def _is_gradient(name: str) -> bool:
-    return name.startswith("d")
-
-
 def _both(plan: Kernel, step: Step, tensors: Mapping[str, Any], loss_scale: float, dtype: str,
           accumulate: str) -> tuple[Values, Values]:
     """Every tensor of a kernel in float64, and with everything rounded (as float64)."""
     one_of("dtype", dtype, ROUNDED)
     if isinstance(loss_scale, str) or not 0 < loss_scale < np.inf:
         raise ValueError(f"loss_scale: got {loss_scale!r}, allowed is a positive finite number")
-    exact = {name: array * loss_scale if _is_gradient(name) else array
+    exact = {name: array * loss_scale if name.startswith("d") else array
              for name, array in checked(plan, step, tensors).items()}
     got = run(plan, step, exact, dtype, accumulate).values
     every = run(plan, step, exact, "float64").values

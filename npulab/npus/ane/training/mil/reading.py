@@ -11,20 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from npulab.npus.ane.training.mil.values import (
-    CLOSING,
-    DTYPES,
-    KINDS,
-    Argument,
-    Compound,
-    File,
-    Function,
-    Group,
-    Operation,
-    Program,
-    Type,
-    Value,
-)
+from npulab.npus.ane.training.mil.values import DTYPES, Compound, File, Function, Group, Operation, Program, Type, Value
 from npulab.support.refuse import refuse_if
 
 MOST_TOKENS = 2 ** 19
@@ -35,6 +22,7 @@ ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
 ESCAPED = {letter: f"\\{code}" for code, letter in ESCAPES.items()}
 SMALLEST, LARGEST = 1e-8, 1e16  # numbers between them are written without an exponent
 BOOLS = ("true", "false")
+CLOSING = {"(": ")", "[": "]", "{": "}"}
 VERSION = re.compile("[0-9.]*")
 NUMBER = r"[+-]?(?:0[xX][0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?(?:[pP][+-]?\d+)?|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf|nan)"
 TOKEN = re.compile(rf'(?P<name>(?!inf\b|nan\b)[A-Za-z_][A-Za-z0-9_]*)|(?P<number>{NUMBER}(?![\w.]))|(?P<arrow>->)'
@@ -205,7 +193,7 @@ class _Reader:
             self.fail(str(kind), "a tensor or a plain type", start)
         return self.name("the name of an output"), kind
 
-    def argument(self) -> tuple[str, Argument]:
+    def argument(self) -> tuple[str, Any]:
         return self.pair("an argument", lambda: self.many(self.operand, ")") if self.has("(")
                          else self.operand())
 
@@ -236,11 +224,11 @@ class _Reader:
             shape = self.many(self.size, "]")
             self.take(">")
             return self.made(Type, start, dtype, shape)
-        if name in KINDS:
+        if name in Compound.KINDS:
             self.take("<")
             return self.made(Compound, start, name, self.many(lambda: self.type(depth + 1), ">"))
         if name not in DTYPES:
-            self.fail(repr(name[:40]), f"a type: tensor, {', '.join(KINDS)}, {', '.join(DTYPES)}", start)
+            self.fail(repr(name[:40]), f"a type: tensor, {', '.join(Compound.KINDS)}, {', '.join(DTYPES)}", start)
         return Type(name, plain=True)
 
     def size(self) -> int | None:
@@ -410,7 +398,7 @@ def _attributes(pairs: Sequence[tuple[str, Value]], equals: str, comma: str) -> 
     return ", ".join(f"{name}{equals}{_value(value, comma)}" for name, value in pairs)
 
 
-def _argument(one: Argument) -> str:
+def _argument(one: Any) -> str:
     if isinstance(one, tuple):
         return f"({','.join(map(_argument, one))})"
     return one if isinstance(one, str) else _value(one, ",")

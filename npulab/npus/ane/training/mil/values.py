@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from npulab.registers.table import read_table
-from npulab.support.refuse import one_of
+from npulab.support.refuse import one_of, refuse_if
 
 NAME = re.compile(r"(?!(?:true|false|inf|nan)\Z)[A-Za-z_][A-Za-z0-9_]*")
 # letter of the kind (float, signed, unsigned, bool, string) and bits
 DTYPES = {row["name"]: (row["kind"], int(row["bits"]))
           for row in read_table(Path(__file__).parents[1] / "types.csv") if row["kind"]}
-KINDS = ("dict", "list", "tuple", "state")
-CLOSING = {"(": ")", "[": "]", "{": "}"}
 TARGET = "ios18"
 MOST_AXES = 32
 
@@ -77,11 +74,11 @@ class Compound:
 
     kind: str
     of: tuple[Type | Compound, ...]
+    KINDS: ClassVar = ("dict", "list", "tuple", "state")
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or not self.of:
-            raise ValueError(f"type: got {self.kind!r} of {len(self.of)}, allowed is one of {', '.join(KINDS)} of "
-                             "1 or more")
+        refuse_if(self.kind not in self.KINDS or not self.of, "type", f"{self.kind!r} of {len(self.of)}",
+                  f"is one of {', '.join(self.KINDS)} of 1 or more")
 
     def spelled(self, comma: str = ", ") -> str:
         return f"{self.kind}<{', '.join(part.spelled(comma) for part in self.of)}>"
@@ -207,8 +204,7 @@ class Program:
         if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}", self.version):
             raise ValueError(f"version: got {self.version!r}, allowed are numbers with dots, as 1.3")
         names = [function.name for function in self.functions]
-        if len(set(names)) < len(names):
-            raise ValueError(f"functions: got {', '.join(names)}, allowed is each name once")
+        refuse_if(len(set(names)) < len(names), "functions", ", ".join(names), "is each name once")
         _refuse_names([name for name, _ in self.attributes])
 
     def __repr__(self) -> str:
@@ -232,13 +228,6 @@ class Program:
                 return function
         raise LookupError(f"function: got {name!r}, allowed is one of "
                           f"{', '.join(function.name for function in self.functions)}")
-
-
-def build_info(pairs: Mapping[str, str], plain: bool = True) -> tuple[str, Value]:
-    """The attribute ``buildInfo`` of a program."""
-    string = Type("string", plain=plain)
-    groups = tuple(Group("{", (key, value)) for key, value in pairs.items())
-    return "buildInfo", Value(Compound("dict", (string, string)), (Group("{", groups),))
 
 
 def _refuse_names(names: list[str]) -> None:

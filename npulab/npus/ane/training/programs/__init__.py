@@ -25,7 +25,7 @@ import numpy as np
 from npulab.npus.ane import memory
 from npulab.npus.ane.training import blobs as weight_files
 from npulab.npus.ane.training.kernels import EPSILON, causal_mask
-from npulab.npus.ane.training.mil.values import Argument, File, Function, Operation, Program, Type, Value, build_info
+from npulab.npus.ane.training.mil.values import Compound, File, Function, Group, Operation, Program, Type, Value
 from npulab.npus.kit.numbers import up
 from npulab.registers.table import read_table
 from npulab.support.refuse import one_of, refuse_if
@@ -108,7 +108,7 @@ class Body:
         kind = Type(row["type"], shape, plain=self.plain and not shape)
         name = Value(self.string, row["name"] or output)
         attributes: tuple[tuple[str, Value], ...] = (("name", name),)
-        arguments: tuple[tuple[str, Argument], ...] = ()
+        arguments: tuple[tuple[str, Any], ...] = ()
         if op in ("const", "weight"):
             if op == "weight":
                 data: Any = self._placed(output, shape, *words)
@@ -152,6 +152,13 @@ class Body:
             with np.errstate(over="ignore"):
                 files.setdefault(path, {})[name] = array.reshape(shape).astype(np.float16)
         return {path: weight_files.write(arrays).data for path, arrays in files.items()}
+
+
+def build_info(pairs: Mapping[str, str], plain: bool = True) -> tuple[str, Value]:
+    """The attribute ``buildInfo`` of a program."""
+    string = Type("string", plain=plain)
+    groups = tuple(Group("{", (key, value)) for key, value in pairs.items())
+    return "buildInfo", Value(Compound("dict", (string, string)), (Group("{", groups),))
 
 
 def size(text: str, names: Mapping[str, Any]) -> int:

@@ -1,0 +1,29 @@
+"""Libraries that take long to load, by the names that modules use them by: each is loaded when it
+is used first, so that ``import npulab`` stays quick."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["pd"]
+
+
+class Late:
+    """A module that is loaded when one of its names is asked for.
+
+    >>> Late("math").factorial(3)
+    6
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._module), name)
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = Late("pandas")
