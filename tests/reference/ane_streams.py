@@ -9,19 +9,24 @@ from dataclasses import replace
 import numpy as np
 
 from npulab.npus.ane.facts import HEADER
-from npulab.npus.ane.streams import FRAME, PREAMBLE, TASK_SIZE, TDE, checked, preamble
 from npulab.npus.ane.tasks import (
     COUNT,
+    FRAME,
+    LATER_TDE,
     MASK,
     PLACE,
+    PREAMBLE,
     SELECTOR,
     SIZE,
     SPARSE,
+    TASK_SIZE,
     Form,
     Record,
     Task,
     bytes_of,
+    checked,
     cut,
+    preamble,
     put,
     write,
 )
@@ -143,7 +148,7 @@ def make_h14(header: Sequence[int], records: Sequence[Record], header_words: int
     words.
     """
     words = [*header, *(word for record in records for word in words_of_record(record))]
-    held = header_words + (len(header) >= header_words and cut(header[header_words - 1], TDE))
+    held = header_words + (len(header) >= header_words and cut(header[header_words - 1], LATER_TDE))
     if len(header) != held:
         raise ValueError(f"task: got a header of {len(header)} words, allowed is {held}")
     if len(words) >= 2 ** TASK_SIZE[1]:

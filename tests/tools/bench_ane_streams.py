@@ -11,8 +11,7 @@ import pytest
 from ane_streams import place_h14, states, write_h14
 from test_ane_generations import MAPS, convolution
 
-from npulab.npus.ane.streams import read_h14
-from npulab.npus.ane.tasks import Task, split
+from npulab.npus.ane.tasks import Task, read_h14, split
 
 TASKS = 10_240
 

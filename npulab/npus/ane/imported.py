@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from npulab.captures.capture import Capture, Job
-from npulab.npus.ane import hwx, streams, tasks
+from npulab.npus.ane import hwx, tasks
 from npulab.npus.ane.beside import beside
 from npulab.npus.ane.facts import CHIPS, USUAL_CHIP, maps
 from npulab.npus.ane.writing import MADE_BY, MAKER
@@ -117,7 +117,7 @@ def _tasks(text: bytes, chip: str, first: int, words: int, where: str) -> list[t
     if not facts.get("compact_records"):
         return tasks.read_list(text, first, words, where, tasks.H13 if chip == USUAL_CHIP else tasks.H11)
     with refusing(where):
-        return streams.read_h14(text, facts["header_words"])
+        return tasks.read_h14(text, facts["header_words"])
 
 
 def _uses_kernel(jobs: tuple[Job, ...], registers: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""ANE generations beside H13: the register tables of H11 and H14 to H18, and their task streams."""
+"""ANE generations beside H13: the register tables of H11 and H14 to H18, and their task tasks."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ from hypothesis import strategies as st
 from refusals import refused
 
 import npulab
-from npulab.npus.ane import streams, tasks
+from npulab.npus.ane import tasks
 from npulab.npus.ane.facts import HEADER
-from npulab.npus.ane.streams import PREAMBLE, read_h14
 from npulab.npus.ane.tasks import (
     H11,
+    PREAMBLE,
     Record,
     Task,
     bytes_of,
     first_broken,
+    read_h14,
     read_list,
     split,
     words_of,
@@ -355,7 +356,7 @@ def test_streams_round_trip(data: st.DataObject) -> None:
     text = write_h14(tasks, first=first, size=size)
     assert len(text) == size
     assert read_h14(text, words) == tasks
-    assert write_h14(read_h14(text, words), first=streams.preamble(text), size=len(text)) == text
+    assert write_h14(read_h14(text, words), first=tasks.preamble(text), size=len(text)) == text
     for task in tasks:
         again = make_h14(task.header, task.records, words)
         assert replace(again, offset=task.offset) == task
@@ -529,9 +530,9 @@ def test_a_section_of_zeros_has_no_task() -> None:
 
 def test_no_more_tasks_than_ids() -> None:
     one = bytes_of(task_words(0, 1)) + bytes(8)
-    assert len(read_h14(PREAMBLE + one * streams.MOST_TASKS)) == streams.MOST_TASKS
-    refused(lambda: read_h14(PREAMBLE + one * (streams.MOST_TASKS + 1)), "65536")
-    list_ = [word for n in range(streams.MOST_TASKS + 1) for word in (0, 6 * 2 ** 16, 0, 0, 0, 28 * (n + 1), 0)]
+    assert len(read_h14(PREAMBLE + one * tasks.MOST_TASKS)) == tasks.MOST_TASKS
+    refused(lambda: read_h14(PREAMBLE + one * (tasks.MOST_TASKS + 1)), "65536")
+    list_ = [word for n in range(tasks.MOST_TASKS + 1) for word in (0, 6 * 2 ** 16, 0, 0, 0, 28 * (n + 1), 0)]
     refused(lambda: read_h11(bytes_of(list_), 7), "65536")
 
 
@@ -566,7 +567,7 @@ def check_mutated(count: int, seed: int) -> int:
             errors.append(str(error))
         else:
             assert sum(len(record.values) for task in tasks for record in task.records) == sum(len(task.writes) for task in tasks)
-            again = write_h11(tasks, size=len(text)) if n % 2 else write_h14(tasks, first=streams.preamble(text), size=len(text))
+            again = write_h11(tasks, size=len(text)) if n % 2 else write_h14(tasks, first=tasks.preamble(text), size=len(text))
             assert again == text
     assert [text for text in errors if not re.search(r"(task \d+ at byte 0x|: got \d+ bytes).*allowed", text)] == []
     return len(errors)

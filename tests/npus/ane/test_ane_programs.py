@@ -130,7 +130,7 @@ def test_backward_attention(dims: Dims) -> None:
     near(first["pf"], weights.reshape(-1, dims.seq), 1e-12)
     near(first["dvf"], slopes(lambda x: w["Wo"] @ attention(q, k, x, dims.heads)[0], v, gradient), 1e-9)
     # output = weights @ v for each head, which is linear in the weights
-    heads = (w["Wo"].T @ gradient).reshape(dims.heads, dims.head, dims.seq), v.reshape(dims.heads, dims.head, dims.seq)
+    heads = (w["Wo"].T @ gradient).reshape(dims.heads, dims.names["head"], dims.seq), v.reshape(dims.heads, dims.names["head"], dims.seq)
     near(first["dpf"], np.einsum("hds,hdt->hst", *heads).reshape(-1, dims.seq), 1e-12)
 
     second = exactly(kernel("kSdpaBwd2", dims), memory.join([first["pf"], first["dpf"], q, k], "channels"))
@@ -173,7 +173,7 @@ def test_fp16_is_near_float64(name: str) -> None:
     made = kernel(name, dims, drawn(dims))
     x = np.random.default_rng(7).standard_normal(made.inputs["x"]).astype(np.float16)
     if name == "kSdpaBwd2":
-        x[:, :dims.scores] = np.float16(1 / dims.seq)
+        x[:, :dims.names["scores"]] = np.float16(1 / dims.seq)
     halves = mil.run(made.program, {"x": x}, made.blobs)["out"]
     exact = mil.run(made.program, {"x": x}, made.blobs, float64=True)["out"]
     assert halves.dtype == np.float16
@@ -192,7 +192,7 @@ def test_text_of_kernels(name: str, dims: Dims) -> None:
     assert made.blobs == {}
     assert mil.read(mil.write(made.program)) == made.program
     assert mil.check(made.program) == []
-    d, h, sc, s = dims.dim, dims.hidden, dims.scores, dims.seq
+    d, h, sc, s = dims.dim, dims.hidden, dims.names["scores"], dims.seq
     channels = {"kFwdAttn": (d, 6 * d), "kFwdFFN": (d, 2 * d + 3 * h), "kFFNBwd": (d + 2 * h, d + 2 * h),
                 "kSdpaBwd1": (4 * d, d + 2 * sc), "kSdpaBwd2": (2 * sc + 2 * d, 2 * d), "kQKVb": (3 * d, d)}[name]
     assert made.inputs == {"x": (1, channels[0], 1, s)}

@@ -277,22 +277,15 @@ class Dims:
                              "allowed are 1 or more, and a dim that heads divide")
 
     @property
-    def head(self) -> int:
-        return self.dim // self.heads
-
-    @property
-    def scores(self) -> int:
-        """Channels of attention scores as [1, heads * seq, 1, seq]."""
-        return self.heads * self.seq
-
-    @property
     def names(self) -> dict[str, float]:
-        """The sizes and constants that the tables are written with."""
-        constants = {"inverse_dim": 1 / self.dim, "scale": self.head ** -0.5}
+        """The sizes and constants that the tables are written with; ``scores`` are the channels of
+        attention scores as [1, heads * seq, 1, seq]."""
+        head = self.dim // self.heads
+        constants = {"inverse_dim": 1 / self.dim, "scale": head ** -0.5}
         if self.printed:
             constants = {name: float(f"{np.float32(value):f}") for name, value in constants.items()}
-        sizes = {name: getattr(self, name) for name in ("dim", "hidden", "heads", "seq", "head", "scores")}
-        return {**sizes, **constants, "epsilon": EPSILON}
+        return {"dim": self.dim, "hidden": self.hidden, "heads": self.heads, "seq": self.seq, "head": head,
+                "scores": self.heads * self.seq, **constants, "epsilon": EPSILON}
 
 
 def kernel(name: str, dims: Dims, weights: Weights | None = None, file: str = "") -> Kernel:
