@@ -225,11 +225,9 @@ def _convolution(layer: Conv2D, source: Surface, bars: Sequence[int], habits: Ha
     data = coefficients.encode(kernel, layer.weights, layer.bias if kernel.bias else None,
                                b"" if table is None else table.encode())
     engines = coefficients.engines(kernel, layer.weights)
-    lanes = kernel.lanes or kernel.usual_lanes
     return Plan((Step(
-        CONVOLUTION, (source,), tuple(bars[:1]), _surface(layer.output_shape), bars[-1], kernel=layer.kernel,
-        stride=layer.stride, pads=(top, left), engines=tuple((int(at), int(size)) for at, size in engines), lanes=lanes,
-        sparse=kernel.sparse, small=kernel.small, unicast=layer.depthwise, groups=layer.groups,
+        CONVOLUTION, (source,), tuple(bars[:1]), _surface(layer.output_shape), bars[-1], kernel=kernel,
+        pads=(top, left), engines=tuple((int(at), int(size)) for at, size in engines), unicast=layer.depthwise,
         fields={"NE.MACCfg.BiasMode": int(kernel.bias),
                 "NE.MACCfg.NonlinearMode": TABLE if table is not None else RELU if layer.activation else 0}),), data)
 

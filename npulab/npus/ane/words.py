@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from npulab.captures.capture import Job
+from npulab.npus.ane.coefficients.kernel import Kernel
 from npulab.npus.ane.facts import ENGINES, HEADER, HERE, maps
 from npulab.npus.ane.memory import HALF, UNIT, Surface
 from npulab.npus.ane.tasks import H13
@@ -34,6 +35,7 @@ Habits = SimpleNamespace
 HABITS = {compiler: Habits(**{row["habit"]: int(row["value"], 0) for row in rows})
           for compiler, rows in groupby(read_table(HERE / "compilers.csv"), itemgetter("compiler"))}
 USUAL = "4.2.1"
+NO_KERNEL = Kernel(1, 1)
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,9 @@ class Step:
     """What one task does: ``engine`` of ``sources`` (one or two) into ``result``.
 
     ``bars`` are the base addresses of the sources, ``target`` that of the result, which begins
-    ``offset`` bytes behind it and is a part of ``whole``.  ``kernel`` and ``stride`` are (h, w),
+    ``offset`` bytes behind it and is a part of ``whole``.  ``kernel`` is that of a convolution,
     ``pads`` what lies above and to the left. ``engines`` are (offset, bytes) of each coefficient
-    buffer, ``lanes`` the channels of a plane.  ``fields`` are raw values of fields that the
-    arithmetic sets.
+    buffer.  ``fields`` are raw values of fields that the arithmetic sets.
     """
 
     engine: str
@@ -54,15 +55,10 @@ class Step:
     target: int
     offset: int = 0
     whole: Surface | None = None
-    kernel: tuple[int, int] = (1, 1)
-    stride: tuple[int, int] = (1, 1)
+    kernel: Kernel = NO_KERNEL
     pads: tuple[int, int] = (0, 0)
     engines: tuple[tuple[int, int], ...] = ()
-    lanes: int = 1
-    sparse: bool = False
-    small: bool = False
     unicast: bool = False
-    groups: int = 1
     table: bool = False
     exact: bool = False  # of a table that DebugLogEvents tells apart
     fields: Mapping[str, int] = field(default_factory=dict)
@@ -74,7 +70,7 @@ class Step:
     @property
     def active(self) -> int:
         """Engines that work: as many as a group has channels, up to all of them."""
-        return min(ENGINES, self.result.channels // self.groups)
+        return min(ENGINES, self.result.channels // self.kernel.parts)
 
 
 CELL = 16  # bytes of a stride in L2
@@ -108,8 +104,8 @@ def work_unit(step: Step, habits: Habits) -> tuple[int, int, int]:
     A convolution has the shape that takes fewest units, where some take as many the narrowest that
     holds a row.  The order of the codes, and wider rows than 64, are a guess.
     """
-    best = SMALL if step.small else fewest_units(step.result)
-    if step.small or not (step.unicast or step.groups > 1):
+    best = SMALL if step.kernel.small else fewest_units(step.result)
+    if step.kernel.small or not (step.unicast or step.kernel.parts > 1):
         return best, best, best
     if habits.fixed_shapes:
         return 1, min(1, best), 1
@@ -137,10 +133,10 @@ def l2_strides(step: Step, source: Surface, habits: Habits) -> tuple[int, int, i
     wide = 2 ** patch_width(step) if step.planar else \
         max(SHAPES[work_unit(step, habits)[1]][1], 0 if step.engine == BYPASS else source.width)
     channel = ceil_div(HALF * min(source.width, wide), CELL)
-    depth = source.channels // step.groups * channel
-    if source.channels <= ENGINES and step.groups == 1:
+    depth = source.channels // step.kernel.parts * channel
+    if source.channels <= ENGINES and step.kernel.parts == 1:
         return channel, depth, depth
-    more = not step.planar and step.stride == (1, 1) and step.groups == 1
+    more = not step.planar and step.kernel.stride == (1, 1) and step.kernel.parts == 1
     return channel, depth + max(2, channel) + more, depth
 
 
@@ -164,7 +160,7 @@ def second_base(end: int) -> int:
 
 def in_l2(step: Step, habits: Habits) -> bool:
     """Whether the result lies in L2 as a whole: small convolutions of early compilers."""
-    return bool(habits.result_in_l2) and step.engine == CONVOLUTION and step.small
+    return bool(habits.result_in_l2) and step.engine == CONVOLUTION and step.kernel.small
 
 
 def patch_width(step: Step) -> int:
@@ -246,20 +242,21 @@ def values_of(step: Step, habits: Habits, number: int, count: int, slots: tuple[
 def subject(step: Step, habits: Habits, number: int, count: int, slots: tuple[int, ...]) -> Any:
     """What the rows of ``tasks.csv`` speak of."""
     source, second = step.sources[0], step.sources[1] if len(step.sources) > 1 else None
-    whole, groups, last = step.whole or step.result, step.groups, number == count - 1
+    whole, last, kernel = step.whole or step.result, number == count - 1, step.kernel
+    groups, lanes = kernel.parts, kernel.lanes or kernel.usual_lanes
     preferred, least, most = work_unit(step, habits)
     return SimpleNamespace(
-        step=step, habits=habits, l2=l2(step, habits), source=source, second=second, whole=whole,
+        step=step, kernel=kernel, habits=habits, l2=l2(step, habits), source=source, second=second, whole=whole,
         number=number, first=not number, follows=number > 0, last=last, linked=not last,
         next_size=words_in(step, habits) - 1, next_pointer=slots[min(number + 1, len(slots) - 1)],
         cycles=cycles(step), debug_events=debug_events(step, number, last),
         neural=not step.planar, bypass=step.engine == BYPASS, bar=step.bars[0],
         second_bar=step.bars[-1], active_code=log2_up(step.active),
-        engines_code=log2_up(step.active) + 1, lanes_code=log2_up(step.lanes),
-        narrow=step.lanes < 32, inputs=source.channels // groups,
+        engines_code=log2_up(step.active) + 1, lanes_code=log2_up(lanes),
+        narrow=lanes < 32, inputs=source.channels // groups,
         outputs=step.result.channels // groups, source_group=source.bytes // groups,
-        whole_group=whole.bytes // groups, kernel_h=step.kernel[0], kernel_w=step.kernel[1],
-        stride_h=step.stride[0], stride_w=step.stride[1], top=step.pads[0], left=step.pads[1],
+        whole_group=whole.bytes // groups, stride_h=kernel.stride[0], stride_w=kernel.stride[1],
+        top=step.pads[0], left=step.pads[1],
         tile_height=tile_height(step), patch_width=patch_width(step),
         patch_height=patch_height(step), preferred=preferred, least=least, most=most,
         in_l2=in_l2(step, habits), passes=not in_l2(step, habits),
