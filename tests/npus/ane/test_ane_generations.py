@@ -39,6 +39,7 @@ from npulab.npus.ane.tasks import (
     Task,
     bytes_of,
     first_broken,
+    preamble,
     read_h14,
     read_list,
     split,
@@ -356,7 +357,7 @@ def test_streams_round_trip(data: st.DataObject) -> None:
     text = write_h14(tasks, first=first, size=size)
     assert len(text) == size
     assert read_h14(text, words) == tasks
-    assert write_h14(read_h14(text, words), first=tasks.preamble(text), size=len(text)) == text
+    assert write_h14(read_h14(text, words), first=preamble(text), size=len(text)) == text
     for task in tasks:
         again = make_h14(task.header, task.records, words)
         assert replace(again, offset=task.offset) == task
@@ -567,7 +568,7 @@ def check_mutated(count: int, seed: int) -> int:
             errors.append(str(error))
         else:
             assert sum(len(record.values) for task in tasks for record in task.records) == sum(len(task.writes) for task in tasks)
-            again = write_h11(tasks, size=len(text)) if n % 2 else write_h14(tasks, first=tasks.preamble(text), size=len(text))
+            again = write_h11(tasks, size=len(text)) if n % 2 else write_h14(tasks, first=preamble(text), size=len(text))
             assert again == text
     assert [text for text in errors if not re.search(r"(task \d+ at byte 0x|: got \d+ bytes).*allowed", text)] == []
     return len(errors)
