@@ -470,10 +470,18 @@ def _written_differently(a: Capture, b: Capture) -> list[Difference]:
                 if values[0] != values[1] and values[0][-1] == values[1][-1]:
                     left, right = (" ".join(map(hex, value)) for value in values)
                     rows.append(Difference(task, job.block, names[at], WRITES, left, right))
-            left, right = (" ".join(names[at] for at in dict(side.writes) if at in names) for side in (job, other))
-            if left != right:
+            orders = [[names[at] for at in dict(side.writes) if at in names] for side in (job, other)]
+            if orders[0] != orders[1]:
+                first = next(at for at, pair in enumerate(zip(*orders, strict=True)) if len({*pair}) > 1)
+                left, right = (_from(order, first) for order in orders)
                 rows.append(Difference(task, job.block, "", ORDER, left, right))
     return rows
+
+
+def _from(names: Sequence[str], first: int) -> str:
+    """A few names of an order, from one place on."""
+    end = first + MOST_SHOWN
+    return " ".join([*["..."] * bool(first), *names[first:end], *["..."] * (len(names) > end)])
 
 
 def _parts(job: Job) -> list[Job]:

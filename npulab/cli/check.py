@@ -6,17 +6,24 @@ import argparse
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from npulab.analysis.check import Comparison, check
 from npulab.analysis.checks import Checks, nearby
 from npulab.analysis.mismatch.model_run import check_run
+from npulab.analysis.unread import HANG, OTHER, unread
 from npulab.captures import store
 from npulab.captures.documents import document
 from npulab.cli.output import REFUSED, Add, each, show, tell
 from npulab.cli.terminal import Bar, progress
+from npulab.support.answers import Answer, Part, Table
+from npulab.support.refuse import near
+from npulab.support.text import plural
+
+MOST_NAMED = 12  # cases, in a refusal
+UNREAD = ("task", "block", "register", "field", "raw", "all", "effect", "evidence")
 
 
 def _options(add: Add) -> None:
@@ -47,7 +54,8 @@ def _captures(options: argparse.Namespace, paths: list[str]) -> int:
     found, broken = each(store.unread, paths)
     named = {name for part in found for name in part}
     if options.case and options.case not in named and found:
-        raise LookupError(f"--case: got {options.case!r}, the paths hold {', '.join(sorted(named))}")
+        few = ", ".join(sorted(named)) if len(named) <= MOST_NAMED else plural(len(named), "case")
+        raise LookupError(f"--case: got {options.case!r}, the paths hold {few}{near(options.case, named)}")
     cases = [case for part in found for name, case in part.items()
              if options.case in (None, name)]
     how = _check_cases if options.model is None else _check_run
@@ -74,8 +82,8 @@ def _check_cases(options: argparse.Namespace, cases: list[store.Case], broken: i
                   if result.verdict == "differs" and result.captured is not None}
         with progress("change") as bar:
             ask = partial(nearby, progress=partial(_counted, bar) if options.jobs == 1 else iter)
-            near = dict(zip(differ, run(ask, differ.values()), strict=True))
-        checks = replace(checks, explanations=near)
+            found = dict(zip(differ, run(ask, differ.values()), strict=True))
+        checks = replace(checks, explanations=found)
     show(options, checks)
     return 2 if broken else int(torn > 0 or not checks.ok)
 
@@ -105,4 +113,37 @@ def _check_run(options: argparse.Namespace, cases: list[store.Case], broken: int
     return int(not found.ok)
 
 
-COMMANDS = {"check": (_options, _check)}
+@dataclass(frozen=True, eq=False)
+class Unread(Answer):
+    """The fields of a capture that can change without its target noticing, a row each."""
+
+    rows: list[dict[str, Any]]
+    unnamed: int
+
+    def records(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    @property
+    def parts(self) -> list[Part]:
+        more = [f"and {plural(self.unnamed, 'field')} without a name"] * bool(self.unnamed)
+        return [Table(self.rows, UNREAD) if self.rows else "every named field is read", *more]
+
+
+def _unread_options(add: Add) -> None:
+    add("path", metavar="PATH", help="a capture")
+    add("--case", help="which case of a dump that holds several")
+    add("--unknown", action="store_true", help="fields without a name, too")
+
+
+def _unread(options: argparse.Namespace) -> int:
+    capture = store.load(options.path, options.case)
+    with progress("field") as bar:
+        rows: list[dict[str, Any]] = unread(capture, partial(_counted, bar)).to_dict("records")
+    unnamed = {(item.register, item.name) for registers in capture.maps.values()
+               for item in registers if item.automatic}
+    shown = [row for row in rows if options.unknown or (row["register"], row["field"]) not in unnamed]
+    show(options, Unread(shown, len(rows) - len(shown)))
+    return int(any(row["effect"] in (OTHER, HANG) for row in rows))
+
+
+COMMANDS = {"check": (_options, _check), "unread": (_unread_options, _unread)}

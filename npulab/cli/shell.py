@@ -26,6 +26,7 @@ COMMANDS = {
     "show": ("show", "one capture, decoded; or a sweep or a .tflite or .circle model, listed"),
     "diff": ("show", "two captures, two folders of them or two sweeps by field, addresses apart"),
     "check": ("check", "words and coefficients round-trip, output emulated against captured"),
+    "unread": ("check", "the fields of a capture that can change without lift noticing; exit 1 if one of them matters"),
     "import": ("imports", "a foreign dump into capture folders below DEST; captures into a sweep, DEST.npz"),
     "bisect": ("search", "the fields of a bad capture that break a good one, found with few runs of a device"),
     "repair": ("search", "a journal of trials that cannot be read, made anew of its lines that can; says what is lost"),

@@ -169,6 +169,13 @@ def test_diff_sees_how_a_state_was_written(captures: npulab.CaptureSet) -> None:
     assert other[["field", "a", "b"]].to_numpy().tolist() == [
         ["(order)", "GL.NN_CONFIG GL.OCB_REMAP_START", "GL.OCB_REMAP_START GL.NN_CONFIG"]]
     assert npulab.diff(twice, twice).empty
+    # of long orders a few names from where they part
+    many = [(0x3810 + 4 * n, 1) for n in range(30)]
+    turned = npulab.diff(written(captures, *many), written(captures, *many[:7], many[8], many[7], *many[9:]))
+    told = turned.set_index("field").loc["(order)", ["a", "b"]].str.split().tolist()
+    assert [text[0] for text in told] == [text[-1] for text in told] == ["...", "..."]
+    assert [len(text) for text in told] == [7, 7]
+    assert (told[0][1:3], told[0][3:]) == (told[1][2:0:-1], told[1][3:])
 
 
 def test_diff_of_sets_counts_what_some_do_not_have(captures: npulab.CaptureSet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,19 @@ def test_no_target_ignores_a_field_that_changes_what_its_device_gives(case: str)
 def test_lift_looks_at_what_units_wait_for(case: str) -> None:
     table = unread(npulab.load(CAPTURES / "nvdla" / case))
     assert set(table[table["effect"] == "hang"]["field"]) == {"DST_BASE_ADDR_LOW"}  # no part of a layer
+
+
+def test_the_shell_says_what_is_not_read(made: dict[str, Target], monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    from npulab.cli.shell import main
+
+    monkeypatch.setattr("npulab.captures.store.load", lambda path, case: _capture())
+    assert main(["unread", "case", "--json"]) == 1  # a bit that nothing reads changes the output
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["field"]: row["effect"] for row in rows} == {"ignored": OTHER, "part": SAME, "dead": "hang"}
+    assert main(["unread", "case", "--unknown"]) == 1
+    assert "w0x0000_7_1" in capsys.readouterr().out
+    assert main(["unread", "case"]) == 1
+    assert capsys.readouterr().out.endswith(f"and {len(unread(_capture())) - 3} fields without a name\n")
+    made["owl"] = replace(made["owl"], simulate=lambda capture: b"")
+    assert main(["unread", "case"]) == 0

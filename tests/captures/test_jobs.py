@@ -285,3 +285,7 @@ def test_one_case_is_checked(folder: Path, capsys: Any) -> None:
     assert [json.loads(line)["case"] for line in capsys.readouterr().out.splitlines()] == ["two"]
     assert main(["check", "captures", "--case", "four"]) == 2
     assert "--case: got 'four', the paths hold acc/three, acc/two" in capsys.readouterr().err
+    for number in range(20):
+        npulab.save(replace(made(), name=f"n{number}"), folder / "captures/acc" / f"n{number}")
+    assert main(["check", "captures", "--case", "acc/n3x"]) == 2
+    assert "--case: got 'acc/n3x', the paths hold 22 cases; near are acc/n3" in capsys.readouterr().err

@@ -15,6 +15,8 @@ from npulab.analysis.laws.expressions import Array, Columns
 from npulab.captures.sweep import Sweep, is_sweep, load_sweep
 from npulab.registers.fields import WORD_BITS
 from npulab.registers.map import RegisterMap
+from npulab.support.refuse import near
+from npulab.support.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,8 +195,8 @@ def field_bits(globs: Sequence[str], registers: RegisterMap | None) -> Array:
         found = [item for item in fields if any(fnmatchcase(name, glob) for name in
                                                 (item.name, f"{item.register}.{item.name}"))]
         if not found:
-            few = f"{', '.join(item.name for item in fields[:12])}{', ...' * (len(fields) > 12)}"
-            raise LookupError(f"--field: got {glob!r}, the sweep's map has {few or 'no field'}")
+            raise LookupError(f"--field: got {glob!r}, the sweep's map has {plural(len(fields), 'field')}"
+                              f"{near(glob, [item.name for item in fields])}")
         for piece in (piece for item in found for piece in item.pieces):
             mask[piece.word] |= np.uint32((2 ** piece.width - 1) * 2 ** piece.lsb)
     return mask
