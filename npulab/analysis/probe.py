@@ -284,15 +284,6 @@ def probe_layout(decode: Decode, words: int, *, checks: int = 4, seed: int = 0, 
     return _probed(decode, patterns, ["all zeros", "all ones", *(f"code {n + 1}" for n in range(len(codes)))], held)
 
 
-def probe_one_hot(decode: Decode, words: int, *, base: Any = None, keep: Any = None) -> ProbedLayout:
-    """The same by setting one bit a call: n + 1 calls, and values behind a gate read as
-    constants."""
-    held = _held(words, base, keep)
-    count = len(held.free)
-    patterns = np.concatenate([np.zeros((1, count), np.uint8), np.eye(count, dtype=np.uint8)])
-    return _probed(decode, patterns, ["all zeros", *(f"{_place(bit)} alone" for bit in held.free)], held)
-
-
 @dataclass(frozen=True)
 class _Held:
     """The bits ``keep`` of ``base``, both ``(W,) uint32``, stay; the bits ``free`` are the others."""

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import npulab
-from npulab.analysis.probe import ProbedLayout, probe_layout, probe_one_hot
+from npulab.analysis import probe
+from npulab.analysis.probe import ProbedLayout, probe_layout
 from npulab.registers.map import RegisterMap
 
 WIDTHS = (1, 1, 1, 2, 3, 4, 5, 8, 13, 14, 16, 26, 32)
@@ -230,6 +231,15 @@ def test_a_real_map_is_recovered_whole() -> None:
     true = registers.decode(words)
     assert all(np.array_equal(value, true[name], equal_nan=value.dtype.kind == "f")
                for name, value in found.decode(words).items())
+
+
+def probe_one_hot(decode: Any, words: int) -> ProbedLayout:
+    """What setting one bit a call shows: n + 1 calls, and values behind a gate read as constants."""
+    held = probe._held(words, None, None)
+    count = len(held.free)
+    patterns = np.concatenate([np.zeros((1, count), np.uint8), np.eye(count, dtype=np.uint8)])
+    names = ["all zeros", *(f"{probe._place(bit)} alone" for bit in held.free)]
+    return probe._probed(decode, patterns, names, held)
 
 
 def test_one_hot_and_index_code_agree() -> None:

@@ -26,6 +26,7 @@ from npulab.npus.nvdla.events import ANY_MEMORY, Check, Done, Event, Load, Read,
 from npulab.npus.nvdla.images import image_file, read_lines
 from npulab.registers.fields import WORD_BYTES
 from npulab.registers.map import RegisterMap
+from npulab.support.refuse import refusing
 
 BUS = 0xFFFF0000  # where registers begin on the player's bus, a word each
 ARGUMENTS = {"load_mem": 3, "write_reg": 2, "read_reg": 3, "until": 2, "wait": 0, "dump_mem": 3}
@@ -43,10 +44,8 @@ def read_txn(path: Path, text: str, registers: RegisterMap) -> list[Event]:
     events: list[Event] = []
     for line, full in enumerate(text.split("\n"), 1):
         words = full.split("#")[0].split("//")[0].split()
-        try:
+        with refusing(f"{path}, line {line}"):
             events += _events(line, words, path.parent, names) if words else ()
-        except ValueError as error:
-            raise ValueError(f"{path}, line {line}: {error}") from None
     return events
 
 

@@ -36,18 +36,11 @@ class Command(NamedTuple):
 
     >>> Command(0x1001, 0xE, 0x4004).bytes.hex()
     '04400e0000000110'
-    >>> Command.of(bytes.fromhex("04400e0000000110"))
-    Command(target=4097, value=14, register=16388)
     """
 
     target: int
     value: int
     register: int
-
-    @classmethod
-    def of(cls, data: bytes) -> Command:
-        """The command in 8 bytes."""
-        return cls(*reversed(np.frombuffer(data, WORDS)[0].item()))
 
     @classmethod
     def to(cls, register: int, value: int) -> Command:

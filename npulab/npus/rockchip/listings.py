@@ -30,6 +30,7 @@ from npulab.npus.rockchip.commands import ENABLE, OPERATION_ENABLE, SYNC, WORDS,
 from npulab.npus.rockchip.commands import split as split_at_ends
 from npulab.npus.rockchip.facts import HERE
 from npulab.registers.table import read_table
+from npulab.support.refuse import refusing
 
 EMIT = re.compile(r"\b(EMIT|emit|EMIT_RAW|emit_raw)\s*\(")
 SIGN = re.compile(r"(?m)\b(?:EMIT|emit)\s*\(\s*REG_\w+\s*,|\b(?:EMIT_RAW|emit_raw)\s*\([^()\n]{0,60}\d[^()\n]{0,60}\)")
@@ -91,7 +92,7 @@ def read_listing(path: Path) -> tuple[np.ndarray, list[Line]]:
         number, text = lines[at]
         at += 1
         code = COMMENT.sub(" ", text)
-        try:
+        with refusing(f"{path}, line {number}"):
             match = None if code.lstrip().startswith("#") else EMIT.search(code)
             if match is None:
                 if (word := _triple(code)) is not None:
@@ -110,8 +111,6 @@ def read_listing(path: Path) -> tuple[np.ndarray, list[Line]]:
                 if len(words) > MOST_WORDS:
                     raise ValueError(f"got more than {MOST_WORDS} commands, at most {MOST_WORDS} are allowed")
                 match = EMIT.search(code, end)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
     return np.array([tuple(reversed(word)) for word in words], WORDS), rest
 
 

@@ -50,11 +50,6 @@ class Task:
         return Job(TASK, TABLES[TASK].encode(asdict(self)))
 
     @property
-    def bytes(self) -> bytes:
-        """Its 40 bytes."""
-        return self.job.words.astype("<u4").tobytes()
-
-    @property
     def plausible(self) -> bool:
         """Whether it can be a record: some units, interrupts and commands, and an address that
         commands can have."""

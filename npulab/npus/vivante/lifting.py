@@ -525,10 +525,9 @@ def outline(subject: Capture | Layer) -> Mapping[str, Any]:
 
 
 def _of_words(capture: Capture) -> dict[str, Any]:
-    words = next((job.words for job in capture.jobs if job.block == "NN"), None)
-    if words is None or capture.chip not in CHIPS:
+    if capture.chip not in CHIPS or "NN" not in {job.block for job in capture.jobs}:
         return {}
-    v = capture.maps["NN"].decode(words)
+    v = _nn_values(capture)
     return {"outputs": tensor_bytes(v)["output"],
             "output zero point": v["out_zero_point"], "channels": v["out_image_z_size"],
             "input zero point": v["in_image_border_const"], "weight zero point": v["coef_zero_point"],

@@ -24,6 +24,7 @@ from npulab.npus.vivante.plans import WIDEST_FULL, Lowered, as_convolution, imag
 from npulab.npus.vivante.quirks import FEATURES, HWC_TENSORS, INT8_MODEL, NN_ALONE, PAD_JOB
 from npulab.npus.vivante.words import MOST_SHIFT, cached_bytes, folded_zero, multiplier_of, nn_values, tiling
 from npulab.quant.layers import Add, Conv2D, FullyConnected
+from npulab.support.refuse import refuse_if
 
 Layer = Conv2D | FullyConnected | Add
 # What lies where: `tensor` is the layer's input before the first TP job, `planes` and `padded` lie
@@ -177,27 +178,22 @@ def _jobs(conv: Conv2D, low: Lowered, moves: Sequence[Move], values: Mapping[str
 
 def _supported(layer: Conv2D, facts: Mapping[str, int], widest: int) -> None:
     """Raise ValueError for the first parameter of a layer that the unit does not have."""
+    where = "lower for vivante: {}".format
     q = {name: getattr(layer, name) for name in ("input_q", "weight_q", "output_q")}
-    most = 2 ** (facts["offset_bits"] - 1)
-    above, left = layer.pads[0][0], layer.pads[1][0]
-    checks = [
-        *((f"{name}: got a scale per channel", not isinstance(each.scale, tuple), "one per tensor")
-          for name, each in q.items()),
-        *((f"{name}: got zero point {each.zero_point}", 0 <= each.zero_point <= 255, "0 to 255")
-          for name, each in q.items()),
-        (f"dilation: got {layer.dilation}", layer.dilation == (1, 1), "(1, 1)"),
-        (f"stride: got {layer.stride}", layer.stride in ((1, 1), (2, 2)), "(1, 1) or (2, 2)"),
-        (f"activation: got {layer.activation!r}", layer.activation in (None, "relu"),
-         "None or 'relu'"),
-        (f"kernel: got {layer.kernel}", max(layer.kernel) <= widest, f"up to {widest}"),
-        (f"padding: got {layer.padding}", max(above, left) <= most,
-         f"up to {most} above and to the left"),
-        (f"weights: got {layer.weights.shape[3]} depthwise channels",
-         not layer.depthwise or layer.weights.shape[3] == layer.input_shape[2],
-         layer.input_shape[2])]
-    for got, fits, allowed in checks:
-        if not fits:
-            raise ValueError(f"lower for vivante: {got}, allowed is {allowed}")
+    most, channels = 2 ** (facts["offset_bits"] - 1), layer.input_shape[2]
+    for name, each in q.items():
+        refuse_if(isinstance(each.scale, tuple), where(name), "a scale per channel", "is one per tensor")
+    for name, each in q.items():
+        refuse_if(not 0 <= each.zero_point <= 255, where(name), f"zero point {each.zero_point}", "is 0 to 255")
+    refuse_if(layer.dilation != (1, 1), where("dilation"), layer.dilation, "is (1, 1)")
+    refuse_if(layer.stride not in ((1, 1), (2, 2)), where("stride"), layer.stride, "is (1, 1) or (2, 2)")
+    refuse_if(layer.activation not in (None, "relu"), where("activation"), repr(layer.activation),
+              "is None or 'relu'")
+    refuse_if(max(layer.kernel) > widest, where("kernel"), layer.kernel, f"is up to {widest}")
+    refuse_if(max(before for before, _ in layer.pads) > most, where("padding"), layer.padding,
+              f"is up to {most} above and to the left")
+    refuse_if(layer.depthwise and layer.weights.shape[3] != channels, where("weights"),
+              f"{layer.weights.shape[3]} depthwise channels", f"is {channels}")
     scales = [each.scale for each in q.values()]
     shift = multiplier_of(facts, *scales)[1]
     if not 0 <= shift < MOST_SHIFT:

@@ -213,15 +213,15 @@ def test_dump_of_a_matmul_is_read_and_its_sums_are_exact(tmp_path: Path, rockchi
         task = tasks.Task(0, 0, 0x0D, 0x300, 0x1FFFF, 0x200, 108, 0, ran.addresses["commands"])
         parts = [ran.buffers[name] for name in ("coefficients", "input", "output")]
         path = tmp_path / f"{seed}.txt"
-        path.write_text(gems([ran.buffers["commands"], task.bytes, *parts[:2], *[other] * seed, parts[2]]))
+        path.write_text(gems([ran.buffers["commands"], task.job.words.tobytes(), *parts[:2], *[other] * seed, parts[2]]))
         capture = npulab.load(path)
         found = npulab.check(capture)
         assert (found.verdict, found.compared, found.coefficients) == ("equal", 512, True), found
         assert np.array_equal(rockchip.lift(capture).x, x)
         assert rockchip.simulate(capture) == ran.buffers["output"]
-        path.write_text(gems([ran.buffers["commands"], task.bytes, *parts[:2], parts[2][:-1] + b"\1"]))
+        path.write_text(gems([ran.buffers["commands"], task.job.words.tobytes(), *parts[:2], parts[2][:-1] + b"\1"]))
         assert npulab.check(npulab.load(path)).mismatches == 1
-        path.write_text(gems([ran.buffers["commands"], task.bytes, other, *parts]))
+        path.write_text(gems([ran.buffers["commands"], task.job.words.tobytes(), other, *parts]))
         assert npulab.check(npulab.load(path)).verdict == "nothing to compare"  # one of two
 
 
@@ -291,7 +291,7 @@ def test_blocks_of_commands_follow_one_another(rockchip: Target) -> None:
     for n, job in enumerate(capture.jobs):
         words = commands.commands(capture.buffers["commands"][at:])
         assert commands.writes_of(words[:len(job.writes)]) == list(job.writes)
-        last = [commands.Command.of(words[i:i + 1].tobytes()) for i in range(len(job.writes), len(job.writes) + 4)]
+        last = [commands.Command(*reversed(words[i].item())) for i in range(len(job.writes), len(job.writes) + 4)]
         at += -(-(len(job.writes) + 4) * 8 // 64) * 64
         more = n + 1 < len(capture.jobs)
         assert last[0].value == (base + at if more else 0)

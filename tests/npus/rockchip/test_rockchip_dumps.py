@@ -50,7 +50,7 @@ def matrix(rows: int) -> tuple[bytes, bytes]:
     blob = commands.stream([*first, *commands.block_end(0x0D, base + 64, 2 + 4)]) + gap \
         + commands.stream([*second, *commands.block_end(0x18)])
     records = [tasks.Task(0, 1, 0x0D, 0x300, 0x1FFFF, 0, 3, 0, base), tasks.Task(0, 2, 0x18, 0x300, 0x1FFFF, 0x300, 2, 8, base + 64)]
-    return blob + bytes(PAGE - len(blob)), b"".join(one.bytes for one in records) + bytes(PAGE - 80)
+    return blob + bytes(PAGE - len(blob)), b"".join(one.job.words.tobytes() for one in records) + bytes(PAGE - 80)
 
 
 def text_of(*buffers: bytes, before: str = "drm name is rknpu\n", behind: str = "[0] -118768\n\tffc60000\n") -> str:
@@ -106,7 +106,7 @@ def test_command_words_as_the_formula_has_them(some: list[tuple[int, int, int]])
     assert data == b"".join((target * 2 ** 48 + value * 2 ** 16 + register).to_bytes(8, "little") for target, value, register in some)
     words = commands.commands(data)
     assert [(int(one["target"]), int(one["value"]), int(one["register"])) for one in words] == some
-    assert [Command.of(data[at:at + 8]) for at in range(0, len(data), 8)] == [Command(*one) for one in some]
+    assert [Command(*reversed(word)) for word in np.frombuffer(data, commands.WORDS).tolist()] == [Command(*one) for one in some]
     slow = [(register, value) for target, value, register in some if _writes(target, register)]
     assert commands.writes(np.frombuffer(data, "<u4")) == slow
 
@@ -129,20 +129,20 @@ def test_a_rest_that_is_no_command_is_refused() -> None:
 
 @given(st.builds(tasks.Task, *[st.integers(0, 2 ** 32 - 1)] * 8, st.integers(0, 2 ** 64 - 1)))
 def test_task_records_come_back(task: tasks.Task) -> None:
-    words = np.frombuffer(task.bytes, "<u4")
+    words = np.frombuffer(task.job.words.tobytes(), "<u4")
     assert words.tolist() == [task.flags, task.op_index, task.enable_mask, task.interrupt_mask, task.interrupt_clear, task.interrupt_status,
                               task.commands, task.command_offset, task.command_address % 2 ** 32, task.command_address // 2 ** 32]
     values = facts.TABLES["TASK"].decode(task.job.words)
     assert values == {name: getattr(task, name) for name in values}
     if task.plausible:
-        assert tasks.tasks(task.bytes + bytes(40) + b"rest") == [task]
+        assert tasks.tasks(task.job.words.tobytes() + bytes(40) + b"rest") == [task]
 
 
 def test_records_that_can_be_none_are_refused_with_their_byte() -> None:
     good = tasks.tasks(matrix(0)[1])
     assert [one.commands for one in good] == [3, 2]
-    refused(lambda: tasks.tasks(good[0].bytes + b"\1" * 40, "x"), "x: task 1 at byte 0x28")
-    refused(lambda: tasks.tasks(good[0].bytes + b"\1" * 30, "x"), "x: task 1 at byte 0x28: got 30 bytes")
+    refused(lambda: tasks.tasks(good[0].job.words.tobytes() + b"\1" * 40, "x"), "x: task 1 at byte 0x28")
+    refused(lambda: tasks.tasks(good[0].job.words.tobytes() + b"\1" * 30, "x"), "x: task 1 at byte 0x28: got 30 bytes")
 
 
 # The dumps of boards, as cases.json and the facts have them
@@ -335,7 +335,7 @@ def test_broken_commands_are_refused_with_their_byte(tmp_path: Path) -> None:
 
 def test_tasks_that_share_commands_without_end_are_refused() -> None:
     one = tasks.Task(0, 1, 0x0D, 0x300, 0x1FFFF, 0, 65535, 0, 0xFFC60000)
-    refused(lambda: tasks.tasks(one.bytes * 5, "x"), "x: got 5 tasks of 327675 commands together, at most 262144 are allowed")
+    refused(lambda: tasks.tasks(one.job.words.tobytes() * 5, "x"), "x: got 5 tasks of 327675 commands together, at most 262144 are allowed")
 
 
 def test_texts_cut_short_are_refused(tmp_path: Path) -> None:
